@@ -12,6 +12,8 @@ WORKERS ?= $(shell echo $$(( $(CORES) > 7 ? 8 : $(CORES) + 1 )))
 PYTEST := $(BIN)/python -m pytest
 # Neighbours stay with one worker, which has started already what they share, until another has nothing.
 SPREAD = -n $(WORKERS) --dist worksteal
+# What needs no server, container or checkout besides this one.
+HERE = not nightly and not vllm and not deploy
 CORE := gateway/protocol/*,gateway/context/*,gateway/models/*,gateway/constraints/*,gateway/eventlog/fold/*,gateway/errors.py,gateway/entries.py
 DEPLOY := .make/deploy
 UV := $(BIN)/uv
@@ -29,7 +31,7 @@ NPM = PATH=$(CURDIR)/$(E2E)/node/bin:$$PATH node $(CURDIR)/$(E2E)/node/npm/bin/n
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-fast test-e2e newest-sdk check lint coverage core-coverage-report coverage-report bench bench-quick chaos fuzz openapi fmt test-vllm test-sglang test-chat test-fleet test-parsers test-deploy test-upgrade nightly lock clean
+.PHONY: help demo test test-fast test-e2e newest-sdk check lint coverage core-coverage-report coverage-report bench bench-quick chaos fuzz openapi fmt test-vllm test-sglang test-chat test-fleet test-parsers test-deploy nightly lock clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z0-9-]*\):.*## /  make \1\t/p' Makefile | expand -t 20
@@ -61,11 +63,17 @@ $(READY): requirements-dev.lock pyproject.toml | $(BIN)/python
 demo: $(RUNNABLE) ## a whole gateway on this machine: no GPU, no Docker, a scripted backend
 	@$(BIN)/python -m gateway demo
 
-test: $(READY) ## all tests; TESTS=PATHS
-	$(PYTEST) $(SPREAD) $(TESTS)
+test: $(READY) ## each promise once, with real processes, and all that is fast, in five minutes; TESTS=PATHS
+	$(PYTEST) $(SPREAD) -m "not slow and $(HERE)" $(TESTS)
+
+test-slow: $(READY) ## what `make test` leaves out
+	$(PYTEST) $(SPREAD) -m "slow and $(HERE)" $(TESTS)
+
+test-all: $(READY) ## everything that needs no other server, container or checkout; TESTS=PATHS
+	$(PYTEST) $(SPREAD) -m "$(HERE)" $(TESTS)
 
 test-fast: $(READY) ## the pure core, and one create, resume and cancel through real processes, in a minute
-	$(PYTEST) $(SPREAD) --hypothesis-profile short tests/unit tests/property \
+	$(PYTEST) $(SPREAD) -m "not slow and $(HERE)" --hypothesis-profile short tests/unit tests/property \
 		tests/e2e/test_background.py::test_a_stream_is_resumed_where_it_broke_off \
 		tests/e2e/test_background.py::test_a_response_is_cancelled
 
@@ -152,14 +160,6 @@ test-sglang: $(READY) ## the same tests against a real SGLang server, at TEST_SG
 		echo "    --enable-metrics --enable-cache-report" >&2; \
 		echo "and run: make test-sglang TEST_SGLANG_URL=http://127.0.0.1:30000" >&2; exit 1; }
 	TEST_VLLM_URL= TEST_SGLANG_URL="$(TEST_SGLANG_URL)" $(PYTEST) --timeout 1800 -m vllm $(or $(TESTS),tests/vllm)
-
-# What stood here at BEFORE, which has to be in the history. Its dependencies are among this release's.
-BEFORE ?= 994bd48
-test-upgrade: $(READY) ## data and replicas of the release before, beside this one; BEFORE=COMMIT
-	@git rev-parse --quiet --verify "$(BEFORE)^{commit}" >/dev/null || { \
-		echo "$(BEFORE) is not in this clone's history: git fetch --unshallow, or name a BEFORE=" >&2; exit 1; }
-	@rm -rf .make/before && mkdir -p .make/before && git archive "$(BEFORE)" | tar -x -C .make/before
-	TEST_BEFORE=.make/before $(PYTEST) -m upgrade tests/upgrade
 
 test-chat: $(READY) ## a model with a chat template behind real servers, at TEST_CHAT_URLS
 	@test -n "$(TEST_CHAT_URLS)" -a -n "$(TEST_CHAT_TOKENIZER)" || { \

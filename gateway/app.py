@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING
 from starlette.routing import BaseRoute, Route, Router, WebSocketRoute
 from typing_extensions import override
 
+from gateway.admin.authentication import AdminAuthentication
+from gateway.admin.routes import starlette_routes
+from gateway.admin.table import admin_routes, operator_routes
 from gateway.api.access.authentication import EXCHANGE_PATH, Authentication
 from gateway.api.access.key import KeyEndpoint
 from gateway.api.access.tokens import TokenExchangeEndpoint
-from gateway.api.admin.authentication import AdminAuthentication
-from gateway.api.admin.routes import starlette_routes
-from gateway.api.admin.table import admin_routes, operator_routes
 from gateway.api.chat import ChatCreateRequest
 from gateway.api.client_connection import BodyReader
 from gateway.api.containers import ContainerEndpoints
@@ -48,9 +48,6 @@ if TYPE_CHECKING:
     from gateway.tenancy import Network
     from gateway.wiring.services import Services
 
-COMMENT_INTERVAL_S = 15.0
-"""Half of what impatient proxies wait for a byte."""
-
 
 class Gateway(RequestContext):
     """The ASGI application of a process: its routes behind request context and keys.
@@ -82,9 +79,7 @@ class BrowserGateway(Gateway):
     def __init__(self, process: Process, routes: Sequence[BaseRoute]) -> None:
         super().__init__(process, routes)
         server = process.shared.settings.server
-        self._cross_origin = cross_origin(
-            super().__call__, server.cors_origins, max_age_s=server.cors_max_age_s
-        )
+        self._cross_origin = cross_origin(super().__call__, server.cors_origins)
 
     @override
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -160,12 +155,8 @@ def routes(process: Process) -> list[BaseRoute]:
     """Every route. Those of `api.access.authentication.PUBLIC_PATHS` need no API key."""
     settings, services = process.shared.settings, process.services
     creation, bodies = services.creation, _bodies(services, settings)
-    streams = settings.stream.fill(StreamLimits, comment_interval_s=COMMENT_INTERVAL_S)
+    streams = settings.stream.fill(StreamLimits)
     metrics, connection_limits = process.shared.metrics, _connection_limits(settings)
-    trace_limits = TraceLimits(
-        records_max=settings.limits.trace_records_max,
-        record_bytes_max=settings.limits.trace_record_bytes_max,
-    )
     responses = ResponseEndpoints(services.retrieval, streams)
     create = CreateEndpoint(creation, bodies, CreateRequest.parse, streams)
     websocket = WebSocketEndpoint(
@@ -177,7 +168,7 @@ def routes(process: Process) -> list[BaseRoute]:
     conversations = ConversationEndpoints(services.conversations, bodies)
     chat = CreateEndpoint(creation, bodies, ChatCreateRequest.parse, streams)
     completions = CreateEndpoint(creation, bodies, ChatCreateRequest.parse_completion, streams)
-    traces = TracesEndpoint(services.keep_traces, bodies, trace_limits)
+    traces = TracesEndpoint(services.keep_traces, bodies, TraceLimits())
     embeddings = ProxyEndpoint("embeddings", services.proxy, bodies)
     rerank = ProxyEndpoint("rerank", services.proxy, bodies)
     system = SystemEndpoints(services.models, process.health)
@@ -223,7 +214,7 @@ def routes(process: Process) -> list[BaseRoute]:
 def _container_routes(services: Services, settings: Settings, bodies: BodyReader) -> list[Route]:
     """Containers of the code interpreter, and files."""
     python = settings.tools.python
-    forms = FormReader(python.file_bytes_max, python.file_timeout_s)
+    forms = FormReader(python.file_bytes_max)
     is_on = bool(python.enabled)
     files = FileEndpoints(services.files, forms, is_on=is_on)
     containers = ContainerEndpoints(services.containers, bodies, forms, is_on=is_on)
@@ -247,7 +238,7 @@ def _bodies(services: Services, settings: Settings) -> BodyReader:
         services.foundation.executor,
         limits.body_bytes_max,
         limits.body_timeout_s,
-        limits.fill(InputLimits, rejects_media=settings.input.media == "reject"),
+        InputLimits(rejects_media=settings.input.media == "reject"),
         strict=settings.input.strict,
         served=services.tool_grants.served,
     )

@@ -37,9 +37,8 @@ tokens, as the server told them.
 
 So an id costs four bytes, and an entry one or two more. Tags and indexes are never given a new
 meaning; a form that older code cannot read gets another version byte, and so does whatever comes
-after tag 15. Logs with the tags from 12 on are those of responses with grants: releases that cannot
-read them leave these alone (`TOOLS_FOLD_VERSION`). So they do with logs of text
-(`TEXT_FOLD_VERSION`), which alone have tag 0 and the last two finish reasons.
+after tag 15. Logs with the tags from 12 on are those of responses with grants
+(`TOOLS_FOLD_VERSION`); tag 0 and the last two finish reasons are those of text alone.
 """
 
 from __future__ import annotations
@@ -65,26 +64,11 @@ if TYPE_CHECKING:
 
     from gateway.generation import Likelihood
 
-FOLD_VERSION = 2
+FOLD_VERSION = 1
 """Raised by a release that folds an existing log to other events."""
-TOOLS_FOLD_VERSION: Final = 3
-"""That of responses with grants: a release without hosted tools leaves them alone."""
-TEXT_FOLD_VERSION: Final = 4
-"""That of responses whose turns are text: a release that knows no such turns leaves them alone."""
-TEXT_TOOLS_FOLD_VERSION: Final = 5
-"""That of those of them that have grants."""
-TEXT_LOGPROBS_FOLD_VERSION: Final = 6
-"""That of responses of text whose tokens come with how likely they are: a release that knows no
-such text leaves them alone."""
-TEXT_LOGPROBS_TOOLS_FOLD_VERSION: Final = 7
-"""That of those of them that have grants."""
-WITHOUT_TOOLS: Final = (FOLD_VERSION, TEXT_FOLD_VERSION, TEXT_LOGPROBS_FOLD_VERSION)
-WITH_TOOLS: Final = (
-    TOOLS_FOLD_VERSION,
-    TEXT_TOOLS_FOLD_VERSION,
-    TEXT_LOGPROBS_TOOLS_FOLD_VERSION,
-)
-FOLD_VERSIONS: Final = (*WITHOUT_TOOLS, *WITH_TOOLS)
+TOOLS_FOLD_VERSION: Final = 2
+"""That of responses with grants: a process without hosted tools leaves them to others."""
+FOLD_VERSIONS: Final = (FOLD_VERSION, TOOLS_FOLD_VERSION)
 """Those that are folded here."""
 HANDLE_BYTES_MAX: Final = 1024
 """A handle is an id at some executor, and no place for data."""

@@ -6,20 +6,32 @@ import asyncio
 from typing import TYPE_CHECKING
 
 from alembic import context
+from sqlalchemy.dialects.postgresql.base import ischema_names
 
 from gateway.store.migration.migrate import run_locked
-from gateway.store.migration.tables import metadata
+from gateway.store.tables import metadata
+from gateway.store.tables.columns import Named
 
 if TYPE_CHECKING:
     from sqlalchemy import Connection
     from sqlalchemy.schema import SchemaItem
+
+
+class TransactionId(Named):
+    """A column of transaction ids, as it is read from a database."""
+
+    def __init__(self) -> None:
+        super().__init__("xid8")
+
+
+ischema_names["xid8"] = TransactionId
 
 LOCK_TIMEOUT = "SET lock_timeout = '2s'"
 """A migration that waits for a busy table makes everyone behind it wait too: better fail."""
 
 
 def is_ours(_item: SchemaItem, name: str | None, kind: str, *_: object) -> bool:
-    """Partitions of the log come and go with the days; `tables.py` names only the whole."""
+    """Partitions of the log come and go with the days; the tables name only the whole."""
     return not (kind == "table" and (name or "").startswith("events_"))
 
 

@@ -8,6 +8,7 @@ Set TEST_POSTGRES_BIN to test against another version of PostgreSQL.
 from __future__ import annotations
 
 import gc
+import subprocess
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -34,6 +35,21 @@ pytest.register_assert_rewrite("tests.fakes", "tests.integration", "tests.confor
 settings.register_profile("untimed", settings(), deadline=None)
 settings.register_profile("short", settings(), deadline=None, max_examples=10)
 settings.load_profile("untimed")
+
+
+JANITOR: Final = pytest.StashKey[subprocess.Popen[bytes] | None]()
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Have all that this run starts ended with it, however it ends. Workers share the janitor."""
+    from tests.fakes import janitor
+
+    config.stash[JANITOR] = janitor.start()
+
+
+def pytest_unconfigure(config: pytest.Config) -> None:
+    if janitor := config.stash.get(JANITOR, None):
+        janitor.communicate()
 
 
 @pytest.hookimpl(wrapper=True)

@@ -28,7 +28,11 @@ EXPOSED: Final = (
 """Headers that a page can read beside those that it always can: the SDKs retry by some of them."""
 
 
-def cross_origin(app: ASGIApp, origins: Sequence[str], *, max_age_s: int) -> ASGIApp:
+MAX_AGE_S: Final = 600
+"""For which browsers remember that they may."""
+
+
+def cross_origin(app: ASGIApp, origins: Sequence[str], *, max_age_s: int = MAX_AGE_S) -> ASGIApp:
     """The application for pages of these origins; `*`: of any. Browsers remember for `max_age_s`
     what was allowed.
 

@@ -32,6 +32,7 @@ if TYPE_CHECKING:
 FORM_BYTES: Final = 64 * 1024
 """Of what is around the file: other fields, and the heads of all."""
 FIELDS_MAX: Final = 16
+FILE_TIMEOUT_S: Final = 300.0
 _CHARSET: Final = re.compile(r";\s*charset\s*=[^;]*", re.IGNORECASE)
 """The names and fields of a form are UTF-8 (RFC 7578 §5.1). Python would read them in any codec
 that it has, of which some fail, and others make what no answer could repeat: lone surrogates."""
@@ -50,7 +51,7 @@ class FormReader:
     """Reads forms with a file of up to `file_bytes_max` bytes, which arrive within `timeout_s`."""
 
     file_bytes_max: int
-    timeout_s: float
+    timeout_s: float = FILE_TIMEOUT_S
 
     @staticmethod
     def is_form(request: Request) -> bool:

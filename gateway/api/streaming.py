@@ -31,6 +31,8 @@ if TYPE_CHECKING:
     from gateway.api.sse import Encoder
     from gateway.protocol.events import Event, EventSource
 
+COMMENT_INTERVAL_S: Final = 15.0
+"""Half of what impatient proxies wait for a byte."""
 DELTA_FRAME_BYTES: Final = 256
 """About the size of the frame of one delta: how many are joined to one write."""
 
@@ -45,8 +47,8 @@ class StreamLimits:
     """
 
     write_timeout_s: float
-    write_bytes_max: int
-    comment_interval_s: float
+    write_bytes_max: int = 65_536
+    comment_interval_s: float = COMMENT_INTERVAL_S
     start_grace_s: float = 0.0
 
 

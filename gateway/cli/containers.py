@@ -70,7 +70,7 @@ async def _serve(settings: Settings, host: str, port: int) -> None:
     )
     app = WorkerServer(chosen.engine, python.remote_token.get_secret_value(), limits)
     bounds = ServerSettings(host=host, port=port)
-    with listen(host, port, bounds.backlog_max) as listener:
+    with listen(host, port) as listener:
         server = Server(app, listener, bounds)
         with stopped_by_signals(server):
             async with asyncio.TaskGroup() as group, server:

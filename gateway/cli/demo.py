@@ -18,6 +18,9 @@ from urllib.parse import urlsplit
 import typer
 
 from gateway import __version__, ids
+from gateway.admin.keys import KeyRequest
+from gateway.admin.projects import ProjectCreate
+from gateway.admin.transactions import AdminCaller
 from gateway.app import create_app
 from gateway.cli import terminal
 from gateway.cli.demo_commands import PROJECT, PYTHON, QUESTION, first_commands, more_commands
@@ -42,8 +45,6 @@ from gateway.governance.audit import COMMAND_LINE
 from gateway.server.access_log import AccessLog
 from gateway.server.server import PortTaken, Server, listen, stopped_by_signals, until_stopped
 from gateway.server.websocket_protocol import FrameBounds
-from gateway.services.admin.keys import KeyRequest
-from gateway.services.admin.transactions import AdminCaller
 from gateway.settings import Server as ServerSettings
 from gateway.settings import load_settings
 from gateway.store.schema import REVISION
@@ -57,11 +58,11 @@ if TYPE_CHECKING:
 
     from openai import AsyncOpenAI
 
+    from gateway.admin.services import AdminServices
     from gateway.cli.demo_tools import Example
     from gateway.cli.terminal import Details
     from gateway.limits.money import Component
     from gateway.services.access import Access
-    from gateway.services.admin.services import AdminServices
     from gateway.settings import Settings
     from gateway.tenancy import ApiKey
 
@@ -278,7 +279,7 @@ async def _project_key(
     have prices from then on.
     """
     tenant = (await accounts.show_tenant(TENANT)).tenant
-    project = await services.projects.create(AdminCaller(tenant.id), PROJECT)
+    project = await services.projects.create(AdminCaller(tenant.id), ProjectCreate(name=PROJECT))
     _, made = await services.keys.create_account(
         AdminCaller(tenant.id), ids.project_id(project.id), "demo", KeyRequest("demo")
     )

@@ -220,7 +220,7 @@ async def _shortcomings(database: Database, findings: list[Finding]) -> None:
     lacking = [fact for fact in await missing(database) if not fact.stops]
     for cost in dict.fromkeys(fact.cost for fact in lacking):
         facts = [fact for fact in lacking if fact.cost == cost]
-        by_hand = "Make it again by hand, as gateway/store/migration/tables.py has it."
+        by_hand = "Make it again by hand, as gateway/store/tables has it."
         remedy = "Run: harmony-gateway db upgrade" if facts[0].mend else by_hand
         detail = f"it lacks: {told(facts)}: {cost}"
         findings.append(Finding("schema", ok=False, detail=detail, remedy=remedy))

@@ -9,8 +9,9 @@ from contextlib import asynccontextmanager, contextmanager, suppress
 from typing import TYPE_CHECKING, Final
 
 from gateway.errors import StartupError
+from gateway.store.migration.revisions import is_older
 from gateway.store.migration.verification import missing, told
-from gateway.store.schema import OLDER_REVISIONS, REVISION
+from gateway.store.schema import REVISION
 from gateway.wiring.foundation import connect
 from gateway.wiring.keys import keys_database, new_keyring
 
@@ -54,7 +55,7 @@ async def provisioned(settings: Settings, *, is_lasting: bool = False) -> AsyncI
 async def bring_up_to_date(settings: Settings) -> None:
     """Migrate the embedded database, unless nothing is to be done.
 
-    Only a migration imports Alembic and SQLAlchemy, which take longer than the rest of a start.
+    Only a migration imports Alembic, which takes long.
     """
     async with connected(settings) as database:
         if await database.revision() == REVISION and not await missing(database):
@@ -71,7 +72,7 @@ async def require_schema(database: Database) -> None:
     that this one needs: so a replica may be started again in the middle of an upgrade.
     """
     revision = await database.revision()
-    if revision is None or revision in OLDER_REVISIONS:
+    if revision is None or is_older(revision):
         raise StartupError(
             "the database's schema is not the one of this release",
             remedy="Run: harmony-gateway db upgrade",

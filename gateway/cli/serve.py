@@ -50,7 +50,7 @@ def serve(
 
 async def _serve(settings: Settings) -> None:
     require_complete(settings)
-    listener = listen(settings.server.host, settings.server.port, settings.server.backlog_max)
+    listener = listen(settings.server.host, settings.server.port)
     with listener, _admin_listener(settings) as admin_listener:
         # A thread beside the start of the database, which is mostly waiting.
         loading = asyncio.get_running_loop().run_in_executor(None, _load_vocabulary)
@@ -72,7 +72,7 @@ def _admin_listener(settings: Settings) -> Iterator[socket.socket | None]:
         yield None
         return
     set_by = ("admin.host", "admin.port")
-    with listen(admin.host, admin.port, settings.server.backlog_max, set_by=set_by) as listener:
+    with listen(admin.host, admin.port, set_by=set_by) as listener:
         yield listener
 
 
@@ -146,7 +146,7 @@ def simulate(  # noqa: PLR0913 - each is an option
 
 async def _simulate(app: ASGIApp, host: str, port: int) -> None:
     settings = ServerSettings(host=host, port=port, drain_grace_s=1)
-    with listen(host, port, settings.backlog_max) as listener:
+    with listen(host, port) as listener:
         server = Server(app, listener, settings)
         await _until_signal(server, EventLog(__name__))
 

@@ -11,13 +11,13 @@ import orjson
 
 from gateway import ids
 from gateway.engine import late_writes, outcome, row_mapping
-from gateway.engine.batcher import Batcher
 from gateway.engine.late_writes import RETRY_PAUSE_S, Deposits, ToolAudit, UsageMeter
 from gateway.engine.outcome import now
 from gateway.engine.run_state import charged_of
 from gateway.entries import FOLD_VERSIONS
 from gateway.errors import StoreUnavailable
 from gateway.generation import TokenUsage
+from gateway.group_commit import Batcher
 from gateway.sealing import Binding, SealBroken
 from gateway.store import endings, events, responses, usage
 from gateway.store.claims import Claim

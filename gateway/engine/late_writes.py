@@ -9,15 +9,14 @@ from __future__ import annotations
 
 import asyncio
 from abc import ABC, abstractmethod
-from collections import deque
 from dataclasses import asdict, dataclass
-from itertools import islice
 from typing import TYPE_CHECKING, Final, Generic, TypeVar
 
 from typing_extensions import override
 
 from gateway import ids
 from gateway.errors import ClaimLost, StoreUnavailable
+from gateway.group_commit import GroupCommit, commit_but_defects
 from gateway.store import endings
 from gateway.store.endings import FinishedResponse
 from gateway.store.tools.tool_calls import AuditedCall
@@ -50,8 +49,8 @@ class LateBounds:
 
     `size_max` is in what the queue counts: lines of usage, or bytes of ends. While the database is
     away a row waits for `patience_s`, and is given up when the next attempt fails. One write takes
-    `batch_rows_max` rows at most. After one that went well the next waits `interval_s`, after one
-    that failed `retry_pause_s`.
+    `batch_rows_max` rows at most. The next begins `interval_s` after it began, or, where it failed,
+    `retry_pause_s` after its end.
     """
 
     size_max: int
@@ -79,11 +78,13 @@ class LateWriter(ABC, Generic[Row]):
     def __init__(self, metrics: Metrics, bounds: LateBounds) -> None:
         self._metrics = metrics
         self._bounds = bounds
-        self._waiting: deque[_Waiting[Row]] = deque()
+        self._waiting: GroupCommit[_Waiting[Row]] = GroupCommit(
+            self._write_or_pause, size_max=bounds.batch_rows_max, interval_s=bounds.interval_s
+        )
         self._size = 0
+        """Of rows that wait or are being written."""
         self._is_over = False
         """Nobody writes any more."""
-        self._work = asyncio.Event()
 
     def put(self, tenant_id: TenantId, row: Row) -> None:
         """Have it written soon. Never waits; when too much waits already, it is only logged."""
@@ -93,52 +94,50 @@ class LateWriter(ABC, Generic[Row]):
             self._give_up(row, StoreUnavailable(why))
             return
         until = asyncio.get_running_loop().time() + self._bounds.patience_s
-        self._waiting.append(_Waiting(tenant_id, row, size, until))
+        self._waiting.put(_Waiting(tenant_id, row, size, until))
         self._size += size
-        self._work.set()
 
     async def run(self) -> None:
         """Write until cancelled; call `flush` after that."""
-        bounds = self._bounds
-        while True:
-            await self._work.wait()
-            is_written = await self._write_next()
-            await asyncio.sleep(bounds.interval_s if is_written else bounds.retry_pause_s)
+        await self._waiting.run()
 
     async def flush(self, *, wait_s: float) -> None:
         """Write all that is left, for `wait_s` at most; what is left then is logged."""
         deadline = asyncio.get_running_loop().time() + wait_s
-        while self._waiting:
-            if await self._write_next():
+        while rows := self._waiting.take():
+            if await self._write_or_put_back(rows):
                 continue
             if asyncio.get_running_loop().time() + self._bounds.retry_pause_s > deadline:
                 break
             await asyncio.sleep(self._bounds.retry_pause_s)
-        while self._waiting:
-            self._give_up(self._take(), StoreUnavailable("the process ends"))
+        while rows := self._waiting.take():
+            self._expire(rows, StoreUnavailable("the process ends"))
         self._is_over = True
 
-    async def _write_next(self) -> bool:
-        """Write some of those that wait. False: they still do, because the database is away."""
-        batch = list(islice(self._waiting, self._bounds.batch_rows_max))
+    async def _write_or_pause(self, rows: list[_Waiting[Row]]) -> None:
+        if not await self._write_or_put_back(rows):
+            await asyncio.sleep(self._bounds.retry_pause_s)
+
+    async def _write_or_put_back(self, rows: list[_Waiting[Row]]) -> bool:
+        """Write rows. False: the database is away, and those wait again that may."""
         try:
-            await self._write([(one.tenant_id, one.row) for one in batch])
+            await self._write([(one.tenant_id, one.row) for one in rows])
         except StoreUnavailable as error:
             now = asyncio.get_running_loop().time()
-            while self._waiting and self._waiting[0].until <= now:
-                self._give_up(self._take(), error)
+            self._expire([one for one in rows if one.until <= now], error)
+            self._waiting.put_back(one for one in rows if one.until > now)
             return False
-        # Only now: a write that was cancelled is made again by `flush`.
-        for _ in batch:
-            self._take()
-        if not self._waiting:
-            self._work.clear()
+        except BaseException:
+            # A write that was cancelled is made again by `flush`.
+            self._waiting.put_back(rows)
+            raise
+        self._size -= sum(one.size for one in rows)
         return True
 
-    def _take(self) -> Row:
-        first = self._waiting.popleft()
-        self._size -= first.size
-        return first.row
+    def _expire(self, rows: list[_Waiting[Row]], error: Exception) -> None:
+        for one in rows:
+            self._size -= one.size
+            self._give_up(one.row, error)
 
     def _give_up(self, row: Row, error: Exception) -> None:
         self._metrics.store_failed(type(error).__name__)
@@ -176,20 +175,10 @@ class UsageMeter(LateWriter[UsageLine]):
 
     @override
     async def _write(self, rows: Sequence[tuple[TenantId, UsageLine]]) -> None:
-        """All of them, or, when one is in the way, all the others."""
-        if not rows:
-            return
-        try:
-            await self._record(rows)
-        except StoreUnavailable:
-            raise
-        except Exception as error:  # noqa: BLE001 - a defect of one line must not cost the others
-            if len(rows) == 1:
-                self._give_up(rows[0][1], error)
-                return
-            middle = len(rows) // 2
-            await self._write(rows[:middle])
-            await self._write(rows[middle:])
+        if rows:
+            await commit_but_defects(
+                rows, self._record, lambda one, error: self._give_up(one[1], error)
+            )
 
     @override
     def _log_loss(self, row: UsageLine, error: Exception) -> None:
@@ -218,18 +207,10 @@ class ToolAudit(LateWriter[AuditedCall]):
 
     @override
     async def _write(self, rows: Sequence[tuple[TenantId, AuditedCall]]) -> None:
-        """All of them, or, when one is in the way, each alone."""
-        try:
-            if rows:
-                await self._record(rows)
-        except StoreUnavailable:
-            raise
-        except Exception as error:  # noqa: BLE001 - a defect of one row must not cost the others
-            if len(rows) == 1:
-                self._give_up(rows[0][1], error)
-                return
-            for row in rows:
-                await self._write([row])
+        if rows:
+            await commit_but_defects(
+                rows, self._record, lambda one, error: self._give_up(one[1], error)
+            )
 
     @override
     def _log_loss(self, row: AuditedCall, error: Exception) -> None:

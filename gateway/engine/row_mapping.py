@@ -22,12 +22,7 @@ from gateway.engine.run_state import (
 from gateway.entries import (
     FOLD_VERSION,
     FOLD_VERSIONS,
-    TEXT_FOLD_VERSION,
-    TEXT_LOGPROBS_FOLD_VERSION,
-    TEXT_LOGPROBS_TOOLS_FOLD_VERSION,
-    TEXT_TOOLS_FOLD_VERSION,
     TOOLS_FOLD_VERSION,
-    WITH_TOOLS,
     Queued,
     pack,
     packed_entry,
@@ -61,27 +56,12 @@ if TYPE_CHECKING:
     NewFoldFor = Callable[[ResponseHead], Callable[[], Fold]]
 
 
-_FOLD_VERSIONS: Final = {
-    (False, False): FOLD_VERSION,
-    (False, True): TOOLS_FOLD_VERSION,
-    (True, False): TEXT_FOLD_VERSION,
-    (True, True): TEXT_TOOLS_FOLD_VERSION,
-}
-"""Whether turns are text, and whether tools are granted → the version of the log."""
-_TOLD_FOLD_VERSIONS: Final = {
-    False: TEXT_LOGPROBS_FOLD_VERSION,
-    True: TEXT_LOGPROBS_TOOLS_FOLD_VERSION,
-}
-"""The same of text whose tokens come with log probabilities."""
 QUEUED: Final = pack([Queued()])
 """The log of a response that waits for its turn."""
 
 
 def _fold_version(spec: RunSpec) -> int:
-    has_grants = spec.head.grants is not None
-    if spec.is_text and spec.sampling.logprobs is not None:
-        return _TOLD_FOLD_VERSIONS[has_grants]
-    return _FOLD_VERSIONS[spec.is_text, has_grants]
+    return FOLD_VERSION if spec.head.grants is None else TOOLS_FOLD_VERSION
 
 
 def foreground_row(spec: RunSpec, **fields: Any) -> NewResponse:
@@ -340,7 +320,7 @@ def row_without_log(stored: StoredResponse, finished: Finished) -> FinishedRespo
 
 
 def _may_have_secrets(stored: StoredResponse) -> bool:
-    return stored.durable and stored.fold_version in WITH_TOOLS
+    return stored.durable and stored.fold_version == TOOLS_FOLD_VERSION
 
 
 def output_context(rendered: RenderedItem) -> ContextItem:

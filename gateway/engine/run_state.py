@@ -33,15 +33,8 @@ if TYPE_CHECKING:
     from gateway.store.claims import ClaimedRun
     from gateway.store.responses import StoredResponse
 
-PLAN_VERSION: Final = 2
-EXTENDED_VERSION: Final = 3
-"""The version of a plan with a compaction, or of a turn of a conversation: a release that knows
-neither leaves the response alone."""
-TOOLS_VERSION: Final = 4
-"""That of a plan with grants: a release without hosted tools leaves the response alone."""
-TEXT_VERSION: Final = 5
-"""That of a plan whose turns are text: a release that knows no such turns leaves it alone."""
-_VERSIONS: Final = frozenset({PLAN_VERSION, EXTENDED_VERSION, TOOLS_VERSION, TEXT_VERSION})
+PLAN_VERSION: Final = 1
+"""Raised by a release whose plans others must not go on with: they leave the response alone."""
 _SAMPLING: Final = tuple(Sampling.__dataclass_fields__)
 
 
@@ -62,20 +55,16 @@ def plan_of(spec: RunSpec) -> bytes:
         fields["placement"] = spec.route.placement.hex()
     if spec.charge is not None and (charged := spec.charge.packed()) is not None:
         fields["charged"] = charged
-    if spec.conversation is not None:
-        fields["version"] = EXTENDED_VERSION
     if spec.compacted is not None:
-        packed = pack([spec.compacted]).hex()
-        fields |= {"version": EXTENDED_VERSION, "compacted": packed}
+        fields["compacted"] = pack([spec.compacted]).hex()
     if spec.head.grants is not None:
-        fields |= {"version": TOOLS_VERSION, "window_left": spec.window_left}
+        fields["window_left"] = spec.window_left
         if spec.template_state:
             fields["template_state"] = spec.template_state.decode()
         if spec.listings:
             fields["listings"] = pack(spec.listings).hex()
     if spec.is_text:
         fields |= {
-            "version": TEXT_VERSION,
             "window_left": spec.window_left,
             "template_state": spec.template_state.decode(),
             "opens_thought": spec.opens_thought,
@@ -131,7 +120,7 @@ def rebuild(claimed: ClaimedRun) -> RunSpec | None:
     damaged one.
     """
     plan: dict[str, Any] = orjson.loads(claimed.plan)
-    if plan["version"] not in _VERSIONS:
+    if plan["version"] != PLAN_VERSION:
         return None
     head = _head(claimed.request, claimed.claim.uuid, claimed.created_at, claimed.background)
     rules = rules_of(head.echo, head.grants)
@@ -171,7 +160,7 @@ def rebuild(claimed: ClaimedRun) -> RunSpec | None:
 
 def _read_fields(plan: bytes) -> dict[str, Any]:
     fields: dict[str, Any] = orjson.loads(plan)
-    if fields["version"] not in _VERSIONS:
+    if fields["version"] != PLAN_VERSION:
         raise ValueError(f"plans of version {fields['version']} are not known to this release")
     return fields
 
@@ -212,9 +201,6 @@ def _head(
     background: bool,  # noqa: FBT001 - a column like the others
 ) -> ResponseHead:
     request = orjson.loads(kept)
-    if "echo" not in request:
-        # A row of a release that kept the echo alone, and sealed nothing.
-        request = {"echo": request, "binding": None}
     binding, messages = request["binding"], request.get("messages")
     grants = request.get("grants")
     if binding is not None:

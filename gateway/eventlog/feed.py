@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from gateway.entries import Singles, portions
 from gateway.errors import StoreUnavailable
-from gateway.eventlog.fold_slices import ALL_KNOWN, SLICE_S, fold_slice, send_nobody
+from gateway.eventlog.fold_slices import ALL_KNOWN, READ_BYTES_MAX, SLICE_S, fold_slice, send_nobody
 from gateway.protocol.events import Deltas
 from gateway.store.events import day_of
 
@@ -55,7 +55,7 @@ class FeedLimits:
     database is away it is tried every `retry_pause_s`.
     """
 
-    read_bytes_max: int
+    read_bytes_max: int = READ_BYTES_MAX
     slice_s: float = SLICE_S
     retry_pause_s: float = 0.5
 

@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     from gateway.protocol.events import Event, EventSink
     from gateway.store.events import LogRow
 
+READ_BYTES_MAX: Final = 1024 * 1024
+"""Of a log, read at once."""
 SLICE_S: Final = 0.002
 """Seconds that one log may be folded before the event loop has its turn."""
 SHOWN_MIN: Final = 64

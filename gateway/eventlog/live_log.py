@@ -28,6 +28,8 @@ if TYPE_CHECKING:
     from gateway.eventlog.fold.fold import Fold
     from gateway.protocol.events import Event, EventSink
 
+READER_EVENTS_MAX: Final = 1000
+"""Kept for a slow reader; it reads what it missed from the log."""
 SHORT_ENTRIES: Final = 16
 """A reader that lags by no more entries folds them without waiting for its turn."""
 OPENING_EVENTS_MAX: Final = 16

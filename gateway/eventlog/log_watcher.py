@@ -30,6 +30,8 @@ if TYPE_CHECKING:
     from gateway.store.remote_logs import LogChanges, Part, Seen
     from gateway.tenancy import TenantId
 
+POLL_INTERVAL_S: Final = 0.075
+"""Between two looks at logs that other replicas write."""
 POLL_PAUSE_S: Final = 0.005
 """A process commits sixty times a second at most: one poll is enough for each, and for several."""
 FOLLOW_INTERVAL_S: Final = FOLLOWED_S / 3
@@ -150,7 +152,7 @@ class LogWatcher:
         self,
         poll: ReadLogChanges,
         *,
-        interval_s: float,
+        interval_s: float = POLL_INTERVAL_S,
         pause_s: float = POLL_PAUSE_S,
         follow: Callable[[tuple[UUID, ...]], None] = lambda _: None,
     ) -> None:

@@ -11,7 +11,6 @@ of the logs tell what was committed before the connection was lost.
 from __future__ import annotations
 
 import asyncio
-from collections import deque
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from enum import Enum
@@ -21,6 +20,7 @@ from gateway import ids
 from gateway.concurrency import ResettableEvent
 from gateway.entries import VERSION_BYTE, packed_entry
 from gateway.errors import ClaimLost, StoreUnavailable
+from gateway.group_commit import GroupCommit, commit_but_defects
 from gateway.store.events import LogBatch, LogRow
 from gateway.telemetry.logs import EventLog
 
@@ -45,6 +45,8 @@ if TYPE_CHECKING:
     Append = Callable[[Sequence[LogBatch]], Awaitable[frozenset[UUID]]]
     Heads = Callable[[Collection[tuple[TenantId, UUID]]], Awaitable[dict[UUID, LogHead]]]
 
+FLUSH_INTERVAL_S: Final = 0.015
+"""Between two commits under load, in production."""
 CROWD_MIN: Final = 64
 """With this many runs the cost of a commit is a small part of what each of them costs."""
 CROWDED_BYTES_MAX: Final = 16
@@ -68,9 +70,9 @@ class WriterBounds:
     have something sooner, it begins sooner: after `CROWDED_SHARE` of the interval at the earliest.
     """
 
-    flush_bytes_max: int
-    run_pending_bytes_max: int
-    pending_bytes_max: int
+    flush_bytes_max: int = 4 * 1024 * 1024
+    run_pending_bytes_max: int = 64 * 1024
+    pending_bytes_max: int = 32 * 1024 * 1024
     retry_pause_s: float = 0.2
     flush_interval_s: float = 0.0
 
@@ -299,12 +301,16 @@ class LogWriter:
         self._committed = committed
         self._flusher = flusher
         self._channels: dict[UUID, Channel] = {}
-        self._queue: deque[Channel] = deque()
-        self._work = asyncio.Event()
+        self._queue: GroupCommit[Channel] = GroupCommit(
+            self._write,
+            size_max=bounds.flush_bytes_max,
+            size_of=_begin_batch,
+            interval_s=bounds.flush_interval_s,
+            pause=self._wait_for_company,
+        )
         self._crowded = ResettableEvent()
         self._blocked: set[Channel] = set()
         self._is_away = False
-        self._may_flush_at = 0.0
         self.pending_bytes = 0
         """Of all open channels together."""
 
@@ -340,30 +346,29 @@ class LogWriter:
 
     async def run(self) -> None:
         """Write what the channels bring, until cancelled."""
-        while True:
-            await self._work.wait()
-            await self._wait_for_interval()
-            await self._write_until_decided(self._next_channels())
-            if self._flusher is not None:
-                # Between two flushes nobody waits for it. What fails is made up for by the next.
-                try:
-                    await self._flusher.settle()
-                except Exception as error:  # noqa: BLE001 - a defect, which must not stop all others
-                    self._metrics.store_failed(type(error).__name__)
-                    _log.warning("logs are not moved to their places", error=error)
-            self._wake_blocked()
+        await self._queue.run()
 
-    async def _wait_for_interval(self) -> None:
-        clock, interval_s = asyncio.get_running_loop().time, self.bounds.flush_interval_s
-        early_s = self._may_flush_at - clock()
-        crowded_s = early_s - interval_s * (1 - CROWDED_SHARE)
+    async def _write(self, channels: list[Channel]) -> None:
+        """Write their batches, and what is due between two flushes."""
+        await commit_but_defects(channels, self._write_until_decided, self._lose_faulty)
+        if self._flusher is not None:
+            # Nobody waits for it. What fails is made up for by the next.
+            try:
+                await self._flusher.settle()
+            except Exception as error:  # noqa: BLE001 - a defect, which must not stop all others
+                self._metrics.store_failed(type(error).__name__)
+                _log.warning("logs are not moved to their places", error=error)
+        self._wake_blocked()
+
+    async def _wait_for_company(self, early_s: float) -> None:
+        """Wait `early_s` until a flush is due, or less where many runs have something."""
+        crowded_s = early_s - self.bounds.flush_interval_s * (1 - CROWDED_SHARE)
         if crowded_s > 0:
             await asyncio.sleep(crowded_s)
-            early_s = self._may_flush_at - clock()
-        if early_s > 0 and not self._is_crowded:
+            early_s -= crowded_s
+        if not self._is_crowded:
             self._crowded.clear()
             await self._crowded.within(early_s)
-        self._may_flush_at = clock() + interval_s
 
     @property
     def _is_crowded(self) -> bool:
@@ -380,9 +385,7 @@ class LogWriter:
     def enqueue(self, channel: Channel) -> None:
         """Something waits in a channel that is not queued yet."""
         channel.is_queued = True
-        if not self._queue:
-            self._work.set()
-        self._queue.append(channel)
+        self._queue.put(channel)
         if len(self._queue) == CROWD_MIN and self._is_crowded:
             self._crowded.set()
 
@@ -427,30 +430,13 @@ class LogWriter:
             for channel in self._blocked:
                 channel.moved.set()
 
-    def _next_channels(self) -> list[Channel]:
-        """Channels with a batch under way, from what has waited longest on."""
-        channels: list[Channel] = []
-        size = 0
-        while self._queue and size < self.bounds.flush_bytes_max:
-            channel = self._queue.popleft()
-            channel.is_queued = False
-            if channel.is_open and not channel.is_ending:
-                size += len(channel.outbox.take().entries)
-                channels.append(channel)
-        if not self._queue:
-            self._work.clear()
-        return channels
-
-    async def _write_until_decided(self, channels: list[Channel]) -> None:
+    async def _write_until_decided(self, channels: Sequence[Channel]) -> None:
         """Write until each batch is in the log, or its channel is closed or lost."""
-        while channels := [channel for channel in channels if channel.is_open]:
+        while channels := [one for one in channels if one.is_open and one.outbox.batch is not None]:
             try:
                 channels = await self._flush(channels)
             except StoreUnavailable as error:
                 await self._pause(error)
-            except Exception as error:  # noqa: BLE001 - a defect, which must not stop all others
-                await self._isolate(channels, error)
-                return
             if channels:
                 # They were refused, or the answer was lost.
                 channels = await self._resolve(channels)
@@ -514,16 +500,10 @@ class LogWriter:
                 _log.error("heads of logs cannot be read", error=error)
                 return {}
 
-    async def _isolate(self, channels: list[Channel], error: Exception) -> None:
-        """Find the batch that the database takes for a mistake, and write the others."""
-        if len(channels) == 1:
-            response_id = ids.response_id(channels[0].claim.uuid)
-            _log.error("a log cannot be written", response_id=response_id, error=error)
-            self._lose(channels[0])
-            return
-        middle = len(channels) // 2
-        await self._write_until_decided(channels[:middle])
-        await self._write_until_decided(channels[middle:])
+    def _lose_faulty(self, channel: Channel, error: Exception) -> None:
+        response_id = ids.response_id(channel.claim.uuid)
+        _log.error("a log cannot be written", response_id=response_id, error=error)
+        self._lose(channel)
 
     async def _pause(self, error: StoreUnavailable) -> None:
         self._metrics.store_failed(type(error).__name__)
@@ -563,3 +543,11 @@ class LogWriter:
             self._committed(uuids)
         except Exception as error:  # noqa: BLE001 - readers elsewhere poll as well
             _log.error("commits cannot be announced", error=error)
+
+
+def _begin_batch(channel: Channel) -> int | None:
+    """Put what waits in a channel under way; its bytes, or None where there is no need."""
+    channel.is_queued = False
+    if channel.is_open and not channel.is_ending:
+        return len(channel.outbox.take().entries)
+    return None

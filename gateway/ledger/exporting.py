@@ -1,7 +1,6 @@
 """All lines from a place on, as text: pages of a bounded number of lines, each with the next place.
 
-A cursor is opaque to who asks. An empty one is the beginning of all lines that are kept, but for
-those of releases that did not note their transactions: they are in no order.
+A cursor is opaque to who asks. An empty one is the beginning of all lines that are kept.
 """
 
 from __future__ import annotations

@@ -27,6 +27,13 @@ if TYPE_CHECKING:
 
 _log = EventLog(__name__)
 
+ADDING_INTERVAL_S: Final = 15.0
+RECONCILING_INTERVAL_S: Final = 3600.0
+BACK_S: Final = 2 * 86_400.0
+"""How far back lines, sums and responses are compared."""
+SINK_INTERVAL_S: Final = 15.0
+SINK_LINES_MAX: Final = 500
+"""In one batch."""
 PAUSE_MAX_S: Final = 300.0
 """Between two attempts at a sink that fails."""
 FOUND_MAX: Final = 1_000
@@ -49,7 +56,12 @@ class Adding:
     """The job that adds lines of usage up to sums."""
 
     def __init__(
-        self, database: Database, terms: RollupTerms, *, interval_s: float, metrics: Metrics
+        self,
+        database: Database,
+        terms: RollupTerms,
+        *,
+        interval_s: float = ADDING_INTERVAL_S,
+        metrics: Metrics,
     ) -> None:
         self._database = database
         self._terms = terms
@@ -85,8 +97,8 @@ class Delivery:
         sink: CloudEventsSink,
         *,
         holder: str,
-        lines_max: int,
-        interval_s: float,
+        lines_max: int = SINK_LINES_MAX,
+        interval_s: float = SINK_INTERVAL_S,
         lease_s: float,
         metrics: Metrics,
     ) -> None:
@@ -157,8 +169,8 @@ class Reconciliation:
         self,
         database: Database,
         *,
-        interval_s: float,
-        back_s: float,
+        interval_s: float = RECONCILING_INTERVAL_S,
+        back_s: float = BACK_S,
         metrics: Metrics,
         logs: LogAudit | None = None,
     ) -> None:

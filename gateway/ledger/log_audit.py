@@ -20,6 +20,8 @@ if TYPE_CHECKING:
     from gateway.store.postgres.database import Database
     from gateway.store.responses import StoredResponse
 
+RESPONSES_MAX: Final = 200
+"""Compared in one round."""
 LOG_BYTES_MAX: Final = 16 * 1024 * 1024
 """Of one log that is read; a longer one is left out."""
 
@@ -35,7 +37,9 @@ class LogsCompared:
 class LogAudit:
     """Folds the logs of a sample of responses again."""
 
-    def __init__(self, database: Database, new_fold_for: NewFoldFor, *, responses_max: int) -> None:
+    def __init__(
+        self, database: Database, new_fold_for: NewFoldFor, *, responses_max: int = RESPONSES_MAX
+    ) -> None:
         self._database = database
         self._new_fold_for = new_fold_for
         self._responses_max = responses_max

@@ -135,6 +135,10 @@ class RepeatedHistory:
     ids: array[int]
 
 
+SCHEMA_NODES_MAX: Final = 40_000
+"""Of the schemas of all tools of one request, `$ref` inlined."""
+
+
 @dataclass(frozen=True, slots=True)
 class SchemaLimits:
     """Bounds of the schemas of all tools of one request together, `depth_max` of each.
@@ -145,8 +149,8 @@ class SchemaLimits:
     otherwise fill a context window.
     """
 
-    depth_max: int = 48
-    nodes_max: int = 20_000
+    depth_max: int = 32
+    nodes_max: int = SCHEMA_NODES_MAX
     inlined_nodes_max: int = 2_000
     characters_max: int = 2_000_000
 

@@ -27,6 +27,22 @@ PIECE_BYTES: Final = 64 * 1024
 _CONTAINERS: Final = (dict, list)
 
 
+JSON_DEPTH_MAX: Final = 128
+"""Nested containers of one body."""
+JSON_CONTAINERS_MAX: Final = 100_000
+TEXT_CHARS_MAX: Final = 10 * 1024 * 1024
+"""Of one text."""
+ITEMS_MAX: Final = 10_000
+"""In the input of one request."""
+TOOLS_MAX: Final = 512
+SCHEMA_BYTES_MAX: Final = 256 * 1024
+"""Of one schema."""
+GRAMMAR_BYTES_MAX: Final = 64 * 1024
+"""Of the grammars of all custom tools of one request."""
+PATTERN_CHARS_MAX: Final = 1024
+"""Of one pattern in a schema."""
+
+
 @dataclass(frozen=True, slots=True)
 class InputLimits:
     """What one body may ask of the parser and of the stages after it.
@@ -35,14 +51,14 @@ class InputLimits:
     `rejects_media` new messages must not hold images or files.
     """
 
-    json_depth_max: int
-    items_max: int
-    tools_max: int
-    schema_bytes_max: int
-    text_chars_max: int
-    json_containers_max: int
-    grammar_bytes_max: int = 65_536
-    pattern_chars_max: int = 1_024
+    json_depth_max: int = JSON_DEPTH_MAX
+    items_max: int = ITEMS_MAX
+    tools_max: int = TOOLS_MAX
+    schema_bytes_max: int = SCHEMA_BYTES_MAX
+    text_chars_max: int = TEXT_CHARS_MAX
+    json_containers_max: int = JSON_CONTAINERS_MAX
+    grammar_bytes_max: int = GRAMMAR_BYTES_MAX
+    pattern_chars_max: int = PATTERN_CHARS_MAX
     schema_depth_max: int = 32
     rejects_media: bool = False
 

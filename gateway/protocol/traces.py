@@ -42,8 +42,8 @@ TRACE_ID_CHARS_MAX: Final = 256
 class TraceLimits:
     """How many traces and spans one body may hold, and the bytes of one of them."""
 
-    records_max: int
-    record_bytes_max: int
+    records_max: int = 1000
+    record_bytes_max: int = 1024 * 1024
 
 
 @dataclass(frozen=True, slots=True)

@@ -38,6 +38,8 @@ if TYPE_CHECKING:
     from gateway.store.postgres.database import Database
     from gateway.tools.egress.transport import EgressClient
 
+INTERVAL_S: Final = 30.0
+"""Between two looks whether an alert was reached."""
 OK_BELOW: Final = 300
 LATE_S: Final = 600.0
 """Seconds for which an interval that has ended is still checked."""
@@ -168,7 +170,7 @@ class AlertDelivery:
         database: Database,
         channels: Sequence[AlertChannel],
         *,
-        interval_s: float,
+        interval_s: float = INTERVAL_S,
         now: Callable[[], datetime] = lambda: datetime.now(UTC),
     ) -> None:
         self._database = database

@@ -13,7 +13,7 @@ from gateway.engine.supervisor import Durable
 from gateway.entries import Queued
 from gateway.eventlog.fold_slices import check_complete, fold_rows
 from gateway.eventlog.journal import DurableJournal
-from gateway.eventlog.live_log import LiveLog
+from gateway.eventlog.live_log import READER_EVENTS_MAX, LiveLog
 from gateway.replication.background_shares import BackgroundShares
 from gateway.store.events import day_of
 
@@ -48,7 +48,7 @@ class RunDependencies:
     writer: LogWriter
     live_logs: LiveLogRegistry
     new_fold_for: Callable[[ResponseHead, OutputRules], Callable[[], Fold]]
-    reader_events_max: int
+    reader_events_max: int = READER_EVENTS_MAX
     replays: asyncio.Lock = field(default_factory=asyncio.Lock)
     adopt_charge: Callable[[TenantId, str, dict[str, Any]], Charge] | None = None
 

@@ -27,6 +27,10 @@ if TYPE_CHECKING:
     from gateway.store.postgres.database import Database
     from gateway.store.retention import RetentionPolicy
 
+INTERVAL_S: Final = 900.0
+"""Between two rounds."""
+BATCH_ROWS_MAX: Final = 1000
+"""Removed by one statement."""
 DAYS_AHEAD: Final = 3
 """Days ahead for which partitions exist, should rounds fail for a while."""
 SILENT_S: Final = 60
@@ -70,8 +74,8 @@ class Housekeeping:
         database: Database,
         keep: RetentionPolicy,
         *,
-        interval_s: float,
-        batch_rows_max: int,
+        interval_s: float = INTERVAL_S,
+        batch_rows_max: int = BATCH_ROWS_MAX,
         batches_max: int = 100,
         today: Callable[[], date] = _utc_today,
     ) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import random
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Final, Protocol
 
 from gateway.errors import StoreError
 from gateway.store.limits.reconciliation import forget, reconcile
@@ -13,6 +13,9 @@ from gateway.telemetry.logs import EventLog
 
 if TYPE_CHECKING:
     from gateway.store.postgres.database import Database
+
+INTERVAL_S: Final = 3600.0
+"""Between two comparisons."""
 
 _log = EventLog(__name__)
 
@@ -26,7 +29,13 @@ class AuditObserver(Protocol):
 class SpendAudit:
     """The rounds of one process; whichever comes first does the work."""
 
-    def __init__(self, database: Database, observer: AuditObserver, *, interval_s: float) -> None:
+    def __init__(
+        self,
+        database: Database,
+        observer: AuditObserver,
+        *,
+        interval_s: float = INTERVAL_S,
+    ) -> None:
         self._database = database
         self._observer = observer
         self._interval_s = interval_s

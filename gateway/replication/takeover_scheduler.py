@@ -18,6 +18,7 @@ from gateway import ids
 from gateway.concurrency import ResettableEvent
 from gateway.engine.run_state import rebuild
 from gateway.errors import StoreError
+from gateway.eventlog.fold_slices import READ_BYTES_MAX
 from gateway.store import claims, events
 from gateway.store.claims import ClaimableWork
 from gateway.store.events import day_of
@@ -53,7 +54,7 @@ class ClaimLimits:
     terms: ClaimTerms
     interval_s: float
     quiet_s: float
-    read_bytes_max: int
+    read_bytes_max: int = READ_BYTES_MAX
 
 
 class TakeoverScheduler:

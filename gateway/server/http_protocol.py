@@ -36,7 +36,7 @@ from gateway.concurrency import ResettableEvent
 from gateway.errors import TooManyConnections
 from gateway.server.admission import Admission, Room
 from gateway.server.refusals import Refused, response_bytes, too_many_connections
-from gateway.server.request_parser import HeadBounds, RequestHead
+from gateway.server.request_parser import HeadBounds, IncomingRequest
 from gateway.server.websocket_protocol import BoundedWebSocketProtocol
 
 if TYPE_CHECKING:
@@ -45,7 +45,6 @@ if TYPE_CHECKING:
     from starlette.types import Scope
     from uvicorn._types import ASGI3Application, ASGISendEvent
 
-    from gateway.server.request_parser import ChunkedBody, SizedBody
     from gateway.settings import Server as ServerSettings
 
 CONTINUE: Final = b"HTTP/1.1 100 Continue\r\n\r\n"
@@ -95,6 +94,13 @@ class BoundedFlowControl(FlowControl):
         self._takes.set()
 
 
+CONNECTIONS_RESERVED_MAX: Final = 64
+"""Beyond `connections_max`, for the probes when it is used up."""
+HEAD_BOUNDS: Final = HeadBounds(bytes_max=65_536, fields_max=256)
+LINGER_S: Final = 2.0
+"""That a connection is still read after an answer that did not wait for all of its request."""
+
+
 class BoundedHttpProtocol(HttpToolsProtocol):
     """Reads requests one after the other, and closes a connection that is not worth its place."""
 
@@ -109,7 +115,7 @@ class BoundedHttpProtocol(HttpToolsProtocol):
     # Beside uvicorn's attributes these would be too many for a dict that shares its keys with other
     # connections': each would have one of its own, of 800 bytes.
     __slots__ = (
-        *("_body", "_head", "_ignores_input", "_is_half_closed", "_is_read_scheduled"),
+        *("_ignores_input", "_incoming", "_is_half_closed", "_is_read_scheduled"),
         *("_peer", "_timer", "_unread", "_unstarted", "is_lost"),
     )
 
@@ -122,10 +128,8 @@ class BoundedHttpProtocol(HttpToolsProtocol):
         self._peer = self.client[0] if self.client else None
         self._unread = b""
         """Bytes that have come and are not parsed yet."""
-        self._head: RequestHead | None = None
-        """The head that is being read."""
-        self._body: SizedBody | ChunkedBody | None = None
-        """The body of the request that is read or answered, while more of it has to come."""
+        self._incoming: IncomingRequest | None = None
+        """The request of which more has to come: of its head where `cycle` is None."""
         self._unstarted: tuple[Cycle, ASGI3Application] | None = None
         """The request whose head was read in this call, and the application for it."""
         self.is_lost = False
@@ -157,9 +161,9 @@ class BoundedHttpProtocol(HttpToolsProtocol):
     def _ignore_input(self) -> None:
         """Drop what has come and is unread, and what comes."""
         self._ignores_input = True
-        if self._head is not None:
-            self._head.close()
-        self._unread, self._body, self._head = b"", None, None
+        if self._incoming is not None:
+            self._incoming.close()
+        self._unread, self._incoming = b"", None
 
     @override
     def data_received(self, data: bytes) -> None:
@@ -172,17 +176,17 @@ class BoundedHttpProtocol(HttpToolsProtocol):
     def _parse_unread(self) -> None:
         """Parse what is unread: of one request, and only when the one before is answered."""
         try:
-            if self._body is None and self.cycle is None:
+            if self.cycle is None:
                 self._read_head()
-            if self._body is not None:
-                self._read_body(self._body)
+            if self.cycle is not None and self._incoming is not None:
+                self._read_body(self.cycle, self._incoming)
         except Refused as refused:
             self._refuse(refused)
             return
         self.flow.is_full = len(self._unread) > HIGH_WATER_LIMIT
         if self.flow.is_full:
             self.flow.pause_reading()
-        if self._unread and self._body is not None:
+        if self._unread and self._incoming is not None:
             self._schedule_read()
         if self._unstarted is not None:
             # Not before all of the read is parsed: what follows the head may have to be refused.
@@ -210,18 +214,16 @@ class BoundedHttpProtocol(HttpToolsProtocol):
         """Read more of the next request's head. When it is complete, make the cycle that answers
         the request, or upgrade to a WebSocket. Raises `Refused`.
         """
-        is_begun = self._head is not None
-        head = self._head = self._head or RequestHead(self.head_bounds)
-        rest = head.feed(self._unread)
+        is_begun = self._incoming is not None
+        head = self._incoming = self._incoming or IncomingRequest(self.head_bounds)
+        rest = head.feed_head(self._unread)
         self._unread = rest or b""
         if rest is None:
             if not is_begun:
                 self._set_timer(self.head_timeout_s, self.close)
             return
-        self._head = None
         self._timer.cancel()
         self.admission.head_received(self)
-        body = head.framing()
         path = head.path.decode("ascii")
         # ASGI HTTP 2.3, without a state: with one key more and those that the application adds the
         # dict would take 800 bytes more.
@@ -246,25 +248,25 @@ class BoundedHttpProtocol(HttpToolsProtocol):
             return
         self.cycle = cycle = Cycle(self, scope, head)
         scope["extensions"] = {EXTENSION: {"connection": cycle}}
-        self._body, self._unstarted = body, (cycle, app)
+        self._unstarted = cycle, app
 
-    def _read_body(self, body: SizedBody | ChunkedBody) -> None:
-        """Give what has come of the body to the cycle. Raises `Refused`."""
-        part, self._unread = body.feed(self._unread)
-        cycle = self.cycle
-        assert cycle is not None, "it has a body"
+    def _read_body(self, cycle: Cycle, request: IncomingRequest) -> None:
+        part = b""
+        if not request.is_complete:
+            part, self._unread = request.feed_body(self._unread)
         cycle.body += part
         if len(cycle.body) > HIGH_WATER_LIMIT:
             self.flow.pause_reading()
-        if body.is_complete:
-            self._body = None
+        if request.is_complete:
+            request.close()
+            self._incoming = None
             cycle.more_body = False
             cycle.message_event.set()
             self.admission.request_received(self)
         elif part:
             cycle.message_event.set()
 
-    def _upgrade(self, head: RequestHead, scope: Scope) -> bool:
+    def _upgrade(self, head: IncomingRequest, scope: Scope) -> bool:
         """Hand the connection over to the WebSocket protocol. False: it is no valid upgrade."""
         self.headers = head.headers
         if not self._should_upgrade():
@@ -278,7 +280,7 @@ class BoundedHttpProtocol(HttpToolsProtocol):
             lost=partial(self.admission.leave, self, self._peer),
         )
         self.admission.request_received(self)
-        self._ignores_input = True
+        self._ignore_input()
         return True
 
     @override
@@ -313,7 +315,7 @@ class BoundedHttpProtocol(HttpToolsProtocol):
     def eof_received(self) -> bool:  # type: ignore[override]
         """Whether the connection stays open because a complete request is still to be answered."""
         is_request_left = self.cycle is not None or self._is_read_scheduled
-        if self._ignores_input or self._body is not None or not is_request_left:
+        if self._ignores_input or self._incoming is not None or not is_request_left:
             return False
         self._is_half_closed = True
         connection = self.transport.get_extra_info("socket")
@@ -349,8 +351,7 @@ class BoundedHttpProtocol(HttpToolsProtocol):
         if self._unstarted is not None:
             self._unstarted[0].scope = {}  # type: ignore[typeddict-item]  # which refers to it
             self._unstarted = self.cycle = None
-        elif self._body is not None:
-            assert self.cycle is not None, "it has a body"
+        elif self.cycle is not None:
             self.cycle.disconnect()
             if self.cycle.response_started:
                 # In the middle of another answer it would be a part of that.
@@ -389,7 +390,7 @@ class BoundedHttpProtocol(HttpToolsProtocol):
 class Cycle(RequestResponseCycle):
     """One request and its response; a `gateway.api.client_connection.ClientConnection`."""
 
-    def __init__(self, protocol: BoundedHttpProtocol, scope: Scope, head: RequestHead) -> None:
+    def __init__(self, protocol: BoundedHttpProtocol, scope: Scope, head: IncomingRequest) -> None:
         """`protocol` is of the connection, `scope` what the application is called with."""
         super().__init__(
             scope=scope,  # type: ignore[arg-type]
@@ -519,13 +520,13 @@ def bounded(settings: ServerSettings, clock: Callable[[], float]) -> type[Bounde
     """The protocol class of one server: uvicorn wants a class."""
     room = Room(
         settings.connections_max,
-        settings.connections_reserved_max,
+        CONNECTIONS_RESERVED_MAX,
         settings.connections_per_peer_max,
     )
     bounds = {
-        "head_bounds": HeadBounds(settings.head_bytes_max, settings.head_fields_max),
+        "head_bounds": HEAD_BOUNDS,
         "head_timeout_s": settings.head_timeout_s,
-        "linger_s": settings.linger_s,
+        "linger_s": LINGER_S,
         "admission": Admission(room, clock, when_read),
     }
     return type("BoundedHttpProtocol", (BoundedHttpProtocol,), bounds)

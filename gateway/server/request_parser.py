@@ -1,32 +1,26 @@
-"""One request as it comes from a client: its head, bounded, and where its body ends.
+"""One HTTP request as it arrives: its head, bounded, and where its body ends.
 
-A head is a request line and headers. A body has a length, or comes in chunks (RFC 9112, section
-7.1), each behind a line with its size and perhaps extensions; behind the last there may be
-trailers. Extensions and trailers are read over: nothing here has a use for them. What is not
-exactly as the RFC has it is refused and never guessed at, because a proxy in front may have guessed
-otherwise.
+`httptools` parses, and reads on until its input ends. So it is given no byte beyond the end of the
+request: a head, and a chunked body, end with an empty line, and input is cut behind each of them.
+Here bytes are counted, and requests refused that a proxy in front may have understood otherwise.
+Chunk extensions and trailers are skipped: nothing uses them.
 """
 
 from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import httptools
 
-from gateway.server.refusals import Refused, too_large, unreadable
+from gateway.server.refusals import too_large, unreadable
 
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-CHUNKED_BYTES_MAX: Final = 32_768
-"""Bytes of a chunked body that are read in one turn: its chunks may be tiny."""
-SIZE_LINE_BYTES_MAX: Final = 18
-"""The longest line that has a size only."""
-
-_SIZE_LINE: Final = re.compile(rb"([0-9A-Fa-f]{1,16})(?:[ \t]*;[\t\x20-\x7e\x80-\xff]*)?\r\n")
-_TRAILER: Final = re.compile(rb"[!#$%&'*+.^_`|~0-9A-Za-z-]+:[\t\x20-\x7e\x80-\xff]*\r\n")
+CHUNKED_BYTES_MAX: Final = 16_384
+"""Bytes of a chunked body that are parsed in one round of the loop: it may consist of line ends, at
+each of which input is cut."""
+CHUNK_FREE_BYTES: Final = 20
+"""Bytes of a chunk that are not counted: 16 digits, and two line ends."""
 
 NO_HOST: Final = (
     "A request of HTTP/1.1 has exactly one Host header, which is a name or an address and perhaps "
@@ -41,129 +35,155 @@ ENCODED: Final = (
 )
 OLD_CHUNKS: Final = "HTTP/1.0 has no Transfer-Encoding. Send the body with a Content-Length."
 
-_END: Final = b"\r\n\r\n"
-_BLANK: Final = b"\r\n"
+_LINE_END: Final = b"\r\n"
+_EMPTY_LINE: Final = b"\r\n\r\n"
+_OVERLAP: Final = len(_EMPTY_LINE) - 1
 _HOST: Final = re.compile(rb"[A-Za-z0-9._~!$&'()*+;=%:\[\]-]*")
 _VERSIONS: Final = {b"HTTP/1.1": "1.1", b"HTTP/1.0": "1.0"}
 
 
 @dataclass(frozen=True, slots=True)
 class HeadBounds:
-    """What a head may have; the chunk extensions and the trailers of a body may have as much."""
+    """Bounds of a head. Those of extensions and trailers of a chunked body are the same, but for
+    the line that is being read.
+    """
 
     bytes_max: int
     fields_max: int
 
 
-class RequestHead:
-    """The head of one request, which `httptools` parses: it calls `on_…`.
-
-    The bytes of a head are counted, whichever reads they come in, from the first to the empty line.
-    """
+class IncomingRequest:
+    """One request. `httptools` calls the methods `on_…`."""
 
     method: str
     path: bytes
     """Percent-encoded, as it was sent."""
     query: bytes
     version: str
-    """Of HTTP, `1.1` or `1.0`: a client of 1.0 gets no chunks."""
+    """`1.1` or `1.0`: a client of HTTP/1.0 is sent no chunks."""
     keeps_alive: bool
-    """Whether its client may send another request behind it."""
+    """The client may send another request on this connection."""
     is_upgrade: bool
-    """Whether it asks for another protocol."""
+    """The client asks for another protocol."""
 
     def __init__(self, bounds: HeadBounds) -> None:
         self._bounds = bounds
         self._parser: httptools.HttpRequestParser | None = httptools.HttpRequestParser(self)
-        self._is_parsed = False
+        self._is_head_parsed = False
         self._last = b""
         self._line = b""
         self._size = 0
+        """Bytes of the head; then bytes of the body that are not content."""
+        self._chunks = 0
+        """Chunks that began in this round."""
+        self._trailers = 0
+        self._body = bytearray()
+        self._left: int | None = 0
+        """Bytes of the body that have not come; None: it is chunked."""
         self.url = b""
         self.headers: list[tuple[bytes, bytes]] = []
         self.expects_continue = False
+        self.is_complete = False
+        """The next byte belongs to another request."""
 
-    def feed(self, data: bytes) -> bytes | None:
-        """What stands behind the head in `data`; None: all of it belongs to the head, and there is
-        more to come. Raises `Refused`.
+    def feed_head(self, data: bytes) -> bytes | None:
+        """Parse more of the head and return the bytes behind it; None: more of it has to come.
+
+        Raises `Refused`.
         """
         if not self._line:
-            given, data = len(data), data.lstrip(_BLANK)
-            self._size += given - len(data)
-        end = (self._last + data).find(_END)
-        length = len(data) if end < 0 else end + len(_END) - len(self._last)
-        self._parse(data[:length])
+            length = len(data)
+            data = data.lstrip(_LINE_END)
+            self._size += length - len(data)
+        end = (self._last + data).find(_EMPTY_LINE)
+        length = len(data) if end < 0 else end + len(_EMPTY_LINE) - len(self._last)
+        self._parse_head(data[:length])
         if end < 0:
-            self._last = (self._last + data)[-len(_END) + 1 :]
+            self._last = (self._last + data)[-_OVERLAP:]
             return None
-        if not self._is_parsed:
+        if not self._is_head_parsed:
             raise unreadable()
-        self._parser = None
+        self._check_framing()
+        self._last, self._size = b"", 0
         return data[length:]
 
+    def feed_body(self, data: bytes) -> tuple[bytes, bytes]:
+        """Return the content in `data`, and the bytes that are still to be fed or belong to the
+        next request. Raises `Refused`.
+        """
+        if self._left is not None:
+            content, rest = data[: self._left], data[self._left :]
+            self._left -= len(content)
+            self.is_complete = not self._left
+            return content, rest
+        data, start = self._last + data, len(self._last)
+        end = min(len(data), start + CHUNKED_BYTES_MAX)
+        position = start
+        while position < end and not self.is_complete:
+            found = data.find(_EMPTY_LINE, max(position - _OVERLAP, 0), end)
+            cut = end if found < 0 else found + len(_EMPTY_LINE)
+            self._parse(data[position:cut])
+            position = cut
+        self._last = data[max(position - _OVERLAP, 0) : position]
+        content = bytes(self._body)
+        self._body.clear()
+        # One that has many chunks may not save up for long trailers, which are kept until they end.
+        free = CHUNK_FREE_BYTES * self._chunks
+        self._size = max(0, self._size + position - start - len(content) - free)
+        self._chunks = 0
+        if self._size > self._bounds.bytes_max + CHUNK_FREE_BYTES:
+            raise self._too_many_extras(f"{self._bounds.bytes_max} bytes")
+        if self._trailers > self._bounds.fields_max:
+            raise self._too_many_extras(f"{self._bounds.fields_max} trailers")
+        return content, data[position:]
+
     def close(self) -> None:
-        """Nothing more is fed: the parser is let go, which refers to this."""
+        """Let go the parser, which refers to this."""
         self._parser = None
 
     def _parse(self, data: bytes) -> None:
-        """Parse more of the head, as much of it as there is room for: so what is found wrong first
-        does not depend on the reads that it comes in. Raises `Refused`.
-        """
-        room = max(0, self._bounds.bytes_max - self._size)
-        self._size += len(data)
-        data = data[:room]
-        parser = self._parser
-        assert parser is not None, "nothing is fed after the end"
+        assert self._parser is not None, "nothing is fed after the end"
         try:
-            if not self._line.endswith(b"\n"):
-                # The request line by itself: one that is wrong is refused without waiting for more.
-                line, newline, data = data.partition(b"\n")
-                self._line += line + newline
-                parser.feed_data(line + newline)
-                if newline:
-                    version = _VERSIONS.get(self._line.rstrip(_BLANK).rpartition(b" ")[2])
-                    if version is None:
-                        raise unreadable(OTHER_VERSION)
-                    url = httptools.parse_url(self.url)
-                    self.version, self.path = version, url.path or b"/"
-                    self.query = url.query or b""
-            parser.feed_data(data)
+            self._parser.feed_data(data)
         except httptools.HttpParserUpgrade:
             pass
         except httptools.HttpParserError as error:
             raise unreadable() from error
-        if self._size > self._bounds.bytes_max:
+
+    def _parse_head(self, data: bytes) -> None:
+        # No more than there is room for: which fault is found first must not depend on the reads.
+        bounds = self._bounds
+        room = max(0, bounds.bytes_max - self._size)
+        self._size += len(data)
+        data = data[:room]
+        if not self._line.endswith(b"\n"):
+            # The request line by itself: a wrong one is refused without waiting for more.
+            line, newline, data = data.partition(b"\n")
+            self._line += line + newline
+            self._parse(line + newline)
+            if newline:
+                self._read_line()
+        self._parse(data)
+        if self._size > bounds.bytes_max:
             raise too_large(
-                f"The request line and headers have more than {self._bounds.bytes_max} bytes. Send "
+                f"The request line and headers have more than {bounds.bytes_max} bytes. Send "
                 "fewer or shorter headers."
             )
-        if len(self.headers) > self._bounds.fields_max:
-            raise too_large(
-                f"The request has more than {self._bounds.fields_max} headers. Send fewer."
-            )
+        if len(self.headers) > bounds.fields_max:
+            raise too_large(f"The request has more than {bounds.fields_max} headers. Send fewer.")
 
-    def on_url(self, url: bytes) -> None:
-        """httptools: more of the request target, which may come in several parts."""
-        self.url += url
+    def _read_line(self) -> None:
+        version = _VERSIONS.get(self._line.rstrip(_LINE_END).rpartition(b" ")[2])
+        if version is None:
+            raise unreadable(OTHER_VERSION)
+        try:
+            url = httptools.parse_url(self.url)
+        except httptools.HttpParserError as error:
+            raise unreadable() from error
+        self.version, self.path, self.query = version, url.path or b"/", url.query or b""
 
-    def on_header(self, name: bytes, value: bytes) -> None:
-        """httptools: a whole header field. Names are kept in lower case, as ASGI has them."""
-        name = name.lower()
-        if name == b"expect" and value.lower() == b"100-continue":
-            self.expects_continue = True
-        self.headers.append((name, value))
-
-    def on_headers_complete(self) -> None:
-        """There was the empty line. The parser forgets what it knows when it has read on."""
-        parser = self._parser
-        assert parser is not None, "it calls this"
-        self._is_parsed = True
-        self.method = parser.get_method().decode("ascii")
-        self.keeps_alive = parser.get_http_version() != "1.0" and parser.should_keep_alive()
-        self.is_upgrade = parser.should_upgrade()
-
-    def framing(self) -> SizedBody | ChunkedBody:
-        """How its body is framed. Raises `Refused` where that, or for whom it is, is uncertain."""
+    def _check_framing(self) -> None:
+        """Find out how the body is framed. Refuse where that, or the host, is uncertain."""
         hosts: list[bytes] = []
         lengths: list[bytes] = []
         encodings: list[bytes] = []
@@ -176,113 +196,53 @@ class RequestHead:
             raise unreadable(NO_HOST)
         if not encodings:
             # There is at most one length, of digits only: `httptools` refuses all else.
-            return SizedBody(int(lengths[0]) if lengths else 0)
+            self._left = int(lengths[0]) if lengths else 0
+            self.is_complete = not self._left
+            self.close()
+            return
         if not is_1_1:
             raise unreadable(OLD_CHUNKS)
         if [encoding.lower() for encoding in encodings] != [b"chunked"]:
             raise unreadable(ENCODED)
-        return ChunkedBody(bytes_max=self._bounds.bytes_max, fields_max=self._bounds.fields_max)
+        self._left = None
 
-
-class SizedBody:
-    """A body of as many bytes as were announced."""
-
-    __slots__ = ("_left", "is_complete")
-
-    def __init__(self, length: int) -> None:
-        self._left = length
-        self.is_complete = not length
-        """Whether what comes next is another request."""
-
-    def feed(self, data: bytes) -> tuple[bytes, bytes]:
-        """The part of `data` that is body, and what belongs to the next request."""
-        body, rest = data[: self._left], data[self._left :]
-        self._left -= len(body)
-        self.is_complete = not self._left
-        return body, rest
-
-
-class ChunkedBody:
-    """A body in chunks. What extensions and trailers have together is bounded as a head is."""
-
-    __slots__ = (
-        *("_expected", "_fields_max", "_left", "_limit", "_line", "_room", "_trailers"),
-        "is_complete",
-    )
-
-    def __init__(self, *, bytes_max: int, fields_max: int) -> None:
-        self._limit = self._room = bytes_max
-        self._fields_max = fields_max
-        self._trailers = 0
-        self._left = 0
-        self._line = bytearray()
-        # Functions and no methods: what refers to itself stays until garbage is collected.
-        self._expected: Callable[[ChunkedBody, bytes], None] = ChunkedBody._size
-        """Reads the next line."""
-        self.is_complete = False
-        """Whether what comes next is another request."""
-
-    def feed(self, data: bytes) -> tuple[bytes, bytes]:
-        """The part of `data` that is body, and what is still to be fed or, once the body is
-        complete, belongs to the next request. At most `CHUNKED_BYTES_MAX` are read. Raises
-        `Refused`.
-        """
-        body = bytearray()
-        position, end = 0, min(len(data), CHUNKED_BYTES_MAX)
-        while position < end and not self.is_complete:
-            if self._left:
-                part = data[position : min(end, position + self._left)]
-                body += part
-                self._left -= len(part)
-                position += len(part)
-            else:
-                position = self._read_line(data, position, end)
-        return bytes(body), data[position:]
-
-    def _read_line(self, data: bytes, start: int, end: int) -> int:
-        """The position behind what was read, which may be a part of the line."""
-        newline = data.find(b"\n", start, end)
-        stop = end if newline < 0 else newline + 1
-        self._line += data[start:stop]
-        self._account(stop - start)
-        if newline >= 0:
-            line = bytes(self._line)
-            self._line.clear()
-            self._expected(self, line)
-        return stop
-
-    def _account(self, count: int) -> None:
-        """Count `count` more bytes of a line; those of a size are free. Raises `Refused`."""
-        if self._expected is not ChunkedBody._trailer:
-            count = min(count, max(0, len(self._line) - SIZE_LINE_BYTES_MAX))
-        self._room -= count
-        if self._room < 0:
-            raise self._too_large(f"{self._limit} bytes")
-
-    def _too_large(self, limit: str) -> Refused:
+    def _too_many_extras(self, limit: str) -> Exception:
         return too_large(
             f"The chunk extensions and trailers of this request have more than {limit}. Send "
             "fewer, or none: they are not used."
         )
 
-    def _size(self, line: bytes) -> None:
-        match = _SIZE_LINE.fullmatch(line)
-        if match is None:
-            raise unreadable()
-        self._left = int(match[1], 16)
-        self._expected = ChunkedBody._end_of_chunk if self._left else ChunkedBody._trailer
+    def on_url(self, url: bytes) -> None:
+        """Add to the request target, which may come in several parts."""
+        self.url += url
 
-    def _end_of_chunk(self, line: bytes) -> None:
-        if line != _BLANK:
-            raise unreadable()
-        self._expected = ChunkedBody._size
-
-    def _trailer(self, line: bytes) -> None:
-        if line == _BLANK:
-            self.is_complete = True
+    def on_header(self, name: bytes, value: bytes) -> None:
+        """Add a whole header, its name in lower case as ASGI has it; count a trailer."""
+        if self._is_head_parsed:
+            self._trailers += 1
             return
-        self._trailers += 1
-        if self._trailers > self._fields_max:
-            raise self._too_large(f"{self._fields_max} trailers")
-        if not _TRAILER.fullmatch(line):
-            raise unreadable()
+        name = name.lower()
+        if name == b"expect" and value.lower() == b"100-continue":
+            self.expects_continue = True
+        self.headers.append((name, value))
+
+    def on_headers_complete(self) -> None:
+        """Note what the parser forgets when it reads on."""
+        parser = self._parser
+        assert parser is not None, "it calls this"
+        self._is_head_parsed = True
+        self.method = parser.get_method().decode("ascii")
+        self.keeps_alive = parser.get_http_version() != "1.0" and parser.should_keep_alive()
+        self.is_upgrade = parser.should_upgrade()
+
+    def on_chunk_header(self) -> None:
+        """Count a chunk, the last and empty one too."""
+        self._chunks += 1
+
+    def on_body(self, content: bytes) -> None:
+        """Add content of a chunk."""
+        self._body += content
+
+    def on_message_complete(self) -> None:
+        """End a chunked body; one with a length ends by its length."""
+        self.is_complete = self._left is None

@@ -12,7 +12,7 @@ import signal
 import socket
 import time
 from contextlib import contextmanager, suppress
-from typing import TYPE_CHECKING, Any, Protocol, Self
+from typing import TYPE_CHECKING, Any, Final, Protocol, Self
 
 import uvicorn
 from typing_extensions import override
@@ -29,6 +29,8 @@ if TYPE_CHECKING:
     from gateway.server.websocket_protocol import FrameBounds
     from gateway.settings import Server as ServerSettings
 
+BACKLOG_MAX: Final = 2048
+"""Connections that wait to be accepted."""
 _REASONS = {
     errno.EADDRINUSE: "something else is listening there",
     errno.EACCES: "this user may not listen there",
@@ -41,7 +43,11 @@ class PortTaken(StartupError):
 
 
 def listen(
-    host: str, port: int, backlog: int, *, set_by: tuple[str, str] = ("--host", "--port")
+    host: str,
+    port: int,
+    backlog: int = BACKLOG_MAX,
+    *,
+    set_by: tuple[str, str] = ("--host", "--port"),
 ) -> socket.socket:
     """A listening socket. Raises `PortTaken` or another `StartupError`. `set_by`: whence its host
     and port are, for the message.
@@ -148,7 +154,7 @@ class Server(uvicorn.Server):
                 proxy_headers=False,
                 server_header=False,
                 date_header=True,
-                backlog=settings.backlog_max,
+                backlog=BACKLOG_MAX,
                 timeout_keep_alive=settings.keepalive_timeout_s,
                 timeout_graceful_shutdown=settings.drain_grace_s,
             )
@@ -239,7 +245,7 @@ def _websockets(frames: FrameBounds | None) -> dict[str, Any]:
         "ws": BoundedWebSocketProtocol,
         "ws_max_size": frames.bytes_max,
         "ws_ping_interval": frames.ping_interval_s,
-        "ws_ping_timeout": frames.ping_timeout_s,
+        "ws_ping_timeout": frames.ping_interval_s,
         "ws_per_message_deflate": False,
     }
 

@@ -37,12 +37,11 @@ NO_UPGRADE: Final = (
 @dataclass(frozen=True, slots=True)
 class FrameBounds:
     """A frame has at most `bytes_max`. Every `ping_interval_s` a client is asked whether it is
-    there, and has `ping_timeout_s` to answer.
+    there, and has as long to answer.
     """
 
     bytes_max: int
     ping_interval_s: float
-    ping_timeout_s: float
 
     @classmethod
     def of(cls, settings: Settings) -> FrameBounds:
@@ -50,7 +49,6 @@ class FrameBounds:
         return cls(
             bytes_max=TOLERATED * settings.limits.body_bytes_max,
             ping_interval_s=settings.websockets.ping_interval_s,
-            ping_timeout_s=settings.websockets.ping_timeout_s,
         )
 
 

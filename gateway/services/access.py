@@ -59,6 +59,9 @@ if TYPE_CHECKING:
     from gateway.store.tools.tool_calls import AuditedCall
     from gateway.tenancy import Dialect, KeyKind, OwnPolicy, PolicyChanges
 
+CACHE_KEYS_MAX: Final = 10_000
+KEY_USE_INTERVAL_S: Final = 60.0
+"""Between two times that a replica writes down which keys were used."""
 MARK_BYTES: Final = 32
 RENEWED_SHARE: Final = 0.5
 """Of the time that a decision counts: when a request finds it older, the next one is looked for."""
@@ -113,11 +116,11 @@ class Access:
         database: Database,
         pepper: bytes,
         cache_ttl_s: float,
-        cache_keys_max: int,
+        cache_keys_max: int = CACHE_KEYS_MAX,
         *,
         cache_stale_s: float = 900.0,
         previous_pepper: bytes | None = None,
-        key_use_interval_s: float = 60.0,
+        key_use_interval_s: float = KEY_USE_INTERVAL_S,
         federation: Federation | None = None,
         defaults: TenantPolicy = DEFAULT_POLICY,
         clock: Callable[[], float] = time.monotonic,

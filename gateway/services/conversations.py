@@ -16,6 +16,7 @@ from gateway.protocol.conversations import Conversation, unknown_conversation, u
 from gateway.protocol.items import Reasoning
 from gateway.services.approvals import pending
 from gateway.services.governance.zero_retention import require_storage
+from gateway.services.runs.history_source import ITEMS_MAX
 from gateway.store import conversations as rows
 from gateway.store import messages
 
@@ -54,7 +55,7 @@ class Conversations:
         format_: ModelFormat,
         executor: ThreadExecutor,
         limiter: Limiter,
-        items_max: int,
+        items_max: int = ITEMS_MAX,
     ) -> None:
         """A conversation may have `items_max` items. They are kept with their ids in `format_`."""
         self._database = database

@@ -6,12 +6,13 @@ import asyncio
 import os
 import sys
 import threading
-from collections import Counter, deque
+from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 from contextvars import ContextVar
 from typing import TYPE_CHECKING, Final, TypeVar, TypeVarTuple
 
 from gateway.errors import RateLimited
+from gateway.fair_queue import FairWaiters
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable
@@ -19,6 +20,8 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 Given = TypeVarTuple("Given")
 
+INLINE_BYTES_MAX: Final = 20_000
+"""Handled on the event loop."""
 SHARE_OF_FREE: Final = 4
 """How many times the free bytes the work of one tenant may take: four fifths if it is alone."""
 WORKS_FOR: Final[ContextVar[Hashable]] = ContextVar("works_for", default=None)
@@ -46,7 +49,7 @@ class ThreadExecutor:
         self,
         *,
         threads_max: int,
-        inline_bytes_max: int,
+        inline_bytes_max: int = INLINE_BYTES_MAX,
         waiting_bytes_max: int = 256 << 20,
         nice: int = 0,
     ) -> None:
@@ -62,8 +65,7 @@ class ThreadExecutor:
         self._bytes_of: Counter[Hashable] = Counter()
         """What is in threads or waits for them, of each tenant."""
         self._free = threads_max
-        self._waiting: dict[Hashable, deque[asyncio.Future[None]]] = {}
-        """Of each tenant in order; the first tenant is the next."""
+        self._waiting = FairWaiters()
         self._executor = ThreadPoolExecutor(threads_max, "heavy", _give_way, (nice,))
         self._for_runs = ThreadPoolExecutor(threads_max, "runs", _give_way, (nice,))
 
@@ -105,8 +107,7 @@ class ThreadExecutor:
         if self._free:
             self._free -= 1
             return
-        turn = asyncio.get_running_loop().create_future()
-        self._waiting.setdefault(tenant, deque()).append(turn)
+        turn = self._waiting.add(tenant)
         try:
             await turn
         except asyncio.CancelledError:
@@ -115,17 +116,8 @@ class ThreadExecutor:
             raise
 
     def _next(self) -> None:
-        """A thread is free: it is for the next that waits, whose tenant is the last then."""
-        while self._waiting:
-            tenant = next(iter(self._waiting))
-            waiting = self._waiting.pop(tenant)
-            turn = waiting.popleft()
-            if waiting:
-                self._waiting[tenant] = waiting
-            if not turn.done():  # else it was cancelled
-                turn.set_result(None)
-                return
-        self._free += 1
+        if self._waiting.release() is None:
+            self._free += 1
 
     async def run_accepted(self, work: Callable[[], T]) -> T:
         """Do `work` of a run, always in a thread, and return what it returns: it is never refused,

@@ -16,12 +16,11 @@ from gateway.limits.money import COMPONENTS, PRICE_TIERS, Price, begins
 from gateway.limits.terms import ALL_MODELS, DAY_S, MINUTE_S, Budget, Limit
 from gateway.protocol.request_errors import wrong_value
 from gateway.store import tenants
-from gateway.store.admin import projects
 from gateway.store.limits import alerts, counters, prices, rules
 from gateway.store.limits.rules import OPERATORS, SpendAlert
 from gateway.store.schema import EVERYONE
 from gateway.store.tools.quotas import Quota, take_turns
-from gateway.tenancy import ProjectId, default_project
+from gateway.tenancy import default_project
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
@@ -88,9 +87,9 @@ class Limits:
     async def project(self, tenant_id: TenantId, project_id: UUID) -> LimitOwner:
         """That of a project. Raises `ResourceNotFound` for one that the tenant does not have."""
         async with self._database.transaction(tenant_id) as connection:
-            found = await projects.find(connection, tenant_id, ProjectId(project_id))
+            is_there = await tenants.has_project(connection, tenant_id, project_id)
         # The default project need not have been written.
-        if found is None and project_id != default_project(tenant_id):
+        if not is_there and project_id != default_project(tenant_id):
             raise ResourceNotFound(
                 f"No project with id '{ids.project_id(project_id)}' was found.",
                 code="project_not_found",

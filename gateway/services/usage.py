@@ -22,6 +22,8 @@ if TYPE_CHECKING:
     from gateway.store.postgres.database import Database, Row
     from gateway.tenancy import TenantId
 
+RESULTS_MAX: Final = 20_000
+"""That one page of a report may have."""
 _UNITS: Final[dict[str, Unit]] = {"1m": "minute", "1h": "hour", "1d": "day"}
 _COLUMNS: Final[dict[str, Dimension]] = {
     "project_id": "project_id",
@@ -71,7 +73,7 @@ class UsageReports:
         *,
         minutes_s: float,
         hours_s: float,
-        rows_max: int,
+        rows_max: int = RESULTS_MAX,
         clock: Callable[[], float],
     ) -> None:
         """`minutes_s` and `hours_s` are how long sums by the minute and by the hour are kept,

@@ -30,9 +30,6 @@ class Admin(Section):
     )
     service_accounts_max: PositiveInt = Field(1_000, description="Service accounts of one project.")
     keys_max: PositiveInt = Field(10_000, description="API keys of one tenant that work.")
-    exports_max: PositiveInt = Field(
-        1, description="Archives of tenants that one process makes at once; others wait."
-    )
     key_lifetime_max_s: PositiveInt | None = Field(
         None,
         description="Seconds after which a key ends that the admin API makes; a request may ask "

@@ -2,14 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
-from pydantic import Field, PositiveFloat, PositiveInt, model_validator
+from pydantic import Field, PositiveFloat, PositiveInt
 
 from gateway.settings.sections import Section
-
-if TYPE_CHECKING:
-    from typing import Self
 
 
 class Admission(Section):
@@ -18,28 +13,15 @@ class Admission(Section):
     enabled: bool = Field(
         default=True, description="false: all requests are sent on at once, and wait at backends."
     )
-    slots_start: PositiveInt = Field(
-        16,
-        description="Requests that one backend is sent at once by this process, at first. While it "
-        "answers in time, that doubles with each round.",
+    slots_max: PositiveInt = Field(
+        16_384,
+        description="Requests that one backend is sent at once by this process, at most. How many "
+        "it can do in time is learned; set it where a server should never hold more.",
     )
-    slots_min: PositiveInt = Field(4, description="The least that is learned from late answers.")
-    slots_max: PositiveInt = Field(16_384, description="The most that is learned from early ones.")
     first_token_target_s: PositiveFloat = Field(
         2.0,
         description="Seconds to the first token, beside those to read the prompt, from which on a "
         "backend counts as late; where more of them are, it is sent fewer requests at once.",
-    )
-    read_tokens_per_s: float = Field(
-        2_000.0,
-        ge=10,
-        description="Tokens of a prompt that a backend may take a second to read until it is late.",
-    )
-    late_share: float = Field(
-        0.05, ge=0, le=0.5, description="Share of first tokens that may be late."
-    )
-    shrink_share: float = Field(
-        0.9, ge=0.1, le=0.99, description="Share that is left of the slots of a late backend."
     )
     background_share: float = Field(
         0.8,
@@ -57,24 +39,6 @@ class Admission(Section):
         description="Seconds a request may wait for a backend until it is answered 503; more where "
         "clients do not try again by themselves, as OpenAI's SDKs do.",
     )
-    overload_wait_max_s: PositiveFloat = Field(
-        1.0,
-        description="The same for those that come when somebody has been waiting all the time for "
-        "wait_max_s: what waits then is no burst, and a longer queue only makes all wait longer. "
-        "Until then, what is left of wait_max_s.",
-    )
     background_wait_max_s: PositiveFloat = Field(
         600.0, description="The same for a background response, which fails then."
     )
-    promotion_s: PositiveFloat = Field(
-        30.0, description="Seconds after which what waits goes with the class above it."
-    )
-    background_promotion_s: PositiveFloat = Field(
-        300.0, description="The same for background responses and service_tier flex."
-    )
-
-    @model_validator(mode="after")
-    def _bounds_are_in_order(self) -> Self:
-        if not self.slots_min <= self.slots_start <= self.slots_max:
-            raise ValueError("expected slots_min <= slots_start <= slots_max")
-        return self

@@ -76,12 +76,6 @@ class Membership(Section):
     refresh_s: PositiveFloat = Field(
         2.0, description="Seconds between two looks at a file or into DNS."
     )
-    empty_s: float = Field(
-        60.0, ge=0, description="Seconds for which an answer of DNS without addresses is doubted."
-    )
-    answer_s: PositiveFloat = Field(
-        5.0, description="Seconds that a name server may take to answer."
-    )
     leave_s: float = Field(
         600.0,
         ge=0,

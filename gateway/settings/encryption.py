@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal, Self
 
-from pydantic import AfterValidator, Field, PositiveInt, SecretStr, model_validator
+from pydantic import AfterValidator, Field, SecretStr, model_validator
 
 from gateway.settings.sections import Secret, Section, http_url, postgres_url
 
@@ -77,14 +77,6 @@ class Encryption(Section):
         le=86_400,
         description="Seconds that known tenants go on while whoever wraps keys is away.",
     )
-    retry_s: float = Field(
-        2.0,
-        gt=0,
-        le=60,
-        description="Seconds after a request that failed until a key service is asked again: "
-        "meanwhile nobody waits for its timeout.",
-    )
-    tenants_max: PositiveInt = Field(10_000, description="Tenants whose keys are in memory.")
     reseal_rows_per_s: float = Field(
         500.0,
         ge=0,
@@ -92,7 +84,6 @@ class Encryption(Section):
         description="Rows a second at most that are brought under the newest key of their tenant, "
         "in the background after it was renewed; 0: `harmony-gateway encryption reseal` does it.",
     )
-    timeout_s: float = Field(5.0, gt=0, le=60, description="Of a request to a key service.")
     file: FileKeysSection = FileKeysSection()
     vault: VaultSection = VaultSection()
     kms: KmsSection = KmsSection()

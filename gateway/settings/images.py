@@ -7,8 +7,6 @@ from typing import TYPE_CHECKING, Annotated
 from pydantic import (
     AfterValidator,
     Field,
-    NonNegativeInt,
-    PositiveFloat,
     PositiveInt,
     model_validator,
 )
@@ -52,9 +50,6 @@ class Images(Section):
     allowed_hosts: tuple[Annotated[str, AfterValidator(known_host)], ...] = Field(
         (), description="Hosts of one's own that they may be fetched at, such as wiki.internal:80."
     )
-    fetch_timeout_s: PositiveFloat = Field(10.0, description="Seconds to fetch one.")
-    redirects_max: NonNegativeInt = Field(3, description="Redirects of one URL.")
-    visits_max: PositiveInt = Field(16, description="Images fetched at the same time.")
     user_agent: Annotated[str, AfterValidator(printable)] = Field(
         "HarmonyGateway/1.0", description="How the gateway introduces itself."
     )

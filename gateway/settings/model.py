@@ -31,7 +31,6 @@ from gateway.settings.sections import (
     Generation,
     Harmony,
     Input,
-    Journal,
     Limits,
     Log,
     Model,
@@ -114,7 +113,6 @@ class Settings(BaseModel):
     alerts: Alerts = Alerts()
     stream: Stream = Stream()
     background: Background = Background()
-    journal: Journal = Journal()
     retention: Retention = Retention()
     encryption: Encryption = Encryption()
     ledger: Ledger = Ledger()

@@ -20,12 +20,6 @@ class RateLimits(Section):
     them.
     """
 
-    sync_interval_s: PositiveFloat = Field(
-        1.0,
-        le=3,
-        description="Seconds between two looks of a replica at what the others use, while any of "
-        "its keys has limits.",
-    )
     stale_max_s: PositiveFloat = Field(
         900.0,
         description="Seconds that limits hold while the database is away, each replica with its "
@@ -36,22 +30,6 @@ class RateLimits(Section):
         ge=0,
         description="Requests a minute of one key that only read (GET), in each replica; more are "
         "answered 429. 0: any number.",
-    )
-    refusals_per_request_max: int = Field(
-        10,
-        ge=1,
-        le=1_000,
-        description="Refusals a minute for each request a minute that a limit allows, in each "
-        "replica; who goes on all the same is refused everything until it asks less often.",
-    )
-    storage_interval_s: PositiveFloat = Field(
-        300.0,
-        description="Seconds between two measurements of what a tenant with a limit of stored "
-        "bytes has stored; more where measuring takes longer than a twentieth of that.",
-    )
-    reconcile_interval_s: PositiveFloat = Field(
-        3_600.0,
-        description="Seconds between two comparisons of what is spent with the lines of usage.",
     )
 
 
@@ -81,9 +59,6 @@ class Alerts(Section):
         None,
         description="What webhooks are signed with (Standard Webhooks): whsec_ and the key in "
         "base64, or another text; needed with a URL.",
-    )
-    interval_s: PositiveFloat = Field(
-        30.0, description="Seconds between two looks whether an alert was reached."
     )
     smtp: Smtp = Smtp()
 

@@ -52,6 +52,8 @@ PATTERNS = {
 """Patterns in words."""
 Name = Annotated[str, Field(min_length=1, max_length=128, pattern=NAME_PATTERN)]
 SECRET_CHARS_MIN = 16
+HEARTBEAT_SHARE = 0.3
+"""Part of a lease that passes between two signs of life."""
 
 
 def http_url(url: str) -> str:
@@ -124,18 +126,6 @@ def not_below(other: str) -> AfterValidator:
     return AfterValidator(check)
 
 
-def at_most_half_of(other: str) -> AfterValidator:
-    """The same: there must be time for a second try."""
-
-    def check(value: float, info: ValidationInfo) -> float:
-        whole = info.data.get(other)
-        if whole is not None and value > whole / 2:
-            raise ValueError(f"must be at most half of {other}, which is {whole}")
-        return value
-
-    return AfterValidator(check)
-
-
 def none_or_from(least: int) -> AfterValidator:
     """0 switches off; what lies between would be hit by what is meant to be there."""
 
@@ -199,10 +189,6 @@ class Server(Section):
         description="Open connections. For one more the oldest that has shown no valid API key is "
         "closed; where all have, one that is idle; where none is, a request is answered 503.",
     )
-    connections_reserved_max: PositiveInt = Field(
-        64,
-        description="Beyond connections_max, for /healthz and /readyz when it is used up.",
-    )
     connections_per_peer_max: PositiveInt | None = Field(
         None,
         description="Connections of one address, the proxy's where there is one; one more is "
@@ -218,23 +204,7 @@ class Server(Section):
         description="Origins whose pages may call this server from a browser "
         "(https://app.example.com), or '*' for any. Default: none.",
     )
-    cors_max_age_s: int = Field(
-        600, ge=0, description="Seconds for which browsers remember that they may."
-    )
-    backlog_max: PositiveInt = Field(2048, description="Connections waiting to be accepted.")
-    head_bytes_max: PositiveInt = Field(
-        65_536,
-        description="Bytes of a request's headers, and of its chunk extensions and trailers.",
-    )
-    head_fields_max: PositiveInt = Field(
-        256, description="Headers of a request, and trailers of it."
-    )
     head_timeout_s: PositiveFloat = Field(30.0, description="Seconds for the headers to arrive.")
-    linger_s: PositiveFloat = Field(
-        2.0,
-        description="Seconds that a connection is still read after an answer that did not wait for "
-        "all of its request; then it is closed.",
-    )
     keepalive_timeout_s: PositiveInt = Field(
         75, description="Seconds an idle client connection stays open; longer than the proxy's."
     )
@@ -268,8 +238,8 @@ class Database(Section):
     )
     listen: bool = Field(
         default=True,
-        description="Be told by other replicas at once (LISTEN); without it the polls find out: "
-        "journal.tail_poll_s and background.claim_interval_s.",
+        description="Be told by other replicas at once (LISTEN); without it each looks for "
+        "itself, a little later. Off behind a pooler that has no LISTEN.",
     )
     listen_url: PostgresUrl | None = Field(
         None,
@@ -297,14 +267,9 @@ class Auth(Section):
         description="The secret that key_pepper took the place of: keys that were hashed with it "
         "work on, and are hashed again once they are used. See docs/admin-api.md.",
     )
-    key_use_interval_s: PositiveFloat = Field(
-        60.0,
-        description="Seconds between two times that replicas write down which keys were used.",
-    )
     key_cache_ttl_s: PositiveFloat = Field(
         5.0, description="Seconds until a disabled key is refused by every replica."
     )
-    key_cache_entries_max: PositiveInt = Field(10_000, description="Keys remembered.")
     stale_keys_max_s: float = Field(
         900.0, ge=0, description="Seconds a known key goes on working while the database is away."
     )
@@ -417,14 +382,6 @@ class Upstream(Section):
     hop_wait_s: float = Field(
         10.0, ge=0, description="Seconds a response that has begun waits for another backend."
     )
-    event_bytes_max: PositiveInt = Field(
-        MIB,
-        description="Bytes of one event of a backend's stream. The prompt that the first one "
-        "repeats does not count, and where logprobs are asked for, it is as many times more.",
-    )
-    answer_bytes_max: PositiveInt = Field(
-        64 * MIB, description="Bytes of one answer with embeddings or a ranking."
-    )
     connections_max: PositiveInt = Field(2048, description="Open connections to one backend.")
     keepalive_expiry_s: PositiveFloat = Field(
         4.0, description="Seconds an idle connection is kept; below the backends' 5."
@@ -439,9 +396,6 @@ class Upstream(Section):
         10.0,
         description="Seconds a backend may take to render a prompt of a model with format chat.",
     )
-    working_health_timeout_s: PositiveFloat = Field(
-        60.0, description="The same where it generates a token: at an SGLang before 0.5.20."
-    )
 
 
 class Limits(Section):
@@ -449,25 +403,6 @@ class Limits(Section):
 
     body_bytes_max: PositiveInt = Field(16 * MIB, description="Bytes of a request's body.")
     body_timeout_s: PositiveFloat = Field(30.0, description="Seconds for the body to arrive.")
-    json_depth_max: PositiveInt = Field(128, le=200, description="Nested JSON containers.")
-    json_containers_max: PositiveInt = Field(100_000, description="JSON containers in all.")
-    text_chars_max: PositiveInt = Field(10 * MIB, description="Characters of one text.")
-    items_max: PositiveInt = Field(10_000, description="Items in one request's input.")
-    tools_max: PositiveInt = Field(512, description="Tools in one request.")
-    schema_bytes_max: PositiveInt = Field(256 * 1024, description="Bytes of one schema.")
-    schema_depth_max: PositiveInt = Field(32, description="Nesting of one schema.")
-    schema_nodes_max: PositiveInt = Field(
-        40_000, description="Nodes of all tools' schemas in one request, $ref inlined."
-    )
-    grammar_bytes_max: PositiveInt = Field(
-        64 * 1024, description="Bytes of all custom tools' grammars in one request."
-    )
-    pattern_chars_max: PositiveInt = Field(1024, description="Characters of a pattern in a schema.")
-    history_depth_max: PositiveInt = Field(1000, description="Responses in one chain.")
-    history_items_max: PositiveInt = Field(20_000, description="Items in one chain.")
-    inline_tokenize_chars_max: PositiveInt = Field(
-        20_000, description="Characters or bytes handled on the event loop; more goes to a thread."
-    )
     tokenize_threads_max: PositiveInt = Field(2, description="Threads that parse and tokenise.")
     tokenize_threads_nice: Annotated[int, Field(ge=0, le=19)] = Field(
         10,
@@ -480,10 +415,6 @@ class Limits(Section):
         description="Bytes of requests in those threads and waiting for them; one more is answered "
         "429.",
     )
-    trace_records_max: PositiveInt = Field(
-        1000, description="Traces and spans in one request to /v1/traces/ingest."
-    )
-    trace_record_bytes_max: PositiveInt = Field(1 * MIB, description="Bytes of one trace or span.")
     responses_in_flight_max: PositiveInt = Field(
         1000, description="Responses generated at once by this process; one more is answered 429."
     )
@@ -509,10 +440,6 @@ class Stream(Section):
     write_timeout_s: PositiveFloat = Field(
         60.0, description="Seconds a client may take to read one write."
     )
-    reader_events_max: PositiveInt = Field(
-        1000, description="Events kept for a slow reader; it reads what it missed from the log."
-    )
-    write_bytes_max: PositiveInt = Field(65_536, description="Bytes of events put into one write.")
 
 
 class Background(Section):
@@ -526,47 +453,15 @@ class Background(Section):
     lease_s: PositiveFloat = Field(
         10.0, description="Seconds a replica may be silent until another goes on for it."
     )
-    heartbeat_s: Annotated[PositiveFloat, at_most_half_of("lease_s")] = Field(
-        3.0,
-        validate_default=True,
-        description="Seconds between two signs of life; at most half of lease_s.",
-    )
-    claim_interval_s: PositiveFloat = Field(
-        0.5,
-        description="Seconds between two looks for work that nobody announced; five times that "
-        "while there is none, no lease lapses, and database.listen tells of what is new.",
-    )
     attempts_max: PositiveInt = Field(
         4, le=1000, description="Replicas that may begin or take over one response; then it fails."
     )
-    upstream_wait_s: float = Field(
-        60.0, ge=0, description="Seconds a background response waits for a backend."
-    )
     on_disconnect: OnDisconnect = tenant_default("on_disconnect")
 
-
-class Journal(Section):
-    """The durable log of responses that can be resumed."""
-
-    flush_interval_s: float = Field(
-        0.015,
-        ge=0,
-        description="Seconds between two commits under load; what comes after a pause is committed "
-        "at once, and what many responses have a little sooner.",
-    )
-    flush_bytes_max: PositiveInt = Field(4 * MIB, description="Bytes in one commit.")
-    run_pending_bytes_max: PositiveInt = Field(
-        64 * 1024, description="Bytes one response may be ahead of the database; then it waits."
-    )
-    pending_bytes_max: Annotated[PositiveInt, not_below("run_pending_bytes_max")] = Field(
-        32 * MIB,
-        validate_default=True,
-        description="Bytes all responses together may be ahead of the database.",
-    )
-    tail_poll_s: PositiveFloat = Field(
-        0.075, description="Seconds between two looks at logs that other replicas write."
-    )
-    read_bytes_max: PositiveInt = Field(1 * MIB, description="Bytes of a log read at once.")
+    @property
+    def heartbeat_s(self) -> float:
+        """Seconds between two signs of life: there is time for more than one within a lease."""
+        return HEARTBEAT_SHARE * self.lease_s
 
 
 class Retention(Section):
@@ -587,10 +482,6 @@ class Retention(Section):
         description="Seconds that the audit of hosted tools is kept: who called what when, in "
         "numbers and digests.",
     )
-    interval_s: PositiveFloat = Field(
-        900.0, description="Seconds between two rounds of removing what has expired."
-    )
-    batch_rows_max: PositiveInt = Field(1000, description="Rows removed by one statement.")
 
 
 class Harmony(Section):
@@ -614,26 +505,14 @@ class Generation(Section):
     """What is done about a model that does not do as it was told."""
 
     reasoning_budget_tokens: int = tenant_default("reasoning_budget_tokens")
-    answer_share: float = Field(
-        0.25,
-        gt=0,
-        lt=1,
-        description="Share of max_output_tokens that a reasoning budget leaves to the answer.",
-    )
     repairs_max: int = Field(
         3, ge=0, description="Times the gateway may have part of one response generated again."
-    )
-    header_tokens_max: PositiveInt = Field(
-        64, le=256, description="Tokens of a message's header, beyond which it is repaired."
     )
     repeated_tokens_max: Annotated[int, none_or_from(64)] = Field(
         1024,
         ge=0,
         description="Tokens that may be repetitions of the 1 to 8 before them, 64 or more; then "
         "the response ends as incomplete. 0: any number.",
-    )
-    messages_max: PositiveInt = Field(
-        1000, description="Messages of one response, after which it ends as incomplete."
     )
     preamble_tokens_max: int = Field(
         1024,
@@ -695,9 +574,6 @@ class Compaction(Section):
     reasoning_effort: Literal["low", "medium", "high"] = Field(
         "low", description="How hard the model thinks about a summary."
     )
-    window_share: float = Field(
-        0.8, gt=0, lt=1, description="Part of the window that is the threshold of who names none."
-    )
 
 
 class WebSockets(Section):
@@ -708,13 +584,14 @@ class WebSockets(Section):
     idle_timeout_s: PositiveFloat = Field(
         900.0, description="Seconds without a request after which one is closed."
     )
-    ping_interval_s: PositiveFloat = Field(20.0, description="Seconds between pings.")
-    ping_timeout_s: PositiveFloat = Field(20.0, description="Seconds to answer one.")
-    lanes_max: PositiveInt = Field(32, description="Named streams of one connection.")
+    ping_interval_s: PositiveFloat = Field(
+        20.0,
+        description="Seconds between pings, and to answer one; below what proxies allow an idle "
+        "connection.",
+    )
     in_flight_max: PositiveInt = Field(
         16, description="Responses of one connection at once; more wait for their turn."
     )
-    waiting_max: PositiveInt = Field(64, description="Requests of one connection that wait.")
     remembered_bytes_max: PositiveInt = Field(
         64 * MIB, description="Bytes of unstored responses that one connection remembers."
     )

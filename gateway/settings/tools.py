@@ -68,18 +68,6 @@ class Python(Section):
     )
     remote_token: Secret | None = Field(None, description="What that server is shown.")
     timeout_s: float = Field(60.0, gt=0, le=120, description="Seconds that code may run.")
-    code_bytes_max: PositiveInt = Field(65_536, description="Of the code of one call.")
-    result_ids_max: PositiveInt = Field(
-        4096, description="Token ids that the model is shown of what code printed."
-    )
-    logs_chars_max: PositiveInt = Field(
-        65_536, description="Characters of it that the item of a call shows."
-    )
-    image_bytes_inline_max: PositiveInt = Field(
-        131_072,
-        description="Of the images of one call that are shown in its item; others are files of the "
-        "container.",
-    )
     memory_bytes_max: int = Field(
         1024**3,
         ge=1024**3,
@@ -96,9 +84,6 @@ class Python(Section):
     )
     tenant_open_max: PositiveInt = Field(4, description="The same of one tenant.")
     tenant_containers_max: int = tenant_default("containers_max")
-    busy_wait_s: PositiveFloat = Field(
-        5.0, description="Seconds that a call waits while all containers run code."
-    )
     warm_max: NonNegativeInt = Field(
         0, description="Containers that are started ahead, with packages imported."
     )
@@ -109,9 +94,6 @@ class Python(Section):
         28_800, ge=60, description="Seconds after its creation that it expires at the latest."
     )
     file_bytes_max: PositiveInt = Field(67_108_864, description="Of one file.")
-    file_timeout_s: PositiveFloat = Field(
-        300.0, description="Seconds within which an upload must arrive."
-    )
     container_bytes_max: PositiveInt = Field(
         536_870_912, description="Of the files of a container that are kept."
     )
@@ -164,45 +146,11 @@ class Mcp(Section):
     call_timeout_s: PositiveFloat = Field(
         60.0, le=600, description="Seconds of a call; a registered server may have its own."
     )
-    ttl_s: PositiveFloat = Field(
-        300.0, description="Seconds that a list of tools is kept whose server does not say."
-    )
-    tools_max: PositiveInt = Field(256, description="Tools of all servers of one response.")
-    schema_bytes_max: PositiveInt = Field(
-        65_536, description="Bytes of the schemas of one server's tools in one response."
-    )
-    listing_bytes_max: PositiveInt = Field(
-        2 * 1024 * 1024, description="Bytes of all tools that a server lists."
-    )
-    result_bytes_max: PositiveInt = Field(
-        1024 * 1024,
-        description="Bytes of one answer of a server. While it is read the process does nothing "
-        "else, for up to 10 ms per megabyte of text.",
-    )
-    result_values_max: PositiveInt = Field(
-        50_000,
-        description="Members and elements of the JSON of one answer of a server, which take longer "
-        "to read than text: a megabyte of nothing but brackets most of a second.",
-    )
-    output_bytes_max: PositiveInt = Field(
-        262_144, description="Bytes of a result that are shown to clients, and kept."
-    )
-    result_ids_max: PositiveInt = Field(
-        8192, description="Token ids of a result that the model reads."
-    )
-    arguments_bytes_max: PositiveInt = Field(65_536, description="Bytes of a call's arguments.")
     sessions_max: PositiveInt = Field(256, description="Connections to servers at once.")
     tenant_sessions_max: PositiveInt = Field(
         64,
         description="Those of one tenant. Where all are taken one that nobody uses is closed, else "
         "a call waits for busy_wait_s; the tenant that has the fewest is served first.",
-    )
-    calls_max: PositiveInt = Field(8, description="Calls at once over one connection.")
-    busy_wait_s: PositiveFloat = Field(
-        5.0, description="Seconds that a call waits for one of others to end."
-    )
-    idle_s: PositiveFloat = Field(
-        60.0, description="Seconds after which a connection is closed that nobody uses."
     )
     registry_ttl_s: PositiveFloat = Field(
         5.0, description="Seconds until every replica knows of a change in the registry."
@@ -223,9 +171,6 @@ class Tools(Section):
     """What all tools of one response may take, and what those of all responses."""
 
     calls_max: int = tenant_default("tool_calls_max")
-    failures_max: PositiveInt = Field(
-        3, description="Failures of one tool in a row, after which a response has to do without it."
-    )
     time_max_s: int = tenant_default("tool_time_max_s")
     result_ids_max: int = tenant_default("tool_result_ids_max")
     result_bytes_max: int = tenant_default("tool_result_bytes_max")
@@ -237,35 +182,6 @@ class Tools(Section):
         16,
         description="Calls of one tenant that this process runs at once. More than "
         "server_running_max, or an MCP server that hangs stops the tenant's other tools.",
-    )
-    server_running_max: PositiveInt = Field(
-        8, description="Calls to one MCP server that this process runs at once."
-    )
-    slot_wait_s: PositiveFloat = Field(
-        5.0, description="Seconds that a call waits while as many run as may; then it is refused."
-    )
-    breaker_failures_max: PositiveInt = Field(
-        5, description="Failures in a row after which a tenant's calls to a server are held back."
-    )
-    breaker_rest_s: PositiveFloat = Field(
-        30.0, description="Seconds that they are held back; then one may try."
-    )
-    repeats_max: PositiveInt = Field(
-        2, description="How often in a row a call with the same arguments is run."
-    )
-    arguments_bytes_max: PositiveInt = Field(65_536, description="Bytes of a call's arguments.")
-    arguments_depth_max: PositiveInt = Field(32, description="Depth of a call's arguments.")
-    error_ids_max: PositiveInt = Field(
-        512, description="Token ids of a result, once a response has had result_ids_max."
-    )
-    browser_call_max_s: float = Field(
-        20.0, gt=0, le=CALL_MAX_S, description="Seconds of one search, or of opening one page."
-    )
-    python_call_max_s: float = Field(
-        120.0, gt=0, le=CALL_MAX_S, description="Seconds of running one piece of code."
-    )
-    mcp_call_max_s: float = Field(
-        CALL_MAX_S, gt=0, le=CALL_MAX_S, description="The same of an MCP server, whatever it has."
     )
     drain_wait_s: float = Field(
         30.0,

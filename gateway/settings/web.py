@@ -121,42 +121,18 @@ class Web(Section):
         description="A URL or an address that sites are told, for complaints.",
     )
     obeys_robots: bool = Field(default=True, description="Whether robots.txt is obeyed.")
-    robots_kept_s: PositiveFloat = Field(86_400.0, description="Seconds a robots.txt is kept.")
-    body_bytes_max: PositiveInt = Field(5 * MIB, description="Bytes of a page, as it is sent.")
-    text_chars_max: PositiveInt = Field(1_000_000, description="Characters of a page's text.")
-    connect_timeout_s: PositiveFloat = Field(5.0, description="Seconds to connect to a site.")
     page_timeout_s: PositiveFloat = Field(
         15.0, description="Seconds to fetch a page, its redirects and robots.txt included."
     )
-    search_timeout_s: PositiveFloat = Field(8.0, description="Seconds a provider may take.")
-    search_rest_s: NonNegativeFloat = Field(
-        30.0, description="Seconds in which a provider that failed is asked after all others."
-    )
-    redirects_max: PositiveInt = Field(5, description="Redirects of one page.")
-    visits_max: PositiveInt = Field(2, description="Visits of one host at the same time.")
     visit_interval_s: NonNegativeFloat = Field(
         1.0, description="Seconds between the beginnings of two visits of one host."
     )
-    connections_max: PositiveInt = Field(64, description="Connections to sites.")
     documents_max: PositiveInt = Field(
         2, description="Processes that read pages and PDFs; each takes a CPU while it reads."
     )
-    pdf_pages_max: PositiveInt = Field(200, description="Pages of a PDF that are read.")
     document_memory_bytes_max: PositiveInt = Field(
         512 * MIB, description="Bytes of memory for a process that reads a page or a PDF."
     )
-    document_timeout_s: PositiveFloat = Field(10.0, description="Seconds to read a page or a PDF.")
-    fresh_s: NonNegativeFloat = Field(
-        600.0, description="Seconds a page is not fetched again for a tenant who follows a link."
-    )
-    cache_chars_max: PositiveInt = Field(
-        64_000_000, description="Characters of pages that are kept in memory."
-    )
-    low_ids_max: PositiveInt = Field(
-        512, description="Token ids that one call shows, for search_context_size low."
-    )
-    medium_ids_max: PositiveInt = Field(1024, description="The same for medium.")
-    high_ids_max: PositiveInt = Field(2048, description="The same for high.")
     index_language: Annotated[str, AfterValidator(_language)] = Field(
         "english",
         description="Language of the local index, a text search configuration of PostgreSQL. After "

@@ -40,7 +40,6 @@ _TEXTS: Final = {
     "path_type": "expected the path of a folder",
     "greater_than": "expected more than {gt}",
     "greater_than_equal": "expected {ge} or more",
-    "less_than": "expected less than {lt}",
     "less_than_equal": "expected {le} or less",
     "too_short": "it must not be empty",
     "string_too_short": "it must not be empty",

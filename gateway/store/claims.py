@@ -542,8 +542,8 @@ async def abandoned(
     """Responses that nobody will go on with, the oldest first; `endings.conclude` ends them.
 
     They have a lapsed lease and no durable log, or `attempts_max` attempts behind them. Those of
-    other `fold_versions`, and those without lease or log (made by an older release), are left
-    for `orphan_s` to processes that may know better.
+    other `fold_versions`, and those without lease or log, are left for `orphan_s` to processes that
+    may know better.
     """
     parameters = {
         "attempts_max": attempts_max,

@@ -25,7 +25,7 @@ from gateway.store.messages import (
 )
 from gateway.store.packing import pack_text
 from gateway.store.postgres.statements import Statement, insert_into
-from gateway.store.schema import ITEM
+from gateway.store.tables.responses import ITEM
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence

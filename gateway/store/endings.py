@@ -17,7 +17,9 @@ from gateway.store import content, events, flushes, idempotency, messages, respo
 from gateway.store.claims import Claim
 from gateway.store.postgres.database import turn_to
 from gateway.store.postgres.statements import Batch, Rows, Statement, by_tenant
-from gateway.store.schema import COUNTS, ENDED, LOGGED, METERED, TERMINAL
+from gateway.store.schema import TERMINAL
+from gateway.store.tables.ledger import COUNTS, METERED
+from gateway.store.tables.responses import ENDED, LOGGED
 from gateway.store.tools import run_secrets
 
 if TYPE_CHECKING:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Final, Protocol
 from gateway.encryption.cipher import FRAMES
 from gateway.errors import ContentSealed
 from gateway.store.postgres.statements import Statement, insert_into
-from gateway.store.schema import LOGGED
+from gateway.store.tables.responses import LOGGED
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator, Sequence

@@ -18,7 +18,8 @@ from gateway.protocol.request_errors import unknown_place
 from gateway.store import content
 from gateway.store.packing import PACKED, PackedItems, pack_ids, pack_text, unpack_ids, unpack_text
 from gateway.store.postgres.statements import Rows, Statement, insert_into
-from gateway.store.schema import ITEM
+from gateway.store.tables.columns import typed
+from gateway.store.tables.responses import ITEM, messages
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Sequence
@@ -227,7 +228,7 @@ _INCLUDABLE: Final = Statement("""
 SELECT item_id, includable FROM messages
 WHERE tenant_id = :tenant AND response_id = :response AND is_output AND includable IS NOT NULL
 """)
-_ADDED: Final = {"response_id": "uuid", "position": "integer", "is_output": "boolean", **ITEM}
+_ADDED: Final = typed(messages, without="tenant_id")
 _ADD: Final = Statement(insert_into("messages", ["tenant_id", *_ADDED]))
 ADDED: Final = Rows("item", _ADDED)
 """Items of several responses of one tenant, for statements that add them with something else."""

@@ -20,7 +20,8 @@ from typing_extensions import override
 
 from gateway.encryption.cipher import MAGIC
 from gateway.protocol.context_item import Columns, ContextItem, Label
-from gateway.store.content import CONTENT, Kept, place_of
+from gateway.store.content import CONTENT, place_of
+from gateway.store.tables.columns import Kept
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator

@@ -21,7 +21,8 @@ from gateway.store.limits import background
 from gateway.store.packing import pack_ids
 from gateway.store.postgres.database import turn_to
 from gateway.store.postgres.statements import Batch, Rows, Statement, by_tenant
-from gateway.store.schema import ACCEPTED, TERMINAL
+from gateway.store.schema import TERMINAL
+from gateway.store.tables.responses import ACCEPTED
 from gateway.store.tools import run_secrets
 
 if TYPE_CHECKING:

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from uuid import UUID
 
     from gateway.governance.audit import AuditEvent, Author
-    from gateway.store.postgres.database import Database, Row
+    from gateway.store.postgres.database import Connection, Database, Row
     from gateway.tenancy import Dialect, KeyKind, OwnPolicy, PolicyChanges
 
 DEFAULT_DIALECT: Final[Dialect] = "openai"
@@ -77,6 +77,7 @@ FROM find_caller(:key_hash)
 _INSERT_TENANT: Final = Statement(f"""
 INSERT INTO tenants (id, name, created_at) VALUES (:id, :name, now()) RETURNING {_TENANT}
 """)  # noqa: S608 - constants only
+_HAS_PROJECT: Final = Statement("SELECT id FROM projects WHERE tenant_id = :tenant AND id = :id")
 _ALL_TENANTS: Final = Statement(f"SELECT {_TENANT} FROM tenants ORDER BY name")  # noqa: S608
 _FIND_TENANT: Final = Statement(f"SELECT {_TENANT} FROM tenants WHERE name = :name")  # noqa: S608
 _DISABLE_TENANT: Final = Statement(f"""
@@ -208,6 +209,12 @@ def found_controls(row: Row) -> ProjectControls:
         tiers=None if row.service_tiers is None else tuple(row.service_tiers),
         tier_default=row.service_tier_default or "standard",
     )
+
+
+async def has_project(connection: Connection, tenant_id: TenantId, project_id: UUID) -> bool:
+    """Return whether the tenant has that project, archived or not."""
+    row = {"tenant": tenant_id, "id": project_id}
+    return await connection.scalar(_HAS_PROJECT, row) is not None
 
 
 async def _row(database: Database, statement: Statement, parameters: Mapping[str, Any]) -> Row:

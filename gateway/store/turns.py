@@ -18,7 +18,7 @@ from gateway.protocol.conversations import unknown_conversation
 from gateway.store.messages import NEEDED_ITEM, opened_tool_state
 from gateway.store.packing import PACKED, PackedItems, pack_text
 from gateway.store.postgres.statements import Statement
-from gateway.store.schema import ACCEPTED
+from gateway.store.tables.responses import ACCEPTED
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping

@@ -11,7 +11,8 @@ import orjson
 from gateway.metering import NOBODY, Metering
 from gateway.store.postgres.database import turn_to
 from gateway.store.postgres.statements import Batch, Rows, Statement, by_tenant, insert_into
-from gateway.store.schema import COUNTS, METERED
+from gateway.store.tables.columns import typed
+from gateway.store.tables.ledger import COUNTS, METERED, usage
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -24,13 +25,7 @@ if TYPE_CHECKING:
     from gateway.tenancy import ProjectId, TenantId
 
 _LINE: Final = {
-    "response_id": "uuid",
-    "key_id": "uuid",
-    "project_id": "uuid",
-    "model": "text",
-    "at": "timestamptz",
-    "status": "text",
-    "background": "boolean",
+    **typed(usage, "response_id key_id project_id model at status background"),
     **METERED,
     **COUNTS,
 }

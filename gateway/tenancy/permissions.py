@@ -1,6 +1,6 @@
 """Roles and what they may do: one table for the admin API of tenants and the plane of operators.
 
-A route names the permission that it takes (`api.admin.routes`); a role is a fixed set of these. A
+A route names the permission that it takes (`admin.routes`); a role is a fixed set of these. A
 reader has every permission that ends in `.read`.
 """
 

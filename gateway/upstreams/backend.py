@@ -128,9 +128,12 @@ class Timeouts:
     tail_s: float = 1.0
 
 
+EVENT_BYTES_MAX: Final = 1024 * 1024
+
+
 @dataclass(frozen=True, slots=True)
 class StreamLimits:
     """Bytes of one event of a stream without prompt and logprobs, and of a refusal's body."""
 
-    event_bytes_max: int = 1024 * 1024
+    event_bytes_max: int = EVENT_BYTES_MAX
     error_bytes_max: int = 64 * 1024

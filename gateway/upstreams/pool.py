@@ -17,6 +17,7 @@ from gateway.errors import (
     UpstreamRecalled,
     UpstreamUnavailable,
 )
+from gateway.fair_queue import ReadTurns
 from gateway.telemetry.logs import EventLog
 from gateway.upstreams.admission.placed import PlacedRequest
 from gateway.upstreams.admission.policy import WorkClass, class_of
@@ -25,7 +26,6 @@ from gateway.upstreams.member import EjectionPolicy, Health, Member
 from gateway.upstreams.membership.desired import changes, named
 from gateway.upstreams.probe import check, describe, read_load
 from gateway.upstreams.problems import ModelGone
-from gateway.upstreams.read_turns import ReadTurns
 from gateway.upstreams.request_writer import PromptEncoder
 from gateway.upstreams.routing.flight_sink import FlightSink
 from gateway.upstreams.served_models import REMEDY, overlooked, unserved

@@ -16,6 +16,7 @@ from gateway.errors import (
     UpstreamRejected,
     UpstreamUnavailable,
 )
+from gateway.fair_queue import ReadTurns
 from gateway.telemetry.logs import EventLog
 from gateway.upstreams.backend import ServedModel, StreamLimits
 from gateway.upstreams.chat_request import binds_answer, chat_body, refused_parameter
@@ -34,7 +35,6 @@ from gateway.upstreams.problems import (
     refusal,
     retry_after_of,
 )
-from gateway.upstreams.read_turns import ReadTurns
 from gateway.upstreams.request_writer import Fields, PromptEncoder, RequestWriter, UnknownId
 from gateway.upstreams.token_stream import TokenStream, describe
 

@@ -12,12 +12,12 @@ import httpx2
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable
 
+    from gateway.fair_queue import ReadTurns
     from gateway.generation import TokenChunk, TokenSink
     from gateway.upstreams.backend import Timeouts
     from gateway.upstreams.completions import CompletionReader
     from gateway.upstreams.http.connection import Connection
     from gateway.upstreams.http.transport import ResponseBody
-    from gateway.upstreams.read_turns import ReadTurns
 
 _SILENCE: Final = "no token in time"
 

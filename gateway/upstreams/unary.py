@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 import orjson
 
@@ -14,12 +14,20 @@ if TYPE_CHECKING:
 
     from gateway.upstreams.pool import Pool
 
+ANSWER_BYTES_MAX: Final = 64 * 1024 * 1024
+"""Of one answer, such as embeddings of many texts."""
+
 
 class UnaryClient:
     """Asks one member after the other until one answers."""
 
     def __init__(
-        self, pool: Pool, *, answer_bytes_max: int, attempts_max: int = 3, losses_max: int = 2
+        self,
+        pool: Pool,
+        *,
+        answer_bytes_max: int = ANSWER_BYTES_MAX,
+        attempts_max: int = 3,
+        losses_max: int = 2,
     ) -> None:
         """`attempts_max` and `losses_max` are as those of `PoolPolicy`."""
         self._pool = pool

@@ -6,18 +6,18 @@ import time
 from functools import partial
 from typing import TYPE_CHECKING
 
-from gateway.services.admin.federation import IdentityProviders
-from gateway.services.admin.inspection import Inspection
-from gateway.services.admin.keys import KeyPolicy, Keys
-from gateway.services.admin.limits import ProjectLimits
-from gateway.services.admin.operations import Operations
-from gateway.services.admin.operator_issuers import OperatorIssuers
-from gateway.services.admin.operators import Operators
-from gateway.services.admin.projects import Projects
-from gateway.services.admin.retention import RetentionControls
-from gateway.services.admin.service_accounts import ServiceAccounts
-from gateway.services.admin.services import AdminServices, OperatorServices
-from gateway.services.admin.transactions import Transactions
+from gateway.admin.data_retention import RetentionControls
+from gateway.admin.federation import IdentityProviders
+from gateway.admin.inspection import Inspection
+from gateway.admin.issuers import OperatorIssuers
+from gateway.admin.keys import KeyPolicy, Keys
+from gateway.admin.limits import ProjectLimits
+from gateway.admin.operations import Operations
+from gateway.admin.operator_keys import Operators
+from gateway.admin.projects import Projects
+from gateway.admin.service_accounts import ServiceAccounts
+from gateway.admin.services import AdminServices, OperatorServices
+from gateway.admin.transactions import Transactions
 from gateway.services.governance.audit import AuditLogs, project_names
 from gateway.services.governance.tenant_data import TenantData
 from gateway.services.ledger import LedgerOperations
@@ -52,11 +52,7 @@ def admin_services(
         projects=Projects(transactions, projects_max=admin.projects_max),
         service_accounts=accounts,
         keys=Keys(transactions, accounts, access.peppers, policy),
-        identity_providers=IdentityProviders(
-            transactions,
-            providers_max=settings.federation.providers_max,
-            rules_max=settings.federation.rules_max,
-        ),
+        identity_providers=IdentityProviders(transactions),
         limits=ProjectLimits(
             transactions,
             Limits(database, settings.model_aliases),
@@ -67,7 +63,6 @@ def admin_services(
             database,
             minutes_s=settings.ledger.minutes_s,
             hours_s=settings.ledger.hours_s,
-            rows_max=settings.ledger.results_max,
             clock=time.time,
         ),
         audit=AuditLogs(database, project_names(database)),
@@ -83,11 +78,11 @@ def ledger_operations(process: Process) -> LedgerOperations:
 
 def ledger_of(foundation: Foundation) -> LedgerOperations:
     """The same for who has no process."""
-    words = (foundation.settings, foundation.database, foundation.metrics)
+    database, metrics = foundation.database, foundation.metrics
     return LedgerOperations(
-        foundation.database,
-        adding(*words),
-        reconciliation(*words, foundation.new_fold_for),
+        database,
+        adding(foundation.settings, database, metrics),
+        reconciliation(database, metrics, foundation.new_fold_for),
     )
 
 
@@ -97,17 +92,16 @@ def operator_services(process: Process) -> OperatorServices:
     return OperatorServices(
         operations=operations(process),
         operators=Operators(database, process.access.peppers),
-        issuers=operator_issuers(process.shared.settings, database, process.access),
+        issuers=operator_issuers(database, process.access),
         ledger=ledger_operations(process),
         inspection=Inspection(database),
         audit=AuditLogs(database, project_names(database)),
     )
 
 
-def operator_issuers(settings: Settings, database: Database, access: Access) -> OperatorIssuers:
+def operator_issuers(database: Database, access: Access) -> OperatorIssuers:
     """Issuers whose tokens name their tenant; `access` is told of what changes."""
-    most = settings.federation.providers_max
-    return OperatorIssuers(database, access.forget, issuers_max=most)
+    return OperatorIssuers(database, access.forget)
 
 
 def operations(process: Process) -> Operations:
@@ -117,7 +111,6 @@ def operations(process: Process) -> Operations:
     data = TenantData(
         database,
         end_user_secret=settings.cache_salt_key,
-        exports_max=settings.admin.exports_max,
     )
     return Operations(
         process.access,

@@ -6,7 +6,7 @@ from ipaddress import ip_network
 from typing import TYPE_CHECKING
 
 from gateway.services.federation.federation import Federation, FederationPolicy
-from gateway.services.federation.fetching import KeyFetcher
+from gateway.services.federation.fetching import KEYS_BYTES_MAX, KeyFetcher
 from gateway.services.federation.key_sets import KeySetPolicy, KeySets
 from gateway.settings.web import host_and_port
 from gateway.tools.egress.network_policy import NetworkPolicy
@@ -30,25 +30,18 @@ def federation(
         plain_http=chosen.plain_http,
     )
     fetcher = KeyFetcher(
-        client(policy, EgressLimits(body_bytes_max=chosen.keys_bytes_max)),
+        client(policy, EgressLimits(body_bytes_max=KEYS_BYTES_MAX)),
         policy,
-        timeout_s=chosen.fetch_timeout_s,
         metrics=metrics,
     )
     key_sets = KeySets(
         fetcher,
-        KeySetPolicy(
-            fresh_s=chosen.keys_fresh_s,
-            stale_s=chosen.keys_stale_s,
-            unknown_interval_s=chosen.unknown_key_interval_s,
-            retry_s=chosen.retry_s,
-            issuers_max=chosen.issuers_max,
-        ),
+        KeySetPolicy(fresh_s=chosen.keys_fresh_s, stale_s=chosen.keys_stale_s),
     )
     return Federation(
         database,
         key_sets,
         sealer,
-        FederationPolicy(chosen.token_bytes_max, chosen.exchanged_token_s),
+        FederationPolicy(token_lifetime_s=chosen.exchanged_token_s),
         defaults=settings.tenant_policy,
     )

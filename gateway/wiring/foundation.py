@@ -144,10 +144,8 @@ def access(settings: Settings, database: Database, federation: Federation | None
         database,
         settings.pepper,
         auth.key_cache_ttl_s,
-        auth.key_cache_entries_max,
         cache_stale_s=auth.stale_keys_max_s,
         previous_pepper=settings.previous_pepper,
-        key_use_interval_s=auth.key_use_interval_s,
         federation=federation,
         defaults=settings.tenant_policy,
     )
@@ -155,10 +153,7 @@ def access(settings: Settings, database: Database, federation: Federation | None
 
 def housekeeping(settings: Settings, database: Database) -> Housekeeping:
     """The rounds that remove what has expired."""
-    retention = settings.retention
     return Housekeeping(
         database,
-        retention.fill(RetentionPolicy),
-        interval_s=retention.interval_s,
-        batch_rows_max=retention.batch_rows_max,
+        settings.retention.fill(RetentionPolicy),
     )

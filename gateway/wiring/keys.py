@@ -47,8 +47,6 @@ def new_keyring(settings: Settings, database: Database | None) -> Keyring:
         seals_all=encryption.tenants == "all",
         fresh_s=encryption.fresh_s,
         stale_s=encryption.stale_s,
-        retry_s=encryption.retry_s,
-        tenants_max=encryption.tenants_max,
     )
     return Keyring(TenantKeys(database), providers(settings), policy)
 
@@ -77,7 +75,6 @@ def _configured(settings: Settings) -> Iterator[KeyProvider]:
                 vault.key,
                 vault.mount,
                 vault.namespace,
-                encryption.timeout_s,
             )
         )
     if kms.region and kms.key_id and kms.access_key_id and kms.secret_access_key:
@@ -88,7 +85,7 @@ def _configured(settings: Settings) -> Iterator[KeyProvider]:
             kms.secret_access_key.get_secret_value(),
             _plain(kms.session_token),
         )
-        place = KmsPlace(kms.region, kms.key_id, credentials, kms.url, encryption.timeout_s)
+        place = KmsPlace(kms.region, kms.key_id, credentials, kms.url)
         yield AwsKms(place)
 
 

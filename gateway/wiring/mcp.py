@@ -58,7 +58,7 @@ def new_room(
     sessions = SessionPool(networks, mcp.fill(PoolLimits), mcp.fill(SessionLimits), metrics=metrics)
     limits = mcp.fill(McpLimits)
     return McpRoom(
-        servers=McpServers(resolver, sessions, mcp.fill(ListingLimits)),
+        servers=McpServers(resolver, sessions, ListingLimits()),
         tools=McpTools(resolver, sessions, limits),
         builtins=McpBuiltins(registry, sessions, limits),
         sessions=sessions,

@@ -50,9 +50,9 @@ def _source(settings: Settings, found_by: Discovery) -> BackendSource:
     return DnsSource(
         name,
         found_by.host,
-        Resolver(found_by.servers, answer_s=membership.answer_s),
+        Resolver(found_by.servers),
         template,
-        DnsTiming(membership.refresh_s, membership.empty_s),
+        DnsTiming(membership.refresh_s),
         port=None if found_by.kind == "srv" else found_by.port or DEFAULT_PORT,
     )
 

@@ -13,12 +13,12 @@ from gateway.engine.failover import HopPolicy
 from gateway.engine.observer import Observer
 from gateway.engine.output_guard import GuardLimits
 from gateway.engine.supervisor import Supervisor
-from gateway.entries import WITH_TOOLS, WITHOUT_TOOLS
+from gateway.entries import FOLD_VERSION, TOOLS_FOLD_VERSION
 from gateway.eventlog.feed import Feed, FeedLimits
 from gateway.eventlog.live_log import LiveLogRegistry
 from gateway.eventlog.log_batches import Flusher
 from gateway.eventlog.log_watcher import LogWatcher
-from gateway.eventlog.log_writer import LogWriter, WriterBounds
+from gateway.eventlog.log_writer import FLUSH_INTERVAL_S, LogWriter, WriterBounds
 from gateway.eventlog.notifications import Notifier
 from gateway.replication.alert_delivery import AlertDelivery
 from gateway.replication.durable_runs import DurableRuns, RunDependencies
@@ -39,6 +39,7 @@ from gateway.store.limits.storage import MeasureTerms
 from gateway.store.replicas import drains, notifications, placements
 from gateway.store.replicas.notifications import Listener, Notice
 from gateway.store.tenant_keys import TenantKeys
+from gateway.upstreams.admission.policy import BACKGROUND_PROMOTION_S
 from gateway.upstreams.membership.drains import Drains
 from gateway.upstreams.routing.exchange import Exchange
 from gateway.wiring.alerts import alert_channels
@@ -58,6 +59,8 @@ if TYPE_CHECKING:
 
 LISTEN_PAUSE_S: Final = 1.0
 """Between two attempts to listen to one."""
+CLAIM_INTERVAL_S: Final = 0.5
+"""Between two looks for work that nobody announced."""
 QUIET_INTERVALS: Final = 5
 """Where others tell of what there is to do, looking for it while there is nothing may be rarer."""
 
@@ -138,7 +141,7 @@ class Replica:
                 claims.heartbeat, base.lifeline, base.owner, lease_s=settings.background.lease_s
             ),
             partial(claims.heads, base.lifeline),
-            settings.background.fill(LeaseTiming),
+            LeaseTiming(settings.background.lease_s, settings.background.heartbeat_s),
             metrics,
         )
         notifier = Notifier(partial(notifications.notify, base.notices))
@@ -204,7 +207,7 @@ def _feed(base: Foundation, dependencies: RunDependencies, watcher: LogWatcher) 
         watcher,
         partial(flushes.read, base.database),
         base.new_fold_for,
-        limits=base.settings.journal.fill(FeedLimits),
+        limits=FeedLimits(),
         followers=base.metrics.followers,
     )
 
@@ -213,12 +216,11 @@ def _accounting(base: Foundation) -> list[Callable[[], Coroutine[Any, Any, None]
     """What any replica does now and then for all: cleaning up, adding up, checking, telling."""
     settings, database, metrics = base.settings, base.database, base.metrics
     tenant_keys = None if base.shared.keys is None else TenantKeys(base.shared.keys)
-    audit = SpendAudit(base.counters, metrics, interval_s=settings.rate_limits.reconcile_interval_s)
-    measuring = MeasureTerms(settings.rate_limits.storage_interval_s)
+    audit = SpendAudit(base.counters, metrics)
     return [
         *_alerting(base),
         audit.run,
-        StorageMeter(database, base.counters, metrics, measuring).run,
+        StorageMeter(database, base.counters, metrics, MeasureTerms()).run,
         housekeeping(settings, database).run,
         AuditLogs(database).run,
         Purging(database, TenantData(database, tenant_keys)).run,
@@ -240,19 +242,18 @@ def _claim_limits(settings: Settings, *, has_tools: bool) -> ClaimLimits:
     """A process without hosted tools leaves responses that may use some to others, for a while."""
     background = settings.background
     without: dict[str, Any] = {
-        "fold_versions": WITHOUT_TOOLS,
-        "late_fold_versions": WITH_TOOLS,
+        "fold_versions": (FOLD_VERSION,),
+        "late_fold_versions": (TOOLS_FOLD_VERSION,),
     }
     quiet_intervals = QUIET_INTERVALS if settings.database.listen else 1
     return ClaimLimits(
         background.fill(
             ClaimTerms,
-            promotion_s=settings.admission.background_promotion_s,
+            promotion_s=BACKGROUND_PROMOTION_S,
             **({} if has_tools else without),
         ),
-        interval_s=background.claim_interval_s,
-        quiet_s=quiet_intervals * background.claim_interval_s,
-        read_bytes_max=settings.journal.read_bytes_max,
+        interval_s=CLAIM_INTERVAL_S,
+        quiet_s=quiet_intervals * CLAIM_INTERVAL_S,
     )
 
 
@@ -265,7 +266,6 @@ def _watcher(base: Foundation, notifier: Notifier | None) -> LogWatcher:
 
     return LogWatcher(
         partial(remote_logs.poll, base.notices),
-        interval_s=base.settings.journal.tail_poll_s,
         follow=follow,
     )
 
@@ -322,9 +322,7 @@ def _dependencies(
             tools=rooms.executor,
             ask_approval=rooms.ask_approval,
             calls=calls,
-            hops=settings.upstream.fill(
-                HopPolicy, upstream_wait_s=settings.background.upstream_wait_s
-            ),
+            hops=settings.upstream.fill(HopPolicy),
             guard_limits=settings.generation.fill(GuardLimits),
             continues_preambles=_continues_preambles(settings.models, base.pool.parent_of),
         ),
@@ -339,7 +337,7 @@ def _dependencies(
         writer=LogWriter(
             flusher.append,
             flusher.heads,
-            settings.journal.fill(WriterBounds),
+            WriterBounds(flush_interval_s=FLUSH_INTERVAL_S),
             metrics=base.metrics,
             # While nobody listens, nobody is known to follow a log, and nothing is told.
             committed=notifier.committed,
@@ -347,7 +345,6 @@ def _dependencies(
         ),
         live_logs=LiveLogRegistry(),
         new_fold_for=base.new_fold_for,
-        reader_events_max=settings.stream.reader_events_max,
     )
 
 
@@ -371,7 +368,7 @@ def _alerting(base: Foundation) -> list[Callable[[], Coroutine[Any, Any, None]]]
     channels = alert_channels(settings)
     if not channels:
         return []
-    return [AlertDelivery(base.counters, channels, interval_s=settings.interval_s).run]
+    return [AlertDelivery(base.counters, channels).run]
 
 
 def _exchanging(base: Foundation) -> list[Callable[[], Coroutine[Any, Any, None]]]:

@@ -122,7 +122,6 @@ class Services:
                 format_=base.formats.default,
                 executor=base.executor,
                 limiter=replica.limiter,
-                items_max=settings.limits.history_items_max,
             ),
             files=files,
             containers=containers,
@@ -188,7 +187,6 @@ def _proxy(base: Foundation, models: Models, replica: Replica) -> Proxy:
     upstream = base.settings.upstream
     client = UnaryClient(
         base.pool,
-        answer_bytes_max=upstream.answer_bytes_max,
         attempts_max=upstream.attempts_max,
         losses_max=upstream.losses_max,
     )
@@ -207,12 +205,9 @@ def _run_builder(
     base: Foundation, models: Models, compactor: Compactor, tool_grants: ToolGrants
 ) -> RunBuilder:
     settings = base.settings
-    limits = settings.limits
     return RunBuilder(
         history_source=HistorySource(
             base.database,
-            depth_max=limits.history_depth_max,
-            items_max=limits.history_items_max,
         ),
         models=models,
         specs=SpecBuilder(
@@ -222,7 +217,6 @@ def _run_builder(
             ),
             cache_salt_key=settings.cache_salt_key,
             sealer=base.sealer,
-            answer_share=settings.generation.answer_share,
         ),
         compactor=compactor,
         tool_grants=tool_grants,

@@ -23,8 +23,8 @@ from gateway.telemetry.metrics import Metrics
 from gateway.tools.egress.network_policy import NetworkPolicy
 from gateway.tools.egress.transport import EgressLimits, client
 from gateway.upstreams.admission.admission import Admission
-from gateway.upstreams.admission.policy import AdmissionPolicy
-from gateway.upstreams.backend import StreamLimits, Timeouts
+from gateway.upstreams.admission.policy import SLOTS_MIN, SLOTS_START, AdmissionPolicy
+from gateway.upstreams.backend import Timeouts
 from gateway.upstreams.client import build_client
 from gateway.upstreams.http.connection import ConnectionLimits
 from gateway.upstreams.http.transport import KeepAlivePolicy
@@ -93,7 +93,6 @@ class Shared:
             keyring=new_keyring(settings, keys),
             executor=ThreadExecutor(
                 threads_max=limits.tokenize_threads_max,
-                inline_bytes_max=limits.inline_tokenize_chars_max,
                 waiting_bytes_max=limits.tokenize_waiting_bytes_max,
                 nice=limits.tokenize_threads_nice,
             ),
@@ -144,10 +143,9 @@ def formats(settings: Settings) -> Formats:
     """The format of each model. Raises `StartupError` when a vocabulary is damaged, or a format
     unknown.
     """
-    limits = settings.limits
     return Formats.load(
         {model.id: model.format for model in settings.models},
-        SchemaLimits(depth_max=limits.schema_depth_max, nodes_max=limits.schema_nodes_max),
+        SchemaLimits(),
         {
             model.id: _format_options(model, settings.images)
             for model in settings.models
@@ -179,8 +177,8 @@ def image_fetcher(settings: Settings, metrics: Metrics) -> ImageFetcher:
         hosts=frozenset(map(host_and_port, images.allowed_hosts)),
         public=images.public,
     )
-    limits = EgressLimits(body_bytes_max=images.bytes_max, connections_max=images.visits_max)
-    visits = images.fill(ImageVisits, timeout_s=images.fetch_timeout_s)
+    visits = images.fill(ImageVisits)
+    limits = EgressLimits(body_bytes_max=images.bytes_max, connections_max=visits.visits_max)
     http = client(policy, limits)
     return ImageFetcher(http, policy, visits, user_agent=images.user_agent, metrics=metrics)
 
@@ -213,7 +211,6 @@ def _pool(settings: Settings, metrics: Metrics) -> Pool:
             describe_interval_s=upstream.probe_interval_s,
             describe_timeout_s=upstream.probe_timeout_s,
         ),
-        limits=upstream.fill(StreamLimits),
         leave_s=settings.membership.leave_s,
     )
     router = None
@@ -223,7 +220,9 @@ def _pool(settings: Settings, metrics: Metrics) -> Pool:
         )
     admission = None
     if settings.admission.enabled:
-        admission = Admission(settings.admission.fill(AdmissionPolicy), metrics=metrics)
+        slots_max = settings.admission.slots_max
+        slots = {"slots_start": min(SLOTS_START, slots_max), "slots_min": min(SLOTS_MIN, slots_max)}
+        admission = Admission(settings.admission.fill(AdmissionPolicy, **slots), metrics=metrics)
     return Pool(
         backends(settings),
         client,

@@ -16,9 +16,10 @@ from gateway.tenancy import TenantId
 from gateway.tools.browser.document_reader import DocumentReader
 from gateway.tools.browser.extraction import ReadLimits, missing_libraries
 from gateway.tools.browser.fetch import FetchLimits, PageFetcher
-from gateway.tools.browser.kept_pages import Cache
+from gateway.tools.browser.kept_pages import CACHE_CHARS_MAX, Cache
 from gateway.tools.browser.providers import Brave, Exa, Query, SearXNG, Tavily, YouCom
 from gateway.tools.browser.search import (
+    SEARCH_TIMEOUT_S,
     HttpSource,
     IndexSource,
     McpSource,
@@ -69,15 +70,13 @@ def browser_tools(
     sources = _sources(workshop, index, mcp_call) or [index]
     workplace = Workplace(
         database,
-        SearchClient(sources, index, metrics, web.search_timeout_s, web.search_rest_s),
+        SearchClient(sources, index, metrics),
         workshop.fetcher,
         workshop.reader,
-        fresh_s=web.fresh_s,
         kept_s=settings.retention.response_s,
     )
-    views = web.fill(Views)
-    cache = Cache(size_max=web.cache_chars_max)
-    return BrowserTools(workplace, cache, views=views, close=workshop.close)
+    cache = Cache(size_max=CACHE_CHARS_MAX)
+    return BrowserTools(workplace, cache, views=Views(), close=workshop.close)
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,13 +98,8 @@ class Workshop:
                 "tools.web.enabled to false.",
             )
         policy = page_policy(web)
-        limits = EgressLimits(
-            body_bytes_max=web.body_bytes_max,
-            connections_max=web.connections_max,
-            connect_timeout_s=web.connect_timeout_s,
-        )
         clients = AsyncExitStack()
-        http = client(policy, limits)
+        http = client(policy, EgressLimits())
         clients.push_async_callback(http.aclose)
         visits = web.fill(FetchLimits, timeout_s=web.page_timeout_s)
         fetcher = PageFetcher(http, policy, visits, user_agent=web.agent, metrics=metrics)
@@ -146,12 +140,12 @@ async def asked_for_one_page(workshop: Workshop, provider: SearchProvider) -> st
     """Why a search engine does not answer; empty where it does."""
     http = _http_source(workshop, provider)
     try:
-        async with asyncio.timeout(workshop.web.search_timeout_s):
+        async with asyncio.timeout(SEARCH_TIMEOUT_S):
             await http.find(Query("weather", count=1), TenantId(EVERYONE))
     except SourceFailed as error:
         return str(error)
     except TimeoutError:
-        return f"no answer in {workshop.web.search_timeout_s:g} s"
+        return f"no answer in {SEARCH_TIMEOUT_S:g} s"
     return ""
 
 

@@ -68,7 +68,7 @@ class Size:
     peace_s: tuple[float, float] = (5.0, 20.0)
 
 
-_BRIEF: Final = {"background": {"lease_s": 1.0, "heartbeat_s": 0.3}}
+_BRIEF: Final = {"background": {"lease_s": 1.0}}
 SIZES: Final[Mapping[Form, Size]] = {
     "full": Size(
         Build(replicas=3, backends=2, journals=True),

@@ -30,7 +30,6 @@ PRODUCT: Final = "gateway"
 _ROOT: Final = Path(__file__).parents[2]
 
 LEASE_S: Final = 3.0
-HEARTBEAT_S: Final = 1.0
 _until_exit: Final = ExitStack()
 atexit.register(_until_exit.close)
 _clusters: Final[list[Path]] = []
@@ -44,8 +43,6 @@ SECTIONS: Final[Mapping[str, Mapping[str, Any]]] = {
     "database": {"command_timeout_s": 2.0, "connect_timeout_s": 2.0, "commit_wait_s": 30.0},
     "background": {
         "lease_s": LEASE_S,
-        "heartbeat_s": HEARTBEAT_S,
-        "claim_interval_s": 0.2,
         "running_max": 1000,
         "tenant_running_max": 2000,
         "tenant_queued_max": 5000,

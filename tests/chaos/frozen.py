@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from tests.chaos.report import Form
 
 _BRIEF: Final = {
-    "background": {"lease_s": 1.0, "heartbeat_s": 0.3},
+    "background": {"lease_s": 1.0},
     # Who wakes up shall find what its backend has sent meanwhile, and show it.
     "upstream": {"stall_timeout_s": 60.0},
 }

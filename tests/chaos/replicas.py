@@ -24,9 +24,9 @@ if TYPE_CHECKING:
 
 LATE_MAX_S: Final = 1.0
 """A response may be nobody's so long, once its lease has ended."""
-_BRIEF: Final = {"background": {"lease_s": 1.0, "heartbeat_s": 0.3}}
+_BRIEF: Final = {"background": {"lease_s": 1.0}}
 _UNFENCED: Final = {
-    "background": {"lease_s": 1.0, "heartbeat_s": 0.3, "attempts_max": 4},
+    "background": {"lease_s": 1.0, "attempts_max": 4},
     # Who wakes up shall find what its backend has sent meanwhile, and write it.
     "upstream": {"stall_timeout_s": 60.0},
 }

@@ -14,6 +14,7 @@ from tests.chaos.__main__ import SCENARIOS
 SEED: Final = 20_261_121
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("scenario", SCENARIOS)
 async def test_the_short_form_passes(scenario: str) -> None:
     report = await SCENARIOS[scenario]("short", SEED)

@@ -60,10 +60,10 @@ _TOOLS: Final[Mapping[str, Any]] = {
     },
     "python": {"enabled": True, "timeout_s": 4.0, "tenant_containers_max": 1000},
 }
-_BRIEF: Final = {"tools": _TOOLS, "background": {"lease_s": 1.0, "heartbeat_s": 0.3}}
+_BRIEF: Final = {"tools": _TOOLS, "background": {"lease_s": 1.0}}
 _UNFENCED: Final = {
     **_BRIEF,
-    "background": {"lease_s": 1.0, "heartbeat_s": 0.3, "attempts_max": 4},
+    "background": {"lease_s": 1.0, "attempts_max": 4},
     "upstream": {"stall_timeout_s": 60.0},
 }
 

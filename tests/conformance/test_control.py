@@ -158,6 +158,7 @@ async def test_a_strict_format_is_kept_in_a_stream(client: httpx2.AsyncClient) -
     assert said == text_of(events[-1]["response"])
 
 
+@pytest.mark.slow
 @pytest.mark.requirement("control.json-object")
 async def test_a_json_object_is_one(client: httpx2.AsyncClient) -> None:
     response = await create(client, input=QUIET, text={"format": {"type": "json_object"}})

@@ -10,7 +10,7 @@ import pytest
 
 from gateway import errors
 from gateway.api.error_responses import error_response
-from gateway.settings.sections import Server
+from gateway.server.http_protocol import HEAD_BOUNDS
 from tests.fakes.http_client import http_client
 
 if TYPE_CHECKING:
@@ -107,7 +107,7 @@ def test_what_no_waiting_helps_with_is_not_tried_again() -> None:
 
 @requirement("header.size")
 async def test_headers_may_have_as_much_as_openai_takes(client: httpx2.AsyncClient) -> None:
-    assert Server().head_bytes_max == 64 * 1024
+    assert HEAD_BOUNDS.bytes_max == 64 * 1024
     answer = await client.get("/v1/models", headers={"x-padding": "x" * 60_000})
     assert answer.status_code == 200
 

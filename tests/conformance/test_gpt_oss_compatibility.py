@@ -23,6 +23,7 @@ CASES = [(name, prompt) for name, prompts in PROMPTS.items() for prompt in promp
 RESULT = json.dumps({"ok": True, "note": "naïve 東京\n`done`"}, ensure_ascii=False)
 
 
+@pytest.mark.slow
 @pytest.mark.requirement("accept.suites")
 @pytest.mark.requirement("gpt-oss.what-it-sends")
 @pytest.mark.requirement("gpt-oss.tool-is-called")
@@ -59,6 +60,7 @@ async def test_a_tool_is_called_and_its_result_is_answered(
     assert "naïve 東京" in last["content"][0]["text"]
 
 
+@pytest.mark.slow
 @pytest.mark.requirement("accept.suites")
 @pytest.mark.requirement("gpt-oss.chat")
 @pytest.mark.parametrize(("tool", "prompt"), CASES)

@@ -186,6 +186,7 @@ async def test_every_event_is_of_its_type_and_in_its_place(
     assert stored.json() == response
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", CALLS)
 async def test_what_is_not_streamed_says_the_same(
     client: httpx2.AsyncClient, tool_url: str, name: str
@@ -207,6 +208,7 @@ def _texts(response: Json) -> list[str]:
     ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("attack", ATTACKS)
 @pytest.mark.parametrize("name", ["search", "python", "mcp"])
 async def test_whatever_the_model_does_the_stream_is_in_order(
@@ -231,6 +233,7 @@ async def test_tools_that_were_not_asked_for_are_not_run(
 SHOWN_IN_OPEN_RESPONSES: Final = {"message", "reasoning"}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", CALLS)
 async def test_the_other_dialect_shows_the_answer_and_its_citations(
     client: httpx2.AsyncClient,
@@ -264,6 +267,7 @@ async def test_the_other_dialect_shows_the_answer_and_its_citations(
     assert events_of(follows.text) == events[4:]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("with_items", [False, True])
 @pytest.mark.parametrize("approve", [False, True])
 async def test_an_approval_is_a_call_in_the_other_dialect_and_answered_as_one(

@@ -5,6 +5,8 @@ from __future__ import annotations
 import re
 from collections import Counter
 
+import pytest
+
 from tests.conformance.document import PAGE, SECTIONS, page, section_of
 from tests.conformance.proofs import proofs
 from tests.conformance.requirements.manifest import REQUIREMENTS
@@ -14,6 +16,7 @@ NUMBERED = {"6.1": 12, "7.4": 2, "9": 6}
 CASES = 30
 
 
+@pytest.mark.slow
 def test_every_requirement_is_proven() -> None:
     shown = proofs()
     unproven = [one.id for one in REQUIREMENTS if not any(proof.proves(one.id) for proof in shown)]
@@ -52,5 +55,6 @@ def test_every_numbered_rule_and_every_case_is_there() -> None:
     assert {f"responses-api 7.2 case {number}" for number in range(CASES)} <= sources
 
 
+@pytest.mark.slow
 def test_the_page_is_what_the_manifest_and_the_marks_say() -> None:
     assert PAGE.read_text("utf-8") == page(), "run python -m tests.conformance.document"

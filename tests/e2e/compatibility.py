@@ -45,19 +45,19 @@ PACKAGES: Final[Mapping[str, str]] = {
 
 FEATURES: Final[Mapping[str, str]] = {
     "text": "a request is answered in one piece",
-    "streaming": "the answer comes in parts, which add up to it",
+    "streaming": "the parts of an answer add up to it",
     "tools": "the client runs what the model calls, until there is an answer",
     "hosted tools": "the gateway searches, computes and calls MCP servers; approvals both ways",
     "structured output": "the answer is an object of the client's own type",
-    "reasoning": "the client shows what the model thought",
+    "reasoning": "the client shows the model's reasoning",
     "replayed history": "the client sends the earlier turns again, calls and reasoning included",
-    "stored responses": "what is stored is read, listed, deleted, and continued by its id",
+    "stored responses": "responses are read, listed, deleted, and continued by id",
     "conversations": "the Conversations API, and responses that go on in one",
     "background": "responses outlive their connection, are resumed and cancelled",
     "handoffs": "an agent hands over to another",
     "WebSocket": "turns over one connection",
-    "errors": "refusals and streams that break off arrive as the client's own exceptions",
-    "retries": "what may be asked again is, when the gateway said",
+    "errors": "refusals and broken streams raise the client's own exceptions",
+    "retries": "the client retries after the delay that the gateway sends",
     "models": "models are listed and found by name",
     "token counts": "`input_tokens` is what a response would use",
     "compaction": "a compacted context is taken as input",
@@ -77,14 +77,9 @@ FEATURES: Final[Mapping[str, str]] = {
 _INTRODUCTION: Final = """\
 # Clients that work
 
-Every mark in this table is a test: a real client, of the version given, in an environment of its
-own, talks to a gateway as it would to OpenAI. `make test-e2e` installs all of them and runs the
-tests; `make test` runs those whose client is there. Below the table are the tests by name.
-
-The tests show that client and gateway understand each other. Behind the gateway is the simulated
-backend, so they say nothing of how well a model does what it is asked to.
-
-`python -m tests.e2e.compatibility` writes this page, from the marks and the pinned versions.
+Find your client in the table. A ✓ is a test: that version of the client talks to a gateway in front
+of the simulated backend, so it shows the protocol, not how well a model answers. Run them with
+`make test-e2e`, which installs the clients; `make test` runs those that are installed.
 """
 _PINNED: Final = re.compile(r"^([\w.-]+)(?:\[[\w,-]+\])?==([\w.]+)", re.MULTILINE)
 
@@ -131,10 +126,9 @@ def versions() -> dict[str, str]:
 def page() -> str:
     """The text of docs/compatibility.md."""
     shown = proofs()
-    parts = [_INTRODUCTION, *_table(shown), "\n## What the words mean\n"]
+    parts = [_INTRODUCTION, *_table(shown), "\n## What the columns mean\n"]
     parts += [f"* **{feature}**: {meaning}." for feature, meaning in FEATURES.items()]
-    for client in PACKAGES:
-        parts += ["", f"## {_title(client)}\n", *_section(client, shown)]
+    parts += ["\n## Tests of each client\n", *_files(shown)]
     return "\n".join(parts) + "\n"
 
 
@@ -149,29 +143,19 @@ def _table(shown: Sequence[Proof]) -> Iterator[str]:
     for client in PACKAGES:
         marks = ["✓" if client in by_feature[feature] else "" for feature in columns]
         others = [one for one in FEATURES if one not in columns and client in by_feature[one]]
-        cells = [f"[{_title(client)}](#{_anchor(client)})", *marks, ", ".join(others)]
+        cells = [_title(client), *marks, ", ".join(others)]
         yield f"| {' | '.join(cells)} |"
 
 
-def _section(client: str, shown: Sequence[Proof]) -> Iterator[str]:
-    mine = [proof for proof in shown if proof.client == client]
-    for feature in dict.fromkeys(proof.feature for proof in mine):
-        links = [
-            f"[{proof.test.removeprefix('test_').replace('_', ' ')}](../{proof.path})"
-            for proof in mine
-            if proof.feature == feature
-        ]
-        yield f"* {feature}: {'; '.join(links)}"
+def _files(shown: Sequence[Proof]) -> Iterator[str]:
+    for client in PACKAGES:
+        paths = dict.fromkeys(proof.path for proof in shown if proof.client == client)
+        links = [f"[{Path(path).stem.removeprefix('test_')}](../{path})" for path in paths]
+        yield f"* {client}: {', '.join(links)}"
 
 
 def _title(client: str) -> str:
     return f"{client} {versions()[PACKAGES[client]]}"
-
-
-def _anchor(client: str) -> str:
-    """How GitHub names the place of a heading."""
-    kept = re.sub(r"[^\w\- ]", "", _title(client).lower())
-    return kept.replace(" ", "-")
 
 
 def _of(path: Path) -> Iterator[Proof]:

@@ -24,7 +24,7 @@ ENDLESS = "[[sim tokens_per_s=20 tokens=100000 think=none]] go"
 SHORT = "[[sim tokens=5 think=none]] go"
 SLOTS, FLOOD = 5, 20
 SECTIONS: dict[str, Any] = {
-    "admission": {"slots_start": SLOTS, "slots_min": SLOTS, "slots_max": SLOTS, "wait_max_s": 60},
+    "admission": {"slots_max": SLOTS, "wait_max_s": 60},
     "background": {"tenant_running_max": FLOOD},
 }
 
@@ -65,6 +65,7 @@ def until_queued(client: httpx2.Client, count: int) -> None:
         assert time.monotonic() < give_up_at, client.get("/readyz").text
 
 
+@pytest.mark.slow
 def test_a_flood_in_the_background_leaves_others_their_share(client: httpx2.Client) -> None:
     flood = [ask(client, ENDLESS, background=True)["id"] for _ in range(FLOOD)]
     until_queued(client, CLAIMED_AHEAD)

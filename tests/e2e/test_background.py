@@ -124,7 +124,7 @@ def replicas(
 ) -> Iterator[tuple[Replica, Replica]]:
     """Two replicas of the test's own, on one database, with one backend."""
     sections: dict[str, Any] = {
-        "background": {"lease_s": lease_s, "heartbeat_s": lease_s / 4, "claim_interval_s": 0.1},
+        "background": {"lease_s": lease_s},
         **more,
     }
     with ExitStack() as stack:
@@ -152,6 +152,7 @@ def replicas(
         yield one, two
 
 
+@pytest.mark.slow
 @pytest.mark.requirement("accept.resume-elsewhere")
 @pytest.mark.parametrize(
     ("lease_s", "signal", "is_sealed"),

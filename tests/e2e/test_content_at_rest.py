@@ -253,6 +253,7 @@ def outside(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Peers]:
         yield there
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(180)
 @pytest.mark.parametrize("how", ["plain", "sealed", "nothing kept"])
 async def test_words_are_nowhere_in_the_clear(

@@ -207,6 +207,7 @@ def test_secrets_on_disk_are_for_this_user_only(first_demo: FirstDemo) -> None:
         assert stat.S_IMODE((first_demo.folder / "data" / name).stat().st_mode) == 0o600
 
 
+@pytest.mark.slow
 def test_the_next_demo_uses_data_and_key_again_and_listens_where_the_environment_says(
     first_demo: FirstDemo, port: int
 ) -> None:
@@ -220,6 +221,7 @@ def test_the_next_demo_uses_data_and_key_again_and_listens_where_the_environment
         assert key not in shown.stdout + shown.stderr
 
 
+@pytest.mark.slow
 def test_pages_of_an_earlier_demo_under_another_port_are_gone(first_demo: FirstDemo) -> None:
     noted = first_demo.folder / "data" / "demo-site"
     (before,) = noted.read_text("utf-8").split()
@@ -255,6 +257,7 @@ def indexed(folder: Path) -> list[str]:
     return [page["url"] for page in json.loads(listed.stdout)]
 
 
+@pytest.mark.slow
 def test_a_second_gateway_is_refused_the_database_that_ends_with_the_first(
     folder: Path, port: int
 ) -> None:
@@ -289,6 +292,7 @@ def test_the_first_request_with_a_grammar_has_nothing_to_wait_for(first_demo: Fi
     assert "grammars are prepared: True" in first_demo.result.stdout
 
 
+@pytest.mark.slow
 def test_a_simulator_listens_when_it_can_take_grammars(folder: Path) -> None:
     with subprocess.Popen(
         looked_into("simulate", "--port", "0"),
@@ -306,6 +310,7 @@ def test_a_simulator_listens_when_it_can_take_grammars(folder: Path) -> None:
             simulator.kill()
 
 
+@pytest.mark.slow
 def test_a_taken_port_is_told_in_two_lines(folder: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
@@ -366,6 +371,7 @@ def shown_results(folder: Path, source: str, examples: str) -> None:
     assert "18.52 km" in called
 
 
+@pytest.mark.slow
 def test_a_gateway_without_a_database_brings_its_own(folder: Path, port: int) -> None:
     (folder / "gateway.yaml").write_text(UNREACHABLE)
     with running(folder, "serve", "--port", str(port)) as gateway:

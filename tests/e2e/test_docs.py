@@ -35,6 +35,7 @@ TIME_MAX_S = 100
 DEMO_SERVER = "127.0.0.1:8766"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("page", ["README.md", "docs/use.md"])
 def test_the_python_of_a_page_runs(
     page: str, gateway: GatewayProcess, key: str, tmp_path: Path
@@ -43,6 +44,7 @@ def test_the_python_of_a_page_runs(
     assert _printed((ROOT / page).read_text(encoding="utf-8"), gateway, key, tmp_path)
 
 
+@pytest.mark.slow
 def test_the_python_of_the_page_on_hosted_tools_runs(
     hosted_gateway: HostedGateway, hosted_key: str, tmp_path: Path
 ) -> None:
@@ -60,6 +62,7 @@ def test_the_python_of_the_page_on_hosted_tools_runs(
     assert "1 notes are kept." in printed, "an approved call"
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(300)
 def test_the_way_to_a_cited_answer_with_searxng_can_be_gone(
     tmp_path: Path, database_url: str
@@ -90,6 +93,7 @@ def test_the_way_to_a_cited_answer_with_searxng_can_be_gone(
     assert link == f"([The lamp]({url}))"
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(600)
 def test_the_commands_from_a_configuration_to_a_tenant_can_be_pasted(
     tmp_path: Path, database_url: str

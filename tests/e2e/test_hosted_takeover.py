@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from tests.fakes.processes import GatewayProcess
 
 MODEL: Final = "gpt-oss-20b"
-BRIEF: Final = {"background": {"lease_s": 1.0, "heartbeat_s": 0.3, "claim_interval_s": 0.2}}
+BRIEF: Final = {"background": {"lease_s": 1.0}}
 EFFECT_TIMEOUT_S: Final = 30.0
 
 

@@ -343,6 +343,7 @@ def test_a_background_response_with_tools_is_resumed_behind_every_event(
     assert hosted_gateway.effects()[name] == 1
 
 
+@pytest.mark.slow
 def test_prompts_of_one_response_extend_each_other(
     tools_client: OpenAI, hosted_gateway: HostedGateway, hosted_simulator: SimulatorProcess
 ) -> None:

@@ -9,9 +9,9 @@ import orjson
 import pytest
 
 from gateway import ids
+from gateway.admin.federation import ProviderRequest, RuleRequest
+from gateway.admin.transactions import AdminCaller
 from gateway.limits.terms import MINUTE_S
-from gateway.services.admin.federation import ProviderRequest, RuleRequest
-from gateway.services.admin.transactions import AdminCaller
 from gateway.services.limits import LimitOwner, Limits
 from gateway.store.postgres.database import Database
 from gateway.tenancy.federation import KeySource, TokenTerms

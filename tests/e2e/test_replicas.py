@@ -19,6 +19,7 @@ AT_ONCE = 16
 BRIEF = "[[sim think=none say=ok]] go"
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(300)
 async def test_a_thousand_chains_change_replicas_without_a_miss(
     replicas: tuple[GatewayProcess, GatewayProcess], key: str

@@ -121,6 +121,7 @@ async def test_a_server_that_is_told_to_end_answers_first(
         assert "Traceback" not in gateway.child.output
 
 
+@pytest.mark.slow
 async def test_a_server_whose_grace_is_over_does_not_wait(
     tmp_path: Path, database_url: str, own_key: str, simulator: SimulatorProcess
 ) -> None:
@@ -135,10 +136,11 @@ async def test_a_server_whose_grace_is_over_does_not_wait(
     simulator.until_request(lambda row: row["max_tokens"] == 7001 and row["aborted"])
 
 
+@pytest.mark.slow
 async def test_a_client_that_answers_no_ping_is_given_up(
     tmp_path: Path, database_url: str, own_key: str, simulator: SimulatorProcess
 ) -> None:
-    pings = {"ping_interval_s": 0.1, "ping_timeout_s": 0.1}
+    pings = {"ping_interval_s": 0.1}
     with gateway_process(tmp_path, database_url, [simulator.url], websockets=pings) as gateway:
         async with connected(gateway.url, own_key, max_queue=1, close_timeout=0.1) as peer:
             await peer.ask(ENDLESS, max_output_tokens=7002)
@@ -148,6 +150,7 @@ async def test_a_client_that_answers_no_ping_is_given_up(
             )
 
 
+@pytest.mark.slow
 async def test_the_wire_is_not_compressed_and_large_frames_end_it(
     gateway: GatewayProcess, key: str
 ) -> None:

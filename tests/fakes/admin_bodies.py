@@ -4,6 +4,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
+from gateway.admin.operator_keys import OperatorCreate
+from gateway.admin.projects import (
+    HostedToolsUpdate,
+    ModelPermissionsUpdate,
+    ProjectCreate,
+    ProjectUpdate,
+    ServiceTiersUpdate,
+)
+from gateway.admin.service_accounts import ServiceAccountUpdate
 from gateway.protocol.admin.federation import (
     OperatorIssuerCreate,
     OperatorIssuerUpdate,
@@ -20,19 +29,12 @@ from gateway.protocol.admin.requests import (
     Erasure,
     Export,
     Hold,
-    HostedToolsUpdate,
     KeyRotate,
-    ModelPermissionsUpdate,
     NoBody,
-    OperatorCreate,
     PriceCreate,
     PriceEnd,
-    ProjectCreate,
     ProjectKeyUpdate,
-    ProjectUpdate,
     ServiceAccountCreate,
-    ServiceAccountUpdate,
-    ServiceTiersUpdate,
     SinkResume,
     TenantCreate,
     TenantKeyCreate,

@@ -11,10 +11,11 @@ from typing import TYPE_CHECKING, Any, Final
 from uuid import UUID, uuid5
 
 from gateway import ids
-from gateway.store.content import CONTENT, Kept
+from gateway.store.content import CONTENT
 from gateway.store.postgres.database import turn_to
 from gateway.store.postgres.statements import Statement
-from gateway.store.schema import COLUMNS, columns_of
+from gateway.store.tables import metadata, types
+from gateway.store.tables.columns import Kept
 from tests.fakes.rows import add_rows
 
 if TYPE_CHECKING:
@@ -114,7 +115,7 @@ class Filled:
     def row(self, table: str) -> dict[str, Any]:
         content, kept = self._content(), CONTENT.get(table, {})
         row: dict[str, Any] = {}
-        for name, kind in columns_of(table).items():
+        for name, kind in types(metadata.tables[table]).items():
             place = (table, name)
             if place in LEFT_OUT:
                 continue
@@ -130,7 +131,7 @@ class Filled:
                 row[name] = self.id(REFERS[name])
             else:
                 word = self.word if kept.get(name) in WORDS else f"w{self.tenant.hex}"
-                row[name] = self._value(kind.removesuffix("!"), word)
+                row[name] = self._value(kind, word)
         return row
 
     def _value(self, kind: str, word: str) -> Any:
@@ -161,7 +162,7 @@ async def fill(database: Database, filled: Filled) -> None:
     """A row in every table that has rows of tenants, as it is stored where nothing is sealed."""
     async with database.owner_transaction() as connection:
         await turn_to(connection, filled.tenant)
-        for table in sorted(COLUMNS.keys() - OF_ALL, key=_before):
+        for table in sorted(metadata.tables.keys() - OF_ALL, key=_before):
             await add_rows(connection, table, filled.row(table))
 
 
@@ -170,7 +171,7 @@ async def counts(database: Database, tenant: TenantId) -> dict[str, int]:
     found = {}
     async with database.owner_transaction() as connection:
         await turn_to(connection, tenant)
-        for table in sorted(COLUMNS.keys() - OF_ALL):
+        for table in sorted(metadata.tables.keys() - OF_ALL):
             asked = Statement(f"SELECT count(*) FROM {table} WHERE tenant_id = :tenant")
             found[table] = await connection.scalar(asked, {"tenant": tenant})
     return found
@@ -181,7 +182,7 @@ async def told_by(database: Database, tenant: TenantId, word: str) -> set[str]:
     found, shapes = set(), (word, word.encode().hex())
     async with database.owner_transaction() as connection:
         await turn_to(connection, tenant)
-        for table in COLUMNS.keys() - OF_ALL:
+        for table in metadata.tables.keys() - OF_ALL:
             asked = Statement(f"SELECT one::text FROM {table} AS one WHERE tenant_id = :tenant")
             for row in await connection.scalars(asked, {"tenant": tenant}):
                 if any(shape in row for shape in shapes):

@@ -5,9 +5,10 @@ from __future__ import annotations
 import zlib
 from typing import TYPE_CHECKING, Final
 
-from gateway.protocol.json_body import MEMBER_VALUES, VALUES_MAX
+from gateway.protocol.json_body import MEMBER_VALUES, VALUES_MAX, InputLimits
 from gateway.settings import Settings
 from gateway.upstreams.tokenization import IDS_MAX
+from gateway.upstreams.unary import ANSWER_BYTES_MAX
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -40,7 +41,7 @@ def json_bodies() -> Iterator[bytes]:
 
 def chat_bodies() -> Iterator[bytes]:
     """As many parts, calls, messages and parameters as may be."""
-    limits = _SETTINGS.limits
+    limits = InputLimits()
     parts = repeated(_CHAT_PART, limits.json_containers_max - 10)
     calls = repeated(_CHAT_CALL, limits.json_containers_max // 2 - 10)
     for messages in (
@@ -95,7 +96,7 @@ def renderings() -> Iterator[bytes]:
 
 def proxied_answers() -> Iterator[bytes]:
     """Answers with embeddings, or what should be some."""
-    size = _SETTINGS.upstream.answer_bytes_max - 100
+    size = ANSWER_BYTES_MAX - 100
     yield b'{"data":[%b]}' % repeated(b"[]", size // 3)
     yield b'{"x":[%b]}' % repeated(b"[]", size // 3)
     yield b"{%b}" % distinct_members(size // 12)

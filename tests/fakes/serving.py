@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     from starlette.types import ASGIApp
 
-FRAMES: Final = FrameBounds(bytes_max=1 << 24, ping_interval_s=20, ping_timeout_s=20)
+FRAMES: Final = FrameBounds(bytes_max=1 << 24, ping_interval_s=20)
 
 
 @asynccontextmanager

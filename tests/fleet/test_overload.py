@@ -27,11 +27,8 @@ CLIENTS = 96
 LASTS_S = 20.0
 SLOTS = 64
 ADMISSION = {
-    "slots_start": SLOTS,
-    "slots_min": 2,
     "first_token_target_s": 0.3,
     "wait_max_s": 1.0,
-    "overload_wait_max_s": 0.3,
 }
 
 

@@ -27,9 +27,7 @@ if TYPE_CHECKING:
 SETTINGS: Final[dict[str, dict[str, Any]]] = {
     "server": {
         "connections_max": 200,
-        "connections_reserved_max": 20,
         "head_timeout_s": 3,
-        "linger_s": 1,
         "keepalive_timeout_s": 3,
     },
     "limits": {"body_timeout_s": 3},
@@ -37,7 +35,7 @@ SETTINGS: Final[dict[str, dict[str, Any]]] = {
 }
 AT_ONCE: Final = 8
 WAIT_S: Final = 30.0
-FLOOD: Final = 250
+FLOOD: Final = 300
 """Connections of one flood: more than there may be."""
 BLOCK: Final = 65_536
 BLOCKS: Final = 300

@@ -22,10 +22,12 @@ def known() -> Costs:
     return costs
 
 
+@pytest.mark.slow
 def test_no_token_costs_more_than_it_did(known: Costs) -> None:
     assert list(growths(known, counted())) == []
 
 
+@pytest.mark.slow
 def test_a_few_more_attributes_for_each_token_are_noticed(known: Costs) -> None:
     complaints = growths(known, counted(HEAVIER))
     grown = {line.partition(":")[0] for line in complaints if "instructions" in line}

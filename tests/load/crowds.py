@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Final
 from urllib.parse import urlsplit, urlunsplit
 
 from gateway.store.migration.migrate import upgrade
-from gateway.store.migration.tables import messages, responses, usage
+from gateway.store.tables.ledger import usage
+from gateway.store.tables.responses import messages, responses
 from tests.fakes.gateway import gateway_settings, new_key
 from tests.load import copying
 from tests.load.asking import asking

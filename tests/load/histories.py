@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final
 from uuid import UUID
 
 from gateway import ids
-from gateway.store.migration.tables import conversation_items, messages, responses
+from gateway.store.tables.responses import conversation_items, messages, responses
 from tests.load import copying, texts
 from tests.load.asking import asking
 from tests.load.tape import FRAMING_TOKENS, MODEL

@@ -1,25 +1,27 @@
 from __future__ import annotations
 
 import asyncio
+import shutil
 import sys
-from functools import partial
 from typing import TYPE_CHECKING
 
 import asyncpg
 import pytest
-from alembic import command
-from alembic.script import ScriptDirectory
 
 from gateway import ids
 from gateway.cli.provision import require_schema
 from gateway.errors import StartupError, StoreUnavailable
 from gateway.store import claims, responses, tenants
-from gateway.store.migration.migrate import alembic_config, run_locked, upgrade
+from gateway.store.migration import revisions
+from gateway.store.migration.migrate import run_locked, upgrade
+from gateway.store.migration.revisions import migrations_folder
+from gateway.store.migration.verification import make_roles
 from gateway.store.postgres.database import Database
 from gateway.store.postgres.statements import Statement
-from gateway.store.schema import APP_ROLE, OLDER_REVISIONS, REVISION, RUNS_ROLE
-from gateway.tenancy import POLICY_VALUES, TenantId
-from tests.conftest import new_tenant, opened
+from gateway.store.schema import APP_ROLE, REVISION, RUNS_ROLE
+from gateway.tenancy import TenantId
+from tests.conftest import new_tenant
+from tests.fakes.postgres import PostgresServer, embedded, reachable_folder
 from tests.fakes.stored import TERMS, durable_response, store_turn
 
 if TYPE_CHECKING:
@@ -28,26 +30,14 @@ if TYPE_CHECKING:
 
     from sqlalchemy import Connection
 
-    from tests.fakes.postgres import PostgresServer
-
 UPGRADE = """
 import asyncio, sys
 from gateway.store.migration.migrate import upgrade
 asyncio.run(upgrade(sys.argv[1]))
 """
 
-ADD_TO_POLICY = """
-DO $$ DECLARE made text := pg_get_functiondef('find_principal(bytea)'::regprocedure);
-BEGIN
-    made := replace(made, ', dialect text)', ', later text, dialect text)');
-    made := replace(made, 'k.dialect', $later$'later', k.dialect$later$);
-    DROP FUNCTION find_principal(bytea);
-    EXECUTE made;
-    GRANT EXECUTE ON FUNCTION find_principal(bytea) TO harmony_gateway_app;
-END $$
-"""
 
-
+@pytest.mark.slow
 async def test_four_processes_may_upgrade_at_once(
     pytestconfig: pytest.Config, empty_database_url: str, postgres: PostgresServer
 ) -> None:
@@ -87,6 +77,7 @@ async def forget_role(postgres: PostgresServer, role: str) -> bool:
     return True
 
 
+@pytest.mark.slow
 async def test_an_owner_without_superpowers_can_migrate_and_serve(
     postgres: PostgresServer, owner: str
 ) -> None:
@@ -118,6 +109,7 @@ async def test_an_owner_without_superpowers_can_migrate_and_serve(
     await postgres.drop(name)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("granted", "asked_for"),
     [((), (APP_ROLE, RUNS_ROLE)), ((APP_ROLE,), (RUNS_ROLE,))],
@@ -146,92 +138,15 @@ async def test_an_owner_who_may_not_take_a_role_is_told_what_an_administrator_ha
     await postgres.execute(f"DROP ROLE {owner}")
 
 
-@pytest.mark.parametrize(
-    ("revision", "made"), [("5d1e0c7a9b42", APP_ROLE), ("8c2f6a1be073", RUNS_ROLE)]
-)
-async def test_a_role_may_be_made_from_many_databases_at_once(
-    postgres: PostgresServer, owner: str, revision: str, made: str
-) -> None:
-    names = [await postgres.create(owner=owner) for _ in range(4)]
-    role = "role_" + ids.new_uuid().hex
-    migration = ScriptDirectory.from_config(alembic_config()).get_revision(revision)
-    statement = migration.module.CREATE_ROLE.replace(made, role)
-
-    async def make_role(url: str) -> None:
-        connection = await asyncpg.connect(url)
-        try:
-            await connection.execute(statement)
-            await connection.execute(f"SET ROLE {role}")
-        finally:
-            await connection.close()
-
-    urls = [postgres.database_url(name, user=owner) for name in names]
-    await asyncio.gather(*[make_role(url) for url in urls * 3])
-    for name in names:
-        await postgres.drop(name)
-    await postgres.execute(f"DROP ROLE {role}")
-
-
-async def test_the_release_before_may_go_on_and_its_responses_are_left_to_it(
-    postgres: PostgresServer, empty_database_url: str
-) -> None:
-    url = empty_database_url
-    await run_locked(
-        url,
-        lambda connection: command.upgrade(alembic_config(connection), "5d1e0c7a9b42"),
-        wait_s=30,
-        connect_timeout_s=30,
-    )
-    old_insert = (
-        "INSERT INTO responses (tenant_id, id, key_id, status, model, background, stored,"
-        " created_at, root_created_at, request, fold_version) VALUES (gen_random_uuid(),"
-        " gen_random_uuid(), gen_random_uuid(), 'in_progress', 'm', false, true, now(), now(),"
-        " '', 1)"
-    )
-    name = url.partition("?")[0].rpartition("/")[2]
-    await postgres.execute(old_insert, database=name)
-    await upgrade(url)
-    await postgres.execute(old_insert, database=name)
-    assert await postgres.fetch("SELECT * FROM find_api_key('')", url=url) == []
-    async with opened(url) as database:
-        assert await claims.claim(database, "me", TERMS, limit=9, take_over=True) == []
-        reap = partial(claims.abandoned, database, limit=9, attempts_max=TERMS.attempts_max)
-        assert await reap(orphan_s=3600) == []
-        assert len(await reap(orphan_s=-1)) == 2
-
-
-async def test_who_finds_principals_by_the_names_of_columns_goes_on_across_revisions(
-    empty_database_url: str,
-) -> None:
-    url = empty_database_url
-
-    async def found() -> dict[str, object]:
-        async with opened(url) as database, database.owner_transaction() as connection:
-            await connection.execute(Statement(f"SELECT set_config('role', '{APP_ROLE}', true)"))
-            rows = await connection.execute(Statement("SELECT * FROM find_principal('hash')"))
-            found: dict[str, object] = dict(rows.one())
-            return found
-
-    def before_them(connection: Connection) -> None:
-        command.downgrade(alembic_config(connection), "8c2f6a1be073")
-
-    await upgrade(url)
-    async with opened(url) as database:
-        tenant = TenantId(ids.new_uuid())
-        await tenants.insert_tenant(database, tenant, "acme")
-        key = tenants.NewKey(ids.new_uuid(), tenant, "key", "wxyz", b"hash")
-        await tenants.insert_key(database, key)
-        await tenants.set_policy(database, "acme", {"on_disconnect": "continue"})
-    after = await found()
-    await run_locked(url, before_them, wait_s=30, connect_timeout_s=30)
-    before = await found()
-    await upgrade(url)
-    assert await found() == after | {"dialect": None}
-    names = list(POLICY_VALUES)
-    # What came behind these is told by `find_caller`, whatever columns there are.
-    new = names[names.index("reasoning_summary") : names.index("usage_tags")]
-    assert after == before | dict.fromkeys(new) | {"dialect": "openai"}
-    assert (before["tenant_name"], before["on_disconnect"]) == ("acme", "continue")
+async def test_roles_may_be_made_from_many_databases_at_once() -> None:
+    """On a cluster that has never seen this gateway: roles belong to the cluster."""
+    with reachable_folder() as folder, embedded(folder / "data") as started:
+        server = PostgresServer(started.url)
+        urls = [server.database_url(await server.create()) for _ in range(4)]
+        made = [run_locked(url, make_roles, wait_s=30, connect_timeout_s=30) for url in urls]
+        await asyncio.gather(*made)
+        roles = await server.fetch("SELECT rolname FROM pg_roles WHERE NOT rolcanlogin")
+    assert {APP_ROLE, RUNS_ROLE} <= {row["rolname"] for row in roles}
 
 
 async def test_a_revision_that_adds_to_a_policy_breaks_no_connection_that_asked_for_one(
@@ -243,7 +158,7 @@ async def test_a_revision_that_adds_to_a_policy_breaks_no_connection_that_asked_
     await tenants.insert_key(database, key)
     before = await tenants.find_principal(database, b"hash")
     name = database_url.partition("?")[0].rpartition("/")[2]
-    await postgres.execute(ADD_TO_POLICY, database=name)
+    await postgres.execute("ALTER TABLE tenants ADD COLUMN later text", database=name)
     assert await tenants.find_principal(database, b"hash") == before is not None
     await database.close()
 
@@ -296,12 +211,19 @@ async def test_a_replica_starts_on_a_newer_schema_that_has_all_it_needs(
         await require_schema(database)
 
 
-@pytest.mark.parametrize("revision", OLDER_REVISIONS)
 async def test_a_replica_does_not_start_on_an_older_schema(
-    postgres: PostgresServer, database_url: str, database: Database, revision: str
+    postgres: PostgresServer,
+    database_url: str,
+    database: Database,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    folder = shutil.copytree(migrations_folder(), tmp_path / "_migrations")
+    (folder / "versions" / "20250101_0123456789ab_expand_before.py").touch()
+    monkeypatch.setattr(revisions, "_PACKAGE", tmp_path)
     name = database_url.partition("?")[0].rpartition("/")[2]
-    await postgres.execute(f"UPDATE alembic_version SET version_num = '{revision}'", database=name)
+    older = "UPDATE alembic_version SET version_num = '0123456789ab'"
+    await postgres.execute(older, database=name)
     with pytest.raises(StartupError, match="not the one of this release") as caught:
         await require_schema(database)
     assert "db upgrade" in caught.value.remedy

@@ -7,33 +7,24 @@ import re
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import asyncpg
 import pytest
-from alembic import command
-from sqlalchemy import PrimaryKeyConstraint, UniqueConstraint, create_engine
+from sqlalchemy import PrimaryKeyConstraint, UniqueConstraint
 
 from gateway import ids
 from gateway.devdb.embedded import bundled_programs
 from gateway.errors import StartupError
 from gateway.store import claims, responses
 from gateway.store.migration import verification
-from gateway.store.migration.migrate import alembic_config, run_locked, upgrade
-from gateway.store.migration.tables import metadata
+from gateway.store.migration.migrate import upgrade
 from gateway.store.migration.verification import missing
 from gateway.store.schema import APP_ROLE, REVISION, RUNS_ROLE
+from gateway.store.tables import metadata
 from tests.conftest import new_tenant, opened
 from tests.fakes.postgres import PostgresServer, embedded, reachable_folder, server_programs
 from tests.fakes.stored import TERMS, durable_response, store_turn
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-
-
-SCHEMAS = Path(__file__).parents[1] / "data" / "schemas"
-WITHOUT_RECOVERIES = (SCHEMAS / "first_revision_without_recoveries.sql").read_text("utf-8")
-"""What the first migration made before it was edited in place."""
-DIALECT = create_engine("postgresql+asyncpg://").dialect
-NEWEST_BEFORE_THE_REPAIR = "d3b7c05e61f8"
 
 
 @pytest.fixture
@@ -77,20 +68,6 @@ def name_of(url: str) -> str:
     return url.partition("?")[0].rpartition("/")[2]
 
 
-async def upgrade_to(url: str, revision: str) -> None:
-    await run_locked(
-        url,
-        lambda connection: command.upgrade(alembic_config(connection), revision),
-        wait_s=30,
-        connect_timeout_s=30,
-    )
-
-
-def test_what_is_required_are_the_indexes_of_the_tables() -> None:
-    indexes = {index.name for table in metadata.tables.values() for index in table.indexes}
-    assert indexes - set(verification.KEYS) == set(verification.INDEXES)
-
-
 async def test_nothing_is_missing_from_what_the_migrations_build(database_url: str) -> None:
     assert await lacking(database_url) == []
 
@@ -115,6 +92,7 @@ async def test_there_is_no_policy_and_no_privilege_that_is_not_required(
     }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("damage", "told"),
     [
@@ -134,17 +112,17 @@ async def test_there_is_no_policy_and_no_privilege_that_is_not_required(
         ("ALTER TABLE usage DISABLE ROW LEVEL SECURITY", "row-level security of usage"),
         ("ALTER TABLE usage NO FORCE ROW LEVEL SECURITY", "row-level security of usage"),
         (
-            f"REVOKE EXECUTE ON FUNCTION find_principal(bytea) FROM {APP_ROLE}",
-            f"privilege EXECUTE on find_principal of {APP_ROLE}",
+            f"REVOKE EXECUTE ON FUNCTION find_caller(bytea) FROM {APP_ROLE}",
+            f"privilege EXECUTE on find_caller of {APP_ROLE}",
         ),
         (
-            "GRANT EXECUTE ON FUNCTION find_principal(bytea) TO PUBLIC",
-            "no privilege EXECUTE on find_principal of everybody",
+            "GRANT EXECUTE ON FUNCTION find_caller(bytea) TO PUBLIC",
+            "no privilege EXECUTE on find_caller of everybody",
         ),
         (
-            "GRANT EXECUTE ON FUNCTION find_principal(bytea) TO PUBLIC;"
-            f" REVOKE EXECUTE ON FUNCTION find_principal(bytea) FROM {APP_ROLE}",
-            "no privilege EXECUTE on find_principal of everybody",
+            "GRANT EXECUTE ON FUNCTION find_caller(bytea) TO PUBLIC;"
+            f" REVOKE EXECUTE ON FUNCTION find_caller(bytea) FROM {APP_ROLE}",
+            "no privilege EXECUTE on find_caller of everybody",
         ),
     ],
 )  # fmt: skip
@@ -169,7 +147,7 @@ async def test_what_roles_may_is_missed_and_made_again(
             "no NOT NULL on tenants.disabled_at",
         ),
         ("ALTER TABLE writers DROP CONSTRAINT pk_writers", "index pk_writers"),
-        ("DROP FUNCTION find_principal(bytea)", "function find_principal"),
+        ("DROP FUNCTION find_caller(bytea)", "function find_caller"),
     ],
 )
 async def test_what_no_statement_brings_back_is_told(
@@ -218,30 +196,9 @@ def test_requests_need_the_keys_that_statements_name() -> None:
     assert {keys[name] for name in verification.CONFLICTS} == named
 
 
-@pytest.mark.parametrize("by_way_of", ["5d1e0c7a9b42", NEWEST_BEFORE_THE_REPAIR])
-async def test_a_database_of_the_first_migration_as_it_was_can_be_served_from(
-    postgres: PostgresServer, database_url: str, empty_database_url: str, by_way_of: str
-) -> None:
-    url = empty_database_url
-    connection = await asyncpg.connect(url)
-    await connection.execute("SET lock_timeout = '2s'")
-    for statement in WITHOUT_RECOVERIES.strip().split(";\n\n"):
-        await connection.execute(statement)
-    await connection.close()
-    await upgrade_to(url, by_way_of)
-    assert "column responses.recoveries bytea" in await lacking(url)
-    await upgrade(url)
-    assert await lacking(url) == []
-    await assert_it_serves(url)
-    columns = (
-        "SELECT table_name, column_name, data_type, is_nullable, column_default"
-        " FROM information_schema.columns WHERE table_schema = 'public' ORDER BY 1, 2"
-    )
-    assert await postgres.fetch(columns, url=url) == await postgres.fetch(columns, url=database_url)
-
-
 # They differ in what of an error is left: psql goes on with the next statement, pg_restore with the
 # next entry of the dump.
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("form", "restore", "code"),
     [
@@ -275,6 +232,7 @@ async def test_a_dump_that_was_restored_without_roles_is_mended_by_an_upgrade(
     await assert_it_serves(url)
 
 
+@pytest.mark.slow
 async def test_an_owner_who_may_create_no_role_upgrades_once_an_administrator_has(
     new_server: PostgresServer,
 ) -> None:
@@ -290,6 +248,7 @@ async def test_an_owner_who_may_create_no_role_upgrades_once_an_administrator_ha
     await assert_it_serves(url)
 
 
+@pytest.mark.slow
 async def test_who_serves_and_owns_nothing_is_told_to_upgrade_as_the_owner(
     new_server: PostgresServer,
 ) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -79,6 +80,7 @@ def build(batches: list[list[SegmentEvent]], outcome: Outcome) -> list[Event]:
     return events + builder.finish(outcome)
 
 
+@pytest.mark.slow
 @laws
 @given(conversations(), st.sampled_from(OUTCOMES))
 def test_whatever_comes_the_stream_is_lawful(said: list[SegmentEvent], outcome: Outcome) -> None:
@@ -87,6 +89,7 @@ def test_whatever_comes_the_stream_is_lawful(said: list[SegmentEvent], outcome: 
     assert [item["type"] for item in stream.items] == _expected_types(said)
 
 
+@pytest.mark.slow
 @laws
 @given(conversations(), st.sampled_from(OUTCOMES))
 def test_cuts_between_feeds_change_no_item(said: list[SegmentEvent], outcome: Outcome) -> None:
@@ -95,6 +98,7 @@ def test_cuts_between_feeds_change_no_item(said: list[SegmentEvent], outcome: Ou
     assert whole.items == single.items
 
 
+@pytest.mark.slow
 @laws
 @given(conversations(), st.sampled_from(OUTCOMES))
 def test_all_text_of_the_segments_is_in_the_items(

@@ -6,6 +6,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 import orjson
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from jsonschema_rs import Draft202012Validator
@@ -140,6 +141,7 @@ def _parts(call: Any) -> tuple[str, str]:
     return call.name, call.arguments
 
 
+@pytest.mark.slow
 @given(
     rule=rules, arguments=texts | st.recursive(texts, st.lists).map(orjson.dumps).map(bytes.decode)
 )

@@ -7,6 +7,7 @@ import re
 from typing import TYPE_CHECKING, Any, Final
 
 import orjson
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -113,6 +114,7 @@ def test_random_bytes(body: bytes) -> None:
     outcome(body)
 
 
+@pytest.mark.slow
 @given(
     body=st.fixed_dictionaries(
         {},
@@ -131,6 +133,7 @@ def _places(value: Any) -> list[tuple[Any, Any]]:
     return [(value, key) for key in keys] + [place for key in keys for place in _places(value[key])]
 
 
+@pytest.mark.slow
 @given(data=st.data())
 def test_a_valid_chat_with_one_value_exchanged(data: st.DataObject) -> None:
     body = json.loads(json.dumps(VALID))
@@ -160,6 +163,7 @@ def _leads_somewhere(param: str, body: Any) -> bool:
     return True
 
 
+@pytest.mark.slow
 def test_what_is_wrong_is_told_where_the_client_wrote_it() -> None:
     told: set[str] = set()
     for at in range(len(_places(VALID))):

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import orjson
+import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
@@ -46,6 +47,7 @@ def shown(events: list[Event], adapter: ChatAdapter | CompletionAdapter) -> list
     return [orjson.loads(chunk) for event in events for chunk in chunks.of(event)]
 
 
+@pytest.mark.slow
 @laws
 @given(steered_logs(), adapters, formats)
 def test_a_stream_says_what_the_body_says(
@@ -70,6 +72,7 @@ def test_a_stream_says_what_the_body_says(
         assert {**stream, "logprobs": []} == {**body, "logprobs": []}
 
 
+@pytest.mark.slow
 @laws
 @given(steered_logs(), formats)
 def test_a_body_says_what_the_response_says(case: Case, format_type: str) -> None:
@@ -102,6 +105,7 @@ def test_a_body_says_what_the_response_says(case: Case, format_type: str) -> Non
     assert body["usage"]["completion_tokens"] == response["usage"]["output_tokens"]
 
 
+@pytest.mark.slow
 @laws
 @given(steered_logs(), formats)
 def test_a_completion_is_the_content_of_the_chat(case: Case, format_type: str) -> None:

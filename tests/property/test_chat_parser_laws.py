@@ -129,6 +129,7 @@ def run(
 FINISHES = st.sampled_from([*FinishReason, None])
 
 
+@pytest.mark.slow
 @given(st.data(), outputs(), FINISHES, st.booleans(), st.booleans(), st.sampled_from(EVERY_RULES))
 @settings(max_examples=200)
 def test_any_cut_of_any_ids_is_read_the_same(
@@ -173,6 +174,7 @@ def assert_well_formed(events: Sequence[SegmentEvent], ids: Sequence[int]) -> No
     assert not is_open
 
 
+@pytest.mark.slow
 @given(st.data(), outputs(), st.booleans(), st.sampled_from(EVERY_RULES))
 def test_the_place_depends_on_the_ids_alone(
     data: st.DataObject,
@@ -190,6 +192,7 @@ def test_the_place_depends_on_the_ids_alone(
     assert 0 <= whole.place.start <= len(ids)
 
 
+@pytest.mark.slow
 @given(st.data(), outputs(), st.booleans())
 def test_ids_fed_each_say_what_they_say_alone(
     data: st.DataObject, output: tuple[Vocabulary, Syntax, list[int]], in_reasoning: bool
@@ -213,6 +216,7 @@ def said(events: Sequence[SegmentEvent]) -> str:
     return "".join(event.text for event in events if isinstance(event, SegmentText))
 
 
+@pytest.mark.slow
 @given(outputs(), FINISHES, st.booleans())
 def test_a_traced_turn_says_the_same_and_its_ids_spell_it(
     output: tuple[Vocabulary, Syntax, list[int]], finish: FinishReason | None, in_reasoning: bool
@@ -228,6 +232,7 @@ def test_a_traced_turn_says_the_same_and_its_ids_spell_it(
             assert b"".join(traced.piece(ids[at]) for at in event.tokens) == event.text.encode()
 
 
+@pytest.mark.slow
 @given(outputs(), st.booleans())
 def test_no_marker_that_is_an_id_becomes_text(
     output: tuple[Vocabulary, Syntax, list[int]], in_reasoning: bool
@@ -268,6 +273,7 @@ LETTERS = st.sampled_from("abc \u00e9\U0001f496.,")
 WORDS = st.text(LETTERS, min_size=1, max_size=12).filter(str.strip)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", sorted(FAMILIES))
 @pytest.mark.parametrize("has_ids", [True, False])
 @given(data=st.data())

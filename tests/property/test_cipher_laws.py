@@ -33,6 +33,7 @@ places = st.tuples(st.sampled_from(["a.b", "a.c"]), st.lists(values | st.uuids()
 parts = st.lists(st.binary(min_size=1, max_size=20), min_size=1, max_size=6)
 
 
+@pytest.mark.slow
 @given(values, places, st.sampled_from([OLD, NEW, PLAIN]))
 def test_what_is_sealed_opens_with_any_key_there_is(
     value: bytes, place: tuple[str, list[bytes]], cipher: ContentCipher
@@ -56,6 +57,7 @@ def test_what_is_sealed_opens_with_any_key_there_is(
     assert cipher.open(None, column) is None
 
 
+@pytest.mark.slow
 @given(st.binary(max_size=30), st.lists(values, max_size=3))
 def test_a_reader_says_which_keys_it_lacks(content: bytes, more: list[bytes]) -> None:
     # Whatever content begins with, it is a value: only a log is looked at as one.
@@ -73,6 +75,7 @@ def test_a_reader_says_which_keys_it_lacks(content: bytes, more: list[bytes]) ->
     assert not PLAIN.lacks_of_log(b"\1" + content)
 
 
+@pytest.mark.slow
 @given(values, values)
 def test_a_name_is_found_under_whichever_key_it_was_sealed(name: bytes, other: bytes) -> None:
     for writer in (PLAIN, OLD, NEW):
@@ -83,6 +86,7 @@ def test_a_name_is_found_under_whichever_key_it_was_sealed(name: bytes, other: b
         assert NEW.open(stored, "files.name") == name
 
 
+@pytest.mark.slow
 @given(parts, st.data())
 def test_frames_are_cut_and_joined_without_a_key(some: list[bytes], data: st.DataObject) -> None:
     frames = []

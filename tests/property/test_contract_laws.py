@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -92,6 +93,7 @@ def builder() -> SpecBuilder:
 SHARED = builder()
 
 
+@pytest.mark.slow
 @given(DOCUMENTS, MODELS, POLICIES, st.sampled_from(TENANTS))
 def test_a_kept_contract_is_the_request_s_own(
     document: dict[str, Any], model: Model, policy: TenantPolicy, tenant: TenantId

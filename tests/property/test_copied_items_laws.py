@@ -135,6 +135,7 @@ def added(made: Written) -> list[Json]:
     return [orjson.loads(item.json) | {"id": ""} for item in items]
 
 
+@pytest.mark.slow
 @settings(max_examples=examples(300), deadline=None)
 @given(st.data(), histories(), st.booleans())
 def test_a_prompt_is_the_same_whatever_is_sent_back_of_its_context(
@@ -148,6 +149,7 @@ def test_a_prompt_is_the_same_whatever_is_sent_back_of_its_context(
     assert added(again) == added(plain)
 
 
+@pytest.mark.slow
 @settings(max_examples=examples(200), deadline=None)
 @given(st.data(), histories(), st.booleans())
 def test_a_copy_that_says_something_else_is_refused_by_its_id(

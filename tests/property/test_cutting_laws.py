@@ -28,6 +28,7 @@ def encoded(text: str) -> list[int]:
     return vocabulary().encode(text)
 
 
+@pytest.mark.slow
 @settings(max_examples=examples(1000))
 @given(texts)
 @example("it 's  a   test . 'S\n\n x\r\n y.'s,.\n")

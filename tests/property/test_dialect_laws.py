@@ -51,6 +51,7 @@ def said(item: Json) -> tuple[str, ...]:
             return (kind.removesuffix("_call"),)
 
 
+@pytest.mark.slow
 @pytest.mark.requirement("open-responses.no-extensions")
 @pytest.mark.requirement("open-responses.union")
 @pytest.mark.requirement("traps.reasoning-names")
@@ -66,6 +67,7 @@ def test_every_stream_is_valid_and_says_what_it_says_to_others(case: Case, queue
         assert said(ours) == said(theirs)[: len(said(ours))]
 
 
+@pytest.mark.slow
 @laws
 @given(steered_logs(), st.data())
 def test_what_there_is_so_far_is_valid(case: Case, data: st.DataObject) -> None:

@@ -109,6 +109,7 @@ def test_expressions(expression: str, names: tuple[str, ...] | None) -> None:
         assert path_of(expression) == names
 
 
+@pytest.mark.slow
 @given(CLAIMS, CLAIMS, st.dictionaries(NAMES, VALUES, max_size=3))
 def test_more_claims_never_match_less_and_more_matchers_never_more(
     claims: dict[str, Any], others: dict[str, Any], matchers: dict[str, Any]
@@ -123,6 +124,7 @@ def test_more_claims_never_match_less_and_more_matchers_never_more(
     assert not matches({}, attributes)
 
 
+@pytest.mark.slow
 @given(CLAIMS, NAMES, VALUES)
 def test_a_rule_matches_the_value_itself_and_a_list_that_has_it(
     claims: dict[str, Any], name: str, value: Any
@@ -161,6 +163,7 @@ def test_a_token_never_has_more_than_its_rule_gives(
     assert narrowed(scopes, claimed) == granted
 
 
+@pytest.mark.slow
 @given(CLAIMS)
 def test_claims_cannot_take_the_names_that_mean_something(claims: dict[str, Any]) -> None:
     own = {END_USER, SCOPES_GRANTED, TENANT, PROJECT, ROLE}

@@ -33,6 +33,7 @@ laws = settings(deadline=None)
 Case = tuple[OutputRules, list[Entry]]
 
 
+@pytest.mark.slow
 @pytest.mark.requirement("accept.stream-laws")
 @pytest.mark.requirement("stream.numbers")
 @pytest.mark.requirement("stream.output-index")
@@ -47,6 +48,7 @@ def test_every_log_folds_to_a_lawful_stream(log: list[Entry]) -> None:
     check_stream(apply_all(new_fold(), log))
 
 
+@pytest.mark.slow
 @pytest.mark.requirement("accept.stream-laws")
 @laws
 @given(logs(background=True))
@@ -54,12 +56,14 @@ def test_every_log_of_what_was_queued_folds_to_a_lawful_stream(log: list[Entry])
     check_stream(apply_all(new_fold(background=True), log))
 
 
+@pytest.mark.slow
 @laws
 @given(logs())
 def test_a_background_log_that_was_never_queued_still_folds(log: list[Entry]) -> None:
     assert apply_all(new_fold(background=True), log)[-1].is_terminal
 
 
+@pytest.mark.slow
 @laws
 @given(logs())
 def test_a_hop_shows_nothing(log: list[Entry]) -> None:
@@ -72,6 +76,7 @@ def test_a_hop_shows_nothing(log: list[Entry]) -> None:
     assert hopped.hops == sum(hop.reason == "backend" for hop in hops)
 
 
+@pytest.mark.slow
 @laws
 @given(logs(), st.data())
 def test_the_fold_knows_where_the_log_stands(log: list[Entry], data: st.DataObject) -> None:
@@ -91,6 +96,7 @@ def test_the_fold_knows_where_the_log_stands(log: list[Entry], data: st.DataObje
     assert fold.open_turn is (fold.turns[-1] if is_open else None)
 
 
+@pytest.mark.slow
 @pytest.mark.requirement("stream.end-has-all-items")
 @laws
 @given(logs())
@@ -102,6 +108,7 @@ def test_the_response_is_the_one_inside_the_terminal_event(log: list[Entry]) -> 
     assert fold.response()["output"] == [rendered.item for rendered in fold.items()]
 
 
+@pytest.mark.slow
 @laws
 @given(logs())
 def test_what_is_encoded_piece_by_piece_is_what_encoding_all_of_it_gives(log: list[Entry]) -> None:
@@ -114,12 +121,14 @@ def test_what_is_encoded_piece_by_piece_is_what_encoding_all_of_it_gives(log: li
             assert not event.text or orjson.loads(event.text) == said["delta"]
 
 
+@pytest.mark.slow
 @laws
 @given(logs())
 def test_the_same_log_folds_to_the_same_bytes(log: list[Entry]) -> None:
     assert apply_all(new_fold(), log) == apply_all(new_fold(), unpack(pack(log)))
 
 
+@pytest.mark.slow
 @laws
 @given(logs(), st.data())
 def test_a_prefix_and_then_the_rest_fold_like_all(log: list[Entry], data: st.DataObject) -> None:
@@ -131,6 +140,7 @@ def test_a_prefix_and_then_the_rest_fold_like_all(log: list[Entry], data: st.Dat
     assert (parts.usage, parts.recoveries) == (whole.usage, whole.recoveries)
 
 
+@pytest.mark.slow
 @laws
 @given(logs())
 def test_the_cut_into_entries_changes_only_the_cut_into_deltas(log: list[Entry]) -> None:
@@ -142,6 +152,7 @@ def test_the_cut_into_entries_changes_only_the_cut_into_deltas(log: list[Entry])
     assert coarse.response() == fine.response()
 
 
+@pytest.mark.slow
 @laws
 @given(logs())
 def test_an_entry_yields_at_most_one_delta_of_a_part(log: list[Entry]) -> None:
@@ -152,6 +163,7 @@ def test_an_entry_yields_at_most_one_delta_of_a_part(log: list[Entry]) -> None:
         assert len(parts) == len(set(parts))
 
 
+@pytest.mark.slow
 @pytest.mark.requirement("usage.exact")
 @laws
 @given(logs())
@@ -166,6 +178,7 @@ def test_output_tokens_are_the_ids_of_the_log(log: list[Entry]) -> None:
     )
 
 
+@pytest.mark.slow
 @laws
 @given(logs())
 def test_a_compaction_is_the_first_item_and_counts_in_the_usage_alone(log: list[Entry]) -> None:
@@ -181,6 +194,7 @@ def test_a_compaction_is_the_first_item_and_counts_in_the_usage_alone(log: list[
         assert usage == said + getattr(extra, name)
 
 
+@pytest.mark.slow
 @laws
 @given(logs())
 def test_an_item_that_is_not_complete_is_never_repeated_as_ids(log: list[Entry]) -> None:
@@ -191,6 +205,7 @@ def test_an_item_that_is_not_complete_is_never_repeated_as_ids(log: list[Entry])
             assert rendered.ids is None
 
 
+@pytest.mark.slow
 @laws
 @given(logs(background=True))
 def test_the_response_can_be_read_at_any_time(log: list[Entry]) -> None:
@@ -207,6 +222,7 @@ def test_the_response_can_be_read_at_any_time(log: list[Entry]) -> None:
         assert all(item["status"] == "in_progress" for item in body["output"][len(fold.items()) :])
 
 
+@pytest.mark.slow
 @laws
 @given(steered_logs())
 def test_every_steered_log_folds_to_a_lawful_stream(case: Case) -> None:
@@ -219,6 +235,7 @@ def test_every_steered_log_folds_to_a_lawful_stream(case: Case) -> None:
     )
 
 
+@pytest.mark.slow
 @laws
 @given(steered_logs())
 def test_the_cut_of_a_steered_log_changes_only_the_cut_into_deltas(case: Case) -> None:
@@ -231,6 +248,7 @@ def test_the_cut_of_a_steered_log_changes_only_the_cut_into_deltas(case: Case) -
     assert (coarse.usage, coarse.recoveries) == (fine.usage, fine.recoveries)
 
 
+@pytest.mark.slow
 @laws
 @given(steered_logs(), st.data())
 def test_what_a_fold_knows_does_not_depend_on_the_cut(case: Case, data: st.DataObject) -> None:
@@ -242,6 +260,7 @@ def test_what_a_fold_knows_does_not_depend_on_the_cut(case: Case, data: st.DataO
     assert _knowledge(coarse) == _knowledge(fine)
 
 
+@pytest.mark.slow
 @laws
 @given(steered_logs())
 def test_ids_that_were_taken_back_might_as_well_never_have_been_said(case: Case) -> None:
@@ -255,6 +274,7 @@ def test_ids_that_were_taken_back_might_as_well_never_have_been_said(case: Case)
     assert repaired.items() == spotless.items()
 
 
+@pytest.mark.slow
 @laws
 @given(steered_logs())
 def test_every_id_is_counted_once(case: Case) -> None:
@@ -268,6 +288,7 @@ def test_every_id_is_counted_once(case: Case) -> None:
     assert all(len(turn.logprobs) in {0, len(turn.said)} for turn in fold.turns)
 
 
+@pytest.mark.slow
 @laws
 @given(steered_logs())
 def test_what_the_rules_forbid_is_in_no_event(case: Case) -> None:
@@ -295,6 +316,7 @@ def test_what_the_rules_forbid_is_in_no_event(case: Case) -> None:
         assert not any(stop in part.get("text", "") for stop in rules.stop)
 
 
+@pytest.mark.slow
 @laws
 @given(steered_logs())
 def test_nothing_of_a_held_body_comes_before_its_turn_has_ended(case: Case) -> None:
@@ -312,6 +334,7 @@ def test_nothing_of_a_held_body_comes_before_its_turn_has_ended(case: Case) -> N
         assert written <= {item["id"] for item in added}
 
 
+@pytest.mark.slow
 @laws
 @given(steered_logs())
 def test_logprobs_spell_the_text_unless_something_is_amiss(case: Case) -> None:

@@ -50,6 +50,7 @@ def fold_of(case: Case) -> Fold:
     return new_fold(rules=case.rules, grants=case.grants)
 
 
+@pytest.mark.slow
 @thorough
 @given(hosted_cases())
 def test_every_log_folds_to_a_lawful_stream(case: Case) -> None:
@@ -59,6 +60,7 @@ def test_every_log_folds_to_a_lawful_stream(case: Case) -> None:
     assert [item.item for item in fold.items()] == stream.items
 
 
+@pytest.mark.slow
 @thorough
 @given(hosted_cases())
 def test_the_cut_into_entries_changes_only_the_cut_into_deltas(case: Case) -> None:
@@ -69,6 +71,7 @@ def test_the_cut_into_entries_changes_only_the_cut_into_deltas(case: Case) -> No
     assert knowledge(coarse) == knowledge(fine)
 
 
+@pytest.mark.slow
 @laws
 @given(hosted_cases(), st.data())
 def test_a_log_is_replayed_as_it_was_folded(case: Case, data: st.DataObject) -> None:
@@ -76,6 +79,7 @@ def test_a_log_is_replayed_as_it_was_folded(case: Case, data: st.DataObject) -> 
     check_replay(lambda: fold_of(packed), packed.log, data, is_whole=data.draw(st.booleans()))
 
 
+@pytest.mark.slow
 @laws
 @given(hosted_cases())
 def test_every_event_can_be_resumed_behind(case: Case) -> None:
@@ -87,6 +91,7 @@ def test_every_event_can_be_resumed_behind(case: Case) -> None:
         assert [one for one in replayed if one.sequence_number > after] == events[after + 1 :]
 
 
+@pytest.mark.slow
 @laws
 @given(hosted_cases())
 def test_the_openai_sdk_reads_every_event_and_ends_with_the_same_response(case: Case) -> None:
@@ -103,6 +108,7 @@ def test_the_openai_sdk_reads_every_event_and_ends_with_the_same_response(case: 
         assert output == check_stream(events).response["output"]
 
 
+@pytest.mark.slow
 @laws
 @given(hosted_cases(), hosted_cases(), st.data())
 def test_an_entry_out_of_order_raises_and_changes_nothing(
@@ -126,6 +132,7 @@ def test_an_entry_out_of_order_raises_and_changes_nothing(
 HOSTED_ENTRIES = (ToolsListed, ToolStarted, ToolHandle, ToolEnded, TurnStarted)
 
 
+@pytest.mark.slow
 @laws
 @given(hosted_cases())
 def test_a_call_has_one_item_and_one_result(case: Case) -> None:
@@ -149,6 +156,7 @@ def test_a_call_has_one_item_and_one_result(case: Case) -> None:
 RUN = {"web_search_call", "code_interpreter_call", "mcp_call"}
 
 
+@pytest.mark.slow
 @laws
 @given(hosted_cases())
 def test_results_are_counted_once_and_are_no_output(case: Case) -> None:
@@ -167,6 +175,7 @@ def test_results_are_counted_once_and_are_no_output(case: Case) -> None:
         assert searched <= sum(entry.outcome == "ok" for entry in ended)
 
 
+@pytest.mark.slow
 @laws
 @given(hosted_cases())
 def test_rules_only_ever_lose_hosted_tools(case: Case) -> None:
@@ -199,6 +208,7 @@ def test_rules_only_ever_lose_hosted_tools(case: Case) -> None:
             assert rules.calls != "required"
 
 
+@pytest.mark.slow
 @laws
 @given(hosted_cases())
 def test_no_marker_reaches_a_client(case: Case) -> None:
@@ -213,6 +223,7 @@ def test_no_marker_reaches_a_client(case: Case) -> None:
                 assert "【1†L2-L3】" not in part.get("text", "") or item["type"] == "reasoning"
 
 
+@pytest.mark.slow
 @laws
 @given(hosted_cases())
 def test_annotations_say_where_their_link_stands(case: Case) -> None:
@@ -226,6 +237,7 @@ def test_annotations_say_where_their_link_stands(case: Case) -> None:
                     assert FILES[cited.removeprefix("sandbox:")] == one["file_id"]
 
 
+@pytest.mark.slow
 @pytest.mark.requirement("stream.end-has-all-items")
 @laws
 @given(hosted_cases())
@@ -245,6 +257,7 @@ def _items_in(event: dict[str, Any]) -> list[dict[str, Any]]:
     return [*own, *event.get("response", {}).get("output", [])]
 
 
+@pytest.mark.slow
 @laws
 @given(hosted_cases(), st.sets(st.sampled_from(INCLUDED)), st.sets(st.sampled_from(INCLUDED)))
 def test_what_a_reader_asks_for_is_what_the_request_could_have_asked_for(

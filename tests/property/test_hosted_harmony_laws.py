@@ -6,6 +6,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import orjson
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -92,6 +93,7 @@ def told(log: list[Entry]) -> list[Entry]:
     ]
 
 
+@pytest.mark.slow
 @laws
 @given(turns)
 def test_every_call_is_found_and_the_items_repeat_the_prompt(
@@ -113,6 +115,7 @@ def test_every_call_is_found_and_the_items_repeat_the_prompt(
     assert found == [name for (name, _), _ in chosen]
 
 
+@pytest.mark.slow
 @laws
 @given(turns, st.data())
 def test_any_cut_gives_the_same_items(

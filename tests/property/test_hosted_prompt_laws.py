@@ -7,6 +7,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import NamedTuple
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from openai_harmony import Message as LibraryMessage
@@ -107,6 +108,7 @@ def told(turn: list[int]) -> list[int]:
     )
 
 
+@pytest.mark.slow
 @laws
 @given(rounds)
 def test_each_prompt_extends_the_one_before_and_its_turn(made: list[Round]) -> None:
@@ -123,6 +125,7 @@ def test_each_prompt_extends_the_one_before_and_its_turn(made: list[Round]) -> N
         assert well_formed(ids) == messages
 
 
+@pytest.mark.slow
 @laws
 @given(rounds)
 def test_the_prompt_is_openai_harmonys_of_the_same_conversation(made: list[Round]) -> None:
@@ -188,6 +191,7 @@ _loose_turns = st.lists(
 )
 
 
+@pytest.mark.slow
 @laws
 @given(_loose_turns)
 def test_later_prompts_show_of_a_response_what_it_was_shown_itself(

@@ -10,6 +10,7 @@ from itertools import pairwise
 from typing import TYPE_CHECKING, Any, Final
 
 import orjson
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -264,6 +265,7 @@ def ask_well(stage: Stage[WaywardModel]) -> None:
     assert all(later[: len(base)] == base for base, later in pairwise(asked))
 
 
+@pytest.mark.slow
 @laws
 @given(cases)
 def test_whatever_a_model_says_only_what_was_granted_is_run(case: Case) -> None:
@@ -280,6 +282,7 @@ def test_whatever_a_model_says_only_what_was_granted_is_run(case: Case) -> None:
     asyncio.run(play())
 
 
+@pytest.mark.slow
 @laws
 @given(cases, st.lists(manners, min_size=1, max_size=3).map(tuple), st.data())
 def test_another_replica_goes_on_rightly_from_every_entry(

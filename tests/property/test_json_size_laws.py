@@ -46,6 +46,7 @@ def values(value: Any) -> int:
             return 0
 
 
+@pytest.mark.slow
 @settings(max_examples=examples(150))
 @given(st.dictionaries(_text, _values), st.integers(1, 7))
 @example({"\\": "[" * 9, '"': ['\\"{', "\\\\"]}, 1)
@@ -60,6 +61,7 @@ def test_exactly_what_has_too_many_containers_is_refused(
             parse_object(body, replace(LIMITS, json_containers_max=count - 1))
 
 
+@pytest.mark.slow
 @settings(max_examples=examples(150))
 @given(st.dictionaries(_text, _values, min_size=1), st.integers(1, 7))
 @example({"\\": ":" * 9, '"': ['\\",', "\\\\"]}, 1)
@@ -76,6 +78,7 @@ def test_exactly_what_has_too_many_values_is_refused(
             parse_object(body, LIMITS)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("piece", [b"1,", b'"",', b'"":1,'])
 def test_what_has_too_many_values_is_not_parsed(piece: bytes) -> None:
     with pytest.raises(InvalidRequest, match="too many parts"):

@@ -6,6 +6,7 @@ import json
 from functools import cache
 from typing import TYPE_CHECKING, Any, Final
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -43,6 +44,7 @@ def request_schema() -> Draft202012Validator:
     return document().validator("CreateResponseBody")
 
 
+@pytest.mark.slow
 @laws
 @given(bodies | with_tools)
 def test_what_the_document_allows_is_taken_and_echoed_as_it_demands(body: Json) -> None:
@@ -53,6 +55,7 @@ def test_what_the_document_allows_is_taken_and_echoed_as_it_demands(body: Json) 
     document().response(open_responses.body(response_body(head, Outcome("queued"), [])))
 
 
+@pytest.mark.slow
 @laws
 @given(bodies, st.integers(0))
 def test_every_item_that_is_taken_is_listed_as_the_document_demands(body: Json, at: int) -> None:

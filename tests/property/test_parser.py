@@ -113,6 +113,7 @@ def _fuzz(sequences: int, seed: int) -> None:
         )
 
 
+@pytest.mark.slow
 @pytest.mark.requirement("harmony.unparsable")
 def test_no_ids_raise_and_no_marker_is_ever_text() -> None:
     _fuzz(10_000, seed=20)
@@ -332,6 +333,7 @@ def library() -> openai_harmony.HarmonyEncoding:
         return openai_harmony.load_harmony_encoding("HarmonyGptOss")
 
 
+@pytest.mark.slow
 @_lawful
 @given(_turns | _hosted_turns)
 def test_what_the_reference_library_parses_is_parsed_alike(
@@ -358,6 +360,7 @@ def test_what_the_reference_library_parses_is_parsed_alike(
     assert turn.said() == said
 
 
+@pytest.mark.slow
 @_lawful
 @given(_turns | _hosted_turns)
 def test_ranges_hold_the_ids_of_their_message_and_nothing_else(messages: list[_Message]) -> None:
@@ -376,6 +379,7 @@ def test_ranges_hold_the_ids_of_their_message_and_nothing_else(messages: list[_M
     assert turn.recoveries.keys() <= known
 
 
+@pytest.mark.slow
 @pytest.mark.requirement("usage.reasoning")
 @_lawful
 @given(_turns | _hosted_turns)

@@ -7,6 +7,7 @@ from array import array
 from typing import TYPE_CHECKING
 
 import orjson
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -30,6 +31,7 @@ def repeated(encoder: PromptEncoder, ids: array[int], owner: str = "salt") -> ar
     return array("I", orjson.loads(encoded(encoder, ids, owner)))
 
 
+@pytest.mark.slow
 @settings(max_examples=examples(50))
 @given(
     st.lists(

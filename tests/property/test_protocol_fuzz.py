@@ -133,6 +133,7 @@ def test_any_json(body: Any) -> None:
     outcome(json.dumps(body).encode())
 
 
+@pytest.mark.slow
 @given(body=bodies)
 def test_any_json_under_the_names_of_parameters(body: dict[str, Any]) -> None:
     outcome(json.dumps({"model": "m", "input": "x", **body}).encode())
@@ -149,6 +150,7 @@ def _places(value: Any) -> list[tuple[Any, Any]]:
     return [(value, key) for key in keys] + [place for key in keys for place in _places(value[key])]
 
 
+@pytest.mark.slow
 @given(data=st.data())
 def test_a_valid_request_with_one_value_exchanged(data: st.DataObject) -> None:
     body = json.loads(json.dumps(VALID))

@@ -7,6 +7,7 @@ import re
 from random import Random
 from typing import Any
 
+import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from jsonschema_rs import validator_for
@@ -88,6 +89,7 @@ def rest(schema: dict[str, Any], beginning: str) -> Walker | None:
     return None if left == Chain(()) else Walker.of_ebnf(grammar_of(left, documents.rules))
 
 
+@pytest.mark.slow
 @given(st.data())
 @settings(deadline=None)
 def test_behind_any_beginning_the_true_rest_is_allowed_and_whatever_is_allowed_is_valid(
@@ -114,6 +116,7 @@ def test_behind_any_beginning_the_true_rest_is_allowed_and_whatever_is_allowed_i
         assert validator.is_valid(json.loads(text[:cut] + other.decode())), (text[:cut], other)
 
 
+@pytest.mark.slow
 @given(st.data())
 @settings(deadline=None)
 def test_behind_any_beginning_of_a_text_comes_what_makes_another_text_and_nothing_else(
@@ -143,6 +146,7 @@ def test_behind_any_beginning_of_a_text_comes_what_makes_another_text_and_nothin
         assert re.search(r"[\\\x7f]", both) or engines.allows(both), (text[:cut], other)
 
 
+@pytest.mark.slow
 @given(st.text(max_size=20), st.data())
 @settings(deadline=None)
 def test_a_string_may_be_cut_anywhere_however_its_characters_are_escaped(
@@ -165,6 +169,7 @@ def test_a_string_may_be_cut_anywhere_however_its_characters_are_escaped(
 _BOUND = st.none() | st.integers(-12_000, 12_000)
 
 
+@pytest.mark.slow
 @given(_BOUND, _BOUND, st.integers(-13_000, 13_000))
 def test_integers_keep_their_bounds(low: int | None, high: int | None, number: int) -> None:
     assume(low is None or high is None or low <= high)

@@ -8,6 +8,7 @@ from itertools import cycle
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
+import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
@@ -225,6 +226,7 @@ some_options = st.builds(
 # Laws -------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @laws
 @given(contexts, some_options)
 def test_ids_equal_those_of_openai_harmony(items: list[ContextItem], chosen: RenderOptions) -> None:
@@ -282,6 +284,7 @@ def test_in_a_tool_loop_each_prompt_extends_the_one_before_and_its_output(
         assert list(following[: len(said)]) == said
 
 
+@pytest.mark.slow
 @laws
 @given(some_options, some_options)
 def test_what_stands_before_the_conversation_depends_on_nothing_but_the_request(
@@ -344,6 +347,7 @@ def test_normalising_twice_changes_nothing(schema: Schema) -> None:
     assert function_text("f", normalised(once)) == function_text("f", once)
 
 
+@pytest.mark.slow
 @laws
 @given(contexts, some_options, some_options)
 def test_what_is_kept_of_a_scope_changes_none_of_its_prompts(

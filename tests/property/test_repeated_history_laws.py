@@ -6,6 +6,7 @@ from array import array
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -129,6 +130,7 @@ def written(history: list[ContextItem], new: list[Any], *, item_by_item: bool) -
         return str(error)
 
 
+@pytest.mark.slow
 @settings(max_examples=examples(300), deadline=None)
 @given(histories(), st.lists(st.sampled_from(NEW), min_size=1, max_size=4))
 def test_a_history_is_repeated_as_it_would_be_item_by_item(
@@ -162,6 +164,7 @@ def test_reasoning_is_repeated_only_behind_the_last_answer() -> None:
     assert 150_011 not in quick.prompt.ids
 
 
+@pytest.mark.slow
 @settings(max_examples=examples(100), deadline=None)
 @given(histories(), st.integers(60, 120))
 def test_its_oldest_turns_are_left_out_all_the_same(history: list[ContextItem], room: int) -> None:

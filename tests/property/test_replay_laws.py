@@ -131,6 +131,7 @@ def knowledge(fold: Fold) -> dict[str, Any]:
     }
 
 
+@pytest.mark.slow
 @laws
 @given(logs(), st.data(), st.booleans())
 def test_a_log_is_replayed_as_it_was_folded(
@@ -139,6 +140,7 @@ def test_a_log_is_replayed_as_it_was_folded(
     check_replay(new_fold, log, data, is_whole=is_whole)
 
 
+@pytest.mark.slow
 @laws
 @given(st.data(), st.booleans())
 def test_a_long_answer_is_replayed_as_it_was_folded(data: st.DataObject, is_whole: bool) -> None:
@@ -155,6 +157,7 @@ def test_an_answer_under_any_rules_is_replayed_as_it_was_folded(rules: OutputRul
     assert knowledge(replayed) == knowledge(plain)
 
 
+@pytest.mark.slow
 @laws
 @given(steered_logs(), st.data())
 def test_a_steered_log_is_replayed_as_it_was_folded(
@@ -185,6 +188,7 @@ def test_harmony_is_replayed_as_it_was_folded(
     check_replay(new_harmony_fold, log, data, is_whole=data.draw(st.booleans()))
 
 
+@pytest.mark.slow
 @laws
 @example(_SPOKEN[1] * 99, 1, 5, 0.0, True)
 @example(_SPOKEN[1] * 99, 1, 300, _AGES_S, False)
@@ -242,6 +246,7 @@ def test_ids_that_are_fed_together_are_what_each_would_have_told(
     assert one.recoveries == other.recoveries
 
 
+@pytest.mark.slow
 @laws
 @example(_LONG_ANSWER, 70, 160)
 @given(steered_logs().map(lambda case: case[1]), st.integers(0, 60), st.integers(0, 60))

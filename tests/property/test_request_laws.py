@@ -135,6 +135,7 @@ plain_documents = st.fixed_dictionaries(
 )
 
 
+@pytest.mark.slow
 @given(document=documents | plain_documents, strict=st.booleans())
 def test_a_request_is_what_its_model_says_or_refused_in_one_way(
     document: dict[str, Any], strict: bool

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
@@ -75,6 +76,7 @@ def _rerendered(turns: Iterable[Turn], tools: frozenset[str] = TOOLS) -> list[in
     return rerendered_ids(turns, lambda: Parser(vocabulary(), tools), MessageWriter(vocabulary()))
 
 
+@pytest.mark.slow
 @_lawful
 @given(_turns, st.sampled_from([TOOLS, frozenset({"f"})]))
 def test_a_prompt_behind_turns_that_are_over_is_well_formed(
@@ -89,6 +91,7 @@ def test_a_prompt_behind_turns_that_are_over_is_well_formed(
     assert well_formed([*_PROMPT, *told]) <= 1 + said
 
 
+@pytest.mark.slow
 @_lawful
 @given(st.lists(st.sampled_from(_HEADER_PIECES), max_size=5), st.sampled_from(_BODIES))
 def test_a_message_behind_any_header_is_well_formed(header: list[str], body: str) -> None:
@@ -129,6 +132,7 @@ def _shown_later(turns: list[tuple[list[int], FinishReason]]) -> list[int]:
     return shown
 
 
+@pytest.mark.slow
 @_lawful
 @given(st.lists(st.tuples(_said, st.sampled_from([STOP, CUT])), max_size=3))
 def test_later_prompts_show_of_a_response_what_it_was_shown_itself(
@@ -139,6 +143,7 @@ def test_later_prompts_show_of_a_response_what_it_was_shown_itself(
     assert _rerendered(turns) == _shown_later(turns)
 
 
+@pytest.mark.slow
 @_lawful
 @given(st.lists(st.text(max_size=9), max_size=9), st.integers(0, 99))
 def test_a_message_that_was_cut_anywhere_is_shown_alike_in_every_prompt(

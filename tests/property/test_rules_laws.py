@@ -6,6 +6,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 import orjson
+import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
@@ -94,6 +95,7 @@ def test_the_rules_are_a_function_of_the_stored_echo(made: tuple[CreateResponse,
     assert orjson.dumps(fields) == stored
 
 
+@pytest.mark.slow
 @given(request=requests())
 def test_the_model_is_told_of_the_tools_that_have_rules(request: CreateResponse) -> None:
     found = rules_of(echo(request))

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 from itertools import cycle
 from typing import TYPE_CHECKING, Any, Final
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -252,6 +253,7 @@ def unclosed(body: Json, usage: Json, items: list[RenderedItem], recoveries: Jso
     return body, {**usage, **counts}, [*items[:-1], replace(items[-1], ids=None)], recoveries
 
 
+@pytest.mark.slow
 @laws
 @given(scenes, cuts.filter(survives))
 def test_cuts_change_nothing_of_what_was_generated(scene: Scene, cuts: list[Cut]) -> None:
@@ -267,6 +269,7 @@ def test_cuts_change_nothing_of_what_was_generated(scene: Scene, cuts: list[Cut]
     asyncio.run(play())
 
 
+@pytest.mark.slow
 @laws
 @given(scenes, cuts, st.integers(0, 3))
 def test_there_are_never_more_hops_than_may_be(
@@ -282,6 +285,7 @@ def test_there_are_never_more_hops_than_may_be(
     asyncio.run(play())
 
 
+@pytest.mark.slow
 @laws
 @given(scenes, cuts.filter(survives), st.data())
 def test_every_prefix_of_a_log_leads_to_the_same_end(
@@ -301,6 +305,7 @@ def test_every_prefix_of_a_log_leads_to_the_same_end(
     asyncio.run(play())
 
 
+@pytest.mark.slow
 @laws
 @given(scenes, cuts.filter(survives), st.integers(1, 30))
 def test_after_it_was_abandoned_a_run_writes_nothing_and_another_ends_it(

@@ -197,6 +197,7 @@ beginnings = st.lists(thoughts() | preambles, max_size=2)
 turns = st.builds(lambda begin, end: [*begin, end], beginnings, calls | answers)
 
 
+@pytest.mark.slow
 @settings(deadline=None, max_examples=examples(60))
 @given(st.lists(turns, min_size=1, max_size=5), st.booleans(), st.integers(1, 40))
 def test_a_carried_conversation_has_the_prompts_of_a_stored_one_id_for_id(

@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final
 
 import orjson
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -147,6 +148,7 @@ def recounted(log: Sequence[Entry]) -> int:
     return said - sum(entry.voided for entry in log if isinstance(entry, Repair))
 
 
+@pytest.mark.slow
 @laws
 @given(cases)
 def test_whatever_a_model_says_its_client_gets_what_the_request_allows(case: Case) -> None:
@@ -163,6 +165,7 @@ def test_whatever_a_model_says_its_client_gets_what_the_request_allows(case: Cas
     asyncio.run(play())
 
 
+@pytest.mark.slow
 @laws
 @given(cases, st.lists(manners, min_size=1, max_size=3).map(tuple), st.data())
 def test_another_replica_goes_on_rightly_from_every_entry(
@@ -182,6 +185,7 @@ def test_another_replica_goes_on_rightly_from_every_entry(
     asyncio.run(play())
 
 
+@pytest.mark.slow
 @laws
 @given(cases)
 def test_a_durable_response_is_the_same_as_one_in_memory(case: Case) -> None:

@@ -6,6 +6,7 @@ from functools import partial
 from itertools import chain, pairwise
 from typing import TYPE_CHECKING, Any
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -63,6 +64,7 @@ def folded(log: list[Entry], *, is_lost: bool = False) -> dict[str, Any]:
 CUTS = st.lists(st.integers(0, 60), max_size=6)
 
 
+@pytest.mark.slow
 @given(TURNS, CUTS, ENDINGS, st.none() | st.just(ToldUsage(9, 8, 7, 6)))
 def test_no_cut_counts(
     ids: list[int], cuts: list[int], finish: FinishReason, usage: ToldUsage | None
@@ -77,6 +79,7 @@ def test_no_cut_counts(
     assert told.get("estimated", False) is (usage is None)
 
 
+@pytest.mark.slow
 @given(TURNS, TURNS, CUTS)
 def test_a_turn_that_was_lost_is_incomplete_and_free(
     lost: list[int], again: list[int], cuts: list[int]
@@ -109,6 +112,7 @@ TOLD_WORDS = st.lists(
 )
 
 
+@pytest.mark.slow
 @given(TOLD_WORDS, CUTS, st.booleans())
 def test_what_is_told_of_tokens_is_told_of_the_same_text_however_it_was_cut(
     said: list[tuple[str, float]], cuts: list[int], is_told: bool

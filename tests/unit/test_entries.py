@@ -116,12 +116,14 @@ LOG: list[Entry] = [
 ]
 
 
+@pytest.mark.slow
 @laws
 @given(st.lists(_entries, max_size=10))
 def test_unpacking_gives_what_was_packed(entries: list[Entry]) -> None:
     assert unpack(pack(entries)) == entries
 
 
+@pytest.mark.slow
 @laws
 @given(st.lists(_entries, max_size=10), st.integers(0, 12))
 @example([Alive(), *(Tokens((number,)) for number in range(4)), Hold()], 3)

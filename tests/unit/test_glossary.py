@@ -8,6 +8,8 @@ from collections import Counter
 from functools import cache
 from pathlib import Path
 
+import pytest
+
 GATEWAY = Path(__file__).parents[2] / "gateway"
 PAGE = (GATEWAY.parent / "docs" / "glossary.md").read_text(encoding="utf-8")
 TERM = re.compile(r"^\* (\*\*.*?)(?=^\* |^#|\Z)", re.MULTILINE | re.DOTALL)
@@ -65,6 +67,7 @@ def elsewhere(path: str) -> str:
     return f"that name is in {', '.join(found)}" if found else "nothing has that name"
 
 
+@pytest.mark.slow
 def test_every_term_names_code_that_is_there() -> None:
     stale = [
         f"docs/glossary.md, '{', '.join(words)}': there is no {path} in gateway/; {elsewhere(path)}"

@@ -60,6 +60,7 @@ async def test_missing_sdk_is_told_with_what_to_do(monkeypatch: pytest.MonkeyPat
     assert "./[mcp]" in raised.value.remedy
 
 
+@pytest.mark.slow
 def test_sdk_is_loaded_with_the_first_connection_only() -> None:
     told = subprocess.run([sys.executable, "-c", SDK], capture_output=True, text=True, check=True)
     assert told.stdout.strip() == "[]"

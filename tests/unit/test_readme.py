@@ -60,6 +60,7 @@ def test_the_commands_of_the_pages_exist() -> None:
     assert named - known == set()
 
 
+@pytest.mark.slow
 def test_the_commands_of_the_pages_take_their_arguments() -> None:
     pages = [ROOT / "README.md", *DOCS.glob("*.md")]
     lines = [line for page in pages for line in COMMAND.findall(page.read_text(encoding="utf-8"))]
@@ -99,6 +100,7 @@ def test_every_make_target_of_the_readme_exists() -> None:
     assert targets <= set(re.findall(r"^([a-z0-9-]+):", makefile, re.MULTILINE))
 
 
+@pytest.mark.slow
 def test_nothing_says_to_install_the_package_from_an_index() -> None:
     """No index has it: an extra is installed from a checkout."""
     files = [ROOT / "README.md", *DOCS.glob("*.md"), *(ROOT / "gateway").rglob("*.py")]

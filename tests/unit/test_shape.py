@@ -7,6 +7,8 @@ import re
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import pytest
+
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
@@ -31,6 +33,7 @@ def name(path: Path) -> str:
     return str(path.relative_to(ROOT))
 
 
+@pytest.mark.slow
 def test_files_and_functions_are_short() -> None:
     too_long = []
     for path in FILES:
@@ -56,6 +59,7 @@ def test_modules_are_named_after_what_they_do() -> None:
     assert [name(path) for path in FILES if path.stem in VAGUE] == []
 
 
+@pytest.mark.slow
 def test_brackets_and_backticks_of_prose_are_paired() -> None:
     """A replacement of names that runs over sentences leaves halves of code in them."""
     broken = []

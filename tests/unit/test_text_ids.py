@@ -62,6 +62,7 @@ def test_other_ids_have_no_packed_form(ids: tuple[int, ...]) -> None:
         packed_text(ids)
 
 
+@pytest.mark.slow
 @given(st.lists(st.dictionaries(WORDS, WORDS, max_size=3), max_size=5))
 def test_lines_come_back_and_may_stand_behind_others(messages: list[dict[str, str]]) -> None:
     lines = [orjson.dumps(one) for one in messages]

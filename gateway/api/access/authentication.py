@@ -17,9 +17,9 @@ from gateway.api.client_connection import connection_of
 from gateway.api.dialects import BASE_PATH
 from gateway.api.urls import is_served, path_of
 from gateway.errors import AuthenticationError, PermissionDenied, shown
+from gateway.fair_queue import Turns
 from gateway.limits.pacing import ReadPace
 from gateway.services.executor import WORKS_FOR
-from gateway.turns import Turns
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from gateway.api.openapi.admin import admin_document
+from gateway.admin.openapi import admin_document
 from gateway.api.openapi.endpoints import ADMIN_FILE, FILE
 from gateway.api.openapi.generate import document, encoded
 

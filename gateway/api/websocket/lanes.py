@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from gateway.errors import InvalidRequest, RateLimited
 
@@ -18,17 +18,21 @@ if TYPE_CHECKING:
     TakeTurn = Callable[[ClientFrame], Awaitable[None]]
 
 
+LANES_MAX: Final = 32
+"""Lanes with a name of one connection."""
+WAITING_MAX: Final = 64
+"""Requests of one connection that wait."""
+
+
 @dataclass(frozen=True, slots=True)
 class LaneLimits:
     """Bounds of one connection.
 
-    It has at most `lanes_max` lanes with a name, on which `in_flight_max` requests are worked on at
-    once. Of those that wait there are at most `waiting_max`, of `waiting_bytes_max` together.
+    `in_flight_max` requests are worked on at once; those that wait have at most
+    `waiting_bytes_max` together.
     """
 
-    lanes_max: int
     in_flight_max: int
-    waiting_max: int
     waiting_bytes_max: int
 
 
@@ -98,18 +102,16 @@ class Lanes:
         limits, lane = self._limits, frame.stream_id
         if lane is not None and lane not in self._queues:
             named = len(self._queues) - (None in self._queues)
-            if named >= limits.lanes_max:
+            if named >= LANES_MAX:
                 raise InvalidRequest(
-                    f"This connection has {limits.lanes_max} streams already. Use one of their "
+                    f"This connection has {LANES_MAX} streams already. Use one of their "
                     "'stream_id's, or open another connection.",
                     code="websocket_stream_limit_reached",
                     param="stream_id",
                 )
         is_next = lane not in self._busy and not self._places.locked()
         size_bytes = self._waiting_bytes + len(frame.text)
-        if not is_next and (
-            self._waiting >= limits.waiting_max or size_bytes > limits.waiting_bytes_max
-        ):
+        if not is_next and (self._waiting >= WAITING_MAX or size_bytes > limits.waiting_bytes_max):
             raise RateLimited(
                 "This connection has as many requests waiting as it may. Wait until one of them "
                 "has been answered.",

@@ -9,6 +9,8 @@ import orjson
 import typer
 
 from gateway import ids
+from gateway.admin.federation import ProviderRequest, RuleRequest
+from gateway.admin.transactions import AdminCaller
 from gateway.cli import terminal
 from gateway.cli.options import Config, Json  # noqa: TC001 - typer reads them
 from gateway.cli.tenancy.operator_issuers import ask_operators, pairs
@@ -20,12 +22,10 @@ from gateway.protocol.admin.federation import (
     rule_body,
 )
 from gateway.protocol.request_errors import validated
-from gateway.services.admin.federation import ProviderRequest, RuleRequest
-from gateway.services.admin.transactions import AdminCaller
 
 if TYPE_CHECKING:
-    from gateway.services.admin.operator_issuers import OperatorIssuers
-    from gateway.services.admin.services import AdminServices
+    from gateway.admin.issuers import OperatorIssuers
+    from gateway.admin.services import AdminServices
     from gateway.tenancy import TenantId
     from gateway.tenancy.federation import FederationRule, IdentityProvider
 

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
     from pathlib import Path
 
-    from gateway.services.admin.operator_issuers import OperatorIssuers
+    from gateway.admin.issuers import OperatorIssuers
 
 commands = typer.Typer(no_args_is_help=True)
 T = TypeVar("T")
@@ -37,7 +37,7 @@ def ask_operators(config: Path | None, question: Callable[[OperatorIssuers], Awa
             connected(settings) as database,
         ):
             known = access(settings, database)
-            return await question(operator_issuers(settings, database, known))
+            return await question(operator_issuers(database, known))
 
     return run(answer())
 

@@ -8,12 +8,11 @@ from uuid import UUID
 
 import typer
 
+from gateway.admin.operator_keys import OperatorCreate, Operators
 from gateway.cli import terminal
 from gateway.cli.options import Config, Json, run
 from gateway.cli.provision import connected, provisioned
-from gateway.protocol.admin.requests import OperatorCreate
 from gateway.protocol.request_errors import validated
-from gateway.services.admin.operators import Operators
 from gateway.settings import load_settings
 from gateway.tenancy.permissions import OPERATOR_ROLES, OperatorRole
 from gateway.wiring.foundation import access
@@ -22,7 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
     from pathlib import Path
 
-    from gateway.store.admin.operators import OperatorKey
+    from gateway.admin.operator_keys import OperatorKey
 
 commands = typer.Typer(no_args_is_help=True)
 T = TypeVar("T")
@@ -55,11 +54,8 @@ def create(
 ) -> None:
     """Create a key for /admin/v1 and print it: it is shown once."""
     body = {"name": name, "role": role, "expires_in_seconds": expires_in_s}
-    new = validated(OperatorCreate, body)
-    key, secret = _ask(
-        config,
-        lambda operators: operators.create(new.name, new.expires_in_seconds, new.role),
-    )
+    wanted = validated(OperatorCreate, body)
+    key, secret = _ask(config, lambda operators: operators.create(wanted))
     if json_:
         terminal.show(json.dumps({**_body(key), "key": secret}))
         return

@@ -7,15 +7,18 @@ from typing import TYPE_CHECKING, Annotated, TypeVar
 
 import typer
 
+from gateway.admin.keys import KeyRequest
+from gateway.admin.pages import PageParams
+from gateway.admin.projects import ProjectCreate, project_body
+from gateway.admin.service_accounts import service_account_body
+from gateway.admin.transactions import AdminCaller
 from gateway.cli import terminal
 from gateway.cli.options import Config, Json, run
 from gateway.cli.provision import connected, provisioned
 from gateway.errors import ResourceNotFound
-from gateway.protocol.admin.objects import account_key_body, project_body, service_account_body
-from gateway.protocol.admin.requests import ProjectCreate, ServiceAccountCreate, terms_of
+from gateway.protocol.admin.objects import account_key_body
+from gateway.protocol.admin.requests import ServiceAccountCreate, terms_of
 from gateway.protocol.request_errors import validated
-from gateway.services.admin.keys import KeyRequest
-from gateway.services.admin.transactions import AdminCaller
 from gateway.settings import load_settings
 from gateway.store import tenants
 from gateway.wiring.admin import admin_services
@@ -25,7 +28,7 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
     from pathlib import Path
 
-    from gateway.services.admin.services import AdminServices
+    from gateway.admin.services import AdminServices
     from gateway.tenancy import Project, TenantId
 
 commands = typer.Typer(no_args_is_help=True)
@@ -64,9 +67,9 @@ def create(
     json_: Json = False,
 ) -> None:
     """Create a project of a tenant. It sees nothing of the tenant's other projects."""
-    called = validated(ProjectCreate, {"name": name}).name
+    body = validated(ProjectCreate, {"name": name})
     made = ask(
-        config, tenant, lambda services, id_: services.projects.create(AdminCaller(id_), called)
+        config, tenant, lambda services, id_: services.projects.create(AdminCaller(id_), body)
     )
     shown = project_body(made)
     terminal.show(json.dumps(shown) if json_ else shown["id"])
@@ -89,7 +92,7 @@ async def _all_projects(services: AdminServices, tenant_id: TenantId) -> list[Pr
     after = None
     while True:
         page = await services.projects.list(
-            tenant_id, limit=PAGE_ROWS, after=after, with_archived=True
+            tenant_id, PageParams(PAGE_ROWS, after), include_archived=True
         )
         found += page.rows
         if not page.has_more:

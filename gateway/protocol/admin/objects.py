@@ -5,11 +5,9 @@ What is ours stands under `harmony`: the SDK keeps fields that it does not know.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, get_args
+from typing import TYPE_CHECKING, Any
 
 from gateway import ids
-from gateway.protocol.admin.requests import TOOLS_LACKING
-from gateway.tenancy import HostedTool
 from gateway.tenancy.permissions import role_of
 from gateway.tenancy.secrets import redacted
 
@@ -18,44 +16,14 @@ if TYPE_CHECKING:
 
     from gateway.tenancy import (
         ApiKey,
-        ModelPermissions,
-        Project,
-        ProjectControls,
         ServiceAccount,
-        TenantPolicy,
     )
 
 Json = dict[str, Any]
 
 
-def _seconds(moment: datetime | None) -> int | None:
+def seconds_of(moment: datetime | None) -> int | None:
     return None if moment is None else int(moment.timestamp())
-
-
-def project_body(project: Project) -> Json:
-    """`organization.project`."""
-    return {
-        "id": ids.project_id(project.id),
-        "object": "organization.project",
-        "name": project.name,
-        "created_at": _seconds(project.created_at),
-        "archived_at": _seconds(project.archived_at),
-        "status": "active" if project.archived_at is None else "archived",
-        "external_key_id": None,
-        "residency": None,
-        "harmony": {"is_default": project.is_default},
-    }
-
-
-def service_account_body(account: ServiceAccount) -> Json:
-    """`organization.project.service_account`."""
-    return {
-        "id": ids.service_account_id(account.id),
-        "object": "organization.project.service_account",
-        "name": account.name,
-        "role": account.role,
-        "created_at": _seconds(account.created_at),
-    }
 
 
 def account_key_body(key: ApiKey, secret: str) -> Json:
@@ -65,8 +33,8 @@ def account_key_body(key: ApiKey, secret: str) -> Json:
         "object": "organization.project.service_account.api_key",
         "name": key.name,
         "value": secret,
-        "created_at": _seconds(key.created_at),
-        "expires_at": _seconds(key.terms.expires_at),
+        "created_at": seconds_of(key.created_at),
+        "expires_at": seconds_of(key.terms.expires_at),
         "harmony": _extras(key),
     }
 
@@ -78,9 +46,9 @@ def project_key_body(key: ApiKey, account: ServiceAccount | None) -> Json:
         "object": "organization.project.api_key",
         "name": key.name,
         "redacted_value": redacted("project", key.hint),
-        "created_at": _seconds(key.created_at),
-        "last_used_at": _seconds(key.last_used_at),
-        "expires_at": _seconds(key.terms.expires_at),
+        "created_at": seconds_of(key.created_at),
+        "last_used_at": seconds_of(key.last_used_at),
+        "expires_at": seconds_of(key.terms.expires_at),
         "owner_project_access": "active",
         "owner": _key_owner(key, account),
         "harmony": _extras(key),
@@ -95,51 +63,18 @@ def admin_key_body(key: ApiKey) -> Json:
         "object": "organization.admin_api_key",
         "name": key.name,
         "redacted_value": redacted("admin", key.hint),
-        "created_at": _seconds(key.created_at),
-        "last_used_at": _seconds(key.last_used_at),
-        "expires_at": _seconds(key.terms.expires_at),
+        "created_at": seconds_of(key.created_at),
+        "last_used_at": seconds_of(key.last_used_at),
+        "expires_at": seconds_of(key.terms.expires_at),
         "owner": {
             "type": "user",
             "object": "organization.user",
             "id": ids.user_id(key.created_by or key.tenant_id),
             "name": key.name,
-            "created_at": _seconds(key.created_at),
+            "created_at": seconds_of(key.created_at),
             "role": "owner",
         },
         "harmony": {"role": role, **_extras(key)},
-    }
-
-
-def model_permissions_body(permissions: ModelPermissions | None) -> Json:
-    """`project.model_permissions`. Without a list none is denied."""
-    return {
-        "object": "project.model_permissions",
-        "mode": "deny_list" if permissions is None else permissions.mode,
-        "model_ids": [] if permissions is None else list(permissions.models),
-    }
-
-
-def hosted_tools_body(controls: ProjectControls, policy: TenantPolicy) -> Json:
-    """Hosted tool permissions of a project: those that it gives, and its tenant may have. What this
-    server does not have is not enabled.
-    """
-
-    def is_enabled(name: HostedTool) -> bool:
-        return name not in controls.tools_off and getattr(policy, name) == "allowed"
-
-    served = {name: is_enabled(name) for name in get_args(HostedTool)}
-    return {
-        name: {"enabled": enabled}
-        for name, enabled in sorted({**dict.fromkeys(TOOLS_LACKING, False), **served}.items())
-    }
-
-
-def service_tiers_body(controls: ProjectControls) -> Json:
-    """`project.service_tier_settings`."""
-    return {
-        "object": "project.service_tier_settings",
-        "default": controls.tier_default,
-        "enabled_tiers": "all" if controls.tiers is None else list(controls.tiers),
     }
 
 
@@ -156,14 +91,14 @@ def _key_owner(key: ApiKey, account: ServiceAccount | None) -> Json:
             "name": "Operator",
             "email": "",
             "role": "owner",
-            "created_at": _seconds(key.created_at),
+            "created_at": seconds_of(key.created_at),
         }
         return {"type": "user", "user": user, "service_account": None}
     shown = {
         "id": ids.service_account_id(account.id),
         "name": account.name,
         "role": account.role,
-        "created_at": _seconds(account.created_at),
+        "created_at": seconds_of(account.created_at),
     }
     return {"type": "service_account", "service_account": shown, "user": None}
 

@@ -1,25 +1,20 @@
-"""Bodies of the admin API. Keys that they lack are refused (`api.admin.routes.AdminCall.body`)."""
+"""Bodies of the admin API. Keys that they lack are refused (`admin.routes.AdminCall.body`)."""
 
 from __future__ import annotations
 
 from ipaddress import ip_network
-from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, get_args
+from typing import TYPE_CHECKING, Annotated, Final
 
-from pydantic import AfterValidator, BeforeValidator, Field, StringConstraints
+from pydantic import AfterValidator, Field, StringConstraints
 
 from gateway.errors import InvalidRequest
 from gateway.limits.money import ANY_TIER, Component, PriceTier
 from gateway.protocol.admin.limits import KeyLimits
 from gateway.protocol.base import WHOLE, Many, NullableModel, WireModel
-from gateway.protocol.request_errors import invalid, unsupported, wrong_value
+from gateway.protocol.request_errors import invalid, wrong_value
 from gateway.tenancy import (
-    HostedTool,
     KeyTerms,
-    ModelPermissions,
-    ModelsMode,
-    TierDefault,
 )
-from gateway.tenancy.permissions import OperatorRole
 from gateway.tenancy.scopes import SCOPES
 
 if TYPE_CHECKING:
@@ -28,8 +23,6 @@ if TYPE_CHECKING:
 NAME_CHARS_MAX: Final = 256
 MODELS_MAX: Final = 256
 NETWORKS_MAX: Final = 64
-TOOLS_LACKING: Final = ("file_search", "image_generation")
-"""Hosted tools of OpenAI's that this server does not have."""
 LIFETIME_MAX_S: Final = 10 * 366 * 24 * 3600
 SECOND_MAX: Final = 253_402_300_799
 """The last one of the year 9999."""
@@ -64,35 +57,10 @@ class SinkResume(WireModel):
     delivered: bool = False
 
 
-class ProjectCreate(NullableModel):
-    """`POST /organization/projects`. Where a project's data is kept is not for it to choose."""
-
-    name: DisplayName
-    external_key_id: ShortText | None = None
-    geography: ShortText | None = None
-    residency: dict[str, Any] | None = None
-
-    def check_supported(self) -> None:
-        """Raises `InvalidRequest` for what this server cannot do."""
-        _check_absent(self, "external_key_id", "geography", "residency")
-
-
 class DataRetentionUpdate(WireModel):
     """What is to be kept (`gateway.tenancy.retention`)."""
 
     retention_type: Annotated[str, Field(max_length=64)]
-
-
-class ProjectUpdate(NullableModel):
-    """`POST /organization/projects/{id}`: what is left out stays."""
-
-    name: DisplayName | None = None
-    external_key_id: ShortText | None = None
-    geography: ShortText | None = None
-
-    def check_supported(self) -> None:
-        """Raises `InvalidRequest` for what this server cannot do."""
-        _check_absent(self, "external_key_id", "geography")
 
 
 class KeyExtras(NullableModel):
@@ -119,13 +87,6 @@ class ServiceAccountCreate(NullableModel):
             if name in self.model_fields_set and getattr(self, name) is not None:
                 why = "it is for the key, and 'create_service_account_only' asks for none"
                 raise invalid(name, why)
-
-
-class ServiceAccountUpdate(NullableModel):
-    """`POST …/service_accounts/{id}`: what is left out stays."""
-
-    name: DisplayName | None = None
-    role: Literal["member", "owner"] | None = None
 
 
 class AccountKeyCreate(NullableModel):
@@ -156,71 +117,6 @@ class AdminKeyCreate(NullableModel):
     name: DisplayName
     expires_in_seconds: Lifetime | None = None
     scopes: Annotated[Many[str], Field(max_length=1)] = ()
-
-
-class ModelPermissionsUpdate(WireModel):
-    """`POST …/model_permissions`: the models that a project may use, or those that it may not."""
-
-    mode: ModelsMode
-    model_ids: Annotated[Many[ModelId], Field(max_length=MODELS_MAX)]
-
-    @property
-    def permissions(self) -> ModelPermissions:
-        """Each model once, in the order of the request."""
-        return ModelPermissions(self.mode, tuple(dict.fromkeys(self.model_ids)))
-
-
-class ToolPermission(WireModel):
-    """Whether requests of a project may use a hosted tool."""
-
-    enabled: bool
-
-
-class HostedToolsUpdate(NullableModel):
-    """`POST …/hosted_tool_permissions`: what is left out stays."""
-
-    code_interpreter: ToolPermission | None = None
-    file_search: ToolPermission | None = None
-    image_generation: ToolPermission | None = None
-    mcp: ToolPermission | None = None
-    web_search: ToolPermission | None = None
-
-    def tools_off(self, before: frozenset[HostedTool]) -> frozenset[HostedTool]:
-        """Those that are off from now on. Raises `InvalidRequest` where one is to be enabled that
-        this server does not have.
-        """
-        for name in TOOLS_LACKING:
-            given: ToolPermission | None = getattr(self, name)
-            if given is not None and given.enabled:
-                raise unsupported(f"{name}.enabled", "This server has no such hosted tool")
-        off = set(before)
-        for tool in get_args(HostedTool):
-            if (asked := getattr(self, tool)) is not None:
-                off.discard(tool) if asked.enabled else off.add(tool)
-        return frozenset(off)
-
-
-def _listed(given: object) -> object:
-    """OpenAI's form of all of them is a word in the place of the list."""
-    return ["all"] if given == "all" else given
-
-
-class ServiceTiersUpdate(NullableModel):
-    """`POST …/service_tier_settings`: what is left out stays."""
-
-    default: TierDefault | None = None
-    enabled_tiers: (
-        Annotated[Many[Literal["all", "flex", "fast", "ultrafast"]], BeforeValidator(_listed)]
-        | None
-    ) = None
-
-    def changes(self) -> dict[str, Any]:
-        """Fields of `ProjectControls`, each tier once."""
-        found: dict[str, Any] = {} if self.default is None else {"tier_default": self.default}
-        if self.enabled_tiers is None:
-            return found
-        named = tuple(dict.fromkeys(self.enabled_tiers))
-        return found | {"tiers": None if "all" in named else named}
 
 
 class TenantCreate(WireModel):
@@ -274,14 +170,6 @@ class Export(WireModel):
     content: bool = False
 
 
-class OperatorCreate(NullableModel):
-    """`POST /admin/v1/operators`: a key of the operator plane."""
-
-    name: DisplayName
-    role: OperatorRole = "owner"
-    expires_in_seconds: Lifetime | None = None
-
-
 def scopes_of(given: tuple[str, ...]) -> frozenset[str]:
     """Raises `InvalidRequest` for one that is not known."""
     for index, scope in enumerate(given):
@@ -312,9 +200,3 @@ def _network(param: str, text: str) -> Network:
             code="invalid_value",
             param=param,
         ) from None
-
-
-def _check_absent(body: WireModel, *names: str) -> None:
-    for name in names:
-        if getattr(body, name) is not None:
-            raise unsupported(name, "Leave it out: all projects are kept in this server's database")

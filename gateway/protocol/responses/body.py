@@ -34,6 +34,7 @@ from gateway.protocol.parameters import (
     ToolChoice,
 )
 from gateway.protocol.responses.hosted_rules import chooses, hosted_rules
+from gateway.protocol.responses.tool_checks import OfferedTools
 from gateway.protocol.tools import (
     ANY_OBJECT,
     NO_ARGUMENTS,
@@ -46,10 +47,7 @@ from gateway.protocol.tools import (
     NamespaceTool,
     ToolSearchTool,
     allowed_names,
-    means,
-    means_hosted,
     named,
-    run_tools,
 )
 
 if TYPE_CHECKING:
@@ -143,7 +141,7 @@ def echo(
         "text": _text(request.text),
         "tool_choice": choice
         if isinstance(choice, str)
-        else _tool_choice(choice, request.known_tools),
+        else _tool_choice(choice, OfferedTools.of(request.known_tools, request.dropped_tools)),
         "tools": _tools(request.tools) if request.tools else [],
         **_offered(request),
     }
@@ -177,22 +175,18 @@ def _text(asked: TextOptions) -> dict[str, Any]:
     return text
 
 
-def _tool_choice(choice: AllowedTools | ToolChoice, tools: Sequence[Tool]) -> dict[str, Any]:
+def _tool_choice(choice: AllowedTools | ToolChoice, offered: OfferedTools) -> dict[str, Any]:
     """In a form that OpenAI's types have: they know no choice of `local_shell` alone, nor of
     `web_search` by that name. Tools that were dropped are left out.
     """
     match choice:
         case AllowedTools() as allowed:
-            client, run = tuple(named(tools)), run_tools(tools)
-            return {
-                "type": allowed.type,
-                "mode": allowed.mode,
-                "tools": [
-                    _named_tool(tool)
-                    for tool in allowed.tools
-                    if means_hosted(tool, run) or any(means(tool, one) for one in client)
-                ],
-            }
+            tools = [
+                _named_tool(tool)
+                for tool in allowed.tools
+                if offered.has(tool) or not offered.dropped_one(tool)
+            ]
+            return {"type": allowed.type, "mode": allowed.mode, "tools": tools}
         case ToolChoice(type=kind) if kind in _LISTED_CHOICES:
             return {"type": "allowed_tools", "mode": "required", "tools": [{"type": kind}]}
         case _:

@@ -213,14 +213,18 @@ def check_none_dropped(tools: Sequence[Tool], brought: Sequence[BroughtTools] = 
                 raise unsupported(f"{within}tools[{index}].type", remedy, value=one.type)
 
 
-class _Offered(NamedTuple):
-    """The tools of a request: those of the client, those that the gateway runs, and the types of
+class OfferedTools(NamedTuple):
+    """The tools of a request: those of the client, those that the gateway runs, and the labels of
     those that are dropped.
     """
 
     client: Sequence[NamedTool]
     run: Sequence[RunTool]
     dropped: Sequence[str]
+
+    @classmethod
+    def of(cls, tools: Sequence[Tool], dropped: Sequence[str]) -> OfferedTools:
+        return cls(tuple(named(tools)), run_tools(tools), dropped)
 
     def has(self, wanted: ToolName) -> bool:
         """Whether the tool that is named can be called."""
@@ -233,7 +237,7 @@ class _Offered(NamedTuple):
 
 def check_tool_choice(choice: AnyToolChoice, tools: Sequence[Tool], dropped: Sequence[str]) -> None:
     """Refuse a choice of what the request does not have, or of what is `dropped` of it."""
-    offered = _Offered(tuple(named(tools)), run_tools(tools), dropped)
+    offered = OfferedTools.of(tools, dropped)
     match choice:
         case ToolChoice() as wanted:
             _check_choice(wanted, offered)
@@ -251,7 +255,7 @@ def check_tool_choice(choice: AnyToolChoice, tools: Sequence[Tool], dropped: Seq
             pass
 
 
-def _check_choice(choice: ToolChoice, offered: _Offered) -> None:
+def _check_choice(choice: ToolChoice, offered: OfferedTools) -> None:
     _check_server_choice(choice, "tool_choice")
     if offered.has(choice):
         return
@@ -274,7 +278,7 @@ def _is_variant(wanted: ToolName, label: str) -> bool:
     return wanted.type.startswith(label) or label.startswith(wanted.type)
 
 
-def _check_allowed(allowed: AllowedTools, offered: _Offered) -> None:
+def _check_allowed(allowed: AllowedTools, offered: OfferedTools) -> None:
     """Dropped tools may be in the list, but not alone."""
     for index, wanted in enumerate(allowed.tools):
         path = f"tool_choice.tools[{index}]"

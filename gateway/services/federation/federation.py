@@ -67,11 +67,15 @@ _UNNAMED: Final = (
 _log = EventLog(__name__)
 
 
+TOKEN_BYTES_MAX: Final = 16_384
+"""Of a token of an issuer."""
+
+
 @dataclass(frozen=True, slots=True)
 class FederationPolicy:
     """How long a token of an issuer may be, and how long at most one of ours lives."""
 
-    token_bytes_max: int = 16_384
+    token_bytes_max: int = TOKEN_BYTES_MAX
     token_lifetime_s: int = 3_600
 
 

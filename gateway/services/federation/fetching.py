@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import urlsplit
 
 import orjson
@@ -20,17 +20,18 @@ if TYPE_CHECKING:
     from gateway.tools.egress.network_policy import NetworkPolicy
     from gateway.tools.egress.transport import EgressClient
 
+FETCH_TIMEOUT_S: Final = 5.0
+"""To fetch the keys of one issuer, its configuration included."""
+KEYS_BYTES_MAX: Final = 256 * 1024
+"""Of the keys of one issuer, or of its configuration."""
+
 
 class KeyFetcher:
     """For all issuers of a process. `client` bounds how long an answer is."""
 
-    def __init__(
-        self, client: EgressClient, policy: NetworkPolicy, *, timeout_s: float, metrics: Metrics
-    ) -> None:
-        """`timeout_s` is for the keys of one issuer, its configuration included."""
+    def __init__(self, client: EgressClient, policy: NetworkPolicy, *, metrics: Metrics) -> None:
         self._client = client
         self._policy = policy
-        self._timeout_s = timeout_s
         self._metrics = metrics
 
     async def keys(self, origin: KeyOrigin) -> Sequence[object]:
@@ -38,13 +39,13 @@ class KeyFetcher:
         if origin.source.jwks is not None:
             return _keys(origin, orjson.loads(origin.source.jwks))
         try:
-            async with asyncio.timeout(self._timeout_s):
+            async with asyncio.timeout(FETCH_TIMEOUT_S):
                 return _keys(origin, await self._document(await self._jwks_url(origin)))
         except EgressRefused as error:
             self._metrics.egress_refused(purpose="issuer", reason=error.reason)
             raise _unavailable(origin, str(error)) from error
         except TimeoutError as error:
-            raise _unavailable(origin, f"no answer within {self._timeout_s:g} s") from error
+            raise _unavailable(origin, f"no answer within {FETCH_TIMEOUT_S:g} s") from error
         except (*EGRESS_ERRORS, ValueError) as error:
             raise _unavailable(origin, str(error) or type(error).__name__) from error
 

@@ -48,11 +48,15 @@ class Removed:
     keys: int
 
 
+EXPORTS_MAX: Final = 1
+"""Archives that a process makes at once."""
+
+
 class TenantData:
     """Use cases; all raise `StoreUnavailable`, those with the name of a tenant `ResourceNotFound`.
 
-    `keys` are those that content is sealed with, if any is. At most `exports_max` archives are made
-    at once.
+    `keys` are those that content is sealed with, if any is. At most `EXPORTS_MAX` archives are
+    made at once.
     """
 
     def __init__(
@@ -61,7 +65,6 @@ class TenantData:
         keys: TenantKeys | None = None,
         *,
         end_user_secret: bytes | None = None,
-        exports_max: int = 1,
     ) -> None:
         """`end_user_secret` is what usage's digests of end users are made with; None: persons are
         found by what requests say alone.
@@ -69,7 +72,7 @@ class TenantData:
         self._database = database
         self._keys = keys
         self._end_user_secret = end_user_secret
-        self._exporting = asyncio.Semaphore(exports_max)
+        self._exporting = asyncio.Semaphore(EXPORTS_MAX)
 
     async def erase_person(
         self, name: str, person: str, *, author: Author = COMMAND_LINE

@@ -42,6 +42,8 @@ if TYPE_CHECKING:
 REPEATED_SHARE: Final = 4
 """Once compacted, a context is compacted again when that makes it shorter by at least the threshold
 divided by this: messages of users stay, and could keep it above the threshold for good."""
+WINDOW_SHARE: Final = 0.8
+"""Part of the window that is the threshold of a request that names none."""
 ROOM_SHARE: Final = 4
 """A summary gets at least its longest length divided by this, or is not begun."""
 
@@ -54,7 +56,7 @@ class CompactionLimits:
 
     summary_tokens_max: int
     effort: Effort
-    window_share: float
+    window_share: float = WINDOW_SHARE
 
 
 class MadeSummary(NamedTuple):

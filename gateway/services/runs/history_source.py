@@ -7,7 +7,7 @@ the connection knows which it came on (WebSocket mode).
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from gateway import ids
 from gateway.context.assembly import referenced_ids
@@ -29,6 +29,10 @@ if TYPE_CHECKING:
     from gateway.store.postgres.database import Database
     from gateway.tenancy import Principal
 
+DEPTH_MAX: Final = 1000
+"""Responses in one chain."""
+ITEMS_MAX: Final = 20_000
+"""Items in one chain or conversation."""
 _RUNNING = frozenset({"queued", "in_progress"})
 
 
@@ -62,7 +66,9 @@ class History:
 class HistorySource:
     """Looks up what requests continue, and the items that they only name."""
 
-    def __init__(self, database: Database, *, depth_max: int, items_max: int) -> None:
+    def __init__(
+        self, database: Database, *, depth_max: int = DEPTH_MAX, items_max: int = ITEMS_MAX
+    ) -> None:
         """A chain has at most `depth_max` responses, a context at most `items_max` items."""
         self._database = database
         self._depth_max = depth_max

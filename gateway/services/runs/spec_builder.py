@@ -96,6 +96,8 @@ if TYPE_CHECKING:
     """What a response repeats of its request."""
 
 
+ANSWER_SHARE: Final = 0.25
+"""Of max_output_tokens, that a reasoning budget leaves to the answer."""
 REPEATED_ITEM_BYTES: Final = 30
 """An item that has ids costs about as much as so many bytes that have to be tokenised."""
 SERVER_TOOL_BYTES: Final = 1_024
@@ -221,7 +223,7 @@ class SpecBuilder:
         system_message: SystemMessage,
         cache_salt_key: bytes,
         sealer: Sealer,
-        answer_share: float,
+        answer_share: float = ANSWER_SHARE,
     ) -> None:
         """`answer_share` is the part of the output that a reasoning budget leaves to the answer;
         `cache_salt_key` keeps tenants' cached prefixes apart; `sealer` opens their reasoning.

@@ -157,9 +157,7 @@ def issuer_of(row: Row, *, bearer: bool = True, is_confirmed: bool = False) -> I
 
 
 def _provider(row: Row) -> IdentityProvider:
-    # The release before writes no `named_bearer`.
-    is_bearer = row.bearer or bool(row.named_bearer)
-    return issuer_of(row, bearer=is_bearer, is_confirmed=row.bearer)
+    return issuer_of(row, bearer=row.named_bearer, is_confirmed=row.bearer)
 
 
 def _rule(row: Row) -> FederationRule:

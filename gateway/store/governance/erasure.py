@@ -10,23 +10,37 @@ from typing import TYPE_CHECKING, Any, Final
 from gateway.store.governance import audit_log, holds
 from gateway.store.postgres.database import turn_to
 from gateway.store.postgres.statements import Statement
+from gateway.store.tables import TABLES as ALL_TABLES
+from gateway.store.tables import about, columns_of, metadata
 from gateway.tenancy import Tenant, TenantId
 
 if TYPE_CHECKING:
+    from sqlalchemy import Table
+
     from gateway.governance.audit import AuditEvent
     from gateway.store.postgres.database import Database
 
-TABLES: Final = (
-    *("flushes", "writers", "events", "responses", "conversations", "traces", "tool_pages"),
-    *("tool_approvals", "tool_calls", "files", "containers", "mcp_servers", "idempotency_keys"),
-    *("web_documents", "usage_end_user_days", "alert_firings", "spend_alerts", "budgets"),
-    *("limits", "spend", "buckets", "limit_reports", "stored_bytes", "reseals"),
-    *("background_shares", "federation_rules", "identity_providers", "api_keys"),
-    *("service_accounts", "projects"),
+
+def _goes_with_another(table: Table) -> bool:
+    return any(
+        key.ondelete == "CASCADE" and not any(column.nullable for column in key.columns)
+        for key in table.foreign_key_constraints
+    )
+
+
+_CHILDREN_FIRST: Final = metadata.sorted_tables[::-1]
+TABLES: Final = tuple(
+    str(table.name)
+    for table in sorted(_CHILDREN_FIRST, key=lambda one: not about(one).is_log)
+    if not about(table).lifetime.stays and not _goes_with_another(table)
 )
 """Of which a tenant that is removed loses all rows; others go with these by their foreign keys. In
 this order: a log is nobody's once its response is gone, and a project outlives its accounts."""
-SCRUBBED: Final = {"usage": ("end_user", "tags")}
+SCRUBBED: Final = {
+    name: scrubbed
+    for name, table in ALL_TABLES.items()
+    if (scrubbed := [one for one, of in columns_of(table).items() if of.info["scrubbed"]])
+}
 """Of which it keeps the rows, with nothing in these columns."""
 _DELETE_SOME: Final = {
     table: Statement(f"""

@@ -10,11 +10,12 @@ import orjson
 from gateway.encryption.cipher import ContentCipher
 from gateway.errors import ContentSealed
 from gateway.json_lines import one_line
-from gateway.store.content import BOUND_BY, CONTENT, Kept, place_of
-from gateway.store.governance.resealing import KEYS
+from gateway.store.content import BOUND_BY, CONTENT, place_of
 from gateway.store.postgres.database import turn_to
 from gateway.store.postgres.statements import Statement
-from gateway.store.schema import SUMMED_BY, columns_of
+from gateway.store.tables import TABLES as ALL_TABLES
+from gateway.store.tables import about, columns_of, keys_of_table
+from gateway.store.tables.columns import Kept
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Mapping, Sequence
@@ -24,33 +25,12 @@ if TYPE_CHECKING:
     from gateway.tenancy import TenantId
 
 TABLES: Final[Mapping[str, tuple[str, ...]]] = {
-    **{table: tuple(keys) for table, keys in KEYS.items()},
-    "web_documents": ("key",),
-    "tool_approvals": ("request_id",),
-    "usage": ("response_id", "seq"),
-    **dict.fromkeys(("usage_hours", "usage_days"), SUMMED_BY[1:]),
-    "usage_end_user_days": ("day", "project_id", "end_user", "model"),
-    **dict.fromkeys(("projects", "service_accounts", "api_keys", "mcp_servers"), ("id",)),
-    **dict.fromkeys(("identity_providers", "federation_rules"), ("id",)),
-    "limits": ("scope", "scope_id", "model", "what", "window_s"),
-    **dict.fromkeys(("budgets", "spend_alerts"), ("id",)),
-    "audit_log": ("number",),
+    name: tuple(keys_of_table(name))
+    for name, table in ALL_TABLES.items()
+    if not about(table).not_exported
 }
 """What is exported, with the keys by which it is read. `events`, the logs, hold what is in the
 items of responses, too, but for what was said and taken back."""
-NOT_EXPORTED: Final = {
-    **dict.fromkeys(("flushes", "writers"), "on their way into events"),
-    **dict.fromkeys(
-        ("run_secrets", "idempotency_keys"), "secrets, and digests of what others have"
-    ),
-    **dict.fromkeys(
-        ("usage_minutes", "spend", "alert_firings", "stored_bytes", "buckets", "limit_reports"),
-        "counters that are made of the rest, or of the moment",
-    ),
-    **dict.fromkeys(("background_shares", "reseals"), "how the gateway works"),
-    **dict.fromkeys(("tenants", "prices"), "the operator's"),
-}
-"""The other tables that have rows of a tenant, and why they are not."""
 SEALED: Final = {"sealed": True}
 """What stands for content that no key opens any more."""
 OPENED: Final = frozenset({Kept.SEALED, Kept.NAME, Kept.LOG})
@@ -58,30 +38,21 @@ OPENED: Final = frozenset({Kept.SEALED, Kept.NAME, Kept.LOG})
 ROWS_FIRST: Final = 16
 ROWS_MAX: Final = 500
 PAGE_BYTES: Final = 4 * 1024 * 1024
-_LEFT_OUT: Final = {
-    "responses": {"plan", "prompt", "placement", "owner", "lease_until", "epoch"},
-    "containers": {"owner", "handle"},
-    "web_documents": {"words"},
-    "api_keys": {"hash", "pepper_id"},
-    "mcp_servers": {"secret"},
-}
-"""Secrets, and what says how the gateway works, and nothing of the tenant."""
 
 
 def _columns(table: str) -> list[str]:
-    left_out = _LEFT_OUT.get(table, set())
-    return [name for name in columns_of(table) if name != "tenant_id" and name not in left_out]
+    columns = columns_of(ALL_TABLES[table])
+    return [name for name, of in columns.items() if of.info["exported"] and name != "tenant_id"]
 
 
 def _page(table: str, *, is_first: bool) -> Statement:
-    keys, types = TABLES[table], columns_of(table)
+    keys = keys_of_table(table)
     names, source = ", ".join(f"t.{name}" for name in _columns(table)), f"{table} t"
     if table == "file_chunks":
         names += ", f.digest"
         source = "file_chunks t JOIN files f ON f.tenant_id = t.tenant_id AND f.id = t.file_id"
     order = ", ".join(f"t.{name}" for name in keys)
-    casts = ((name, types[name].removesuffix("!")) for name in keys)
-    given = ", ".join(f"CAST(:after_{name} AS {kind})" for name, kind in casts)
+    given = ", ".join(f"CAST(:after_{name} AS {kind})" for name, kind in keys.items())
     beyond = "" if is_first else f"AND ({order}) > ({given})"
     return Statement(
         f"SELECT {names} FROM {source} WHERE t.tenant_id = :tenant {beyond}"  # noqa: S608
@@ -112,7 +83,7 @@ class ExportedPage(NamedTuple):
 
     def _shown(self, row: Row) -> dict[str, Any]:
         kept = CONTENT[self.table]
-        bound_by = [row[name] for name in BOUND_BY.get(self.table, ())]
+        bound_by = [row[name] for name in BOUND_BY[self.table]]
         told: dict[str, Any] = {}
         for name in _columns(self.table):
             value, how = row[name], kept.get(name)

@@ -14,12 +14,14 @@ from typing import TYPE_CHECKING, Any, Final
 from gateway.encryption.cipher import FRAMES, keys_of, keys_of_log
 from gateway.errors import ContentSealed
 from gateway.store import flushes
-from gateway.store.content import BOUND_BY, CONTENT, Kept, place_of
+from gateway.store.content import BOUND_BY, CONTENT, place_of
 from gateway.store.postgres.database import turn_to
 from gateway.store.postgres.statements import Statement
+from gateway.store.tables import keys_of_table
+from gateway.store.tables.columns import Kept
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Sequence
 
     from gateway.encryption.cipher import ContentCipher
     from gateway.store.events import LogRow
@@ -29,29 +31,16 @@ if TYPE_CHECKING:
     Place = tuple[Any, ...]
     FlushPlace = tuple[str, int]
 
-KEYS: Final[Mapping[str, Mapping[str, str]]] = {
-    "responses": {"id": "uuid"},
-    "messages": {"response_id": "uuid", "position": "integer"},
-    "conversations": {"id": "uuid"},
-    "conversation_items": {"conversation_id": "uuid", "position": "bigint"},
-    "traces": {"key": "bytea"},
-    "tool_pages": {"key": "bytea"},
-    "containers": {"id": "uuid"},
-    "files": {"id": "uuid"},
-    "file_chunks": {"file_id": "uuid", "number": "integer"},
-    "tool_calls": {"response_id": "uuid", "ordinal": "integer", "attempt": "smallint"},
-    "events": {"response_id": "uuid", "first_entry": "integer", "day": "date"},
-}
-"""The primary keys of the tables that have content, without the tenant, with their types."""
+_OPENED: Final = {Kept.SEALED, Kept.NAME, Kept.LOG}
 _SEALED: Final = {
-    table: {
-        column: kept
-        for column, kept in columns.items()
-        if kept in {Kept.SEALED, Kept.NAME, Kept.LOG}
-    }
+    table: sealed
     for table, columns in CONTENT.items()
-    if table in KEYS
+    # Flushes are rewritten under the locks of their writers.
+    if table != "flushes"
+    and (sealed := {column: how for column, how in columns.items() if how in _OPENED})
 }
+KEYS: Final = {table: keys_of_table(table) for table in _SEALED}
+"""The primary keys of the tables that have content, without the tenant, with their types."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +58,7 @@ class Resealed:
 
 def _page(table: str, *, is_first: bool) -> Statement:
     keys = KEYS[table]
-    columns = dict.fromkeys([*keys, *BOUND_BY.get(table, ()), *_SEALED[table]])
+    columns = dict.fromkeys([*keys, *BOUND_BY[table], *_SEALED[table]])
     if table == "events":
         columns["epoch"] = None
     source, names = table, ", ".join(f"t.{name}" for name in columns)
@@ -216,7 +205,7 @@ def _change(cipher: ContentCipher, table: str, row: Row) -> dict[str, Any] | Non
     ):
         return None
     change: dict[str, Any] = {name: row[name] for name in KEYS[table]}
-    bound_by = [row[name] for name in BOUND_BY.get(table, ())]
+    bound_by = [row[name] for name in BOUND_BY[table]]
     for name, value in stored.items():
         change[f"old_{name}"] = value
         change[f"new_{name}"] = value

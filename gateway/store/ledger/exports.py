@@ -12,7 +12,9 @@ from typing import TYPE_CHECKING, Any, Final
 from gateway.store.ledger import cursors
 from gateway.store.ledger.cursors import SINK_PREFIX, LinePosition
 from gateway.store.postgres.statements import Statement
-from gateway.store.schema import EVERYONE, columns_of
+from gateway.store.schema import EVERYONE
+from gateway.store.tables import columns_of
+from gateway.store.tables.ledger import usage
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -20,7 +22,7 @@ if TYPE_CHECKING:
 
     from gateway.store.postgres.database import Connection, Database, Row
 
-LINE_COLUMNS: Final = tuple(columns_of("usage"))
+LINE_COLUMNS: Final = tuple(columns_of(usage))
 FOREIGN: Final = (
     "its cursor is ahead of all transactions, as after a dump was restored into another cluster; "
     "see docs/usage.md"

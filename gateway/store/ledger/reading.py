@@ -14,7 +14,7 @@ from gateway.store.ledger import cursors
 from gateway.store.ledger.cursors import ROLLUP, Cursor
 from gateway.store.ledger.sums import LINE_KEY, LINE_VALUES
 from gateway.store.postgres.statements import Statement
-from gateway.store.schema import SUMS
+from gateway.store.tables.ledger import SUMS
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

@@ -9,7 +9,7 @@ from gateway.store.ledger import cursors
 from gateway.store.ledger.cursors import ROLLUP, SINK_PREFIX, Cursor
 from gateway.store.ledger.sums import LINE_KEY, LINE_VALUES
 from gateway.store.postgres.statements import Statement
-from gateway.store.schema import COUNTS, SUMS
+from gateway.store.tables.ledger import COUNTS, SUMS
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -12,7 +12,7 @@ from gateway.store.ledger.cursors import ROLLUP
 from gateway.store.ledger.rollup import added_to
 from gateway.store.postgres.removals import removing
 from gateway.store.postgres.statements import Statement
-from gateway.store.schema import SUMMED_BY, SUMS
+from gateway.store.tables.ledger import SUMMED_BY, SUMS
 
 if TYPE_CHECKING:
     from gateway.store.postgres.database import Database

@@ -1,14 +1,15 @@
 """What a line adds to each column of sums, as SQL.
 
-What older releases left null is what it meant then: the default project (whose id is the tenant's),
-the default tier, no background. A correction is no request.
+Null stands for the default project (whose id is the tenant's), the default tier, no background. A
+correction is no request.
 """
 
 from __future__ import annotations
 
 from typing import Final
 
-from gateway.store.schema import COST_COLUMNS, SUMMED_BY, SUMS
+from gateway.store.schema import COST_COLUMNS
+from gateway.store.tables.ledger import SUMMED_BY, SUMS
 
 _KEY_WORDS: Final = {
     "service_tier": "coalesce(line.service_tier, 'default')",

@@ -90,26 +90,6 @@ WITH RECURSIVE line AS (
 )
 SELECT id FROM line ORDER BY older DESC LIMIT 1
 """)
-_OF_SUCCESSORS: Final = """
-    tenant_id = :tenant AND scope = 'key' AND scope_id IN (
-        WITH RECURSIVE line AS (
-            SELECT CAST(:scope_id AS uuid) AS id
-            UNION
-            SELECT k.replaced_by FROM api_keys AS k JOIN line ON k.id = line.id
-            WHERE k.tenant_id = :tenant AND k.replaced_by IS NOT NULL
-        )
-        SELECT id FROM line WHERE id <> CAST(:scope_id AS uuid)
-    )
-"""
-_UNSET_OF_SUCCESSORS: Final = Statement(f"""
-DELETE FROM limits
-WHERE {_OF_SUCCESSORS} AND model = CAST(:model AS text) AND what = CAST(:what AS text)
-  AND window_s = :window_s
-""")  # noqa: S608 - constants only
-_UNSET_BUDGET_OF_SUCCESSORS: Final = Statement(f"""
-DELETE FROM budgets
-WHERE {_OF_SUCCESSORS} AND unit = CAST(:unit AS text) AND span = CAST(:span AS text)
-""")  # noqa: S608 - constants only
 _UNSET_BUDGET: Final = Statement(f"""
 DELETE FROM budgets WHERE {_OF_SCOPE} AND unit = CAST(:unit AS text) AND span = CAST(:span AS text)
 """)  # noqa: S608 - constants only
@@ -228,12 +208,8 @@ async def set_limits(
     gone: Sequence[Limit] = (),
 ) -> None:
     """Write limits, in place of those of the same name, take others away, and write `event` to the
-    audit log, all in the transaction of the caller. Those of a key take the place of what earlier
-    releases kept with a key that took its place.
+    audit log, all in the transaction of the caller.
     """
-    for limit in (*gone, *new):
-        if limit.scope == "key":
-            await connection.execute(_UNSET_OF_SUCCESSORS, _row(tenant_id, limit))
     for limit in gone:
         await connection.execute(_UNSET, _row(tenant_id, limit))
     for limit in new:
@@ -262,14 +238,11 @@ async def set_budget(
     """
     place = _place(tenant_id, budget.scope, budget.scope_id)
     place |= {"unit": budget.unit, "span": budget.interval}
-    changed = 0
-    if budget.scope == "key":
-        changed = await connection.count(_UNSET_BUDGET_OF_SUCCESSORS, place)
     if is_gone:
-        changed += await connection.count(_UNSET_BUDGET, place)
+        changed = await connection.count(_UNSET_BUDGET, place)
     else:
         new = {"id": budget.id, "cap": budget.cap, "mode": budget.mode}
-        changed += await connection.count(_SET_BUDGET, {**place, **new})
+        changed = await connection.count(_SET_BUDGET, {**place, **new})
     if changed:
         await audit_log.record(connection, tenant_id, event)
     return bool(changed)

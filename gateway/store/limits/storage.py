@@ -170,7 +170,7 @@ class MeasureTerms:
     one part in `pause_factor` of the time. `rows_max` rows are looked at in one statement.
     """
 
-    interval_s: float
+    interval_s: float = 300.0
     rows_max: int = 1_000
     pause_factor: int = 20
 

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import asyncio
 import time
-from pathlib import Path
 from typing import TYPE_CHECKING, Final, TypeVar
 
 from alembic import command
@@ -17,6 +16,7 @@ from sqlalchemy import NullPool, exc, text
 from sqlalchemy.ext.asyncio import create_async_engine
 
 from gateway.errors import StartupError, StoreError, StoreUnavailable
+from gateway.store.migration.revisions import migrations_folder
 from gateway.store.migration.verification import Repaired, make_roles, repair_access
 from gateway.store.postgres.translation import DRIVER_ERRORS, translate
 from gateway.store.postgres.url import driver_url
@@ -33,13 +33,6 @@ Result = TypeVar("Result")
 _LOCK_KEY: Final = 0x4861726D6F6E79  # "Harmony", as the number of an advisory lock
 LOCK_PAUSE_S: Final = 0.1
 """Between two attempts to be the one that migrates."""
-_PACKAGE: Final = Path(__file__).parents[2]
-
-
-def migrations_folder() -> Path:
-    """`gateway/_migrations` of an installed wheel, `migrations` of a checkout."""
-    installed = _PACKAGE / "_migrations"
-    return installed if installed.is_dir() else _PACKAGE.parent / "migrations"
 
 
 def alembic_config(connection: Connection | None = None) -> Config:

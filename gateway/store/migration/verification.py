@@ -15,188 +15,72 @@ from dataclasses import dataclass
 from itertools import chain
 from typing import TYPE_CHECKING, Final
 
+from sqlalchemy import UniqueConstraint
+
 from gateway.errors import StartupError
+from gateway.store.migration.functions import FUNCTIONS
 from gateway.store.postgres.statements import Statement
-from gateway.store.schema import APP_ROLE, COLUMNS, EVERYONE, RUNS_ROLE, columns_of
+from gateway.store.schema import APP_ROLE, EVERYONE, RUNS_ROLE
+from gateway.store.tables import TABLES, about
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
-    from sqlalchemy import Connection
+    from sqlalchemy import Connection, Index, Table
 
     from gateway.store.postgres.database import Database
+    from gateway.store.tables.columns import Access
 
 ROLES: Final = (APP_ROLE, RUNS_ROLE)
 MEMBERSHIP: Final = "membership of the database's user in {role}"
 """The requirement that it may take the role."""
 
 
-INDEXES: Final = (
-    *("ix_responses_running", "ix_responses_queued", "ix_responses_generated"),
-    "ix_responses_tenant_id_parent_id",
-    "ix_messages_tenant_id_item_id",
-    "ix_conversation_items_tenant_id_item_id",
-    "ix_idempotency_keys_tenant_id_response_id",
-    "ix_traces_tenant_id_received_at",
-    "ix_traces_tenant_id_trace_id",
-    "ix_tool_pages_tenant_id_asked",
-    "ix_tool_pages_tenant_id_fetched_at",
-    "ix_tool_approvals_tenant_id_expires_at",
-    "ix_usage_tenant_id_at",
-    "ix_usage_tx",
-    "ix_tool_calls_tenant_id_at",
-    "ix_audit_log_tenant_id_at",
-    "ix_containers_tenant_id_created_at",
-    "ix_containers_tenant_id_expires_at",
-    "ix_files_tenant_id_container_id_created_at",
-    "ix_files_tenant_id_expires_at",
-    "ix_api_keys_tenant_id_project_id",
-    "ix_service_accounts_tenant_id_project_id",
-    "ix_identity_providers_id",
-    "ix_federation_rules_tenant_id_provider_id",
-)
+def _uniques() -> Iterator[UniqueConstraint]:
+    for table in TABLES.values():
+        keys = (key for key in table.constraints if isinstance(key, UniqueConstraint))
+        yield from sorted(keys, key=_name)
+
+
+def _indexes(*, is_unique: bool) -> Iterator[str]:
+    for table in TABLES.values():
+        yield from sorted(_name(one) for one in table.indexes if one.unique == is_unique)
+
+
+def _name(one: Index | UniqueConstraint) -> str:
+    return str(one.name)
+
+
+_TABLES: Final = tuple(TABLES.values())
+INDEXES: Final = tuple(_indexes(is_unique=False))
 """Those that make it fast."""
-CONFLICTS: Final = (
-    *("pk_traces", "pk_idempotency_keys", "pk_writers", "pk_containers"),
-    *("pk_tool_pages", "pk_web_documents", "pk_tool_approvals", "pk_backend_drains"),
-    *("pk_drain_reports", "pk_limits", "pk_spend", "pk_alert_firings", "pk_buckets"),
-    *("pk_limit_reports", "pk_projects", "pk_usage_hours", "pk_usage_minutes", "pk_usage_days"),
-    *("pk_usage_end_user_days", "pk_usage_cursors", "uq_budgets_tenant_id_scope"),
-    *("pk_reseals", "pk_stored_bytes", "pk_background_shares"),
+CONFLICTS: Final = frozenset(
+    {
+        *(f"pk_{table.name}" for table in _TABLES if about(table).is_upserted),
+        *(_name(key) for key in _uniques() if key.info.get("is_upserted")),
+    }
 )
 """The keys that statements name (`ON CONFLICT`)."""
 KEYS: Final = (
-    *(f"pk_{table}" for table in COLUMNS),
-    *("uq_tenants_name", "uq_api_keys_hash", "uq_operator_keys_hash"),
-    *("uq_mcp_servers_tenant_id_label", "uq_audit_log_tenant_id_id"),
-    *("uq_budgets_tenant_id_scope", "uq_identity_providers_bearer"),
-    *("uq_identity_providers_named", "uq_operator_issuers_issuer"),
+    *(f"pk_{table.name}" for table in _TABLES),
+    *map(_name, _uniques()),
+    *_indexes(is_unique=True),
 )
 """Those by which it is seen what is there already."""
-FUNCTIONS: Final = {
-    **dict.fromkeys(("find_api_key", "find_principal", "find_caller"), "bytea"),
-    **dict.fromkeys(("find_operator", "find_operator_role"), "bytea"),
-    "find_issuers": "uuid, text, text[]",
-    "find_federated": "uuid, uuid, uuid",
-    "find_bearers": "text, text[], uuid, text",
-    "find_operator_issuers": "text, text[]",
-    "find_named": "uuid, text, uuid",
-}
-"""With the types of what they take: a key's hash, or what a token says of itself. The role of
-tenants may execute them, and nobody else but the owner."""
 
 _CURRENT_TENANT: Final = "nullif(current_setting('app.tenant_id', true), '')::uuid"
-_OF_RUNS: Final = (
-    "responses",
-    "events",
-    "tenants",
-    "idempotency_keys",
-    "traces",
-    "writers",
-    "flushes",
-    "tool_calls",
-    "tool_pages",
-    "tool_approvals",
-    "containers",
-    "files",
-    "placements",
-    "usage",
-    "usage_hours",
-    "usage_minutes",
-    "usage_days",
-    "usage_end_user_days",
-    "usage_cursors",
-    *("limits", "budgets", "spend_alerts", "prices", "spend", "alert_firings"),
-    *("buckets", "limit_reports", "stored_bytes", "background_shares"),
-)
-_OPERATED: Final = (
-    *("tenants", "api_keys", "web_documents", "backend_drains", "drain_reports"),
-    *("projects", "service_accounts", "operator_keys", "audit_log"),
-    *("limits", "budgets", "spend_alerts", "prices"),
-    *("identity_providers", "federation_rules", "operator_issuers", "reseals"),
-)
-OF_PROJECTS: Final = ("responses", "conversations", "containers", "files")
-"""Tables of which a transaction for one project sees the rows of that one only."""
 _CURRENT_PROJECT: Final = "nullif(current_setting('app.project_id', true), '')::uuid"
-_SHARED: Final = ("web_documents", "prices", "usage_cursors")
-"""Rows of the nil tenant are for all: see `schema.EVERYONE`."""
-_EVERYTHING: Final = "SELECT, INSERT, UPDATE, DELETE"
-_CLAIM: Final = "status, owner, epoch, lease_until, next_entry, attempts"
-_SEEN: Final = (
-    "tenant_id, id, key_id, model, background, durable, streamed, created_at, root_created_at,"
-    " completed_at, parent_id, request, plan, prompt, fold_version, conversation_id,"
-    f" conversation_end, project_id, {_CLAIM}"
-)
-_KEY_CHANGED: Final = (
-    "name, disabled_at, scopes, expires_at, last_used_at, allowed_cidrs, allowed_models,"
-    " replaced_by, hash, pepper_id"
-)
-_KEY_SEEN: Final = ", ".join(name for name in columns_of("api_keys") if name != "hash")
 GRANTS: Final = {
-    APP_ROLE: {
-        "tenants": "SELECT",
-        "projects": "SELECT, INSERT, UPDATE",
-        "service_accounts": "SELECT, INSERT, UPDATE",
-        **dict.fromkeys(("identity_providers", "federation_rules"), "SELECT, INSERT, UPDATE"),
-        "api_keys": f"SELECT ({_KEY_SEEN}), INSERT, UPDATE ({_KEY_CHANGED})",
-        "responses": _EVERYTHING,
-        "messages": _EVERYTHING,
-        "idempotency_keys": _EVERYTHING,
-        "events": "SELECT, INSERT, DELETE",
-        "writers": "SELECT, UPDATE",
-        "flushes": "SELECT, UPDATE",
-        "conversations": _EVERYTHING,
-        "conversation_items": "SELECT, INSERT, DELETE",
-        "traces": _EVERYTHING,
-        "tool_pages": _EVERYTHING,
-        "web_documents": "SELECT",
-        "usage": "SELECT, INSERT",
-        "usage_hours": "SELECT",
-        "usage_minutes": "SELECT",
-        "usage_days": "SELECT",
-        "usage_end_user_days": "SELECT",
-        "usage_cursors": "SELECT",
-        "run_secrets": "SELECT, INSERT, DELETE",
-        "tool_calls": "SELECT, INSERT",
-        "audit_log": "SELECT, INSERT",
-        "mcp_servers": _EVERYTHING,
-        "tool_approvals": _EVERYTHING,
-        "containers": _EVERYTHING,
-        "files": _EVERYTHING,
-        "file_chunks": "SELECT, INSERT, DELETE",
-        **dict.fromkeys(("limits", "budgets", "spend_alerts"), _EVERYTHING),
-        "prices": "SELECT",
-    },
+    APP_ROLE: {table.name: about(table).access.app for table in _TABLES if about(table).access.app},
     RUNS_ROLE: {
-        "tenants": "SELECT",
-        "responses": f"SELECT ({_SEEN}), UPDATE ({_CLAIM}), DELETE",
-        "idempotency_keys": "SELECT, DELETE",
-        "events": "SELECT, INSERT, DELETE",
-        "writers": _EVERYTHING,
-        "flushes": _EVERYTHING,
-        "traces": "SELECT (tenant_id, key, received_at), DELETE",
-        "tool_calls": "SELECT (tenant_id, response_id, ordinal, attempt, at), DELETE",
-        "tool_pages": "SELECT (tenant_id, key, fetched_at), DELETE",
-        "tool_approvals": "SELECT, DELETE",
-        "containers": "SELECT (tenant_id, id, expires_at), DELETE",
-        "files": "SELECT (tenant_id, id, container_id, expires_at), DELETE",
-        "audit_log": "SELECT (tenant_id, number, at, hash), INSERT, DELETE",
-        "placements": "SELECT, INSERT, DELETE",
-        "backend_drains": "SELECT",
-        "drain_reports": _EVERYTHING,
-        "usage": "SELECT, DELETE",
-        "usage_hours": _EVERYTHING,
-        "usage_minutes": _EVERYTHING,
-        "usage_days": _EVERYTHING,
-        "usage_end_user_days": _EVERYTHING,
-        "usage_cursors": _EVERYTHING,
-        **dict.fromkeys(("limits", "budgets", "spend_alerts", "prices"), "SELECT"),
-        **dict.fromkeys(("spend", "alert_firings", "buckets", "limit_reports"), _EVERYTHING),
-        "api_keys": "SELECT (tenant_id, id, replaced_by)",
-        **dict.fromkeys(("stored_bytes", "background_shares"), _EVERYTHING),
+        table.name: about(table).access.runs for table in _TABLES if about(table).access.runs
     },
 }
 """What each role may do to each table, or to some of its columns."""
+_COLUMN_WISE: Final = {
+    table for tables in GRANTS.values() for table, privileges in tables.items() if "(" in privileges
+}
+"""The tables of which a role may see or change some columns only."""
 _LET_INTO_SCHEMA: Final = (
     "DO $$ BEGIN EXECUTE format('GRANT USAGE ON SCHEMA %I TO {role}', current_schema()); END $$"
 )
@@ -247,17 +131,22 @@ class Policy:
 
 def policies() -> Iterator[Policy]:
     """Every policy of every table."""
-    for table in COLUMNS:
-        tenant = "id" if table == "tenants" else "tenant_id"
-        yield Policy(table, "own_tenant", f"{tenant} = {_CURRENT_TENANT}")
-    for table in _OPERATED:
+    for table in _TABLES:
+        yield from _policies_of(table.name, about(table).access)
+
+
+def _policies_of(table: str, access: Access) -> Iterator[Policy]:
+    tenant = "id" if table == "tenants" else "tenant_id"
+    yield Policy(table, "own_tenant", f"{tenant} = {_CURRENT_TENANT}")
+    if access.operated:
         yield Policy(table, "operator", f"current_user <> '{APP_ROLE}'")
-    for table in _SHARED:
+    if access.shared:
         yield Policy(table, "shared", f"tenant_id = '{EVERYONE}'::uuid")
-    for table in _OF_RUNS:
+    if access.of_runs:
         # By name: `TO` the role alone would let in its members too, and the owner is one.
         yield Policy(table, "runs", f"current_user = '{RUNS_ROLE}'", RUNS_ROLE)
-    for table in OF_PROJECTS:
+    if access.of_projects:
+        # A file of a container is of the container's project, whatever `project_id` says.
         is_inside = "container_id IS NOT NULL OR " if table == "files" else ""
         condition = (
             f"{is_inside}{_CURRENT_PROJECT} IS NULL"
@@ -272,18 +161,17 @@ def policy_text(table: str, name: str, roles: str, condition: str) -> str:
     return f"policy {name} on {table} to {roles}: {plain}"
 
 
-def column_requirements(table: str, columns: Iterable[tuple[str, str]]) -> Iterator[Requirement]:
-    """These columns, with their types, are there; `!` behind a type: not null.
-
-    Rows are written without what may be null, so no column may have the constraint that should not.
-    """
-    for name, kind in columns:
-        plain = kind.removesuffix("!").replace("timestamptz", "timestamp with time zone")
-        yield Requirement(f"column {table}.{name} {plain}")
-        if kind.endswith("!"):
-            yield Requirement(f"NOT NULL on {table}.{name}", cost="rows may lack it")
+def _column_requirements(table: Table) -> Iterator[Requirement]:
+    # Rows are written without what may be null, so no column may have the constraint that should
+    # not.
+    for column in table.columns:
+        place, kind = f"{table.name}.{column.name}", column.info["type"]
+        spelled = {"timestamptz": "timestamp with time zone"}.get(kind, kind)
+        yield Requirement(f"column {place} {spelled}")
+        if column.nullable:
+            yield Requirement(f"no NOT NULL on {place}")
         else:
-            yield Requirement(f"no NOT NULL on {table}.{name}")
+            yield Requirement(f"NOT NULL on {place}", cost="rows may lack it")
 
 
 def privilege_text(role: str, verb: str, what: str) -> str:
@@ -296,10 +184,10 @@ def requirements() -> Iterator[Requirement]:
     for role in ROLES:
         yield Requirement(f"role {role}")
         yield Requirement(MEMBERSHIP.format(role=role))
-    for table in COLUMNS:
-        yield Requirement(f"table {table}")
-        yield Requirement(f"ownership of {table}", is_of_owner=True)
-        yield from column_requirements(table, columns_of(table).items())
+    for table in _TABLES:
+        yield Requirement(f"table {table.name}")
+        yield Requirement(f"ownership of {table.name}", is_of_owner=True)
+        yield from _column_requirements(table)
     for name in KEYS:
         cost = "" if name in CONFLICTS else "the same may be written twice"
         yield Requirement(f"index {name}", cost=cost)
@@ -309,7 +197,7 @@ def requirements() -> Iterator[Requirement]:
 
 
 def _isolation() -> Iterator[Requirement]:
-    for table in COLUMNS:
+    for table in TABLES:
         yield Requirement(
             f"row-level security of {table}",
             (f"ALTER TABLE {table} ENABLE ROW LEVEL SECURITY, FORCE ROW LEVEL SECURITY",),
@@ -317,14 +205,11 @@ def _isolation() -> Iterator[Requirement]:
         )
     yield from (policy.requirement() for policy in policies())
     for function in FUNCTIONS:
-        yield Requirement(f"function {function}")
+        yield Requirement(f"function {function.name}")
         yield Requirement(
-            f"no privilege EXECUTE on {function} of everybody",
+            f"no privilege EXECUTE on {function.name} of everybody",
             # The role of tenants may have had it by being one of everybody.
-            (
-                f"REVOKE ALL ON FUNCTION {function}({FUNCTIONS[function]}) FROM PUBLIC",
-                _let_execute(function),
-            ),
+            (function.close, function.grant),
             cost="every user of the database may look up keys",
         )
 
@@ -343,14 +228,7 @@ def _access() -> Iterator[Requirement]:
                 for place in places:
                     yield Requirement(privilege_text(role, found["verb"], place), (mend,))
     for function in FUNCTIONS:
-        yield Requirement(
-            privilege_text(APP_ROLE, "EXECUTE", function),
-            (_let_execute(function),),
-        )
-
-
-def _let_execute(function: str) -> str:
-    return f"GRANT EXECUTE ON FUNCTION {function}({FUNCTIONS[function]}) TO {APP_ROLE}"
+        yield Requirement(privilege_text(APP_ROLE, "EXECUTE", function.name), (function.grant,))
 
 
 TOLD_MAX: Final = 4
@@ -362,7 +240,7 @@ def _listed(names: Iterable[str]) -> str:
 
 
 _FUNCTIONS_TAKING: Final = ", ".join(
-    f"('{name}', {len(taken.split(', '))})" for name, taken in FUNCTIONS.items()
+    f"('{one.name}', {len(one.parameters.split(', '))})" for one in FUNCTIONS
 )
 # From PostgreSQL 16 on a member of a role need not be able to take it.
 CATALOG: Final = f"""
@@ -370,7 +248,8 @@ WITH roles AS (
     SELECT oid, rolname FROM pg_roles WHERE rolname IN ({_listed(ROLES)})
 ), tables AS (
     SELECT * FROM pg_class
-    WHERE relkind IN ('r', 'p') AND relname IN ({_listed(COLUMNS)}) AND pg_table_is_visible(oid)
+    WHERE relkind IN ('r', 'p') AND relname IN ({_listed(TABLES)})
+      AND pg_table_is_visible(oid)
 ), functions AS (
     SELECT * FROM pg_proc
     WHERE (proname, pronargs) IN ({_FUNCTIONS_TAKING}) AND prosecdef
@@ -422,10 +301,7 @@ WHERE has_table_privilege(roles.oid, tables.oid, verb)
 UNION ALL
 SELECT 'privilege ' || verb || ' on ' || relname || '.' || attname || ' of ' || rolname, '', '', ''
 FROM roles, columns, unnest(ARRAY['SELECT', 'UPDATE']) AS verbs (verb)
-WHERE relname IN (
-    'responses', 'traces', 'tool_calls', 'tool_pages', 'containers', 'files', 'api_keys',
-    'audit_log'
-)
+WHERE relname IN ({_listed(sorted(_COLUMN_WISE))})
   AND has_column_privilege(roles.oid, table_oid, attnum, verb)
 UNION ALL
 SELECT 'function ' || proname, '', '', '' FROM functions
@@ -472,7 +348,7 @@ def told(lacking: Sequence[Requirement]) -> str:
 
 # Another database's migration may do the same at the same moment, as another owner. From PostgreSQL
 # 16 on, being a member (as the creator of a role is) no longer implies that one may take it.
-_MAKE_ROLE: Final = """
+MAKE_ROLE: Final = """
 DO $$
 DECLARE
     needed text := CASE WHEN current_setting('server_version_num')::int >= 160000
@@ -514,7 +390,7 @@ def make_roles(connection: Connection) -> None:
 
 def _have_made_roles(connection: Connection) -> bool:
     for role in ROLES:
-        connection.exec_driver_sql(_MAKE_ROLE.format(role=role))
+        connection.exec_driver_sql(MAKE_ROLE.format(role=role))
     lacking = {requirement.text for requirement in _lacking(connection)}
     return all(MEMBERSHIP.format(role=role) not in lacking for role in ROLES)
 

@@ -1,8 +1,7 @@
 """Approvals of MCP calls: what was asked for, and what came of it. Each can be used once.
 
 A row holds digests and times only, so that it may exist for responses that are not stored: digests
-under a key that is not in the database, so that nobody who reads it can try arguments. Those that
-earlier builds stored without it are known, too.
+under a key that is not in the database, so that nobody who reads it can try arguments.
 """
 
 from __future__ import annotations
@@ -33,7 +32,7 @@ ON CONFLICT (tenant_id, request_id) DO NOTHING
 _CONSUME: Final = Statement("""
 UPDATE tool_approvals SET used_by = :used_by, used_at = now()
 WHERE tenant_id = :tenant AND request_id = :request_id
-  AND digest = ANY(CAST(:digests AS bytea[]))
+  AND digest = :digest
   AND (used_by = :used_by OR used_by IS NULL AND expires_at > now())
 """)
 _FIND: Final = Statement("""
@@ -77,18 +76,18 @@ async def consume(
     lost must not fail.
     """
     asked = {"tenant": tenant_id, "request_id": pack_text(request_id)}
-    digests = (_keyed(digest, key), digest)
+    keyed = _keyed(digest, key)
     async with database.transaction(tenant_id) as connection:
-        if await connection.count(_CONSUME, asked | {"digests": digests, "used_by": used_by}):
+        if await connection.count(_CONSUME, asked | {"digest": keyed, "used_by": used_by}):
             return "consumed"
-        return _why_not((await connection.execute(_FIND, asked)).one_or_none(), digests)
+        return _why_not((await connection.execute(_FIND, asked)).one_or_none(), keyed)
 
 
 def _keyed(digest: bytes, key: bytes) -> bytes:
     return hmac.digest(key, digest, "sha256")
 
 
-def _why_not(row: Row | None, digests: tuple[bytes, bytes]) -> Consumed:
+def _why_not(row: Row | None, digest: bytes) -> Consumed:
     if row is None:
         return "unknown"
     asked_for, used_by, is_valid = row
@@ -96,4 +95,4 @@ def _why_not(row: Row | None, digests: tuple[bytes, bytes]) -> Consumed:
         return "used"
     if not is_valid:
         return "expired"
-    return "unknown" if asked_for in digests else "mismatch"
+    return "unknown" if asked_for == digest else "mismatch"

@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Any, Final
 from gateway.store import content
 from gateway.store.postgres.database import turn_to
 from gateway.store.postgres.statements import Batch, Rows, Statement, by_tenant
-from gateway.store.schema import columns_of
+from gateway.store.tables.columns import typed
+from gateway.store.tables.tools import tool_calls
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -23,11 +24,7 @@ if TYPE_CHECKING:
     from gateway.store.postgres.database import Database, Row
     from gateway.tenancy import TenantId
 
-_COLUMNS: Final = {
-    name: kind.removesuffix("!")
-    for name, kind in columns_of("tool_calls").items()
-    if name != "tenant_id"
-}
+_COLUMNS: Final = typed(tool_calls, without="tenant_id")
 _CALLS: Final = Rows("call", _COLUMNS)
 _ADD_ALL: Final = Batch(
     f"""

@@ -29,14 +29,20 @@ _HTML: Final = frozenset({"text/html", "application/xhtml+xml"})
 _NO_LINKS: Final[tuple[str, ...]] = ()
 
 
+TEXT_CHARS_MAX: Final = 1_000_000
+"""Of the text of a page."""
+DOCUMENT_TIMEOUT_S: Final = 10.0
+"""To read a page or a PDF."""
+
+
 @dataclass(frozen=True, slots=True)
 class ReadLimits:
     """Bounds of the documents of a process; `documents_max` processes read at once."""
 
-    text_chars_max: int = 1_000_000
+    text_chars_max: int = TEXT_CHARS_MAX
     pdf_pages_max: int = 200
     document_memory_bytes_max: int = 512 * 1024 * 1024
-    document_timeout_s: float = 15.0
+    document_timeout_s: float = DOCUMENT_TIMEOUT_S
     documents_max: int = 2
 
 

@@ -45,7 +45,7 @@ _READABLE: Final = frozenset(
 class FetchLimits:
     """Bounds of one visit, and of the visits to one host."""
 
-    timeout_s: float = 20.0
+    timeout_s: float = 15.0
     redirects_max: int = 5
     visits_max: int = 2
     visit_interval_s: float = 1.0

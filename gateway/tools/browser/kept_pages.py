@@ -25,6 +25,8 @@ Cache = LruCache[tuple["UUID", str], Page]
 """The last pages of a process, by tenant (of a response that is not stored: by response) and key;
 sizes are in characters."""
 
+CACHE_CHARS_MAX: Final = 64_000_000
+"""Of all pages that a process keeps in memory."""
 PAGE_CHARS: Final = 1000
 """What a page costs beside its text."""
 

@@ -156,6 +156,10 @@ class McpSource:
             raise SourceFailed("error", type(error).__name__) from error
 
 
+SEARCH_TIMEOUT_S: Final = 8.0
+"""For which one provider is waited for."""
+
+
 @dataclass(frozen=True, slots=True)
 class SearchClient:
     """Asks sources in their order until one answers; `offline` where nobody outside may be asked.
@@ -168,7 +172,7 @@ class SearchClient:
     sources: Sequence[SearchSource]
     offline: SearchSource
     metrics: Metrics
-    timeout_s: float = 10.0
+    timeout_s: float = SEARCH_TIMEOUT_S
     rest_s: float = 30.0
     clock: Callable[[], float] = time.monotonic
     _rests_until: dict[str, float] = field(default_factory=dict)

@@ -58,6 +58,9 @@ EGRESS_ERRORS: Final = (httpx2.HTTPError, httpx2.InvalidURL, httpx2.StreamError)
 """What requests raise, beside `EgressRefused`."""
 
 
+CONNECT_TIMEOUT_S: Final = 5.0
+
+
 @dataclass(frozen=True, slots=True)
 class EgressLimits:
     """Bounds of every request that leaves through here. `values_max` is of JSON (`ValueCount`), of
@@ -67,7 +70,7 @@ class EgressLimits:
     body_bytes_max: int = 5 * 1024 * 1024
     values_max: int | None = None
     connections_max: int = 64
-    connect_timeout_s: float = 5.0
+    connect_timeout_s: float = CONNECT_TIMEOUT_S
     read_timeout_s: float = 10.0
     idle_s: float = 10.0
 

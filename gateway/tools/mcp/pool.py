@@ -79,6 +79,14 @@ class Networks:
     named: NetworkPolicy
 
 
+RESULT_BYTES_MAX: Final = 1024 * 1024
+"""Of one answer of a server. While it is read the process does nothing else, for up to 10 ms per
+megabyte of text."""
+RESULT_VALUES_MAX: Final = 50_000
+"""Members and elements of the JSON of one answer, which take longer to read than text: a megabyte
+of nothing but brackets most of a second."""
+
+
 @dataclass(frozen=True, slots=True)
 class PoolLimits:
     """Bounds of all sessions, and of those of one tenant. `calls_max` is of one session; a call
@@ -89,10 +97,10 @@ class PoolLimits:
     tenant_sessions_max: int = 64
     calls_max: int = 8
     busy_wait_s: float = 5.0
-    result_bytes_max: int = 1024 * 1024
+    result_bytes_max: int = RESULT_BYTES_MAX
     """The SDK reads an answer at once, on the event loop: as much by JSON as by server-sent events,
     of which it takes `SSE_EVENT_BYTES_MAX`."""
-    result_values_max: int = 50_000
+    result_values_max: int = RESULT_VALUES_MAX
     read_timeout_s: float = 660.0
     """Between two bytes of an answer: longer than any call may take."""
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import IntEnum
+from typing import Final
 
 
 class WorkClass(IntEnum):
@@ -29,6 +30,12 @@ def class_of(priority: int, *, is_background: bool) -> WorkClass:
     return WorkClass(min(max(rank, WorkClass.PRIORITY), WorkClass.BACKGROUND))
 
 
+SLOTS_START: Final = 16
+SLOTS_MIN: Final = 4
+BACKGROUND_PROMOTION_S: Final = 300.0
+"""After which what waits in the lowest class goes one class up, here as in the database."""
+
+
 @dataclass(frozen=True, slots=True)
 class AdmissionPolicy:
     """Every number of admission.
@@ -47,8 +54,8 @@ class AdmissionPolicy:
     then, or `overload_wait_max_s`.
     """
 
-    slots_start: int = 16
-    slots_min: int = 4
+    slots_start: int = SLOTS_START
+    slots_min: int = SLOTS_MIN
     slots_max: int = 16_384
     first_token_target_s: float = 2.0
     read_tokens_per_s: float = 2_000.0
@@ -60,7 +67,7 @@ class AdmissionPolicy:
     overload_wait_max_s: float = 1.0
     background_wait_max_s: float = 600.0
     promotion_s: float = 30.0
-    background_promotion_s: float = 300.0
+    background_promotion_s: float = BACKGROUND_PROMOTION_S
 
     def promotion_of(self, work: WorkClass) -> float:
         """After how many seconds one of that class goes with the class above it."""

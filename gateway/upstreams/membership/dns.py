@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     from gateway.upstreams.membership.source import BackendTemplate
 
 DEFAULT_PORT: Final = 8000
+EMPTY_S: Final = 60.0
+"""For which an answer without addresses is doubted."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,7 +28,7 @@ class DnsTiming:
     """Seconds between two looks, and for which it is not believed that there is nothing."""
 
     refresh_s: float
-    empty_s: float
+    empty_s: float = EMPTY_S
 
 
 class DnsSource:

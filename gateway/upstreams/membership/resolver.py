@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 import dns.exception
 import dns.nameserver
@@ -16,11 +16,14 @@ if TYPE_CHECKING:
 
     from dns.rdata import Rdata
 
+ANSWER_S: Final = 5.0
+"""For which one name server is waited for."""
+
 
 class Resolver:
-    """Asks one name server after the other, each for `answer_s` seconds at most."""
+    """Asks one name server after the other, each for `ANSWER_S` at most."""
 
-    def __init__(self, servers: Sequence[str] = (), *, answer_s: float) -> None:
+    def __init__(self, servers: Sequence[str] = ()) -> None:
         """`servers` are `host:port`; none: those of the system, read for each look-up, because
         they change.
         """
@@ -28,7 +31,6 @@ class Resolver:
             dns.nameserver.Do53Nameserver(host.strip("[]"), int(port))
             for host, _, port in (one.rpartition(":") for one in servers)
         ]
-        self._answer_s = answer_s
 
     async def lookup(self, name: str, kind: str) -> list[Rdata]:
         """Return the records of a kind (`A`, `AAAA`, `SRV`); none where the name has none. Raises
@@ -47,6 +49,6 @@ class Resolver:
         resolver = AsyncResolver(configure=not self._servers)
         if self._servers:
             resolver.nameservers = self._servers
-        resolver.timeout = self._answer_s
-        resolver.lifetime = self._answer_s * len(resolver.nameservers)
+        resolver.timeout = ANSWER_S
+        resolver.lifetime = ANSWER_S * len(resolver.nameservers)
         return resolver

@@ -45,6 +45,7 @@ async def client_of(
         yield await stack.enter_async_context(client), url
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("engine", ENGINES)
 async def test_adapters_of_a_model_are_models_with_a_parent(
     postgres: PostgresServer, template: str, engine: str
@@ -67,6 +68,7 @@ async def test_adapters_of_a_model_are_models_with_a_parent(
     assert asked_for == ["ad", "ad", None, None]
 
 
+@pytest.mark.slow
 async def test_adapters_are_served_only_where_that_was_decided(
     postgres: PostgresServer, template: str
 ) -> None:

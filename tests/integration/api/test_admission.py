@@ -82,7 +82,7 @@ async def full_gateway(
     settings = gateway_settings(
         database_url,
         backends.urls[:1],
-        admission={"slots_start": 1, "slots_min": 1, "slots_max": 1, **policy},
+        admission={"slots_max": 1, **policy},
         stream={"start_grace_s": start_grace_s},
     )
     async with (
@@ -178,6 +178,7 @@ async def test_a_stream_that_waited_too_long_before_it_began_is_a_503_as_well(
     assert (answer.status_code, answer.headers["retry-after"]) == (503, "1")
 
 
+@pytest.mark.slow
 async def test_a_stream_that_has_begun_ends_with_a_failure(
     database_url: str, backends: Backends
 ) -> None:
@@ -215,6 +216,7 @@ async def test_what_finds_no_room_waits_in_the_database_and_is_done_in_the_end(f
     assert full.admission.claimable == 1 + CLAIMED_AHEAD
 
 
+@pytest.mark.slow
 async def test_a_full_queue_stores_nothing_of_what_it_refuses(
     database_url: str, backends: Backends
 ) -> None:
@@ -229,9 +231,10 @@ async def test_a_full_queue_stores_nothing_of_what_it_refuses(
         assert (await waiting).status_code == 200
 
 
+@pytest.mark.slow
 async def test_without_admission_all_is_sent_at_once(database_url: str, backends: Backends) -> None:
     settings = gateway_settings(
-        database_url, backends.urls[:1], admission={"enabled": False, "slots_start": 4}
+        database_url, backends.urls[:1], admission={"enabled": False, "slots_max": 4}
     )
     async with (
         running_gateway(settings) as gateway,

@@ -45,6 +45,7 @@ async def hang_up(
     await writer.wait_closed()
 
 
+@pytest.mark.slow
 @pytest.mark.requirement("disconnect.cancel")
 @pytest.mark.parametrize("streamed", [False, True])
 @pytest.mark.parametrize(
@@ -190,6 +191,7 @@ async def test_a_response_started_at_one_replica_goes_on_at_another_at_once(
             assert second["status"] == "completed"
 
 
+@pytest.mark.slow
 async def test_the_gateway_starts_and_answers_without_backends(shared_database_url: str) -> None:
     with socket.create_server(("127.0.0.1", 0)) as closed:
         url = f"http://127.0.0.1:{closed.getsockname()[1]}"

@@ -134,6 +134,7 @@ async def test_its_body_is_that_of_a_foreground_response(client: httpx2.AsyncCli
     assert {name for name in queued if queued[name] != background[name]} == changing
 
 
+@pytest.mark.slow
 async def test_what_another_replica_goes_on_with_is_the_same_response(
     client: httpx2.AsyncClient, lose: Any
 ) -> None:

@@ -260,6 +260,7 @@ async def test_unpaired_calls_are_refused(
     assert (error["message"], error["param"], error["code"]) == (message, "input", None)
 
 
+@pytest.mark.slow
 @pytest.mark.requirement("background.continued-when-over")
 @pytest.mark.requirement("retrieve.not-found")
 async def test_a_running_response_cannot_be_continued_or_read(

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+import pytest
+
 from gateway.services.models import COMPACTION_PERCENT, TOOL_OUTPUT_TOKENS_MAX
 from tests.fakes.gateway import gateway_settings, running_gateway
 from tests.fakes.http_client import http_client
@@ -38,6 +40,7 @@ async def test_every_name_of_a_model_has_an_entry_and_its_own_is_offered(
     }
 
 
+@pytest.mark.slow
 async def test_the_window_and_the_efforts_are_the_models(
     shared_database_url: str, backends: Backends
 ) -> None:

@@ -135,6 +135,7 @@ async def test_the_output_is_the_next_input_and_can_be_compacted_again(
     assert (await create(client, input=second["output"], store=False))["status"] == "completed"
 
 
+@pytest.mark.slow
 @pytest.mark.requirement("compact.chain")
 async def test_a_chain_is_compacted_with_its_instructions_and_its_tools(
     client: httpx2.AsyncClient, backends: Backends
@@ -259,6 +260,7 @@ async def test_who_names_a_conversation_is_told_how_it_is_compacted(
     assert "compaction_trigger" in error["message"]
 
 
+@pytest.mark.slow
 async def test_a_client_that_hangs_up_stops_the_summary(
     client: httpx2.AsyncClient, backends: Backends
 ) -> None:

@@ -132,6 +132,7 @@ async def test_a_client_without_storage_gives_the_compaction_back(
     assert (await prompts(backends, alone))[0].count("My name is Bo.") == 1
 
 
+@pytest.mark.slow
 @pytest.mark.requirement("create.context-management")
 async def test_a_long_context_is_compacted_before_the_answer(
     client: httpx2.AsyncClient, backends: Backends
@@ -164,6 +165,7 @@ async def test_a_long_context_is_compacted_before_the_answer(
     assert later["prompt_ids"][: len(answered["prompt_ids"])] == said[: len(answered["prompt_ids"])]
 
 
+@pytest.mark.slow
 async def test_nothing_is_compacted_in_vain(client: httpx2.AsyncClient, backends: Backends) -> None:
     made = len(await summary_requests(backends))
     words = "A long story, told word by word by its only listener. " * 150
@@ -259,6 +261,7 @@ async def test_context_management_has_one_type(client: httpx2.AsyncClient) -> No
     assert error["param"] == "context_management[0].compact_threshold"
 
 
+@pytest.mark.slow
 async def test_another_replica_goes_on_behind_the_compaction(
     settings: Settings, client: httpx2.AsyncClient, second: httpx2.AsyncClient, backends: Backends
 ) -> None:

@@ -69,6 +69,7 @@ async def begun(client: httpx2.AsyncClient) -> str:
     return str(answer.json()["id"])
 
 
+@pytest.mark.slow
 async def test_of_turns_that_race_all_summaries_are_billed(
     payer: httpx2.AsyncClient,
     second: httpx2.AsyncClient,
@@ -100,6 +101,7 @@ async def test_of_turns_that_race_all_summaries_are_billed(
     assert await bill() == (len(asked), sum(row["sent_tokens"] for row in asked))
 
 
+@pytest.mark.slow
 async def test_what_finds_no_place_in_the_queue_is_not_summarised(
     payer: httpx2.AsyncClient, backends: Backends, bill: Bill
 ) -> None:
@@ -115,6 +117,7 @@ async def test_what_finds_no_place_in_the_queue_is_not_summarised(
         await payer.post(f"/v1/responses/{one}/cancel")
 
 
+@pytest.mark.slow
 async def test_a_locked_conversation_is_not_summarised(
     payer: httpx2.AsyncClient, backends: Backends
 ) -> None:

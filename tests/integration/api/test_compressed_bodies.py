@@ -101,6 +101,7 @@ async def test_a_bad_body_is_told_what_is_wrong_with_it(
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("coding", COMPRESS)
 async def test_a_bomb_is_a_body_that_is_too_large(
     client: httpx2.AsyncClient, gateway: RunningGateway, coding: str

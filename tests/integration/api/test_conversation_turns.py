@@ -95,6 +95,7 @@ async def test_a_prompt_continues_the_one_before_on_every_replica(
     assert len(await items_of(client, conversation)) == 2 * 6
 
 
+@pytest.mark.slow
 async def test_a_tool_loop_extends_the_prompt_id_for_id(
     client: httpx2.AsyncClient, second: httpx2.AsyncClient, backends: Backends
 ) -> None:
@@ -182,6 +183,7 @@ async def test_the_refusal_says_what_openai_says(client: httpx2.AsyncClient) -> 
     await client.post(f"/v1/responses/{held}/cancel")
 
 
+@pytest.mark.slow
 @pytest.mark.requirement("create.conversation.unstored")
 async def test_what_is_not_stored_reads_and_adds_nothing(client: httpx2.AsyncClient) -> None:
     conversation = await begun(client, "My name is Carla.")
@@ -255,6 +257,7 @@ async def test_a_client_that_hangs_up_leaves_nothing_behind(client: httpx2.Async
     assert (await items_of(client, conversation))[1:] == answer.json()["output"]
 
 
+@pytest.mark.slow
 async def test_the_same_request_again_is_the_same_turn(
     client: httpx2.AsyncClient, second: httpx2.AsyncClient
 ) -> None:

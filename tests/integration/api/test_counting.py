@@ -125,6 +125,7 @@ def requests(draw: st.DrawFn) -> tuple[str, list[Json], Json]:
     return way, turns, asked
 
 
+@pytest.mark.slow
 @pytest.mark.requirement("count.exact")
 @given(drawn=requests())
 @settings(
@@ -152,6 +153,7 @@ async def test_whatever_is_asked_is_billed_as_it_is_counted(
     assert counted == (await create(client, **asked))["usage"]["input_tokens"]
 
 
+@pytest.mark.slow
 @pytest.mark.requirement("count.stores-nothing")
 async def test_counting_asks_no_model(client: httpx2.AsyncClient, backends: Backends) -> None:
     before = len(await backends.seen())

@@ -93,6 +93,7 @@ async def test_a_key_makes_it_go_on_whatever_the_policy_is(client: httpx2.AsyncC
     assert (await ended(client, id_in(first)))["status"] == "completed"
 
 
+@pytest.mark.slow
 async def test_unstored_responses_end_with_their_client_under_any_policy(
     steadfast: httpx2.AsyncClient, backends: Backends
 ) -> None:

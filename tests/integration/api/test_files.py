@@ -287,6 +287,7 @@ async def test_a_container_is_made_listed_and_deleted(sdk: openai.AsyncOpenAI) -
     assert (await sdk.files.content(file.id)).content == b"1,2"
 
 
+@pytest.mark.slow
 async def test_files_of_a_container(sdk: openai.AsyncOpenAI, raw: httpx2.AsyncClient) -> None:
     container = await sdk.containers.create(name="c")
     made = await sdk.containers.files.create(container.id, file=("/etc/../x/one.txt", b"first"))
@@ -339,6 +340,7 @@ async def test_containers_that_are_refused(body: Json, param: str, raw: httpx2.A
     assert (await raw.get("/v1/containers")).json()["data"] == []
 
 
+@pytest.mark.slow
 async def test_a_tenant_has_so_many_containers(sdk: openai.AsyncOpenAI) -> None:
     made = await sdk.containers.create(name="c", skills=[], memory_limit="1g")
     for _ in range(SMALL.tenant_containers_max - 1):

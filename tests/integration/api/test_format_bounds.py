@@ -84,6 +84,7 @@ async def test_a_format_that_cannot_be_used_is_refused(
     assert len(error["message"]) < 1_000
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "schema",
     [

@@ -136,6 +136,7 @@ class Talk:
         return ids
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ARGUMENTS)
 async def test_calls_come_back_as_the_model_wrote_them(where: Site, name: str) -> None:
     talk = Talk(where, without_id, tools=TOOLS)

@@ -28,6 +28,7 @@ SHAPES = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("shape", SHAPES)
 async def test_a_megabyte_of_anything_is_answered_or_refused(
     client: httpx2.AsyncClient, shape: str

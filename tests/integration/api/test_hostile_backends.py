@@ -87,6 +87,7 @@ async def test_a_backend_that_does_not_stop_is_cut_off_at_the_limit(
     await until_closed(asking, hostile_url)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("way", TOKENS)
 async def test_others_are_answered_while_a_backend_does_not_stop(
     asking: httpx2.AsyncClient, way: str
@@ -104,6 +105,7 @@ async def test_others_are_answered_while_a_backend_does_not_stop(
     assert len(endless.result()["output"]) < 1100
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("way", FAULTS)
 async def test_a_backend_that_sends_nonsense_has_failed_and_is_hung_up_on(
     asking: httpx2.AsyncClient, hostile_url: str, way: str
@@ -126,6 +128,7 @@ async def test_what_a_backend_adds_to_an_answer_changes_nothing(
     await until_closed(asking, hostile_url)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("way", [*FAULTS, "well"])
 async def test_another_backend_goes_on_where_one_sends_nonsense(
     own_database_url: str, hostile_url: str, well_url: str, way: str

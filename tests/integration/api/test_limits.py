@@ -241,6 +241,7 @@ ENDS: dict[str, Callable[[Limited], Awaitable[None]]] = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("end", ENDS)
 async def test_whatever_its_end_a_response_is_charged_what_is_billed(
     limited: Limited, end: str
@@ -347,6 +348,7 @@ async def test_who_hangs_up_is_charged_what_came_and_gives_the_place_back(
     assert 0 < used < 1_024  # what was reserved was more
 
 
+@pytest.mark.slow
 async def test_who_hangs_up_while_a_response_is_recorded_is_given_nothing_back_twice(
     limited: Limited,
 ) -> None:
@@ -495,6 +497,7 @@ async def test_what_can_never_fit_is_not_tried_again(limited: Limited) -> None:
     assert "retry-after" not in answer.headers
 
 
+@pytest.mark.slow
 async def test_what_may_be_stored_is_refused_once_it_is_used_up_and_nothing_else(
     limited: Limited,
 ) -> None:
@@ -616,6 +619,7 @@ async def test_a_spent_budget_is_tried_once_by_openais_client(limited: Limited) 
     assert "It resets at " in refused.value.message
 
 
+@pytest.mark.slow
 async def test_a_limit_that_was_reached_is_tried_again_when_it_fits(limited: Limited) -> None:
     await limited.set("requests", 60, MINUTE_S)
     await post(limited, "/v1/responses", input="x", store=False)

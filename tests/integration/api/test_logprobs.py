@@ -61,6 +61,7 @@ def entries(shown: Shown) -> list[Json]:
     return list(part["logprobs"])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("text", TEXTS)
 @pytest.mark.parametrize(
     ("asked", "alternatives"),
@@ -139,6 +140,7 @@ async def test_a_stop_cuts_text_and_tokens_alike(where: Site) -> None:
     assert spelled(entries(shown)) == shown.text
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("asked", [INCLUDE, {"top_logprobs": 1}], ids=["include", "top"])
 async def test_where_nobody_tells_them_they_are_refused(
     postgres: PostgresServer, template: str, asked: Json

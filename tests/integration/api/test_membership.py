@@ -7,6 +7,7 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from typing import TYPE_CHECKING, Any
 
 import orjson
+import pytest
 
 from gateway.cli.backends import wait_until_idle
 from gateway.simulator.app import create_simulator
@@ -101,6 +102,7 @@ async def streamed(client: httpx2.AsyncClient, text: str = SLOW) -> list[str]:
     return [event["type"] for event in parse_stream(text)]
 
 
+@pytest.mark.slow
 async def test_traffic_follows_the_file_and_no_request_fails(
     database_url: str, tmp_path: Path
 ) -> None:
@@ -189,6 +191,7 @@ async def test_a_drain_breaks_no_stream_and_is_told_once_all_have_ended(
         await created(client)
 
 
+@pytest.mark.slow
 async def test_what_outlasts_its_backend_goes_on_at_another(
     database_url: str, tmp_path: Path
 ) -> None:
@@ -211,6 +214,7 @@ async def test_what_outlasts_its_backend_goes_on_at_another(
 OTHER_MODEL = "llama"
 
 
+@pytest.mark.slow
 async def test_a_model_whose_backends_have_all_left_is_not_there_now_and_not_unknown(
     database_url: str, tmp_path: Path
 ) -> None:

@@ -55,6 +55,7 @@ async def test_durations_are_measured_by_model(client: httpx2.AsyncClient) -> No
     assert f'gen_ai_server_request_duration_seconds_count{{model="{MODEL}"}}' in metrics
 
 
+@pytest.mark.slow
 async def test_requests_that_arrive_together_cannot_pass_the_bound_together(
     shared_database_url: str, backends: Backends
 ) -> None:

@@ -98,6 +98,7 @@ async def site(
         yield Site(running, await stack.enter_async_context(client), embedders)
 
 
+@pytest.mark.slow
 async def test_embeddings_are_made_by_the_server_of_the_model(
     postgres: PostgresServer, template: str
 ) -> None:
@@ -120,6 +121,7 @@ async def test_embeddings_are_made_by_the_server_of_the_model(
     assert 'gateway_tokens_total{model="emb",type="input"} 7.0' in metrics
 
 
+@pytest.mark.slow
 async def test_what_was_embedded_has_a_usage_line_when_the_process_has_ended(
     postgres: PostgresServer, database_url: str
 ) -> None:
@@ -143,6 +145,7 @@ async def test_what_was_embedded_has_a_usage_line_when_the_process_has_ended(
     assert [tuple(row) for row in rows] == [("embeddings", "emb", 7), ("embeddings", "emb", 0)]
 
 
+@pytest.mark.slow
 async def test_documents_are_ranked(postgres: PostgresServer, template: str) -> None:
     async with site(postgres, template, Embedder()) as where:
         asked = {"model": "openai/emb", "query": "q", "documents": ["a", "b"]}
@@ -151,6 +154,7 @@ async def test_documents_are_ranked(postgres: PostgresServer, template: str) -> 
     assert where.embedders[0].bodies == [asked | {"model": "maker/emb"}]
 
 
+@pytest.mark.slow
 async def test_another_member_answers_where_one_is_down(
     postgres: PostgresServer, template: str
 ) -> None:
@@ -163,6 +167,7 @@ async def test_another_member_answers_where_one_is_down(
         assert (down.status_code, down.json()["error"]["code"]) == (503, "server_is_overloaded")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("message", "told", "code"),
     [
@@ -183,6 +188,7 @@ async def test_what_the_server_refuses_is_the_clients_to_mend(
     assert sum(len(one.bodies) for one in where.embedders) == 1, "no other server would differ"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("answer", [b"[]", b"{", b'{"data":"' + b"x" * 2000 + b'"}'])
 async def test_an_answer_that_makes_no_sense_is_the_servers_fault(
     postgres: PostgresServer, template: str, answer: bytes
@@ -193,6 +199,7 @@ async def test_an_answer_that_makes_no_sense_is_the_servers_fault(
     assert got.json()["error"]["type"] == "server_error"
 
 
+@pytest.mark.slow
 async def test_a_model_is_asked_only_for_what_it_does(
     postgres: PostgresServer, template: str
 ) -> None:
@@ -215,6 +222,7 @@ async def test_a_model_is_asked_only_for_what_it_does(
     assert (untyped.status_code, untyped.json()["error"]["param"]) == (400, "input")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("error", "status", "said"),
     [

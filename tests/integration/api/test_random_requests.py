@@ -92,6 +92,7 @@ def _created(answer: httpx2.Response) -> dict[str, Any]:
     return body
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", [1, 2])
 async def test_no_request_of_any_kind_makes_the_server_fail(
     client: httpx2.AsyncClient,

@@ -70,6 +70,7 @@ PLACES: list[Callable[..., Asked]] = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.requirement("error.malformed-schemas")
 @given(schema=SCHEMAS | OBJECTS | VALUES, place=st.sampled_from(PLACES), strict=st.booleans())
 @example(schema={"type": {"a": 1}}, place=answer, strict=False)

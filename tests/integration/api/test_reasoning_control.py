@@ -123,6 +123,7 @@ async def test_what_may_be_said_is_never_all_thought(where: Site, tokens: int) -
     assert shown.response["status"] in {"completed", "incomplete"}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("choice", ["auto", "required", {"type": "function", "name": "now"}])
 @pytest.mark.parametrize("wish", ["think=300", "attack=endless"])
 async def test_after_the_budget_tools_are_still_called(where: Site, choice: Any, wish: str) -> None:
@@ -140,6 +141,7 @@ async def test_after_the_budget_tools_are_still_called(where: Site, choice: Any,
         assert [call["name"] for call in shown.calls] == ["now"]
 
 
+@pytest.mark.slow
 async def test_after_the_budget_the_answer_has_its_format(where: Site) -> None:
     shown = await where.everywhere(
         input="Think. [[sim attack=endless]]",

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+import pytest
+
 from gateway.services.limits import LimitOwner, Limits
 from gateway.store.postgres.statements import Statement
 from gateway.wiring.admin import ledger_of
@@ -35,6 +37,7 @@ async def until_settled(gateway: RunningGateway, user: httpx2.AsyncClient) -> No
         await user.get("/v1/models")
 
 
+@pytest.mark.slow
 async def test_lines_are_what_logs_have_and_budgets_what_lines_have(
     database_url: str, backends: Backends
 ) -> None:

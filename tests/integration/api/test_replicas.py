@@ -72,6 +72,7 @@ async def test_a_stream_looks_the_same_from_every_replica(
     check_stream(as_events(parse_stream("".join([*first, *one]))))
 
 
+@pytest.mark.slow
 @pytest.mark.requirement("replicas.cancel")
 async def test_any_replica_stops_it(
     client: httpx2.AsyncClient, second: httpx2.AsyncClient, backends: Backends
@@ -126,6 +127,7 @@ def generates(replica: tuple[RunningGateway, httpx2.AsyncClient]) -> int:
     return supervisor.in_flight + supervisor.claimed
 
 
+@pytest.mark.slow
 @pytest.mark.requirement("replicas.drain")
 async def test_whoever_waits_for_a_body_is_told_to_ask_again(
     database_url: str, backends: Backends

@@ -79,6 +79,7 @@ async def test_what_was_taken_back_is_shown_with_the_rule(where: Site) -> None:
     assert any(one.get("type") == "raw_message_tokens" for one in response["output_messages"])
 
 
+@pytest.mark.slow
 async def test_a_tenant_is_asked_for_nothing_it_may_not_see(
     postgres: PostgresServer, template: str
 ) -> None:

@@ -86,6 +86,7 @@ BLOCK_IDS = 16
 """Of the simulated backends: hits are whole blocks."""
 
 
+@pytest.mark.slow
 async def test_what_is_expected_is_what_backends_report(
     gateways: tuple[RunningGateway, ...], clients: tuple[httpx2.AsyncClient, ...]
 ) -> None:

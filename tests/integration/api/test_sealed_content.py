@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+import pytest
+
 from gateway.services.governance.encryption import TenantEncryption
 from gateway.store import tenants
 from gateway.store.tenant_keys import TenantKeys
@@ -19,6 +21,7 @@ if TYPE_CHECKING:
 MODEL = "gpt-oss-20b"
 
 
+@pytest.mark.slow
 async def test_a_response_that_nobody_can_open_can_be_deleted(
     own_database_url: str, empty_database_url: str, backends: Backends, tmp_path: Path
 ) -> None:

@@ -169,6 +169,7 @@ async def test_only_what_was_sealed_for_them_is_opened(where: Site) -> None:
     assert stranger.json()["error"]["code"] == "invalid_encrypted_content"
 
 
+@pytest.mark.slow
 async def test_keys_are_rotated_without_breaking_what_clients_keep(
     where: Site, database_url: str
 ) -> None:

@@ -122,6 +122,7 @@ async def test_an_obedient_model_answers_in_the_format(where: Site, shape: Json)
     check(shown, shape)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("where", "engine", "drift", "shape"), DRIFTS, indirect=["where", "shape"])
 async def test_a_drifting_model_is_held_to_the_format_or_fails(
     where: Site, shape: Json, drift: str, engine: str
@@ -132,6 +133,7 @@ async def test_a_drifting_model_is_held_to_the_format_or_fails(
     check_nothing_wrong_was_done(shown, shape)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("drift", ["prose", "types", "truncated", "extra"])
 async def test_a_model_that_drifts_once_is_mended(where: Site, shape: Json, drift: str) -> None:
     shown = await where.everywhere(
@@ -168,6 +170,7 @@ async def test_json_that_is_cut_off_by_its_length_is_incomplete(where: Site, sha
         json.loads(shown.text)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("die_after", [0, 3, 9, 20])
 async def test_a_format_survives_a_backend_that_dies(
     where: Site, shape: Json, die_after: int
@@ -179,6 +182,7 @@ async def test_a_format_survives_a_backend_that_dies(
     check(shown, shape)
 
 
+@pytest.mark.slow
 async def test_a_call_comes_first_and_the_answer_has_the_format(where: Site, shape: Json) -> None:
     tool: Json = {
         "type": "function",

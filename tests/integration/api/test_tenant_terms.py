@@ -47,6 +47,7 @@ async def ask(where: Site, tenant: str, policy: PolicyChanges, **body: Any) -> J
     return response
 
 
+@pytest.mark.slow
 async def test_what_a_tenant_may_have_is_what_it_gets(
     postgres: PostgresServer, template: str
 ) -> None:
@@ -65,6 +66,7 @@ async def test_what_a_tenant_may_have_is_what_it_gets(
         assert own["usage"]["output_tokens_details"]["reasoning_tokens"] == 9
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("fleet", "sign"), [((TURN,), -1), ((SGLANG,), 1)], ids=["vllm", "sglang"])
 async def test_a_tier_is_a_priority_at_the_backend(
     postgres: PostgresServer, template: str, database_url: str, fleet: Any, sign: int
@@ -84,6 +86,7 @@ async def test_a_tier_is_a_priority_at_the_backend(
                 assert row["priority"] == sign * priority
 
 
+@pytest.mark.slow
 async def test_a_tenant_is_shown_and_served_only_the_models_that_it_may_use(
     postgres: PostgresServer, template: str
 ) -> None:

@@ -12,8 +12,8 @@ from openai import AsyncOpenAI, BadRequestError
 from starlette.routing import Router
 
 from gateway import ids
-from gateway.api.admin.routes import starlette_routes
-from gateway.api.admin.usage import REPORTS, routes
+from gateway.admin.routes import starlette_routes
+from gateway.admin.usage import REPORTS, routes
 from gateway.api.request_context import RequestContext
 from gateway.generation import TokenUsage
 from gateway.ledger.usage_query import COST_BUCKETS_MAX
@@ -155,6 +155,7 @@ async def test_keys_of_people_are_told_by_person(database: Database, tenant: Ten
     assert [len(bucket.results) for bucket in own.data] == [0, 1, 0, 0]
 
 
+@pytest.mark.slow
 async def test_tools_embeddings_and_what_there_is_none_of(
     database: Database, tenant: TenantId
 ) -> None:

@@ -91,6 +91,7 @@ def test_a_tenant_gets_a_key_that_is_shown_once_and_can_be_disabled() -> None:
     assert created["key"].startswith("sk-")
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("environment")
 def test_a_key_that_has_expired_is_listed_as_such(database_url: str) -> None:
     printed("tenants", "create", "acme")
@@ -114,6 +115,7 @@ async def executed(database_url: str, sql: str) -> None:
         await database.close()
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("environment")
 def test_the_ids_in_the_list_are_whole_and_their_beginnings_are_taken(
     monkeypatch: pytest.MonkeyPatch,
@@ -152,6 +154,7 @@ def test_a_tenant_that_is_nearly_right_is_named(command: tuple[str, ...]) -> Non
         printed(*command, "acne")
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("environment")
 def test_a_key_has_a_dialect_and_it_is_listed() -> None:
     printed("tenants", "create", "acme")
@@ -175,6 +178,7 @@ def test_tenants_are_listed_and_disabled() -> None:
     assert listed["disabled_at"] is not None
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("environment")
 def test_a_tenant_has_the_policy_of_the_configuration_until_it_gets_its_own(
     monkeypatch: pytest.MonkeyPatch,
@@ -236,6 +240,7 @@ def test_a_tenant_has_the_policy_of_the_configuration_until_it_gets_its_own(
     assert taken_back == shown
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("environment")
 def test_calls_of_hosted_tools_are_shown_without_what_they_said(database_url: str) -> None:
     printed("tenants", "create", "acme")
@@ -303,6 +308,7 @@ def test_what_is_no_number_is_refused_with_the_name_of_the_option(option: str, v
     assert option in result.output
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("environment")
 @pytest.mark.parametrize(
     ("option", "value"),
@@ -338,6 +344,7 @@ def test_what_cannot_be_done_is_told() -> None:
         printed("keys", "create", "globex")
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("environment")
 def test_the_revision_is_shown(monkeypatch: pytest.MonkeyPatch, empty_database_url: str) -> None:
     assert REVISION in printed("db", "current")

@@ -37,6 +37,7 @@ def with_backends(monkeypatch: pytest.MonkeyPatch, *urls: str) -> None:
     monkeypatch.setenv("GATEWAY_BACKENDS", json.dumps(backends))
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("environment")
 async def test_adapters_are_loaded_listed_and_unloaded(monkeypatch: pytest.MonkeyPatch) -> None:
     servers = AdapterServer("vllm"), AdapterServer("sglang")
@@ -66,6 +67,7 @@ async def test_adapters_are_loaded_listed_and_unloaded(monkeypatch: pytest.Monke
         assert (await ran("list"))[0] == 1
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("environment")
 async def test_backends_that_are_discovered_are_asked_too(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path

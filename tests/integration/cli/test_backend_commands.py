@@ -75,6 +75,7 @@ def test_one_that_no_gateway_uses_is_not_called_healthy(monkeypatch: pytest.Monk
     assert "Upgrade it to 0.10.2 or newer" in row["problem"]
 
 
+@pytest.mark.slow
 def test_a_backend_is_drained_until_it_is_not() -> None:
     assert "gpu-2 gets nothing new" in printed("backends", "drain", "gpu-2")
     assert listed()["gpu-2"]["state"] == "draining"
@@ -101,6 +102,7 @@ def test_a_source_that_fails_is_told_and_any_name_may_be_drained(tmp_path: Path)
     printed("backends", "undrain", "gpu-9")
 
 
+@pytest.mark.slow
 def test_doctor_shows_the_sources(tmp_path: Path) -> None:
     answer = CliRunner().invoke(commands, ["doctor", "--json"])
     findings = {one["name"]: one for one in json.loads(answer.stdout)["findings"]}

@@ -63,6 +63,7 @@ async def test_a_gateway_that_can_serve_has_nothing_to_mend(
     assert "gpt-oss-20b (131072 tokens)" in detail
 
 
+@pytest.mark.slow
 async def test_a_library_that_cannot_be_loaded_is_named_with_its_command(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -80,6 +81,7 @@ async def test_a_library_that_cannot_be_loaded_is_named_with_its_command(
     assert "selectolax" in found[0].detail
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "options",
     [
@@ -100,6 +102,7 @@ async def test_a_backend_that_cannot_serve_is_found(
         assert findings[name].remedy
 
 
+@pytest.mark.slow
 async def test_a_backend_that_serves_nothing_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     async def no_models(_: Request) -> JSONResponse:
         return JSONResponse({"object": "list", "data": []})
@@ -111,6 +114,7 @@ async def test_a_backend_that_serves_nothing_is_found(monkeypatch: pytest.Monkey
     assert findings["backend gpu-0"].remedy
 
 
+@pytest.mark.slow
 async def test_a_backend_that_is_too_old_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     options = SimulatorOptions(engine="sglang", version="0.5.2")
     async with serving(create_simulator(options)) as url:
@@ -121,6 +125,7 @@ async def test_a_backend_that_is_too_old_is_found(monkeypatch: pytest.MonkeyPatc
     assert "Upgrade it to 0.5.3" in finding.remedy
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("said", [{"frontend": "rust"}, {"version": "0.5.16"}])
 async def test_an_sglang_that_has_ids_at_generate_alone_is_well(
     monkeypatch: pytest.MonkeyPatch, said: dict[str, Any]
@@ -132,6 +137,7 @@ async def test_an_sglang_that_has_ids_at_generate_alone_is_well(
     assert "token ids come back" in finding.detail
 
 
+@pytest.mark.slow
 async def test_a_configured_model_that_no_backend_serves_is_found(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -149,6 +155,7 @@ async def test_a_configured_model_that_no_backend_serves_is_found(
     assert "served_as" in missing.remedy
 
 
+@pytest.mark.slow
 async def test_a_backend_of_which_nothing_is_asked_is_found(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -159,6 +166,7 @@ async def test_a_backend_of_which_nothing_is_asked_is_found(
     assert (finding.ok, finding.detail) == (False, "it serves 'other', of which nothing is asked")
 
 
+@pytest.mark.slow
 async def test_an_adapter_of_sglang_is_asked_for_a_token_as_one(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -170,6 +178,7 @@ async def test_an_adapter_of_sglang_is_asked_for_a_token_as_one(
     assert "ad (131072 tokens, an adapter of base)" in finding.detail
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("rerank", [200, 404])
 async def test_a_model_that_does_not_generate_is_asked_for_what_it_does(
     monkeypatch: pytest.MonkeyPatch, rerank: int
@@ -197,6 +206,7 @@ async def test_a_model_that_does_not_generate_is_asked_for_what_it_does(
     assert finding.detail.endswith("; embeddings and rerank come back") is finding.ok
 
 
+@pytest.mark.slow
 async def test_a_context_length_that_is_not_told_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     async def untold(_: Request) -> JSONResponse:
         return JSONResponse({"data": [{"id": "m"}]})
@@ -208,6 +218,7 @@ async def test_a_context_length_that_is_not_told_is_found(monkeypatch: pytest.Mo
     assert "context_length" in finding.remedy
 
 
+@pytest.mark.slow
 async def test_a_database_that_is_behind_is_found(
     monkeypatch: pytest.MonkeyPatch, empty_database_url: str
 ) -> None:
@@ -217,6 +228,7 @@ async def test_a_database_that_is_behind_is_found(
     assert not findings["backends"].ok
 
 
+@pytest.mark.slow
 def test_the_exit_code_tells_programs(monkeypatch: pytest.MonkeyPatch) -> None:
     result = CliRunner().invoke(commands, ["doctor", "--json"])
     assert result.exit_code == 1
@@ -230,6 +242,7 @@ def test_the_exit_code_tells_programs(monkeypatch: pytest.MonkeyPatch) -> None:
     assert result.stdout.startswith("  ✗ config ")
 
 
+@pytest.mark.slow
 async def test_a_database_that_says_it_is_up_to_date_and_is_not_is_found(
     postgres: PostgresServer, database_url: str
 ) -> None:
@@ -240,6 +253,7 @@ async def test_a_database_that_says_it_is_up_to_date_and_is_not_is_found(
     assert findings["database"].remedy == "Run: harmony-gateway db upgrade"
 
 
+@pytest.mark.slow
 async def test_an_index_that_is_missing_is_found(
     postgres: PostgresServer, database_url: str
 ) -> None:
@@ -250,6 +264,7 @@ async def test_an_index_that_is_missing_is_found(
     assert "ix_usage_tenant_id_at" in findings["schema"].detail
 
 
+@pytest.mark.slow
 async def test_a_database_that_is_away_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("DATABASE_URL", "postgresql://u:canary@127.0.0.1:9/d")
     findings = by_name(await examine(None))
@@ -257,6 +272,7 @@ async def test_a_database_that_is_away_is_found(monkeypatch: pytest.MonkeyPatch)
     assert "canary" not in findings["database"].detail
 
 
+@pytest.mark.slow
 async def test_search_engines_are_asked_for_a_page(monkeypatch: pytest.MonkeyPatch) -> None:
     async def search(request: Request) -> JSONResponse:
         if request.url.path.startswith("/closed"):
@@ -277,6 +293,7 @@ async def test_search_engines_are_asked_for_a_page(monkeypatch: pytest.MonkeyPat
     assert not down.ok
 
 
+@pytest.mark.slow
 async def test_the_code_interpreter_is_tried_as_at_the_start_of_a_gateway(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -297,6 +314,7 @@ async def test_the_code_interpreter_is_tried_as_at_the_start_of_a_gateway(
     assert "tools.python.remote_url" in unset.remedy
 
 
+@pytest.mark.slow
 async def test_a_search_that_an_mcp_server_is_to_do_needs_one(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -312,6 +330,7 @@ async def test_a_search_that_an_mcp_server_is_to_do_needs_one(
     assert "mcp add LABEL URL --purpose search" in findings["search by mcp"].remedy
 
 
+@pytest.mark.slow
 async def test_what_a_chat_endpoint_takes_is_found_out(monkeypatch: pytest.MonkeyPatch) -> None:
     server = TextServer(lambda _: text("Hello."), "ollama")
     model = {"id": server.model, "format": "passthrough", "context_length": 4096}

@@ -9,6 +9,8 @@ from contextlib import ExitStack, closing, contextmanager, suppress
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
+import pytest
+
 from tests.fakes.gateway import gateway_settings, new_key
 from tests.fakes.processes import gateway_process, reserved_port, simulator_process
 
@@ -55,6 +57,7 @@ def slow_clients(address: tuple[str, int]) -> Iterator[None]:
             thread.join()
 
 
+@pytest.mark.slow
 async def test_slow_clients_without_a_key_shut_nobody_out(
     tmp_path: Path, database_url: str
 ) -> None:

@@ -71,6 +71,7 @@ def chains() -> list[dict[str, Any]]:
     return found
 
 
+@pytest.mark.slow
 def test_what_is_kept_of_a_tenant_and_its_projects() -> None:
     assert "none" in printed("data", "retention", "acme")
     assert "zero_data_retention" in printed("data", "retention", "acme", "zero_data_retention")
@@ -81,6 +82,7 @@ def test_what_is_kept_of_a_tenant_and_its_projects() -> None:
         printed("data", "retention", "nobody")
 
 
+@pytest.mark.slow
 def test_a_tenant_is_held_deleted_and_restored(database_url: str) -> None:
     printed("keys", "create", "acme")
     assert "is held" in printed("data", "hold", "acme")
@@ -128,6 +130,7 @@ def test_of_an_archive_that_breaks_off_nothing_stays(tmp_path: Path) -> None:
     assert not path.exists()
 
 
+@pytest.mark.slow
 def test_the_audit_log_is_listed_and_verified(database_url: str, tmp_path: Path) -> None:
     printed("projects", "create", "acme", "Support bot")
     (line,) = [
@@ -164,6 +167,7 @@ def test_the_audit_log_is_listed_and_verified(database_url: str, tmp_path: Path)
             printed("audit", "verify", "--heads", str(heads))
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("sealed")
 def test_a_tenant_has_keys_that_are_renewed_and_destroyed() -> None:
     assert printed("encryption", "new-key", "--id", "k2").startswith("k2 ")

@@ -157,6 +157,7 @@ async def test_codex_takes_the_place_of_the_command(
     assert provider["env_key"] == KEY_VARIABLE
 
 
+@pytest.mark.slow
 async def test_opencode_takes_the_place_of_the_command(
     gateway: RunningGateway, data_dir: Path, tmp_path: Path
 ) -> None:

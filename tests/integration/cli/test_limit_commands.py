@@ -52,6 +52,7 @@ def new_key(tenant: str = "acme") -> str:
     return made
 
 
+@pytest.mark.slow
 def test_limits_are_set_changed_and_taken_away() -> None:
     project = new_project()
     said("limits set acme --requests-per-minute 60 --tokens-per-day 1000000")
@@ -74,6 +75,7 @@ def test_limits_are_set_changed_and_taken_away() -> None:
         said("limits list nobody")
 
 
+@pytest.mark.slow
 def test_what_is_observed_stays_so_until_it_is_to_be_enforced() -> None:
     def modes() -> list[str]:
         limits = [one["mode"] for one in rows("limits list acme")]
@@ -93,6 +95,7 @@ def test_what_is_observed_stays_so_until_it_is_to_be_enforced() -> None:
     assert found == {"requests": "observe", "tokens": "enforce", "responses": "enforce"}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "command",
     [
@@ -111,6 +114,7 @@ def test_projects_and_keys_are_those_of_the_tenant(command: str) -> None:
     assert rows("limits list acme") == rows("budgets list acme") == []
 
 
+@pytest.mark.slow
 def test_what_stands_in_the_place_of_a_key_has_limits_and_budgets() -> None:
     said("tenants create other")
     made = said("issuers create acme https://idp.example aud --jwks-url https://idp.example/keys")
@@ -155,6 +159,7 @@ def test_a_budget_that_is_too_large_is_told_so() -> None:
     assert rows("budgets list acme") == []
 
 
+@pytest.mark.slow
 def test_prices_and_budgets() -> None:
     with pytest.raises(InvalidRequest, match="No model has a price"):
         said("budgets set acme --usd 10")
@@ -181,6 +186,7 @@ def test_prices_and_budgets() -> None:
     assert "there was none" in said("budgets remove acme")
 
 
+@pytest.mark.slow
 def test_an_alias_stands_for_its_model(monkeypatch: pytest.MonkeyPatch) -> None:
     """Requests are counted by the id of their model, whichever name they have it under."""
     monkeypatch.setenv("GATEWAY_MODELS", '[{"id": "gpt-oss-20b", "aliases": ["small"]}]')
@@ -204,6 +210,7 @@ def test_a_price_for_a_time_that_is_over_ends_where_the_next_one_began() -> None
         said("budgets set acme --usd 10")
 
 
+@pytest.mark.slow
 def test_alerts_of_a_budget_are_those_that_were_set_last() -> None:
     def alerts() -> list[dict[str, Any]]:
         (found,) = rows("budgets list acme")
@@ -251,6 +258,7 @@ async def add_lines(database_url: str) -> None:
         await database.close()
 
 
+@pytest.mark.slow
 def test_usage_is_reconciled_and_sums_are_made_again(database_url: str) -> None:
     asyncio.run(add_lines(database_url))
     assert "0 of 0 lines are not what their logs have" in said("usage reconcile")

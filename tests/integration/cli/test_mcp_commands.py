@@ -45,6 +45,7 @@ def printed(*arguments: str, stdin: str | None = None) -> str:
     return result.stdout
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("environment")
 def test_a_server_is_registered_with_sealed_headers_and_answers(
     denied: Process, tmp_path: Path
@@ -76,6 +77,7 @@ def test_a_server_is_registered_with_sealed_headers_and_answers(
     assert [one["label"] for one in json.loads(printed("list", "--json"))] == ["full"]
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("environment")
 def test_a_server_that_does_not_answer_as_it_should_is_told(denied: Process) -> None:
     assert "no MCP server" in printed("check")
@@ -104,6 +106,7 @@ def test_a_server_inside_of_a_network_is_told_which_setting_opens_it(
     assert "tools.mcp.networks" in result.stdout
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("environment")
 def test_a_server_is_of_all_tenants_or_of_one(denied: Process) -> None:
     runner = CliRunner()

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 __all__ = ["environment"]
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("environment")
 def test_pages_are_added_listed_and_removed(tmp_path: Path) -> None:
     folder = tmp_path / "docs"

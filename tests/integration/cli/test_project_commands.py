@@ -28,6 +28,7 @@ def printed(*arguments: str) -> str:
     return result.stdout
 
 
+@pytest.mark.slow
 def test_a_project_gets_a_key_and_is_archived() -> None:
     printed("tenants", "create", "acme")
     project = printed("projects", "create", "acme", "Support bot").strip()
@@ -106,6 +107,7 @@ def test_an_operator_gets_a_key_that_can_be_disabled() -> None:
     assert CliRunner().invoke(commands, ["operators", "disable", "nonsense"]).exit_code == 2
 
 
+@pytest.mark.slow
 def test_an_issuer_is_trusted_and_its_tokens_are_let_in() -> None:
     printed("tenants", "create", "acme")
     project = printed("projects", "create", "acme", "Bot").strip()
@@ -141,6 +143,7 @@ def test_an_issuer_is_trusted_and_its_tokens_are_let_in() -> None:
         printed("issuers", "allow", "acme", other, "proj_x", "--match", "a=b")
 
 
+@pytest.mark.slow
 def test_an_issuer_of_operators_names_tenants() -> None:
     printed("tenants", "create", "acme")
     words = ("operator-issuers", "create", "https://sso.example.com", "gateway")

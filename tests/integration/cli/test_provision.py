@@ -5,6 +5,8 @@ from __future__ import annotations
 import subprocess
 import sys
 
+import pytest
+
 from gateway.cli.provision import bring_up_to_date, connected
 from gateway.settings import Settings
 from gateway.store.migration.verification import missing
@@ -16,10 +18,11 @@ from gateway.cli.provision import bring_up_to_date
 from gateway.settings import Settings
 settings = Settings(database={"url": sys.argv[1]}, auth={"key_pepper": sys.argv[2]})
 asyncio.run(bring_up_to_date(settings))
-print(sorted({"alembic", "sqlalchemy"} & set(sys.modules)))
+print("alembic" in sys.modules)
 """
 
 
+@pytest.mark.slow
 def test_a_database_that_is_up_to_date_is_not_migrated_again(database_url: str) -> None:
     done = subprocess.run(
         [sys.executable, "-c", IMPORTED, database_url, PEPPER],
@@ -27,7 +30,7 @@ def test_a_database_that_is_up_to_date_is_not_migrated_again(database_url: str) 
         text=True,
         check=True,
     )
-    assert done.stdout == "[]\n"
+    assert done.stdout == "False\n"
 
 
 async def test_what_a_database_of_the_newest_revision_lacks_is_made_again(

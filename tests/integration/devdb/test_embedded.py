@@ -71,6 +71,7 @@ def postmaster(data_dir: Path) -> Postmaster:
     return found
 
 
+@pytest.mark.slow
 async def test_a_first_start_makes_a_cluster_and_later_ones_find_it() -> None:
     with reachable_folder() as folder:
         with embedded(folder / "deep" / "data") as server:
@@ -147,6 +148,7 @@ async def test_a_killed_server_is_recovered(data_dir: Path) -> None:
         assert await answer(server.url, "SELECT value FROM kept") == 42
 
 
+@pytest.mark.slow
 async def test_a_backend_that_outlives_its_server_is_waited_for(data_dir: Path) -> None:
     with embedded(data_dir) as server:
         connection = await asyncpg.connect(server.url)
@@ -196,6 +198,7 @@ async def test_a_stale_pid_file_does_not_matter(data_dir: Path, is_reused: bool)
         assert (innocent.poll() is None) == is_reused
 
 
+@pytest.mark.slow
 async def test_a_second_process_uses_the_server_of_the_first(data_dir: Path) -> None:
     holder = start_holder(data_dir)
     second = embedded(data_dir)
@@ -211,6 +214,7 @@ async def test_a_second_process_uses_the_server_of_the_first(data_dir: Path) -> 
         assert third.is_owner
 
 
+@pytest.mark.slow
 def test_one_that_lasts_waits_for_a_command_and_is_refused_beside_its_like(data_dir: Path) -> None:
     command = EmbeddedPostgres(data_dir)
     assert command._take_lock(0)
@@ -236,6 +240,7 @@ def until_says(path: Path, content: bytes) -> None:
         time.sleep(0.01)
 
 
+@pytest.mark.slow
 async def test_the_owner_of_a_server_stops_it_when_nobody_else_uses_it(data_dir: Path) -> None:
     first, second, third = embedded(data_dir), embedded(data_dir), embedded(data_dir)
     first.start()
@@ -274,6 +279,7 @@ def test_a_server_is_stopped_although_its_folder_is_gone(copied_data_dir: Path) 
     assert not psutil.pid_exists(server.pid)
 
 
+@pytest.mark.slow
 def test_one_that_lasts_waits_for_its_like_to_stop(
     data_dir: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -348,6 +354,7 @@ def test_a_start_that_fails_leaves_nothing_behind(data_dir: Path) -> None:
         assert server.is_owner
 
 
+@pytest.mark.slow
 def test_a_start_that_takes_too_long_is_ended(data_dir: Path) -> None:
     hasty = EmbeddedPostgres(data_dir, bin_dir=server_programs(), settings=FAST, start_timeout_s=0)
     with pytest.raises(StartupError, match="too long"):
@@ -357,6 +364,7 @@ def test_a_start_that_takes_too_long_is_ended(data_dir: Path) -> None:
         assert server.is_owner
 
 
+@pytest.mark.slow
 def test_an_initialisation_that_broke_off_is_repeated(copied_data_dir: Path) -> None:
     shutil.move(copied_data_dir / "cluster", copied_data_dir / "cluster.partial")
     with embedded(copied_data_dir) as server:

@@ -157,6 +157,7 @@ async def test_vault_wraps_anew_without_showing_a_key(services: KeyServices) -> 
     await provider.close()
 
 
+@pytest.mark.slow
 async def test_what_the_services_refuse_is_told_from_what_passes(services: KeyServices) -> None:
     refused: dict[VaultTransit | AwsKms, type[Exception]] = {
         vault(services, key="other"): ContentSealed,

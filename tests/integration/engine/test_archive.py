@@ -167,6 +167,7 @@ async def test_a_foreground_response_is_held_while_it_is_generated(
     assert await claims.heartbeat(database, "replica_a", [claim], lease_s=600) == {claim.uuid}
 
 
+@pytest.mark.slow
 async def test_a_database_that_stays_away_is_given_up(tenant: TenantId) -> None:
     database = Database(
         "postgresql://nobody:x@127.0.0.1:1/none",

@@ -142,6 +142,7 @@ async def reading(
         looking.cancel()
 
 
+@pytest.mark.slow
 @pytest.mark.requirement("resume.seam")
 @settings(
     max_examples=15,
@@ -172,6 +173,7 @@ async def test_any_cut_any_position_and_any_moment_of_joining(
         assert task.result() == whole[after + 1 :]
 
 
+@pytest.mark.slow
 @pytest.mark.requirement("accept.resume-elsewhere")
 async def test_a_stream_follows_its_run_from_replica_to_replica(
     database: Database, tenant: TenantId

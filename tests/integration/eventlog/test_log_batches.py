@@ -307,6 +307,7 @@ async def test_one_that_is_cancelled_costs_the_others_nothing(
     assert heads[gone.claim.uuid].epoch == 2
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(4))
 async def test_whatever_happens_the_log_is_what_was_told_to_be_committed(
     database: Database, tenant: TenantId, other_tenant: TenantId, seed: int

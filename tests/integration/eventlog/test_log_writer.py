@@ -141,6 +141,7 @@ async def test_logs_of_many_runs_are_complete_and_in_order(
         assert one.writer.pending_bytes == 0
 
 
+@pytest.mark.slow
 async def test_connections_that_are_killed_lose_and_repeat_nothing(
     database: Database,
     database_url: str,

@@ -11,8 +11,10 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import pytest
+
 from gateway.store.postgres.statements import Statement
-from gateway.store.schema import SUMS
+from gateway.store.tables.ledger import SUMS
 from tests.conftest import new_tenant
 from tests.fakes.ledger_process import SINK, jobs_of
 from tests.fakes.serving import serving
@@ -65,6 +67,7 @@ async def acknowledged(writer: Process, *, batches: int) -> set[str]:
     return {response for one in told for response in one.decode().split()}
 
 
+@pytest.mark.slow
 async def test_every_line_is_added_up_once_and_delivered_once(
     database: Database, database_url: str
 ) -> None:

@@ -9,6 +9,8 @@ from collections import Counter
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
+import pytest
+
 from gateway import ids
 from gateway.ledger.usage_query import WIDTHS_S, usage_query
 from gateway.services.usage import UsageReports
@@ -72,6 +74,7 @@ def told(bucket: dict[str, Any]) -> Counter[Any]:
     return sums
 
 
+@pytest.mark.slow
 async def test_any_span_in_any_width_has_what_its_lines_have(
     database: Database, tenant: TenantId
 ) -> None:

@@ -131,6 +131,7 @@ async def test_an_alert_at_another_amount_is_told_in_the_same_interval(
     assert len({headers["webhook-id"] for headers, _ in receiver.heard}) == 2, "not taken for one"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("secret", [SECRET, "whsec_dGhlIGtleSBvZiB0aGUgdGVzdHM="])
 async def test_a_webhook_verifies_with_the_sdk(
     database: Database, place: LimitOwner, secret: str

@@ -95,6 +95,7 @@ async def test_a_burst_never_takes_more_than_the_bucket_has(
     assert left + held == pytest.approx(day.value - 750 * len(charges), abs=500)
 
 
+@pytest.mark.slow
 async def test_what_is_granted_waits_for_the_request_that_asked_for_it(
     database: Database,
 ) -> None:

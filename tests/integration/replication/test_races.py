@@ -7,6 +7,7 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from typing import TYPE_CHECKING
 
 import orjson
+import pytest
 
 from gateway.engine.runner import Run
 from gateway.entries import Queued, Tokens, unpack
@@ -156,6 +157,7 @@ async def test_what_waits_to_be_taken_up_is_renewed_like_what_runs(
         assert (await load(database, spec)).status == "completed"
 
 
+@pytest.mark.slow
 async def test_nothing_that_was_claimed_while_a_process_began_to_drain_stays_with_it(
     database: Database, database_url: str, tenant: TenantId
 ) -> None:

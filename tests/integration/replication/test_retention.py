@@ -135,6 +135,7 @@ async def test_rounds_go_on(database: Database, tenant: TenantId) -> None:
                 pass
 
 
+@pytest.mark.slow
 async def test_rounds_survive_a_database_that_is_away(
     database: Database, tenant: TenantId, postgres: PostgresServer, database_url: str
 ) -> None:
@@ -155,6 +156,7 @@ async def test_rounds_survive_a_database_that_is_away(
     assert isinstance(logged[0]["error"], StoreUnavailable)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("template")
 async def test_an_owner_without_superpowers_can_do_it_all(postgres: PostgresServer) -> None:
     """Row-level security binds this owner, the cascades to items included; no superuser is."""

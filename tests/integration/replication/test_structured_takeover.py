@@ -120,6 +120,7 @@ class Completing:
         return script_ids(rest + "<|return|>")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("log", LOGS.values(), ids=list(LOGS))
 async def test_another_replica_brings_every_prefix_of_a_log_to_its_end(
     database: Database, tenant: TenantId, log: list[Entry]

@@ -166,6 +166,7 @@ async def test_another_replica_goes_on_where_one_fell_silent(
     assert usage["output_tokens"] == len(script_ids(BEGINNING)) + len(script_ids(REST))
 
 
+@pytest.mark.slow
 async def test_a_lease_that_lapses_is_found_in_the_longest_rest(
     database: Database, tenant: TenantId
 ) -> None:

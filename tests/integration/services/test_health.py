@@ -74,6 +74,7 @@ async def test_a_database_with_all_it_needs_gives_no_reason(storage: DatabaseChe
     assert await storage.reasons() == []
 
 
+@pytest.mark.slow
 async def test_what_roles_may_no_more_is_a_reason_until_an_upgrade_has_mended_it(
     storage: DatabaseCheck, watch: Watch, database_url: str
 ) -> None:
@@ -88,6 +89,7 @@ async def test_what_roles_may_no_more_is_a_reason_until_an_upgrade_has_mended_it
     assert await storage.reasons() == []
 
 
+@pytest.mark.slow
 async def test_a_table_that_somebody_alters_is_none(
     storage: DatabaseCheck, watch: Watch, database_url: str
 ) -> None:
@@ -110,7 +112,7 @@ async def test_a_table_that_somebody_alters_is_none(
         "ALTER TABLE usage ALTER key_id DROP NOT NULL",
         "ALTER TABLE usage DROP CONSTRAINT pk_usage",
         "ALTER TABLE usage NO FORCE ROW LEVEL SECURITY",
-        "GRANT EXECUTE ON FUNCTION find_principal(bytea) TO PUBLIC",
+        "GRANT EXECUTE ON FUNCTION find_caller(bytea) TO PUBLIC",
     ],
 )
 async def test_what_no_request_needs_is_none(
@@ -159,6 +161,7 @@ async def test_what_the_other_pools_of_a_process_found_out_counts(
         assert await storage.reasons() == []
 
 
+@pytest.mark.slow
 async def test_an_owner_who_may_make_no_temporary_table_is_believed(
     postgres: PostgresServer,
 ) -> None:

@@ -33,6 +33,7 @@ def unused_url() -> Iterator[str]:
         yield f"http://127.0.0.1:{holder.getsockname()[1]}"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("models", [[], [{"id": "m"}]])
 async def test_it_is_not_ready_and_asks_to_try_again(
     database_url: str, unused_url: str, models: Any
@@ -52,6 +53,7 @@ async def test_it_is_not_ready_and_asks_to_try_again(
     assert "retry-after" in created.headers
 
 
+@pytest.mark.slow
 async def test_a_database_that_cannot_serve_is_told_with_what_it_lacks(
     database_url: str, postgres: PostgresServer
 ) -> None:
@@ -67,6 +69,7 @@ async def test_a_database_that_cannot_serve_is_told_with_what_it_lacks(
     assert any("column responses.recoveries" in reason for reason in ready.json()["reasons"])
 
 
+@pytest.mark.slow
 async def test_a_configured_context_length_does_not_stand_in_for_a_backend(
     database_url: str, unused_url: str
 ) -> None:
@@ -105,6 +108,7 @@ async def test_it_is_ready_again_with_its_backends_although_no_request_comes(
                 ready = await client.get("/readyz")
 
 
+@pytest.mark.slow
 async def test_a_healthy_backend_that_is_drained_does_not_make_it_ready(
     database_url: str, unused_url: str
 ) -> None:
@@ -122,6 +126,7 @@ UNSERVED = (
 )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("others", [[], [{"id": "served"}]], ids=["alone", "beside another"])
 async def test_a_configured_model_that_no_backend_serves_is_named(
     database_url: str, others: Any
@@ -147,6 +152,7 @@ async def test_a_configured_model_that_no_backend_serves_is_named(
     assert "set up" not in unknown.text
 
 
+@pytest.mark.slow
 async def test_a_backend_that_cannot_be_used_is_a_reason(database_url: str) -> None:
     options = SimulatorOptions(engine="sglang", version="0.5.2")
     async with (

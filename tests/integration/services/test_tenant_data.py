@@ -171,6 +171,7 @@ async def place(database_url: str, empty_database_url: str) -> AsyncIterator[Pla
         await one.close()
 
 
+@pytest.mark.slow
 async def test_what_is_stored_is_brought_under_a_key_and_another_and_none(
     place: Place, postgres: PostgresServer
 ) -> None:
@@ -213,6 +214,7 @@ async def test_what_is_stored_is_brought_under_a_key_and_another_and_none(
     assert (chain.count, chain.faults) == (4, ()), "created, enabled, rotated, disabled"
 
 
+@pytest.mark.slow
 async def test_what_is_stored_follows_a_new_key_by_itself(
     place: Place, postgres: PostgresServer
 ) -> None:
@@ -506,6 +508,7 @@ async def test_a_tenant_can_be_restored_for_seven_days(place: Place) -> None:
     assert [one.tenant for one in await data.purge()] == [place.name]
 
 
+@pytest.mark.slow
 async def test_all_rows_of_a_removed_tenant_go_however_many_there_are(
     place: Place, postgres: PostgresServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -594,6 +597,7 @@ async def write_metadata(url: str, talk: UUID, metadata: dict[str, str]) -> None
     await connection.close()
 
 
+@pytest.mark.slow
 async def test_a_process_removes_what_is_due_with_its_keys(
     database_url: str, empty_database_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

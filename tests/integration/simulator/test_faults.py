@@ -115,6 +115,7 @@ def test_a_slow_answer_comes(backend: RunningSimulator) -> None:
     assert response.finish_reasons == ["stop"]
 
 
+@pytest.mark.slow
 def test_a_cut_turn_is_finished_by_another_instance() -> None:
     attempts = Attempts(prompts_max=100)
     one = simulator(SimulatorOptions(name="one"), attempts)

@@ -202,6 +202,7 @@ def test_a_fault_plan_that_means_nothing_is_found_at_the_start() -> None:
         create_simulator(SimulatorOptions(faults="dye_after=3"))
 
 
+@pytest.mark.slow
 def test_a_terminated_server_ends_its_streams_with_abort() -> None:
     with simulator_process() as backend, ExitStack() as stack:
         connection = _open(stack, backend.port, completion_body(SLOW))
@@ -212,6 +213,7 @@ def test_a_terminated_server_ends_its_streams_with_abort() -> None:
     assert (response.events[-1], response.terminated) == ("[DONE]", True)
 
 
+@pytest.mark.slow
 def test_a_killed_server_looks_like_die_after() -> None:
     with simulator_process() as backend, ExitStack() as stack:
         connection = _open(stack, backend.port, completion_body(SLOW))

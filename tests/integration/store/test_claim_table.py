@@ -255,6 +255,7 @@ async def play(database: Database, deeds: list[str], seed: int) -> Counter[str]:
     return twins.done
 
 
+@pytest.mark.slow
 @settings(
     max_examples=12,
     deadline=None,
@@ -268,6 +269,7 @@ async def test_the_model_and_the_database_agree(
     await play(rows, deeds, seed)
 
 
+@pytest.mark.slow
 @plain_only("it looks at the column itself")
 async def test_the_deeds_reach_what_matters(rows: Database) -> None:
     chance = random.Random(1)

@@ -102,6 +102,7 @@ ROW = st.fixed_dictionaries(
 )
 
 
+@pytest.mark.slow
 @given(rows=st.lists(ROW, max_size=5))
 async def test_rows_in_arrays_are_the_rows_one_by_one(
     shared_database: Database, rows: list[dict[str, object]]
@@ -117,6 +118,7 @@ async def test_rows_in_arrays_are_the_rows_one_by_one(
             assert dict((await connection.execute(one, row)).one()) == row
 
 
+@pytest.mark.slow
 @given(rows=st.lists(st.tuples(ROW, st.integers(0, 99)), max_size=12))
 async def test_rows_of_a_batch_are_those_that_it_was_given_however_many_they_are(
     shared_database: Database, rows: list[tuple[dict[str, object], int]]

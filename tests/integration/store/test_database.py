@@ -161,6 +161,7 @@ async def test_a_connection_lost_inside_a_transaction_is_unavailable(database: D
     await database.ping()
 
 
+@pytest.mark.slow
 async def test_a_frozen_server_is_unavailable_and_returns() -> None:
     with reachable_folder() as folder, embedded(folder / "data") as server:
         opened = Database(server.url, pool_size_max=2, command_timeout_s=0.3, connect_timeout_s=0.3)
@@ -177,6 +178,7 @@ async def test_a_frozen_server_is_unavailable_and_returns() -> None:
         await opened.close()
 
 
+@pytest.mark.slow
 async def test_a_stopped_server_is_unavailable_and_returns() -> None:
     with reachable_folder() as folder:
         server = embedded(folder / "data")

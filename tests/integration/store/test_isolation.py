@@ -23,10 +23,10 @@ from gateway.store import (
 )
 from gateway.store import conversations as conversation_rows
 from gateway.store.idempotency import IdempotencyKey
-from gateway.store.migration.tables import metadata
 from gateway.store.postgres.database import Database
 from gateway.store.postgres.statements import Statement
-from gateway.store.schema import APP_ROLE, columns_of
+from gateway.store.schema import APP_ROLE
+from gateway.store.tables import metadata
 from gateway.store.tools import documents, pages
 from gateway.store.tools.documents import Document
 from gateway.store.tools.pages import StoredPage
@@ -283,8 +283,8 @@ def plain_row(table: str, tenant: TenantId, uuid: UUID) -> dict[str, Any]:
     """A row of a table whose columns may have any value of their kind; what may be null is not
     given.
     """
-    needed = {name: kind for name, kind in columns_of(table).items() if kind.endswith("!")}
-    row = {name: OF_KIND.get(kind.removesuffix("!"), uuid) for name, kind in needed.items()}
+    needed = [column for column in metadata.tables[table].columns if not column.nullable]
+    row = {column.name: OF_KIND.get(column.info["type"], uuid) for column in needed}
     return row | {"tenant_id": tenant}
 
 
@@ -427,7 +427,7 @@ UNSEEN = {
     "a page": "SELECT text FROM tool_pages",
     "a document": "SELECT text FROM web_documents",
     "a key": "SELECT hash FROM api_keys",
-    "a key's owner": "SELECT * FROM find_principal('')",
+    "a key's owner": "SELECT * FROM find_caller('')",
 }
 UNCHANGED = {
     "a body": "UPDATE responses SET body = ''",

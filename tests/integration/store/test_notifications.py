@@ -132,6 +132,7 @@ async def test_a_broken_connection_is_replaced_and_told_of(
         await ear.until(lambda: bool(ear.notices))
 
 
+@pytest.mark.slow
 async def test_a_silent_connection_is_probed(database: Database, database_url: str) -> None:
     async with listening(database_url, probe_interval_s=0.01) as ear:
         pid = await listener_pid(database)

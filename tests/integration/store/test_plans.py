@@ -147,7 +147,7 @@ CLAIM = {
     "attempts_max": 4,
     "tenant_running_max": 64,
     "fold_versions": [1],
-    "late_fold_versions": [3],
+    "late_fold_versions": [2],
     "late_s": 30.0,
     "promotion_s": 300.0,
     "expected": 2048.0,
@@ -212,6 +212,7 @@ FROM generate_series(1, 100) AS tenant
 """
 
 
+@pytest.mark.slow
 async def test_a_claim_reads_few_of_50_000_that_are_queued(
     postgres: PostgresServer, template: str
 ) -> None:

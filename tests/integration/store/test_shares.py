@@ -74,6 +74,7 @@ async def turns(database: Database, number: int, cost: dict[TenantId, float]) ->
     return seen
 
 
+@pytest.mark.slow
 async def test_a_flood_does_not_delay_the_first_of_another_tenant(
     database: Database, tenant: TenantId, other_tenant: TenantId
 ) -> None:
@@ -84,6 +85,7 @@ async def test_a_flood_does_not_delay_the_first_of_another_tenant(
     assert small in {run.claim.uuid for run in runs}
 
 
+@pytest.mark.slow
 async def test_tenants_get_as_many_tokens_of_whichever_replica_and_however_long_each_is(
     database: Database, tenant: TenantId, other_tenant: TenantId
 ) -> None:
@@ -94,6 +96,7 @@ async def test_tenants_get_as_many_tokens_of_whichever_replica_and_however_long_
     assert 14 <= seen[20:].count(tenant) <= 16
 
 
+@pytest.mark.slow
 async def test_who_was_away_does_not_save_up(
     database: Database, tenant: TenantId, other_tenant: TenantId
 ) -> None:

@@ -155,26 +155,3 @@ async def test_the_default_project_needs_no_row(database: Database) -> None:
     found = await tenants.find_principal(database, b"plain")
     assert found is not None
     assert (found.project, found.project_terms) == (default_project(tenant), DEFAULT_PROJECT)
-
-
-@pytest.mark.parametrize(
-    "change",
-    [
-        "project_id = gen_random_uuid()",
-        "kind = 'admin'",
-        "scopes = ARRAY['api.all.read']",
-        "allowed_cidrs = ARRAY[CAST('10.0.0.0/8' AS cidr)]",
-        "allowed_models = ARRAY['gpt-oss-20b']",
-        "expires_at = now() - interval '1 second'",
-    ],
-)
-async def test_the_release_before_finds_no_key_whose_bounds_it_does_not_know(
-    database: Database, change: str
-) -> None:
-    tenant = await new_tenant(database)
-    await tenants.insert_key(database, NewKey(ids.new_uuid(), tenant, "key", "wxyz", b"bounded"))
-    found = Statement("SELECT tenant_id FROM find_principal('bounded')")
-    async with database.owner_transaction() as connection:
-        assert await connection.scalar(found) == tenant
-        await connection.execute(Statement(f"UPDATE api_keys SET {change}"))
-        assert await connection.scalar(found) is None

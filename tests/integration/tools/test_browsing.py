@@ -133,6 +133,7 @@ async def load_site(site: str, database: Database, tenant: TenantId | None = Non
     )
 
 
+@pytest.mark.slow
 async def test_search_open_find_scroll_cite(site: str, browser: Browsing) -> None:
     # All pages, the paper and the log; not what robots.txt closes.
     assert await load_site(site, browser.database) == len(page_names()) + 3
@@ -162,6 +163,7 @@ async def test_search_open_find_scroll_cite(site: str, browser: Browsing) -> Non
     assert {result.outcome for result in (found, opened, matches, there, scrolled)} == {"ok"}
 
 
+@pytest.mark.slow
 async def test_cursors_go_on_along_a_chain_and_over_replicas(site: str, browser: Browsing) -> None:
     await load_site(site, browser.database)
     await browser.call("search", query="lamp")
@@ -174,6 +176,7 @@ async def test_cursors_go_on_along_a_chain_and_over_replicas(site: str, browser:
     assert "those shown: 0 to 3" in (await browser.call("open", cursor=9)).output
 
 
+@pytest.mark.slow
 async def test_another_replica_has_the_pages_from_the_database(
     site: str, database: Database, tenant: TenantId
 ) -> None:
@@ -207,6 +210,7 @@ async def test_a_call_that_runs_again_has_the_same_cursor(site: str, browser: Br
     assert first == again
 
 
+@pytest.mark.slow
 async def test_pages_of_tenants_are_apart(
     site: str, database: Database, browser: Browsing, other_tenant: TenantId
 ) -> None:
@@ -222,6 +226,7 @@ async def test_pages_of_tenants_are_apart(
     assert await count(database, other_tenant, "tool_pages") == 0
 
 
+@pytest.mark.slow
 async def test_what_is_not_stored_is_kept_in_memory_only(
     site: str, database: Database, tenant: TenantId
 ) -> None:
@@ -238,6 +243,7 @@ async def test_what_is_not_stored_is_kept_in_memory_only(
         assert await count(database, tenant, "tool_pages") == 1
 
 
+@pytest.mark.slow
 async def test_offline_reads_what_is_kept(site: str, database: Database, tenant: TenantId) -> None:
     provider = SearchProvider(kind="searxng", url="http://127.0.0.1:9")
     async with browsing(site, database, tenant, providers=(provider,)) as browser:
@@ -257,6 +263,7 @@ async def test_offline_reads_what_is_kept(site: str, database: Database, tenant:
         assert down.shown["action"]["sources"] == []
 
 
+@pytest.mark.slow
 async def test_domains_bind_hits_pages_and_redirects(site: str, browser: Browsing) -> None:
     await load_site(site, browser.database)
     browser.next_response(allowed_domains=("https://docs.example/x",))
@@ -268,6 +275,7 @@ async def test_domains_bind_hits_pages_and_redirects(site: str, browser: Browsin
     assert "43 metres" in (await browser.call("open", id=f"{site}/tower")).output
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("path", "told"),
     [
@@ -323,6 +331,7 @@ async def test_a_page_is_data(site: str, browser: Browsing) -> None:
     assert result.state["page"]["links"] in ([], ())
 
 
+@pytest.mark.slow
 async def test_a_long_page_is_searched_and_scrolled(site: str, browser: Browsing) -> None:
     opened = await browser.call("open", id=f"{site}/big")
     assert opened.outcome == "ok"
@@ -334,6 +343,7 @@ async def test_a_long_page_is_searched_and_scrolled(site: str, browser: Browsing
     assert there.state["page"]["first"] > 3000
 
 
+@pytest.mark.slow
 async def test_context_size_decides_how_much_is_shown(site: str, browser: Browsing) -> None:
     sizes = []
     for size in ("low", "medium", "high"):
@@ -342,6 +352,7 @@ async def test_context_size_decides_how_much_is_shown(site: str, browser: Browsi
     assert sizes[0] < 600 < sizes[1] < 1100 < sizes[2] < 2200
 
 
+@pytest.mark.slow
 async def test_pdf_is_read(site: str, browser: Browsing) -> None:
     opened = await browser.call("open", id=f"{site}/paper.pdf")
     assert opened.output.startswith("[0] On the burning of fish oil (")
@@ -361,6 +372,7 @@ async def test_links_are_not_fetched_again_for_a_while(
     assert "43 metres" in (await browser.call("open", id=f"{site}/tower")).output
 
 
+@pytest.mark.slow
 async def test_files_and_folders_are_loaded(
     site: str, database: Database, browser: Browsing, tmp_path: Path,
     capsys: pytest.CaptureFixture[str],
@@ -391,6 +403,7 @@ async def test_files_and_folders_are_loaded(
         await load(settings, database, PageSource(str(tmp_path / "none.md")))
 
 
+@pytest.mark.slow
 async def test_a_database_that_is_away_costs_no_page(
     site: str, database_url: str, tenant: TenantId
 ) -> None:

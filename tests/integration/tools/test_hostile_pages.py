@@ -41,6 +41,7 @@ def nothing_works() -> bool:
     return not threads_at_work() and all(map(is_waiting, readers()))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "fault"),
     [
@@ -60,6 +61,7 @@ async def test_hostile_page_is_refused_and_nothing_works_on(
     assert readers() == []
 
 
+@pytest.mark.slow
 async def test_process_that_reads_too_long_is_killed(
     hostile_site: str, database: Database, tenant: TenantId
 ) -> None:
@@ -70,6 +72,7 @@ async def test_process_that_reads_too_long_is_killed(
         assert threads_at_work() == []
 
 
+@pytest.mark.slow
 async def test_cancelled_call_ends_the_process_that_reads(
     hostile_site: str, database: Database, tenant: TenantId
 ) -> None:

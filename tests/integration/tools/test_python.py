@@ -61,6 +61,7 @@ async def stored(database: Database, tenant: TenantId, container: UUID) -> dict[
     return {row.name: await read(database, tenant, row) for row in rows}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ENGINES)
 async def test_names_and_files_last_from_call_to_call(
     name: str, database: Database, tenant: TenantId
@@ -86,6 +87,7 @@ async def test_names_and_files_last_from_call_to_call(
         assert await stored(database, tenant, uuid) == {"/mnt/data/a.txt": b"hello"}
 
 
+@pytest.mark.slow
 async def test_a_response_makes_no_container_beyond_what_its_tenant_may_have(
     database: Database, tenant: TenantId
 ) -> None:
@@ -494,6 +496,7 @@ class LateFailure:
         return await self._engine.open(limits)
 
 
+@pytest.mark.slow
 async def test_a_failure_to_start_containers_ahead_ends_no_gateway(database: Database) -> None:
     engine = LateFailure(ENGINES["monty"]())
     async with open_pool(

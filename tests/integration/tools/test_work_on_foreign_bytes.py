@@ -34,17 +34,20 @@ from gateway.protocol.hosted.grants import McpTool
 from gateway.protocol.items import InputImage
 from gateway.protocol.json_body import InputLimits, parse_object
 from gateway.services.executor import ThreadExecutor
+from gateway.services.federation.federation import TOKEN_BYTES_MAX
+from gateway.services.federation.fetching import KEYS_BYTES_MAX
 from gateway.services.federation.key_sets import by_id
 from gateway.services.federation.verification import read
 from gateway.services.proxy import read_answer
 from gateway.settings import Settings
 from gateway.tools.browser.document_reader import DocumentReader
-from gateway.tools.browser.extraction import ReadLimits
+from gateway.tools.browser.extraction import TEXT_CHARS_MAX, ReadLimits
 from gateway.tools.browser.fetch import ROBOTS_BYTES_MAX
 from gateway.tools.browser.fetched import Fetched, Unreadable
 from gateway.tools.browser.page import Page, find, link_places, links_in, words_of
 from gateway.tools.egress.json_values import ValueCount
 from gateway.tools.mcp.arguments import BadArguments, checked
+from gateway.tools.mcp.pool import RESULT_BYTES_MAX, RESULT_VALUES_MAX
 from gateway.upstreams.backend import StreamLimits
 from gateway.upstreams.chat_stream import ChatReader
 from gateway.upstreams.completions import CompletionReader
@@ -62,16 +65,8 @@ if TYPE_CHECKING:
 
 TABLE: Final = Path(__file__).parents[3] / "docs" / "security.md"
 SETTINGS: Final = Settings()
-LIMITS: Final = InputLimits(
-    json_depth_max=SETTINGS.limits.json_depth_max,
-    items_max=SETTINGS.limits.items_max,
-    tools_max=SETTINGS.limits.tools_max,
-    schema_bytes_max=SETTINGS.limits.schema_bytes_max,
-    text_chars_max=SETTINGS.limits.text_chars_max,
-    json_containers_max=SETTINGS.limits.json_containers_max,
-)
-TEXT_CHARS: Final = SETTINGS.tools.web.text_chars_max
-GRAMMAR_CHARS: Final = SETTINGS.limits.grammar_bytes_max
+LIMITS: Final = InputLimits()
+GRAMMAR_CHARS: Final = LIMITS.grammar_bytes_max
 REFUSED: Final = (
     BadArguments, InvalidRequest, PayloadTooLarge, RecursionError, UnusableGrammar,
     UnusableSchema, UntranslatableGrammar, UpstreamFailed, ValueError,
@@ -91,6 +86,7 @@ def named(cell: str) -> list[str]:
     return re.findall(r"`([^`]+)`", cell)
 
 
+@pytest.mark.slow
 def test_every_thread_and_process_is_in_the_table() -> None:
     places = {place for _, code, _, _ in rows() for place in named(code)}
     assert executor_calls() - places == set()
@@ -152,8 +148,8 @@ async def hostile_arguments() -> None:
 
 
 async def hostile_result() -> None:
-    bound = SETTINGS.tools.mcp.result_values_max
-    assert ValueCount(is_stream=False).add(b"[" * SETTINGS.tools.mcp.result_bytes_max) > bound
+    bound = RESULT_VALUES_MAX
+    assert ValueCount(is_stream=False).add(b"[" * RESULT_BYTES_MAX) > bound
 
 
 def read_page(text: str) -> object:
@@ -171,13 +167,13 @@ async def hostile_tokens() -> None:
     def encoded(text: bytes) -> str:
         return urlsafe_b64encode(text).decode().rstrip("=")
 
-    size = SETTINGS.federation.token_bytes_max // 2
+    size = TOKEN_BYTES_MAX // 2
     nested, wide, long = b"[" * size, b'{"aud":[' + b'"",' * (size // 3), b"9" * size
     for part in (nested, wide + b'""]}', b'{"a":' * (size // 5), b'{"exp":%b}' % long):
         for token in (f"{encoded(part)}.e30.AA", f"e30.{encoded(part)}.AA"):
             with pytest.raises(TokenRefused):
-                read(token, bytes_max=SETTINGS.federation.token_bytes_max)
-    keys_bytes = SETTINGS.federation.keys_bytes_max
+                read(token, bytes_max=TOKEN_BYTES_MAX)
+    keys_bytes = KEYS_BYTES_MAX
     many = orjson.loads(
         b"[%b]" % hostile_bytes.repeated(b'{"kid":"a","kty":"RSA"}', keys_bytes // 24)
     )
@@ -251,7 +247,12 @@ def lark(definition: str) -> TextGrammar:
 CASES: Final[dict[str, Callable[[], Any]]] = {
     "pages": hostile_documents,
     "lines": in_thread(
-        read_page, ["\n" * TEXT_CHARS, "【1†" * (TEXT_CHARS // 3), "【1†a†" * (TEXT_CHARS // 5)]
+        read_page,
+        [
+            "\n" * TEXT_CHARS_MAX,
+            "【1†" * (TEXT_CHARS_MAX // 3),
+            "【1†a†" * (TEXT_CHARS_MAX // 5),
+        ],
     ),
     "robots": in_thread(
         ask_robots,
@@ -298,7 +299,7 @@ CASES: Final[dict[str, Callable[[], Any]]] = {
             for piece in ("|", "[", "(", "[^a-z]|", r"(\w|)", "a{9999}", "\\")
         ],
     ),
-    "text": in_thread(vocabulary().encode, [" " * SETTINGS.limits.text_chars_max]),
+    "text": in_thread(vocabulary().encode, [" " * LIMITS.text_chars_max]),
     "arguments": hostile_arguments,
     "result": hostile_result,
     "events": hostile_events,
@@ -314,6 +315,7 @@ def test_every_worst_input_of_the_table_is_tried() -> None:
     assert [name for *_, tried in rows() for name in named(tried)] == list(CASES)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", CASES)
 async def test_worst_input_ends_and_nothing_works_on(name: str) -> None:
     await CASES[name]()

@@ -454,6 +454,7 @@ async def test_new_sessions_wait_while_backends_are_busy_and_others_pass() -> No
         assert await new == [8]
 
 
+@pytest.mark.slow
 async def test_all_that_is_asked_in_any_way_leaves_nothing_behind() -> None:
     random = Random(7)
     scripts: list[Script] = [

@@ -65,6 +65,7 @@ def hops(stage: Stage[Pool]) -> int:
     return sum(isinstance(entry, Hop) for entry in stage.journal.entries)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "fault", ["die_after=9", "abort_after=9", "error_after=9", "end_after=9", "stall_after=9"]
 )
@@ -82,6 +83,7 @@ async def test_the_answer_is_the_same_however_a_backend_breaks_off(fault: str) -
     assert cut.live.fold.usage.output_tokens == whole.live.fold.usage.output_tokens
 
 
+@pytest.mark.slow
 async def test_a_request_that_kills_everybody_visits_two() -> None:
     with ExitStack() as stack:
         fleet = [stack.enter_context(simulator()) for _ in range(3)]
@@ -99,6 +101,7 @@ async def until_tokens(stage: Stage[Pool]) -> None:
             return
 
 
+@pytest.mark.slow
 async def test_a_killed_backend_costs_no_token() -> None:
     with ExitStack() as stack:
         fleet = [stack.enter_context(simulator_process(tokens_per_s=100.0)) for _ in range(2)]
@@ -117,6 +120,7 @@ async def test_a_killed_backend_costs_no_token() -> None:
     assert hops(cut) == 1
 
 
+@pytest.mark.slow
 async def test_a_frozen_backend_is_left_before_patience_with_it_ends() -> None:
     schedule = ProbeSchedule(health_interval_s=0.05, health_timeout_s=0.1)
     ejection = EjectionPolicy(failures_max=2)

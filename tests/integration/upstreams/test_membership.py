@@ -246,6 +246,7 @@ async def test_one_that_joins_while_it_is_drained_stays_so() -> None:
         assert known.served() == [4, 0]
 
 
+@pytest.mark.slow
 async def test_after_any_sets_the_pool_has_the_last_and_every_stream_ends() -> None:
     """Members come and go at random under load, and change their names' addresses."""
     random = Random(17)

@@ -18,6 +18,7 @@ from gateway.errors import (
     UpstreamRejected,
     UpstreamUnavailable,
 )
+from gateway.fair_queue import ReadTurns
 from gateway.generation import (
     FinishReason,
     Sampling,
@@ -26,7 +27,6 @@ from gateway.generation import (
 )
 from gateway.upstreams.backend import Backend, StreamLimits, Timeouts
 from gateway.upstreams.problems import PathNotFound
-from gateway.upstreams.read_turns import ReadTurns
 from gateway.upstreams.server import InferenceServer
 from tests.fakes.completion_stream import COMMENT, DONE, failed, said, turn, usage
 from tests.fakes.failures import failure_of

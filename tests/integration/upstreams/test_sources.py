@@ -30,7 +30,7 @@ TWO = ONE + "  - {name: gpu-2, url: 'http://gpu-2:8000'}\n"
 def source(**fields: object) -> BackendSource:
     discovery = Discovery.model_validate({"name": "found", **fields})
     settings = Settings.model_validate(
-        {"discovery": [discovery], "membership": {"refresh_s": 0.01, "answer_s": 0.5}}
+        {"discovery": [discovery], "membership": {"refresh_s": 0.01}}
     )
     return sources(settings)[0]
 
@@ -80,6 +80,7 @@ async def test_a_file_is_followed_however_it_is_replaced(
         await heard(answers)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("text", "said"),
     [
@@ -160,7 +161,11 @@ async def test_a_name_that_is_not_there_has_no_members_and_a_refusal_is_a_fault(
             await found.fetch()
 
 
-async def test_a_name_server_that_is_silent_gives_way_to_the_next() -> None:
+@pytest.mark.slow
+async def test_a_name_server_that_is_silent_gives_way_to_the_next(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("gateway.upstreams.membership.resolver.ANSWER_S", 0.5)
     zone = {("h", "A"): ["10.0.0.1"]}
     async with dns_server(is_silent=True) as dead, dns_server(zone=zone) as server:
         found = source(kind="dns", host="h", servers=[dead.address, server.address])

@@ -126,6 +126,7 @@ async def test_servers_of_one_engine_take_turns_and_the_other_one_helps_out() ->
     assert [len(server.asked) for server in servers] == [2, 2, 0]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("failing", [broken, empty, endless])
 async def test_another_server_is_asked_where_one_does_not_answer(
     failing: Callable[[], Awaitable[Response]],

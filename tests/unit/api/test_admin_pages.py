@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Literal
 
 import pytest
 
-from gateway.api.admin.pages import PageParams, cut
+from gateway.admin.pages import PageParams, cut
 from gateway.errors import InvalidRequest
 
 if TYPE_CHECKING:

@@ -43,6 +43,7 @@ def test_the_client_is_the_last_that_no_trusted_proxy_is(
     assert told == (None if found is None else ip_address(found))
 
 
+@pytest.mark.slow
 @given(st.lists(st.text(st.characters(max_codepoint=255)), max_size=4))
 def test_whatever_is_forwarded_is_an_address_or_nothing(forwarded: list[str]) -> None:
     told = client_address(scope("10.0.0.1", *forwarded), PROXIES)

@@ -122,6 +122,7 @@ def test_a_run_is_written_as_its_events_are(
     assert encoder.run(deltas) == b"".join(map(encoder.event, deltas))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("encoder", [sse.PLAIN, sse.OBFUSCATED])
 @example([LINE_ENDS, "a"], 1)
 @example([LINE_ENDS, "\x7f"], 1)

@@ -104,6 +104,7 @@ def test_the_example_that_is_printed_passes_the_check(tmp_path: Path) -> None:
                     "database": "embedded"}  # fmt: skip
 
 
+@pytest.mark.slow
 def test_mistakes_in_the_configuration_end_a_command_with_two_lines(tmp_path: Path) -> None:
     file = tmp_path / "wrong.yaml"
     file.write_text("server:\n  port: many\n", encoding="utf-8")
@@ -232,6 +233,7 @@ def test_trouble_with_the_database_is_told_without_its_password(
     assert "canary" not in told
 
 
+@pytest.mark.slow
 def test_a_port_of_the_admin_api_that_is_taken_is_told_with_its_setting(tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]

@@ -6,6 +6,8 @@ import json
 import subprocess
 import sys
 
+import pytest
+
 NOT_NEEDED_YET = [
     "alembic",
     "cryptography",
@@ -16,7 +18,6 @@ NOT_NEEDED_YET = [
     "pypdf",
     "rich",
     "selectolax",
-    "sqlalchemy",
     "structlog",
 ]
 """Each is some megabytes."""
@@ -53,10 +54,12 @@ def imported_after(statements: str, printed: list[str] | None = None) -> set[str
     return set(json.loads(names))
 
 
+@pytest.mark.slow
 def test_a_server_holds_no_library_that_nothing_needs_yet() -> None:
     assert imported_after("import gateway.cli.serve") == set()
 
 
+@pytest.mark.slow
 def test_the_version_and_the_list_of_commands_need_no_command() -> None:
     for option in ("--version", "--help"):
         lines: list[str] = []
@@ -73,10 +76,12 @@ def test_the_version_and_the_list_of_commands_need_no_command() -> None:
         assert {name.partition(".")[0] for name in modules} & HEAVY == set()
 
 
+@pytest.mark.slow
 def test_web_search_holds_no_library_before_a_page_is_read() -> None:
     assert imported_after("import gateway.wiring.web") == set()
 
 
+@pytest.mark.slow
 def test_what_only_some_requests_need_is_read_from_the_disk_but_not_imported() -> None:
     read: list[str] = []
     loaded = imported_after(

@@ -94,6 +94,7 @@ SCHEMAS: st.SearchStrategy[object] = st.recursive(
 )
 
 
+@pytest.mark.slow
 @given(SCHEMAS, VALUES)
 def test_no_value_satisfies_what_is_found(schema: Any, value: Any) -> None:
     if impossible(schema) is not None:

@@ -65,6 +65,7 @@ def test_what_forks_only_where_a_value_goes_deeper_is_measured_with_the_value() 
     assert found.fault('{"x":' * 60 + "1" + "}" * 60) is not None
 
 
+@pytest.mark.slow
 def test_each_item_against_each_schema_is_too_much() -> None:
     found = document({"items": {"allOf": [{"minimum": at} for at in range(2_000)]}})
     assert found.fault(orjson.dumps(list(range(2_000))).decode()) is not None
@@ -243,6 +244,7 @@ def test_a_schema_has_only_so_many_patterns() -> None:
         SchemaValidator(with_patterns(PATTERNS_MAX + 1), work_max=WORK_MAX)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("pattern", [r"^[^/]{1,255}$", "^.{1,500}$", r"^\S{1,1000}$"])
 def test_one_pattern_may_be_large(pattern: str) -> None:
     schema = {"properties": {f"p{n}": {"type": "string", "pattern": pattern} for n in range(300)}}

@@ -180,6 +180,7 @@ def test_what_cannot_be_said_is_refused(schema: dict[str, Any]) -> None:
         JsonLanguage(schema)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("beside", [{"type": "object"}, {"allOf": []}])
 def test_references_that_double_with_each_step_are_given_up_soon(beside: Any) -> None:
     def step(number: int) -> Any:

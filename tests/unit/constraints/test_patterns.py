@@ -103,6 +103,7 @@ _PATTERNS = st.recursive(
 _REPEATED_TWICE = re.compile(r"[*+?}]\)[*+?{]")
 
 
+@pytest.mark.slow
 @settings(max_examples=examples(60))
 @given(_PATTERNS, st.lists(st.text(alphabet='ab"\\\n1é', max_size=4), max_size=5))
 def test_a_translated_pattern_agrees_with_the_one_of_python(pattern: str, texts: list[str]) -> None:

@@ -37,6 +37,7 @@ def test_what_does_not_begin_so_is_refused(beginning: str) -> None:
         Quotient(language_of("ab"), {}).behind(beginning)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "definition",
     ['start: start "a" | "b"', 'start: x*\nx: ("a"?) ~ 9000', "start: /(a|.)*b.{900}/"],

@@ -140,6 +140,7 @@ def test_a_long_pointer_is_told_by_its_end() -> None:
     assert "properties/name/type' is not one or several of array" in fault
 
 
+@pytest.mark.slow
 @given(SCHEMAS)
 def test_what_has_its_form_is_a_schema(schema: Json) -> None:
     if form_fault(schema) is None:
@@ -157,6 +158,7 @@ def _has_old_items(value: Any) -> bool:
     return isinstance(value.get("items"), list) or any(map(_has_old_items, value.values()))
 
 
+@pytest.mark.slow
 @given(SCHEMAS, st.sampled_from(sorted(PLACES)), st.booleans())
 @example({"type": {"a": 1}}, "text.format.schema", False)
 @example({"type": ["string", "integer"]}, "text.format.schema", False)

@@ -49,6 +49,7 @@ def lists(inner: st.SearchStrategy[Schema]) -> st.SearchStrategy[Schema]:
 SCHEMAS = st.recursive(LEAVES, lambda inner: objects(inner) | lists(inner), max_leaves=12)
 
 
+@pytest.mark.slow
 @settings(max_examples=examples(400))
 @given(SCHEMAS, VALUES, st.integers(2, 120))
 @example({"items": {"type": "integer"}, "minItems": 1}, [1], 30)  # what is inside is small

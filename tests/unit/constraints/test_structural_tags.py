@@ -117,6 +117,7 @@ def test_nesting_is_bounded() -> None:
             tag_for(nested(levels))
 
 
+@pytest.mark.slow
 def test_size_is_bounded() -> None:
     tag_for(InOrder((Token(1),) * (NODES_MAX - 1)))
     with pytest.raises(Unsayable, match="too many parts"):

@@ -392,6 +392,7 @@ MESSAGES = st.builds(
 )
 
 
+@pytest.mark.slow
 @given(MESSAGES)
 def test_a_message_is_listed_as_it_came_with_an_id_and_a_status(message: Message) -> None:
     (item,) = assembled(message).items
@@ -399,6 +400,7 @@ def test_a_message_is_listed_as_it_came_with_an_id_and_a_status(message: Message
     assert item.json == orjson.dumps(told)
 
 
+@pytest.mark.slow
 @given(
     st.lists(
         st.tuples(st.sampled_from(["user", "system", "assistant"]), st.text()),

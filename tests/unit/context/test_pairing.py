@@ -88,6 +88,7 @@ def test_a_history_of_whole_turns_stays_as_it_is(history: list[ContextItem]) -> 
     assert without_orphans(history, []) == history
 
 
+@pytest.mark.slow
 @given(TURNS, st.data())
 def test_whatever_is_deleted_the_conversation_can_go_on(
     history: list[ContextItem], data: st.DataObject

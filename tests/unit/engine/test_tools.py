@@ -407,6 +407,7 @@ async def whole_log(tool: CountedTool) -> tuple[Stage[Continuing], list[Entry]]:
     return one, one.journal.entries[:-1]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("repeatable", [False, True])
 async def test_another_replica_goes_on_wherever_the_first_one_died(*, repeatable: bool) -> None:
     first, log = await whole_log(CountedTool(repeatable=repeatable))

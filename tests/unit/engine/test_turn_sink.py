@@ -79,6 +79,7 @@ async def heard(kind: type[TurnSink], chunks: list[TokenChunk]) -> Outcome:
     return answers, sink.ending, sink.finish, sink.cached_tokens, shown, list(said)
 
 
+@pytest.mark.slow
 @given(
     st.lists(st.sampled_from(PIECES), max_size=12),
     st.lists(st.integers(1, 12), min_size=1),
@@ -133,6 +134,7 @@ def heard_in(
     return asyncio.run(hear())
 
 
+@pytest.mark.slow
 @given(
     st.lists(st.sampled_from([*HEADER_IDS, *WORDS]), min_size=1, max_size=12),
     st.lists(st.integers(1, 12), min_size=1, max_size=6),

@@ -213,6 +213,7 @@ def test_a_page_that_is_shown_again_is_the_last() -> None:
     assert [one.cursor for one in pages] == [0, 2, 3, 4, 1]
 
 
+@pytest.mark.slow
 @given(HOSTILE, st.data())
 def test_links_and_offsets_do_not_depend_on_the_cut(text: str, data: st.DataObject) -> None:
     cuts = sorted(data.draw(st.lists(st.integers(0, len(text)), max_size=6)))
@@ -301,6 +302,7 @@ def test_of_too_many_files_the_last_are_known() -> None:
     assert known.find(f"/mnt/data/{FILES_MAX}", 0)
 
 
+@pytest.mark.slow
 @given(
     st.lists(
         st.sampled_from(

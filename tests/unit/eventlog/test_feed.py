@@ -53,6 +53,7 @@ async def pass_turns(count: int = 20) -> None:
         await asyncio.sleep(0)
 
 
+@pytest.mark.slow
 @settings(deadline=None)
 @given(logs(), st.data())
 def test_whoever_joins_when_gets_the_rest_once(log: list[Entry], data: st.DataObject) -> None:
@@ -94,6 +95,7 @@ def test_whoever_joins_when_gets_the_rest_once(log: list[Entry], data: st.DataOb
         assert flat(batches) == wanted(log, joined_after)
 
 
+@pytest.mark.slow
 @settings(deadline=None)
 @given(logs(), st.integers(-1, 60), st.booleans())
 def test_the_suffix_is_the_tail_of_the_stream_byte_for_byte(
@@ -302,6 +304,7 @@ async def test_followers_are_counted() -> None:
     assert stage.followers == [1, 2, 1, 0]
 
 
+@pytest.mark.slow
 async def test_streams_that_replay_take_turns_with_all_else() -> None:
     """However many there are, the loop comes round between two slices."""
     applied = 0

@@ -117,6 +117,7 @@ PLAIN = st.builds(Tokens, st.lists(st.integers(0, 2**32 - 1), max_size=5).map(tu
 SCORED = st.integers(0, 9).map(lambda token: Tokens((token,), (TokenLogprob(-1.0),)))
 
 
+@pytest.mark.slow
 @given(st.tuples(logs(), st.lists(PLAIN | SCORED)), st.data())
 def test_any_entries_are_kept_in_order(
     both: tuple[Sequence[Entry], Sequence[Entry]], data: st.DataObject

@@ -63,6 +63,7 @@ def said(count: int) -> list[Entry]:
 bools = st.lists(st.booleans(), min_size=1, max_size=5)
 
 
+@pytest.mark.slow
 @settings(deadline=None)
 @given(logs(), st.lists(st.integers(1, 9), max_size=9), bools, st.integers(-1, 40))
 def test_a_client_of_any_pace_is_shown_every_frame_once_in_order(

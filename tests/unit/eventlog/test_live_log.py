@@ -68,6 +68,7 @@ class Shown:
         self.is_busy = False
 
 
+@pytest.mark.slow
 @given(logs(), st.integers(-1, 40))
 def test_a_reader_of_a_finished_log_gets_the_suffix(entries: list[Entry], after: int) -> None:
     async def read() -> list[Event]:
@@ -79,6 +80,7 @@ def test_a_reader_of_a_finished_log_gets_the_suffix(entries: list[Entry], after:
     assert asyncio.run(read()) == wanted
 
 
+@pytest.mark.slow
 @given(logs(), st.integers(1, 5), st.data())
 def test_readers_get_every_event_once_whatever_their_pace(
     entries: list[Entry], reader_events_max: int, data: st.DataObject
@@ -104,6 +106,7 @@ def test_readers_get_every_event_once_whatever_their_pace(
     assert asyncio.run(read()) == (wanted, wanted)
 
 
+@pytest.mark.slow
 @given(logs(), st.integers(1, 5), st.booleans(), st.data())
 def test_readers_that_are_shown_events_get_each_once_in_order(
     entries: list[Entry], reader_events_max: int, held: bool, data: st.DataObject
@@ -205,6 +208,7 @@ async def test_a_reader_that_falls_behind_holds_no_more_than_its_bound() -> None
     assert seen[-1].is_terminal
 
 
+@pytest.mark.slow
 @given(logs(), st.lists(st.booleans(), min_size=1), st.data())
 def test_a_reader_that_holds_is_shown_all_from_the_first_output_on_in_that_call(
     entries: list[Entry], gathers: list[bool], data: st.DataObject
@@ -328,6 +332,7 @@ async def test_ids_that_show_nothing_are_silence() -> None:
     assert live.shown_at > shown
 
 
+@pytest.mark.slow
 @given(logs(), st.integers(1, 12), st.data())
 def test_readers_of_a_held_log_see_what_is_committed_once_and_in_order(
     entries: list[Entry], reader_events_max: int, data: st.DataObject

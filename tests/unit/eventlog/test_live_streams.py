@@ -8,6 +8,7 @@ from functools import partial
 from itertools import cycle
 from typing import TYPE_CHECKING
 
+import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
@@ -164,6 +165,7 @@ LATE: list[tuple[int, Step]] = [
 ]
 
 
+@pytest.mark.slow
 @given(
     st.lists(st.sampled_from(PIECES), max_size=8),
     SIZES,

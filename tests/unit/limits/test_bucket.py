@@ -97,7 +97,7 @@ class Slices(RuleBasedStateMachine):
         assert self.used + held + self.row.level <= made + 1e-6 * max(1.0, made, self.used)
 
 
-TestSlices = Slices.TestCase
+TestSlices = pytest.mark.slow(Slices.TestCase)
 TestSlices.settings = settings(max_examples=40, stateful_step_count=40, deadline=None)
 
 

@@ -58,6 +58,7 @@ def test_the_nearest_price_counts() -> None:
     assert known.of(UUID(int=9), NOBODY, "m", "flex", NOW) is tier
 
 
+@pytest.mark.slow
 @given(MOMENTS, st.sampled_from(["day", "month", "none"]))
 def test_every_moment_is_in_one_interval(at: datetime, interval: str) -> None:
     begun, end = begins(interval, at), ends(interval, at)  # type: ignore[arg-type]
@@ -78,6 +79,7 @@ def test_dollars_are_told_exactly(nano: int, told: str) -> None:
     assert dollars(nano) == told
 
 
+@pytest.mark.slow
 @given(st.lists(st.tuples(st.integers(0, 1_000), st.integers(0, 7_200)), max_size=200))
 def test_settlements_across_the_end_of_an_interval_are_each_in_one_row(
     spent: list[tuple[int, int]],
@@ -150,5 +152,5 @@ class Forgetful(RuleBasedStateMachine):
         return self.meters.setdefault(replica, new)
 
 
-TestForgetful = Forgetful.TestCase
+TestForgetful = pytest.mark.slow(Forgetful.TestCase)
 TestForgetful.settings = settings(max_examples=40, stateful_step_count=20, deadline=None)

@@ -152,6 +152,7 @@ def test_figures_have_the_measurement_and_what_came_after() -> None:
     assert (figure.remaining, figure.reset_s) == (45, None)
 
 
+@pytest.mark.slow
 @given(st.lists(st.tuples(st.integers(0, 1_000), st.floats(0, 3)), max_size=40), st.floats(0, 60))
 def test_no_byte_that_came_after_a_measurement_is_lost(
     added: list[tuple[int, float]], age_s: float

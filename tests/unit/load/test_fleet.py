@@ -29,18 +29,21 @@ def plan(workload: str, **more: object) -> Plan:
     return replace(Plan(workload, **SHORT), **more)  # type: ignore[arg-type]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("workload", sorted(TARGETS))
 def test_the_targets_are_reached_by_three_replicas(workload: str) -> None:
     oracle = simulate(plan(workload, policy="oracle", replicas=1))
     assert list(missed(workload, simulated(plan(workload)), oracle)) == []
 
 
+@pytest.mark.slow
 def test_members_that_take_turns_find_less_than_half_of_it() -> None:
     taking_turns = simulate(plan("agents", policy="round robin"))
     assert taking_turns.share < 0.6
     assert simulated(plan("agents")).goodput > 1.5 * taking_turns.goodput
 
 
+@pytest.mark.slow
 def test_without_rows_and_exchange_sessions_are_lost_between_replicas() -> None:
     """Each of the two makes up for the other, nearly."""
     shares = {
@@ -54,11 +57,13 @@ def test_without_rows_and_exchange_sessions_are_lost_between_replicas() -> None:
     assert shares[True, False] < shares[True, True] - 0.02
 
 
+@pytest.mark.slow
 def test_without_the_weight_of_what_is_read_the_cache_is_not_used() -> None:
     result = simulate(plan("agents", policy=RoutingPolicy(uncached_weight=0.0)))
     assert result.share < TARGETS["agents"].share
 
 
+@pytest.mark.slow
 def test_without_slack_the_fleet_collapses_above_what_it_can_carry() -> None:
     over = plan("rag", load=1.15)
     ours = simulate(over)
@@ -67,6 +72,7 @@ def test_without_slack_the_fleet_collapses_above_what_it_can_carry() -> None:
     assert ours.share > strict.share + 0.08
 
 
+@pytest.mark.slow
 def test_what_the_exchange_loses_repeats_or_brings_late_costs_no_more_than_its_absence() -> None:
     def trouble(random: Random) -> Sequence[float]:
         return random.choice([(), (0.01, 0.5), (60.0,), (3.0,), (0.01,)])
@@ -77,6 +83,7 @@ def test_what_the_exchange_loses_repeats_or_brings_late_costs_no_more_than_its_a
     assert troubled.unanswered == 0
 
 
+@pytest.mark.slow
 def test_one_of_eight_may_fail_and_come_back() -> None:
     def fail(fleet: Fleet) -> None:
         fleet.members[0].fail()
@@ -112,6 +119,7 @@ def test_a_part_of_a_result_is_of_that_time_and_of_these_sessions() -> None:
     assert result.between(0.0, 9.5, {"rag"}).share == 1.0
 
 
+@pytest.mark.slow
 def test_when_all_is_over_nothing_is_owed_by_anybody() -> None:
     fleet = Fleet(plan("mix"))
     fleet.run()

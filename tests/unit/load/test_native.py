@@ -191,6 +191,7 @@ class Relay(BaseHTTPRequestHandler):
         pass
 
 
+@pytest.mark.slow
 def test_a_response_can_be_created_in_one_place_and_read_in_another(
     tmp_path: Path, built: programs.Programs
 ) -> None:

@@ -68,6 +68,7 @@ def test_a_conversation_without_messages_is_refused_as_an_empty_array() -> None:
     assert (caught.value.code, caught.value.param) == ("empty_array", "messages")
 
 
+@pytest.mark.slow
 @given(st.one_of(st.floats(), st.integers(), st.text(), st.booleans(), st.none()))
 def test_nothing_but_a_whole_double_is_changed(value: object) -> None:
     found = whole(value)

@@ -180,6 +180,7 @@ def test_an_id_is_repeated_only_as_far_as_it_is_one() -> None:
     assert len(unknown_item("conv_1", "i" * 10_000).message) < 300
 
 
+@pytest.mark.slow
 @given(
     st.binary()
     | st.recursive(

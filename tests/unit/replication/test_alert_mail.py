@@ -62,6 +62,7 @@ def test_whose_spend_it_is_stands_in_what_is_told(
     assert (told["scope"], told["project_id"], told["api_key_id"]) == said
 
 
+@pytest.mark.slow
 @given(
     st.lists(st.from_regex(ADDRESS, fullmatch=True), min_size=1, max_size=3) | st.just(["a@b.c"]),
     st.none() | st.text(max_size=20),

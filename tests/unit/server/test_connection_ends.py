@@ -12,6 +12,7 @@ import pytest
 from starlette.responses import PlainTextResponse
 
 from gateway.api.client_connection import connection_of
+from gateway.server import http_protocol
 from gateway.server.server import Server, listen
 from gateway.settings import Server as ServerSettings
 
@@ -21,9 +22,8 @@ if TYPE_CHECKING:
     from starlette.types import ASGIApp, Receive, Scope, Send
 
 HOST = "127.0.0.1"
-SETTINGS = ServerSettings(
-    drain_grace_s=5, head_bytes_max=2000, head_fields_max=20, linger_s=0.05, keepalive_timeout_s=60
-)
+pytestmark = pytest.mark.usefixtures("short_heads")
+SETTINGS = ServerSettings(drain_grace_s=5, keepalive_timeout_s=60)
 WAIT_S = 10.0
 FLOOD = 60
 KEY = b"authorization: Bearer good\r\n"
@@ -79,8 +79,12 @@ class Client:
 
 
 @asynccontextmanager
-async def serving(app: ASGIApp = application, **settings: object) -> AsyncIterator[Server]:
-    with listen(HOST, 0, 100) as listener:
+async def serving(
+    app: ASGIApp = application, *, reserved_max: int = 64, **settings: object
+) -> AsyncIterator[Server]:
+    with listen(HOST, 0, 100) as listener, pytest.MonkeyPatch.context() as patch:
+        patch.setattr(http_protocol, "CONNECTIONS_RESERVED_MAX", reserved_max)
+        patch.setattr(http_protocol, "LINGER_S", 0.05)
         async with (
             Server(app, listener, SETTINGS.model_copy(update=settings)) as server,
             asyncio.timeout(WAIT_S),
@@ -116,7 +120,7 @@ async def test_an_answer_that_did_not_wait_for_the_body_is_the_last(rest: bytes)
 
 @pytest.mark.parametrize("path", [b"/", b"/body"])
 @pytest.mark.parametrize(
-    "trailers", [b"a: b\r\n" * 21, b"a: " + b"b" * 2001, b"a: " + b"b" * 1000 + b"\r\nc: " * 1000]
+    "trailers", [b"a: b\r\n" * 22, b"a: " + b"b" * 2100, b"a: " + b"b" * 1000 + b"\r\nc: " * 1000]
 )
 async def test_trailers_are_bounded_as_a_head_is(path: bytes, trailers: bytes) -> None:
     head = unfinished(b"transfer-encoding: chunked\r\n\r\n", path)
@@ -223,6 +227,7 @@ class Long:
         await send({"type": "http.response.body", "body": b"the end"})
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("content_type", [None, b"text/event-stream; charset=utf-8"])
 @pytest.mark.parametrize("version", [b"1.1", b"1.0"])
 async def test_work_ends_with_its_client_and_not_with_its_client_s_side(
@@ -258,7 +263,7 @@ async def test_work_ends_with_its_client_and_not_with_its_client_s_side(
 
 async def test_connections_without_a_key_do_not_shut_out_others() -> None:
     async with (
-        serving(connections_max=20, connections_reserved_max=2) as server,
+        serving(connections_max=20, reserved_max=2) as server,
         AsyncExitStack() as stack,
     ):
         for number in range(20):
@@ -287,7 +292,7 @@ async def all_from(client: socket.socket) -> bytes:
 
 
 async def test_a_probe_that_has_come_whole_is_answered_before_newcomers_push_it_out() -> None:
-    async with serving(connections_max=4, connections_reserved_max=2) as server:
+    async with serving(connections_max=4, reserved_max=2) as server:
         with ExitStack() as stack:
             probe, *_ = at_once(server, FLOOD, stack)
             probe.sendall(get(b"/readyz", b"connection: close\r\n"))
@@ -297,7 +302,7 @@ async def test_a_probe_that_has_come_whole_is_answered_before_newcomers_push_it_
 async def test_a_probe_that_is_being_answered_outlasts_every_flood() -> None:
     long = Long(None)
     async with (
-        serving(long, connections_max=4, connections_reserved_max=2) as server,
+        serving(long, connections_max=4, reserved_max=2) as server,
         connected(server) as probe,
         AsyncExitStack() as stack,
     ):
@@ -314,7 +319,7 @@ async def test_a_probe_that_is_being_answered_outlasts_every_flood() -> None:
 
 async def test_more_probes_than_may_wait_are_told_so() -> None:
     long = Long(None)
-    async with serving(long, connections_max=1, connections_reserved_max=1) as server:
+    async with serving(long, connections_max=1, reserved_max=1) as server:
         with ExitStack() as stack:
             probe, other = at_once(server, 2, stack)
             for one in (probe, other):
@@ -332,7 +337,7 @@ async def test_who_does_not_take_an_answer_makes_room() -> None:
         await PlainTextResponse(b"x" * 50_000_000)(scope, receive, send)
 
     async with (
-        serving(large, connections_max=1, connections_reserved_max=1) as server,
+        serving(large, connections_max=1, reserved_max=1) as server,
         connected(server) as slow,
     ):
         assert isinstance(slow.writer.transport, asyncio.Transport)
@@ -398,6 +403,7 @@ async def test_many_requests_at_once_let_other_connections_have_their_turn() -> 
             answered += 1
 
 
+@pytest.mark.slow
 async def test_what_is_not_taken_by_its_client_is_dropped_with_it() -> None:
     async def large(scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "lifespan":
@@ -412,6 +418,7 @@ async def test_what_is_not_taken_by_its_client_is_dropped_with_it() -> None:
         await client.trickle()
 
 
+@pytest.mark.slow
 async def test_a_request_leaves_nothing_for_the_garbage_collector() -> None:
     forms = [get() * 3, get(headers=b"connection: close\r\n"), b"no http\r\n\r\n", b"GET / HT"]
     forms += [unfinished(rest) for rest in ENDLESS]

@@ -172,6 +172,7 @@ def compare(method: str, messages: list[dict[str, Any]], *, keep_alive: bool) ->
         logging.disable(logging.NOTSET)
 
 
+@pytest.mark.slow
 @given(st.sampled_from(["GET", "HEAD", "POST"]), MESSAGES, st.booleans())
 def test_an_answer_is_that_of_uvicorn(
     method: str, messages: list[dict[str, Any]], keep_alive: bool
@@ -228,6 +229,7 @@ def test_a_body_comes_as_from_uvicorn(chunks: list[bytes], expects: bool) -> Non
     asyncio.run(compared())
 
 
+@pytest.mark.slow
 @given(st.lists(st.tuples(st.binary(max_size=40), st.booleans()), max_size=8))
 def test_what_is_written_as_a_part_is_what_would_be_sent(parts: list[tuple[bytes, bool]]) -> None:
     async def written(*, as_parts: bool) -> bytes:

@@ -18,7 +18,8 @@ if TYPE_CHECKING:
     from starlette.types import Receive, Scope, Send
 
 HOST = "127.0.0.1"
-SETTINGS = ServerSettings(drain_grace_s=5, head_bytes_max=2000, keepalive_timeout_s=5)
+pytestmark = pytest.mark.usefixtures("short_heads")
+SETTINGS = ServerSettings(drain_grace_s=5, keepalive_timeout_s=5)
 WAIT_S = 5.0
 GET = b"GET / HTTP/1.1\r\nhost: x\r\n\r\n"
 
@@ -126,6 +127,7 @@ async def test_a_stream_s_head_comes_before_there_is_a_body() -> None:
             await writer.wait_closed()
 
 
+@pytest.mark.slow
 async def test_requests_that_come_in_one_read_are_answered_one_after_the_other() -> None:
     count = 1200  # more than calls may be within each other
     last = b"GET / HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n"
@@ -248,7 +250,7 @@ async def test_what_is_no_http_is_refused_behind_the_answer_before_it() -> None:
 
 async def test_a_connection_whose_body_still_comes_is_not_closed_for_others() -> None:
     """It has its answer, and loses it if the server resets the connection while it sends on."""
-    settings = SETTINGS.model_copy(update={"connections_max": 1, "connections_reserved_max": 5})
+    settings = SETTINGS.model_copy(update={"connections_max": 1})
 
     async def refusing(scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "lifespan":

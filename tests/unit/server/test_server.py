@@ -24,7 +24,8 @@ if TYPE_CHECKING:
     from starlette.requests import Request
 
 HOST = "127.0.0.1"
-SETTINGS = ServerSettings(drain_grace_s=5, head_bytes_max=2000, keepalive_timeout_s=5)
+pytestmark = pytest.mark.usefixtures("short_heads")
+SETTINGS = ServerSettings(drain_grace_s=5, keepalive_timeout_s=5)
 WAIT_S = 5.0
 
 

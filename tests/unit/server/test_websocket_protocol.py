@@ -135,6 +135,7 @@ async def test_an_upgrade_that_cannot_be_read_is_answered_and_closed(
         assert b'"This server cannot read the upgrade.' in await wire.rest()
 
 
+@pytest.mark.slow
 async def test_a_refusal_and_text_that_is_none_are_no_errors_of_the_server(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
@@ -162,6 +163,7 @@ async def test_a_character_may_be_split() -> None:
         assert await wire.hear() == (Opcode.TEXT, b"\xc3\xa9")
 
 
+@pytest.mark.slow
 async def test_a_message_has_so_many_fragments_and_no_more() -> None:
     async with connected() as wire:
         await wire.upgrade()
@@ -172,6 +174,7 @@ async def test_a_message_has_so_many_fragments_and_no_more() -> None:
         assert (opcode, int.from_bytes(data[:2], "big")) == (Opcode.CLOSE, 1009)
 
 
+@pytest.mark.slow
 async def test_who_breaks_a_rule_and_goes_on_is_told_why() -> None:
     async with connected() as wire:
         await wire.upgrade()
@@ -184,6 +187,7 @@ async def test_who_breaks_a_rule_and_goes_on_is_told_why() -> None:
         assert await wire.rest() == b""
 
 
+@pytest.mark.slow
 async def test_who_does_not_read_is_sent_no_pongs() -> None:
     flood = Flood()
     async with connected(Starlette(routes=[WebSocketRoute("/flood", flood.__call__)])) as wire:

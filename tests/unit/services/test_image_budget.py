@@ -47,6 +47,7 @@ def test_what_nobody_has_any_more_does_not_count() -> None:
 STEPS = st.lists(st.tuples(st.sampled_from([ONE, OTHER, THIRD]), st.integers(0, 70)), max_size=40)
 
 
+@pytest.mark.slow
 @given(STEPS)
 def test_no_bound_is_ever_passed(asked: list[tuple[TenantId, int]]) -> None:
     """A size of 0: the request of that tenant ends."""

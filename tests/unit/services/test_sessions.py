@@ -76,6 +76,7 @@ def test_a_lane_forgets_only_what_is_its_own() -> None:
         memory["a"]
 
 
+@pytest.mark.slow
 @given(
     st.lists(
         st.tuples(

@@ -12,10 +12,6 @@ from gateway.api.websocket.connection_turns import WebSocketConnectionLimits
 from gateway.api.websocket.lanes import LaneLimits
 from gateway.engine.failover import HopPolicy
 from gateway.engine.output_guard import GuardLimits
-from gateway.eventlog.feed import FeedLimits
-from gateway.eventlog.log_writer import WriterBounds
-from gateway.protocol.json_body import InputLimits
-from gateway.replication.lease_keeper import LeaseTiming
 from gateway.services.runs.compaction import CompactionLimits
 from gateway.services.runs.spec_builder import SystemMessage
 from gateway.settings import sections
@@ -24,8 +20,6 @@ from gateway.store.claims import ClaimTerms
 from gateway.store.retention import RetentionPolicy
 from gateway.tools.browser.extraction import ReadLimits
 from gateway.tools.browser.fetch import FetchLimits
-from gateway.tools.browser.tool import Views
-from gateway.upstreams.backend import StreamLimits
 from gateway.upstreams.pool import PoolPolicy, ProbeSchedule
 
 if TYPE_CHECKING:
@@ -35,14 +29,14 @@ if TYPE_CHECKING:
 @dataclass(frozen=True)
 class Bounds:
     lease_s: float
-    heartbeat_s: float = 0.0
+    attempts_max: int = 0
     pause_s: float = 7.0
 
 
 def test_a_section_fills_the_fields_that_have_its_names() -> None:
-    background = sections.Background(lease_s=20.0, heartbeat_s=2.0)
-    assert background.fill(Bounds) == Bounds(20.0, 2.0, 7.0)
-    assert background.fill(Bounds, lease_s=1.0, pause_s=2.0) == Bounds(1.0, 2.0, 2.0)
+    background = sections.Background(lease_s=20.0, attempts_max=2)
+    assert background.fill(Bounds) == Bounds(20.0, 2, 7.0)
+    assert background.fill(Bounds, lease_s=1.0, pause_s=2.0) == Bounds(1.0, 2, 2.0)
 
 
 @pytest.mark.parametrize(
@@ -53,26 +47,24 @@ def test_a_section_fills_the_fields_that_have_its_names() -> None:
             ClaimTerms,
             {"fold_versions", "late_fold_versions", "late_s", "promotion_s"},
         ),
-        (sections.Background, LeaseTiming, {"poll_s"}),
-        (sections.Compaction, CompactionLimits, {"effort"}),
-        (sections.Generation, GuardLimits, set()),
+        (sections.Compaction, CompactionLimits, {"effort", "window_share"}),
+        (sections.Generation, GuardLimits, {"header_tokens_max", "messages_max"}),
         (sections.Harmony, SystemMessage, {"with_date"}),
-        (sections.Journal, FeedLimits, {"slice_s", "retry_pause_s"}),
-        (sections.Journal, WriterBounds, {"retry_pause_s"}),
-        (sections.Limits, InputLimits, {"rejects_media"}),
-        (Web, FetchLimits, {"timeout_s"}),
-        (Web, ReadLimits, set()),
-        (Web, Views, set()),
+        (Web, FetchLimits, {"timeout_s", "redirects_max", "visits_max", "robots_kept_s"}),
+        (Web, ReadLimits, {"document_timeout_s", "text_chars_max", "pdf_pages_max"}),
         (sections.Retention, RetentionPolicy, set()),
-        (sections.Stream, ClientStreamLimits, {"comment_interval_s"}),
+        (sections.Stream, ClientStreamLimits, {"comment_interval_s", "write_bytes_max"}),
         (sections.Upstream, HopPolicy, {"upstream_wait_s", "pause_s", "pause_max_s"}),
         (
             sections.Upstream,
             PoolPolicy,
             {"timeouts", "limits", "ejection", "schedule", "silent_s", "leave_s"},
         ),
-        (sections.Upstream, ProbeSchedule, {"describe_interval_s", "describe_timeout_s"}),
-        (sections.Upstream, StreamLimits, {"error_bytes_max"}),
+        (
+            sections.Upstream,
+            ProbeSchedule,
+            {"describe_interval_s", "describe_timeout_s", "working_health_timeout_s"},
+        ),
         (sections.WebSockets, LaneLimits, {"waiting_bytes_max"}),
         (
             sections.WebSockets,

@@ -73,6 +73,7 @@ def _gateway_prompt(parameters: Schema | None, text: str) -> list[int]:
     return list(Renderer(vocabulary()).render([said("user", text)], options).ids)
 
 
+@pytest.mark.slow
 @given(PARAMETERS, REQUESTS)
 @settings(max_examples=examples(150), deadline=None)
 def test_arguments_are_valid_against_the_schema_a_gateway_rendered(

@@ -104,6 +104,7 @@ PREFILLS = {
 }  # fmt: skip
 
 
+@pytest.mark.slow
 @given(st.sampled_from(sorted(PROMPTS)), st.sampled_from(sorted(PREFILLS)), st.data())
 @settings(max_examples=examples(300), deadline=None)
 def test_a_cut_turn_goes_on_exactly_where_it_broke_off(
@@ -219,6 +220,7 @@ def test_a_prompt_without_the_opening_of_an_answer_gets_it_too() -> None:
 MARKERS = st.sampled_from([START, END, MESSAGE, CHANNEL, CALL, RETURN, *OPENING, 1428])
 
 
+@pytest.mark.slow
 @given(st.lists(st.one_of(st.integers(0, VOCABULARY_SIZE - 1), MARKERS)))
 @settings(max_examples=examples(200), deadline=None)
 def test_no_prompt_is_too_broken_to_be_continued(prompt: list[int]) -> None:

@@ -169,6 +169,7 @@ def test_text_of_a_grammar_comes_to_an_end(grammar: str) -> None:
     assert said.ids[-1] == CALL
 
 
+@pytest.mark.slow
 @given(st.integers(0, 10_000))
 @settings(max_examples=examples(60), deadline=None)
 def test_any_schema_is_kept_to(seed: int) -> None:
@@ -179,6 +180,7 @@ def test_any_schema_is_kept_to(seed: int) -> None:
     validator_for(schema).validate(_body(said.text))
 
 
+@pytest.mark.slow
 @given(st.integers(0, 10_000))
 @settings(max_examples=examples(30), deadline=None)
 def test_any_schema_is_kept_to_by_a_script_that_knows_nothing_of_it(seed: int) -> None:
@@ -199,6 +201,7 @@ def test_no_more_ids_are_said_than_asked_for() -> None:
     assert obeyed(prompt, turn(GET_WEATHER), ids_max=10).ids == whole[:10]
 
 
+@pytest.mark.slow
 def test_a_schema_that_requires_itself_is_given_up() -> None:
     schema = {
         "type": "object",

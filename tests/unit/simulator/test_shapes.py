@@ -76,6 +76,7 @@ def _is_valid(schema: dict[str, Any], body: str) -> bool:
     return bool(Draft202012Validator(schema).is_valid(json.loads(body)))
 
 
+@pytest.mark.slow
 @given(st.integers(0, 10_000))
 @settings(max_examples=examples(60), deadline=None)
 def test_an_answer_follows_the_schema_that_is_shown(seed: int) -> None:
@@ -91,6 +92,7 @@ SPELLINGS = {
 }
 
 
+@pytest.mark.slow
 @given(st.integers(0, 10_000), st.sampled_from(sorted(SPELLINGS)))
 @settings(max_examples=examples(12), deadline=None)
 def test_an_answer_cut_at_any_id_is_completed_to_a_valid_one(seed: int, spelling: str) -> None:
@@ -102,6 +104,7 @@ def test_an_answer_cut_at_any_id_is_completed_to_a_valid_one(seed: int, spelling
         assert _is_valid(schema, _whole(prompt, ids[:cut]))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("word", "spelling"),
     [
@@ -239,6 +242,7 @@ def test_a_shape_that_no_matcher_takes_leaves_the_draft() -> None:
     assert shape.rest(vocabulary().encode("{"), vocabulary()) is None
 
 
+@pytest.mark.slow
 def test_a_shape_without_an_end_leaves_the_draft() -> None:
     schema = _object(text={"type": "string", "minLength": 100_000})
     assert Shape.of_answer(schema).written("{}", vocabulary()) == "{}"

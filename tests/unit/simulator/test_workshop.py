@@ -3,6 +3,7 @@ from __future__ import annotations
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING
 
+import pytest
 from mcp.client import Client
 
 from gateway.simulator.workshop import NOTE_CHARS_MAX, NOTES_MAX, PATH, create_workshop
@@ -34,6 +35,7 @@ async def test_lengths_are_converted() -> None:
         assert "nmi" in text
 
 
+@pytest.mark.slow
 async def test_notes_are_kept_but_not_without_end() -> None:
     async with connected() as workshop:
         assert (await said(workshop, "note", text="buy oil"))[0] == "1 notes are kept."

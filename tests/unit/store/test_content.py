@@ -10,15 +10,13 @@ import pytest
 from gateway.encryption.cipher import MAGIC, ContentCipher
 from gateway.errors import ContentSealed
 from gateway.sealing import DataKey
-from gateway.store.content import BOUND_BY, CONTENT, Kept, opened, place_of, sealed
-from gateway.store.schema import COLUMNS, columns_of
+from gateway.store.content import BOUND_BY, CONTENT, opened, place_of, sealed
+from gateway.store.tables import metadata, types
+from gateway.store.tables.columns import Kept
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-CAN_HOLD_CONTENT = ("bytea", "text", "text[]", "jsonb")
-NOT_KEPT = {("web_documents", "words")}
-"""An index of `text`."""
 CIPHER = ContentCipher(UUID(int=1), {1: DataKey(bytes(32))}, 1)
 
 
@@ -29,24 +27,11 @@ def sealed_columns() -> Iterator[tuple[str, str]]:
                 yield table, column
 
 
-def test_every_column_that_can_hold_content_is_classified() -> None:
-    there = {
-        (table, column)
-        for table in COLUMNS
-        for column, kind in columns_of(table).items()
-        if kind.removesuffix("!") in CAN_HOLD_CONTENT and (table, column) not in NOT_KEPT
-    }
-    tenant_policy = {("tenants", name) for name in columns_of("tenants")}
-    classified = {(table, column) for table, columns in CONTENT.items() for column in columns}
-    # The words of a policy are the operator's: `gateway.tenancy.policy` bounds each.
-    assert there - classified - tenant_policy == set(), "classify them in gateway.store.content"
-    assert classified - there == set(), "these are not there any more"
-
-
 def test_what_is_sealed_is_bytes_and_bound_to_columns_of_its_row() -> None:
     for table, column in sealed_columns():
-        assert columns_of(table)[column].removesuffix("!") == "bytea"
-        of_row = {*columns_of(table), *columns_of("files" if table == "file_chunks" else table)}
+        columns = types(metadata.tables[table])
+        assert columns[column] == "bytea"
+        of_row = {*columns, *(types(metadata.tables["files"]) if table == "file_chunks" else ())}
         assert of_row.issuperset(BOUND_BY[table])
 
 

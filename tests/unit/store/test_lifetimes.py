@@ -6,15 +6,15 @@ import re
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from gateway.store.content import CONTENT, Kept
+from gateway.store.content import CONTENT
 from gateway.store.governance.erasure import SCRUBBED, TABLES
-from gateway.store.governance.lifetimes import LIFETIMES
-from gateway.store.migration.tables import metadata
-from gateway.store.schema import COLUMNS
+from gateway.store.tables import about, metadata
+from gateway.store.tables.columns import Kept
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+LIFETIMES = {table.name: about(table).lifetime for table in metadata.tables.values()}
 DOCS = Path(__file__).parents[3] / "docs" / "data.md"
 
 
@@ -27,22 +27,16 @@ def gone_with(table: str) -> Iterator[str]:
                 yield from gone_with(other.name)
 
 
-def test_every_table_has_a_lifetime() -> None:
-    assert set(LIFETIMES) == set(COLUMNS), "say in lifetimes.py what becomes of it"
-
-
 def test_what_a_tenant_had_goes_with_it_unless_it_is_said_why_not() -> None:
     removed = {one for table in TABLES for one in gone_with(table)}
-    assert removed == {table for table, one in LIFETIMES.items() if one.purged}
-    for table, one in LIFETIMES.items():
-        assert one.purged != bool(one.stays), table
+    assert removed == {table for table, one in LIFETIMES.items() if not one.stays}
 
 
 def test_no_content_of_a_tenant_stays() -> None:
     content = {Kept.SEALED, Kept.NAME, Kept.LOG, Kept.DECLARED}
     for table, columns in CONTENT.items():
         told = {name for name, kept in columns.items() if kept in content}
-        if told and not LIFETIMES[table].purged:
+        if told and LIFETIMES[table].stays:
             assert told <= set(SCRUBBED[table]), table
 
 
@@ -55,6 +49,6 @@ def test_operators_are_told_the_same() -> None:
         for name in re.findall(r"`(\w+)`", names)
     }
     for table, one in LIFETIMES.items():
-        purged = "goes" if one.purged else f"stays: {one.stays}"
+        purged = f"stays: {one.stays}" if one.stays else "goes"
         expected = (one.deleted or "-", one.erased or "-", one.expires or "-", purged)
         assert told[table] == expected, table

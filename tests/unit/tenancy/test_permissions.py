@@ -62,6 +62,7 @@ def test_a_key_without_scopes_may_do_all_and_one_of_a_later_release_nothing() ->
         assert may(frozenset({"later.scope"}), need) == (need == "key.read")
 
 
+@pytest.mark.slow
 @given(st.sets(st.sampled_from(sorted(SCOPES)), min_size=1), st.sampled_from(sorted(SCOPES)))
 def test_a_scope_more_takes_nothing_away(scopes: set[str], more: str) -> None:
     for need in NEEDS:
@@ -75,6 +76,7 @@ def test_reading_changes_nothing() -> None:
     }
 
 
+@pytest.mark.slow
 @given(names=st.lists(NAMES, min_size=1), listed=st.lists(NAMES))
 def test_a_list_denies_what_it_would_allow(names: list[str], listed: list[str]) -> None:
     modes: tuple[ModelsMode, ModelsMode] = ("allow_list", "deny_list")

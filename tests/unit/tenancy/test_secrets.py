@@ -45,6 +45,7 @@ def test_a_secret_of_before_has_no_checksum(secret: str) -> None:
     assert not is_mistyped(secret)
 
 
+@pytest.mark.slow
 @given(first=st.binary(min_size=1), second=st.binary(min_size=1), secret=st.text())
 def test_peppers_make_hashes_of_their_own(first: bytes, second: bytes, secret: str) -> None:
     assume(first != second)

@@ -209,6 +209,7 @@ async def test_pages_that_are_no_longer_kept_are_fetched_again() -> None:
         HTML[OTHER] = html
 
 
+@pytest.mark.slow
 @given(
     st.lists(
         st.tuples(

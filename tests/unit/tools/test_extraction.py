@@ -121,6 +121,7 @@ async def test_process_that_ended_is_replaced() -> None:
         assert "three" in (await reader.read(fetched("<p>three"))).text
 
 
+@pytest.mark.slow
 async def test_process_that_has_read_much_is_not_kept() -> None:
     async with reading() as reader:
         for much in (
@@ -131,6 +132,7 @@ async def test_process_that_has_read_much_is_not_kept() -> None:
             assert readers() == []
 
 
+@pytest.mark.slow
 async def test_kernel_ends_a_process_that_nobody_waits_for() -> None:
     head = json.dumps({"url": URL, "content_type": "text/html", "charset": None}).encode()
     body = PAGES["unpaired"].encode()
@@ -142,6 +144,7 @@ async def test_kernel_ends_a_process_that_nobody_waits_for() -> None:
     assert worker.returncode == -signal.SIGXCPU
 
 
+@pytest.mark.slow
 async def test_pdf_is_read_page_by_page() -> None:
     page = await read(pdf_of("A (title)", ["one", "two", "three"]), PDF)
     assert (page.title, page.links) == ("A (title)", ())
@@ -162,6 +165,7 @@ def bomb(size_bytes: int) -> bytes:
     return written.getvalue()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "body",
     [b"", b"%PDF-1.4\nnonsense", pdf_of("t", ["text"])[:200], bomb(80_000_000)],
@@ -173,6 +177,7 @@ async def test_pdf_that_cannot_be_read_is_said(body: bytes) -> None:
         await read(body, PDF, limits)
 
 
+@pytest.mark.slow
 async def test_small_bomb_is_a_page() -> None:
     assert (await read(bomb(1000), PDF)).text.endswith("some text")
 

@@ -156,6 +156,7 @@ async def test_site_whose_rules_fail_is_left_alone() -> None:
         assert "robots.txt" in await failure(fetcher, f"{site.url}/a")
 
 
+@pytest.mark.slow
 async def test_visits_have_a_deadline() -> None:
     limits = FetchLimits(timeout_s=1.0, visit_interval_s=3600)
     async with visiting({"/a": answer(b"a")}, limits) as (site, fetcher):

@@ -73,6 +73,7 @@ def test_title_of_a_page_makes_no_other_link(text: str) -> None:
     assert re.fullmatch(rf"See \({link}\)\.", said)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "html",
     [
@@ -86,6 +87,7 @@ def test_hostile_markup_is_read_at_once(html: str) -> None:
     assert page_of(html, URL).url == URL
 
 
+@pytest.mark.slow
 def test_hostile_markdown_is_read_at_once() -> None:
     text = ("[a](" + "x" * 2100) * 20_000
     page = page_of_any(Fetched(URL, "text/markdown", text.encode()), ReadLimits())

@@ -129,6 +129,7 @@ def _reply(asked: dict[str, Any]) -> Answer:
     return answer(b"", JSON, "400 Bad Request" if method else "405 Method Not Allowed")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ANSWERS)
 async def test_whatever_a_call_is_answered_with_is_an_error(name: str) -> None:
     hostile = ANSWERS[name]
@@ -166,6 +167,7 @@ async def test_the_code_of_an_error_is_an_integer_of_every_client(code: int, tol
     assert (called.value.code, str(called.value)) == (told, "no")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ANSWERS)
 async def test_whatever_a_handshake_is_answered_with_is_an_error(name: str) -> None:
     hostile = ANSWERS[name]
@@ -224,6 +226,7 @@ async def test_what_a_call_returns_is_no_list_of_tools() -> None:
     assert not logged
 
 
+@pytest.mark.slow
 async def test_answer_that_never_comes_ends_with_its_deadline() -> None:
     async with serving(None, methods=("tools/call",)) as url, pool() as sessions:
         with pytest.raises(McpError):  # it is connected from here on, however slow the machine

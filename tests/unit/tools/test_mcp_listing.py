@@ -124,6 +124,7 @@ async def test_hints_count_where_the_operator_trusts_the_server(server: Process)
         assert by_name(await listed(servers, wary))["add"].needs_approval
 
 
+@pytest.mark.slow
 async def test_operator_decides_before_requests_do(server: Process) -> None:
     floor = row(server.url, "floor", always_asks=True, allowed_tools=b'["say","boom"]')
     async with pool() as sessions:
@@ -137,6 +138,7 @@ async def test_operator_decides_before_requests_do(server: Process) -> None:
         assert raised.value.param == "tools[0].server_label"
 
 
+@pytest.mark.slow
 async def test_credentials_of_the_registry_are_sent_and_not_replaced() -> None:
     with serving("denied") as denied:
         ours = row(denied.url, "ours")
@@ -156,6 +158,7 @@ async def test_credentials_of_the_registry_are_sent_and_not_replaced() -> None:
                 await listed(servers, asked("broken"))
 
 
+@pytest.mark.slow
 async def test_server_that_cannot_be_listed_costs_its_tools_only(server: Process) -> None:
     with serving("denied") as denied, serving("circle") as circle:
         async with pool() as sessions:
@@ -178,6 +181,7 @@ async def test_server_that_cannot_be_listed_costs_its_tools_only(server: Process
     assert four.error is None
 
 
+@pytest.mark.slow
 async def test_three_hundred_tools_come_in_pages_and_have_to_be_narrowed() -> None:
     with serving("paged") as paged:
         async with pool() as sessions:
@@ -530,6 +534,7 @@ RAW = re.compile(
 )
 
 
+@pytest.mark.slow
 @given(SCHEMAS.map(lambda schema: {**schema, "type": "object"}))
 def test_nothing_in_a_schema_hides(schema: dict[str, Any]) -> None:
     """Neither the model nor a client is shown a character that it does not see."""

@@ -50,6 +50,7 @@ async def failure(
     return raised.value
 
 
+@pytest.mark.slow
 async def test_tools_are_listed_with_their_hints(url: str) -> None:
     async with session_with(url) as session:
         tools = {tool.name: tool for tool in (await session.list_tools()).tools}
@@ -71,6 +72,7 @@ async def test_calls_run_beside_each_other(url: str) -> None:
         )
 
 
+@pytest.mark.slow
 async def test_tool_that_fails_says_so(url: str) -> None:
     async with session_with(url) as session:
         for name, passed in (("boom", {}), ("no_such_tool", {}), ("add", {"a": "x"})):
@@ -79,6 +81,7 @@ async def test_tool_that_fails_says_so(url: str) -> None:
             assert name in result.output
 
 
+@pytest.mark.slow
 async def test_call_that_takes_too_long_is_cancelled_on_the_server(
     url: str, tmp_path: Path
 ) -> None:
@@ -92,6 +95,7 @@ async def test_call_that_takes_too_long_is_cancelled_on_the_server(
                 await session.call("say", {"text": "still there"}, timeout_s=20, meta={})
 
 
+@pytest.mark.slow
 async def test_server_that_dies_ends_its_calls_and_nothing_else() -> None:
     with serving() as server:
         url = server.url

@@ -64,6 +64,7 @@ async def sent_to(server: Process) -> list[dict[str, str]]:
     return headers
 
 
+@pytest.mark.slow
 async def test_servers_of_every_age_are_listed_and_called(server: Process) -> None:
     async with pool() as sessions:
         whom = peer(server.url)
@@ -77,6 +78,7 @@ async def test_servers_of_every_age_are_listed_and_called(server: Process) -> No
         assert sessions.count == 1
 
 
+@pytest.mark.slow
 async def test_what_a_call_comes_with_reaches_the_server(server: Process) -> None:
     meta = {"traceparent": "00-1-2-01", "harmony-gateway/deadline": 1.5}
     async with pool() as sessions:
@@ -84,6 +86,7 @@ async def test_what_a_call_comes_with_reaches_the_server(server: Process) -> Non
     assert json.loads(result.output).items() >= meta.items()
 
 
+@pytest.mark.slow
 async def test_tool_that_asks_its_user_is_refused_in_clear_words(server: Process) -> None:
     async with pool() as sessions:
         error = await failure(sessions, peer(server.url), "ask")
@@ -110,6 +113,7 @@ async def test_headers_that_repeat_arguments_are_sent_once_they_are_known(
     assert said == ("west" if is_modern else "none")
 
 
+@pytest.mark.slow
 async def test_server_may_ask_to_be_called_again_but_not_for_ever() -> None:
     with serving() as modern:
         async with pool() as sessions:
@@ -119,6 +123,7 @@ async def test_server_may_ask_to_be_called_again_but_not_for_ever() -> None:
             assert str(error) == NEEDS_USER
 
 
+@pytest.mark.slow
 async def test_result_that_is_too_long_ends_its_call_alone(server: Process) -> None:
     limits = PoolLimits(result_bytes_max=512 * 1024)
     async with pool(limits=limits) as sessions:
@@ -128,6 +133,7 @@ async def test_result_that_is_too_long_ends_its_call_alone(server: Process) -> N
         assert await call(sessions, whom, "say", text="still there") == "still there"
 
 
+@pytest.mark.slow
 async def test_result_of_too_many_values_ends_its_call_alone(server: Process) -> None:
     async with pool(limits=PoolLimits(result_values_max=2000)) as sessions:
         whom = peer(server.url)
@@ -138,6 +144,7 @@ async def test_result_of_too_many_values_ends_its_call_alone(server: Process) ->
         assert await call(sessions, whom, "say", text=text) == text
 
 
+@pytest.mark.slow
 async def test_change_of_tools_is_told(server: Process) -> None:
     told = asyncio.Event()
     async with pool() as sessions:
@@ -149,6 +156,7 @@ async def test_change_of_tools_is_told(server: Process) -> None:
                 await call(sessions, whom, "grow")
 
 
+@pytest.mark.slow
 async def test_server_that_dies_in_a_call_has_maybe_done_it(tmp_path: Path) -> None:
     for mode in MODES:
         with serving(mode) as dying:
@@ -165,6 +173,7 @@ async def test_server_that_dies_in_a_call_has_maybe_done_it(tmp_path: Path) -> N
                 assert (error.type, error.code, error.sent) == ("http_error", 0, False)
 
 
+@pytest.mark.slow
 async def test_server_that_was_started_again_is_called_again() -> None:
     for mode in MODES:
         dying = Process(mode)
@@ -179,6 +188,7 @@ async def test_server_that_was_started_again_is_called_again() -> None:
                 with_same_port.kill()
 
 
+@pytest.mark.slow
 async def test_death_of_a_server_touches_neither_its_callers_task_nor_other_servers(
     server: Process,
 ) -> None:
@@ -197,6 +207,7 @@ async def test_death_of_a_server_touches_neither_its_callers_task_nor_other_serv
     assert not task.cancelling()
 
 
+@pytest.mark.slow
 async def test_cancelled_call_is_cancelled_on_the_server(server: Process, tmp_path: Path) -> None:
     made = tmp_path / "cancelled"
     async with pool() as sessions:
@@ -209,6 +220,7 @@ async def test_cancelled_call_is_cancelled_on_the_server(server: Process, tmp_pa
                 await call(sessions, whom, "say", text="still there")
 
 
+@pytest.mark.slow
 async def test_refusals_have_their_status() -> None:
     with serving("denied") as denied, serving() as elsewhere:
         async with pool() as sessions:
@@ -222,6 +234,7 @@ async def test_refusals_have_their_status() -> None:
         assert await sent_to(elsewhere) == []
 
 
+@pytest.mark.slow
 async def test_server_that_never_answers_is_given_up_in_time() -> None:
     hasty = SessionLimits(connect_timeout_s=0.5)
     with serving("silent") as silent:
@@ -232,6 +245,7 @@ async def test_server_that_never_answers_is_given_up_in_time() -> None:
             assert (error.code, error.sent) == (-32001, False)
 
 
+@pytest.mark.slow
 async def test_credentials_of_one_server_never_reach_another() -> None:
     with serving() as one, serving() as other:
         async with pool() as sessions:
@@ -249,6 +263,7 @@ async def test_credentials_of_one_server_never_reach_another() -> None:
                 assert "cookie" not in headers
 
 
+@pytest.mark.slow
 async def test_tenants_have_connections_of_their_own(server: Process) -> None:
     async with pool() as sessions:
         whom = peer(server.url)
@@ -295,6 +310,7 @@ async def test_calls_of_one_server_wait_for_each_other_and_not_for_ever(
             running.cancel()
 
 
+@pytest.mark.slow
 async def test_connection_that_nobody_uses_makes_room(server: Process) -> None:
     async with pool(limits=PoolLimits(sessions_max=2)) as sessions:
         for name in "abc":
@@ -304,6 +320,7 @@ async def test_connection_that_nobody_uses_makes_room(server: Process) -> None:
                 await call(sessions, peer(server.url, **{"x-n": "c"}), "say", text="x")
 
 
+@pytest.mark.slow
 async def test_a_tenant_that_takes_all_it_may_leaves_the_others_their_places(
     server: Process, tmp_path: Path
 ) -> None:
@@ -329,6 +346,7 @@ async def test_a_tenant_that_takes_all_it_may_leaves_the_others_their_places(
         assert await call(sessions, greedy[0], "say", text="x") == "x"
 
 
+@pytest.mark.slow
 async def test_a_question_that_waits_has_the_place_of_one_that_ends(server: Process) -> None:
     limits = PoolLimits(sessions_max=1, tenant_sessions_max=1, busy_wait_s=20)
     async with pool(limits=limits) as sessions:
@@ -342,6 +360,7 @@ async def test_a_question_that_waits_has_the_place_of_one_that_ends(server: Proc
         assert sessions._places.held(first.tenant_id) + sessions._places.held(others.tenant_id) == 1
 
 
+@pytest.mark.slow
 async def test_metrics_tell_which_servers_are_connected_to_and_how_long_they_list() -> None:
     metrics = Metrics()
 
@@ -360,6 +379,7 @@ async def test_metrics_tell_which_servers_are_connected_to_and_how_long_they_lis
     assert value("list_seconds_count", server="(not registered)", outcome="error") == 1
 
 
+@pytest.mark.slow
 async def test_idle_connection_ends_and_is_made_again(server: Process) -> None:
     async with pool(session_limits=replace(PATIENT, idle_s=0.01)) as sessions:
         for _ in range(2):

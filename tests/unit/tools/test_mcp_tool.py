@@ -87,6 +87,7 @@ async def test_results_are_shown_and_told(server: Process) -> None:
         await session.close()
 
 
+@pytest.mark.slow
 async def test_tool_that_fails_is_told_of_with_its_words(server: Process) -> None:
     async with pool() as sessions:
         session = await opened(sessions, asked("ours", server.url))
@@ -101,6 +102,7 @@ async def test_tool_that_fails_is_told_of_with_its_words(server: Process) -> Non
         assert "asks its user" in result.output
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("written", "told"),
     [
@@ -215,6 +217,7 @@ async def test_server_that_may_no_longer_be_used_is_not(server: Process) -> None
         assert (await run(session, "ours.say", text="x")).outcome == "transport_error"
 
 
+@pytest.mark.slow
 async def test_each_call_has_a_key_a_deadline_and_a_trace(server: Process) -> None:
     async with pool() as sessions:
         session = await opened(sessions, asked("ours", server.url))
@@ -232,6 +235,7 @@ async def test_each_call_has_a_key_a_deadline_and_a_trace(server: Process) -> No
         assert json.loads((await run(other, "ours.meta")).output)[KEY] != first[KEY]
 
 
+@pytest.mark.slow
 async def test_call_that_takes_too_long_may_have_had_its_effect(
     server: Process, tmp_path: Path
 ) -> None:
@@ -244,6 +248,7 @@ async def test_call_that_takes_too_long_may_have_had_its_effect(
     assert result.shown["error"]["code"] == -32001
 
 
+@pytest.mark.slow
 async def test_effect_of_a_call_that_was_lost_is_unknown_and_never_repeated(
     tmp_path: Path,
 ) -> None:
@@ -261,6 +266,7 @@ async def test_effect_of_a_call_that_was_lost_is_unknown_and_never_repeated(
     assert lines(file) == ["called"]
 
 
+@pytest.mark.slow
 async def test_call_that_only_reads_is_made_again_at_once(tmp_path: Path) -> None:
     """By a server that an operator trusts to say so; another one is not believed."""
     for is_trusted, outcome in ((True, "transport_error"), (False, "unknown")):
@@ -278,6 +284,7 @@ async def test_call_that_only_reads_is_made_again_at_once(tmp_path: Path) -> Non
         assert (NOBODY_KNOWS in result.output) != is_trusted
 
 
+@pytest.mark.slow
 async def test_server_that_was_away_is_called_once_it_is_back(tmp_path: Path) -> None:
     file = tmp_path / "effects"
     dying = Process()
@@ -308,6 +315,7 @@ async def test_same_key_has_one_effect_however_often_it_is_sent(
     assert len(lines(file)) == 1
 
 
+@pytest.mark.slow
 async def test_refused_by_status_is_told_with_it() -> None:
     with serving("denied") as denied:
         async with pool() as sessions:
@@ -323,6 +331,7 @@ async def test_refused_by_status_is_told_with_it() -> None:
     assert (error["type"], error["code"]) == ("http_error", 401)
 
 
+@pytest.mark.slow
 async def test_server_error_does_not_say_that_nothing_was_done() -> None:
     with serving("broken") as broken:
         async with pool() as sessions:
@@ -521,6 +530,7 @@ def test_no_url_is_opened_of_a_domain_that_may_not_be_read(url: str) -> None:
             browsing.url_of(0)
 
 
+@pytest.mark.slow
 async def test_cursors_of_an_operators_browser_go_on_along_a_chain(server: Process) -> None:
     def call(number: int, function: str, **given: Any) -> ToolCall:
         return ToolCall(number, f"builtin:browser.{function}", json.dumps(given))
@@ -606,6 +616,7 @@ async def test_server_of_a_builtin_is_told_of_which_response_a_call_is(server: P
     assert peer.response == RESPONSE
 
 
+@pytest.mark.slow
 async def test_lost_python_is_unknown_and_a_lost_page_is_not() -> None:
     dead = row("http://127.0.0.1:9/mcp", purposes="browser python")
     async with pool() as sessions:

@@ -87,6 +87,7 @@ def test_page_knows_its_title_and_links() -> None:
     assert page_of("text", "").text == "text"
 
 
+@pytest.mark.slow
 def test_spaces_in_a_link_are_squeezed_however_many() -> None:
     """Each looked at from each other they would take a page of a MiB some minutes."""
     page = page_of('<a href="/to">a' + "<i> </i>" * 100_000 + "b</a>", URL)

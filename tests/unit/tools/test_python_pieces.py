@@ -41,6 +41,7 @@ class Folder:
         return {}
 
 
+@pytest.mark.slow
 @given(content=st.binary(max_size=20))
 async def test_a_file_comes_back_as_it_was(content: bytes) -> None:
     folder = Folder()

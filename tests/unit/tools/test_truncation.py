@@ -36,6 +36,7 @@ TEXTS = st.lists(
 ).map("\n".join)
 
 
+@pytest.mark.slow
 @given(TEXTS, st.integers(0, 400), st.sampled_from(COUNTS))
 def test_it_is_never_longer_than_it_may_be(
     text: str, ids_max: int, count_ids: Callable[[str], int]

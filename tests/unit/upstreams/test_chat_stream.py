@@ -378,6 +378,7 @@ EVENTS: Final = ANYTHING | st.fixed_dictionaries(
 )
 
 
+@pytest.mark.slow
 @given(st.lists(EVENTS, max_size=5), st.lists(st.integers(0, 2000), max_size=6), st.booleans())
 @example([{"choices": [{"delta": {"content": [{"type": "thinking", "thinking": 5}]}}]}], [], False)
 @example(

@@ -665,6 +665,7 @@ JSON = st.recursive(
 )
 
 
+@pytest.mark.slow
 @given(
     told=st.dictionaries(st.sampled_from(list(two_told())), JSON) | JSON, count=st.integers(0, 2)
 )

@@ -260,6 +260,7 @@ def test_a_constraint_holds_in_all_of_a_turn_or_in_its_answer_or_nowhere() -> No
         assert tuple(can.rank(one) for one in (None, bound, bound_answer)) == ranks
 
 
+@pytest.mark.slow
 @given(st.text(max_size=30) | st.from_regex(r"v?\d+\.\d+(\.\d+)?(rc\d+)?(\.dev\d+)?(\+\w+)?"))
 def test_no_version_makes_it_raise(version: str) -> None:
     for kind in ENGINES:

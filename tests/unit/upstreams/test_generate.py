@@ -315,6 +315,7 @@ VALUES = st.recursive(
 )
 
 
+@pytest.mark.slow
 @given(st.lists(st.tuples(VALUES, VALUES, VALUES, VALUES), max_size=4), st.booleans())
 def test_no_event_makes_it_raise(shapes: list[tuple[Any, ...]], told: bool) -> None:
     reader = reader_of(5, logprobs=1 if told else None)

@@ -12,13 +12,13 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from typing_extensions import override
 
+from gateway.fair_queue import ReadTurns
 from gateway.generation import FinishReason, Sampling, TokenChunk
 from gateway.upstreams.backend import Timeouts
 from gateway.upstreams.completions import SLICE_BYTES, CompletionReader
 from gateway.upstreams.http.connection import Connection, ConnectionLimits
 from gateway.upstreams.http.response_reader import ResponseReader
 from gateway.upstreams.http.transport import ResponseBody
-from gateway.upstreams.read_turns import ReadTurns
 from gateway.upstreams.token_stream import TokenStream
 from tests.fakes.completion_stream import COMMENT, DONE, failed, said, turn, usage
 from tests.fakes.raw_server import STREAM_END, STREAM_HEAD
@@ -203,6 +203,7 @@ def plainly(answer: bytes, error: Exception | None) -> tuple[list[int], object, 
     return ids, last.finish, last.cached_tokens, type(reader.fault)
 
 
+@pytest.mark.slow
 @example(ANSWERS[1], 3000, [*range(0, 1000, 40)], None, 1, [3] * 20, True, True, False)
 @example(ANSWERS[1], 3000, [*range(0, 1000, 40)], None, 1, [3] * 20, True, False, True)
 @given(

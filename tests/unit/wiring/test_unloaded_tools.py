@@ -31,12 +31,14 @@ def loaded(*enabled: str) -> set[str]:
     return set(done.stdout.split())
 
 
+@pytest.mark.slow
 def test_nothing_is_imported_for_tools_that_are_off() -> None:
     modules = loaded()
     assert not modules & LIBRARIES
     assert not modules & {*ROOMS.values(), "gateway.tools.executor", "gateway.wiring.web"}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("room", ["python", "mcp"])
 def test_one_room_does_not_bring_the_others(room: str) -> None:
     modules = loaded(room)

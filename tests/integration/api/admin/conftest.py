@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING
 
 import openai
 import pytest
 
 from gateway.app import create_admin_app
+from gateway.services.federation.key_sets import KeySetPolicy
 from tests.fakes.gateway import RunningGateway, gateway_settings, new_key, running_gateway
 from tests.fakes.http_client import http_client
 from tests.fakes.serving import serving
@@ -65,8 +67,6 @@ async def admin_settings(
             "allowed_networks": ["127.0.0.0/8"],
             "plain_http": True,
             "public": False,
-            "unknown_key_interval_s": 0.001,
-            "retry_s": 0.001,
         },
         server={"drain_grace_s": 1, "trusted_proxies": ["127.0.0.0/8"]},
     )
@@ -75,17 +75,20 @@ async def admin_settings(
 
 @pytest.fixture(scope="session")
 async def site(admin_settings: Settings) -> AsyncIterator[AdminSite]:
-    """One process, both listeners."""
-    async with (
-        running_gateway(admin_settings) as gateway,
-        serving(create_admin_app(gateway.process)) as admin_url,
-    ):
-        yield AdminSite(
-            gateway,
-            admin_url,
-            await new_key(admin_settings, "acme", kind="admin"),
-            await new_key(admin_settings, "globex", kind="admin"),
-        )
+    """One process, both listeners. It fetches unknown keys of issuers without a pause."""
+    policy = partial(KeySetPolicy, unknown_interval_s=0.001, retry_s=0.001)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("gateway.wiring.federation.KeySetPolicy", policy)
+        async with (
+            running_gateway(admin_settings) as gateway,
+            serving(create_admin_app(gateway.process)) as admin_url,
+        ):
+            yield AdminSite(
+                gateway,
+                admin_url,
+                await new_key(admin_settings, "acme", kind="admin"),
+                await new_key(admin_settings, "globex", kind="admin"),
+            )
 
 
 @pytest.fixture

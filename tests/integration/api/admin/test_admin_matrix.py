@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import pytest
 
-from gateway.api.admin.table import admin_routes
+from gateway.admin.table import admin_routes
 from gateway.services.limits import Limits
 from gateway.wiring.admin import admin_services
 from tests.fakes.admin_bodies import GOOD, body_of
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     import httpx2
 
-    from gateway.api.admin.routes import AdminRoute
+    from gateway.admin.routes import AdminRoute
     from tests.integration.api.admin.conftest import AdminSite
 
 CANARY: Final = "canary-51d0"
@@ -155,6 +155,7 @@ async def everything(owner: httpx2.AsyncClient, site: AdminSite, given: Belongin
     ]
 
 
+@pytest.mark.slow
 async def test_what_is_another_tenant_s_is_answered_as_what_is_not_there(
     site: AdminSite, victim: Belongings
 ) -> None:
@@ -214,6 +215,7 @@ async def test_lists_have_what_is_the_tenant_s_own(site: AdminSite, victim: Belo
     assert len(found) >= 5
 
 
+@pytest.mark.slow
 async def test_what_a_route_does_not_take_is_refused_before_anything_is_done(
     site: AdminSite, victim: Belongings
 ) -> None:

@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any
 import orjson
 import pytest
 
-from gateway.api.admin import directory
-from gateway.api.admin.table import admin_routes, operator_routes
-from gateway.services.admin.operators import Operators
+from gateway.admin import directory
+from gateway.admin.operator_keys import OperatorCreate, Operators
+from gateway.admin.table import admin_routes, operator_routes
 from gateway.services.limits import Limits
 from gateway.store.governance import audit_log
 from gateway.tenancy.permissions import OPERATOR_ROLES
@@ -27,9 +27,9 @@ if TYPE_CHECKING:
 
     import httpx2
 
-    from gateway.api.admin.routes import AdminRoute
+    from gateway.admin.routes import AdminRoute
+    from gateway.admin.services import AdminServices
     from gateway.governance.audit import AuditEntry
-    from gateway.services.admin.services import AdminServices
     from gateway.settings import Settings
     from gateway.tenancy.permissions import OperatorRole
     from tests.integration.api.admin.conftest import AdminSite
@@ -188,7 +188,7 @@ class Auditor:
 async def auditor(site: AdminSite) -> AsyncIterator[Auditor]:
     process = site.gateway.process
     operators = Operators(process.services.foundation.database, process.access.peppers)
-    key, secret = await operators.create("anna", None)
+    key, secret = await operators.create(OperatorCreate(name="anna"))
     async with (
         http_client(site.admin_url, headers={"authorization": f"Bearer {site.admin_key}"}) as admin,
         http_client(site.admin_url, headers={"authorization": f"Bearer {secret}"}) as operator,
@@ -340,6 +340,7 @@ async def test_what_was_changed_is_told_field_by_field(auditor: Auditor) -> None
         assert entry[type_]["changes_requested"] == told
 
 
+@pytest.mark.slow
 async def test_an_archive_has_content_for_owners_alone(
     site: AdminSite, auditor: Auditor, admin_settings: Settings
 ) -> None:

@@ -319,6 +319,7 @@ async def test_keys_are_rotated_and_outlive_their_issuer(
     assert await status(site, trust.issuer.token(jti="after its end")) == 200
 
 
+@pytest.mark.slow
 async def test_an_issuer_that_does_not_answer_is_no_fault_of_the_token(
     site: AdminSite, admin: openai.AsyncOpenAI
 ) -> None:
@@ -629,6 +630,7 @@ async def test_what_cannot_be_trusted_is_refused(
     assert answer.json()["error"]["param"] == param
 
 
+@pytest.mark.slow
 async def test_of_tokens_nothing_is_kept_where_nothing_may_be(
     site: AdminSite, other_admin: openai.AsyncOpenAI, issuer: Issuer
 ) -> None:

@@ -81,6 +81,7 @@ async def test_another_organization_sees_nothing_of_it(
                 await act
 
 
+@pytest.mark.slow
 async def test_retention_of_projects_and_organizations(
     site: AdminSite, admin: openai.AsyncOpenAI
 ) -> None:
@@ -217,6 +218,7 @@ async def test_the_default_project_has_a_type_of_its_own(
             assert (await projects.data_retention.retrieve(default.id)).type == wanted
 
 
+@pytest.mark.slow
 async def test_what_an_organization_decides_counts_for_the_next_request_here(
     site: AdminSite, admin_settings: Settings
 ) -> None:

@@ -10,8 +10,8 @@ from urllib.parse import quote
 
 import pytest
 
-from gateway.api.admin.table import admin_routes, operator_routes
-from gateway.services.admin.operators import Operators
+from gateway.admin.operator_keys import OperatorCreate, Operators
+from gateway.admin.table import admin_routes, operator_routes
 from gateway.wiring.admin import admin_services, operator_services
 from tests.fakes.admin_bodies import body_of
 from tests.fakes.http_client import http_client
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     import openai
 
-    from gateway.api.admin.routes import AdminRoute
+    from gateway.admin.routes import AdminRoute
     from tests.integration.api.admin.conftest import AdminSite
 
 PARAMETER: Final = re.compile(r"\{(\w+)(?::path)?\}")
@@ -85,12 +85,15 @@ async def table_of(site: AdminSite, plane: str) -> tuple[str, list[AdminRoute]]:
     process = site.gateway.process
     database = process.services.foundation.database
     if plane == "operator":
-        _, key = await Operators(database, process.access.peppers).create("hostile", None)
+        _, key = await Operators(database, process.access.peppers).create(
+            OperatorCreate(name="hostile")
+        )
         return key, operator_routes(operator_services(process))
     services = admin_services(process.shared.settings, database, process.access)
     return site.admin_key, admin_routes(services)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("plane", ["tenant", "operator"])
 async def test_no_body_is_a_fault_of_the_server(
     site: AdminSite, admin: openai.AsyncOpenAI, plane: str
@@ -130,6 +133,7 @@ def encoded(value: Any) -> bytes:
     return json.dumps(value).encode()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("plane", ["tenant", "operator"])
 async def test_no_id_and_no_query_is_a_fault_of_the_server(
     site: AdminSite, admin: openai.AsyncOpenAI, plane: str

@@ -204,12 +204,6 @@ async def test_what_is_set_for_a_rotated_key_takes_the_place_of_what_it_had(
     await service.set_budget(place, 100, unit="tokens")
     first = await rotated(site, project.id, key.id, overlap_seconds=3600)
     second = await rotated(site, project.id, first["id"], overlap_seconds=3600)
-    # As earlier releases kept it.
-    uuid = ids.parse_api_key_id(second["id"])
-    assert uuid is not None
-    theirs = LimitOwner(tenant, "key", uuid)
-    await service.set_limits(theirs, {("requests", 60): 20})
-    await service.set_budget(theirs, 200, unit="tokens")
     place = await place_of(second["id"])
     await service.set_limits(place, {("requests", 60): 100})
     await service.set_budget(place, 1000, unit="tokens")

@@ -70,6 +70,7 @@ OURS = {
 }
 
 
+@pytest.mark.slow
 async def test_what_a_rate_limit_does_not_have_is_said(admin: openai.AsyncOpenAI) -> None:
     rate_limits = admin.admin.organization.projects.rate_limits
     project = await new_project(admin)

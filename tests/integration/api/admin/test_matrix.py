@@ -11,9 +11,9 @@ import pytest
 from starlette.routing import Route
 
 from gateway import ids
+from gateway.admin.table import admin_routes
 from gateway.api.access.authentication import PUBLIC_PATHS
 from gateway.api.access.scopes import NEEDS
-from gateway.api.admin.table import admin_routes
 from gateway.app import routes
 from gateway.protocol.admin.federation import OperatorIssuerCreate
 from gateway.tenancy.permissions import ROLES
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     import httpx2
     import openai
 
-    from gateway.api.admin.routes import AdminRoute
+    from gateway.admin.routes import AdminRoute
     from gateway.settings import Settings
     from tests.fakes.issuer import Issuer
     from tests.integration.api.admin.conftest import AdminSite
@@ -151,14 +151,14 @@ async def intruders(site: AdminSite, admin_settings: Settings) -> AsyncIterator[
 async def trust_of_operators(site: AdminSite, issuer: Issuer) -> None:
     """Trust an issuer whose tokens name their tenant, whichever it is."""
     process = site.gateway.process
-    settings, database = process.shared.settings, process.services.foundation.database
+    database = process.services.foundation.database
     named = {"attribute": "harmony.tenant", "expression": "assertion.org"}
     body = {
         "name": "sso", "issuer": issuer.url, "audience": issuer.audience, "tenants": ["*"],
         "attribute_transformations": [named],
     }  # fmt: skip
     asked = OperatorIssuerCreate.model_validate(body)
-    await operator_issuers(settings, database, process.access).create(asked)
+    await operator_issuers(database, process.access).create(asked)
 
 
 def url_of(path: str, given: dict[str, str]) -> str:
@@ -195,6 +195,7 @@ async def told(
     return answer.status_code, without_ids(answer.text, given)
 
 
+@pytest.mark.slow
 async def test_what_is_another_s_is_answered_as_what_is_not_there(
     site: AdminSite, victim: Victim, intruders: list[str]
 ) -> None:

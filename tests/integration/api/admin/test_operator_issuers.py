@@ -64,6 +64,7 @@ async def ok(answer: httpx2.Response) -> Any:
     return answer.json()
 
 
+@pytest.mark.slow
 async def test_nobody_reserves_what_is_another_s(
     site: AdminSite, admin: openai.AsyncOpenAI, other_admin: openai.AsyncOpenAI, issuer: Issuer
 ) -> None:
@@ -109,6 +110,7 @@ async def test_nobody_reserves_what_is_another_s(
                 pass
 
 
+@pytest.mark.slow
 async def test_an_audience_belongs_to_the_organization_that_it_names(
     site: AdminSite, admin: openai.AsyncOpenAI, other_admin: openai.AsyncOpenAI, issuer: Issuer
 ) -> None:
@@ -132,6 +134,7 @@ async def test_an_audience_belongs_to_the_organization_that_it_names(
         assert await whose(site, issuer.token(), theirs) == "mismatched_organization"
 
 
+@pytest.mark.slow
 async def test_an_operator_says_whose_tokens_without_a_name_are(
     site: AdminSite,
     operator: httpx2.AsyncClient,
@@ -195,6 +198,7 @@ async def shared(operator: httpx2.AsyncClient, issuer: Issuer) -> AsyncIterator[
     await operator.delete(f"/admin/v1/issuers/{made['id']}")
 
 
+@pytest.mark.slow
 async def test_tokens_of_an_operator_s_issuer_name_their_tenant(
     site: AdminSite,
     admin: openai.AsyncOpenAI,
@@ -241,6 +245,7 @@ async def test_tokens_of_an_operator_s_issuer_name_their_tenant(
     assert await whose(site, issuer.token(**good, project=project.id)) == "invalid_token"
 
 
+@pytest.mark.slow
 async def test_an_operator_decides_whom_an_issuer_speaks_for(
     site: AdminSite,
     operator: httpx2.AsyncClient,

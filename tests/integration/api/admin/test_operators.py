@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from gateway.admin.operator_keys import OperatorCreate, Operators
 from gateway.api.openapi.endpoints import ADMIN_FILE, packaged
-from gateway.services.admin.operators import Operators
 from tests.fakes.gateway import PEPPER, new_key
 from tests.fakes.http_client import http_client
 
@@ -26,7 +26,7 @@ async def operator(site: AdminSite) -> AsyncIterator[httpx2.AsyncClient]:
     """A client with an operator's key, on the admin listener."""
     process = site.gateway.process
     operators = Operators(process.services.foundation.database, process.access.peppers)
-    _, secret = await operators.create("ops", None)
+    _, secret = await operators.create(OperatorCreate(name="ops"))
     headers = {"authorization": f"Bearer {secret}"}
     async with http_client(site.admin_url, headers=headers) as client:
         yield client

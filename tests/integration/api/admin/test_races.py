@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from gateway import ids
-from gateway.services.admin.limits import ProjectLimits
+from gateway.admin.limits import ProjectLimits
 from gateway.services.limits import ALERTS_MAX, Limits
 from tests.fakes.http_client import http_client
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+import pytest
+
 from tests.fakes.gateway import new_key
 from tests.integration.api.admin.test_matrix import new_project, ok
 
@@ -14,6 +16,7 @@ if TYPE_CHECKING:
 MODEL = "gpt-oss-20b"
 
 
+@pytest.mark.slow
 async def test_projects_that_share_responses_have_one_wall(
     site: AdminSite, admin_settings: Settings
 ) -> None:

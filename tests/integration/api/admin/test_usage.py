@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from tests.integration.api.admin.conftest import AdminSite
 
 
+@pytest.mark.slow
 async def test_a_response_is_in_the_report_of_its_tenant_alone(
     site: AdminSite, admin_settings: Settings
 ) -> None:

@@ -127,6 +127,7 @@ async def test_a_schema_that_nothing_can_satisfy_is_refused_before_anything_is_g
     assert "at /properties/a/minimum" in error["message"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("path", ["chat/completions", "completions"])
 async def test_a_client_that_leaves_stops_the_backend(
     client: httpx2.AsyncClient, backends: Backends, path: str

@@ -175,6 +175,7 @@ async def test_results_stand_in_the_frames_of_other_templates(
     assert chatting.server.prompt().endswith(f"{ADD}<|im_end|>\n{result}{opening}")
 
 
+@pytest.mark.slow
 async def test_a_server_that_was_started_anew_may_frame_results_otherwise(
     chatting: Chatting, server: str
 ) -> None:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import pytest
+
 from tests.fakes.chat_server import MODEL, ChatServer, called, write_model
 from tests.fakes.gateway import gateway_settings, running_gateway
 from tests.fakes.http_client import http_client
@@ -21,6 +23,7 @@ SAY = called("srv.say", '{"text": "hi"}')
 TURNS = (f"Let me add.\n{ADD}", f"And now I say something.\n{SAY}", "It is 3.")
 
 
+@pytest.mark.slow
 async def test_another_replica_goes_on_id_for_id(database_url: str, tmp_path: Path) -> None:
     server = ChatServer(lambda before: TURNS[before.count("<tool_response>")])
     server.holds_turn = 1

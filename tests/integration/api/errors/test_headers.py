@@ -222,6 +222,7 @@ async def test_too_much_at_once_says_when_to_try_again(
     assert_signed(answer)
 
 
+@pytest.mark.slow
 @pytest.mark.requirement("error.overloaded")
 @pytest.mark.requirement("retry.delay")
 async def test_no_backend_says_when_to_try_again(own_database_url: str) -> None:

@@ -152,6 +152,7 @@ async def held_bytes(client: httpx2.AsyncClient) -> str:
     return next(one for one in lines if one.startswith("gateway_image_bytes_held ")).split()[1]
 
 
+@pytest.mark.slow
 async def test_the_bounds_of_a_gateway(database_url: str) -> None:
     """Two images fit into a context, and a tenant may hold two."""
     site, held, is_asked = Site(), 2 * len(PNG), asyncio.Event()

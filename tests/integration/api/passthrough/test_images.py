@@ -124,6 +124,7 @@ async def test_a_model_that_sees_nothing_is_told_that_an_image_is_missing(passin
     assert content.endswith("[image omitted: this model reads text only]")
 
 
+@pytest.mark.slow
 async def test_an_operator_may_have_it_refused_instead(database_url: str) -> None:
     server = TextServer(lambda _: text("?"))
     async with serving(server.app) as url:

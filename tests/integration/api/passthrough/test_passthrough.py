@@ -266,6 +266,7 @@ async def test_a_turn_that_is_cut_is_incomplete(passing: Passing, finish: str, r
     assert passing.servers["toy-vllm"].asked[0]["max_tokens"] == 16
 
 
+@pytest.mark.slow
 async def test_hosted_tools_run_between_turns(passing: Passing) -> None:
     server = passing.servers["toy-tgi"]
     turns = [[*text("Let me add."), call("srv.add", a=1, b=2)], text("It is 3.")]
@@ -347,6 +348,7 @@ async def test_a_turn_is_not_begun_anew_twice(passing: Passing) -> None:
     assert [item["status"] for item in made["output"]] == ["incomplete", "incomplete"]
 
 
+@pytest.mark.slow
 async def test_another_replica_begins_the_turn_anew(database_url: str) -> None:
     server = TextServer(lambda _: text(LONG))
     server.holds = released = asyncio.Event()

@@ -97,6 +97,7 @@ def impatient(gateway: Impatient) -> Impatient:
     return gateway
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("at", [0, 1], ids=["nothing", "a role"])
 async def test_a_server_that_says_nothing_in_time_is_left_for_another(
     impatient: Impatient, at: int
@@ -108,6 +109,7 @@ async def test_a_server_that_says_nothing_in_time_is_left_for_another(
     assert [one["type"] for one in events].count("response.created") == 1
 
 
+@pytest.mark.slow
 async def test_a_request_that_nobody_answers_in_time_fails_before_it_began(
     impatient: Impatient,
 ) -> None:
@@ -122,6 +124,7 @@ async def test_a_request_that_nobody_answers_in_time_fails_before_it_began(
     assert impatient.asked == [2, 2]
 
 
+@pytest.mark.slow
 async def test_a_request_for_json_fails_at_a_silence_in_a_turn_and_can_be_sent_again(
     impatient: Impatient,
 ) -> None:
@@ -132,6 +135,7 @@ async def test_a_request_for_json_fails_at_a_silence_in_a_turn_and_can_be_sent_a
     assert texts(await create(impatient.client, model=NAME, input="go")) == [LONG]
 
 
+@pytest.mark.slow
 async def test_a_stream_whose_beginning_was_seen_fails_at_a_silence(impatient: Impatient) -> None:
     impatient.one_is_silent(at=SEEN)
     last = (await stream(impatient.client, {"model": NAME, "input": "go"}))[-1]
@@ -143,6 +147,7 @@ async def test_a_stream_whose_beginning_was_seen_fails_at_a_silence(impatient: I
     assert stored.json() == last["response"]
 
 
+@pytest.mark.slow
 async def test_a_background_response_begins_anew_behind_a_silence(impatient: Impatient) -> None:
     impatient.one_is_silent(at=SEEN)
     frames = await listed(created(impatient.client, model=NAME, input="go"))

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+import pytest
+
 from gateway import ids
 from gateway.store.tools import mcp_servers
 from gateway.store.tools.mcp_servers import OPERATOR, McpServerRow
@@ -34,6 +36,7 @@ async def ask(client: httpx2.AsyncClient, **fields: Any) -> tuple[dict[str, Any]
     return answer.json(), answer.headers.get("x-gateway-dropped-tools", "")
 
 
+@pytest.mark.slow
 async def test_a_registered_server_does_the_work(
     database: Database, database_url: str, backends: Backends
 ) -> None:

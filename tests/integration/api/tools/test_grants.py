@@ -136,6 +136,7 @@ async def test_an_approval_is_taken_up_from_items_that_are_sent_again(
     assert types(await post(hosted, input=more, tools=tools, store=False)) == ["message"]
 
 
+@pytest.mark.slow
 async def test_a_refusal_is_told_to_the_model_and_cannot_be_taken_back(
     hosted: httpx2.AsyncClient, server: str
 ) -> None:
@@ -149,6 +150,7 @@ async def test_a_refusal_is_told_to_the_model_and_cannot_be_taken_back(
     assert (await refused(hosted, **approval))["code"] == "approval_already_used"
 
 
+@pytest.mark.slow
 @pytest.mark.requirement("control.approvals")
 async def test_an_approval_is_of_the_very_call(hosted: httpx2.AsyncClient, server: str) -> None:
     tools, user = [mcp(server)], {"role": "user", "content": ADD}
@@ -192,6 +194,7 @@ async def test_of_two_requests_at_once_one_is_approved(
     assert sorted(answer.status_code for answer in answers) == [200, 400, 400]
 
 
+@pytest.mark.slow
 async def test_a_repeated_request_is_answered_with_what_its_approval_became(
     hosted: httpx2.AsyncClient, server: str
 ) -> None:
@@ -220,6 +223,7 @@ async def begun(client: httpx2.AsyncClient, **body: Any) -> str:
     raise AssertionError("it never began")
 
 
+@pytest.mark.slow
 async def test_what_cannot_be_accepted_uses_no_approval(
     hosting: RunningGateway, server: str
 ) -> None:
@@ -269,6 +273,7 @@ async def test_what_was_approved_is_called_before_a_context_is_made_short(
     assert types(third) == ["compaction", "message"]
 
 
+@pytest.mark.slow
 async def test_a_call_that_failed_is_shown_again_however_the_prompt_is_made(
     hosted: httpx2.AsyncClient, server: str, backends: Backends
 ) -> None:
@@ -327,6 +332,7 @@ async def test_a_connection_goes_on_with_what_it_alone_knows(
         assert text(again).startswith("[1] ")
 
 
+@pytest.mark.slow
 @pytest.mark.requirement("control.hosted-run")
 async def test_cursors_go_on_along_a_chain_and_pages_can_be_opened_and_cited(
     hosted: httpx2.AsyncClient,
@@ -358,6 +364,7 @@ async def test_cursors_go_on_along_a_chain_and_pages_can_be_opened_and_cited(
     assert text(third).startswith("[2] ")
 
 
+@pytest.mark.slow
 async def test_cursors_go_on_in_a_conversation(hosted: httpx2.AsyncClient) -> None:
     made = await hosted.post("/v1/conversations", json={})
     asked = {"conversation": made.json()["id"], "tools": [SEARCH]}
@@ -458,6 +465,7 @@ async def test_a_request_may_want_fewer_calls(hosted: httpx2.AsyncClient, server
     assert response["max_tool_calls"] == 1
 
 
+@pytest.mark.slow
 @pytest.mark.requirement("choice.hosted")
 async def test_a_forced_tool_is_called_first_and_the_answer_comes(
     hosted: httpx2.AsyncClient, server: str
@@ -526,6 +534,7 @@ async def test_urls_that_the_user_named_before_may_be_opened_beside_other_tools(
     assert {"https://quagga.example/herd?page=1", "https://zebra.example/"} <= {*browser["urls"]}
 
 
+@pytest.mark.slow
 async def test_no_secret_of_a_request_is_shown_or_kept_in_the_open(
     hosted: httpx2.AsyncClient, hosting: RunningGateway, server: str
 ) -> None:

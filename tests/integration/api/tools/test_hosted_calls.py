@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import orjson
 import pytest
 
+from gateway.entries import TOOLS_FOLD_VERSION
 from gateway.store.postgres.statements import Statement
 from tests.fakes import mcp_server
 from tests.fakes.gateway import RunningGateway, gateway_settings, running_gateway
@@ -97,6 +98,7 @@ async def test_a_tool_of_a_server_is_called_and_the_model_reads_its_result(
     assert response["usage"]["output_tokens_details"]["tool_output_tokens"] > 0
 
 
+@pytest.mark.slow
 async def test_a_background_response_calls_tools_and_can_be_streamed_again(
     hosted: httpx2.AsyncClient, hosting: RunningGateway, server: str
 ) -> None:
@@ -126,7 +128,7 @@ async def test_a_background_response_calls_tools_and_can_be_streamed_again(
         row = await connection.execute(
             Statement("SELECT fold_version FROM responses WHERE status = 'completed' AND durable")
         )
-        assert 3 in {fold_version for (fold_version,) in row}
+        assert TOOLS_FOLD_VERSION in {fold_version for (fold_version,) in row}
 
 
 async def test_python_and_the_browser_work_side_by_side(hosted: httpx2.AsyncClient) -> None:
@@ -228,6 +230,7 @@ async def test_no_more_calls_are_made_than_the_request_wants(
     assert types(response).count("mcp_call") == 2
 
 
+@pytest.mark.slow
 async def test_a_server_that_is_away_costs_its_tools_and_not_the_response(
     hosted: httpx2.AsyncClient,
 ) -> None:

@@ -97,6 +97,7 @@ async def test_a_reader_asks_for_what_the_request_did_not(client: httpx2.AsyncCl
     assert await got(client, f"/v1/responses/{wanted['id']}?{QUERY}") == again
 
 
+@pytest.mark.slow
 async def test_input_items_and_conversations_are_read_with_it(client: httpx2.AsyncClient) -> None:
     conversation = (await client.post("/v1/conversations", json={})).json()["id"]
     body = {**REQUEST, "conversation": conversation}
@@ -139,6 +140,7 @@ async def test_a_replay_shows_what_its_reader_asks_for(client: httpx2.AsyncClien
         assert await events_of(client, f"{path}?{query}") == shown[after + 1 :]
 
 
+@pytest.mark.slow
 async def test_a_response_that_runs_is_followed_with_it(client: httpx2.AsyncClient) -> None:
     slow = {**REQUEST, "background": True, "stream": True}
     slow["input"] = f"[[sim tokens_per_s=100]]{REQUEST['input']}"
@@ -153,6 +155,7 @@ async def test_a_response_that_runs_is_followed_with_it(client: httpx2.AsyncClie
     check(shown[-1]["response"], plain[-1]["response"])
 
 
+@pytest.mark.slow
 async def test_the_sdk_retrieves_with_it(hosting: RunningGateway) -> None:
     asked: Any = INCLUDE
     async with AsyncOpenAI(base_url=f"{hosting.url}/v1", api_key=hosting.key) as sdk:

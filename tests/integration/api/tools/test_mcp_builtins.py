@@ -85,6 +85,7 @@ async def test_server_of_the_operator_browses_runs_python_and_is_called_by_its_l
     assert items(response, "mcp_call")[0]["output"] == "hi"
 
 
+@pytest.mark.slow
 async def test_what_is_found_on_a_page_is_cited_as_that_page(client: httpx2.AsyncClient) -> None:
     search: Json = {"type": "web_search"}
     first = await ask(client, "open https://example.org/a; find x; cite", search)
@@ -96,6 +97,7 @@ async def test_what_is_found_on_a_page_is_cited_as_that_page(client: httpx2.Asyn
         assert [one["url"] for one in part["annotations"]] == ["https://example.org/a"]
 
 
+@pytest.mark.slow
 async def test_cursors_of_the_operators_browser_go_on_along_a_chain(
     client: httpx2.AsyncClient,
 ) -> None:

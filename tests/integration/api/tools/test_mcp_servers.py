@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from gateway import ids
-from gateway.store.migration.tables import metadata
+from gateway.store.tables import metadata
 from gateway.store.tools import mcp_servers
 from gateway.store.tools.mcp_servers import OPERATOR, McpServerRow
 from gateway.tools.mcp.servers import sealed_headers
@@ -97,6 +97,7 @@ def text(response: Json) -> str:
     return str(response["output"][-1]["content"][0]["text"])
 
 
+@pytest.mark.slow
 async def test_server_that_dies_in_a_call_does_not_end_the_response(
     client: httpx2.AsyncClient, tmp_path: Path
 ) -> None:
@@ -112,6 +113,7 @@ async def test_server_that_dies_in_a_call_does_not_end_the_response(
     assert text(response) == "done"
 
 
+@pytest.mark.slow
 async def test_model_reads_why_a_call_failed_and_goes_on(
     client: httpx2.AsyncClient, server: str
 ) -> None:
@@ -141,6 +143,7 @@ async def test_arguments_that_do_not_fit_are_answered_and_not_sent(
             assert (call["error"]["type"], call["error"]["code"]) == ("mcp_protocol_error", -32602)
 
 
+@pytest.mark.slow
 async def test_server_that_cannot_be_listed_is_told_and_the_response_goes_on(
     client: httpx2.AsyncClient, denied: str, server: str
 ) -> None:
@@ -184,6 +187,7 @@ async def test_registered_server_is_named_by_its_label_and_has_its_own_credentia
     assert (answer.status_code, answer.json()["error"]["param"]) == (400, "tools[0].server_label")
 
 
+@pytest.mark.slow
 async def test_secrets_of_a_request_reach_its_server_and_nothing_else(
     client: httpx2.AsyncClient,
     hosting: RunningGateway,

@@ -55,6 +55,7 @@ def tool(label: str, url: str) -> Json:
     }
 
 
+@pytest.mark.slow
 async def test_a_server_that_does_not_list_its_tools_fails_the_request(
     hosting: RunningGateway, servers: dict[str, str]
 ) -> None:

@@ -110,6 +110,7 @@ def calls(response: Json, kind: str) -> list[Json]:
 SAY_TWICE = f'mcp srv.say {{"text": "{"x" * 600}"}}; mcp srv.say {{"text": "y"}}; say Done'
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("policy", "made"),
     [({}, 2), ({"tool_result_bytes_max": 500}, 1), ({"tool_result_ids_max": 1}, 2)],
@@ -123,6 +124,7 @@ async def test_results_have_bounds(
         assert answered.count("completed") == made
 
 
+@pytest.mark.slow
 async def test_a_tenant_without_egress_has_the_index_and_registered_servers(
     hosting: RunningGateway, server: str
 ) -> None:
@@ -215,6 +217,7 @@ async def audited(hosting: RunningGateway, response: Json, count: int) -> list[A
             await asyncio.sleep(0.05)
 
 
+@pytest.mark.slow
 async def test_the_audit_tells_how_a_call_was_approved_and_what_it_reached(
     hosting: RunningGateway, server: str
 ) -> None:

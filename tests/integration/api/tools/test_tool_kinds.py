@@ -75,6 +75,7 @@ def _call_or_ids(message: list[int]) -> Any:
     return (call[1], json.loads(call[2])) if call else message
 
 
+@pytest.mark.slow
 @pytest.mark.requirement("kinds.client-executed")
 @pytest.mark.parametrize("case", KINDS)
 async def test_the_turn_after_a_call_knows_it_with_and_without_our_memory(
@@ -130,6 +131,7 @@ async def test_the_text_of_a_custom_call_is_what_the_model_wrote(fleet: Asker, t
     assert call["input"] == text
 
 
+@pytest.mark.slow
 async def test_a_patch_of_codexs_grammar_is_streamed_or_shown_whole(fleet: Asker) -> None:
     choice = {"type": "custom", "name": "apply_patch"}
     # Slowly: what comes in one read is one delta, and a backend in haste may send it all at once.
@@ -176,6 +178,7 @@ async def test_the_patcher_shows_its_operation(fleet: Asker, operation: Json) ->
     assert call["operation"] == operation
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("drift", ["prose", "types", "truncated", "extra", "refusal"])
 @pytest.mark.parametrize("kind", ["local_shell", "shell", "apply_patch"])
 async def test_no_shell_runs_what_has_not_its_shape(fleet: Asker, kind: str, drift: str) -> None:

@@ -8,6 +8,7 @@ import json
 import re
 from typing import TYPE_CHECKING, Final
 
+import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from jsonschema import Draft202012Validator
@@ -123,6 +124,7 @@ def check(body: Json, told: Told) -> None:
         assert told.calls or told.text
 
 
+@pytest.mark.slow
 @settings(
     max_examples=EXAMPLES,
     deadline=None,

@@ -60,6 +60,7 @@ async def test_without_repairs_the_header_of_a_call_is_still_opened_once(
     assert (told.code, [name_of(call) for call in told.calls]) == (None, ["now"])
 
 
+@pytest.mark.slow
 async def test_mistakes_are_mended_as_often_as_the_operator_wants(fleet: Asker) -> None:
     for times in (1, 3, 4):
         talk = f"Use now. [[sim grammar_ids=none attack=call:get_weather times={times}]]"
@@ -75,6 +76,7 @@ async def test_mistakes_are_mended_as_often_as_the_operator_wants(fleet: Asker) 
         assert rules == ["call_not_allowed"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("after", range(44, 72, 3))
 async def test_a_call_goes_on_where_no_grammar_can(
     postgres: PostgresServer, template: str, after: int

@@ -45,6 +45,7 @@ async def ending(settings: Settings) -> AsyncIterator[RunningGateway]:
         yield running
 
 
+@pytest.mark.slow
 @pytest.mark.requirement("websocket.lifetime")
 async def test_an_old_connection_is_told_so_and_closed(settings: Settings) -> None:
     async with (
@@ -68,6 +69,7 @@ async def test_the_limit_is_told_in_the_words_that_clients_know() -> None:
     )
 
 
+@pytest.mark.slow
 async def test_an_idle_connection_is_closed_but_not_while_it_is_answered(
     settings: Settings,
 ) -> None:
@@ -115,6 +117,7 @@ async def test_a_connection_at_rest_is_closed_when_the_process_ends(
         assert await peer.closed() == (SERVICE_RESTART, "the server restarts")
 
 
+@pytest.mark.slow
 async def test_the_end_of_a_process_cuts_off_what_others_go_on_with(
     ending: RunningGateway, settings: Settings
 ) -> None:
@@ -164,6 +167,7 @@ async def test_what_was_stored_of_it_is_kept(
     assert "gateway_sse_disconnects_total 0.0" not in metrics
 
 
+@pytest.mark.slow
 async def test_a_client_that_does_not_read_is_given_up(
     settings: Settings, backends: Backends
 ) -> None:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from gateway.api.websocket import lanes
 from tests.fakes.event_grammar import check_stream
 from tests.fakes.gateway import running_gateway
 from tests.fakes.stream import as_events
@@ -59,6 +60,7 @@ async def test_lanes_do_not_wait_for_each_other(peer: Peer) -> None:
     assert "stream_id" not in frames[-1]
 
 
+@pytest.mark.slow
 @pytest.mark.requirement("websocket.lane-order")
 @pytest.mark.requirement("websocket.default-lane")
 async def test_turns_of_one_lane_never_overlap(peer: Peer) -> None:
@@ -79,17 +81,19 @@ async def test_turns_of_one_lane_never_overlap(peer: Peer) -> None:
             del frames[: end + 1]
 
 
+@pytest.mark.slow
 @pytest.mark.requirement("websocket.lanes-are-bounded")
-async def test_one_lane_too_many_is_refused(settings: Settings) -> None:
-    async with bounded(settings, lanes_max=2) as peer:
-        for lane in ("a", "b", "a", None):
-            assert await peer.response(stream_id=lane)
-        frame = await peer.refusal(stream_id="c")
-        assert frame["error"]["code"] == "websocket_stream_limit_reached"
-        assert frame["stream_id"] == "c"
-        assert await peer.response(stream_id="b")
+async def test_one_lane_too_many_is_refused(peer: Peer, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(lanes, "LANES_MAX", 2)
+    for lane in ("a", "b", "a", None):
+        assert await peer.response(stream_id=lane)
+    frame = await peer.refusal(stream_id="c")
+    assert frame["error"]["code"] == "websocket_stream_limit_reached"
+    assert frame["stream_id"] == "c"
+    assert await peer.response(stream_id="b")
 
 
+@pytest.mark.slow
 @pytest.mark.requirement("websocket.lanes-run-together")
 async def test_what_is_too_much_at_once_waits(settings: Settings) -> None:
     async with bounded(settings, in_flight_max=1) as peer:
@@ -101,15 +105,18 @@ async def test_what_is_too_much_at_once_waits(settings: Settings) -> None:
     assert {frame["stream_id"] for frame in second} == {"second"}
 
 
-async def test_what_is_too_much_to_wait_is_refused(settings: Settings) -> None:
-    async with bounded(settings, waiting_max=1) as peer:
-        await peer.ask(SLOW)
-        await peer.hear()
-        await peer.ask("next")
-        await peer.ask("one too many")
-        frames = await peer.hear_until(lambda frame: frame["type"] == "error")
-        assert (frames[-1]["status"], frames[-1]["error"]["code"]) == (429, "rate_limit_exceeded")
-        assert all(not is_end(frame) for frame in frames[:-1])
-        await peer.hear_until(is_end)
-        last = await peer.hear_until(is_end)
-        assert last[-1]["type"] == "response.completed"
+@pytest.mark.slow
+async def test_what_is_too_much_to_wait_is_refused(
+    peer: Peer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(lanes, "WAITING_MAX", 1)
+    await peer.ask(SLOW)
+    await peer.hear()
+    await peer.ask("next")
+    await peer.ask("one too many")
+    frames = await peer.hear_until(lambda frame: frame["type"] == "error")
+    assert (frames[-1]["status"], frames[-1]["error"]["code"]) == (429, "rate_limit_exceeded")
+    assert all(not is_end(frame) for frame in frames[:-1])
+    await peer.hear_until(is_end)
+    last = await peer.hear_until(is_end)
+    assert last[-1]["type"] == "response.completed"

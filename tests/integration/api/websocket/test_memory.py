@@ -160,6 +160,7 @@ async def test_items_of_a_remembered_response_are_referred_to(peer: Peer) -> Non
     assert "turn 2" in texts(second)[-1]
 
 
+@pytest.mark.slow
 async def test_the_memory_is_bounded_and_keeps_the_latest_of_a_lane(settings: Settings) -> None:
     tight = settings.model_copy(
         update={"websockets": settings.websockets.model_copy(update={"remembered_bytes_max": 4096})}

@@ -53,6 +53,7 @@ def text(response: dict[str, Any]) -> str:
     return str(response["output"][-1]["content"][0]["text"])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("is_stored", [False, True])
 async def test_a_page_is_fetched_once_for_a_chain(
     shared_database_url: str,

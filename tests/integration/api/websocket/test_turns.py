@@ -113,6 +113,7 @@ async def test_a_model_that_breaks_off_ends_in_the_failure_of_a_stream(peer: Pee
     assert [frame["type"] for frame in frames[-2:]] == ["error", "response.failed"]
 
 
+@pytest.mark.slow
 async def test_silence_is_filled_with_signs_of_life(settings: Settings) -> None:
     quick = settings.model_copy(
         update={
@@ -220,6 +221,7 @@ async def test_a_tool_loop_extends_its_prompt_id_for_id(peer: Peer, backends: Ba
     assert "65F" in texts(second)[-1]
 
 
+@pytest.mark.slow
 async def test_a_durable_response_outlives_its_connection(
     gateway: RunningGateway, settings: Settings
 ) -> None:

@@ -77,6 +77,7 @@ async def test_a_connection_has_a_number_and_what_codex_asks_for(gateway: Runnin
         assert "sec-websocket-extensions" not in response.headers
 
 
+@pytest.mark.slow
 async def test_one_connection_too_many_is_refused(settings: Settings) -> None:
     few = settings.model_copy(
         update={"websockets": settings.websockets.model_copy(update={"connections_max": 2})}
@@ -92,6 +93,7 @@ async def test_one_connection_too_many_is_refused(settings: Settings) -> None:
             assert await peer.response()
 
 
+@pytest.mark.slow
 async def test_a_process_that_ends_opens_no_connection(settings: Settings) -> None:
     async with running_gateway(settings) as gateway:
         gateway.process.end_streams()

@@ -8,10 +8,10 @@ import orjson
 import pytest
 from starlette.routing import Route
 
-from gateway.api.admin.directory import BELOW, EMPTY_LISTS
-from gateway.api.admin.table import admin_routes, operator_routes
+from gateway.admin.directory import BELOW, EMPTY_LISTS
+from gateway.admin.openapi import admin_document
+from gateway.admin.table import admin_routes, operator_routes
 from gateway.api.openapi import generate
-from gateway.api.openapi.admin import admin_document
 from gateway.api.openapi.endpoints import ADMIN_FILE, FILE, REFERENCE, packaged, page
 from gateway.api.openapi.operations import OPERATIONS
 from gateway.app import routes
@@ -70,6 +70,7 @@ def references(value: object) -> Iterator[str]:
             yield from references(part)
 
 
+@pytest.mark.slow
 def test_the_packaged_document_is_the_one_that_is_made() -> None:
     # pytest would need minutes to tell where two documents differ.
     is_same = packaged() == generate.encoded(generate.document())
@@ -125,6 +126,7 @@ def test_references_lead_somewhere_and_every_schema_is_used(each: dict[str, Any]
     assert set(references(each)) == known
 
 
+@pytest.mark.slow
 def test_every_schema_is_one(each: dict[str, Any]) -> None:
     for schema in each["components"]["schemas"].values():
         jsonschema.Draft202012Validator.check_schema(schema)

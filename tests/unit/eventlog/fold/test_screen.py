@@ -370,6 +370,7 @@ _stops = st.lists(
 )
 
 
+@pytest.mark.slow
 @laws
 @given(_text, _stops)
 def test_the_cut_of_the_text_changes_nothing(text: str, stops: list[str]) -> None:
@@ -382,6 +383,7 @@ def test_the_cut_of_the_text_changes_nothing(text: str, stops: list[str]) -> Non
 _pieces = st.sampled_from([b"a", b"b", b"ab", "é".encode(), b"\xc3", b"\xa9", b"a\xc3", b"\xa9b"])
 
 
+@pytest.mark.slow
 @laws
 @given(st.lists(_pieces, max_size=8), _stops, st.data())
 def test_shown_text_comes_with_the_ids_that_spell_it(

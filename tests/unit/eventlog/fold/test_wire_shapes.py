@@ -213,6 +213,7 @@ def test_a_question_to_the_user_is_strictly_of_the_openai_sdk() -> None:
         assert not parsed.model_extra
 
 
+@pytest.mark.slow
 @pytest.mark.requirement("stream.end-has-all-items")
 def test_the_accumulator_of_the_openai_sdk_accepts_the_stream() -> None:
     events = story(ENDINGS[0])

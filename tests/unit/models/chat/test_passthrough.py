@@ -75,6 +75,7 @@ def turn(*parts: int | str) -> list[int]:
     return [one for part in parts for one in (ids_of(part) if isinstance(part, str) else [part])]
 
 
+@pytest.mark.slow
 @given(ANY_IDS, FINISHES, st.data())
 def test_no_ids_raise_and_no_cut_counts(
     ids: list[int], finish: FinishReason | None, data: st.DataObject
@@ -158,6 +159,7 @@ def test_before_a_call_that_is_demanded_text_is_commentary() -> None:
     )
 
 
+@pytest.mark.slow
 @given(ANY_IDS)
 def test_the_first_id_chooses_the_parser(ids: list[int]) -> None:
     ids = [ANSWER, *ids]

@@ -146,6 +146,7 @@ def test_literals_of_python_are_read_as_what_they_are(value: Any) -> None:
     assert json.loads(as_json(repr(value), frozenset({*other, "string"}))) == repr(value)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("value", "read"),
     [

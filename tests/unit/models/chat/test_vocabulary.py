@@ -41,6 +41,7 @@ def test_a_real_tokenizer_is_read(tiny: Vocabulary) -> None:
     assert [tiny.piece(token) for token in tiny.byte_ids] == [bytes((at,)) for at in range(256)]
 
 
+@pytest.mark.slow
 @given(st.text())
 def test_every_text_is_spelled_by_its_ids(text: str) -> None:
     for known in (Vocabulary.load(TINY), vocabulary(ADDED, ("<|im_end|>",))):
@@ -49,6 +50,7 @@ def test_every_text_is_spelled_by_its_ids(text: str) -> None:
         assert known.decode(ids) == text
 
 
+@pytest.mark.slow
 @given(st.lists(st.sampled_from([*ADDED, "<|im_start|>", "</tool_call>", "a", " "])))
 def test_no_text_becomes_a_marker(parts: list[str]) -> None:
     for known in (Vocabulary.load(TINY), vocabulary(ADDED, ("<|im_end|>",))):

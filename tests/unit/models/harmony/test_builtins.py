@@ -35,6 +35,7 @@ def test_the_packaged_texts_are_openai_harmonys() -> None:
     assert json.loads(packaged.read_text("utf-8")) == builtin_sections()
 
 
+@pytest.mark.slow
 @given(some_builtins, st.booleans(), st.booleans(), st.none() | st.text(max_size=9))
 def test_prompts_with_built_in_tools_are_openai_harmonys(
     builtins: Builtins, has_function: bool, commentary: bool, instructions: str | None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -31,6 +32,7 @@ def test_a_turn_that_said_nothing_leaves_no_trace_and_neither_does_its_prefill()
     assert said_ids(turns) == [7, END, *OPENING, *FINAL_HEADER, 9]
 
 
+@pytest.mark.slow
 @given(_TURNS, _IDS)
 def test_more_of_the_last_turn_only_adds_to_the_end(
     turns: list[tuple[list[int], list[int]]], said: list[int]
@@ -39,6 +41,7 @@ def test_more_of_the_last_turn_only_adds_to_the_end(
     assert said_ids([*turns, ((), said)]) == [*before, *said]
 
 
+@pytest.mark.slow
 @given(_TURNS)
 def test_turns_can_be_folded_into_the_prompt_one_by_one(
     turns: list[tuple[list[int], list[int]]],
@@ -49,6 +52,7 @@ def test_turns_can_be_folded_into_the_prompt_one_by_one(
     assert ids == said_ids([*turns, ((), ())])
 
 
+@pytest.mark.slow
 @given(_TURNS)
 def test_a_message_is_never_closed_twice(turns: list[tuple[list[int], list[int]]]) -> None:
     said_only: list[tuple[list[int], list[int]]] = [

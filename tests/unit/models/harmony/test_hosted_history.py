@@ -265,6 +265,7 @@ any_items = st.lists(
 )
 
 
+@pytest.mark.slow
 @given(
     any_items,
     any_items,

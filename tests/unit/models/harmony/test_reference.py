@@ -20,10 +20,12 @@ def environment(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TIKTOKEN_ENCODINGS_BASE", "")
 
 
+@pytest.mark.slow
 def test_prompts_of_this_installation_are_those_of_openai_harmony() -> None:
     HarmonyFormat.load(SchemaLimits()).check()
 
 
+@pytest.mark.slow
 def test_other_prompts_than_openai_harmonys_are_reported() -> None:
     with pytest.raises(StartupError, match="prompts differ"):
         check_prompt(ByteFormat())

@@ -152,6 +152,7 @@ def test_a_turn_shows_what_was_taken_back() -> None:
     }
 
 
+@pytest.mark.slow
 @given(st.lists(ANY_ID, max_size=60))
 def test_any_ids_are_shown_whole_and_in_order(ids: list[int]) -> None:
     shown = messages(vocabulary(), ids, with_ids=True)

@@ -78,6 +78,7 @@ def test_half_of_a_surrogate_pair_is_refused(text: str) -> None:
     assert caught.value.param == "input"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", sorted(SHAPES.keys() - {"space"}))
 def test_a_megabyte_of_one_character_is_encoded(name: str) -> None:
     text = SHAPES[name] * (MEGABYTE // len(SHAPES[name].encode()))

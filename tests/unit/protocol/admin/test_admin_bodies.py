@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from gateway import ids
+from gateway.admin.projects import ProjectCreate, ProjectUpdate
 from gateway.errors import InvalidRequest
 from gateway.protocol.admin.federation import ProviderCreate, RuleCreate, discovered
 from gateway.protocol.admin.limits import RateLimitUpdate, SpendLimitUpdate
@@ -22,9 +23,7 @@ from gateway.protocol.admin.requests import (
     KeyExtras,
     PriceCreate,
     PriceEnd,
-    ProjectCreate,
     ProjectKeyUpdate,
-    ProjectUpdate,
     ServiceAccountCreate,
     terms_of,
 )

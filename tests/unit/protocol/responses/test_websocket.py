@@ -164,6 +164,7 @@ def test_a_steer_is_read_back() -> None:
         read_steer(b'{"type":"response.steer","previous_response_id":"x"}', LIMITS)
 
 
+@pytest.mark.slow
 @settings(deadline=None)
 @given(
     st.binary(max_size=40)

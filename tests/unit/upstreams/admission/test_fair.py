@@ -45,6 +45,7 @@ def test_what_a_tenant_did_not_use_before_is_gone() -> None:
     assert busy.served - new.served <= one_more
 
 
+@pytest.mark.slow
 @given(
     st.lists(
         st.tuples(st.sampled_from("abc"), st.integers(0, 9_999), st.integers(0, 9_999)),
@@ -84,6 +85,7 @@ def test_the_last_slots_are_left_for_others() -> None:
     assert shares.has_share("b", 5)
 
 
+@pytest.mark.slow
 @given(
     st.dictionaries(st.sampled_from("abc"), st.integers(1, 10_000), min_size=2),
     st.lists(st.integers(1, 2_000), min_size=50, max_size=50),
@@ -117,6 +119,7 @@ def test_the_best_class_costs_least() -> None:
     assert counted == sorted(counted)
 
 
+@pytest.mark.slow
 def test_small_tenants_hardly_wait_beside_a_flood_and_long_answers() -> None:
     loads = {is_fair: Load(is_fair=is_fair) for is_fair in (False, True)}
     for load in loads.values():

@@ -172,6 +172,7 @@ def loaded(
     return fleet
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("tells_queue", "times_max"), [(True, 2.0), (False, 3.0)])
 def test_an_overload_costs_no_capacity_and_little_patience(
     tells_queue: bool, times_max: float
@@ -184,6 +185,7 @@ def test_an_overload_costs_no_capacity_and_little_patience(
     assert all(PLACES / 2 <= one.slots.bound <= 2 * PLACES for one in over.servers)
 
 
+@pytest.mark.slow
 def test_while_an_overload_begins_nobody_waits_for_long() -> None:
     """Neither at a backend of which nothing was learned, nor here as for a burst."""
     busy = loaded(0.9, tells_queue=True)
@@ -191,6 +193,7 @@ def test_while_an_overload_begins_nobody_waits_for_long() -> None:
     assert over.p99_s <= 3.5 * busy.p99_s
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("places", [64, 200])
 def test_a_large_server_is_soon_sent_what_it_can_do(places: int) -> None:
     cold = loaded(0.9, tells_queue=False, learning_s=0.0, measured_s=20.0, places=places)
@@ -198,6 +201,7 @@ def test_a_large_server_is_soon_sent_what_it_can_do(places: int) -> None:
     assert cold.p99_s < 3 * FIRST_TOKEN_S
 
 
+@pytest.mark.slow
 def test_a_server_that_can_do_more_is_soon_sent_more() -> None:
     fleet = loaded(0.9, tells_queue=True, slots_start=4, slots_min=1)
     assert fleet.goodput >= 0.87

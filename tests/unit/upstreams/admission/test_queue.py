@@ -286,9 +286,10 @@ class Overload(RuleBasedStateMachine):
 
 
 Overload.TestCase.settings = settings(stateful_step_count=60, deadline=None)
-TestOverload = Overload.TestCase
+TestOverload = pytest.mark.slow(Overload.TestCase)
 
 
+@pytest.mark.slow
 @given(st.lists(st.tuples(st.sampled_from(list(WorkClass)), st.booleans()), max_size=40))
 def test_all_that_wait_go_once_where_there_is_room(asked: list[tuple[WorkClass, bool]]) -> None:
     queue, place = AdmissionQueue[int](POLICY), Place()

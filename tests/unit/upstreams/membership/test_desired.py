@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -25,6 +26,7 @@ SETS = st.lists(BACKENDS, max_size=6, unique_by=lambda one: one.name).map(tuple)
 ANSWERS: st.SearchStrategy[Answer] = st.one_of(SETS, st.just(Fault("away")))
 
 
+@pytest.mark.slow
 @given(SETS, SETS)
 def test_changes_lead_from_one_set_to_the_other(
     before: tuple[Backend, ...], after: tuple[Backend, ...]
@@ -57,6 +59,7 @@ def test_what_is_beyond_the_bound_is_told() -> None:
     )
 
 
+@pytest.mark.slow
 @given(st.lists(st.tuples(st.floats(0, 30), ANSWERS), max_size=12))
 def test_a_source_is_believed_but_for_faults_and_what_is_empty_for_too_short(
     said: list[tuple[float, Answer]],
@@ -95,6 +98,7 @@ class Source:
         self.empty_s = 0.0
 
 
+@pytest.mark.slow
 @given(SETS, st.lists(st.tuples(st.sampled_from(["one", "two"]), ANSWERS), max_size=20))
 def test_after_any_answers_the_pool_has_what_was_said_last_and_nothing_else(
     fixed: tuple[Backend, ...], said: list[tuple[str, Answer]]

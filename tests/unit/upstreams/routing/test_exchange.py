@@ -82,6 +82,7 @@ def exchanges(table: Table, clock: Clock) -> tuple[Replica, Exchange, Replica, E
     )
 
 
+@pytest.mark.slow
 @given(entries, st.dictionaries(words, st.tuples(words, words), max_size=8))
 def test_what_is_told_is_heard(
     placed: list[PlacedEntry], loads: dict[int, tuple[int, int]]

@@ -5,6 +5,7 @@ from collections import OrderedDict
 from random import Random
 from typing import TYPE_CHECKING
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -133,6 +134,7 @@ def test_the_least_recent_go_first() -> None:
     assert tokens(known.find(prefix(STEP, seed=2), ALL)) == {1: STEP}
 
 
+@pytest.mark.slow
 def test_it_never_has_more_entries_than_its_bound() -> None:
     known, random = index(500), Random(1)
     for n in range(1_000_000):

@@ -42,6 +42,7 @@ def test_what_is_told_is_an_average_of_the_last_seconds() -> None:
     assert one.averages(1_000.0) == (0, 0)
 
 
+@pytest.mark.slow
 @given(st.lists(st.tuples(st.floats(0, 100), st.integers(0, 9), st.integers(0, 10**6))))
 def test_an_average_is_never_more_than_what_there_was(
     passed: list[tuple[float, int, int]],
@@ -86,6 +87,7 @@ def test_a_rate_is_known_after_some_prompts_and_is_one_of_the_best() -> None:
     assert one.rate_at(0.0) == 10_000
 
 
+@pytest.mark.slow
 @given(st.lists(st.floats(1, 1e9), max_size=50))
 def test_a_rate_stays_within_its_bounds(rates: list[float]) -> None:
     one = member()
@@ -193,6 +195,7 @@ def test_the_horizon_shrinks_to_the_age_of_what_is_missing_and_grows_with_what_i
     assert one.horizon_s == pytest.approx(600, rel=0.02)
 
 
+@pytest.mark.slow
 @given(
     st.lists(
         st.tuples(st.integers(0, 9_000), st.integers(0, 9_000), st.floats(0, 1e9)), max_size=60

@@ -59,6 +59,7 @@ def test_only_a_candidate_is_chosen_and_the_same_for_the_same_reasons(
     assert choose(fleet, PROMPT, POLICY, Random(seed)) == first
 
 
+@pytest.mark.slow
 @given(fleets, st.integers(0, 9), st.integers(0, PROMPT), st.floats(0, 50))
 def test_more_of_the_prompt_or_less_delay_never_makes_a_member_lose(
     fleet: list[Candidate], place: int, more: int, less: float

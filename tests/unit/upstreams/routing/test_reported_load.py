@@ -101,6 +101,7 @@ def test_counts_that_are_none_are_left_out() -> None:
     assert from_loads(orjson.dumps([row])) == NO_LOAD
 
 
+@pytest.mark.slow
 @given(st.text(max_size=300), st.binary(max_size=200))
 def test_whatever_comes_is_read(text: str, body: bytes) -> None:
     from_metrics(text)

@@ -487,4 +487,4 @@ class Accounting(RuleBasedStateMachine):
 
 
 Accounting.TestCase.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)
-test_accounts = Accounting.TestCase
+test_accounts = pytest.mark.slow(Accounting.TestCase)

@@ -1,0 +1,142 @@
+"""Statements in SQLAlchemy Core, for the transactions of `gateway.store`.
+
+SQLAlchemy only writes the SQL, once for each statement. It runs on asyncpg, with the role, the
+tenant and the row-level security of the transaction, as hand-written statements do.
+"""
+
+from __future__ import annotations
+
+from functools import cache, cached_property
+from typing import TYPE_CHECKING, Any, Final, Generic, NamedTuple, TypeVar
+
+from sqlalchemy import bindparam, select, tuple_, update
+from sqlalchemy.dialects.postgresql.asyncpg import dialect
+from typing_extensions import override
+
+from gateway.protocol.request_errors import unknown_place
+from gateway.store.postgres.statements import Statement
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+    from uuid import UUID
+
+    from sqlalchemy import ClauseElement, ColumnElement, Table
+
+    from gateway.admin.pages import PageParams
+    from gateway.store.postgres.database import Connection, Row
+
+T = TypeVar("T")
+
+_DIALECT: Final = dialect()  # type: ignore[no-untyped-call] # SQLAlchemy has no types for it
+
+
+class CoreStatement(Statement):
+    """A Core statement whose `bindparam`s without a value are its parameters."""
+
+    __slots__ = ("_values",)
+
+    def __init__(self, statement: ClauseElement) -> None:
+        compiled: Any = statement.compile(dialect=_DIALECT)
+        self.text = self.sql = str(compiled)
+        self.names = tuple(compiled.positiontup)
+        self._values = {
+            name: bind.value for name, bind in compiled.binds.items() if not bind.required
+        }
+
+    @override
+    def arguments(self, parameters: Mapping[str, Any]) -> list[Any]:
+        values = {**self._values, **parameters}
+        return [values[name] for name in self.names]
+
+
+@cache
+def update_by_id(table: Table, *columns: str) -> CoreStatement:
+    """Update these columns of the row `id` of `tenant`, and return the row.
+
+    The parameters of the new values have the names of their columns.
+    """
+    values: dict[Any, Any] = {column: bindparam(column) for column in columns}
+    return CoreStatement(
+        update(table).where(*of_tenant(table, "id")).values(values).returning(table)
+    )
+
+
+def of_tenant(table: Table, *columns: str) -> list[ColumnElement[bool]]:
+    """Return conditions: the row is of `tenant`, and has the parameters of these columns."""
+    return [
+        table.c.tenant_id == bindparam("tenant"),
+        *(table.c[column] == bindparam(column) for column in columns),
+    ]
+
+
+class Page(NamedTuple, Generic[T]):
+    """Some rows, and whether there are more behind them."""
+
+    rows: Sequence[T]
+    has_more: bool
+
+
+class PagedSelect(Generic[T]):
+    """A list of the rows of a table that meet a condition, in the order of their creation."""
+
+    def __init__(
+        self,
+        table: Table,
+        made: Callable[[Row], T],
+        parse_id: Callable[[str], UUID | None],
+        *conditions: ColumnElement[bool],
+    ) -> None:
+        """`parse_id` reads an id as clients have it; `conditions` may have parameters."""
+        self._table = table
+        self._made = made
+        self._parse_id = parse_id
+        self._conditions = conditions
+
+    async def page(self, connection: Connection, asked: PageParams, **parameters: Any) -> Page[T]:
+        """Return one page. Raises `InvalidRequest` for an `after` that is not in the list."""
+        query = {**parameters, "row_limit": asked.limit + 1}
+        if asked.after is not None:
+            query["after"] = self._parse_id(asked.after)
+            query["after_at"] = await connection.scalar(self._created_at, query)
+            if query["after_at"] is None:
+                raise unknown_place()
+        statement = self._statements[asked.order == "desc", asked.after is not None]
+        rows = await connection.execute(statement, query)
+        return Page([self._made(row) for row in rows[: asked.limit]], len(rows) > asked.limit)
+
+    @cached_property
+    def _created_at(self) -> CoreStatement:
+        columns = self._table.c
+        return CoreStatement(
+            select(columns.created_at).where(
+                *of_tenant(self._table), columns.id == bindparam("after"), *self._conditions
+            )
+        )
+
+    @cached_property
+    def _statements(self) -> dict[tuple[bool, bool], CoreStatement]:
+        return {
+            (descends, is_behind): self._statement(descends=descends, is_behind=is_behind)
+            for descends in (False, True)
+            for is_behind in (False, True)
+        }
+
+    def _statement(self, *, descends: bool, is_behind: bool) -> CoreStatement:
+        columns = self._table.c
+        keys = (columns.created_at, columns.id)
+        conditions = [*of_tenant(self._table), *self._conditions]
+        if is_behind:
+            place, row = (
+                tuple_(
+                    bindparam("after_at", type_=columns.created_at.type),
+                    bindparam("after", type_=columns.id.type),
+                ),
+                tuple_(*keys),
+            )
+            conditions.append(row < place if descends else row > place)
+        return CoreStatement(
+            select(self._table)
+            .where(*conditions)
+            .order_by(*(key.desc() if descends else key for key in keys))
+            .limit(bindparam("row_limit"))
+        )

@@ -1,0 +1,217 @@
+"""What operators see and decide while the gateway runs: tenants, backends, replicas, settings.
+
+Tenants and drains are changed as the owner of the tables. Where the process serves as another user
+(`deploy/roles.sql`), that is refused, and the command line does it with the owner's URL.
+"""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any, Final
+
+from gateway.admin.transactions import owned
+from gateway.errors import ResourceNotFound, shown
+from gateway.services.access import check_name
+from gateway.store.replicas import drains
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from gateway.governance.audit import Author
+    from gateway.limits.money import Price
+    from gateway.protocol.admin.requests import PriceCreate, PriceEnd
+    from gateway.services.access import Access, TenantDetail
+    from gateway.services.governance.erasing import Erased
+    from gateway.services.governance.tenant_data import TenantArchive, TenantData
+    from gateway.services.limits import Limits
+    from gateway.store.postgres.database import Database
+    from gateway.store.replicas.drains import Drain
+    from gateway.tenancy import ApiKey, PolicyChanges, Tenant, TenantId
+    from gateway.upstreams.member import BackendState
+    from gateway.upstreams.pool import Pool
+
+LOADS_FRESH_S: Final = 30.0
+"""A replica that told nothing for longer is gone."""
+
+
+class Operations:
+    """Tenants and drains, for operators."""
+
+    def __init__(  # noqa: PLR0913 - its dependencies
+        self,
+        access: Access,
+        database: Database,
+        pool: Pool,
+        data: TenantData,
+        limits: Limits,
+        *,
+        replica: str,
+        settings: Callable[[], dict[str, Any]],
+    ) -> None:
+        """`replica` is the name of this process, `settings` the effective ones without secrets."""
+        self._access = access
+        self._database = database
+        self._pool = pool
+        self._replica = replica
+        self._settings = settings
+        self._limits = limits
+        self._data = data
+
+    async def tenants(self) -> list[Tenant]:
+        """All of them, by name."""
+        with owned():
+            return await self._access.list_tenants()
+
+    async def tenant(self, name: str) -> TenantDetail:
+        """The tenant and its policy. Raises `ResourceNotFound`."""
+        check_name(name, param="tenant")
+        with owned():
+            return await self._access.show_tenant(name)
+
+    async def create_tenant(self, name: str, author: Author) -> Tenant:
+        """Raises `InvalidRequest` for a name that is taken or no name."""
+        with owned():
+            return await self._access.create_tenant(name, author)
+
+    async def set_policy(self, name: str, changes: PolicyChanges, author: Author) -> TenantDetail:
+        """Raises `ResourceNotFound`, and `InvalidRequest` for a value out of bounds."""
+        check_name(name, param="tenant")
+        with owned():
+            return await self._access.set_policy(name, changes, author)
+
+    async def disable_tenant(self, name: str, author: Author) -> Tenant:
+        """None of its keys works any more. Raises `ResourceNotFound`."""
+        check_name(name, param="tenant")
+        with owned():
+            return await self._access.disable_tenant(name, author)
+
+    async def create_admin_key(
+        self, name: str, key_name: str, author: Author
+    ) -> tuple[ApiKey, str]:
+        """An admin key of a tenant, for its first owner, and its secret."""
+        check_name(name, param="tenant")
+        with owned():
+            return await self._access.create_key(name, key_name, kind="admin", author=author)
+
+    async def backends(self) -> list[dict[str, Any]]:
+        """Those that this process knows, as JSON; `drained` says who took them out of use."""
+        drained = {one.name: one for one in await drains.drains(self._database)}
+        return [_backend(state, drained.get(state.name)) for state in self._pool.snapshot()]
+
+    async def delete_tenant(self, name: str, author: Author) -> None:
+        """None of its keys works any more, and what it has goes later. Raises `ResourceNotFound`,
+        as all do that follow and name a tenant.
+        """
+        check_name(name, param="tenant")
+        with owned():
+            await self._data.delete(name, author=author)
+        self._access.forget()
+
+    async def restore_tenant(self, name: str, author: Author) -> None:
+        """Take that back. Raises `InvalidRequest` where there is nothing to take back."""
+        check_name(name, param="tenant")
+        with owned():
+            await self._data.restore(name, author=author)
+        self._access.forget()
+
+    async def hold_tenant(self, name: str, author: Author, *, is_held: bool) -> None:
+        """Keep all that a tenant has, or no longer."""
+        check_name(name, param="tenant")
+        with owned():
+            await self._data.hold(name, is_held=is_held, author=author)
+
+    async def erase(self, name: str, person: str, author: Author) -> Erased:
+        """Delete what is stored of a person. It reads all responses of the tenant."""
+        check_name(name, param="tenant")
+        with owned():
+            return await self._data.erase_person(name, person, author=author)
+
+    async def export(self, name: str, author: Author, *, with_content: bool) -> TenantArchive:
+        """An archive of what a tenant has, to be read once; where as many are being read as this
+        process makes at once, it begins when one of them ends.
+        """
+        check_name(name, param="tenant")
+        with owned():
+            return await self._data.export(name, author=author, with_content=with_content)
+
+    async def prices(self) -> list[Price]:
+        """All there were, by model."""
+        with owned():
+            return await self._limits.prices()
+
+    async def set_price(self, asked: PriceCreate, author: Author) -> Price:
+        """Raises `InvalidRequest` for what is no price."""
+        begins = asked.valid_from
+        with owned():
+            return await self._limits.set_price(
+                asked.model,
+                asked.nano_per_unit,
+                tenant_id=await self._tenant_id(asked.tenant),
+                tier=asked.tier,
+                valid_from=None if begins is None else datetime.fromtimestamp(begins, UTC),
+                author=author,
+            )
+
+    async def end_price(self, asked: PriceEnd, author: Author) -> bool:
+        """End a price. False: there was none."""
+        with owned():
+            return await self._limits.end_price(
+                asked.model,
+                tenant_id=await self._tenant_id(asked.tenant),
+                tier=asked.tier,
+                author=author,
+            )
+
+    async def _tenant_id(self, name: str | None) -> TenantId | None:
+        if name is None:
+            return None
+        check_name(name, param="tenant")
+        return await self._limits.tenant(name)
+
+    async def drain(self, name: str, author: Author) -> None:
+        """It gets nothing new, on any replica. Raises `ResourceNotFound`."""
+        self._require_backend(name)
+        with owned():
+            by = f"operator {author.actor.owner_id}"
+            await drains.drain(self._database, name, by=by, author=author)
+
+    async def undrain(self, name: str, author: Author) -> None:
+        """It is used again. Raises `ResourceNotFound`."""
+        self._require_backend(name)
+        with owned():
+            await drains.undrain(self._database, name, author)
+
+    async def replicas(self) -> Sequence[str]:
+        """The process itself, and those that told lately of their backends."""
+        told = await drains.loads(self._database, fresh_s=LOADS_FRESH_S)
+        return sorted({self._replica, *told})
+
+    def settings(self) -> dict[str, Any]:
+        """The effective settings, without secrets."""
+        return self._settings()
+
+    def _require_backend(self, name: str) -> None:
+        if name not in {state.name for state in self._pool.snapshot()}:
+            raise ResourceNotFound(
+                f"There is no backend '{shown(name)}'. GET /admin/v1/backends lists them.",
+                code="backend_not_found",
+                param="name",
+            )
+
+
+def _backend(state: BackendState, drain: Drain | None) -> dict[str, Any]:
+    drained = None
+    if drain is not None:
+        drained = {"at": int(drain.drained_at.timestamp()), "by": drain.drained_by}
+    return {
+        "object": "backend",
+        "name": state.name,
+        "models": list(state.models),
+        "healthy": state.healthy,
+        "available": state.available,
+        "in_flight": state.in_flight,
+        "version": state.version,
+        "problem": state.problem,
+        "source": state.source,
+        "drained": drained,
+    }

@@ -1,0 +1,230 @@
+"""`/admin/v1/operators`: keys of those who run the gateway, and their roles.
+
+The owner of the tables makes them; whoever serves can find one by the hash of its secret alone.
+Nothing is cached: they are few.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+from uuid import UUID
+
+from sqlalchemy import Integer, bindparam, func, insert, select, update
+
+from gateway import ids
+from gateway.admin.core import CoreStatement
+from gateway.admin.pages import whole_page
+from gateway.admin.routes import AdminRoute, audited
+from gateway.errors import AuthenticationError, ResourceNotFound, shown
+from gateway.governance.audit import COMMAND_LINE
+from gateway.protocol.admin.objects import seconds_of
+from gateway.protocol.admin.requests import DisplayName, Lifetime, NoBody
+from gateway.protocol.base import NullableModel
+from gateway.store.governance import audit_log
+from gateway.store.postgres.statements import Statement
+from gateway.store.schema import APP_ROLE, EVERYONE
+from gateway.store.tables import TABLES
+from gateway.tenancy import Operator
+from gateway.tenancy.permissions import OperatorRole
+from gateway.tenancy.secrets import is_mistyped, kind_of
+
+if TYPE_CHECKING:
+    from datetime import datetime
+
+    from gateway.admin.routes import AdminCall
+    from gateway.governance.audit import Author
+    from gateway.services.credentials.secrets import Peppers
+    from gateway.store.postgres.database import Database, Row
+
+OPERATOR_KEYS: Final = TABLES["operator_keys"]
+
+
+class OperatorCreate(NullableModel):
+    """`POST /admin/v1/operators`: a key of the operator plane."""
+
+    name: DisplayName
+    role: OperatorRole = "owner"
+    expires_in_seconds: Lifetime | None = None
+
+
+_TAKE_ROLE: Final = Statement("SELECT set_config('role', :role, true)")
+# Functions of the schema, so that who serves can read no other row.
+_FIND: Final = Statement("""
+SELECT key_id, name, role FROM find_operator(:key_hash)
+""")
+_INSERT: Final = CoreStatement(
+    insert(OPERATOR_KEYS)
+    .values(
+        tenant_id=EVERYONE,
+        id=bindparam("id"),
+        name=bindparam("name"),
+        hint=bindparam("hint"),
+        hash=bindparam("hash"),
+        pepper_id=bindparam("pepper_id"),
+        role=bindparam("role"),
+        created_at=func.now(),
+        expires_at=func.now()
+        + func.make_interval(0, 0, 0, 0, 0, 0, bindparam("expires_in_s", type_=Integer)),
+    )
+    .returning(OPERATOR_KEYS)
+)
+_ALL: Final = CoreStatement(
+    select(OPERATOR_KEYS).order_by(OPERATOR_KEYS.c.created_at, OPERATOR_KEYS.c.id)
+)
+_DISABLE: Final = CoreStatement(
+    update(OPERATOR_KEYS)
+    .where(OPERATOR_KEYS.c.id == bindparam("id"))
+    .values(disabled_at=func.coalesce(OPERATOR_KEYS.c.disabled_at, func.now()))
+    .returning(OPERATOR_KEYS)
+)
+
+
+@dataclass(frozen=True, slots=True)
+class OperatorKey:
+    """A key of an operator without its secret."""
+
+    id: UUID
+    name: str
+    hint: str
+    created_at: datetime
+    disabled_at: datetime | None
+    expires_at: datetime | None
+    role: OperatorRole
+
+
+def _key(row: Row) -> OperatorKey:
+    return OperatorKey(
+        row.id,
+        row.name,
+        row.hint,
+        row.created_at,
+        row.disabled_at,
+        row.expires_at,
+        _role(row),
+    )
+
+
+def _role(row: Row) -> OperatorRole:
+    """A key from before there were roles has an owner's."""
+    role: OperatorRole = row.role or "owner"
+    return role
+
+
+class Operators:
+    """Keys of operators. Only the owner of the tables may call what is not `authenticate`."""
+
+    def __init__(self, database: Database, peppers: Peppers) -> None:
+        self._database = database
+        self._peppers = peppers
+
+    async def create(
+        self, body: OperatorCreate, author: Author = COMMAND_LINE
+    ) -> tuple[OperatorKey, str]:
+        """Create a key, and return it with its secret."""
+        secret = self._peppers.new_secret("operator")
+        values = {
+            "id": ids.new_uuid(),
+            "name": body.name,
+            "hint": secret.hint,
+            "hash": secret.hash,
+            "pepper_id": secret.pepper_id,
+            "role": body.role,
+            "expires_in_s": body.expires_in_seconds,
+        }
+        async with self._database.owner_transaction() as connection:
+            key = _key((await connection.execute(_INSERT, values)).one())
+            data = {**audited(body), "role": body.role}
+            event = author.event("harmony.operator.created", str(key.id), data=data)
+            await audit_log.record(connection, None, event)
+        return key, secret.value
+
+    async def list(self) -> list[OperatorKey]:
+        """List the oldest first, those that work no more included."""
+        async with self._database.owner_transaction() as connection:
+            return [_key(row) for row in await connection.execute(_ALL)]
+
+    async def disable(self, key_id: UUID, author: Author = COMMAND_LINE) -> OperatorKey:
+        """Disable a key: from now on it is refused. Raises `ResourceNotFound`."""
+        async with self._database.owner_transaction() as connection:
+            row = (await connection.execute(_DISABLE, {"id": key_id})).one_or_none()
+            if row is None:
+                raise ResourceNotFound(f"There is no operator's key {key_id}.", param="key")
+            event = author.event("harmony.operator.disabled", str(key_id))
+            await audit_log.record(connection, None, event)
+        return _key(row)
+
+    async def authenticate(self, secret: str) -> Operator:
+        """Find the operator of a key. Raises `AuthenticationError` for any other key."""
+        found = None
+        if kind_of(secret) == "operator" and not is_mistyped(secret):
+            peppers = (self._peppers.current, self._peppers.previous)
+            for pepper in (one for one in peppers if one is not None):
+                found = found or await self._find(pepper.hash(secret))
+        if found is None:
+            raise AuthenticationError(
+                "Incorrect key: /admin/v1 takes an operator's key. 'harmony-gateway operators "
+                "create' makes one.",
+                code="invalid_api_key",
+            )
+        return found
+
+    async def _find(self, key_hash: bytes) -> Operator | None:
+        async with self._database.owner_transaction() as connection:
+            await connection.execute(_TAKE_ROLE, {"role": APP_ROLE})
+            row = (await connection.execute(_FIND, {"key_hash": key_hash})).one_or_none()
+        return None if row is None else Operator(row.key_id, row.name, _role(row))
+
+
+def operator_key_body(key: OperatorKey) -> dict[str, Any]:
+    """Write a key of an operator as JSON, without its secret."""
+    return {
+        "id": str(key.id),
+        "object": "operator_key",
+        "name": key.name,
+        "role": key.role,
+        "redacted_value": f"***{key.hint}",
+        "created_at": seconds_of(key.created_at),
+        "disabled_at": seconds_of(key.disabled_at),
+        "expires_at": seconds_of(key.expires_at),
+    }
+
+
+def routes(operators: Operators) -> list[AdminRoute]:
+    """List the routes of keys of operators, which only an owner among them may use."""
+    answers = OperatorKeyEndpoints(operators)
+    disable = "/operators/{id}/disable"
+    return [
+        AdminRoute("GET", "/operators", "operators.read", answers.list, "operator"),
+        AdminRoute(
+            "POST", "/operators", "operators.write", answers.create, "operator", body=OperatorCreate
+        ),
+        AdminRoute("POST", disable, "operators.write", answers.disable, "operator", body=NoBody),
+    ]
+
+
+class OperatorKeyEndpoints:
+    """Endpoints of keys of operators."""
+
+    def __init__(self, operators: Operators) -> None:
+        self._operators = operators
+
+    async def list(self, _: AdminCall) -> dict[str, Any]:
+        """List all keys, the oldest first."""
+        return whole_page(list(map(operator_key_body, await self._operators.list())))
+
+    async def create(self, call: AdminCall) -> dict[str, Any]:
+        """Create a key with a role; its value is shown this once."""
+        key, value = await self._operators.create(await call.body(OperatorCreate), call.author)
+        return {**operator_key_body(key), "value": value}
+
+    async def disable(self, call: AdminCall) -> dict[str, Any]:
+        """Disable a key from the next request on."""
+        await call.body(NoBody)
+        try:
+            key_id = UUID(call.path["id"])
+        except ValueError:
+            raise ResourceNotFound(
+                f"There is no operator's key '{shown(call.path['id'])}'.", param="id"
+            ) from None
+        return operator_key_body(await self._operators.disable(key_id, call.author))

@@ -1,0 +1,514 @@
+"""`/v1/organization/projects`: projects, and the models, tools and tiers that they give."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, get_args
+
+from pydantic import BeforeValidator, Field
+from sqlalchemy import Boolean, Text, bindparam, func, or_, select, true, update
+from sqlalchemy.dialects.postgresql import insert
+
+from gateway import ids
+from gateway.admin.core import CoreStatement, PagedSelect, of_tenant, update_by_id
+from gateway.admin.pages import PAGE
+from gateway.admin.routes import AdminRoute, AuditedAs, audited, changed, listed, read
+from gateway.errors import InvalidRequest, RateLimited, ResourceNotFound, shown
+from gateway.protocol.admin.objects import Json, deleted_body, seconds_of
+from gateway.protocol.admin.requests import MODELS_MAX, DisplayName, ModelId, NoBody, ShortText
+from gateway.protocol.base import Many, NullableModel, WireModel
+from gateway.protocol.request_errors import unsupported
+from gateway.store.tables import TABLES
+from gateway.store.tenants import found_controls
+from gateway.tenancy import (
+    DEFAULT_PROJECT_NAME,
+    HostedTool,
+    ModelPermissions,
+    ModelsMode,
+    Project,
+    ProjectId,
+    TenantId,
+    TierDefault,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from gateway.admin.core import Page
+    from gateway.admin.pages import PageParams
+    from gateway.admin.routes import AdminCall
+    from gateway.admin.transactions import AdminCaller, Transactions
+    from gateway.store.postgres.database import Connection, Row
+    from gateway.tenancy import ProjectControls, TenantPolicy
+
+PROJECTS: Final = TABLES["projects"]
+TENANTS: Final = TABLES["tenants"]
+
+ALL = "/organization/projects"
+ONE = f"{ALL}/{{project_id}}"
+MODELS = f"{ONE}/model_permissions"
+TOOLS = f"{ONE}/hosted_tool_permissions"
+TIERS = f"{ONE}/service_tier_settings"
+TOOLS_LACKING: Final = ("file_search", "image_generation")
+"""Hosted tools of OpenAI's that this server does not have."""
+
+
+def routes(projects: Projects) -> list[AdminRoute]:
+    """List the routes of projects, and of the models, tools and tiers that they give their keys."""
+
+    async def tools(call: AdminCall) -> Json:
+        found = await projects.get(call.principal.tenant_id, call.path["project_id"])
+        return hosted_tools_body(found.controls, call.principal.policy)
+
+    async def set_tools(call: AdminCall) -> Json:
+        body = await call.body(HostedToolsUpdate)
+        project = await projects.set_tools(call.caller, call.path["project_id"], body)
+        return hosted_tools_body(project.controls, call.principal.policy)
+
+    return [
+        AdminRoute(
+            "GET",
+            ALL,
+            "projects.read",
+            listed(projects.list, project_body, "include_archived"),
+            query=(*PAGE, "include_archived"),
+        ),
+        AdminRoute(
+            "POST",
+            ALL,
+            "projects.write",
+            changed(projects.create, project_body),
+            body=ProjectCreate,
+        ),
+        AdminRoute("GET", ONE, "projects.read", read(projects.get, project_body)),
+        AdminRoute(
+            "POST",
+            ONE,
+            "projects.write",
+            changed(projects.rename, project_body),
+            body=ProjectUpdate,
+        ),
+        AdminRoute(
+            "POST",
+            f"{ONE}/archive",
+            "projects.write",
+            changed(projects.archive, project_body),
+            body=NoBody,
+        ),
+        AdminRoute(
+            "GET", MODELS, "model_permissions.read", read(projects.get, model_permissions_body)
+        ),
+        AdminRoute(
+            "POST",
+            MODELS,
+            "model_permissions.write",
+            changed(projects.set_models, model_permissions_body),
+            body=ModelPermissionsUpdate,
+        ),
+        AdminRoute(
+            "DELETE",
+            MODELS,
+            "model_permissions.write",
+            changed(projects.delete_models, lambda _: deleted_body("project.model_permissions")),
+        ),
+        AdminRoute("GET", TOOLS, "projects.read", tools),
+        AdminRoute("POST", TOOLS, "projects.write", set_tools, body=HostedToolsUpdate),
+        AdminRoute("GET", TIERS, "projects.read", read(projects.get, service_tiers_body)),
+        AdminRoute(
+            "POST",
+            TIERS,
+            "projects.write",
+            changed(projects.set_tiers, service_tiers_body),
+            body=ServiceTiersUpdate,
+        ),
+    ]
+
+
+class ProjectCreate(NullableModel):
+    """`POST /organization/projects`. Where a project's data is kept is not for it to choose."""
+
+    name: Annotated[DisplayName, AuditedAs("name", "title")]
+    external_key_id: ShortText | None = None
+    geography: ShortText | None = None
+    residency: dict[str, Any] | None = None
+
+    def check_supported(self) -> None:
+        """Raises `InvalidRequest` for what this server cannot do."""
+        _check_absent(self, "external_key_id", "geography", "residency")
+
+
+class ProjectUpdate(NullableModel):
+    """`POST /organization/projects/{id}`: what is left out stays."""
+
+    name: Annotated[DisplayName | None, AuditedAs("title")] = None
+    external_key_id: ShortText | None = None
+    geography: ShortText | None = None
+
+    def check_supported(self) -> None:
+        """Raises `InvalidRequest` for what this server cannot do."""
+        _check_absent(self, "external_key_id", "geography")
+
+
+class ModelPermissionsUpdate(WireModel):
+    """`POST …/model_permissions`: the models that a project may use, or those that it may not."""
+
+    mode: ModelsMode
+    model_ids: Annotated[Many[ModelId], Field(max_length=MODELS_MAX)]
+
+
+class ToolPermission(WireModel):
+    """Whether requests of a project may use a hosted tool."""
+
+    enabled: bool
+
+
+class HostedToolsUpdate(NullableModel):
+    """`POST …/hosted_tool_permissions`: what is left out stays."""
+
+    code_interpreter: ToolPermission | None = None
+    file_search: ToolPermission | None = None
+    image_generation: ToolPermission | None = None
+    mcp: ToolPermission | None = None
+    web_search: ToolPermission | None = None
+
+    def tools_off(self, before: frozenset[HostedTool]) -> frozenset[HostedTool]:
+        """Those that are off from now on. Raises `InvalidRequest` where one is to be enabled that
+        this server does not have.
+        """
+        for name in TOOLS_LACKING:
+            given: ToolPermission | None = getattr(self, name)
+            if given is not None and given.enabled:
+                raise unsupported(f"{name}.enabled", "This server has no such hosted tool")
+        off = set(before)
+        for tool in get_args(HostedTool):
+            if (asked := getattr(self, tool)) is not None:
+                off.discard(tool) if asked.enabled else off.add(tool)
+        return frozenset(off)
+
+
+def _listed(given: object) -> object:
+    """OpenAI's form of all of them is a word in the place of the list."""
+    return ["all"] if given == "all" else given
+
+
+class ServiceTiersUpdate(NullableModel):
+    """`POST …/service_tier_settings`: what is left out stays."""
+
+    default: TierDefault | None = None
+    enabled_tiers: (
+        Annotated[Many[Literal["all", "flex", "fast", "ultrafast"]], BeforeValidator(_listed)]
+        | None
+    ) = None
+
+    def columns(self, controls: ProjectControls) -> dict[str, Any]:
+        """Return the columns of the project, each tier once."""
+        tiers: Sequence[str] | None = controls.tiers
+        if self.enabled_tiers is not None:
+            tiers = None if "all" in self.enabled_tiers else self.enabled_tiers
+        listed_once = None if tiers is None else list(dict.fromkeys(tiers))
+        default = self.default or controls.tier_default
+        return {"service_tiers": listed_once, "service_tier_default": default}
+
+
+def _check_absent(body: WireModel, *names: str) -> None:
+    for name in names:
+        if getattr(body, name) is not None:
+            raise unsupported(name, "Leave it out: all projects are kept in this server's database")
+
+
+def project_body(project: Project) -> Json:
+    """Write `organization.project`."""
+    return {
+        "id": ids.project_id(project.id),
+        "object": "organization.project",
+        "name": project.name,
+        "created_at": seconds_of(project.created_at),
+        "archived_at": seconds_of(project.archived_at),
+        "status": "active" if project.archived_at is None else "archived",
+        "external_key_id": None,
+        "residency": None,
+        "harmony": {"is_default": project.is_default},
+    }
+
+
+def model_permissions_body(project: Project) -> Json:
+    """Write `project.model_permissions`. Without a list none is denied."""
+    permissions = project.models
+    return {
+        "object": "project.model_permissions",
+        "mode": "deny_list" if permissions is None else permissions.mode,
+        "model_ids": [] if permissions is None else list(permissions.models),
+    }
+
+
+def hosted_tools_body(controls: ProjectControls, policy: TenantPolicy) -> Json:
+    """Write the hosted tools that a project gives its keys, as far as its tenant may have them. A
+    tool that this server lacks is not enabled.
+    """
+
+    def is_enabled(name: HostedTool) -> bool:
+        return name not in controls.tools_off and getattr(policy, name) == "allowed"
+
+    served = {name: is_enabled(name) for name in get_args(HostedTool)}
+    return {
+        name: {"enabled": enabled}
+        for name, enabled in sorted({**dict.fromkeys(TOOLS_LACKING, False), **served}.items())
+    }
+
+
+def service_tiers_body(project: Project) -> Json:
+    """Write `project.service_tier_settings`."""
+    controls = project.controls
+    return {
+        "object": "project.service_tier_settings",
+        "default": controls.tier_default,
+        "enabled_tiers": "all" if controls.tiers is None else list(controls.tiers),
+    }
+
+
+# The default project need not have been written: a tenant may be older than projects.
+_ADD_DEFAULT: Final = CoreStatement(
+    insert(PROJECTS)
+    .from_select(
+        ["tenant_id", "id", "name", "created_at"],
+        select(
+            TENANTS.c.id, TENANTS.c.id, bindparam("name", type_=Text), TENANTS.c.created_at
+        ).where(TENANTS.c.id == bindparam("tenant")),
+    )
+    .on_conflict_do_nothing(index_elements=["tenant_id", "id"])
+)
+_INSERT: Final = CoreStatement(
+    insert(PROJECTS)
+    .values(
+        tenant_id=bindparam("tenant"),
+        id=bindparam("id"),
+        name=bindparam("name"),
+        created_at=func.now(),
+    )
+    .returning(PROJECTS)
+)
+_COUNT: Final = CoreStatement(
+    select(func.count()).select_from(PROJECTS).where(*of_tenant(PROJECTS))
+)
+_FIND: Final = CoreStatement(select(PROJECTS).where(*of_tenant(PROJECTS, "id")))
+_ARCHIVE: Final = CoreStatement(
+    update(PROJECTS)
+    .where(*of_tenant(PROJECTS, "id"))
+    .values(archived_at=func.now())
+    .returning(PROJECTS)
+)
+
+
+def _project(row: Row) -> Project:
+    permissions = None
+    if row.models_mode is not None:
+        permissions = ModelPermissions(row.models_mode, tuple(row.models or ()))
+    return Project(
+        ProjectId(row.id),
+        TenantId(row.tenant_id),
+        row.name,
+        row.created_at,
+        row.archived_at,
+        permissions,
+        found_controls(row),
+    )
+
+
+_LIST: Final = PagedSelect(
+    PROJECTS,
+    _project,
+    ids.parse_project_id,
+    or_(bindparam("include_archived", type_=Boolean) == true(), PROJECTS.c.archived_at.is_(None)),
+)
+
+
+async def _add_default(connection: Connection, tenant_id: TenantId) -> None:
+    names = {"tenant": tenant_id, "name": DEFAULT_PROJECT_NAME}
+    await connection.execute(_ADD_DEFAULT, names)
+
+
+async def _one(
+    connection: Connection,
+    statement: CoreStatement,
+    tenant_id: TenantId,
+    project_id: ProjectId,
+    **values: Any,
+) -> Project | None:
+    parameters = {"tenant": tenant_id, "id": project_id, **values}
+    row = (await connection.execute(statement, parameters)).one_or_none()
+    return None if row is None else _project(row)
+
+
+def project_uuid(project_id: str) -> ProjectId:
+    """Parse the id of a project. Raises `ResourceNotFound`."""
+    uuid = ids.parse_project_id(project_id)
+    if uuid is None:
+        raise unknown_project(project_id)
+    return ProjectId(uuid)
+
+
+def unknown_project(project_id: str) -> ResourceNotFound:
+    """Say that a tenant has no such project, whether or not another tenant has it."""
+    return ResourceNotFound(
+        f"No project with id '{shown(project_id)}' was found. GET /v1/organization/projects lists "
+        "those that there are.",
+        code="project_not_found",
+        param="project_id",
+    )
+
+
+async def required_project(
+    connection: Connection, tenant_id: TenantId, project_id: str, *, is_active: bool = False
+) -> Project:
+    """Find a project, which with `is_active` must not be archived. Raises `ResourceNotFound` and
+    `InvalidRequest`.
+    """
+    uuid = project_uuid(project_id)
+    if uuid == tenant_id:
+        await _add_default(connection, tenant_id)
+    project = await _one(connection, _FIND, tenant_id, uuid)
+    if project is None:
+        raise unknown_project(project_id)
+    if is_active and project.archived_at is not None:
+        raise InvalidRequest(
+            f"Project '{project_id}' is archived. Nothing of it can be changed any more; create "
+            "another one.",
+            code="project_archived",
+            param="project_id",
+        )
+    return project
+
+
+class Projects:
+    """Projects of tenants. A method with the id of a project raises `ResourceNotFound` for an
+    unknown one, and where it changes an archived one `InvalidRequest`.
+    """
+
+    def __init__(self, transactions: Transactions, *, projects_max: int) -> None:
+        """`projects_max` bounds those of one tenant, archived ones included."""
+        self._transactions = transactions
+        self._projects_max = projects_max
+
+    async def create(self, caller: AdminCaller, body: ProjectCreate) -> Project:
+        """Create a project. Raises `RateLimited` where the tenant has as many as it may."""
+        body.check_supported()
+        tenant_id = caller.tenant_id
+        async with self._transactions.changing(tenant_id) as connection:
+            await _add_default(connection, tenant_id)
+            if await connection.scalar(_COUNT, {"tenant": tenant_id}) >= self._projects_max:
+                raise RateLimited(
+                    f"Your organization has {self._projects_max} projects, which is as many as may "
+                    "be, archived ones included. Ask the operator of this server for more.",
+                    code="too_many_projects",
+                )
+            values = {"tenant": tenant_id, "id": ids.new_uuid(), "name": body.name}
+            project = _project((await connection.execute(_INSERT, values)).one())
+            target = ids.project_id(project.id)
+            await caller.note(connection, "project.created", target, project.id, data=audited(body))
+            return project
+
+    async def get(self, tenant_id: TenantId, project_id: str) -> Project:
+        """Find a project by its id, archived or not."""
+        async with self._transactions.reading(tenant_id) as connection:
+            return await required_project(connection, tenant_id, project_id)
+
+    async def list(
+        self, tenant_id: TenantId, page: PageParams, *, include_archived: bool = False
+    ) -> Page[Project]:
+        """List the oldest first, with the default project. Raises `InvalidRequest` for an unknown
+        `after`.
+        """
+        async with self._transactions.reading(tenant_id) as connection:
+            await _add_default(connection, tenant_id)
+            return await _LIST.page(
+                connection, page, tenant=tenant_id, include_archived=include_archived
+            )
+
+    async def rename(self, caller: AdminCaller, project_id: str, body: ProjectUpdate) -> Project:
+        """Rename a project; without a name it stays as it is."""
+        body.check_supported()
+        if body.name is None:
+            async with self._transactions.reading(caller.tenant_id) as connection:
+                return await required_project(
+                    connection, caller.tenant_id, project_id, is_active=True
+                )
+        return await self._change(caller, project_id, body, lambda _: {"name": body.name})
+
+    async def archive(self, caller: AdminCaller, project_id: str) -> Project:
+        """End a project and its keys for good; an archived one stays as it is. Raises
+        `InvalidRequest` for the default project.
+        """
+        tenant_id = caller.tenant_id
+        async with self._transactions.changing(tenant_id) as connection:
+            project = await required_project(connection, tenant_id, project_id)
+            if project.is_default:
+                raise InvalidRequest(
+                    "The default project cannot be archived: keys without a project belong to it.",
+                    code="default_project",
+                    param="project_id",
+                )
+            if project.archived_at is not None:
+                return project
+            archived = await _one(connection, _ARCHIVE, tenant_id, project.id)
+            await caller.note(connection, "project.archived", project_id, project.id)
+            return archived or project
+
+    async def set_models(
+        self, caller: AdminCaller, project_id: str, body: ModelPermissionsUpdate
+    ) -> Project:
+        """Replace the list of models that keys of the project may, or may not, ask for."""
+        models = list(dict.fromkeys(body.model_ids))
+        return await self._change(
+            caller,
+            project_id,
+            body,
+            lambda _: {"models_mode": body.mode, "models": models},
+            event="harmony.model_permissions.updated",
+        )
+
+    async def delete_models(self, caller: AdminCaller, project_id: str) -> Project:
+        """Let keys of the project ask for all models that the tenant may use."""
+        return await self._change(
+            caller,
+            project_id,
+            NoBody(),
+            lambda _: {"models_mode": None, "models": None},
+            event="harmony.model_permissions.deleted",
+        )
+
+    async def set_tools(
+        self, caller: AdminCaller, project_id: str, body: HostedToolsUpdate
+    ) -> Project:
+        """Switch hosted tools on or off. One that is off is dropped from requests."""
+        return await self._change(
+            caller,
+            project_id,
+            body,
+            lambda controls: {"tools_off": sorted(body.tools_off(controls.tools_off))},
+        )
+
+    async def set_tiers(
+        self, caller: AdminCaller, project_id: str, body: ServiceTiersUpdate
+    ) -> Project:
+        """Set the default tier, or the tiers that requests may ask for; others get the default."""
+        return await self._change(caller, project_id, body, body.columns)
+
+    async def _change(
+        self,
+        caller: AdminCaller,
+        project_id: str,
+        body: WireModel,
+        columns_of: Callable[[ProjectControls], dict[str, Any]],
+        *,
+        event: str = "project.updated",
+    ) -> Project:
+        """Set the columns that `columns_of` derives from the controls there are."""
+        tenant_id = caller.tenant_id
+        async with self._transactions.changing(tenant_id) as connection:
+            project = await required_project(connection, tenant_id, project_id, is_active=True)
+            columns = columns_of(project.controls)
+            statement = update_by_id(PROJECTS, *columns)
+            updated = await _one(connection, statement, tenant_id, project.id, **columns)
+            await caller.note(
+                connection, event, project_id, project.id, changes_requested=audited(body)
+            )
+            return updated or project

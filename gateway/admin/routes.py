@@ -1,0 +1,307 @@
+"""One route of the admin planes: its path, the permission that it takes, and what answers it.
+
+A resource is a module with a function that returns its `AdminRoute`s; `table` puts all of them
+together. There is no other way into the router, so no route is without a permission.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal, TypeVar, get_args
+
+import orjson
+from pydantic import BaseModel
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
+
+from gateway.admin.pages import conversation_page, page_params
+from gateway.admin.transactions import AdminCaller
+from gateway.api.access.client_address import client_address
+from gateway.api.query import boolean, without_index
+from gateway.errors import PermissionDenied, shown
+from gateway.governance.audit import Actor, Author
+from gateway.protocol.admin.requests import NoBody
+from gateway.protocol.json_body import parse_object
+from gateway.protocol.request_errors import invalid, unknown, validated
+from gateway.tenancy.permissions import OPERATOR_ROLES, ROLES, role_of
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+
+    from starlette.types import Receive, Scope, Send
+
+    from gateway.api.client_connection import BodyReader
+    from gateway.protocol.base import WireModel
+    from gateway.tenancy import Network, Operator, Principal
+    from gateway.tenancy.permissions import AnyPermission, OperatorRole, Role
+
+    Endpoint = Callable[["AdminCall"], Awaitable[dict[str, Any] | Response]]
+
+    from gateway.admin.core import Page
+
+    Wire = TypeVar("Wire", bound=WireModel)
+    T = TypeVar("T")
+    Json = dict[str, Any]
+
+Plane = Literal["tenant", "operator"]
+OPERATOR_BASE = "/admin/v1"
+
+
+@dataclass(frozen=True, slots=True)
+class AdminRoute:
+    """`path` is below `/v1` for the plane of tenants (`/organization/projects`), and below
+    `/admin/v1` for that of operators. `endpoint` returns the JSON object of the answer, or the
+    whole answer, or raises. `body` is what it reads (`AdminCall.body`), `query` are the parameters
+    that it takes. `refuses`: it only says why there is nothing, so it is not in the OpenAPI
+    document. `spans_slashes`: what the path ends with may have some, as names of models do.
+    """
+
+    method: Literal["GET", "POST", "DELETE"]
+    path: str
+    permission: AnyPermission
+    endpoint: Endpoint
+    plane: Plane = "tenant"
+    body: type[WireModel] | None = None
+    query: Sequence[str] = ()
+    refuses: bool = False
+    spans_slashes: bool = False
+
+    @property
+    def url(self) -> str:
+        """The path from the root on."""
+        return (OPERATOR_BASE if self.plane == "operator" else "/v1") + self.path
+
+
+@dataclass(frozen=True, slots=True)
+class AdminCall:
+    """One request to an `AdminRoute`, whose caller may do it."""
+
+    request: Request
+    bodies: BodyReader
+    route: AdminRoute
+    trusted_proxies: Sequence[Network] = ()
+
+    @property
+    def principal(self) -> Principal:
+        """Whose admin key it is, on the plane of tenants."""
+        principal: Principal = self.request.scope["principal"]
+        return principal
+
+    @property
+    def caller(self) -> AdminCaller:
+        """The same, for services that change something."""
+        scope = self.request.scope
+        address = client_address(scope, self.trusted_proxies)
+        return AdminCaller(
+            self.principal.tenant_id,
+            self.principal.key_id,
+            None if address is None else str(address),
+            scope["record"].request_id,
+        )
+
+    @property
+    def operator(self) -> Operator:
+        """Who calls, on the plane of operators."""
+        operator: Operator = self.request.scope["operator"]
+        return operator
+
+    @property
+    def author(self) -> Author:
+        """The same, for the audit log."""
+        scope = self.request.scope
+        address = client_address(scope, self.trusted_proxies)
+        return Author(
+            Actor("operator", str(self.operator.key_id), None, self.operator.name),
+            None if address is None else str(address),
+            scope["record"].request_id,
+        )
+
+    @property
+    def path(self) -> Mapping[str, str]:
+        """The ids in the URL, as they came."""
+        return self.request.path_params
+
+    async def body(self, model: type[Wire]) -> Wire:
+        """The JSON body, checked. Raises `InvalidRequest`, for keys that the model lacks, too: what
+        somebody means to restrict must not be ignored.
+        """
+        assert model is self.route.body, "the route says what it reads"
+        request, bodies = self.request, self.bodies
+        content = await bodies.read(request.scope, request.receive)
+        document = parse_object(content or b"{}", bodies.input_limits)
+        if (strange := _strange_key(model, document)) is not None:
+            raise unknown(strange)
+        return validated(model, document)
+
+
+def read(use_case: Callable[..., Awaitable[T]], shown: Callable[[T], Json]) -> Endpoint:
+    """Answer with `use_case(tenant_id, *ids)`, where the ids are those of the path."""
+
+    async def endpoint(call: AdminCall) -> Json:
+        return shown(await use_case(call.principal.tenant_id, *call.path.values()))
+
+    return endpoint
+
+
+def listed(
+    use_case: Callable[..., Awaitable[Page[T]]], shown: Callable[[T], Json], *flags: str
+) -> Endpoint:
+    """Answer with a page of `use_case(tenant_id, *ids, page_params)`; `flags` are parameters of the
+    query that are true or false.
+    """
+
+    async def endpoint(call: AdminCall) -> Json:
+        query = call.request.query_params
+        given = {name: boolean(query, name) for name in flags}
+        page = await use_case(
+            call.principal.tenant_id, *call.path.values(), page_params(query), **given
+        )
+        return conversation_page(list(map(shown, page.rows)), has_more=page.has_more)
+
+    return endpoint
+
+
+def changed(use_case: Callable[..., Awaitable[T]], shown: Callable[[T], Json]) -> Endpoint:
+    """Answer with `use_case(caller, *ids, body)`, where the route says which body it reads. An
+    empty body (`NoBody`) is checked, and not passed on.
+    """
+
+    async def endpoint(call: AdminCall) -> Json:
+        given: list[Any] = list(call.path.values())
+        if (model := call.route.body) is not None:
+            body = await call.body(model)
+            given += [] if model is NoBody else [body]
+        return shown(await use_case(call.caller, *given))
+
+    return endpoint
+
+
+class AuditedAs:
+    """The names that a field of a body has in the audit log; without it, it has its own name."""
+
+    def __init__(self, *names: str) -> None:
+        self.names = names
+
+
+def audited(body: BaseModel) -> Json:
+    """Return the fields that a request sets, as the audit log has them."""
+    sent = body.model_dump(mode="json", exclude_unset=True, exclude_none=True)
+    data: Json = {}
+    for name, value in sent.items():
+        metadata = type(body).model_fields[name].metadata
+        names = next((one.names for one in metadata if isinstance(one, AuditedAs)), (name,))
+        data |= dict.fromkeys(names, value)
+    return data
+
+
+def _strange_key(model: type[BaseModel], document: dict[str, Any], within: str = "") -> str | None:
+    """The path of a key that the model, or a model inside of it, does not have."""
+    for key in sorted(document):
+        if key not in model.model_fields:
+            return f"{within}{key}"
+        inner, value = _model_of(model.model_fields[key].annotation), document[key]
+        if inner is not None and isinstance(value, dict):
+            strange = _strange_key(inner, value, f"{within}{key}.")
+            if strange is not None:
+                return strange
+    return None
+
+
+def _model_of(annotation: Any) -> type[BaseModel] | None:
+    """The model that a field has, or may have instead of null."""
+    for kind in get_args(annotation) or (annotation,):
+        if isinstance(kind, type) and issubclass(kind, BaseModel):
+            return kind
+    return None
+
+
+def starlette_routes(
+    routes: Iterable[AdminRoute], bodies: BodyReader, trusted_proxies: Sequence[Network] = ()
+) -> list[Route]:
+    """The routes for a router: one for each path, so that a 405 names all its methods."""
+    by_url: dict[str, dict[str, AdminRoute]] = defaultdict(dict)
+    for route in routes:
+        assert route.method not in by_url[route.url], f"{route.method} {route.url} is there twice"
+        by_url[route.url][route.method] = route
+    return [
+        Route(
+            _pattern(url, by_method.values()),
+            _Dispatch(by_method, bodies, trusted_proxies),
+            methods=sorted(by_method),
+        )
+        for url, by_method in by_url.items()
+    ]
+
+
+def _pattern(url: str, routes: Iterable[AdminRoute]) -> str:
+    """The URL as Starlette matches it."""
+    if any(route.spans_slashes for route in routes):
+        return f"{url.removesuffix('}')}:path}}"
+    return url
+
+
+class _Dispatch:
+    """ASGI application for one path: asks whether the caller may, then the route of the method."""
+
+    def __init__(
+        self,
+        routes: Mapping[str, AdminRoute],
+        bodies: BodyReader,
+        trusted_proxies: Sequence[Network],
+    ) -> None:
+        self._routes = routes
+        self._bodies = bodies
+        self._trusted_proxies = trusted_proxies
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        request = Request(scope, receive)
+        route = self._routes["GET" if request.method == "HEAD" else request.method]
+        check_permission(scope, route.permission, route.plane)
+        _check_text(request)
+        _check_query(request, route)
+        call = AdminCall(request, self._bodies, route, self._trusted_proxies)
+        answer = await route.endpoint(call)
+        response = answer
+        if not isinstance(response, Response):
+            response = Response(orjson.dumps(answer), media_type="application/json")
+        response.headers["cache-control"] = "no-store"
+        await response(scope, receive, send)
+
+
+def _check_text(request: Request) -> None:
+    """Raises `InvalidRequest` for a NUL in path or query, which PostgreSQL's text cannot have."""
+    given = [*request.path_params.items(), *request.query_params.multi_items()]
+    for name, value in given:
+        if "\0" in name or "\0" in value:
+            raise invalid(name.replace("\0", ""), "it has a NUL character, which no name or id has")
+
+
+def _check_query(request: Request, route: AdminRoute) -> None:
+    """Raises `InvalidRequest` for a parameter that the route does not take, as `AdminCall.body`
+    does for a key: a filter that is misspelt would have everything pass.
+    """
+    if route.refuses:
+        return
+    for name in sorted(request.query_params.keys()):
+        if without_index(name) not in route.query:
+            raise unknown(shown(name))
+
+
+def check_permission(scope: Mapping[str, Any], permission: AnyPermission, plane: Plane) -> None:
+    """Raises `PermissionDenied` where the role of the caller's key does not have it."""
+    role: Role | OperatorRole
+    if plane == "operator":
+        operator: Operator = scope["operator"]
+        role, granted = operator.role, OPERATOR_ROLES[operator.role]
+        remedy = "Use a key of another operator."
+    else:
+        role = role_of(scope["principal"].key.scopes)
+        granted, remedy = ROLES[role], "Use an admin key without scopes."
+    if permission not in granted:
+        raise PermissionDenied(
+            f"You have insufficient permissions for this operation: it takes '{permission}', which "
+            f"a key with the role '{role}' does not have. {remedy}",
+            code="insufficient_permissions",
+        )

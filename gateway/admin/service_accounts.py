@@ -1,0 +1,264 @@
+"""`/v1/organization/projects/{id}/service_accounts`: machines that have keys of a project."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final, Literal
+
+from sqlalchemy import Uuid, any_, bindparam, func, insert, select, update
+from sqlalchemy.dialects.postgresql import ARRAY
+
+from gateway import ids
+from gateway.admin.core import CoreStatement, PagedSelect, of_tenant, update_by_id
+from gateway.admin.pages import PAGE
+from gateway.admin.projects import ONE as PROJECT
+from gateway.admin.projects import required_project
+from gateway.admin.routes import AdminRoute, audited, changed, listed, read
+from gateway.errors import RateLimited, ResourceNotFound, shown
+from gateway.protocol.admin.objects import Json, deleted_body, seconds_of
+from gateway.protocol.admin.requests import DisplayName
+from gateway.protocol.base import NullableModel
+from gateway.store.tables import TABLES
+from gateway.tenancy import ProjectId, ServiceAccount, TenantId
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+    from uuid import UUID
+
+    from gateway.admin.core import Page
+    from gateway.admin.pages import PageParams
+    from gateway.admin.transactions import AdminCaller, Transactions
+    from gateway.store.postgres.database import Connection, Row
+    from gateway.tenancy import Project, ServiceAccountRole
+
+API_KEYS: Final = TABLES["api_keys"]
+SERVICE_ACCOUNTS: Final = TABLES["service_accounts"]
+
+ALL = f"{PROJECT}/service_accounts"
+ONE = f"{ALL}/{{service_account_id}}"
+KIND = "organization.project.service_account"
+
+
+def routes(accounts: ServiceAccounts) -> list[AdminRoute]:
+    """List the routes of service accounts; `keys` has the ones that make keys."""
+    return [
+        AdminRoute(
+            "GET",
+            ALL,
+            "service_accounts.read",
+            listed(accounts.list, service_account_body),
+            query=PAGE,
+        ),
+        AdminRoute("GET", ONE, "service_accounts.read", read(accounts.get, service_account_body)),
+        AdminRoute(
+            "POST",
+            ONE,
+            "service_accounts.write",
+            changed(accounts.change, service_account_body),
+            body=ServiceAccountUpdate,
+        ),
+        AdminRoute(
+            "DELETE",
+            ONE,
+            "service_accounts.write",
+            changed(accounts.delete, lambda id_: deleted_body(KIND, id_)),
+        ),
+    ]
+
+
+class ServiceAccountUpdate(NullableModel):
+    """`POST …/service_accounts/{id}`: what is left out stays."""
+
+    name: DisplayName | None = None
+    role: Literal["member", "owner"] | None = None
+
+
+def service_account_body(account: ServiceAccount) -> Json:
+    """Write `organization.project.service_account`."""
+    return {
+        "id": ids.service_account_id(account.id),
+        "object": "organization.project.service_account",
+        "name": account.name,
+        "role": account.role,
+        "created_at": seconds_of(account.created_at),
+    }
+
+
+_IS_THERE: Final = (
+    SERVICE_ACCOUNTS.c.project_id == bindparam("project"),
+    SERVICE_ACCOUNTS.c.deleted_at.is_(None),
+)
+_INSERT: Final = CoreStatement(
+    insert(SERVICE_ACCOUNTS)
+    .values(
+        tenant_id=bindparam("tenant"),
+        project_id=bindparam("project"),
+        id=bindparam("id"),
+        name=bindparam("name"),
+        role=bindparam("role"),
+        created_at=func.now(),
+    )
+    .returning(SERVICE_ACCOUNTS)
+)
+_COUNT: Final = CoreStatement(
+    select(func.count())
+    .select_from(SERVICE_ACCOUNTS)
+    .where(*of_tenant(SERVICE_ACCOUNTS), *_IS_THERE)
+)
+_FIND: Final = CoreStatement(
+    select(SERVICE_ACCOUNTS).where(*of_tenant(SERVICE_ACCOUNTS, "id"), *_IS_THERE)
+)
+_FIND_ALL: Final = CoreStatement(
+    select(SERVICE_ACCOUNTS).where(
+        *of_tenant(SERVICE_ACCOUNTS),
+        SERVICE_ACCOUNTS.c.id == any_(bindparam("ids", type_=ARRAY(Uuid))),
+    )
+)
+_DELETE: Final = CoreStatement(
+    update(SERVICE_ACCOUNTS).where(*of_tenant(SERVICE_ACCOUNTS, "id")).values(deleted_at=func.now())
+)
+_END_KEYS: Final = CoreStatement(
+    update(API_KEYS)
+    .where(
+        *of_tenant(API_KEYS),
+        API_KEYS.c.owner_type == "service_account",
+        API_KEYS.c.owner_id == bindparam("id"),
+        API_KEYS.c.disabled_at.is_(None),
+    )
+    .values(disabled_at=func.now())
+)
+
+
+def _account(row: Row) -> ServiceAccount:
+    return ServiceAccount(
+        row.id,
+        TenantId(row.tenant_id),
+        ProjectId(row.project_id),
+        row.name,
+        row.role,
+        row.created_at,
+    )
+
+
+_LIST: Final = PagedSelect(SERVICE_ACCOUNTS, _account, ids.parse_service_account_id, *_IS_THERE)
+
+
+async def _one(
+    connection: Connection, statement: CoreStatement, project: Project, id_: UUID, **values: Any
+) -> ServiceAccount | None:
+    parameters = {"tenant": project.tenant_id, "project": project.id, "id": id_, **values}
+    row = (await connection.execute(statement, parameters)).one_or_none()
+    return None if row is None else _account(row)
+
+
+async def find_accounts(
+    connection: Connection, tenant_id: TenantId, account_ids: Iterable[UUID]
+) -> dict[UUID, ServiceAccount]:
+    """Find accounts by their ids, deleted ones and those of any project included."""
+    parameters = {"tenant": tenant_id, "ids": list(account_ids)}
+    return {row.id: _account(row) for row in await connection.execute(_FIND_ALL, parameters)}
+
+
+def unknown_account(account_id: str) -> ResourceNotFound:
+    """Say that a project has no such account, be it unknown, deleted, or of another project."""
+    return ResourceNotFound(
+        f"No service account with id '{shown(account_id)}' was found in this project.",
+        code="service_account_not_found",
+        param="service_account_id",
+    )
+
+
+async def required_account(
+    connection: Connection, project: Project, account_id: str
+) -> ServiceAccount:
+    """Find an account of a project by the id that clients have. Raises `ResourceNotFound`."""
+    uuid = ids.parse_service_account_id(account_id)
+    found = None
+    if uuid is not None:
+        found = await _one(connection, _FIND, project, uuid)
+    if found is None:
+        raise unknown_account(account_id)
+    return found
+
+
+class ServiceAccounts:
+    """Service accounts of projects. All methods raise `ResourceNotFound` for an unknown project or
+    account, and those that change something `InvalidRequest` for an archived project.
+    """
+
+    def __init__(self, transactions: Transactions, *, accounts_max: int) -> None:
+        """`accounts_max` bounds those of one project."""
+        self._transactions = transactions
+        self._accounts_max = accounts_max
+
+    async def insert(
+        self,
+        connection: Connection,
+        caller: AdminCaller,
+        project: Project,
+        name: str,
+        role: ServiceAccountRole,
+    ) -> ServiceAccount:
+        """Create an account inside a transaction of the caller's. Raises `RateLimited` where the
+        project has as many as it may.
+        """
+        place = {"tenant": project.tenant_id, "project": project.id}
+        if await connection.scalar(_COUNT, place) >= self._accounts_max:
+            raise RateLimited(
+                f"This project has {self._accounts_max} service accounts, which is as many as may "
+                "be. Delete some that are not needed any more.",
+                code="too_many_service_accounts",
+            )
+        values = {**place, "id": ids.new_uuid(), "name": name, "role": role}
+        account = _account((await connection.execute(_INSERT, values)).one())
+        target = ids.service_account_id(account.id)
+        data = {"role": role}
+        await caller.note(connection, "service_account.created", target, project.id, data=data)
+        return account
+
+    async def get(self, tenant_id: TenantId, project_id: str, account_id: str) -> ServiceAccount:
+        """Find an account by its id and that of its project."""
+        async with self._transactions.reading(tenant_id) as connection:
+            project = await required_project(connection, tenant_id, project_id)
+            return await required_account(connection, project, account_id)
+
+    async def list(
+        self, tenant_id: TenantId, project_id: str, page: PageParams
+    ) -> Page[ServiceAccount]:
+        """List the oldest first. Raises `InvalidRequest` for an unknown `after`."""
+        async with self._transactions.reading(tenant_id) as connection:
+            project = await required_project(connection, tenant_id, project_id)
+            return await _LIST.page(connection, page, tenant=tenant_id, project=project.id)
+
+    async def change(
+        self, caller: AdminCaller, project_id: str, account_id: str, body: ServiceAccountUpdate
+    ) -> ServiceAccount:
+        """Change the name or the role of an account."""
+        tenant_id = caller.tenant_id
+        async with self._transactions.changing(tenant_id) as connection:
+            project = await required_project(connection, tenant_id, project_id, is_active=True)
+            account = await required_account(connection, project, account_id)
+            if changes := audited(body):
+                statement = update_by_id(SERVICE_ACCOUNTS, *changes)
+                account = (
+                    await _one(connection, statement, project, account.id, **changes) or account
+                )
+            await caller.note(
+                connection,
+                "service_account.updated",
+                account_id,
+                project.id,
+                changes_requested=changes,
+            )
+            return account
+
+    async def delete(self, caller: AdminCaller, project_id: str, account_id: str) -> str:
+        """Delete an account, with which its keys end at once."""
+        tenant_id = caller.tenant_id
+        async with self._transactions.changing(tenant_id) as connection:
+            project = await required_project(connection, tenant_id, project_id)
+            account = await required_account(connection, project, account_id)
+            row = {"tenant": tenant_id, "id": account.id}
+            await connection.execute(_DELETE, row)
+            await connection.execute(_END_KEYS, row)
+            await caller.note(connection, "service_account.deleted", account_id, project.id)
+            return account_id

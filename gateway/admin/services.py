@@ -1,0 +1,47 @@
+"""What answers the admin planes: of the tenants of one database, and of operators."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from gateway.admin.data_retention import RetentionControls
+    from gateway.admin.federation import IdentityProviders
+    from gateway.admin.inspection import Inspection
+    from gateway.admin.issuers import OperatorIssuers
+    from gateway.admin.keys import Keys
+    from gateway.admin.limits import ProjectLimits
+    from gateway.admin.operations import Operations
+    from gateway.admin.operator_keys import Operators
+    from gateway.admin.projects import Projects
+    from gateway.admin.service_accounts import ServiceAccounts
+    from gateway.services.governance.audit import AuditLogs
+    from gateway.services.ledger import LedgerOperations
+    from gateway.services.usage import UsageReports
+
+
+@dataclass(frozen=True, slots=True)
+class AdminServices:
+    """One service for each resource of tenants."""
+
+    projects: Projects
+    service_accounts: ServiceAccounts
+    keys: Keys
+    identity_providers: IdentityProviders
+    limits: ProjectLimits
+    usage: UsageReports
+    audit: AuditLogs
+    retention: RetentionControls
+
+
+@dataclass(frozen=True, slots=True)
+class OperatorServices:
+    """All that answers the plane of operators."""
+
+    operations: Operations
+    operators: Operators
+    issuers: OperatorIssuers
+    ledger: LedgerOperations
+    inspection: Inspection
+    audit: AuditLogs

@@ -1,0 +1,94 @@
+"""`/admin/v1/tenants/{name}/…`: what becomes of all that a tenant has."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from starlette.responses import StreamingResponse
+
+from gateway.admin.operators import TENANT
+from gateway.admin.routes import AdminRoute, check_permission
+from gateway.protocol.admin.requests import Erasure, Export, Hold, NoBody
+
+if TYPE_CHECKING:
+    from starlette.responses import Response
+
+    from gateway.admin.operations import Operations
+    from gateway.admin.routes import AdminCall
+
+
+def routes(operations: Operations) -> list[AdminRoute]:
+    """Those that delete or keep data of a tenant."""
+    answers = TenantDataEndpoints(operations)
+    return [
+        AdminRoute(
+            "POST", f"{TENANT}/delete", "tenants.delete", answers.delete, "operator", body=NoBody
+        ),
+        AdminRoute(
+            "POST", f"{TENANT}/restore", "tenants.delete", answers.restore, "operator", body=NoBody
+        ),
+        AdminRoute("POST", f"{TENANT}/hold", "tenants.delete", answers.hold, "operator", body=Hold),
+        AdminRoute(
+            "POST", f"{TENANT}/erasure", "tenants.delete", answers.erase, "operator", body=Erasure
+        ),
+        AdminRoute(
+            "POST", f"{TENANT}/export", "tenants.export", answers.export, "operator", body=Export
+        ),
+    ]
+
+
+class TenantDataEndpoints:
+    """Endpoints of deletion, erasure and archives: see docs/data.md."""
+
+    def __init__(self, operations: Operations) -> None:
+        self._operations = operations
+
+    async def delete(self, call: AdminCall) -> dict[str, Any]:
+        """None of its keys works any more; its data goes seven days later."""
+        await call.body(NoBody)
+        name = call.path["name"]
+        await self._operations.delete_tenant(name, call.author)
+        return {"object": "tenant.deleted", "name": name, "deleted": True}
+
+    async def restore(self, call: AdminCall) -> dict[str, Any]:
+        """Take the deletion back, as long as nothing has gone."""
+        await call.body(NoBody)
+        name = call.path["name"]
+        await self._operations.restore_tenant(name, call.author)
+        return {"object": "tenant.restored", "name": name}
+
+    async def hold(self, call: AdminCall) -> dict[str, Any]:
+        """Keep, or with `held: false` no longer keep, all that a tenant has."""
+        asked = await call.body(Hold)
+        name = call.path["name"]
+        await self._operations.hold_tenant(name, call.author, is_held=asked.held)
+        return {"object": "tenant.hold", "name": name, "held": asked.held}
+
+    async def erase(self, call: AdminCall) -> dict[str, Any]:
+        """Delete what is stored of a person, `end_user`, and tell how much that was."""
+        asked = await call.body(Erasure)
+        erased = await self._operations.erase(call.path["name"], asked.end_user, call.author)
+        return {
+            "object": "tenant.erasure",
+            "responses": erased.responses,
+            "conversations": erased.conversations,
+            "rows": dict(erased.rows),
+            "responses_read": erased.seen,
+            "responses_sealed": erased.sealed,
+            "conversations_busy": erased.busy,
+        }
+
+    async def export(self, call: AdminCall) -> Response:
+        """A zip file of all that a tenant has; with `content: true` what was said, too, which takes
+        `content.read`.
+        """
+        asked = await call.body(Export)
+        if asked.content:
+            check_permission(call.request.scope, "content.read", "operator")
+        name = call.path["name"]
+        archive = await self._operations.export(name, call.author, with_content=asked.content)
+        return StreamingResponse(
+            archive.pieces(),
+            media_type="application/zip",
+            headers={"content-disposition": f'attachment; filename="{name}.zip"'},
+        )

@@ -1,0 +1,199 @@
+"""Tenants take turns: a queue for that, and two gates of the event loop that use it.
+
+The event loop does whatever has come before it looks for more. What one tenant sends at once must
+not all go before what another sends: requests begin through `Turns`, and reads of streams are
+parsed through `ReadTurns`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import deque
+from contextvars import Context
+from typing import TYPE_CHECKING, Final, Generic, TypeVar
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Hashable
+
+T = TypeVar("T")
+
+ROUND_S: Final = 0.002
+"""Seconds from the start of a round in which every request may begin."""
+COST_S: Final = 0.002
+"""About how many seconds a request takes until it waits for something."""
+SHARE: Final = 0.25
+"""The part of a round that is for requests that begin; other work may make a round long."""
+BURST_S: Final = 0.002
+"""Seconds of parsing, one read after the other, before the event loop has its turn."""
+PAUSE_S: Final = 0.001
+"""With a longer pause between two reads the event loop has had its turn."""
+
+
+class FairQueue(Generic[T]):
+    """Items that wait, in order for each tenant, taken from one tenant after the other."""
+
+    __slots__ = ("_waiting",)
+
+    def __init__(self) -> None:
+        self._waiting: dict[Hashable, deque[T]] = {}
+        """The first tenant is the next."""
+
+    def __contains__(self, tenant: object) -> bool:
+        return tenant in self._waiting
+
+    def __len__(self) -> int:
+        """Count the tenants for which something waits."""
+        return len(self._waiting)
+
+    def put(self, tenant: Hashable, item: T) -> None:
+        """Add an item behind the others of its tenant; a new tenant is the last in turn."""
+        self._waiting.setdefault(tenant, deque()).append(item)
+
+    def take(self) -> tuple[Hashable, T]:
+        """Remove the next item, whose tenant is the last in turn from now on. Raises `KeyError`
+        where nothing waits.
+        """
+        if not self._waiting:
+            raise KeyError
+        tenant = next(iter(self._waiting))
+        items = self._waiting.pop(tenant)
+        item = items.popleft()
+        if items:
+            self._waiting[tenant] = items
+        return tenant, item
+
+
+class FairWaiters:
+    """Tasks that wait for their tenant's turn."""
+
+    __slots__ = ("_queue",)
+
+    def __init__(self) -> None:
+        self._queue: FairQueue[asyncio.Future[None]] = FairQueue()
+
+    def __contains__(self, tenant: object) -> bool:
+        return tenant in self._queue
+
+    def __len__(self) -> int:
+        """Count the tenants that wait."""
+        return len(self._queue)
+
+    def add(self, tenant: Hashable) -> asyncio.Future[None]:
+        """Return a future to wait for. Who cancels it gives up the turn."""
+        turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._queue.put(tenant, turn)
+        return turn
+
+    def release(self) -> tuple[Hashable] | None:
+        """End the wait of the next and return its tenant; None: nobody waits."""
+        while self._queue:
+            tenant, turn = self._queue.take()
+            if not turn.done():
+                turn.set_result(None)
+                return (tenant,)
+        return None
+
+
+class Turns:
+    """Requests of one process, begun in turns.
+
+    Of a tenant that sends many at once only a few begin in one round of the loop. Of a tenant that
+    has begun nothing in this round one may always begin.
+    """
+
+    def __init__(self, clock: Callable[[], float] = time.perf_counter) -> None:
+        """`clock` gives seconds and never goes back."""
+        self._clock = clock
+        self._since = 0.0
+        self._is_round = False
+        self._begun: set[Hashable] = set()
+        self._waiting = FairWaiters()
+
+    def begin(self, tenant: Hashable) -> asyncio.Future[None] | None:
+        """Return what has to be waited for before it begins; None: it may begin now."""
+        if not self._is_round:
+            self._is_round = True
+            self._since = self._clock()
+            asyncio.get_running_loop().call_soon(self._next_round)
+        if tenant not in self._waiting and (
+            tenant not in self._begun or self._clock() - self._since < ROUND_S
+        ):
+            self._begun.add(tenant)
+            return None
+        return self._waiting.add(tenant)
+
+    def _next_round(self) -> None:
+        self._begun.clear()
+        if not self._waiting:
+            self._is_round = False
+            return
+        now = self._clock()
+        count = max(1, int(SHARE * (now - self._since) / COST_S))
+        self._since = now
+        asyncio.get_running_loop().call_soon(self._next_round)
+        for _ in range(min(count, len(self._waiting))):
+            self._begun.update(self._waiting.release() or ())
+
+
+class ReadTurns:
+    """Reads of streams of one process, parsed in turns once there is more than a moment's work.
+
+    An engine gives a token to each of hundreds of streams in one step. After `BURST_S` of parsing
+    the others wait for the next rounds of the loop. A tenant with nothing that waits may have one
+    read parsed all the same.
+    """
+
+    def __init__(self, clock: Callable[[], float] = time.perf_counter) -> None:
+        """`clock` gives seconds and never goes back."""
+        self._clock = clock
+        self._burst_since = self._ended_at = clock()
+        self._served: set[Hashable] = set()
+        """Tenants that had a turn in this round, while others wait."""
+        self._waiting: FairQueue[Callable[[], None]] = FairQueue()
+        self._is_due = False
+        """The next round is scheduled."""
+
+    def begin(self, tenant: Hashable) -> bool:
+        """Return True if a read of this tenant may be parsed now: call `end` after that. Otherwise
+        `wait`.
+        """
+        now = self._clock()
+        if now - self._ended_at > PAUSE_S:
+            self._burst_since = now
+        if not self._waiting:
+            return now - self._burst_since < BURST_S
+        if tenant in self._waiting or tenant in self._served:
+            return False
+        self._served.add(tenant)
+        return True
+
+    def end(self) -> None:
+        """Note that the read that had begun is parsed."""
+        self._ended_at = self._clock()
+
+    def wait(self, tenant: Hashable, callback: Callable[[], None]) -> None:
+        """Have `callback` called when it is the turn of this tenant."""
+        if not self._is_due:
+            self._schedule_round()
+        self._waiting.put(tenant, callback)
+
+    def _schedule_round(self) -> None:
+        self._is_due = True
+        # In an empty context, or it keeps that of the request which happens to be the first.
+        asyncio.get_running_loop().call_soon(self._run_round, context=Context())
+
+    def _run_round(self) -> None:
+        self._served.clear()
+        until = self._clock() + BURST_S
+        try:
+            while self._waiting:
+                tenant, callback = self._waiting.take()
+                self._served.add(tenant)
+                callback()
+                if self._clock() >= until:
+                    break
+        finally:
+            self._is_due = False
+            if self._waiting:
+                self._schedule_round()

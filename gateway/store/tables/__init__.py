@@ -1,0 +1,28 @@
+"""The schema: every table with its columns, keys, indexes and checks, and what the product has to
+know of them. Migrations, verification, sealing, export, removal and retention derive from it.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from sqlalchemy import Table
+
+from gateway.store.tables import ledger, replicas, responses, tenants, tools
+from gateway.store.tables.columns import about, columns_of, kept, keys_of_table, metadata, types
+
+_AREAS: Final = (tenants, responses, tools, ledger, replicas)
+TABLES: Final = {
+    str(one.name): one for area in _AREAS for one in vars(area).values() if isinstance(one, Table)
+}
+"""All of them by their names."""
+
+__all__ = [
+    "TABLES",
+    "about",
+    "columns_of",
+    "kept",
+    "keys_of_table",
+    "metadata",
+    "types",
+]

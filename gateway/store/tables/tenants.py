@@ -1,0 +1,311 @@
+"""Define the tables of tenants, projects, keys and issuers, and of the audit log."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+from sqlalchemy import CheckConstraint
+
+from gateway.store.tables.columns import (
+    OF_NO_TENANT,
+    SETTINGS,
+    Access,
+    Kept,
+    Lifetime,
+    TableInfo,
+    bigint,
+    boolean,
+    bytea,
+    cidrs,
+    index,
+    integer,
+    of_tenant,
+    one_of,
+    refers,
+    smallint,
+    table,
+    tenant_id,
+    text,
+    texts,
+    time,
+    unique,
+    unique_index,
+    uuid,
+)
+from gateway.tenancy import POLICY_VALUES
+
+if TYPE_CHECKING:
+    from sqlalchemy import Column
+
+_KEY_SEEN: Final = (
+    "tenant_id, id, name, hint, created_at, disabled_at, dialect, kind, project_id, owner_type,"
+    " owner_id, scopes, expires_at, last_used_at, allowed_cidrs, allowed_models, replaced_by,"
+    " created_by, pepper_id"
+)
+"""All but the hash."""
+_KEY_CHANGED: Final = (
+    "name, disabled_at, scopes, expires_at, last_used_at, allowed_cidrs, allowed_models,"
+    " replaced_by, hash, pepper_id"
+)
+
+
+def _issuer() -> list[Column[Any]]:
+    return [
+        tenant_id(),
+        uuid("id", key=True),
+        text("name", Kept.OPERATOR),
+        text("description", Kept.OPERATOR, null=True),
+        text("issuer", Kept.OPERATOR),
+        text("audience", Kept.OPERATOR),
+        text("discovery_url", Kept.OPERATOR, null=True),
+        text("jwks_url", Kept.OPERATOR, null=True),
+        bytea("jwks", Kept.OPERATOR, null=True),
+        bytea("transformations", Kept.OPERATOR),
+    ]
+
+
+def _token_terms() -> list[Column[Any]]:
+    return [
+        texts("algorithms", Kept.WORD),
+        integer("clock_skew_s"),
+        integer("lifetime_max_s"),
+    ]
+
+
+def _edited() -> list[Column[Any]]:
+    return [
+        boolean("enabled"),
+        time("created_at"),
+        time("updated_at"),
+        time("deleted_at", null=True),
+    ]
+
+
+# The tenant's policy is null where it has none: the setting of that name holds then, and the
+# service tier `default`.
+tenants: Final = table(
+    "tenants",
+    uuid("id", key=True),
+    text("name", Kept.WORD),
+    time("created_at"),
+    time("disabled_at", null=True),
+    *(
+        text(name, Kept.WORD, null=True)
+        if value.column_type == "text"
+        else integer(name, null=True)
+        for name, value in POLICY_VALUES.items()
+    ),
+    # Null where nothing special is kept or left out.
+    text("retention_type", Kept.WORD, null=True),
+    # Its data goes some days later, which was done at `purged_at`.
+    time("deleted_at", null=True),
+    # Nothing of it is removed meanwhile, whatever its age.
+    time("held_at", null=True),
+    time("purged_at", null=True),
+    unique("name"),
+    *(
+        CheckConstraint(value.column_check, name=value.name)
+        for value in POLICY_VALUES.values()
+        if value.column_check is not None
+    ),
+    about=TableInfo(
+        lifetime=Lifetime(stays="its name, and when it was purged"),
+        access=Access(app="SELECT", runs="SELECT", operated=True, of_runs=True),
+        not_exported="the operator's",
+    ),
+)
+# The default project of a tenant has the tenant's id. It may have no row: what is null here
+# holds then. `models`: those that it may ask for, or not, by `models_mode`; null: no list.
+# `service_tiers`: those that it may have besides the usual one; null: all of its tenant's.
+projects: Final = table(
+    "projects",
+    tenant_id(),
+    uuid("id", key=True),
+    text("name", Kept.WORD),
+    time("created_at"),
+    time("archived_at", null=True),
+    text("retention_type", Kept.WORD, null=True),
+    text("service_tier_max", Kept.WORD, null=True),
+    texts("tools_off", Kept.WORD, null=True),
+    text("models_mode", Kept.WORD, null=True),
+    texts("models", Kept.WORD, null=True),
+    texts("service_tiers", Kept.WORD, null=True),
+    text("service_tier_default", Kept.WORD, null=True),
+    of_tenant(),
+    one_of("models_mode", "allow_list", "deny_list"),
+    about=TableInfo(
+        lifetime=SETTINGS,
+        access=Access(app="SELECT, INSERT, UPDATE", operated=True),
+        is_upserted=True,
+    ),
+)
+service_accounts: Final = table(
+    "service_accounts",
+    tenant_id(),
+    uuid("project_id"),
+    uuid("id", key=True),
+    text("name", Kept.WORD),
+    text("role", Kept.WORD),
+    time("created_at"),
+    time("deleted_at", null=True),
+    refers("project_id", "projects"),
+    one_of("role", "owner", "member", "none"),
+    index("tenant_id", "project_id"),
+    about=TableInfo(
+        lifetime=SETTINGS,
+        access=Access(app="SELECT, INSERT, UPDATE", operated=True),
+    ),
+)
+# `dialect` is how its responses are spelled; null: `openai`. `project_id` null: the default
+# project, here as in all tables that have it. `pepper_id`: under which pepper `hash` was made.
+api_keys: Final = table(
+    "api_keys",
+    tenant_id(),
+    uuid("id", key=True),
+    text("name", Kept.WORD),
+    bytea("hash", Kept.DIGEST, exported=False),
+    text("hint", Kept.WORD),
+    time("created_at"),
+    time("disabled_at", null=True),
+    text("dialect", Kept.WORD, null=True),
+    text("kind", Kept.WORD, default="'project'"),
+    uuid("project_id", null=True),
+    text("owner_type", Kept.WORD, null=True),
+    uuid("owner_id", null=True),
+    texts("scopes", Kept.WORD, null=True),
+    time("expires_at", null=True),
+    time("last_used_at", null=True),
+    cidrs("allowed_cidrs", null=True),
+    texts("allowed_models", Kept.WORD, null=True),
+    uuid("replaced_by", null=True),
+    uuid("created_by", null=True),
+    smallint("pepper_id", null=True, exported=False),
+    unique("hash"),
+    of_tenant(),
+    one_of("dialect", "openai", "openresponses"),
+    one_of("kind", "project", "admin"),
+    one_of("owner_type", "service_account", "user"),
+    index("tenant_id", "project_id"),
+    about=TableInfo(
+        lifetime=SETTINGS,
+        access=Access(
+            app=f"SELECT ({_KEY_SEEN}), INSERT, UPDATE ({_KEY_CHANGED})",
+            runs="SELECT (tenant_id, id, replaced_by)",
+            operated=True,
+        ),
+    ),
+)
+# Issuers of tokens that a tenant trusts; `transformations` are JSON. `named_bearer`: a token
+# is a credential where the request, too, names the tenant. `bearer`: it need not, so no other
+# tenant has it of the same issuer and audience; one that was deleted stays, and keeps them.
+identity_providers: Final = table(
+    "identity_providers",
+    *_issuer(),
+    boolean("bearer"),
+    *_token_terms(),
+    *_edited(),
+    boolean("named_bearer"),
+    of_tenant(),
+    # Not by tenant: they are for who has a token, and no tenant yet.
+    index("id", name="ix_identity_providers_id"),
+    unique_index("uq_identity_providers_bearer", "issuer", "audience", where="bearer"),
+    unique_index(
+        "uq_identity_providers_named",
+        "tenant_id",
+        "issuer",
+        "audience",
+        where="named_bearer AND deleted_at IS NULL",
+    ),
+    about=TableInfo(
+        lifetime=SETTINGS,
+        access=Access(app="SELECT, INSERT, UPDATE", operated=True),
+    ),
+)
+# Which of their tokens act for a service account; `matchers` are JSON.
+federation_rules: Final = table(
+    "federation_rules",
+    tenant_id(),
+    uuid("id", key=True),
+    uuid("provider_id"),
+    uuid("project_id"),
+    uuid("service_account_id"),
+    text("name", Kept.OPERATOR, null=True),
+    text("description", Kept.OPERATOR, null=True),
+    bytea("matchers", Kept.OPERATOR),
+    texts("scopes", Kept.WORD, null=True),
+    *_edited(),
+    refers("provider_id", "identity_providers"),
+    refers("service_account_id", "service_accounts"),
+    index("tenant_id", "provider_id"),
+    about=TableInfo(
+        lifetime=SETTINGS,
+        access=Access(app="SELECT, INSERT, UPDATE", operated=True),
+    ),
+)
+# Of those who run the gateway, under the nil tenant.
+operator_keys: Final = table(
+    "operator_keys",
+    tenant_id(),
+    uuid("id", key=True),
+    text("name", Kept.WORD),
+    bytea("hash", Kept.DIGEST),
+    text("hint", Kept.WORD),
+    time("created_at"),
+    time("disabled_at", null=True),
+    time("expires_at", null=True),
+    time("last_used_at", null=True),
+    smallint("pepper_id", null=True),
+    text("role", Kept.WORD, null=True),
+    unique("hash"),
+    about=TableInfo(
+        lifetime=OF_NO_TENANT,
+        access=Access(operated=True),
+        not_exported="of no tenant",
+    ),
+)
+# Issuers that operators trust, under the nil tenant: their tokens say which of the `tenants`
+# (by name; *: any) they are for, and as what of the `roles` (JSON: scopes by role).
+operator_issuers: Final = table(
+    "operator_issuers",
+    *_issuer(),
+    *_token_terms(),
+    texts("tenants", Kept.OPERATOR),
+    bytea("roles", Kept.OPERATOR),
+    *_edited(),
+    unique_index(
+        "uq_operator_issuers_issuer", "tenant_id", "issuer", "audience", where="deleted_at IS NULL"
+    ),
+    about=TableInfo(
+        lifetime=OF_NO_TENANT,
+        access=Access(operated=True),
+        not_exported="of no tenant",
+    ),
+)
+# Who changed what, chained (`governance.audit`); the nil tenant's are the operator's. `actor`
+# and `details` are JSON. No foreign key: it outlives the tenant.
+audit_log: Final = table(
+    "audit_log",
+    tenant_id(),
+    bigint("number", key=True),
+    uuid("id"),
+    time("at"),
+    text("type", Kept.WORD),
+    bytea("actor", Kept.WORD),
+    text("target", Kept.ID),
+    uuid("project_id", null=True),
+    text("address", Kept.WORD, null=True),
+    text("request_id", Kept.WORD, null=True),
+    bytea("details", Kept.WORD),
+    bytea("previous", Kept.DIGEST),
+    bytea("hash", Kept.DIGEST),
+    unique("tenant_id", "id"),
+    index("tenant_id", "at"),
+    about=TableInfo(
+        lifetime=Lifetime(expires="400 days", stays="who did what, without content"),
+        access=Access(
+            app="SELECT, INSERT",
+            runs="SELECT (tenant_id, number, at, hash), INSERT, DELETE",
+            operated=True,
+        ),
+    ),
+)
