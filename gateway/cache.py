@@ -13,7 +13,9 @@ V = TypeVar("V")
 
 
 def lasting_json(value: object) -> bytes:
-    """`value` as JSON for who keeps it: what orjson returns holds 4 KiB, however short it is."""
+    """Return `value` as JSON in a copy: the bytes that orjson returns hold 4 KiB, however short.
+    Use this for JSON that is kept.
+    """
     return b"%b" % orjson.dumps(value)
 
 
@@ -30,7 +32,7 @@ class LruCache(Generic[K, V]):
         self._lock = Lock()
 
     def get(self, key: K) -> V | None:
-        """The value; None if it was never put, or was dropped."""
+        # None if the value was never put, or was dropped.
         with self._lock:
             entry = self._entries.get(key)
             if entry is None:
@@ -39,7 +41,6 @@ class LruCache(Generic[K, V]):
             return entry[0]
 
     def drop(self, key: K) -> None:
-        """Forget a value, if it is there."""
         with self._lock:
             _, freed = self._entries.pop(key, (None, 0))
             self._size -= freed

@@ -37,7 +37,6 @@ class OnceEvent:
         self._waiters: tuple[asyncio.Future[None], ...] = ()
 
     def is_set(self) -> bool:
-        """Whether `set` was called."""
         return self._is_set
 
     def set(self) -> None:
@@ -48,7 +47,6 @@ class OnceEvent:
             _wake(waiter)
 
     async def wait(self) -> None:
-        """Return once it is set."""
         await self.within(None)
 
     async def within(self, seconds: float | None) -> bool:
@@ -77,7 +75,7 @@ class ResettableEvent(OnceEvent):
     __slots__ = ()
 
     def clear(self) -> None:
-        """Make later tasks wait again; those that waited when it was set go on."""
+        # Tasks that waited when it was set still go on.
         self._is_set = False
 
 

@@ -43,11 +43,11 @@ class FairQueue(Generic[T]):
         return tenant in self._waiting
 
     def __len__(self) -> int:
-        """Count the tenants for which something waits."""
+        # Counts tenants, not items.
         return len(self._waiting)
 
     def put(self, tenant: Hashable, item: T) -> None:
-        """Add an item behind the others of its tenant; a new tenant is the last in turn."""
+        # A new tenant is the last in turn.
         self._waiting.setdefault(tenant, deque()).append(item)
 
     def take(self) -> tuple[Hashable, T]:
@@ -76,7 +76,6 @@ class FairWaiters:
         return tenant in self._queue
 
     def __len__(self) -> int:
-        """Count the tenants that wait."""
         return len(self._queue)
 
     def add(self, tenant: Hashable) -> asyncio.Future[None]:
@@ -169,7 +168,6 @@ class ReadTurns:
         return True
 
     def end(self) -> None:
-        """Note that the read that had begun is parsed."""
         self._ended_at = self._clock()
 
     def wait(self, tenant: Hashable, callback: Callable[[], None]) -> None:

@@ -95,8 +95,9 @@ async def commit_but_defects(
     commit: Callable[[Sequence[Row]], Awaitable[None]],
     give_up: Callable[[Row, Exception], None],
 ) -> None:
-    """Commit rows, all together or, where one is at fault, all others: halves are tried by
-    themselves, and a row that cannot be committed alone is given up. Raises `StoreUnavailable`.
+    """Commit all rows, or all but the defective ones, which are passed to `give_up`.
+
+    Batches that fail are halved until the defective rows are alone. Raises `StoreUnavailable`.
     """
     try:
         await commit(rows)

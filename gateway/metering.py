@@ -36,7 +36,7 @@ class Metering:
     tags: Mapping[str, str] = field(default_factory=dict)
 
     def as_json(self) -> dict[str, Any]:
-        """For a plan, which any replica may have to end the response by."""
+        # For a plan: any replica may have to end the response.
         return {"end_user": self.end_user.hex() if self.end_user else None, "tags": self.tags}
 
     @classmethod
@@ -50,7 +50,7 @@ NOBODY: Final = Metering()
 
 
 def who_asks(secret: bytes, tenant: UUID, named: str | None, tags: Mapping[str, str]) -> Metering:
-    """What a line says of a request for whoever is `named`."""
+    # `named` is the end user that the request names.
     return Metering(end_user_of(secret, tenant, named) if named else None, tags)
 
 

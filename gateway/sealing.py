@@ -194,7 +194,7 @@ def derived_keys(secret: bytes, info: bytes) -> tuple[bytes, bytes]:
 
 
 def _bound_to(tenant: UUID, model: str, key_name: bytes) -> bytes:
-    """The associated data: no two bindings have the same, and it has an end of its own."""
+    # Length prefixes make the encoding of the fields unambiguous.
     fields = (VERSION.encode(), tenant.bytes, model.encode(), key_name)
     return b"".join(struct.pack("<I", len(field)) + field for field in fields)
 
@@ -204,7 +204,7 @@ def _spelled(packed: bytes) -> str:
 
 
 def _parts(seal: str) -> tuple[bytes, bytes, bytes]:
-    """Name of the key, nonce, ciphertext. Raises `SealBroken` for what `_spelled` cannot say."""
+    # Key name, nonce, ciphertext. Raises `SealBroken` for text that `_spelled` cannot produce.
     body = seal.removeprefix(_PREFIX)
     try:
         packed = b64decode(body + "=" * (-len(body) % 4), altchars=b"-_", validate=True)

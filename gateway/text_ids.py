@@ -54,17 +54,17 @@ def ids_of(text: str) -> list[int]:
 
 
 def text_of(ids: Iterable[int]) -> str:
-    """The characters among ids."""
+    """Return the characters among the ids."""
     return "".join(chr(one - TEXT_BASE) for one in ids if one in TEXT_IDS)
 
 
 def is_text(ids: Sequence[int]) -> bool:
-    """Whether a turn is one of text; one that says nothing is not."""
+    """Return True if the ids are a turn of text; an empty turn is not."""
     return bool(ids) and ids[0] >= TEXT_BASE
 
 
 def estimated_tokens(characters: int) -> int:
-    """About how many tokens these characters are."""
+    """Return about how many tokens these characters are."""
     return -(-characters // CHARACTERS_PER_TOKEN)
 
 
@@ -109,7 +109,7 @@ def packed_lines(lines: Iterable[bytes]) -> array[int]:
 
 
 def unpacked_lines(ids: Sequence[int]) -> list[bytes]:
-    """The lines of a prompt that `packed_lines` made, one or several behind each other."""
+    """Return the lines of one or more concatenated prompts that `packed_lines` made."""
     return _content(ids).split(b"\n")[:-1]
 
 
@@ -129,7 +129,7 @@ def prompt_tokens(ids: Sequence[int]) -> int:
 
 
 def surplus_ids(ids: Sequence[int]) -> int:
-    """How many ids more such a prompt has than tokens: its images are long."""
+    """Return how many more ids than tokens such a prompt has, because its images are long."""
     return len(ids) - prompt_tokens(ids)
 
 

@@ -103,15 +103,14 @@ class Admission:
             self._keyless[connection] = None
 
     def request_received(self, connection: Abortable) -> None:
-        """A whole request is read: without a key, too, it is not closed until that is answered."""
+        # Also without a key, the connection is not closed until the request is answered.
         if connection in self._keyless:
             del self._keyless[connection]
             self._answering.add(connection)
 
     def answered(self, connection: Abortable, *, is_idle: bool) -> None:
-        """Its request is answered, or its client does not take the answer: it may be closed again.
-        With `is_idle` no other request has come on it, so that one with a key may be closed, too.
-        """
+        # The connection may be closed again. With `is_idle` no other request has come on it, so
+        # that one with a key may be closed, too.
         if connection in self._answering:
             self._answering.remove(connection)
             self._keyless[connection] = None
@@ -119,7 +118,8 @@ class Admission:
             self._idle[connection] = None
 
     def trust(self, connection: Abortable) -> None:
-        """It has shown a valid key: it is not closed while a request on it is answered."""
+        # The client has shown a valid key: its connection is not closed while a request is
+        # answered.
         if connection in self._keyless or connection in self._answering:
             self._keyless.pop(connection, None)
             self._answering.discard(connection)
@@ -158,7 +158,6 @@ class Admission:
             self._close(self._keyless, "closed connections without a key to make room")
 
     def _close(self, some: dict[Abortable, None], why: str) -> None:
-        """Close the first of `some`, and log it now and then."""
         oldest = next(iter(some))
         del some[oldest]
         self._trusted.discard(oldest)

@@ -145,7 +145,6 @@ class BoundedHttpProtocol(HttpToolsProtocol):
             self._write_last(response_bytes(TooManyConnections()))
 
     def abort(self) -> None:
-        """Close the connection at once, as `gateway.server.admission.Abortable`."""
         self.transport.abort()
 
     @override
@@ -159,7 +158,6 @@ class BoundedHttpProtocol(HttpToolsProtocol):
             self.cycle.disconnect()
 
     def _ignore_input(self) -> None:
-        """Drop what has come and is unread, and what comes."""
         self._ignores_input = True
         if self._incoming is not None:
             self._incoming.close()
@@ -174,7 +172,7 @@ class BoundedHttpProtocol(HttpToolsProtocol):
             self._parse_unread()
 
     def _parse_unread(self) -> None:
-        """Parse what is unread: of one request, and only when the one before is answered."""
+        # At most one request, and only after the one before is answered.
         try:
             if self.cycle is None:
                 self._read_head()
@@ -198,7 +196,6 @@ class BoundedHttpProtocol(HttpToolsProtocol):
             self.loop.call_soon(self._answer_half_closed)
 
     def _schedule_read(self) -> None:
-        """Read on when other connections have had a turn."""
         if not self._is_read_scheduled:
             self._is_read_scheduled = True
             self.loop.call_soon(self._read_scheduled)
@@ -211,9 +208,7 @@ class BoundedHttpProtocol(HttpToolsProtocol):
                 self.flow.resume_reading()
 
     def _read_head(self) -> None:
-        """Read more of the next request's head. When it is complete, make the cycle that answers
-        the request, or upgrade to a WebSocket. Raises `Refused`.
-        """
+        # Raises `Refused`.
         is_begun = self._incoming is not None
         head = self._incoming = self._incoming or IncomingRequest(self.head_bounds)
         rest = head.feed_head(self._unread)
@@ -267,7 +262,7 @@ class BoundedHttpProtocol(HttpToolsProtocol):
             cycle.message_event.set()
 
     def _upgrade(self, head: IncomingRequest, scope: Scope) -> bool:
-        """Hand the connection over to the WebSocket protocol. False: it is no valid upgrade."""
+        # False if the request is no valid upgrade.
         self.headers = head.headers
         if not self._should_upgrade():
             return False
@@ -325,9 +320,8 @@ class BoundedHttpProtocol(HttpToolsProtocol):
         return True
 
     def _answer_half_closed(self) -> None:
-        """Nothing more comes: what is still to be answered is all there is. A request that has
-        just begun has had a turn, so that a client with a short answer is not sent anything else.
-        """
+        # A request that has just begun has had a turn, so that a client with a short answer is not
+        # sent anything else.
         if self.is_lost or self.transport.is_closing():
             return
         if self.cycle is not None:
@@ -336,9 +330,8 @@ class BoundedHttpProtocol(HttpToolsProtocol):
             self.close()
 
     def _probe(self, gaps_s: Sequence[float]) -> None:
-        """Find out whether there is a client. One that can be sent nothing yet counts as gone if
-        that matters to what is done for it.
-        """
+        # A client that can be sent nothing yet counts as gone if work is done that ends with the
+        # client.
         if self.cycle is None:
             return
         if not self.cycle.probe() and self.cycle.is_watched:
@@ -347,7 +340,6 @@ class BoundedHttpProtocol(HttpToolsProtocol):
             self._set_timer(gaps_s[0], self._probe, gaps_s[1:])
 
     def _refuse(self, refused: Refused) -> None:
-        """Answer bytes that are no request, or that turned out to be none, and close."""
         if self._unstarted is not None:
             self._unstarted[0].scope = {}  # type: ignore[typeddict-item]  # which refers to it
             self._unstarted = self.cycle = None
@@ -365,9 +357,8 @@ class BoundedHttpProtocol(HttpToolsProtocol):
             self._linger()
 
     def _linger(self) -> None:
-        """Close it, but read on for a moment, to no purpose: what is closed while more comes is
-        reset, and its client may never see the answer.
-        """
+        # Read on for a moment: closing while more input comes resets the connection, and the client
+        # may lose the answer.
         self._ignore_input()
         self.flow.is_full = False
         self.flow.resume_reading()
@@ -425,7 +416,6 @@ class Cycle(RequestResponseCycle):
             protocol.close()
 
     def trust(self) -> None:
-        """The client has shown a valid API key."""
         self._protocol.admission.trust(self._protocol)
 
     @override
@@ -482,7 +472,7 @@ class Cycle(RequestResponseCycle):
 
     @property
     def is_watched(self) -> bool:
-        """Whether work is done that ends with the client."""
+        # True if there is work that ends when the client disconnects.
         return self._on_disconnect is not None
 
     def disconnect(self) -> None:

@@ -138,7 +138,7 @@ class IncomingRequest:
         return content, data[position:]
 
     def close(self) -> None:
-        """Let go the parser, which refers to this."""
+        # The parser refers to this object.
         self._parser = None
 
     def _parse(self, data: bytes) -> None:
@@ -183,7 +183,7 @@ class IncomingRequest:
         self.version, self.path, self.query = version, url.path or b"/", url.query or b""
 
     def _check_framing(self) -> None:
-        """Find out how the body is framed. Refuse where that, or the host, is uncertain."""
+        # Refuse a request of which the framing of the body, or the host, is ambiguous.
         hosts: list[bytes] = []
         lengths: list[bytes] = []
         encodings: list[bytes] = []
@@ -213,7 +213,7 @@ class IncomingRequest:
         )
 
     def on_url(self, url: bytes) -> None:
-        """Add to the request target, which may come in several parts."""
+        # The request target may come in several parts.
         self.url += url
 
     def on_header(self, name: bytes, value: bytes) -> None:
@@ -236,13 +236,12 @@ class IncomingRequest:
         self.is_upgrade = parser.should_upgrade()
 
     def on_chunk_header(self) -> None:
-        """Count a chunk, the last and empty one too."""
+        # Counts the last, empty chunk too.
         self._chunks += 1
 
     def on_body(self, content: bytes) -> None:
-        """Add content of a chunk."""
         self._body += content
 
     def on_message_complete(self) -> None:
-        """End a chunked body; one with a length ends by its length."""
+        # A body with a length ends by its length, not by this event.
         self.is_complete = self._left is None

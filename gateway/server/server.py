@@ -89,10 +89,10 @@ class DrainableApp(Protocol):
     """An application that wants to know that it is about to end, while it still serves."""
 
     async def begin_drain(self) -> None:
-        """Let others take over what they can; returns when they may."""
+        """Let other replicas take over the work that they can, and return when they may."""
 
     def end_streams(self) -> None:
-        """End what would keep the server open, though its clients can go on elsewhere."""
+        """End streams that would keep the server open; their clients can continue elsewhere."""
 
 
 class Lifespan:
@@ -201,16 +201,15 @@ class Server(uvicorn.Server):
 
     @override
     async def main_loop(self) -> None:
-        """Keep the date, until it is to end. uvicorn's own wakes ten times a second to look."""
+        # uvicorn's own loop wakes ten times a second.
         while not await self.on_tick(0):
             with suppress(TimeoutError):
                 async with asyncio.timeout(DATE_TICK_S):
                     await self._stopping.wait()
 
     async def _drain(self) -> None:
-        """Say that the end is near, while requests are still taken: for as long as it takes others
-        to take over, and for the notice that load balancers are given.
-        """
+        # Requests are still accepted, until others have taken over and for the notice that load
+        # balancers get.
         if self._draining is None or self._lifespan_of_app.failure is not None:
             return
         clock = asyncio.get_running_loop().time
@@ -238,7 +237,6 @@ class Server(uvicorn.Server):
 
 
 def _websockets(frames: FrameBounds | None) -> dict[str, Any]:
-    """Uvicorn's options for WebSockets."""
     if frames is None:
         return {"ws": "none"}
     return {
@@ -269,7 +267,7 @@ def stopped_by_signals(*servers: Server) -> Iterator[None]:
 
 
 async def until_stopped(*servers: Server) -> None:
-    """Serve until each server is told to stop."""
+    """Serve until each server is stopped."""
     async with asyncio.TaskGroup() as group:
         for server in servers:
             group.create_task(server.main_loop())

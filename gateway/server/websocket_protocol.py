@@ -45,7 +45,8 @@ class FrameBounds:
 
     @classmethod
     def of(cls, settings: Settings) -> FrameBounds:
-        """The bounds that the settings give."""
+        # Frames may be larger than bodies, so that the gateway itself can refuse a body that is too
+        # large.
         return cls(
             bytes_max=TOLERATED * settings.limits.body_bytes_max,
             ping_interval_s=settings.websockets.ping_interval_s,
@@ -72,7 +73,7 @@ class BoundedWebSocketProtocol(WebSocketsSansIOProtocol):
         self._lost = lost
 
     def trust(self) -> None:
-        """`gateway.api.client_connection.ClientConnection`: the client has shown a valid key."""
+        # Called through `gateway.api.client_connection.ClientConnection`.
         if self._trust is not None:
             self._trust()
 
@@ -118,7 +119,7 @@ class BoundedWebSocketProtocol(WebSocketsSansIOProtocol):
 
     @override
     def handle_ping(self) -> None:
-        """A client that does not read is sent no pong: they would pile up here."""
+        # A client that does not read gets no pong: pongs would pile up here.
         if self.writable.is_set():
             super().handle_ping()
         else:

@@ -59,15 +59,12 @@ class Backend:
 
     @property
     def is_chat_only(self) -> bool:
-        """It is never asked for token ids, and need not know any."""
         return bool(self.models) and self.passed_through.issuperset(self.models)
 
     def at(self, base_url: str) -> Backend:
-        """The same at another address."""
         return replace(self, base_url=base_url)
 
     def url(self, path: str) -> httpx2.URL:
-        """The address of `path`, as in `/v1/models` or `/health`."""
         return httpx2.URL(self.base_url.rstrip("/").removesuffix("/v1") + path)
 
     def checked(self) -> Backend:

@@ -65,7 +65,8 @@ def _logprobs(alternatives: int | None) -> dict[str, Any]:
 
 
 def binds_answer(request: TokenRequest) -> bool:
-    """Whether the server is asked to hold the model to a format, which all that take one do."""
+    # True if the server must hold the model to a format; all servers that take formats support
+    # this.
     return request.constraint is not None and FORMAT in (request.constraint.chat or ())
 
 
@@ -113,7 +114,7 @@ def _sampling(request: TokenRequest) -> dict[str, Any]:
 
 
 def _answering(lines: Iterable[bytes]) -> Iterator[bytes]:
-    """The messages; a result that names no call answers the last one before it."""
+    # A tool result that names no call answers the last assistant message before it.
     assistant = b""
     for line in lines:
         if line.startswith(_ASSISTANT):

@@ -131,7 +131,6 @@ class CallArguments:
             self._escape = "\\"
 
     def _closes(self, mark: str) -> bool:
-        """Whether a bracket closes the first one."""
         if mark == '"':
             self._in_string = not self._in_string
         elif not self._in_string and mark in "{[":
@@ -142,7 +141,6 @@ class CallArguments:
         return False
 
     def _has_object(self) -> bool:
-        """Whether all that was looked at, up to the end of a part, is JSON of an object."""
         text = "".join(self._parts[: self._looked_at])
         try:
             return isinstance(orjson.loads(text), dict)
@@ -223,7 +221,7 @@ class _Calls:
         return any(not one.arguments.is_blank for one in behind)
 
     def _is_another(self, call: _Call, call_id: str, name: str) -> bool:
-        """Ollama gave all calls the index 0, and others give none."""
+        # Ollama gave all calls the index 0, and other servers give none.
         if call_id and call.id and call_id != call.id:
             return True
         if not (name and call.name) or call_id:
@@ -254,7 +252,6 @@ class TaggedThought:
 
     @property
     def kept_back(self) -> int:
-        """How many characters came that were not told."""
         return self._front_size + len(self._held)
 
     def feed(self, text: str) -> Iterator[tuple[int, str]]:
@@ -294,7 +291,6 @@ class TaggedThought:
 
     @property
     def _said(self) -> int:
-        """What is no tag at the beginning."""
         return THOUGHT if self.is_open else ANSWER
 
     def _take_front(self) -> str:
@@ -305,7 +301,6 @@ class TaggedThought:
 
 
 def _front_at_end(text: str, tag: str) -> int:
-    """How many of the last characters may be the beginning of a tag."""
     return next((size for size in range(len(tag) - 1, 0, -1) if text.endswith(tag[:size])), 0)
 
 
@@ -441,9 +436,8 @@ class ChatReader(CompletionReader):
             self._tell_spelled(content, tokens_of(likely, self._alternatives or 0))
 
     def _take_part(self, part: object) -> None:
-        """A part of a content that is a list: `{"type": "text", "text"}`, or a thought, which is a
-        list of such.
-        """
+        # A part of a content list is `{"type": "text", "text"}`, or a thought, which is a list of
+        # such.
         if not isinstance(part, dict):
             return
         if isinstance(text := part.get("text"), str):
@@ -477,7 +471,7 @@ class ChatReader(CompletionReader):
         self._tell_calls()
 
     def _tell_calls(self) -> None:
-        """Tell what is new of the open call; of the next one, once that is whole."""
+        # The next call is reported only once the open one is complete.
         calls = self._calls
         if calls.open is not None:
             self._say(ids_of(calls.open.arguments.untold()))
@@ -490,16 +484,15 @@ class ChatReader(CompletionReader):
         self._say([CALL, *ids_of(call.name), ARGUMENTS, *ids_of(arguments)])
 
     def _tell_waiting(self) -> None:
-        """No more comes: tell what waited for an open call to be whole."""
+        # At the end of the stream, also report calls that waited for the open one to complete.
         self._tell_calls()
         for call in self._calls.begun:
             if not call.is_told and call.name:
                 self._open_call(call)
 
     def _bound_kept_back(self) -> None:
-        """What waits counts as what was told does: if there is more of it than may still come, it
-        waits no longer, and the limit ends the turn.
-        """
+        # Characters kept back count against the limit; beyond it they wait no longer and the turn
+        # ends.
         if self._is_over or self.kept_back <= self.ids_left:
             return
         self._tell_held()
@@ -508,7 +501,7 @@ class ChatReader(CompletionReader):
             self._break("what it calls has no name")
 
     def _tell_spelled(self, text: str, tokens: list[TextToken] | None) -> None:
-        """Content with its tokens; None: those are not told."""
+        # `tokens` None: logprobs of this text are unknown.
         if tokens is None or len(self._due) > DUE_TOKENS_MAX:
             self._is_untold = self._is_untold or bool(text)
             self._due.clear()
@@ -531,15 +524,12 @@ class ChatReader(CompletionReader):
             self._tell(mark, part)
 
     def _tell_held(self) -> None:
-        """What might have become a tag is none."""
         if self._content is not None:
             mark, part = self._content.release()
             self._tell(mark, part)
 
     def _tell(self, mark: int, text: str) -> None:
-        """More of a thought, or of the answer. White space behind a call is neither: some servers
-        send it between two fragments of one.
-        """
+        # White space after a call is ignored: some servers send it between two fragments of a call.
         if mark == THOUGHT:
             self._due.clear()  # its tokens, and those of its tags
         if not text or (self._mark == CALL and text.isspace()):
@@ -554,7 +544,6 @@ class ChatReader(CompletionReader):
         self._say(ids, self._likelihoods(len(ids)) if mark == ANSWER else ())
 
     def _likelihoods(self, characters: int) -> Sequence[TextLogprob]:
-        """What is told of each character of more of an answer."""
         if self._alternatives is None:
             return ()
         told = [IN_TOKEN] * characters

@@ -99,10 +99,9 @@ def build_client(
     limits: ConnectionLimits,
     ssl_context: ssl.SSLContext | None = None,
 ) -> Client:
-    """A client of backends.
+    """Return a client of backends; without `ssl_context` the packaged certificates are trusted.
 
-    Bodies come uncompressed, so what is read is as large as what arrived. `ssl_context` is for
-    `https` backends; by default the packaged certificates are trusted.
+    Bodies are requested uncompressed, so that their size is what was received.
     """
     return Client(HttptoolsTransport(keep_alive=keep_alive, limits=limits, ssl_context=ssl_context))
 

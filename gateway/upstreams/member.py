@@ -63,31 +63,23 @@ class Health:
 
     @property
     def reachable(self) -> bool:
-        """Fewer than `failures_max` polls in a row went wrong."""
         return self._polls_failed < self._policy.failures_max
 
     @property
     def in_doubt(self) -> bool:
-        """The last poll went wrong. The next ones will tell whether the backend is gone."""
         return self._polls_failed > 0
 
     @property
     def mute_since(self) -> float | None:
-        """When the oldest of the last `failures_max` polls was asked, if none of them was answered;
-        else None.
-        """
+        # None unless each of the last `failures_max` polls was unanswered.
         return self._unanswered[0] if len(self._unanswered) == self._policy.failures_max else None
 
     @property
     def is_ejected(self) -> bool:
-        """Failures have ejected it, and it has answered neither a request since nor, after its
-        back-off, a poll.
-        """
         return self._ejected_until is not None and not self._awaits_trial
 
     @property
     def healthy(self) -> bool:
-        """Neither ejected nor unreachable."""
         return self.reachable and not self.is_ejected
 
     def available(self, now: float) -> bool:
@@ -106,7 +98,7 @@ class Health:
         return True
 
     def end_trial(self) -> None:
-        """The trial is over; without a verdict (the caller went away) the next request is it."""
+        # Without a verdict (the client disconnected) the next request is the trial.
         self._on_trial = False
 
     def answered(self) -> bool:
@@ -181,7 +173,6 @@ class FaultReport:
         self._log_change()
 
     def clear(self, source: FaultSource) -> None:
-        """The fault that this source reported has ended. Does nothing where there was none."""
         if source in self._causes:
             del self._causes[source]
             self._log_change()
@@ -228,19 +219,19 @@ class RequestListener(Protocol):
     """Is told how one request to a backend goes."""
 
     def on_first_token(self, seconds: float) -> None:
-        """Its first token came, `seconds` after it was sent."""
+        """Handle the first token, which came `seconds` after the request was sent."""
         ...
 
     def on_busy(self) -> None:
-        """The backend is too busy to take it."""
+        """Handle a refusal: the backend is too busy to take the request."""
         ...
 
     def on_finish(self) -> None:
-        """The last token came: the backend is done with it."""
+        """Handle the last token: the backend has finished the request."""
         ...
 
     def on_end(self, tokens: int) -> None:
-        """The stream ended, with `tokens` generated."""
+        """Handle the end of the stream, with `tokens` generated."""
         ...
 
 
@@ -291,7 +282,6 @@ class Member:
 
     @property
     def available(self) -> bool:
-        """Healthy, or due for its trial."""
         return self.health.available(self._clock())
 
     @property
@@ -303,17 +293,15 @@ class Member:
 
     @property
     def in_doubt(self) -> bool:
-        """Its last health check went wrong."""
         return self.health.in_doubt
 
     @property
     def can(self) -> Capabilities | None:
-        """What may be asked of it; None until it has said what it is."""
+        # None until the backend has described itself.
         return self._server.can if self.engine is not None else None
 
     @property
     def tokenize_path(self) -> str:
-        """Where it renders a conversation to ids."""
         return (self.engine or UnknownEngine()).tokenize_path
 
     def name_of(self, model: str) -> str:
@@ -340,7 +328,7 @@ class Member:
 
     @property
     def in_flight(self) -> int:
-        """How many generations are under way there, of this process."""
+        # Of this process only.
         return self._in_flight
 
     async def generate(
@@ -376,7 +364,7 @@ class Member:
             self._end(outcome, on_trial=on_trial)
 
     def _begin(self, now: float) -> bool:
-        """Count a request in flight. Returns whether it is the trial of an ejected backend."""
+        # True if the request is the trial of an ejected backend.
         self._in_flight += 1
         self.is_idle.clear()
         self._metrics.upstream_started(self.name)
@@ -391,7 +379,6 @@ class Member:
             self.health.end_trial()
 
     def served_as(self, model: str) -> str:
-        """Its own name of a model that it serves."""
         return self._served[model].name if model in self._served else model
 
     async def ask(self, path: str, model: str, body: bytes, *, bytes_max: int) -> bytes:
@@ -464,7 +451,6 @@ class Member:
         self._report()
 
     def undescribed(self, cause: str) -> None:
-        """The backend was asked what it serves and did not answer, because of `cause`."""
         self._faults.begin("models", cause)
 
     def name_models(self, known: Collection[str]) -> None:
@@ -482,11 +468,11 @@ class Member:
         }
 
     def hang_up(self) -> int:
-        """Break off all that is under way there, so that others go on with it; how many."""
+        # Returns how many streams were ended; other backends continue them.
         return self._server.hang_up("the backend has left")
 
     def _forget_model(self, model: str) -> None:
-        """Send no more requests for `model` until the backend lists it anew."""
+        # Until the backend lists the model again.
         self.models = {name: self.models[name] for name in self.models if name != model}
         if self.listed is not None and model in self._served:
             gone = self._served[model].name
@@ -498,7 +484,6 @@ class Member:
             _log.warning("silent streams are broken off", upstream=self.name, count=count)
 
     def _on_first_ids(self, started_at: float, listener: RequestListener | None) -> None:
-        """The first ids came of a request that was sent at `started_at`, by the clock."""
         seconds = self._clock() - started_at
         self._metrics.upstream_first_token(self.name, seconds)
         if listener is not None:
@@ -509,7 +494,7 @@ class Member:
             self._report()
 
     def _note_failure(self, error: UpstreamError, model: str) -> str:
-        """Note a failure; returns what metrics call it."""
+        # Returns the outcome label for metrics.
         if isinstance(error, UpstreamRejected):
             self.health.answered()  # a backend that finds fault with a request is a backend
             return "rejected"

@@ -75,16 +75,14 @@ def candidates(
 
 
 def _is_new(request: TokenRequest) -> bool:
-    """It continues no response that is known of."""
     return request.route is None or request.route.placement is None
 
 
 def _after_recall(
     request: TokenRequest, placed: PlacedRequest, error: asyncio.CancelledError
 ) -> TokenRequest:
-    """The request to be queued again after a recall. Raises the `error` of any other cancellation,
-    and `UpstreamRecalled` where ids came already: then the next request has to contain them.
-    """
+    # Raises `error` if it is not a recall, and `UpstreamRecalled` if ids already came: the next
+    # request must contain them.
     if not placed.was_recalled():
         raise error
     if placed.has_begun:
@@ -93,7 +91,7 @@ def _after_recall(
 
 
 def round_robin(choices: Sequence[Member], turn: int) -> Member:
-    """The choice for request number `turn`; there must be one."""
+    # `choices` must not be empty.
     return choices[turn % len(choices)]
 
 
@@ -219,7 +217,6 @@ class Pool:
         self._update_warnings()
 
     async def run(self) -> None:
-        """Poll and describe every backend at its intervals, until cancelled."""
         async with asyncio.TaskGroup() as group:
             self._group = group
             try:
@@ -273,26 +270,23 @@ class Pool:
         return counts
 
     async def poll(self) -> None:
-        """Ask every backend once whether it is there."""
         async with asyncio.TaskGroup() as group:
             for member in self._members.values():
                 group.create_task(self._poll(member))
 
     async def close(self) -> None:
-        """Close every connection; streams under way break off."""
+        # Streams in progress end with an error.
         await self.client.aclose()
 
     def models(self) -> tuple[ModelInfo, ...]:
-        """Every model with a known context length, in the order of the configuration."""
         return self._models
 
     def parent_of(self, model: str) -> str | None:
-        """The base model of an adapter that a backend serves; None of any other model."""
+        # None for a model that is no adapter.
         return self._parents.get(model)
 
     @property
     def warnings(self) -> tuple[str, ...]:
-        """What keeps a backend or a model from being used, and what to do about it."""
         return self._warnings
 
     def expects(self, model: str) -> bool:
@@ -335,11 +329,8 @@ class Pool:
         return ModelNotServed(name) if asked else ModelNotFound(name)
 
     def require_logprobs(self, model: str) -> None:
-        """Make sure that some backend of the model can tell logprobs.
-
-        Raises ModelNotFound, InvalidRequest if none can, or NoUpstreamAvailable while one that
-        might has not said what it is.
-        """
+        # Raises ModelNotFound, InvalidRequest if no backend can report logprobs, or
+        # NoUpstreamAvailable while one that might has not described itself.
         self._with_logprobs(model)
 
     def serving(self, model: str) -> list[Member]:
@@ -353,7 +344,6 @@ class Pool:
         return members
 
     def snapshot(self) -> tuple[BackendState, ...]:
-        """Every backend now, in the order of the configuration."""
         return tuple(member.state() for member in self._members.values())
 
     async def generate(
@@ -433,7 +423,7 @@ class Pool:
     def _choices(
         self, request: TokenRequest, *, tried: Collection[str], avoid: Collection[str]
     ) -> list[Member]:
-        """The backends that may be tried next; none when none is left."""
+        # Empty if no backend is left.
         model = request.model
         able = self._serving.get(model, ())
         if request.sampling.logprobs is not None:
@@ -459,9 +449,8 @@ class Pool:
         *,
         skips_queue: bool,
     ) -> PlacedRequest | None:
-        """Give the request to one of these; None where it has to wait. One that `skips_queue` is
-        sent in any case, and to a backend with room if there is one.
-        """
+        # None if the request has to wait. With `skips_queue` it is always sent, to a backend with a
+        # free slot if there is one.
         admission = self.admission
         if admission is None:
             return PlacedRequest(*self._choose(choices, request, sink, turn), request)
@@ -482,7 +471,7 @@ class Pool:
         *,
         skips_queue: bool,
     ) -> PlacedRequest | None:
-        """Take a slot of one of these; None where the request has to wait for one."""
+        # None if the request has to wait for a slot.
         work = class_of(request.priority, is_background=request.background)
         slots = admission.slots
         roomy = [member for member in choices if slots(member.name).has_room(work)]
@@ -513,7 +502,6 @@ class Pool:
     async def _wait_for_turn(
         self, request: TokenRequest, sink: TokenSink, turn: int, avoid: Collection[str]
     ) -> PlacedRequest:
-        """Wait in the queue, then give the request to a backend."""
         admission = self.admission
         assert admission is not None, "nothing waits without it"
 
@@ -526,13 +514,13 @@ class Pool:
         return await admission.wait(request, start, is_new=_is_new(request))
 
     def _is_held_back(self, choices: Sequence[Member], request: TokenRequest) -> bool:
-        """Whether sessions that are under way go before this one, which begins another."""
+        # Sessions in progress go before a request that begins another.
         if self.router is None or len(choices) == 1 or not _is_new(request):
             return False
         return self.router.holds_back([member.name for member in choices], request)
 
     def require_room(self, model: str, priority: int, tenant: str = "") -> None:
-        """Refuse a request for the model now that would be refused later: see `Admission`."""
+        # Refuse at once a request that would be refused later: see `Admission`.
         if self.admission is not None:
             self.admission.require_room(model, priority, tenant)
 
@@ -546,7 +534,6 @@ class Pool:
     def _choose(
         self, choices: Sequence[Member], request: TokenRequest, sink: TokenSink, turn: int
     ) -> tuple[Member, AbstractContextManager[TokenSink]]:
-        """Choose one of these for the request; and the sink that it is generated into there."""
         router = self.router
         if router is None or len(self._serving.get(request.model, ())) == 1:
             member = round_robin(choices, turn)
@@ -557,7 +544,7 @@ class Pool:
         return self._members[decision.member.name], FlightSink(flight, sink)
 
     def _with_logprobs(self, model: str) -> list[Member]:
-        """The backends of the model that can tell how likely an id was; see `require_logprobs`."""
+        # See `require_logprobs`.
         serving = self._serving.get(model)
         if not serving:
             raise self.absence(model)
@@ -586,7 +573,7 @@ class Pool:
         return Member(backend, server, Health(policy.ejection), self._metrics, self._clock)
 
     def _retire(self, member: Member) -> None:
-        """Send it nothing new: it has left. Its monitor waits for the streams that it has begun."""
+        # Its monitor waits until the streams that it has begun end.
         _log.info("a backend leaves", upstream=member.name, in_flight=member.in_flight)
         self._left.add(member)
         member.has_left.set()
@@ -594,10 +581,7 @@ class Pool:
     async def _monitor(
         self, member: Member, *, is_new: bool = False, is_known: bool = False
     ) -> None:
-        """Poll and describe a member until it has left and its streams have ended.
-
-        One that `is_new` is polled at once; where it `is_known`, one of its name was here before.
-        """
+        # A member that `is_new` is polled at once; `is_known` if one of its name was here before.
         async with asyncio.TaskGroup() as group:
             polling = group.create_task(
                 self._poll_until_left(member, is_new=is_new, is_known=is_known)
@@ -609,7 +593,7 @@ class Pool:
             polling.cancel()
 
     async def _wait_until_idle(self, member: Member) -> None:
-        """Wait for the streams of a member that has left; break them off after `leave_s`."""
+        # After `leave_s` streams that are left are broken off.
         try:
             async with asyncio.timeout(self._policy.leave_s):
                 await member.is_idle.wait()
@@ -671,7 +655,6 @@ class Pool:
     async def _read_load(
         self, router: Router | None, member: Member, *, was_reachable: bool
     ) -> None:
-        """Ask a backend what it has to do, where it tells that."""
         timeout_s = self._policy.schedule.health_timeout_s
         load = await read_load(self.client, member.backend, timeout_s=timeout_s)
         if self.admission is not None:
@@ -692,7 +675,6 @@ class Pool:
         self._resolve_models()
 
     def _resolve_models(self) -> None:
-        """Find out again which public model each listed name stands for, then index."""
         known = {name for member in self._members.values() for name in member.listed or ()}
         for one in self._members.values():
             one.name_models(known)
@@ -701,10 +683,7 @@ class Pool:
             self._update_warnings()
 
     def _index_models(self) -> None:
-        """Index the members by model, after one said what it serves, or lost a model.
-
-        Adapters of one name and of different base models are different: the first backend's counts.
-        """
+        # If adapters of one name have different base models, the first backend's counts.
         self._serving = {}
         self._other_adapters = {}
         lengths: dict[str, int] = {}
@@ -728,7 +707,6 @@ class Pool:
         )
 
     def _update_warnings(self) -> None:
-        """Warn of backends and models that cannot be used, and log each warning once."""
         members = self._members.values()
         missing = {f"{one}. {REMEDY}": one for one in unserved(members)}
         for text, one in missing.items():

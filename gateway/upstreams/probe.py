@@ -69,7 +69,6 @@ class HealthCheck:
 
     @property
     def is_well(self) -> bool:
-        """The backend may be sent requests."""
         return self.outcome is CheckOutcome.WELL
 
 
@@ -87,12 +86,8 @@ async def describe(client: Client, backend: Backend, *, timeout_s: float) -> Des
 async def _engine(
     client: Client, backend: Backend, timeout_s: float, told: dict[str, tuple[int, bytes]]
 ) -> InferenceEngine | None:
-    """Which engine it is; one of its own kind when it answers none of the questions.
-
-    None when it does not answer in time, or only that something is wrong: a scheduler that is
-    busy keeps SGLang from answering, and says nothing of what the server is. `told` are answers
-    that are there already.
-    """
+    # None if it does not answer in time, or with a 5xx: a busy scheduler keeps SGLang from
+    # answering, which says nothing about the engine. `told` has answers that were already read.
     try:
         async with asyncio.timeout(timeout_s):
             for kind, path in _QUESTIONS:

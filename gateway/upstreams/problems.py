@@ -94,7 +94,7 @@ def refusal(
 
 
 def _not_found(status: int, message: str) -> type[ModelGone | PathNotFound] | None:
-    """What a refusal is that finds no model, or no path; None for another one."""
+    # None if the refusal is about something else.
     if _is_said(message, [kind.unknown_adapter for kind in ENGINES]):
         return ModelGone
     if status != _NOT_FOUND:
@@ -103,7 +103,7 @@ def _not_found(status: int, message: str) -> type[ModelGone | PathNotFound] | No
 
 
 def is_refusal(error: UpstreamError) -> bool:
-    """Whether it was made by `refusal`."""
+    # True if `refusal` made the error.
     return error.reason.startswith(_ANSWERED)
 
 
@@ -126,7 +126,7 @@ def may_blame_grammar(error: UpstreamError) -> bool:
 
 
 def has_no_grammars(error: UpstreamError) -> bool:
-    """Whether the refusal means that this backend refuses every grammar."""
+    # True if this backend refuses every grammar, not only this one.
     return _is_said(str(error), [kind.no_grammars for kind in ENGINES])
 
 
@@ -200,7 +200,6 @@ def as_json(value: object) -> str:
 
 
 def _is_said(message: str, patterns: Iterable[re.Pattern[str]]) -> bool:
-    """Whether any engine words it so: an engine gives its refusals no codes, and a server that is
-    refusing may not have said yet which engine it is.
-    """
+    # Engines give refusals no codes, and the engine of a refusing server may be unknown: try the
+    # words of all engines.
     return any(pattern.search(message) for pattern in patterns)

@@ -84,7 +84,7 @@ class RequestWriter:
         return [b"{", key, b":", *prompt, b",", orjson.dumps(body)[1:]]
 
     def has_tag_for(self, request: TokenRequest, constraint: Constraint) -> bool:
-        """Whether the structural tag of the constraint was made for an earlier request."""
+        # True if the structural tag was already made for an earlier request.
         return self._tag_key(self.engine.endpoint(request)) in constraint.tags
 
     def _tag_key(self, endpoint: TokenEndpoint) -> Hashable:
@@ -113,10 +113,7 @@ class RequestWriter:
 
 
 def _holds(ids: Sequence[int], wanted_ids: Sequence[int]) -> bool:
-    """Whether `ids` contain `wanted_ids` one after the other.
-
-    Looks for bytes: a number for each id of a long prompt would take the loop milliseconds.
-    """
+    # Compares bytes: a Python number for each id of a long prompt would take the loop milliseconds.
     packed = (ids if isinstance(ids, array) else array("I", ids)).tobytes()
     opening = array("I", wanted_ids)
     wanted, size = opening.tobytes(), opening.itemsize
@@ -164,7 +161,6 @@ class PromptEncoder:
         self._since_pause = 0
 
     def __len__(self) -> int:
-        """How many blocks are kept."""
         return len(self._blocks)
 
     async def encode(
@@ -196,7 +192,6 @@ class PromptEncoder:
                 raise UnknownId(highest)
 
     def _pieces(self, ids: array[int], owner: str) -> Iterator[bytes]:
-        """The ids, each with a comma behind it."""
         whole = len(ids) - len(ids) % BLOCK_IDS
         packed = memoryview(ids).cast("B")
         size = BLOCK_IDS * ids.itemsize
@@ -221,5 +216,4 @@ class PromptEncoder:
 
 
 def _encoded(ids: array[int]) -> bytes:
-    """The ids, each with a comma behind it."""
     return orjson.dumps(ids.tolist())[1:-1] + b","

@@ -77,7 +77,7 @@ def meanings(name: str, known: Collection[str]) -> list[str]:
 
 
 def is_alike(name: str, other: str) -> bool:
-    """They differ at most in what stands before the last part."""
+    # Names differ at most in what is before the last part.
     return _last_part(name) == _last_part(other)
 
 

@@ -95,7 +95,6 @@ class _Attempt:
 
     @property
     def endpoint(self) -> TokenEndpoint:
-        """Where it goes, and who reads the answer."""
         return CHAT if self.request.chat else self.writer.engine.endpoint(self.request)
 
 
@@ -140,7 +139,6 @@ class InferenceServer:
 
     @property
     def can(self) -> Capabilities:
-        """What its engine can do, as far as it is known and the operator lets it."""
         return self._writer.can
 
     def runs(self, engine: InferenceEngine) -> None:
@@ -151,7 +149,7 @@ class InferenceServer:
         self._writer = RequestWriter(engine, can)
 
     def serves(self, served: Mapping[str, ServedModel]) -> None:
-        """Ask it only for these models from now on; keys are public ids."""
+        # Keys are public ids.
         self._served = served
 
     def generate(
@@ -190,9 +188,8 @@ class InferenceServer:
         on_first: Callable[[], None] | None,
         on_finish: Callable[[], None] | None,
     ) -> None:
-        """The same of a conversation. Raises `InvalidRequest` where the server has not a parameter
-        that it takes: nobody else can mend that but the caller.
-        """
+        # Raises `InvalidRequest` if the server lacks a parameter of the request: only the caller
+        # can change that.
         try:
             await self._complete(attempt, sink, on_first, on_finish)
         except UpstreamRejected as error:
@@ -210,7 +207,7 @@ class InferenceServer:
         on_first: Callable[[], None] | None,
         on_finish: Callable[[], None] | None,
     ) -> None:
-        """The same with a grammar, and once more without if the backend refuses that."""
+        # Try again without the grammar if the backend refuses it.
         grammar = await self._grammar(attempt, constraint)
         try:
             await self._complete(replace(attempt, grammar=grammar), sink, on_first, on_finish)
@@ -236,10 +233,8 @@ class InferenceServer:
             raise
 
     async def _grammar(self, attempt: _Attempt, constraint: Constraint) -> Grammar | None:
-        """The grammar of a request that has a constraint; found in a thread if that takes long.
-
-        Of several threads that have something to do each would hold up the event loop in turn.
-        """
+        # A long computation runs in a thread, one at a time: several threads would each delay the
+        # event loop.
         request, writer = attempt.request, attempt.writer
         if constraint.calls <= INLINE_CALLS or writer.has_tag_for(request, constraint):
             return writer.grammar(request)
@@ -247,7 +242,7 @@ class InferenceServer:
             return await asyncio.to_thread(writer.grammar, request)
 
     def _note_refusal(self, error: UpstreamError) -> None:
-        """Log that a grammar was refused. Who refuses all gets none until described anew."""
+        # A backend that refuses all grammars gets none until it is described again.
         _log.warning("backend refuses a grammar", upstream=self.name, error=error)
         if has_no_grammars(error):
             self._writer = replace(self._writer, can=replace(self._writer.can, grammars="none"))
@@ -285,11 +280,8 @@ class InferenceServer:
     async def _complete_in_pair(
         self, prefill: Prefill, attempt: _Attempt, stream: TokenStream
     ) -> None:
-        """The same request to both servers of a pair; what is generated comes from this one.
-
-        What goes wrong at the other one ends it here too: nobody else would ever say so. Once the
-        answer has begun this one has all that it needs, and the other one's end is its own.
-        """
+        # A failure of the prefill server ends the request here too, since nothing else would report
+        # it. Once the answer has begun, the decode server has all that it needs.
         host, port = prefill.bootstrap_host, prefill.bootstrap_port
         room = secrets.randbits(_ROOM_BITS)
         attempt = replace(attempt, pair=attempt.writer.engine.pair_fields(host, port, room))
@@ -306,9 +298,7 @@ class InferenceServer:
             raise errors.exceptions[0] from errors
 
     async def _prefill(self, prefill: Prefill, attempt: _Attempt, stream: TokenStream) -> None:
-        """Have the prompt read there. Raises what went wrong with that before the `stream`, which
-        is that of the decode server, has begun.
-        """
+        # Errors are raised only before `stream`, that of the decode server, has begun.
         try:
             await self._read_prompt(prefill, attempt)
         except UpstreamError as error:
@@ -317,9 +307,8 @@ class InferenceServer:
             _log.warning("prefill server fails behind its work", upstream=self.name, error=error)
 
     async def _read_prompt(self, prefill: Prefill, attempt: _Attempt) -> None:
-        """Have the prompt read by the prefill server, and hear it out: to hang up would end the
-        work. Of what it says only a refusal counts, which may come in a 200.
-        """
+        # Read to the end: to close early would end the work. Only a refusal counts, which may come
+        # in a 200.
         url = self._backend.at(prefill.base_url).url(attempt.endpoint.path)
         if (post := self._posts.get(str(url))) is None:
             post = self._posts[str(url)] = self._new_post(url)
@@ -427,7 +416,7 @@ class InferenceServer:
         return writer.body(request, served=served, prompt=prompt, grammar=grammar, pair=pair)
 
     async def _answer(self, posting: Coroutine[object, object, HttpAnswer]) -> HttpAnswer:
-        """A 200. Raises the error that any other is."""
+        # Raises the error of any status but 200.
         try:
             answer = await posting
         except _NOT_TAKEN as error:
@@ -448,7 +437,7 @@ class InferenceServer:
         return Post(self._client, url, headers)
 
     async def _encode_prompt(self, attempt: _Attempt) -> list[bytes]:
-        """JSON of the ids. An engine that dies of an unknown one is not sent it."""
+        # An engine that dies of an unknown id is not sent one.
         request = attempt.request
         id_end = request.id_end if attempt.writer.engine.dies_of_unknown_ids else None
         try:

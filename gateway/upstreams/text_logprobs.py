@@ -38,7 +38,7 @@ def _token(told: dict[str, Any], alternatives: int) -> TextToken:
 
 
 def _piece(told: dict[str, Any]) -> bytes:
-    """The bytes of a token; those of its text where they are not told."""
+    # The bytes of the token's text if `bytes` is missing.
     numbers, token = told.get("bytes"), told.get("token")
     try:
         if isinstance(numbers, list):

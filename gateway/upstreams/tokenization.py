@@ -86,7 +86,7 @@ class Tokenization:
         return answers
 
     def _members(self, model: str) -> list[Member]:
-        """Whom to ask, in this order: those of the first one's engine take turns."""
+        # Backends of the best candidate's engine take turns; the others come after them.
         serving = self._pool.serving(model)
         best = candidates(serving)
         kind = type(best[0].engine)
@@ -132,7 +132,7 @@ async def render(
 
 
 def ids_of(body: bytes) -> array[int]:
-    """The ids that an answer tells. Raises `ValueError`, `RecursionError`, `OverflowError`."""
+    # Raises `ValueError`, `RecursionError` or `OverflowError`.
     return array("I", _decode(body).tokens)
 
 

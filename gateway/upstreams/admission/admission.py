@@ -100,11 +100,10 @@ class Admission:
         )
 
     def forget(self, name: str) -> None:
-        """It is no backend any more: one of that name that comes learns its slots anew."""
         self._members.pop(name, None)
 
     def serves(self, serving: Callable[[], Iterable[str]]) -> None:
-        """`serving` names the backends that take requests; only their slots can be used."""
+        # `serving` names the backends that take requests; only their slots can be used.
         self._serving = serving
 
     def slots(self, name: str) -> MemberSlots:
@@ -131,7 +130,6 @@ class Admission:
         return free + CLAIMED_AHEAD - self._queue.accepted
 
     def state(self) -> AdmissionState:
-        """A copy of what is known now, for health reports."""
         return AdmissionState(
             {work.label: count for work, count in self._queue.lengths.items()},
             {name: one.bound for name, one in self._members.items()},
@@ -235,7 +233,6 @@ class Admission:
     def _refusal(
         self, work: WorkClass, model: str, cause: RefusedFor, tenant: str
     ) -> Overloaded | RateLimited:
-        """The error, with the time in which those go that wait now."""
         self._metrics.admission_refused(work.label, cause)
         seconds = self._queue.until_its_turn_s(work, model, self._clock(), tenant)
         if seconds is None:

@@ -107,7 +107,6 @@ class FairShares:
         account.queued += 1
 
     def leave(self, tenant: str) -> None:
-        """Note that a request of the tenant waits no more."""
         self._accounts[tenant].queued -= 1
 
     def serve(

@@ -16,7 +16,7 @@ class WorkClass(IntEnum):
 
     @property
     def label(self) -> str:
-        """What metrics and `/readyz` call it."""
+        # The name in metrics and in `/readyz`.
         return self.name.lower()
 
 
@@ -70,9 +70,7 @@ class AdmissionPolicy:
     background_promotion_s: float = BACKGROUND_PROMOTION_S
 
     def promotion_of(self, work: WorkClass) -> float:
-        """After how many seconds one of that class goes with the class above it."""
         return self.background_promotion_s if work is WorkClass.BACKGROUND else self.promotion_s
 
     def target_s(self, prompt: int) -> float:
-        """Within how many seconds the first token for a prompt of so many tokens is on time."""
         return self.first_token_target_s + prompt / self.read_tokens_per_s

@@ -39,7 +39,7 @@ class Recallable(Protocol):
     def can_go_on(self) -> bool: ...
 
     def recall(self) -> None:
-        """Break the request off and put it back into the queue."""
+        """Stop the request and put it back into the queue."""
         ...
 
 
@@ -60,11 +60,9 @@ class Running:
 
     @property
     def tenants(self) -> int:
-        """How many tenants have running requests."""
         return len(self._of)
 
     def add(self, tenant: str, one: Recallable) -> None:
-        """Note that a request was sent."""
         self._of.setdefault(tenant, {})[one] = None
 
     def discard(self, tenant: str, one: Recallable) -> None:
@@ -104,9 +102,7 @@ class Running:
     def _beyond(
         self, tenant: str, at: Collection[str], bound: int, share: float
     ) -> Sequence[Recallable]:
-        """The tenant's requests at the backends `at`, if they exceed its share of `bound` beside a
-        tenant of weight `share`; else nothing. Its own weight is that of its latest request.
-        """
+        # The tenant's weight is that of its latest request.
         own = self._of[tenant]
         latest = next(reversed(own)).share
         part = bound * latest / (latest + share)

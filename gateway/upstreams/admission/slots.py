@@ -116,12 +116,11 @@ class MemberSlots:
 
     @property
     def has_spare(self) -> bool:
-        """Whether one more may be sent beyond the bound, of a tenant that has nothing running."""
+        # The extra slots are for tenants that have nothing running.
         return self.beyond < max(1, int(self.bound * BEYOND_SHARE))
 
     @property
     def background_room(self) -> int:
-        """How many more background requests may be sent."""
         return max(0, min(self.bound - self.in_flight, self.background_bound - self.background))
 
     def take(self, work: WorkClass, prompt: int, *, is_extra: bool = False) -> Slot:
@@ -156,7 +155,6 @@ class MemberSlots:
             self._grow()
 
     def refused(self, slot: Slot) -> None:
-        """Learn from a backend that refused a request because it is busy."""
         if slot.round == self._round:
             self._shrink(self._exact * self._policy.shrink_share)
 
@@ -178,7 +176,7 @@ class MemberSlots:
         return max(OVERDUE_MIN_S, OVERDUE_FACTOR * self._usual_s) + read_s
 
     def overdue(self, slot: Slot) -> None:
-        """Learn from an overdue first token: the backend runs about as many as have begun."""
+        # An overdue first token means that the backend runs about as many requests as have begun.
         if slot.round == self._round:
             share = self._exact * self._policy.shrink_share
             self._shrink(min(share, max(self.begun, self._exact * HALF)))
@@ -267,15 +265,12 @@ class Slot:
         self._slots.answered(self, seconds)
 
     def refused(self) -> None:
-        """Note that the backend was too busy to take the request."""
         self._slots.refused(self)
 
     def overdue(self) -> None:
-        """Note that the first token is overdue (`MemberSlots.overdue_s`)."""
         self._slots.overdue(self)
 
     def release(self) -> None:
-        """Give the slot back."""
         if self._is_held:
             self._is_held = False
             self._slots.in_flight -= 1

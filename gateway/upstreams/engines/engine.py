@@ -150,40 +150,36 @@ class InferenceEngine(ABC):
     @classmethod
     @abstractmethod
     def read(cls, path: str, document: Mapping[str, Any]) -> Self | None:
-        """The engine behind an answer to one of its `questions`; None: it is another one's."""
+        """Return the engine if `document` is its answer to one of its `questions`, else None."""
 
     @classmethod
     def requirement(cls) -> str:
-        """What it takes to be of use, for operators."""
         return f"{cls.title} >= {_dotted(cls.ids_since)}{cls.ids_need}"
 
     @abstractmethod
     def grammars(self, release: Release) -> Grammars:
-        """What that release can bind."""
+        """Return which grammars the release supports."""
 
     @property
     @abstractmethod
     def priority_sign(self) -> Literal[-1, 1]:
-        """1 where it serves high values of a priority first."""
+        """Return 1 if the engine serves high priority values first, else -1."""
 
     def endpoint(self, request: TokenRequest) -> TokenEndpoint:  # noqa: ARG002 - others look at it
-        """The endpoint that is asked, and how its answer is to be read."""
         return COMPLETIONS
 
     def pair_fields(self, host: str, port: int, room: int) -> Fields:  # noqa: ARG002 - as above
-        """What both servers of a pair are sent, so that they find each other; empty: it has none.
-
-        `room` is a number of this request alone.
-        """
+        # The fields by which both servers of a pair find each other; `room` is unique to the
+        # request.
         return {}
 
     @abstractmethod
     def request_fields(self, request: TokenRequest, served: ServedModel) -> Fields:
-        """What it calls the request's id, its model, and that the stop id is to be told."""
+        """Return the fields of the request id, the model, and the option to report the stop id."""
 
     @abstractmethod
     def tag_fields(self, endpoint: TokenEndpoint, tag: Mapping[str, Any], encoded: bytes) -> Fields:
-        """How a structural tag is sent; `encoded` is its JSON."""
+        """Return the fields of a structural tag; `encoded` is its JSON."""
 
     def body(
         self, request: TokenRequest, served: ServedModel, can: Capabilities, bound: Fields
@@ -220,11 +216,11 @@ class InferenceEngine(ABC):
         return body | bound
 
     def chat_fields(self, request: TokenRequest) -> Fields:
-        """What its chat endpoint is told besides what all are: what keeps tenants' caches apart."""
+        # The salt keeps the caches of tenants apart.
         return {"cache_salt": request.cache_salt} if request.cache_salt else {}
 
     def answer_fields(self, constraint: Constraint) -> Fields:
-        """How the schema of an answer is sent, where that is all that a release can bind."""
+        # For releases that can bind nothing but the schema of an answer.
         return {"structured_outputs": {"json": constraint.answer}}
 
     def capabilities(self, *, grammars: bool = True, priorities: bool = False) -> Capabilities:
@@ -249,10 +245,7 @@ class InferenceEngine(ABC):
 
     @property
     def unusable(self) -> Unusable | None:
-        """Why it cannot be used; None where nothing is known against it.
-
-        A development build is given the benefit of the doubt.
-        """
+        # None for development builds: they may be new enough.
         return self._too_old()
 
     def _too_old(self) -> Unusable | None:

@@ -172,13 +172,14 @@ class SGLang(InferenceEngine):
         return body
 
     def _salts(self) -> tuple[str, ...]:
-        """What `/generate` calls what keeps tenants' caches apart; both where nobody knows."""
+        # The field of `/generate` that keeps tenants' caches apart; both names if the version is
+        # unknown.
         if self.version is None:
             return "extra_key", "cache_salt"
         return ("extra_key",) if is_older(self.version, _SALTS_SINCE) else ("cache_salt",)
 
     def _sampling(self, request: TokenRequest, endpoint: TokenEndpoint) -> Fields:
-        """`sampling_params`. A name that it does not know would be refused."""
+        # SGLang refuses names that it does not know.
         wanted = request.sampling
         fields: Fields = {
             "max_new_tokens": wanted.max_tokens,

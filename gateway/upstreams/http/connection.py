@@ -91,12 +91,10 @@ class Connection(asyncio.Protocol):
 
     @property
     def usable(self) -> bool:
-        """Whether another request may be sent: open, and nothing is going on."""
         return self._error is None and self._reader is None and not self.lost.done()
 
     @property
     def answered(self) -> bool:
-        """Whether the backend has sent any byte in answer to the current request."""
         return self._reader is not None and self._reader.touched
 
     def take_back(self) -> bytes:
@@ -106,7 +104,6 @@ class Connection(asyncio.Protocol):
 
     @property
     def has_all(self) -> bool:
-        """Whether the whole answer has come."""
         return self._reader is not None and self._reader.complete
 
     async def send(self, data: bytes, timeouts: HttpTimeouts) -> None:
@@ -165,7 +162,6 @@ class Connection(asyncio.Protocol):
 
     @property
     def is_pouring(self) -> bool:
-        """A listener takes the body, which has not ended."""
         return self._listener is not None
 
     def pour(self, listener: BodyListener) -> None:
@@ -207,7 +203,6 @@ class Connection(asyncio.Protocol):
         return False
 
     def rest(self, seconds: float) -> None:
-        """Close the socket unless another request is sent within `seconds`."""
         self.deadline.set(seconds)
 
     def hang_up(self, why: str) -> None:
@@ -324,7 +319,7 @@ class Connection(asyncio.Protocol):
             raise self._error
 
     async def _wait(self, seconds: float | None) -> bool:
-        """Wait until anything changes; False if `seconds` went by without."""
+        # False if `seconds` passed without a change.
         self._waiter = waiter = self._loop.create_future()
         self._expired = False
         if seconds is not None:
@@ -348,7 +343,6 @@ class Connection(asyncio.Protocol):
         self.wake()
 
     def wake(self) -> None:
-        """Have whoever waits look again at what has come."""
         if self._waiter is not None and not self._waiter.done():
             self._waiter.set_result(None)
 
@@ -373,7 +367,6 @@ class Deadline:
         """When it passes, in the loop's time."""
 
     def set(self, seconds: float) -> None:
-        """Let the deadline be `seconds` from now, whatever it was."""
         self.set_at(self._loop.time() + seconds)
 
     def set_at(self, at: float) -> None:
@@ -383,7 +376,7 @@ class Deadline:
             self._start(at)
 
     def clear(self) -> None:
-        """No deadline. Its timer runs on, because the next `set` may have use for it."""
+        # The timer runs on, because the next `set` may use it.
         self.at = None
 
     def cancel(self) -> None:

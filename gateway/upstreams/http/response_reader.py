@@ -67,7 +67,6 @@ class ResponseReader:
 
     @property
     def buffered(self) -> int:
-        """How many bytes of the body were not fetched yet."""
         return sum(map(len, self._pieces))
 
     def feed_eof(self) -> None:
@@ -88,7 +87,7 @@ class ResponseReader:
         return data
 
     def close(self) -> None:
-        """Break the cycle between parser and reader, so that no garbage collection is needed."""
+        # Breaks the cycle between parser and reader, so that no garbage collection is needed.
         self._parser = None
 
     def on_header(self, name: bytes, value: bytes) -> None:

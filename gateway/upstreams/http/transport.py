@@ -87,7 +87,7 @@ class HttptoolsTransport(httpx2.AsyncBaseTransport):
 
     @override
     async def aclose(self) -> None:
-        """Abort every connection, idle or not, and wait until their sockets are closed."""
+        # Abort every connection, idle or not, and wait until the sockets are closed.
         for pool in self._origins.values():
             await pool.aclose()
 
@@ -339,7 +339,7 @@ async def _exchange(
 
 
 async def _encode(request: httpx2.Request) -> bytes:
-    """The whole request in one piece: bodies are ids in JSON, a few MB at the very most."""
+    # In one piece: bodies are ids in JSON, a few MB at most.
     if request.method in {"HEAD", "CONNECT"}:
         raise httpx2.LocalProtocolError(f"method {request.method} is not supported")
     if not isinstance(request.stream, httpx2.AsyncByteStream):

@@ -31,12 +31,10 @@ class FileSource:
         self._refresh_s = refresh_s
 
     async def fetch(self) -> tuple[Backend, ...]:
-        """What the file has now. Raises `SourceError`."""
         try:
             return await asyncio.to_thread(self._read)
         except (StartupError, ValueError) as error:
             raise SourceError(str(error)) from error
 
     def watch(self) -> AsyncGenerator[Answer]:
-        """What the file has, at an interval."""
         return polled(self.fetch, self._refresh_s)

@@ -79,24 +79,21 @@ class Membership:
         return (*faults, *doubted, *self._unused)
 
     def awaits_backends(self) -> bool:
-        """Whether a source has none now: there would be no use for it if none were to come."""
+        # True if a source has no members now.
         return any(not known.members for known in self._known.values())
 
     def states(self) -> tuple[SourceState, ...]:
-        """Of every source: how many members it named when last asked, and what went wrong."""
         return tuple(
             SourceState(name, len(known.members), known.fault)
             for name, known in self._known.items()
         )
 
     async def start(self) -> None:
-        """Ask every source once; one that does not answer is asked again by `run`."""
         async with asyncio.TaskGroup() as group:
             for source in self._sources:
                 group.create_task(self._fetch(source))
 
     async def run(self) -> None:
-        """Follow every source, until cancelled."""
         async with asyncio.TaskGroup() as group:
             for source in self._sources:
                 group.create_task(self._follow(source))
@@ -131,7 +128,6 @@ class Membership:
             self._apply_all()
 
     def _apply_all(self) -> None:
-        """Apply the backends of all sources to the pool."""
         said = {name: known.members for name, known in self._known.items()}
         desired = merged({SETTINGS: self._fixed, **said}, self._members_max)
         for text in desired.unused:

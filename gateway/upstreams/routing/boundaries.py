@@ -48,24 +48,26 @@ class Prefix(Protocol):
 
     @property
     def length(self) -> int:
-        """How many ids it has."""
+        """Return the number of ids."""
         ...
 
     @property
     def digests(self) -> Sequence[int]:
-        """One for each boundary, the shortest first."""
+        """Return one digest for each boundary, the shortest prefix first."""
         ...
 
     def at(self, length: int) -> int:
-        """The digest of its first `length` ids, which need not be a boundary."""
+        """Return the digest of the first `length` ids, which need not be a boundary."""
         ...
 
     def longer(self, ids: Sequence[int]) -> Prefix:
-        """The same with these ids behind it."""
+        """Return the prefix with these ids appended."""
         ...
 
     def named(self, name: str) -> int:
-        """What stands for a name that its tenant chose; the same name of another is another."""
+        """Return a digest of a name that the tenant chose; names of different tenants never
+        collide.
+        """
         ...
 
 
@@ -97,7 +99,6 @@ class HashedPrefix:
 
     @property
     def length(self) -> int:
-        """How many ids it has."""
         return len(self.ids)
 
     def at(self, length: int) -> int:
@@ -112,7 +113,7 @@ class HashedPrefix:
         return int.from_bytes(state.digest())
 
     def longer(self, ids: Sequence[int]) -> HashedPrefix:
-        """The same with these ids behind it; what was hashed is not hashed again."""
+        # The digests are passed on, so that ids are not hashed twice.
         return HashedPrefix(self.ids + array("I", ids), self._key, self.digests)
 
     def named(self, name: str) -> int:

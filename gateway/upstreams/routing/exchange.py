@@ -59,14 +59,15 @@ class Board(Protocol):
     async def __call__(
         self, number: int, load: bytes, entries: bytes, seen: Mapping[str, int]
     ) -> Sequence[Posted]:
-        """Leave a message of this replica, and get those of others that were left lately. `seen`
-        has the number of the last message of each that is known. Raises `StoreError`.
+        """Post a message of this replica and return recent messages of others.
+
+        `seen` has the number of the last message of each replica. Raises `StoreError`.
         """
         ...
 
 
 def packed_load(loads: Mapping[int, tuple[int, int]]) -> bytes:
-    """Of each member in flight and owed, as bytes."""
+    # `loads` maps a member to (in flight, owed).
     return b"".join(
         _LOAD.pack(member, min(in_flight, _COUNT_MAX), min(owed, _COUNT_MAX))
         for member, (in_flight, owed) in loads.items()
@@ -74,7 +75,6 @@ def packed_load(loads: Mapping[int, tuple[int, int]]) -> bytes:
 
 
 def packed_entries(entries: Iterable[PlacedEntry]) -> bytes:
-    """What was placed, as bytes."""
     return b"".join(_ENTRY.pack(*entry) for entry in entries)
 
 

@@ -96,9 +96,7 @@ class PrefixIndex:
         oldest: Sequence[int],
         found: dict[int, Held],
     ) -> None:
-        """Members that hold more than the deepest boundary that is known: up to where a turn ended
-        behind it.
-        """
+        # A member may hold more than the deepest boundary: up to the end of a turn after it.
         lengths = sorted((boundary(place) + tail for tail in _each_tail(tails)), reverse=True)
         for length in lengths:
             if length > prefix.length:
@@ -175,7 +173,7 @@ def _each_tail(tails: int) -> Iterator[int]:
 
 
 def _without(holders: int, member: int) -> tuple[int, int]:
-    """The holders but for this one, and when it was used last; 0 if it was none of them."""
+    # The second result is when `member` used it last; 0 if it was no holder.
     kept, shift, used_at = 0, 0, 0
     while holders:
         if (holders >> _TIME_BITS) & _MEMBER == member:

@@ -65,7 +65,6 @@ class LoadAverage:
         self._at = now
 
     def rounded(self) -> tuple[int, int]:
-        """In flight and owed, as whole numbers."""
         return round(self._in_flight), round(self._owed)
 
 
@@ -114,7 +113,7 @@ class MemberLoad:
         self._losses = 0
 
     def rate_at(self, now: float) -> float | None:
-        """Tokens a second that it reads; None while too little is known."""
+        # Tokens a second; None while the last measurement is too old.
         return self._rate if now - self._rate_at <= RATE_KNOWN_S else None
 
     def add(self, now: float, in_flight: int, owed: int) -> None:
@@ -154,7 +153,6 @@ class MemberLoad:
         return delay_s(owed, in_flight, waiting, rate, policy)
 
     def note_waiting(self, waiting: int, now: float) -> None:
-        """It reports how many requests wait there."""
         self._waiting, self._probed_at = waiting, now
 
     def note_prefill(self, tokens: int, seconds: float, now: float) -> None:
@@ -188,7 +186,6 @@ class MemberLoad:
         return self.since > since and since != -math.inf
 
     def forget_cache(self, now: float) -> None:
-        """Nothing that was in its cache counts any more."""
         self.since, self._losses = now, 0
 
     def note_cached(self, expected: int, cached: int, age_s: float, now: float) -> bool:

@@ -31,7 +31,7 @@ _NEVER_DROPPED: Final = 4
 
 
 def member_id(name: str) -> int:
-    """The number that stands for a member everywhere: a hash of its name."""
+    # A hash of the name, so that all replicas agree.
     return int.from_bytes(blake2b(name.encode(), digest_size=4).digest())
 
 
@@ -82,9 +82,8 @@ def marks_of(prefix: Prefix, lengths: Iterable[int], before: Iterable[Mark] = ()
 
 
 def _least_missed(marks: list[Mark]) -> int:
-    """The place of the mark without which the least is lost, of all but the last ones: a gap costs
-    as much as is read again, and the further back it is, the rarer somebody goes back to it.
-    """
+    # A gap costs the tokens that are read again; the further back it is, the rarer a request goes
+    # back to it.
     last = marks[-1][0]
 
     def loss(place: int) -> float:

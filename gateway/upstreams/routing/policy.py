@@ -80,23 +80,29 @@ class Candidate(NamedTuple):
 def delay_s(
     owed: float, in_flight: int, waiting: float, rate: float, policy: RoutingPolicy
 ) -> float:
-    """Seconds until a member gets to a new prompt: it owes so many tokens that it has to read
-    first, has so many requests under way, and so many waiting.
+    """Return the seconds until a member starts to read a new prompt.
+
+    `owed` is the tokens that it has to read first, `in_flight` its requests in progress, `waiting`
+    those in its queue, `rate` the tokens it reads a second.
     """
     return owed / rate + policy.request_s * in_flight + policy.waiting_s * waiting
 
 
 def drained(amount: float, seconds: float, per_s: float, policy: RoutingPolicy) -> float:
-    """What is left of work that was told of `seconds` ago, where `per_s` of it is done a second."""
+    """Return what is left of an amount of work that was reported `seconds` ago and shrinks by
+    `per_s`.
+    """
     return max(0.0, amount - policy.drain_share * per_s * max(0.0, seconds))
 
 
 def unread(owed: float, prompts: int, seconds: float, rate: float, policy: RoutingPolicy) -> float:
-    """What is left to read of the tokens of so many prompts (one at least), of which the last first
-    token came, or the reading began, `seconds` ago.
+    """Return how many of the `owed` tokens are still to be read.
 
-    Prompts are read one after another. How far the one that is being read has got is not told: it
-    is taken as one of mean length, so that a member that stands still keeps what is behind it.
+    `prompts` (at least one) is the number of prompts, `seconds` the time since the last first token
+    or the start of reading.
+
+    Prompts are read one after another. Progress within the current prompt is unknown: it counts as
+    one of mean length, so that a member that stands still keeps the prompts behind it.
     """
     return max(owed - owed / prompts, drained(owed, seconds, rate, policy))
 

@@ -126,7 +126,7 @@ def _first(sums: Mapping[str, float], names: frozenset[str]) -> int | None:
 
 
 def _whole(value: float | None) -> int | None:
-    """As a number of requests, tokens or seconds; None for what is none."""
+    # None if it is not a plausible number of requests, tokens or seconds.
     return int(value) if value is not None and 0 <= value < 2**40 else None
 
 

@@ -148,9 +148,8 @@ class Router:
         return known
 
     def _number(self, member: MemberLoad) -> None:
-        """Give it a number. Of one that another had the index may know something still: what is
-        older than the member does not count.
-        """
+        # The index may still have entries of the number's previous owner: entries older than the
+        # member do not count.
         if self._numbers_free and self._numbers >= NUMBERS_MIN:
             member.number = self._numbers_free.popleft()
             member.since = self._clock()
@@ -158,7 +157,7 @@ class Router:
             member.number = self._numbers = min(self._numbers + 1, MEMBERS_MAX)
 
     def knows(self, name: str) -> bool:
-        """Whether there is, or just was, a member of that name."""
+        # True also for a member that has just left.
         return name in self._members
 
     def forget(self, name: str) -> None:
@@ -172,11 +171,10 @@ class Router:
         self._bound_index()
 
     def visit(self, name: str, sink: TokenSink) -> Visit:
-        """Count a prompt at a member that was not chosen here, while entered."""
+        # For a member that the router did not choose.
         return Visit(self.member(name), sink)
 
     def prefix(self, request: TokenRequest) -> HashedPrefix:
-        """The prompt of a request, hashed."""
         return HashedPrefix(request.prompt_ids, self._keys.of(request.cache_salt, request.model))
 
     def choose(self, names: Sequence[str], prefix: Prefix, route: Route | None = None) -> Decision:
@@ -236,9 +234,7 @@ class Router:
     def begin(
         self, decision: Decision, route: Route | None = None, *, surplus_ids: int = 0
     ) -> Flight:
-        """The prompt is sent to the member that was chosen. `close` must be called in the end.
-        `surplus_ids` is that of `TokenRequest`.
-        """
+        # The caller must call `close` in the end. `surplus_ids` is that of `TokenRequest`.
         return Flight(self, decision, route, surplus_ids)
 
     def probed(
@@ -300,12 +296,12 @@ class Router:
 
     @property
     def now(self) -> float:
-        """The present time, in seconds of the router's clock."""
+        # In seconds of the router's clock.
         return self._clock()
 
     @property
     def exchange_age_s(self) -> float:
-        """Seconds since other replicas were heard; 0 where none ever was asked."""
+        # 0 if there was no exchange with other replicas yet.
         return 0.0 if self._exchanged_at is None else self._clock() - self._exchanged_at
 
     def _take(self, report: PeerReport, now: float) -> None:
@@ -337,7 +333,6 @@ class Router:
         placement: Placement | None,
         route: Route | None,
     ) -> dict[str, Known]:
-        """Who holds some of the prompt, by name."""
         now, ticks = self._clock(), self._ticks(self._clock())
         oldest = [0] * (self._numbers + 1)
         for one in members:
@@ -359,7 +354,7 @@ class Router:
     def _held_by_row(
         self, member: MemberLoad, placement: Placement, prefix: Prefix, now: float
     ) -> tuple[int, float]:
-        """How much of the prompt the member holds by a row, and since when nobody used it."""
+        # Returns (tokens held, seconds since the last use).
         age_s = max(0.0, self._wall() - placement.at)
         is_same = not placement.epoch or not member.epoch or placement.epoch == member.epoch
         if not is_same or now - age_s < member.since or age_s > member.horizon_s:
@@ -378,13 +373,12 @@ class Router:
         return made
 
     def _is_cut_off(self) -> bool:
-        """There are other replicas, and they were not heard for a while."""
         return self._has_peers and self.exchange_age_s > self.policy.peer_expiry_s
 
     def _owner(
         self, members: Sequence[MemberLoad], prefix: Prefix, route: Route | None
     ) -> str | None:
-        """Whom every replica sends a session to that none knows anything of (rendezvous)."""
+        # Rendezvous hashing: every replica sends an unknown session to the same member.
         if route is None or (route.cache_key is None and not route.opening):
             return None
         if route.cache_key is not None:
