@@ -108,10 +108,10 @@ class AdminGateway(RequestContext):
 
 
 def create_app(settings: Settings) -> Gateway:
-    """The gateway as an ASGI application; `process` is what it serves.
+    """Return the gateway as an ASGI application; `process` is what it serves.
 
-    `settings` must hold the database's URL and the key pepper. Raises `StartupError` when they
-    are missing or the vocabulary is damaged; connects to nothing before its lifespan starts.
+    `settings` must hold the database's URL and the key pepper. Raises `StartupError` when they are
+    missing or the vocabulary is damaged; connects to nothing before its lifespan starts.
     """
     process = Process.of(settings)
     admin = _admin_routes(process) if settings.admin.public else []
@@ -151,7 +151,7 @@ def _probes(process: Process) -> list[Route]:
 
 
 def routes(process: Process) -> list[BaseRoute]:
-    """Every route. Those of `api.access.authentication.PUBLIC_PATHS` need no API key."""
+    """Return every route. Those of `api.access.authentication.PUBLIC_PATHS` need no API key."""
     settings, services = process.shared.settings, process.services
     creation, bodies = services.creation, _bodies(services, settings)
     streams = settings.stream.fill(StreamLimits)

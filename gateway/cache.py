@@ -25,7 +25,7 @@ class LruCache(Generic[K, V]):
     """
 
     def __init__(self, *, size_max: int) -> None:
-        """`size_max` bounds the sizes of all values together, in the unit that `put` is told."""
+        # `size_max` bounds the sizes of all values together, in the unit of `put`.
         self._size_max = size_max
         self._size = 0
         self._entries: OrderedDict[K, tuple[V, int]] = OrderedDict()
@@ -46,8 +46,9 @@ class LruCache(Generic[K, V]):
             self._size -= freed
 
     def put(self, key: K, value: V, *, size: int) -> None:
-        """Keep the value, and drop the least recently used ones until there is room for it. A value
-        larger than `size_max` is not kept.
+        """Keep the value, and drop the least recently used ones until there is room for it.
+
+        A value larger than `size_max` is not kept.
         """
         if size > self._size_max:
             return

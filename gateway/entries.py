@@ -346,7 +346,7 @@ def pack(entries: Iterable[Entry]) -> bytes:
 
 
 def packed_entry(entry: Entry) -> bytes:
-    """One entry as it stands behind the version byte. Raises as `pack` does."""
+    """Return one entry as it is packed after the version byte. Raises as `pack` does."""
     if type(entry) is Tokens and len(entry.ids) == 1 and not entry.logprobs:
         # A paced stream has little else: in one step.
         try:
@@ -420,8 +420,9 @@ class _Reader:
         return self._position == len(self._content)
 
     def single_ids(self) -> tuple[int, ...]:
-        """The ids of `Tokens` with one id that come next, at most `SINGLES_MAX`, in one pass: a
-        paced stream has little else.
+        """Read the ids of the next `Tokens` with one id, at most `SINGLES_MAX`, in one pass.
+
+        A paced stream has little else.
         """
         content, start = self._content, self._position
         whole = min((len(content) - start) // _ONE_ID.size, SINGLES_MAX)

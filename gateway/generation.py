@@ -99,10 +99,10 @@ class Sampling:
     """How many alternatives to tell for each id; None: not even the id's own logprob."""
 
     def after(self, generated: int) -> Sampling:
-        """The same for what is left once `generated` ids are there.
+        """Return the sampling for the rest of a turn, after `generated` ids.
 
-        A backend that goes on starts its random numbers anew: with the same seed it would draw
-        those again that the first ids were drawn with, so the seed is derived from the place.
+        A backend that continues starts its random numbers anew: with the same seed it would repeat
+        those of the first ids, so the seed is derived from the number of ids.
         """
         if not generated:
             return self
@@ -235,7 +235,7 @@ class Route:
         """How many turns of this response were placed."""
 
     def moved(self, placement: bytes) -> None:
-        """A turn of this response ended there."""
+        # A turn of the response ended at `placement`.
         self.placement = placement
         self.turns += 1
 

@@ -68,7 +68,7 @@ _FORM_LETTERS = ("", "g", "h", "i")
 
 
 def new_uuid() -> UUID:
-    """A UUIDv7 (RFC 9562): 48 bits of milliseconds, then 74 random bits."""
+    """Return a UUIDv7 (RFC 9562): 48 bits of milliseconds, then 74 random bits."""
     milliseconds = time.time_ns() // 1_000_000
     value = (milliseconds & ((1 << 48) - 1)) << 80 | int.from_bytes(os.urandom(10), "big")
     value = value & ~(0xF << 76) | 0x7 << 76
@@ -90,7 +90,7 @@ def audit_log_id(uuid: UUID) -> str:
 
 
 def audit_log_uuid(audit_log_id: str) -> UUID | None:
-    """The inverse of `audit_log_id`; None for anything else."""
+    # The inverse of `audit_log_id`; None for anything else.
     digits = audit_log_id.removeprefix(AUDIT_LOG_PREFIX)
     is_one = digits != audit_log_id and _HEX_ID.match(digits) is not None
     return UUID(digits) if is_one else None
@@ -110,7 +110,7 @@ def conversation_id(uuid: UUID) -> str:
 
 
 def parse_conversation_id(text: str) -> UUID | None:
-    """The UUID behind a public conversation id; None for what this gateway cannot have issued."""
+    # None if this gateway cannot have issued the id.
     is_ours = _CONVERSATION_ID.match(text)
     return UUID(text[len(CONVERSATION_PREFIX) :]) if is_ours else None
 
@@ -217,7 +217,10 @@ def _parse(prefix: str, text: str) -> UUID | None:
 
 
 def auto_container(response: UUID) -> UUID:
-    """The container of a response that asked for any: the same one for whoever goes on with it."""
+    """Return the container of a response that asked for `auto`.
+
+    Every replica that continues the response computes the same one.
+    """
     digest = hashlib.sha256(b"container of " + response.bytes).digest()
     return UUID(bytes=digest[:16])
 
@@ -232,8 +235,9 @@ def output_item_id(prefix: str, response: UUID, ordinal: int, form: int = 0) -> 
 
 
 def source_of_output(item_id: str) -> str:
-    """What the ids of all output items of one response have in common, and no others; empty for an
-    id that is none of them.
+    """Return the part that the ids of all output items of one response share, and no others have.
+
+    Empty for an id that is not of an output item.
     """
     found = _OUTPUT_ITEM_ID.match(item_id)
     return found.group(1) if found else ""
@@ -247,7 +251,9 @@ def is_item_id(item_id: str) -> bool:
 
 
 def message_form(item_id: str) -> int:
-    """The form that the id of a message notes; 0 for every id that this gateway did not make."""
+    """Return the form that the id of a message encodes; 0 for an id that this gateway did
+    not make.
+    """
     found = _FORMED_MESSAGE_ID.match(item_id)
     return _FORM_LETTERS.index(found.group(1)) if found else 0
 
@@ -257,11 +263,12 @@ def input_item_id(prefix: str, response: UUID, ordinal: int) -> str:
 
 
 def call_id(response: UUID, ordinal: int, form: int = 0) -> str:
-    """The `call_id` of a tool call: `call_` and 24 hex digits that tell nothing of the response.
+    """Return the `call_id` of a tool call: `call_` and 24 hex digits that reveal nothing of the
+    response.
 
-    Every client sends it back, so it notes the form of the call's header, 0 to 7
-    (`models.harmony.headers`): 20 digits are random, the last four a check of these, exclusive-or
-    the form.
+    Every client sends it back, so it encodes the form of the call's header, 0 to 7
+    (`models.harmony.headers`): 20 digits are pseudo-random, the last four a check of these,
+    exclusive-or the form.
     """
     digest = hashlib.sha256(response.bytes + ordinal.to_bytes(4, "big")).hexdigest()
     stem = digest[:20]

@@ -41,7 +41,7 @@ class Metering:
 
     @classmethod
     def of_json(cls, kept: Mapping[str, Any]) -> Metering:
-        """The inverse of `as_json`. Raises `ValueError`, `TypeError` or `LookupError`."""
+        # The inverse of `as_json`. Raises `ValueError`, `TypeError` or `LookupError`.
         told = kept["end_user"]
         return cls(None if told is None else bytes.fromhex(told), dict(kept["tags"]))
 
@@ -55,13 +55,13 @@ def who_asks(secret: bytes, tenant: UUID, named: str | None, tags: Mapping[str, 
 
 
 def end_user_of(secret: bytes, tenant: UUID, named: str) -> bytes:
-    """The digest of whom a request is for: the same for the same name, tenant and secret."""
+    """Return the digest of an end user: the same for the same name, tenant and secret."""
     key = hmac.digest(secret, _PURPOSE + tenant.bytes, hashlib.sha256)
     return hmac.digest(key, named.encode("utf-8", "surrogatepass"), hashlib.sha256)[:16]
 
 
 def tags_of(metadata: Mapping[str, str] | None, declared: Sequence[str]) -> dict[str, str]:
-    """What of the metadata its tenant wants to see on its bill, cut to `TAG_CHARS_MAX`."""
+    """Return the metadata that the tenant wants on its bill, cut to `TAG_CHARS_MAX`."""
     if not metadata:
         return {}
     return {

@@ -47,7 +47,7 @@ quotes have a backslash before them."""
 
 
 def ids_of(text: str) -> list[int]:
-    """The id of each character; half a surrogate pair is the replacement character."""
+    """Return the id of each character; half a surrogate pair is the replacement character."""
     if not text.isascii():
         text = text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
     return [TEXT_BASE + ord(character) for character in text]
@@ -69,7 +69,7 @@ def estimated_tokens(characters: int) -> int:
 
 
 def packed_text(ids: Sequence[int]) -> bytes:
-    """Ids of text as bytes: UTF-8, and a byte that has no place in it for each mark.
+    """Return ids of text as bytes: UTF-8, and for each mark a byte that UTF-8 does not use.
 
     Raises `ValueError` for other ids.
     """
@@ -87,7 +87,7 @@ def packed_text(ids: Sequence[int]) -> bytes:
 
 
 def unpacked_text(packed: bytes) -> tuple[int, ...]:
-    """The ids that were packed. Raises `ValueError` for bytes that `packed_text` never made."""
+    """Return the ids that were packed. Raises `ValueError` for bytes `packed_text` never made."""
     ids: list[int] = []
     for part in _MARKS.split(packed):
         if _MARKS.fullmatch(part):
@@ -101,8 +101,9 @@ def unpacked_text(packed: bytes) -> tuple[int, ...]:
 
 
 def packed_lines(lines: Iterable[bytes]) -> array[int]:
-    """JSON values, each on a line of its own, four bytes in an id; spaces fill up each line. All
-    replicas have to have the same byte order.
+    """Return JSON values, each on a line of its own, as ids of four bytes.
+
+    Spaces fill up each line. All replicas must have the same byte order.
     """
     content = b"".join(line + b" " * (-(len(line) + 1) % _WORD) + b"\n" for line in lines)
     return array("I", content)
@@ -114,9 +115,11 @@ def unpacked_lines(ids: Sequence[int]) -> list[bytes]:
 
 
 def prompt_tokens(ids: Sequence[int]) -> int:
-    """About how many tokens such a prompt is. An image that a message shows counts `IMAGE_TOKENS`,
-    however long it is in the prompt; all else counts as it is long. The options, and the calls of
-    an assistant, have JSON in them that users wrote, and no images.
+    """Return about how many tokens such a prompt is.
+
+    An image that a message shows counts `IMAGE_TOKENS`, whatever its length in the prompt; all else
+    counts by its length. The options, and the calls of an assistant, have JSON in them that users
+    wrote, and no images.
     """
     content = _content(ids)
     images = [

@@ -280,7 +280,6 @@ class BoundedHttpProtocol(HttpToolsProtocol):
 
     @override
     def on_response_complete(self) -> None:
-        """Read the next request, or wait for it."""
         self.server_state.total_requests += 1
         cycle, self.cycle = self.cycle, None
         assert cycle is not None, "it calls this, once"
@@ -302,13 +301,13 @@ class BoundedHttpProtocol(HttpToolsProtocol):
 
     @override
     def pause_writing(self) -> None:
-        """The client does not take its answer: the connection may be closed for others again."""
+        # The client does not take its answer: the connection may be closed for others again.
         super().pause_writing()
         self.admission.answered(self, is_idle=False)
 
     @override
     def eof_received(self) -> bool:  # type: ignore[override]
-        """Whether the connection stays open because a complete request is still to be answered."""
+        # The connection stays open only if a complete request is still to be answered.
         is_request_left = self.cycle is not None or self._is_read_scheduled
         if self._ignores_input or self._incoming is not None or not is_request_left:
             return False
@@ -366,8 +365,9 @@ class BoundedHttpProtocol(HttpToolsProtocol):
         self._set_timer(0 if self._is_half_closed else self.linger_s, self.close)
 
     def close(self) -> None:
-        """Close the connection when its client has taken what was written; abort it if that takes
-        longer than a keep-alive. Nothing more is read, not even what came already.
+        """Close the connection once its client has taken what was written; then abort it.
+
+        The limit is the keep-alive timeout. Nothing more is read, not even what came already.
         """
         self._ignore_input()
         self.transport.close()
@@ -382,7 +382,7 @@ class Cycle(RequestResponseCycle):
     """One request and its response; a `gateway.api.client_connection.ClientConnection`."""
 
     def __init__(self, protocol: BoundedHttpProtocol, scope: Scope, head: IncomingRequest) -> None:
-        """`protocol` is of the connection, `scope` what the application is called with."""
+        # `scope` is what the application is called with.
         super().__init__(
             scope=scope,  # type: ignore[arg-type]
             transport=protocol.transport,
@@ -404,8 +404,10 @@ class Cycle(RequestResponseCycle):
         self._on_disconnect: Callable[[], None] | None = None
 
     def finished(self, task: asyncio.Task[None]) -> None:
-        """The application has returned: drop what refers to this, so that nothing has to collect
-        it. A client that does not take the end of its answer has limited time.
+        """Release what refers to this cycle, so that no garbage collection is needed.
+
+        The application has returned. A client that does not take the end of its answer has limited
+        time.
         """
         protocol = self._protocol
         protocol.tasks.discard(task)
@@ -450,8 +452,10 @@ class Cycle(RequestResponseCycle):
         await super().send(message)
 
     def write_part(self, part: bytes) -> bool:
-        """Write a part of the body, and not its last, as `send` does. False, and nothing was
-        written: `send` would wait, or there is no chunked body at this point.
+        """Write a part of the body, and not its last, as `send` does.
+
+        False, and nothing was written, if `send` would wait, or there is no chunked body at this
+        point.
         """
         if (
             not self._has_parts
@@ -465,7 +469,9 @@ class Cycle(RequestResponseCycle):
         return True
 
     def watch(self, on_disconnect: Callable[[], None] | None) -> None:
-        """Have `on_disconnect` called once when the client has gone, or now; None: no more."""
+        """Call `on_disconnect` once when the client disconnects, or now if it has; None:
+        stop that.
+        """
         self._on_disconnect = on_disconnect
         if self.disconnected:
             self.disconnect()
@@ -476,7 +482,7 @@ class Cycle(RequestResponseCycle):
         return self._on_disconnect is not None
 
     def disconnect(self) -> None:
-        """Note that the client has left, and tell the application."""
+        """Note that the client has left, and notify the application."""
         if not self.response_complete:
             self.disconnected = True
         self.message_event.set()
@@ -485,8 +491,10 @@ class Cycle(RequestResponseCycle):
             on_disconnect()
 
     def probe(self) -> bool:
-        """Send what every client skips: one that has gone answers it with a reset. False: there is
-        no such thing at this point of the answer. True also where something waits to be read.
+        """Send bytes that every client skips: one that has gone answers with a reset.
+
+        False if nothing can be sent at this point of the answer. True also if something waits to be
+        read.
         """
         if self.flow.write_paused or (self.response_started and not self._is_event_stream):
             return True
@@ -499,15 +507,17 @@ class Cycle(RequestResponseCycle):
 
 
 def when_read(action: Callable[[], None]) -> None:
-    """Call it when each connection there is has been read from once. Of those that were made in
-    this turn of the loop the first bytes are read at the end of this one or in the next.
+    """Call `action` when each open connection has been read from once.
+
+    The first bytes of connections made in this turn of the loop are read at the end of this one or
+    in the next.
     """
     loop = asyncio.get_running_loop()
     loop.call_soon(loop.call_soon, action)
 
 
 def bounded(settings: ServerSettings, clock: Callable[[], float]) -> type[BoundedHttpProtocol]:
-    """The protocol class of one server: uvicorn wants a class."""
+    """Return the protocol class of one server: uvicorn wants a class."""
     room = Room(
         settings.connections_max,
         CONNECTIONS_RESERVED_MAX,

@@ -45,7 +45,7 @@ def too_large(message: str) -> Refused:
 
 
 def response_bytes(error: Refused | TooManyConnections) -> bytes:
-    """A whole HTTP/1.1 response, after which the connection is closed."""
+    """Return a whole HTTP/1.1 response, after which the connection is closed."""
     response = _closing(error)
     status = HTTPStatus(response.status_code)
     lines = [f"HTTP/1.1 {status} {status.phrase}".encode()]

@@ -87,7 +87,7 @@ class IncomingRequest:
         """The next byte belongs to another request."""
 
     def feed_head(self, data: bytes) -> bytes | None:
-        """Parse more of the head and return the bytes behind it; None: more of it has to come.
+        """Parse more of the head and return the bytes after it; None: more of it has to come.
 
         Raises `Refused`.
         """
@@ -109,7 +109,9 @@ class IncomingRequest:
 
     def feed_body(self, data: bytes) -> tuple[bytes, bytes]:
         """Return the content in `data`, and the bytes that are still to be fed or belong to the
-        next request. Raises `Refused`.
+        next request.
+
+        Raises `Refused`.
         """
         if self._left is not None:
             content, rest = data[: self._left], data[self._left :]
@@ -217,7 +219,7 @@ class IncomingRequest:
         self.url += url
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        """Add a whole header, its name in lower case as ASGI has it; count a trailer."""
+        # ASGI wants names in lower case; fields after the head are trailers.
         if self._is_head_parsed:
             self._trailers += 1
             return
@@ -227,7 +229,7 @@ class IncomingRequest:
         self.headers.append((name, value))
 
     def on_headers_complete(self) -> None:
-        """Note what the parser forgets when it reads on."""
+        # The parser forgets these when it reads on.
         parser = self._parser
         assert parser is not None, "it calls this"
         self._is_head_parsed = True

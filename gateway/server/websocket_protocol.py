@@ -66,8 +66,10 @@ class BoundedWebSocketProtocol(WebSocketsSansIOProtocol):
     _lost: Callable[[], None] | None = None
 
     def upgraded_from(self, *, trust: Callable[[], None], lost: Callable[[], None]) -> None:
-        """Before the application runs: call `trust` when the client has shown a valid API key, and
-        `lost` when it has gone.
+        """Set the callbacks: `trust` when the client has shown a valid key, `lost` when it has
+        gone.
+
+        Must be called before the application runs.
         """
         self._trust = trust
         self._lost = lost
@@ -90,7 +92,7 @@ class BoundedWebSocketProtocol(WebSocketsSansIOProtocol):
 
     @override
     async def run_asgi(self) -> None:
-        """A client that the application gave up on, because it does not read, is not waited for."""
+        # A client that does not read, so that the application gave up on it, is not waited for.
         self.scope.setdefault("extensions", {})[EXTENSION] = {"connection": self}
         await super().run_asgi()
         del self.scope["extensions"][EXTENSION]  # it refers to this, and this to the scope
@@ -99,13 +101,13 @@ class BoundedWebSocketProtocol(WebSocketsSansIOProtocol):
 
     @override
     def keepalive_timeout(self) -> None:
-        """A client that answers no ping reads nothing: do not wait for it to take the rest."""
+        # A client that answers no ping reads nothing: do not wait for it to take the rest.
         super().keepalive_timeout()
         self.transport.abort()
 
     @override
     def data_received(self, data: bytes) -> None:
-        """What is no upgrade is answered, too; uvicorn would leave it open for ever."""
+        # Reject requests that are not upgrades; uvicorn would leave the connection open.
         super().data_received(data)
         if self.conn.handshake_exc is not None and not self.handshake_initiated:
             self.transport.write(response_bytes(unreadable(NO_UPGRADE)))
@@ -113,7 +115,7 @@ class BoundedWebSocketProtocol(WebSocketsSansIOProtocol):
 
     @override
     async def send(self, message: ASGISendEvent) -> None:
-        """A refusal over HTTP is an answer, too; uvicorn would log that there was none."""
+        # A refusal over HTTP is an answer, too; uvicorn would log that there was none.
         await super().send(message)
         self.handshake_complete |= self.close_sent
 
@@ -134,7 +136,7 @@ class BoundedWebSocketProtocol(WebSocketsSansIOProtocol):
 
     @override
     def send_receive_event_to_app(self) -> None:
-        """Bytes that are no text are the client's mistake; uvicorn would log one of ours."""
+        # Invalid UTF-8 is the client's mistake; uvicorn would log an error of the server.
         self.frames = [b"".join(self.frames)]
         if self.curr_msg_data_type == "bytes" or _is_text(self.frames[0]):
             super().send_receive_event_to_app()
@@ -148,9 +150,8 @@ class BoundedWebSocketProtocol(WebSocketsSansIOProtocol):
 
     @override
     def handle_parser_exception(self) -> None:
-        """Say why, and read on for a moment: what is closed at once while more comes is reset, and
-        its client never learns why.
-        """
+        # Say why, and read on for a moment: closing while more input comes resets the connection,
+        # and the client never learns why.
         if self.close_sent:
             return
         close = self.conn.close_sent

@@ -131,7 +131,7 @@ class _Lines:
         self._lock = RLock()
 
     def take(self, level: str, event: Event) -> None:
-        """Write an event with its level, the time and what was bound; of an error its type."""
+        """Write an event with its level, the time and the bound fields; for an error its type."""
         for name, said in _context.get().items():
             event.setdefault(name, said)
         event["level"] = level
@@ -214,7 +214,7 @@ def _plain(name: str, value: object) -> object:
 
 
 def printable(text: str) -> str:
-    """One line of which a terminal obeys nothing: what it would is escaped."""
+    """Return the text as one line without control characters: they are escaped."""
     if text.isprintable():
         return text
     return "".join(

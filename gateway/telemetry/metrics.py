@@ -53,7 +53,6 @@ class Children(dict[tuple[str, ...], T]):
         self._make: Callable[..., T] = metric.labels
 
     def __missing__(self, labels: tuple[str, ...]) -> T:
-        """Have the library make the child of these labels, once."""
         child = self[labels] = self._make(*labels)
         return child
 
@@ -239,8 +238,9 @@ class Metrics:
         return generate_latest(self.registry)
 
     def request_finished(self, *, status: int, model: str = "", seconds: float) -> None:
-        """Count a request that was answered, in `seconds` from its first byte. `model` is one this
-        gateway serves, or empty: never free text.
+        """Count a request that was answered `seconds` after its first byte.
+
+        `model` is one this gateway serves, or empty: never free text.
         """
         self.requests_in_flight -= 1
         self._requests[str(status), model].inc()
@@ -248,7 +248,6 @@ class Metrics:
             self._request_seconds[model,].observe(seconds)
 
     def connection_opened(self) -> None:
-        """Count a WebSocket connection that was accepted."""
         self._connections.inc()
         self._connections_open.inc()
 
@@ -269,9 +268,10 @@ class Metrics:
         reasoning: int,
         recoveries: Mapping[str, int] = MappingProxyType({}),
     ) -> None:
-        """Count a response that reached a terminal status, with its tokens: `cached` are part of
-        input, `reasoning` of output. `recoveries` is how often each recovery rule of the parser
-        fired.
+        """Count a response that reached a terminal status, with its tokens.
+
+        `cached` are part of input, `reasoning` of output. `recoveries` is how often each recovery
+        rule of the parser was applied.
         """
         self._responses[status, model].inc()
         counts = {"input": input_tokens, "cached": cached, "output": output, "reasoning": reasoning}
@@ -291,7 +291,7 @@ class Metrics:
         self._ledger_sink_behind.labels(sink).set(seconds)
 
     def ledger_sent(self, sink: str, outcome: str, lines: int) -> None:
-        """Count a batch that was sent, and the lines that were taken with it."""
+        """Count a batch that was sent to a sink, and its lines."""
         self._ledger_sent.labels(sink, outcome).inc()
         self._ledger_lines.labels(sink).inc(lines)
 
@@ -300,7 +300,7 @@ class Metrics:
         self._ledger_found.labels(check).set(count)
 
     def passed(self, *, kind: str, model: str, outcome: str, tokens: int) -> None:
-        """Count a request that was passed through, and the tokens that it had."""
+        """Count a request that was passed through, and its tokens."""
         self._passed.labels(kind, model, outcome).inc()
         self._tokens[model, "input"].inc(tokens)
 
@@ -319,10 +319,7 @@ class Metrics:
         self._web[2].labels(purpose, reason).inc()
 
     def repaired(self, *, rule: str, upstream: str, voided: int) -> None:
-        """The gateway intervened, as `rule` says, in what a backend generates.
-
-        It took back `voided` tokens.
-        """
+        """Count an intervention, by `rule`, in a backend's generation, and the `voided` tokens."""
         self._repairs.labels(rule, upstream).inc()
         self._voided_tokens.labels(upstream).inc(voided)
 
@@ -335,7 +332,6 @@ class Metrics:
         self._empty.inc()
 
     def upstream_started(self, upstream: str) -> None:
-        """Count a prompt that is sent to a backend as in flight there."""
         if upstream not in self._generations_now:
             now = partial(self._generations_now.__getitem__, upstream)
             self._upstream_in_flight.labels(upstream).set_function(now)
@@ -345,9 +341,7 @@ class Metrics:
         self._upstream_wait.labels(upstream).observe(seconds)
 
     def upstream_finished(self, upstream: str, outcome: str) -> None:
-        """Count an attempt that is over by its outcome: ok, unavailable, rejected, failed or
-        cancelled.
-        """
+        # The outcome is ok, unavailable, rejected, failed or cancelled.
         self._generations_now[upstream] -= 1
         self._upstream_requests.labels(upstream, outcome).inc()
 
@@ -360,8 +354,9 @@ class Metrics:
             self._upstreams_gone.remove(upstream)
 
     def upstream_left(self, upstream: str) -> None:
-        """There is no backend of that name any more. What was counted of it stays until so many
-        others are gone: names may be new for each that comes.
+        """Remove a backend; its counts stay until `UPSTREAMS_GONE_MAX` others are gone.
+
+        The bound is needed because each new backend may have a new name.
         """
         self._upstream_up.remove_by_labels({UPSTREAM: upstream})
         self._slots.remove_by_labels({UPSTREAM: upstream})
@@ -373,7 +368,7 @@ class Metrics:
                 metric.remove_by_labels({UPSTREAM: gone})
 
     def source_told(self, source: str, *, members: int, is_up: bool) -> None:
-        """Set how many backends a source has, and whether it said so when it was asked last."""
+        """Set how many backends a source has, and whether it answered the last time."""
         self._source_members.labels(source).set(members)
         self._source_up.labels(source).set(int(is_up))
 
@@ -421,12 +416,12 @@ class Metrics:
         self._add_membership()
 
     def routing_reads(self, *, age_s: Callable[[], float], entries: Callable[[], float]) -> None:
-        """Where the age of the exchange, and the size of the index, are read."""
+        """Set the functions that read the age of the exchange and the size of the index."""
         self._exchange_age.set_function(age_s)
         self._index_entries.set_function(entries)
 
     def routed(self, upstream: str, reason: str, *, prompt: int, expected: int) -> None:
-        """Count a `prompt` in tokens, and how many of these are `expected` to be cached."""
+        """Count the tokens of a `prompt`, and how many of these are `expected` to be cached."""
         self._routed.labels(upstream, reason).inc()
         self._routed_tokens.labels(upstream, "prompt").inc(prompt)
         self._routed_tokens.labels(upstream, "expected").inc(expected)
@@ -434,7 +429,7 @@ class Metrics:
     def cache_reported(
         self, upstream: str, *, expected: int, cached: int, mispredicted: bool, horizon_s: float
     ) -> None:
-        """Count what a backend says that it had of a prompt."""
+        """Count the tokens of a prompt that a backend reports as cached, and those expected."""
         self._routed_tokens.labels(upstream, "answered").inc(expected)
         self._routed_tokens.labels(upstream, "reported").inc(cached)
         self._horizon.labels(upstream).set(horizon_s)
@@ -506,7 +501,9 @@ class Metrics:
         self._spend_corrections.inc(count)
 
     def storage_measured(self, *, size_bytes: int, fullest: float, seconds: float) -> None:
-        """Observe the measurement of one tenant; what all have stored, and of the fullest limit."""
+        """Observe the measurement of one tenant: bytes that all have stored, and the
+        fullest limit.
+        """
         self._stored_bytes.set(size_bytes)
         self._stored_fullest.set(fullest)
         self._storage_seconds.observe(seconds)
@@ -517,7 +514,7 @@ class Metrics:
     def admission_reads(
         self, *, queued: Mapping[str, Callable[[], float]], saturation: Callable[[], float]
     ) -> None:
-        """Where the lengths of the queue, by class, and the saturation are read."""
+        """Set the functions that read the lengths of the queue, by class, and the saturation."""
         for name, read in queued.items():
             self._queue_length.labels(name).set_function(read)
         self._saturation.set_function(saturation)
@@ -564,15 +561,16 @@ class Metrics:
         self._log_flush_seconds.observe(seconds)
 
     def tool_ended(self, *, kind: str, outcome: str, seconds: float, result_ids: int) -> None:
-        """Count a call that has its result, which is so many ids, after so many seconds. `kind` is
-        `browser`, `python` or `mcp`.
+        """Count a call whose result has `result_ids` ids and came after `seconds`.
+
+        `kind` is `browser`, `python` or `mcp`.
         """
         self._tool_calls.labels(kind, outcome).inc()
         self._tool_seconds.labels(kind).observe(seconds)
         self._tool_result_ids.labels(kind).inc(result_ids)
 
     def watch_containers(self, engine: str, count: Callable[[], int]) -> None:
-        """From now on tell how many containers of an engine there are, whenever that is read."""
+        """Add a function that counts the containers of an engine at each scrape."""
         if engine not in self._containers_watched:
             self._containers_watched[engine] = _summed(self._containers_open.labels(engine))
         self._containers_watched[engine].append(count)

@@ -70,14 +70,14 @@ class Adapters:
     def __init__(
         self, backends: Sequence[Backend], client: Client, *, ask_s: float, load_s: float
     ) -> None:
-        """`ask_s` bounds each question, `load_s` each load."""
+        # `ask_s` bounds each question, `load_s` each load, in seconds.
         self._backends = backends
         self._client = client
         self._ask_s = ask_s
         self._load_s = load_s
 
     async def told(self) -> list[Adapter | AdapterOutcome]:
-        """Every adapter of every backend; a backend that does not answer is an outcome."""
+        """Return every adapter of every backend; a backend that does not answer is an outcome."""
         found = await asyncio.gather(*map(self._describe, self._backends))
         return [one for of_backend in found for one in of_backend]
 

@@ -68,7 +68,7 @@ class Backend:
         return httpx2.URL(self.base_url.rstrip("/").removesuffix("/v1") + path)
 
     def checked(self) -> Backend:
-        """Itself. Raises `ValueError` if requests cannot even be made for its URL."""
+        """Return the backend itself. Raises `ValueError` if its URL is not valid."""
         try:
             port = self.url("/").port
         except httpx2.InvalidURL as error:
@@ -78,12 +78,12 @@ class Backend:
         return self
 
     def has_origin_of(self, other: Backend) -> bool:
-        """Whether both are reached over the same connections."""
+        """Return True if both backends are reached over the same connections."""
         one, two = self.url("/"), other.url("/")
         return (one.scheme, one.host, one.port) == (two.scheme, two.host, two.port)
 
     def headers(self) -> dict[str, str]:
-        """What identifies the gateway to this backend, and a rank of it to its router."""
+        """Return the headers that identify the gateway to the backend, and a rank to its router."""
         key = {"authorization": f"Bearer {self.api_key}"} if self.api_key else {}
         return key if self.dp_rank is None else {**key, DP_RANK: str(self.dp_rank)}
 

@@ -34,7 +34,7 @@ _OF_LOGPROBS: Final = re.compile("log_?prob", re.IGNORECASE)
 
 
 def chat_body(request: TokenRequest, served: ServedModel, engine: InferenceEngine) -> list[bytes]:
-    """JSON of the request, in pieces."""
+    """Return the JSON of the request, in pieces."""
     lines = unpacked_lines(request.prompt_ids)
     options: dict[str, Any] = {}
     for line in lines:
@@ -71,9 +71,7 @@ def binds_answer(request: TokenRequest) -> bool:
 
 
 def refused_parameter(request: TokenRequest, error: UpstreamRejected) -> InvalidRequest | None:
-    """What to tell the caller of a request that a server refused because of a parameter that it has
-    not; None where it refused something else.
-    """
+    """Return the error for the caller if a server refused a parameter that it lacks, else None."""
     if isinstance(error, ContextOverflow):
         return None
     if request.sampling.logprobs is not None and _OF_LOGPROBS.search(error.reason):

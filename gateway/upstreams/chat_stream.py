@@ -96,20 +96,19 @@ class CallArguments:
         """Whether what has closed is JSON of an object, and nothing follows; None: nothing has."""
 
     def add(self, text: str) -> None:
-        """More of them has come."""
         self.is_blank = self.is_blank and not text.strip()
         self._parts.append(text)
         self._untold.append(text)
 
     def untold(self) -> str:
-        """What came since this was asked before."""
+        """Return the text that came since the last call."""
         text = "".join(self._untold)
         self._untold.clear()
         return text
 
     @property
     def is_whole(self) -> bool:
-        """They are JSON of an object, to which nothing can be added."""
+        """Return True once the arguments are a complete JSON object."""
         while self._looked_at < len(self._parts):
             part = self._parts[self._looked_at]
             self._looked_at += 1
@@ -170,7 +169,7 @@ class _Calls:
     kept_back: int = 0
 
     def of(self, fragment: dict[str, Any], name: str) -> _Call:
-        """The call that a fragment belongs to."""
+        """Return the call that a fragment belongs to, creating it if it is new."""
         index, call_id = fragment.get("index"), fragment.get("id")
         call_id = call_id[:ID_CHARACTERS_MAX] if isinstance(call_id, str) else ""
         if type(index) is int:
@@ -192,22 +191,21 @@ class _Calls:
         return call
 
     def add(self, call: _Call, arguments: str) -> None:
-        """More of the arguments of a call."""
         call.arguments.add(arguments)
         if not call.is_told:
             self.kept_back += len(arguments)
 
     def tell(self, call: _Call) -> str:
-        """Arguments of a call from now on, which are not to be kept back: those that came."""
+        """Open a call, and return its arguments so far; later ones are no longer kept back."""
         self.open, call.is_told = call, True
         text = call.arguments.untold()
         self.kept_back -= len(call.name) + len(text)
         return text
 
     def next(self) -> _Call | None:
-        """The one that is told next, once the open one is whole: None before, or without any.
+        """Return the next call to open, or None while the open call is incomplete or none waits.
 
-        Arguments of which nothing has come are whole once those of a call behind it begin.
+        A call without any arguments is complete once the arguments of a later call begin.
         """
         waiting = next((one for one in self.begun if one.name and not one.is_told), None)
         if waiting is None or self.open is None or self.open.arguments.is_whole:
@@ -255,7 +253,7 @@ class TaggedThought:
         return self._front_size + len(self._held)
 
     def feed(self, text: str) -> Iterator[tuple[int, str]]:
-        """What more of the content is told, each part behind what it is."""
+        """Yield the new parts of the content that can be classified, each with its mark."""
         if self._mark is None:
             if not self._held:
                 bare = text.lstrip()
@@ -285,7 +283,7 @@ class TaggedThought:
         yield self.release()
 
     def release(self) -> tuple[int, str]:
-        """End the search for a tag: give out the text that was held back, with its mark."""
+        """End the search for a tag, and return the text that was held back, with its mark."""
         held, self._held = self._take_front() + self._held, ""
         return self._said if self._mark is None else self._mark, held
 
@@ -318,10 +316,8 @@ class ChatReader(CompletionReader):
         opens_thought: bool = False,
         **asked: Unpack[ReaderOptions],
     ) -> None:
-        """As the class that it is made from. `thought` is what a thought stands between in the
-        content, and with `opens_thought` the content begins within one; None: the server tells it
-        apart.
-        """
+        # `thought` has the tags around a thought in the content, and with `opens_thought` the
+        # content begins within one; None: the server reports thoughts separately.
         super().__init__(upstream, sampling, **asked)
         # An id is a character, or a mark: see `tokens_taken`.
         self.ids_left = self._ids_max = CHARACTERS_PER_TOKEN_MAX * (1 + sampling.max_tokens)
@@ -339,7 +335,7 @@ class ChatReader(CompletionReader):
     @property
     @override
     def tokens_taken(self) -> int:
-        """As the server tells it, or about as many as the characters are that came."""
+        # The server's count, or an estimate from the number of characters.
         came = self._ids_max - self.ids_left + self.kept_back
         told = self._usage_told
         return estimated_tokens(came) if told is None else min(told.output_tokens, self._ids_max)
@@ -347,9 +343,7 @@ class ChatReader(CompletionReader):
     @property
     @override
     def kept_back(self) -> int:
-        """Characters that came and cannot be told yet: of calls behind the open one, or of what
-        may become a tag.
-        """
+        # Characters of calls after the open one, and of what may become a tag.
         content = 0 if self._content is None else self._content.kept_back
         return content + self._calls.kept_back
 

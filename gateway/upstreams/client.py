@@ -76,9 +76,9 @@ class Post:
         timeouts: HttpTimeouts,
         listener: AnswerListener | None = None,
     ) -> Coroutine[object, object, HttpAnswer]:
-        """The answer as `OriginPool.deliver` gives it. Raises `TransportError`.
+        """Send a request and return the answer as `OriginPool.deliver` does.
 
-        `body` comes in pieces.
+        `body` comes in pieces. Raises `TransportError`.
         """
         if self._origin is None:
             self._head = self._new_head()
@@ -107,7 +107,7 @@ def build_client(
 
 
 async def read_body(parts: AsyncIterable[bytes], bytes_max: int) -> bytes:
-    """At most the first `bytes_max` bytes of a body that comes in parts."""
+    """Read at most the first `bytes_max` bytes of a body."""
     body = bytearray()
     async for part in parts:
         body += part

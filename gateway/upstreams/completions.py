@@ -104,7 +104,7 @@ class CompletionReader:
         id_end: int = ID_END,
         constrained: bool = False,
     ) -> None:
-        """`frame_bytes_max` bounds one event; twice as much may come without an id."""
+        # `frame_bytes_max` bounds one event; twice as much may come without an id.
         self.finished = False
         self.overran = False
         self.has_more = False
@@ -137,7 +137,7 @@ class CompletionReader:
         """There is a fault, or all that belongs to the turn."""
 
     def feed(self, data: bytes) -> TokenChunk | None:
-        """Take in one read of the body: of a long one the first `SLICE_BYTES`, see `has_more`."""
+        """Parse one read of the body; of a long one the first `SLICE_BYTES`: see `has_more`."""
         if len(data) > SLICE_BYTES:
             self._unread, self._unread_from = data, 0
             return self.go_on()
@@ -155,7 +155,7 @@ class CompletionReader:
         self._unread, self._unread_from, self.has_more = data, 0, True
 
     def go_on(self) -> TokenChunk | None:
-        """Look at more of a long read; as `feed`."""
+        """Parse more of a long read; returns what `feed` does."""
         begin, end = self._unread_from, self._unread_from + SLICE_BYTES
         chunk = self.feed(self._unread[begin:end])
         self._unread_from = end
@@ -165,7 +165,7 @@ class CompletionReader:
         return chunk
 
     def end(self, why: str) -> TokenChunk | None:
-        """Nothing more will come: the body ended, the connection broke, or patience did."""
+        """End the stream: the body ended, the connection broke, or the timeout expired."""
         if not self._is_over:
             kind = UpstreamFailed if self._has_begun else UpstreamLost
             self._break(why, kind(why, upstream=self._upstream))
@@ -377,7 +377,7 @@ class SseSplitter:
         return len(self._rest) + sum(map(len, self._lines)) + len(self._lines)
 
     def feed(self, data: bytes) -> list[bytes]:
-        """What the events say that `data` completes; one that says nothing, a comment, vanishes."""
+        """Return the data of the events that `data` completes, without empty ones and comments."""
         if _CR in data or self._ends_in_cr:
             data = self._with_plain_newlines(data)
         lines, rest, held = data.split(b"\n"), self._rest, self._lines
@@ -416,11 +416,11 @@ class Misaligned(ValueError):
 
 
 def aligned_logprobs(told: object, ids: Sequence[int], alternatives: int) -> list[TokenLogprob]:
-    """What is told of `ids`, in their order. Raises Misaligned.
+    """Return the logprobs of `ids`, in their order. Raises `Misaligned`.
 
     `told` has the shape `{"tokens": ["token_id:5", …], "token_logprobs": [number, …],
     "top_logprobs": [{"token_id:5": number, …}, …]}`. The top ones include the id itself, which is
-    left out where it is not among the `alternatives` likeliest. What is no number (vLLM writes
+    left out if it is not among the `alternatives` likeliest. A value that is no number (vLLM writes
     null) or impossible counts as `LOGPROB_MIN`, and no probability is above one.
     """
     if not isinstance(told, dict):
@@ -458,7 +458,9 @@ def _pairs(top: dict[str, object]) -> Iterator[tuple[int, float]]:
 
 
 def finite(value: object) -> float:
-    """A logprob as it is kept: what is no number, or impossible, is `LOGPROB_MIN`."""
+    """Return a logprob as a float of at most 0; no number, or an impossible one, is
+    `LOGPROB_MIN`.
+    """
     if isinstance(value, float | int) and value > LOGPROB_MIN:  # NaN is not
         return float(min(value, 0.0))
     return LOGPROB_MIN

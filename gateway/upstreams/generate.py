@@ -69,7 +69,9 @@ class RepeatedList:
         self._end = 1  # behind the bracket that opens it
 
     def rest(self, raw: bytes) -> bytes:
-        """A list of what is new. Raises ValueError if `raw` is not a longer form of what it was."""
+        """Return a list of the new items. Raises ValueError if `raw` does not extend the earlier
+        list.
+        """
         begin, end = self._end, len(raw) - 1
         if end < begin or raw[:1] != b"[" or (1 < begin < end and raw[begin : begin + 1] != b","):
             raise ValueError("a list is not the one before with more at its end")
@@ -92,7 +94,6 @@ class GenerateReader(CompletionReader):
     __slots__ = ("_ids_so_far", "_own_so_far", "_repeats", "_tops_so_far")
 
     def __init__(self, upstream: str, sampling: Sampling, **asked: Unpack[ReaderOptions]) -> None:
-        """As the class that it is made from."""
         super().__init__(upstream, sampling, **asked)
         self._repeats: bool | None = None
         """Each event has all ids; found out by the second one that has any."""

@@ -83,7 +83,7 @@ class Health:
         return self.reachable and not self.is_ejected
 
     def available(self, now: float) -> bool:
-        """Healthy, or due for its trial."""
+        """Return True if the backend is healthy, or due for its trial."""
         if self._polls_failed >= self._policy.failures_max:
             return False
         if self._ejected_until is None:
@@ -91,7 +91,7 @@ class Health:
         return now >= self._ejected_until and not self._on_trial
 
     def begin_trial(self, now: float) -> bool:
-        """A request is on its way; True if it is the trial, which `end_trial` must end."""
+        """Note that a request is sent; True if it is the trial, which `end_trial` must end."""
         if self._ejected_until is None or self._on_trial or now < self._ejected_until:
             return False
         self._on_trial = True
@@ -102,21 +102,23 @@ class Health:
         self._on_trial = False
 
     def answered(self) -> bool:
-        """A request got its first ids, or a refusal that only a working backend gives.
+        """Note the first ids of a request, or a refusal that only a working backend gives.
 
-        True if the backend was ejected until now.
+        Returns True if the backend was ejected until now.
         """
         was_ejected, self._ejected_until = self._ejected_until is not None, None
         return was_ejected
 
     def completed(self) -> None:
-        """A stream ended well: failures are counted anew, the next ejection is a short one."""
+        """Note a stream that ended well: failures are counted from 0, the next ejection is
+        short.
+        """
         self._ejected_until = None
         self.failures = 0
         self._ejections = 0
 
     def failed(self, now: float) -> None:
-        """A request failed. Those that were under way when it was ejected do not count twice."""
+        """Note a failed request; requests sent before an ejection do not count twice."""
         self.failures += 1
         if self._ejected_until is not None and now < self._ejected_until:
             return
@@ -127,7 +129,7 @@ class Health:
             self._ejections += 1
 
     def polled(self, *, alive: bool, asked_at: float, is_mute: bool = False) -> None:
-        """The outcome of one poll; `is_mute`: it got no answer at all."""
+        """Note the outcome of one poll; `is_mute`: no answer came at all."""
         self._polls_failed = 0 if alive else self._polls_failed + 1
         if alive and self._ejected_until is not None and asked_at >= self._ejected_until:
             self._awaits_trial = True
@@ -163,12 +165,12 @@ class FaultReport:
 
     @property
     def worst(self) -> str | None:
-        """The weightiest cause; None where nothing is wrong."""
+        """Return the most important cause; None if nothing is wrong."""
         source = self._source()
         return None if source is None else self._causes[source]
 
     def begin(self, source: FaultSource, cause: str) -> None:
-        """Note the cause of a fault that begins, or goes on for another cause."""
+        """Note the cause of a fault that begins, or continues for another cause."""
         self._causes[source] = cause
         self._log_change()
 
@@ -286,7 +288,7 @@ class Member:
 
     @property
     def healthy(self) -> bool | None:
-        """It takes requests; None while it has not answered, nor failed to for long enough."""
+        """Return True if the backend takes requests; None until that is decided by its answers."""
         if self.unusable is not None or not self.health.healthy:
             return False
         return True if self._reached else None
@@ -305,12 +307,14 @@ class Member:
         return (self.engine or UnknownEngine()).tokenize_path
 
     def name_of(self, model: str) -> str:
-        """What it calls a model: of an adapter, the model whose template it has."""
+        """Return the backend's name of a model; for an adapter that of its base, whose template it
+        has.
+        """
         served = self._served.get(model)
         return model if served is None else served.parent or served.name
 
     def state(self) -> BackendState:
-        """A copy of what is known of it now, for health reports."""
+        """Return a copy of the present state, for health reports."""
         now = self._clock()
         return BackendState(
             name=self.name,
@@ -382,8 +386,10 @@ class Member:
         return self._served[model].name if model in self._served else model
 
     async def ask(self, path: str, model: str, body: bytes, *, bytes_max: int) -> bytes:
-        """What it answers to a request that is no generation. Raises what `generate` does before a
-        first chunk, and UpstreamFailed for an answer of more than `bytes_max`.
+        """Return the answer to a request that is no generation.
+
+        Raises what `generate` does before a first chunk, and UpstreamFailed for an answer of more
+        than `bytes_max` bytes.
         """
         on_trial = self._begin(self._clock())
         outcome = "cancelled"
@@ -405,14 +411,14 @@ class Member:
         return answer
 
     def checked(self, health_check: HealthCheck, *, asked_at: float, silent_s: float) -> None:
-        """The outcome of a health check that began at `asked_at`, in the clock's seconds.
+        """Note the outcome of a health check that began at `asked_at`, in the clock's seconds.
 
-        One that went wrong keeps new requests away. What is under way ends by itself: a backend
-        that is busy, or drains, is late or says No, and its streams are well. Only what gives no
-        sign of life anywhere is broken off, so that others go on with it before patience with it
-        is over: where there is no connection, streams that stopped in mid-sentence for `silent_s`;
-        where so many checks in a row as make it unreachable got no answer, and would have cost it
-        no work, streams that said nothing since the first of these.
+        A failed check keeps new requests away. Streams in progress go on: a backend that is busy,
+        or drains, may answer late or refuse, and its streams are well. Only streams without any
+        sign of life are ended, so that other backends continue them before their timeout: if there
+        is no connection, streams that stopped in the middle for `silent_s`; if so many checks in a
+        row as make it unreachable got no answer, and would have cost it no work, streams without
+        data since the first of these.
         """
         self.health.polled(
             alive=health_check.is_well,
@@ -434,7 +440,7 @@ class Member:
         self._report()
 
     def described(self, description: Description) -> None:
-        """What the backend says of itself now; what it does not say has not changed."""
+        """Update what the backend reports of itself; what it does not report has not changed."""
         self._reached = True
         if description.engine is not None:
             self.engine = description.engine
@@ -454,7 +460,7 @@ class Member:
         self._faults.begin("models", cause)
 
     def name_models(self, known: Collection[str]) -> None:
-        """Find out what its models are, now that `known` are the names that any backend lists."""
+        """Resolve the models of this backend; `known` are the names that any backend lists."""
         if self.listed is None:
             return
         backend = self.backend

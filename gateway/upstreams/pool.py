@@ -52,11 +52,13 @@ def candidates(
     avoided: Collection[str] = (),
     constraint: Constraint | None = None,
 ) -> list[Member]:
-    """The best ones left: available, not in doubt and not avoided; else with less and less of that.
+    """Return the best members that are left.
 
-    Among equals those that hold the constraint best: to be there comes first, because without a
-    grammar the output can still be checked. All, because when every backend looks dead it is more
-    likely that something else is wrong, and a refused request costs less than a certain failure.
+    The best are available, not in doubt and not avoided; if there are none, these conditions are
+    dropped one by one. Among equals those that hold the constraint best are returned: availability
+    comes first, because without a grammar the output can still be checked. When every backend looks
+    dead all are returned: something else is more likely wrong, and a refused request costs less
+    than a certain failure.
     """
     left = [member for member in members if member.name not in tried]
     desired = [member for member in left if member.available and member.name not in avoided]
@@ -169,10 +171,9 @@ class Pool:
         admission: Admission | None = None,
         configured: Collection[str] = (),
     ) -> None:
-        """`router` chooses among the backends of a model; without one they take turns. `admission`
-        bounds what is sent to each; without one all is sent at once. `configured` are public ids of
-        models that are to be served, whichever backends there are.
-        """
+        # `router` chooses among the backends of a model; without one they take turns. `admission`
+        # bounds what is sent to each; without one all is sent at once. `configured` are public ids
+        # of models that are to be served, whichever backends there are.
         self.router = router
         self.admission = admission
         self.on_return: Callable[[str], None] = lambda _: None
@@ -227,10 +228,10 @@ class Pool:
                 self._group = None
 
     def apply(self, backends: Sequence[Backend]) -> None:
-        """Have these backends from now on, in their order.
+        """Replace the backends by these, in their order.
 
-        A new one gets work once it has said what it serves. One that is not among them gets nothing
-        new, and what it has begun ends by itself, within `leave_s`. One that has changed does both.
+        A new one gets work once it has reported what it serves. A removed one gets nothing new, and
+        its streams end by themselves, within `leave_s`. A changed one is removed and added.
         """
         desired = named(backends)
         change = changes({name: one.backend for name, one in self._members.items()}, desired)
@@ -263,7 +264,7 @@ class Pool:
         self._index_models()
 
     def in_flight(self) -> dict[str, int]:
-        """How much is under way at each backend, also at those that have left, by name."""
+        """Count the generations in flight at each backend by name, also at those that have left."""
         counts = dict.fromkeys(self._members, 0)
         for member in (*self._members.values(), *self._left):
             counts[member.name] = counts.get(member.name, 0) + member.in_flight
@@ -290,18 +291,19 @@ class Pool:
         return self._warnings
 
     def expects(self, model: str) -> bool:
-        """Whether the model is configured, or listed by a backend."""
+        """Return True if the model is configured, or listed by a backend."""
         members = self._members.values()
         return model in self._configured or any(
             model in member.models or model in member.backend.models for member in members
         )
 
     def absence(self, model: str, *, shown: str | None = None) -> GatewayError:
-        """Why the model cannot be used; `shown` is what the client calls it.
+        """Return the error that says why the model cannot be used; `shown` is the client's name of
+        it.
 
-        `NoUpstreamAvailable` while a backend that may serve it has not said what it lists, or how
-        long its context is, or is still to come; `ModelNotServed` where it is configured and all of
-        them serve others.
+        `NoUpstreamAvailable` while a backend that may serve it has not reported its models, or its
+        context length, or is still to come; `ModelNotServed` if it is configured and all of them
+        serve other models.
         """
         name = shown or model
         members = self._members.values()
@@ -334,9 +336,9 @@ class Pool:
         self._with_logprobs(model)
 
     def serving(self, model: str) -> list[Member]:
-        """The backends that list the model, in the order of the configuration.
+        """Return the backends that list the model, in the order of the configuration.
 
-        Raises what `absence` returns, where there is none.
+        Raises what `absence` returns if there are none.
         """
         members = [one for one in self._serving.get(model, ()) if one.listed is not None]
         if not members:
@@ -356,18 +358,18 @@ class Pool:
     ) -> None:
         """Generate at one backend after the other until one brings a first chunk.
 
-        After that nothing is tried again. Returns when the sink has the finish, or has
-        enough. `avoid` names backends to use only if no other is left, such as the one that
-        broke off before; `attempts_max` (None: the policy's) is how many are tried. A constraint
-        goes to those that hold it best, logprobs are asked only of those that tell them. A request
-        that begins a response waits for its turn; nothing that was begun does, unless it
-        `was_recalled`.
+        After that nothing is tried again. Returns when the sink has the finish, or needs no more.
+        `avoid` names backends to use only if no other is left, such as the one whose stream broke
+        before; `attempts_max` (None: the policy's) is how many are tried. A request with a
+        constraint goes to backends that hold it best, one with logprobs only to those that report
+        them. A request that begins a response waits for its turn; one that has begun does not,
+        unless it `was_recalled`.
 
-        Raises what `require_logprobs` does; Overloaded where its turn does not come in time;
-        UpstreamRejected; UpstreamLost when as many as `losses_max` were lost; the last failure when
+        Raises what `require_logprobs` does; Overloaded if its turn does not come in time;
+        UpstreamRejected; UpstreamLost when `losses_max` backends were lost; the last failure when
         no more may be tried; NoUpstreamAvailable when none is left; after the first chunk
-        UpstreamFailed, and UpstreamRecalled where it has to wait for another turn; and what the
-        sink raises, which must be none of these.
+        UpstreamFailed, and UpstreamRecalled if it has to wait for another turn; and what the sink
+        raises, which must be none of these.
         """
         turn = self._turns.get(request.model, 0)
         self._turns[request.model] = turn + 1
@@ -405,16 +407,19 @@ class Pool:
         )
 
     def note_unavailable(self, error: UpstreamUnavailable) -> list[float]:
-        """A backend did not answer: one that said that it has no such model is not asked for it
-        again. Returns the seconds until it says to try it again, or [].
+        """Note that a backend did not answer; one without the model is not asked for it again.
+
+        Returns the seconds until it may be tried again, as it reported them, or [].
         """
         if isinstance(error, ModelGone):
             self._index_models()
         return [] if error.retry_after_s is None else [error.retry_after_s]
 
     def retry_after_s(self, model: str) -> float | None:
-        """Seconds until the next health check, if all backends of the model are unreachable. Others
-        are tried with the next request, even if they are ejected: None.
+        """Return the seconds until the next health check if all backends of the model are
+        unreachable.
+
+        None otherwise: the next request tries the others, even if they are ejected.
         """
         if any(one.health.reachable for one in self._members.values() if model in one.models):
             return None

@@ -50,10 +50,10 @@ class RequestWriter:
     can: Capabilities = field(default_factory=Capabilities)
 
     def grammar(self, request: TokenRequest) -> Grammar | None:
-        """How to bind the model to the request's constraint; None where there is no way.
+        """Return how to bind the model to the request's constraint; None if there is no way.
 
-        That an answer alone is bound is a help but no promise: whether it is depends on the
-        release and on the header that the model chooses.
+        To bind an answer alone is no guarantee: whether it is bound depends on the release and on
+        the header that the model chooses.
         """
         constraint = request.constraint
         if constraint is None or not self.can.rank(constraint):
@@ -74,8 +74,10 @@ class RequestWriter:
         grammar: Grammar | None = None,
         pair: Fields = _NO_PAIR,
     ) -> list[bytes]:
-        """JSON of the request, in pieces; `prompt` are those of its ids (`PromptEncoder`). `pair`
-        is what both servers of a pair are told.
+        """Return the JSON of the request, in pieces.
+
+        `prompt` are the pieces of its ids (`PromptEncoder`), `pair` the fields by which both
+        servers of a pair find each other.
         """
         bound = dict(grammar.fields) if grammar is not None else {}
         body = {**self.engine.body(request, served, self.can, bound), **pair}
@@ -155,7 +157,7 @@ class PromptEncoder:
     """
 
     def __init__(self, *, kept_bytes_max: int = 16 << 20) -> None:
-        """At most `kept_bytes_max` bytes are kept, the least recently used first to go."""
+        # At most `kept_bytes_max` bytes are kept, the least recently used first to go.
         self._blocks_max = kept_bytes_max // (BLOCK_IDS * _ID_BYTES)
         self._blocks: OrderedDict[tuple[str, bytes], tuple[bytes, bytes]] = OrderedDict()
         self._since_pause = 0
@@ -166,10 +168,10 @@ class PromptEncoder:
     async def encode(
         self, ids: Sequence[int], *, owner: str, id_end: int | None = None
     ) -> list[bytes]:
-        """A JSON array, in pieces; `owner` stands for whose prompt it is.
+        """Return the ids as a JSON array, in pieces; `owner` stands for the tenant of the prompt.
 
-        In a long prompt it pauses for the event loop. Raises `UnknownId` where one is `id_end` or
-        above; None: nobody minds.
+        In a long prompt it pauses for the event loop. Raises `UnknownId` if an id is `id_end` or
+        above; None: no id is refused.
         """
         if id_end is not None:
             await self._check(ids, id_end)

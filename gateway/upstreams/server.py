@@ -116,9 +116,8 @@ class InferenceServer:
         prompts: PromptEncoder | None = None,
         read_turns: ReadTurns | None = None,
     ) -> None:
-        """`prompts` encodes those of all servers: a conversation goes from one to another. The
-        `read_turns` are those of all streams.
-        """
+        # `prompts` encodes prompts for all servers, because a conversation moves between them;
+        # `read_turns` are those of all streams.
         self.name = backend.name
         self._backend = backend
         self._timeouts = timeouts
@@ -142,7 +141,7 @@ class InferenceServer:
         return self._writer.can
 
     def runs(self, engine: InferenceEngine) -> None:
-        """Speak to it as to this engine from now on."""
+        """Treat the server as this engine from now on."""
         can = engine.capabilities(
             grammars=self._backend.grammars, priorities=self._backend.priorities
         )
@@ -161,7 +160,7 @@ class InferenceServer:
         on_finish: Callable[[], None] | None = None,
         on_end: Callable[[int], None] | None = None,
     ) -> Coroutine[object, object, None]:
-        """One chunk for each read that brought ids; the last one has `finish`, often without ids.
+        """Generate into the sink: one chunk for each read that brought ids; the last has `finish`.
 
         The counts of cached tokens come after the finish reason, so the finish waits for them; ids
         never wait. `on_first` is called before the sink has the first chunk, `on_finish` before it
@@ -169,9 +168,9 @@ class InferenceServer:
         or `UpstreamRejected` before the first id, `UpstreamFailed` after it, and what the sink
         does, which must be none of these.
 
-        A grammar that the backend refuses is left out. It has been understood by this gateway
-        before, so the caller is not to blame, nor would another backend of its kind do better.
-        Without one the output is still checked.
+        A grammar that the backend refuses is left out: this gateway has understood it, so the
+        caller is not to blame, and another backend of its kind would refuse it too. Without one the
+        output is still checked.
         """
         # Not a coroutine of its own: it would be there as long as the stream.
         attempt = _Attempt(request, self._writer, on_end=on_end)
@@ -351,9 +350,10 @@ class InferenceServer:
         return READERS[endpoint.events](self.name, sampling, **asked)
 
     async def ask(self, path: str, body: bytes, *, bytes_max: int) -> bytes:
-        """The body of a 200 to `POST path`; raises what `generate` does before a first chunk.
+        """Return the body of a 200 to `POST path`.
 
-        A longer one than `bytes_max` is an UpstreamFailed.
+        Raises what `generate` does before a first chunk, and UpstreamFailed for a body of more than
+        `bytes_max` bytes.
         """
         answer = await self._answer(self._post_to(path)([body], timeouts=self._waits))
         try:
@@ -367,9 +367,9 @@ class InferenceServer:
         return told
 
     def hang_up_on_silent(self, silent_s: float, *, begun_only: bool) -> int:
-        """Break off the generations that said nothing for `silent_s`; how many those are.
+        """End the generations without data for `silent_s`, and return how many.
 
-        With `begun_only` those that have not said anything yet are left to think.
+        With `begun_only` those without a first token continue.
         """
         since = asyncio.get_running_loop().time() - silent_s
         silent = [
@@ -384,7 +384,9 @@ class InferenceServer:
         return len(silent)
 
     def hang_up(self, reason: str) -> int:
-        """Break off every generation; how many those are. One that connects is not among them."""
+        """End every generation, and return how many; one that is still connecting is not
+        included.
+        """
         connections = [one.connection for one in self._streams if one.connection is not None]
         for connection in connections:
             connection.hang_up(reason)

@@ -67,9 +67,8 @@ class TokenStream:
         on_first: Callable[[], None] | None = None,
         on_finish: Callable[[], None] | None = None,
     ) -> None:
-        """Reads are parsed in the `turns` of the `tenant`. `on_first` is called before the sink
-        has the first chunk, `on_finish` before the last.
-        """
+        # Reads are parsed in the `turns` of the `tenant`. `on_first` is called before the sink has
+        # the first chunk, `on_finish` before the last.
         self.connection: Connection | None = None
         self.has_begun = False
         """The backend has sent something that the sink was told."""
@@ -95,17 +94,19 @@ class TokenStream:
         """How much the reader kept back when the timeout began."""
 
     def attach(self, body: ResponseBody) -> None:
-        """Take the body of the answer from here, from its first byte on: the request is about to be
-        sent, and its task still waits for the head of the answer.
+        """Take over the body of the answer, from its first byte on.
+
+        The request is about to be sent, and its task still waits for the head of the answer.
         """
         self._body = body
         self.connection = body.connection
 
     async def complete(self, body: ResponseBody) -> None:
-        """Return once the sink has the finish, or enough; the connection is free then, or closed.
+        """Return once the sink has the finish, or needs no more; the connection is then free or
+        closed.
 
-        Raises what the reader found wrong with the body, after the sink had all ids before it, and
-        what the sink raises. To cancel it closes the connection at once.
+        Raises the reader's fault, after the sink had all ids before it, and what the sink raises.
+        Cancelling closes the connection at once.
         """
         self.attach(body)
         connection = body.connection
@@ -166,7 +167,7 @@ class TokenStream:
         connection.go_on()
 
     def end(self, error: httpx2.TransportError | None) -> None:
-        """The body ended, was broken off, or has brought no id for too long (`AnswerListener`)."""
+        # The body ended, broke off, or has brought no id for too long (`AnswerListener`).
         if error is None:
             why = "stream ended without a finish reason"
         else:

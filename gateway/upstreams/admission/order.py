@@ -130,7 +130,6 @@ class Fifo(Generic[T]):
     oldest = head
 
     def before(self, tenant: str) -> int:
-        """How many wait before a new request: all that wait."""
         del tenant
         return len(self._tickets)
 

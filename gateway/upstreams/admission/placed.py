@@ -67,7 +67,7 @@ class PlacedRequest:
         return self._request.chat is None and self._request.constraint is None
 
     def on_first_token(self, seconds: float) -> None:
-        """The first token came, `seconds` after the request was sent."""
+        # `seconds` since the request was sent.
         if self._timer is not None:
             self._timer.cancel()
         if self._slot is not None:
@@ -100,14 +100,15 @@ class PlacedRequest:
         self._admission.make_room(self._request.tenant, [self.member.name], self._request.share)
 
     def recall(self) -> None:
-        """Break it off, so that it waits for its turn again."""
+        """Stop the request, so that it waits for its turn again."""
         assert self._task is not None, "it is called back while it is entered"
         self._cancelling = self._task.cancelling()
         self._task.cancel()
 
     def was_recalled(self) -> bool:
-        """Whether the cancellation that came out of it is that of `recall`, and nobody else's. To
-        be asked once, and only then.
+        """Return True if the cancellation that was raised is that of `recall`.
+
+        Call this once, and only after a cancellation.
         """
         if self._cancelling is None or self._task is None:
             return False

@@ -21,8 +21,9 @@ class WorkClass(IntEnum):
 
 
 def class_of(priority: int, *, is_background: bool) -> WorkClass:
-    """The class of a request with a `TokenRequest.priority`. What nobody waits for goes one class
-    lower than its tier, and flex is the lowest.
+    """Return the class of a request with a `TokenRequest.priority`.
+
+    A background request goes one class below its tier; flex is the lowest.
     """
     if not priority:  # as nearly always
         return WorkClass.BACKGROUND if is_background else WorkClass.DEFAULT

@@ -54,18 +54,18 @@ class DrainRate:
         self._began = 0.0
 
     def begin(self, now: float) -> None:
-        """Note that the queue has just become non-empty."""
+        """Start observing: the queue has just become non-empty."""
         self._at.clear()
         self._began = self.since = now
 
     def count(self, now: float) -> None:
-        """Note that a request has left the queue."""
+        """Count a request that has left the queue."""
         if len(self._at) == GRANTS_KEPT:
             self._began = self._at[0]
         self._at.append(now)
 
     def per_s(self, now: float) -> float | None:
-        """Requests per second; None until there are enough observations."""
+        """Return requests per second; None until there are enough observations."""
         seconds = now - self._began
         if len(self._at) < GRANTS_MIN or seconds < RATE_MIN_S:
             return None
@@ -78,7 +78,7 @@ class AdmissionQueue(Generic[T]):
     def __init__(
         self, policy: AdmissionPolicy, new_order: Callable[[], Order[T]] | None = None
     ) -> None:
-        """`new_order` makes the order of a line."""
+        # `new_order` makes the order of a line.
         self._policy = policy
         self._new_order: Callable[[], Order[T]] = Fifo if new_order is None else new_order
         self._lines: dict[tuple[WorkClass, Demand], Order[T]] = {}
@@ -100,7 +100,7 @@ class AdmissionQueue(Generic[T]):
     def refuses(
         self, work: WorkClass, model: str, now: float, tenant: str = ""
     ) -> RefusedFor | None:
-        """Why a new request of this class must not wait; None if it may."""
+        """Return why a new request of this class must not wait; None if it may."""
         free = self._policy.queue_length_max - (len(self) - self.accepted)
         if free <= 0:
             return "full"
@@ -131,8 +131,9 @@ class AdmissionQueue(Generic[T]):
         )
 
     def drain_s(self, count: int, model: str, now: float) -> float | None:
-        """Seconds until `count` more requests of the model have left the queue at the present
-        rate; None while that is unknown.
+        """Return the seconds until `count` more requests of the model leave the queue.
+
+        None while the drain rate is unknown.
         """
         if not self._waits(model):
             return None
@@ -143,7 +144,6 @@ class AdmissionQueue(Generic[T]):
         return any(demand.model == model for _, demand in self._lines)
 
     def push(self, ticket: Ticket[T], now: float) -> None:
-        """Add a ticket to the line of its class and demand."""
         self._number += 1
         ticket.number = self._number
         model = ticket.demand.model
@@ -160,7 +160,6 @@ class AdmissionQueue(Generic[T]):
             self._of_tenants[ticket.tenant] += 1
 
     def remove(self, ticket: Ticket[T]) -> None:
-        """Take a ticket out: it was started, refused, or its client has left."""
         key = (ticket.work, ticket.demand)
         line = self._lines[key]
         line.remove(ticket)

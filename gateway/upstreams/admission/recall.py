@@ -44,8 +44,9 @@ class Recallable(Protocol):
 
 
 def excess(running: int, free: int) -> int:
-    """How many of a tenant's `running` requests have to end until it holds no more than its share,
-    counting the slots that this frees. `free` is negative where more slots are taken than exist.
+    """Return how many of a tenant's `running` requests must end to bring it down to its share.
+
+    This counts the slots that they free. `free` is negative if more slots are taken than exist.
     """
     more = running - SHARE_OF_FREE_SLOTS * free
     return max(0, -(-more // (SHARE_OF_FREE_SLOTS + 1)))
@@ -66,7 +67,7 @@ class Running:
         self._of.setdefault(tenant, {})[one] = None
 
     def discard(self, tenant: str, one: Recallable) -> None:
-        """Note that a request has ended, for whatever reason."""
+        # For whatever reason the request has ended.
         self._leaving.pop(one, None)
         own = self._of.get(tenant)
         if own is not None and own.pop(one, self) is None and not own:
@@ -76,7 +77,9 @@ class Running:
         self, tenant: str, at: Collection[str], *, bound: int, free: int, share: float = 1.0
     ) -> int:
         """Recall requests so that `tenant`, with this weight, finds a slot at one of the backends
-        `at`, which have `bound` slots of which `free` are free. Returns how many were recalled.
+        `at`.
+
+        These have `bound` slots, of which `free` are free. Returns how many were recalled.
 
         They are taken from one tenant: the one that exceeds its share most. A tenant that holds no
         more than its share loses nothing.

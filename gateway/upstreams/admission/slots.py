@@ -109,7 +109,6 @@ class MemberSlots:
         self.background_bound = max(1, int(bound * self._policy.background_share))
 
     def has_room(self, work: WorkClass) -> bool:
-        """Whether one more request of that class may be sent."""
         if self.in_flight >= self.bound:
             return False
         return work is not WorkClass.BACKGROUND or self.background < self.background_bound
@@ -124,8 +123,9 @@ class MemberSlots:
         return max(0, min(self.bound - self.in_flight, self.background_bound - self.background))
 
     def take(self, work: WorkClass, prompt: int, *, is_extra: bool = False) -> Slot:
-        """Take a slot for a request with a prompt of `prompt` tokens, even if none is free;
-        `is_extra`: none was (`has_spare`).
+        """Take a slot for a request with a prompt of `prompt` tokens, even if none is free.
+
+        `is_extra`: none was free, and `has_spare` allowed one more.
         """
         self.in_flight += 1
         self.beyond += is_extra
@@ -166,9 +166,10 @@ class MemberSlots:
         self._usual_s = usual_s + alpha * (seconds - usual_s)
 
     def overdue_s(self, prompt: int) -> float | None:
-        """After how many seconds the first token for a prompt of `prompt` tokens is overdue, which
-        means that the request is queued at the backend. None while the usual time is unknown, or
-        while so many slots are free that nothing should be queued.
+        """Return after how many seconds the first token for a prompt of `prompt` tokens is overdue.
+
+        Overdue means that the request is queued at the backend. None while the usual time is
+        unknown, or while so many slots are free that nothing should be queued.
         """
         if self._usual_s is None or self.in_flight < FULL_SHARE * self.bound:
             return None
@@ -184,8 +185,10 @@ class MemberSlots:
             self._calm_at = self._exact * CALM_GROWTH
 
     def reported(self, waiting: int | None, running: int | None, places: int | None = None) -> None:
-        """Learn from the backend's metrics: how many requests wait and run there, and how many it
-        can run at once (`places`). None: it does not report that.
+        """Learn from the backend's metrics.
+
+        `waiting` and `running` are its requests, `places` how many it can run at once; None: not
+        reported.
         """
         if places is not None:
             self._clamp(places)
@@ -259,7 +262,7 @@ class Slot:
         self.has_begun = False
 
     def first(self, seconds: float) -> None:
-        """Note the first token, `seconds` after the request was sent. Called once."""
+        # Called once, `seconds` after the request was sent.
         self.has_begun = True
         self._slots.begun += 1
         self._slots.answered(self, seconds)

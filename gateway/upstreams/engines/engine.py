@@ -55,7 +55,7 @@ class Capabilities:
     max_whitespace: bool = False
 
     def rank(self, constraint: Constraint | None) -> int:
-        """How far a constraint would hold: 2 in all of the turn, 1 in its answer, 0 nowhere."""
+        """Return how far a constraint holds: 2 in all of the turn, 1 in its answer, 0 nowhere."""
         if constraint is None or self.grammars == "none":
             return 0
         if self.grammars == "turn":
@@ -184,7 +184,9 @@ class InferenceEngine(ABC):
     def body(
         self, request: TokenRequest, served: ServedModel, can: Capabilities, bound: Fields
     ) -> Fields:
-        """All of a request but the ids of its prompt; `bound` are the fields of its grammar."""
+        """Return all of a request but the ids of its prompt; `bound` are the fields of its
+        grammar.
+        """
         sampling = request.sampling
         body: Fields = {
             "model": served.name,
@@ -224,11 +226,11 @@ class InferenceEngine(ABC):
         return {"structured_outputs": {"json": constraint.answer}}
 
     def capabilities(self, *, grammars: bool = True, priorities: bool = False) -> Capabilities:
-        """What it can do, as far as the operator lets it.
+        """Return what the engine can do, as far as the operator allows it.
 
-        `priorities` is what the operator says of them; what the engine itself says goes before it.
-        A development build lies somewhere between two releases: it counts as able only to what both
-        of them are able to. An unknown version is asked for nothing that it may not know.
+        `priorities` is the operator's setting; a report of the engine itself overrides it. A
+        development build lies between two releases: it counts as able only to what both of them can
+        do. Of an unknown version nothing is assumed.
         """
         range_ = release_range(self.version)
         bound: set[Grammars] = {"none"}
@@ -256,7 +258,7 @@ class InferenceEngine(ABC):
 
 
 def release_range(version: str | None) -> tuple[Release, Release] | None:
-    """The oldest and the newest release a build may be equal to; None if it is not known.
+    """Return the oldest and the newest release a build may equal; None for an unknown version.
 
     Builds between releases are numbered after the one before, in its line (`0.26.1.dev7` comes
     after 0.26.0 and may already have all of 0.27), or after a candidate (`0.27.0rc2.dev3`).
@@ -276,14 +278,14 @@ def release_range(version: str | None) -> tuple[Release, Release] | None:
 
 
 def owner_of(models: Mapping[str, Any]) -> object:
-    """Who owns the first model of a list of models; None if nobody does."""
+    """Return the owner of the first model of a list of models; None if it has none."""
     rows = models.get("data")
     first = rows[0] if isinstance(rows, list) and rows else None
     return first.get("owned_by") if isinstance(first, dict) else None
 
 
 def is_older(version: str | None, release: Release) -> bool:
-    """Whether that is sure: of a development build, or without a version, it is not."""
+    """Return True if the version is certainly older; False for development and unknown builds."""
     range_ = release_range(version)
     return range_ is not None and range_[0] == range_[1] and range_[1] < release
 

@@ -94,7 +94,7 @@ class SGLang(InferenceEngine):
     @classmethod
     @override
     def read(cls, path: str, document: Mapping[str, Any]) -> Self | None:
-        """`/server_info` repeats the server's arguments."""
+        # `/server_info` repeats the server's arguments.
         if path == _MODEL_INFO:
             return cls() if isinstance(document.get("model_path"), str) else None
         version = document.get("version")
@@ -130,7 +130,7 @@ class SGLang(InferenceEngine):
 
     @override
     def request_fields(self, request: TokenRequest, served: ServedModel) -> Fields:
-        """It does not look at `model`, and answers with the base model whatever is there."""
+        # It ignores `model`, and answers with the base model whatever it says.
         fields: Fields = {"rid": request.request_id, "no_stop_trim": True}
         if served.parent is not None:
             fields |= {"model": served.parent, "lora_path": served.name}

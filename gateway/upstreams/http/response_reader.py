@@ -38,7 +38,7 @@ class ResponseReader:
         self._parser: httptools.HttpResponseParser | None = httptools.HttpResponseParser(self)
 
     def feed(self, data: bytes) -> None:
-        """Take in what the network brought; raises RemoteProtocolError when it is not HTTP/1.1."""
+        """Parse bytes of the answer. Raises RemoteProtocolError if they are not HTTP/1.1."""
         if self._parser is None:
             self.reusable = False
             return
@@ -70,7 +70,9 @@ class ResponseReader:
         return sum(map(len, self._pieces))
 
     def feed_eof(self) -> None:
-        """The backend closed; raises RemoteProtocolError unless the body was to end this way."""
+        """End the answer; raises RemoteProtocolError unless the body may end by the connection's
+        end.
+        """
         if self.complete:
             return
         if not self.touched:
@@ -81,7 +83,9 @@ class ResponseReader:
         self.close()
 
     def take(self) -> bytes:
-        """All body bytes that have arrived since the last call; empty when there are none."""
+        """Return all body bytes that have arrived since the last call; empty when there are
+        none.
+        """
         data = b"".join(self._pieces)  # of one piece it makes no copy
         self._pieces.clear()
         return data

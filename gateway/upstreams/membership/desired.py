@@ -47,7 +47,7 @@ class SourceBackends:
         return self._empty_since is not None and bool(self.members)
 
     def update(self, answer: Answer, now: float) -> bool:
-        """Take in an answer. Returns whether the `members` are others now."""
+        """Take in an answer; returns True if the `members` have changed."""
         if isinstance(answer, Fault):
             self.fault = answer.reason
             return False
@@ -70,7 +70,7 @@ class Desired(NamedTuple):
 
 
 def merged(sources: Mapping[str, Sequence[Backend]], members_max: int) -> Desired:
-    """The backends of all sources, in their order; of several with one name the first."""
+    """Return the backends of all sources, in their order; of several with one name the first."""
     backends: dict[str, Backend] = {}
     unused, beyond = [], 0
     for source, found in sources.items():

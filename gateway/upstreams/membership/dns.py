@@ -46,7 +46,7 @@ class DnsSource:
         *,
         port: int | None = DEFAULT_PORT,
     ) -> None:
-        """`port` None: SRV records are asked for, which have ports."""
+        # `port` None: look up SRV records, which have ports.
         self.name = name
         self.empty_s = timing.empty_s
         self._host = host
@@ -56,7 +56,7 @@ class DnsSource:
         self._refresh_s = timing.refresh_s
 
     async def fetch(self) -> tuple[Backend, ...]:
-        """All that there are now. Raises `SourceError`."""
+        # Raises `SourceError`.
         if self._port is None:
             return self._backends(await self._services())
         return self._backends(f"{one}:{self._port}" for one in await self._addresses())

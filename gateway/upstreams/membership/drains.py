@@ -44,9 +44,8 @@ class Drains:
         metrics: Metrics,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """`drained` asks for names, `report` tells how much is under way at each. Both raise
-        `StoreError`.
-        """
+        # `drained` reads the names, `report` sends how much is in flight at each. Both raise
+        # `StoreError`.
         self._pool = pool
         self._drained = drained
         self._report = report

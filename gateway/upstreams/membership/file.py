@@ -23,9 +23,8 @@ class FileSource:
     def __init__(
         self, name: str, read: Callable[[], tuple[Backend, ...]], *, refresh_s: float
     ) -> None:
-        """`read` reads the file, and may block. It raises `StartupError`,
-        and `ValueError` for what cannot be a backend.
-        """
+        # `read` may block. It raises `StartupError`, and `ValueError` for an entry that cannot be a
+        # backend.
         self.name = name
         self._read = read
         self._refresh_s = refresh_s

@@ -51,7 +51,7 @@ class Membership:
         metrics: Metrics,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """`fixed` are always there, and go before those that are found."""
+        # `fixed` backends are always used, and precede those of the sources.
         self._fixed = tuple(fixed)
         self._sources = sources
         self._apply = apply
@@ -63,7 +63,7 @@ class Membership:
 
     @property
     def warnings(self) -> tuple[str, ...]:
-        """What operators should know of the sources."""
+        """Return warnings about the sources, for operators."""
         faults = [
             f"{name} does not say which backends there are: {known.fault}. "
             f"Those known before count: {len(known.members)}"
@@ -114,7 +114,6 @@ class Membership:
                 self.update(source.name, answer)
 
     def update(self, source: str, answer: Answer) -> None:
-        """Take in the answer of a source."""
         known = self._known[source]
         before = known.fault
         has_changed = known.update(answer, self._clock())

@@ -32,8 +32,9 @@ class Resolver:
         ]
 
     async def lookup(self, name: str, kind: str) -> list[Rdata]:
-        """Return the records of a kind (`A`, `AAAA`, `SRV`); none where the name has none. Raises
-        `SourceError`.
+        """Return the records of a kind (`A`, `AAAA`, `SRV`); empty if the name has none.
+
+        Raises `SourceError`.
         """
         try:
             resolver = self._resolver()

@@ -79,14 +79,14 @@ def packed_entries(entries: Iterable[PlacedEntry]) -> bytes:
 
 
 def in_flight_of(load: bytes) -> dict[int, int]:
-    """Of each member what a replica has in flight there; nothing of what another release wrote."""
+    """Return what a replica has in flight at each member; empty if another release wrote it."""
     if len(load) % _LOAD.size:
         return {}
     return {member: here for member, here, _ in _LOAD.iter_unpack(load)}
 
 
 def report_of(posted: Posted) -> PeerReport | None:
-    """What was told; None for what another release wrote."""
+    """Return the report of a replica; None if another release wrote it."""
     if len(posted.load) % _LOAD.size or len(posted.entries) % _ENTRY.size:
         return None
     loads = {member: (here, owed) for member, here, owed in _LOAD.iter_unpack(posted.load)}
@@ -107,14 +107,14 @@ class Exchange:
         self._is_well = True
 
     async def run(self) -> None:
-        """Exchange at its interval, until cancelled."""
+        """Exchange at the policy's interval, until cancelled."""
         interval_s = self._router.policy.exchange_interval_s
         while True:
             await asyncio.sleep(interval_s * self._random.uniform(1 - JITTER, 1 + JITTER))
             await self.once()
 
     async def once(self) -> None:
-        """One batch each way. What could not be told is not told later: it is old then."""
+        """Exchange one batch each way. What could not be sent is not sent later: it is old then."""
         loads, entries = self._router.report()
         self._number += 1
         load, told = packed_load(loads), packed_entries(entries)

@@ -57,7 +57,7 @@ class LoadAverage:
         self._owed = 0.0
 
     def advance(self, now: float, in_flight: int, owed: int) -> None:
-        """Take into the average that until `now` it had this much there."""
+        """Add to the average the values that held until `now`."""
         if self._at is not None and now > self._at:
             share = -math.expm1((self._at - now) / self._window_s)
             self._in_flight += share * (in_flight - self._in_flight)
@@ -117,8 +117,10 @@ class MemberLoad:
         return self._rate if now - self._rate_at <= RATE_KNOWN_S else None
 
     def add(self, now: float, in_flight: int, owed: int) -> None:
-        """Add to the requests in flight and to the tokens owed, when a prompt is sent; below zero:
-        when it was read, or its request has ended.
+        """Add to requests in flight and tokens owed.
+
+        Values are positive when a prompt is sent, negative when it was read or its request has
+        ended.
         """
         self.average.advance(now, self.in_flight, self.owed)
         if owed > 0:
@@ -132,12 +134,14 @@ class MemberLoad:
         self.owed += owed
 
     def averages(self, now: float) -> tuple[int, int]:
-        """In flight and owed on average, for other replicas."""
+        """Return the average requests in flight and tokens owed, for other replicas."""
         self.average.advance(now, self.in_flight, self.owed)
         return self.average.rounded()
 
     def delay_s(self, rate: float, now: float) -> float:
-        """Seconds until it begins to read a new prompt, if it reads `rate` tokens a second."""
+        """Return the seconds until the member begins to read a new prompt, at `rate` tokens a
+        second.
+        """
         policy = self._policy
         owed, in_flight = float(self.owed), self.in_flight
         if self._unread:
@@ -156,8 +160,9 @@ class MemberLoad:
         self._waiting, self._probed_at = waiting, now
 
     def note_prefill(self, tokens: int, seconds: float, now: float) -> None:
-        """Learn the rate: it had no other prompt of this replica to read, and took `seconds` for
-        `tokens` of this one, up to the first token of the answer.
+        """Learn the read rate from one prompt: `tokens` took `seconds` up to the first token.
+
+        The member must have had no other prompt of this replica to read.
         """
         if tokens < RATE_TOKENS_MIN or seconds <= 0:
             return
@@ -175,8 +180,9 @@ class MemberLoad:
             self._rates.clear()
 
     def note_start(self, epoch: int, age_s: float, now: float) -> bool:
-        """Its process reports that it started at `epoch` (unix seconds), `age_s` ago. Returns
-        whether it is another process than before.
+        """Note that its process reports that it started at `epoch` (unix seconds), `age_s` ago.
+
+        Returns True if it is another process than before.
         """
         if abs(epoch - self.epoch) <= 1:
             return False
@@ -189,8 +195,9 @@ class MemberLoad:
         self.since, self._losses = now, 0
 
     def note_cached(self, expected: int, cached: int, age_s: float, now: float) -> bool:
-        """It reports that `cached` tokens of a prompt were in its cache, of which `expected` were
-        taken to be there, last used `age_s` ago. Returns whether its cache must have been lost.
+        """Note that `cached` tokens of a prompt were in its cache, of `expected` ones.
+
+        `age_s` is how long ago these were last used. Returns True if its cache must have been lost.
         """
         self.reports = self.reports or cached > 0
         if not self.reports or expected <= EXPECTED_MIN:

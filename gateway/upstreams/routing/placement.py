@@ -47,13 +47,16 @@ class Placement:
     marks: tuple[Mark, ...]
 
     def pack(self) -> bytes:
-        """As bytes; `unpack` is the inverse."""
+        # `unpack` is the inverse.
         head = _HEAD.pack(_VERSION, self.member, self.epoch, self.at)
         return head + b"".join(_MARK.pack(*mark) for mark in self.marks)
 
     @classmethod
     def unpack(cls, packed: bytes) -> Placement | None:
-        """None for what another release wrote, or is damaged: it is a hint, and can be missing."""
+        """Return the placement that was packed.
+
+        None if another release wrote it or it is damaged: it is a hint, and may be missing.
+        """
         size = len(packed) - _HEAD.size
         if size < 0 or size % _MARK.size or packed[0] != _VERSION:
             return None
@@ -62,7 +65,9 @@ class Placement:
         return cls(member, epoch, at, marks)
 
     def held(self, prefix: Prefix) -> int:
-        """How many of the first ids the member was sent: to the last mark that the prefix has."""
+        """Return how many of the first ids the member was sent: to the last mark that the prefix
+        has.
+        """
         for length, digest in reversed(self.marks):
             if 0 < length <= prefix.length and prefix.at(length) == digest:
                 return length
@@ -70,7 +75,7 @@ class Placement:
 
 
 def marks_of(prefix: Prefix, lengths: Iterable[int], before: Iterable[Mark] = ()) -> list[Mark]:
-    """Marks at these lengths, with those of an earlier turn that this prefix has, too."""
+    """Return marks at these lengths, with those of an earlier turn that this prefix also has."""
     marks = {length: prefix.at(length) for length in lengths if 0 < length <= prefix.length}
     for length, digest in before:
         if length not in marks and length <= prefix.length and prefix.at(length) == digest:

@@ -108,7 +108,7 @@ def unread(owed: float, prompts: int, seconds: float, rate: float, policy: Routi
 
 
 def cost_s(one: Candidate, prompt: int, least_delay_s: float, policy: RoutingPolicy) -> float:
-    """What it costs to send a prompt of so many tokens there, in seconds of waiting.
+    """Return the cost, in seconds of waiting, to send a prompt of `prompt` tokens there.
 
     `least_delay_s` is that of the idlest candidate.
     """
@@ -118,7 +118,9 @@ def cost_s(one: Candidate, prompt: int, least_delay_s: float, policy: RoutingPol
 
 
 def considered(candidates: Sequence[Candidate], prompt: int, random: Random) -> list[Candidate]:
-    """All, where somebody holds much of the prompt; else who holds the most, and two others."""
+    """Return all candidates if one holds much of the prompt, else the best holders and two
+    others.
+    """
     few = CACHE_CHOICES + RANDOM_CHOICES
     if len(candidates) <= few or max(one.held for one in candidates) >= WARM_SHARE * prompt:
         return list(candidates)
@@ -131,7 +133,7 @@ def considered(candidates: Sequence[Candidate], prompt: int, random: Random) -> 
 def choose(
     candidates: Sequence[Candidate], prompt: int, policy: RoutingPolicy, random: Random
 ) -> Candidate:
-    """The candidate for a prompt of so many tokens; there must be one."""
+    """Return the candidate for a prompt of `prompt` tokens; there must be one."""
     chosen_from = considered(candidates, prompt, random)
     least_s = min(one.delay_s for one in chosen_from)
     costs = [(cost_s(one, prompt, least_s, policy), one.delay_s) for one in chosen_from]
@@ -143,8 +145,9 @@ def choose(
 def choose_owner(
     candidates: Sequence[Candidate], owner: str, prompt: int, policy: RoutingPolicy, random: Random
 ) -> Candidate:
-    """The same for a prompt of which nobody is known to hold much, and that has an owner: the owner
-    is taken as one who holds all of it.
+    """Return the candidate for a prompt that has an owner and of which no one holds much.
+
+    The owner is treated as if it held all of the prompt.
     """
     least_s = min(one.delay_s for one in candidates)
     mine = next(one for one in candidates if one.name == owner)
@@ -156,10 +159,11 @@ def choose_owner(
 def hold_back(
     candidates: Sequence[Candidate], prompt: int, *, is_continued: bool, policy: RoutingPolicy
 ) -> bool:
-    """Whether a request should wait in the gateway: it begins a session, and the members are busy.
+    """Return True if a request should wait in the gateway: it begins a session, and members are
+    busy.
 
-    What is under way ends first: a session that has begun passes. That is one that a response
-    before is known of (`is_continued`), or most of whose prompt some member holds.
+    Sessions in progress go first: those with a response before (`is_continued`), or most of whose
+    prompt some member holds.
     """
     is_warm = any(one.held >= WARM_SHARE * prompt for one in candidates)
     if is_continued or is_warm or not candidates:

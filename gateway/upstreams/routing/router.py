@@ -116,7 +116,7 @@ class Router:
         wall: Callable[[], float] = time.time,
         random: Random | None = None,
     ) -> None:
-        """`secret` is the same in all replicas, and keys the digests."""
+        # `secret` is the same in all replicas, and keys the digests.
         self.policy = policy
         self._keys = PrefixKeys(secret)
         self._metrics = metrics
@@ -138,7 +138,7 @@ class Router:
             metrics.routing_reads(age_s=lambda: self.exchange_age_s, entries=self.index.__len__)
 
     def member(self, name: str) -> MemberLoad:
-        """What is known of the member of that name; nothing, the first time."""
+        """Return the load of the member of that name, creating it the first time."""
         known = self._members.get(name)
         if known is None:
             known = MemberLoad(name, 0, member_id(name), self.policy)
@@ -161,7 +161,7 @@ class Router:
         return name in self._members
 
     def forget(self, name: str) -> None:
-        """There is no member of that name any more, and nothing of it is under way."""
+        """Remove a member, which must have nothing in flight."""
         member = self._members.pop(name, None)
         if member is None:
             return
@@ -178,7 +178,7 @@ class Router:
         return HashedPrefix(request.prompt_ids, self._keys.of(request.cache_salt, request.model))
 
     def choose(self, names: Sequence[str], prefix: Prefix, route: Route | None = None) -> Decision:
-        """The member for a prompt, of those with these names; there must be one."""
+        """Choose the member for a prompt, of those with these names; there must be one."""
         members = [self.member(name) for name in names]
         placement = self._placement(route)
         known = self._find_known(members, prefix, placement, route)
@@ -209,13 +209,13 @@ class Router:
     def candidates(
         self, names: Sequence[str], prefix: Prefix, route: Route | None = None
     ) -> list[Candidate]:
-        """What the choice would be made from now: for whoever decides whether a request may go."""
+        """Return what a choice would be made from now, to decide whether a request may be sent."""
         members = [self.member(name) for name in names]
         known = self._find_known(members, prefix, self._placement(route), route)
         return self._candidates(members, prefix, known)
 
     def holds_back(self, names: Sequence[str], request: TokenRequest) -> bool:
-        """Whether a request waits until the members with these names are less busy."""
+        """Return True if a request must wait until the members with these names are less busy."""
         policy, now, rate = self.policy, self._clock(), self._default_rate
         limit_s, idle = policy.hold_back_delay_s, 0
         for name in names:
@@ -245,8 +245,10 @@ class Router:
         epoch: int | None = None,
         kv_tokens: int | None = None,
     ) -> None:
-        """What a member says of itself: requests that wait there, when its process began (unix
-        seconds), how many tokens it keeps. None: it does not say.
+        """Note a member's report: requests waiting, start of its process (unix seconds), cache
+        tokens.
+
+        None: not reported.
         """
         member, now = self.member(name), self._clock()
         if waiting is not None:
@@ -258,8 +260,9 @@ class Router:
             self._bound_index()
 
     def returned(self, name: str, *, epoch: int | None = None) -> None:
-        """A member is back that could not be reached. Unless it says that its process is the same,
-        nothing of what it held counts any more.
+        """Note that an unreachable member is back.
+
+        Unless it reports the same process as before, its cache counts as lost.
         """
         member = self.member(name)
         if epoch is not None and abs(epoch - member.epoch) <= 1:
@@ -270,8 +273,8 @@ class Router:
         self._note_lost(member)
 
     def report(self) -> tuple[dict[int, tuple[int, int]], list[PlacedEntry]]:
-        """What other replicas are told: of each member in flight and owed, and what was placed
-        since the last time.
+        """Return what other replicas need: in flight and owed of each member, and the new
+        placements.
         """
         now = self._clock()
         loads = {one.id: one.averages(now) for one in self._members.values()}
@@ -280,7 +283,9 @@ class Router:
         return loads, entries
 
     def exchanged(self, reports: Iterable[PeerReport]) -> None:
-        """What other replicas told since they were asked last; in any order, and repeated."""
+        """Take in the reports of other replicas since the last exchange; in any order, and
+        repeated.
+        """
         now = self._exchanged_at = self._clock()
         expiry_s = self.policy.peer_expiry_s
         for member in self._members.values():
@@ -391,14 +396,17 @@ class Router:
     def placed(
         self, member: MemberLoad, prefix: Prefix, ends: Sequence[int], *, from_place: int = 0
     ) -> None:
-        """A member has read the prefix; `ends` are the lengths at which turns of it ended."""
+        """Note that a member has read the prefix; `ends` are the lengths at which turns of it
+        ended.
+        """
         ticks = self._ticks(self._clock())
         news = self.index.touch(prefix, member.number, ticks, ends, from_place=from_place)
         self._news.extend(PlacedEntry(digest, member.id, tail) for digest, tail in news)
 
     def placement(self, decision: Decision, prefix: Prefix) -> Placement:
-        """What the row of a response keeps whose last turn was just generated; `prefix` is its
-        prompt with what was said.
+        """Return the placement for the row of a response whose last turn was just generated.
+
+        `prefix` is its prompt with the ids that were generated.
         """
         member, before = decision.member, decision.placement
         lengths = (decision.prefix.length, prefix.length)
@@ -406,8 +414,10 @@ class Router:
         return Placement(member.id, member.epoch, int(self._wall()), tuple(marks))
 
     def read(self, decision: Decision, seconds: float, cached: int | None) -> None:
-        """A member that had no other prompt to read took `seconds` to the first token. `cached`:
-        how many tokens of the prompt it had; None: it does not say.
+        """Learn the read rate of a member that took `seconds` to the first token of its only
+        prompt.
+
+        `cached` is how many tokens of the prompt it had; None: not reported.
         """
         had, now = decision.expected if cached is None else cached, self._clock()
         decision.member.note_prefill(decision.prefix.length - had, seconds, now)
@@ -416,7 +426,7 @@ class Router:
         self._default_rate = median(rates) if rates else self.policy.read_tokens_per_s
 
     def reported(self, decision: Decision, cached: int) -> None:
-        """A member reports how many tokens of a prompt it had `cached`."""
+        """Note that a member reports how many tokens of a prompt it had `cached`."""
         member, expected = decision.member, decision.expected
         if self._metrics is not None:
             is_wrong = expected > EXPECTED_MIN and cached < MISS * expected
@@ -470,7 +480,7 @@ class Flight:
         member.add(self._started_at, 1, self._owed)
 
     def first(self) -> None:
-        """The first token came: the prompt is read."""
+        """Note the first token: the prompt is read."""
         decision, now = self._decision, self._router.now
         decision.member.add(now, 0, -self._owed)
         self._owed = 0
@@ -478,10 +488,11 @@ class Flight:
         self._router.placed(decision.member, decision.prefix, (decision.prefix.length,))
 
     def ended(self, said: Sequence[int], cached: int | None, *, is_finished: bool) -> None:
-        """The turn is over, with these ids. `cached` is what the member reported, which it does
-        only of a turn that `is_finished`.
+        """Note the end of the turn, with these ids.
 
-        What it was sent and what it said is there for the next turn, but for the last id, which it
+        `cached` is what the member reported, which it does only of a turn that `is_finished`.
+
+        The prompt and the ids are cached for the next turn, but for the last id, which the member
         has not read.
         """
         if self._first_s is None:
@@ -500,7 +511,7 @@ class Flight:
             router.read(decision, self._first_s, had)
 
     def close(self) -> None:
-        """Take it from the load of its member, however it ended."""
+        # However the request ended.
         self._decision.member.add(self._router.now, -self._in_flight, -self._owed)
         self._in_flight = self._owed = 0
 
