@@ -13,8 +13,9 @@ V = TypeVar("V")
 
 
 def lasting_json(value: object) -> bytes:
-    """Return `value` as JSON in a copy: the bytes that orjson returns hold 4 KiB, however short.
-    Use this for JSON that is kept.
+    """Return `value` as JSON that is to be kept.
+
+    It is a copy, because the bytes that orjson returns hold 4 KiB, however short they are.
     """
     return b"%b" % orjson.dumps(value)
 

@@ -362,8 +362,9 @@ def packed_entry(entry: Entry) -> bytes:
 
 
 def unpack(packed: bytes) -> list[Entry]:
-    """Return the entries that were packed. Raises `ValueError`, and nothing else, for damaged
-    bytes.
+    """Return the entries that were packed.
+
+    Raises `ValueError`, and nothing else, for damaged bytes.
     """
     return list(unpacked(packed))
 

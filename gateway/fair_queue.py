@@ -155,8 +155,9 @@ class ReadTurns:
         """The next round is scheduled."""
 
     def begin(self, tenant: Hashable) -> bool:
-        """Return True if a read of this tenant may be parsed now: then call `end`, otherwise
-        `wait`.
+        """Return True if a read of this tenant may be parsed now.
+
+        Then call `end`, otherwise `wait`.
         """
         now = self._clock()
         if now - self._ended_at > PAUSE_S:

@@ -541,8 +541,7 @@ class TokenParser(Protocol):
     def feed(self, ids: Sequence[int]) -> list[SegmentEvent]: ...
 
     def feed_each(self, ids: Sequence[int]) -> list[str]:
-        """Return the text of each of the first ids, as far as they are only text of the open
-        segment.
+        """Return the text of each of the first ids, as long as they add only to the open segment.
 
         The list has an empty string for an id for which `feed` would return none. The ids after
         those are not read; a parser that traces its text reads none.

@@ -90,7 +90,7 @@ def audit_log_id(uuid: UUID) -> str:
 
 
 def audit_log_uuid(audit_log_id: str) -> UUID | None:
-    # The inverse of `audit_log_id`; None for anything else.
+    """Return the UUID behind an id that `audit_log_id` made; None for anything else."""
     digits = audit_log_id.removeprefix(AUDIT_LOG_PREFIX)
     is_one = digits != audit_log_id and _HEX_ID.match(digits) is not None
     return UUID(digits) if is_one else None
@@ -110,7 +110,7 @@ def conversation_id(uuid: UUID) -> str:
 
 
 def parse_conversation_id(text: str) -> UUID | None:
-    # None if this gateway cannot have issued the id.
+    """Return the UUID behind the id; None if this gateway cannot have issued it."""
     is_ours = _CONVERSATION_ID.match(text)
     return UUID(text[len(CONVERSATION_PREFIX) :]) if is_ours else None
 
@@ -244,16 +244,16 @@ def source_of_output(item_id: str) -> str:
 
 
 def is_item_id(item_id: str) -> bool:
-    """Return True if the id has the form of this gateway's item ids. Longer OpenAI ids have it too,
-    but no two items share an id.
+    """Return True if the id has the form of this gateway's item ids.
+
+    No two items share one; nor do they share OpenAI's, of which the longer ones have this form,
+    too.
     """
     return _ITEM_ID.match(item_id) is not None
 
 
 def message_form(item_id: str) -> int:
-    """Return the form that the id of a message encodes; 0 for an id that this gateway did
-    not make.
-    """
+    """Return the form that a message id encodes; 0 for an id that this gateway did not make."""
     found = _FORMED_MESSAGE_ID.match(item_id)
     return _FORM_LETTERS.index(found.group(1)) if found else 0
 
@@ -263,12 +263,11 @@ def input_item_id(prefix: str, response: UUID, ordinal: int) -> str:
 
 
 def call_id(response: UUID, ordinal: int, form: int = 0) -> str:
-    """Return the `call_id` of a tool call: `call_` and 24 hex digits that reveal nothing of the
-    response.
+    """Return the `call_id` of a tool call: `call_` and 24 hex digits.
 
-    Every client sends it back, so it encodes the form of the call's header, 0 to 7
-    (`models.harmony.headers`): 20 digits are pseudo-random, the last four a check of these,
-    exclusive-or the form.
+    The digits reveal nothing of the response. Every client sends the id back, so it encodes the
+    form of the call's header, 0 to 7 (`models.harmony.headers`): 20 digits are pseudo-random, the
+    last four a check of these, exclusive-or the form.
     """
     digest = hashlib.sha256(response.bytes + ordinal.to_bytes(4, "big")).hexdigest()
     stem = digest[:20]

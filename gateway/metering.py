@@ -41,7 +41,7 @@ class Metering:
 
     @classmethod
     def of_json(cls, kept: Mapping[str, Any]) -> Metering:
-        # The inverse of `as_json`. Raises `ValueError`, `TypeError` or `LookupError`.
+        """Read what `as_json` returned. Raises `ValueError`, `TypeError` or `LookupError`."""
         told = kept["end_user"]
         return cls(None if told is None else bytes.fromhex(told), dict(kept["tags"]))
 

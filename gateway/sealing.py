@@ -75,7 +75,7 @@ class Unsealed:
 
     @classmethod
     def of(cls, content: bytes) -> Unsealed:
-        # Raises `SealBroken` for bytes that are no `content`.
+        """Read the bytes of `content`. Raises `SealBroken` for others."""
         kind, body = content[:1], content[1:]
         if kind == _IDS and len(body) % _ID_BYTES == 0:
             return cls(ids=struct.unpack(f"<{len(body) // _ID_BYTES}I", body))
@@ -172,14 +172,15 @@ class DataKey:
         return nonce + self._cipher.encrypt(nonce, content, bound_to)
 
     def seal_name(self, name: bytes, bound_to: bytes) -> bytes:
-        """Seal a name to the same bytes each time: anyone can see whether two sealed names
-        differ.
+        """Seal a name, to the same bytes each time.
+
+        Anyone who sees two sealed names sees whether they differ.
         """
         nonce = hmac.digest(self._nonce_key, bound_to + name, hashlib.sha256)[:_NONCE_BYTES]
         return nonce + self._cipher.encrypt(nonce, name, bound_to)
 
     def open(self, sealed: bytes, bound_to: bytes) -> bytes:
-        # Raises `SealBroken` for bytes that were sealed otherwise, or changed since.
+        """Return the content. Raises `SealBroken` if it was sealed otherwise, or changed since."""
         from cryptography.exceptions import InvalidTag  # noqa: PLC0415
 
         try:

@@ -365,9 +365,10 @@ class BoundedHttpProtocol(HttpToolsProtocol):
         self._set_timer(0 if self._is_half_closed else self.linger_s, self.close)
 
     def close(self) -> None:
-        """Close the connection once its client has taken what was written; then abort it.
+        """Close the connection when its client has taken what was written.
 
-        The limit is the keep-alive timeout. Nothing more is read, not even what came already.
+        It is aborted if that takes longer than the keep-alive timeout. Nothing more is read, not
+        even what came already.
         """
         self._ignore_input()
         self.transport.close()
@@ -469,9 +470,7 @@ class Cycle(RequestResponseCycle):
         return True
 
     def watch(self, on_disconnect: Callable[[], None] | None) -> None:
-        """Call `on_disconnect` once when the client disconnects, or now if it has; None:
-        stop that.
-        """
+        """Call `on_disconnect` once when the client disconnects, or now if it has; None: stop."""
         self._on_disconnect = on_disconnect
         if self.disconnected:
             self.disconnect()

@@ -108,10 +108,9 @@ class IncomingRequest:
         return data[length:]
 
     def feed_body(self, data: bytes) -> tuple[bytes, bytes]:
-        """Return the content in `data`, and the bytes that are still to be fed or belong to the
-        next request.
+        """Return the content in `data`, and the rest of the bytes.
 
-        Raises `Refused`.
+        The rest is still to be fed, or belongs to the next request. Raises `Refused`.
         """
         if self._left is not None:
             content, rest = data[: self._left], data[self._left :]

@@ -250,8 +250,9 @@ def _websockets(frames: FrameBounds | None) -> dict[str, Any]:
 
 @contextmanager
 def stopped_by_signals(*servers: Server) -> Iterator[None]:
-    """Stop the servers at SIGINT and SIGTERM, within the block; a second signal stops them
-    at once.
+    """Stop the servers at SIGINT and SIGTERM, within the block.
+
+    A second signal stops them without waiting.
     """
     loop = asyncio.get_running_loop()
 

@@ -66,10 +66,9 @@ class BoundedWebSocketProtocol(WebSocketsSansIOProtocol):
     _lost: Callable[[], None] | None = None
 
     def upgraded_from(self, *, trust: Callable[[], None], lost: Callable[[], None]) -> None:
-        """Set the callbacks: `trust` when the client has shown a valid key, `lost` when it has
-        gone.
+        """Set the callbacks, before the application runs.
 
-        Must be called before the application runs.
+        `trust` is called when the client has shown a valid API key, `lost` when it has gone.
         """
         self._trust = trust
         self._lost = lost

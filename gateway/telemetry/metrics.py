@@ -501,8 +501,10 @@ class Metrics:
         self._spend_corrections.inc(count)
 
     def storage_measured(self, *, size_bytes: int, fullest: float, seconds: float) -> None:
-        """Observe the measurement of one tenant: bytes that all have stored, and the
-        fullest limit.
+        """Observe the storage measurement of one tenant, which took `seconds`.
+
+        `size_bytes` is what all tenants have stored, `fullest` how full the fullest limit is, as a
+        share.
         """
         self._stored_bytes.set(size_bytes)
         self._stored_fullest.set(fullest)

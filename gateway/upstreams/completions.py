@@ -458,8 +458,9 @@ def _pairs(top: dict[str, object]) -> Iterator[tuple[int, float]]:
 
 
 def finite(value: object) -> float:
-    """Return a logprob as a float of at most 0; no number, or an impossible one, is
-    `LOGPROB_MIN`.
+    """Return a logprob as a float of at most 0.
+
+    A value that is no number, or impossible, is `LOGPROB_MIN`.
     """
     if isinstance(value, float | int) and value > LOGPROB_MIN:  # NaN is not
         return float(min(value, 0.0))

@@ -69,8 +69,9 @@ class RepeatedList:
         self._end = 1  # behind the bracket that opens it
 
     def rest(self, raw: bytes) -> bytes:
-        """Return a list of the new items. Raises ValueError if `raw` does not extend the earlier
-        list.
+        """Return a list of the new items.
+
+        Raises ValueError if `raw` does not extend the earlier list.
         """
         begin, end = self._end, len(raw) - 1
         if end < begin or raw[:1] != b"[" or (1 < begin < end and raw[begin : begin + 1] != b","):

@@ -110,8 +110,9 @@ class Health:
         return was_ejected
 
     def completed(self) -> None:
-        """Note a stream that ended well: failures are counted from 0, the next ejection is
-        short.
+        """Note a stream that ended well.
+
+        Failures are counted from 0 again, and the next ejection is a short one.
         """
         self._ejected_until = None
         self.failures = 0
@@ -288,7 +289,10 @@ class Member:
 
     @property
     def healthy(self) -> bool | None:
-        """Return True if the backend takes requests; None until that is decided by its answers."""
+        """Return True if the backend takes requests.
+
+        None until it has answered, or failed to for long enough.
+        """
         if self.unusable is not None or not self.health.healthy:
             return False
         return True if self._reached else None
@@ -307,8 +311,9 @@ class Member:
         return (self.engine or UnknownEngine()).tokenize_path
 
     def name_of(self, model: str) -> str:
-        """Return the backend's name of a model; for an adapter that of its base, whose template it
-        has.
+        """Return the backend's name of a model.
+
+        For an adapter it is that of the base model, whose template the adapter has.
         """
         served = self._served.get(model)
         return model if served is None else served.parent or served.name

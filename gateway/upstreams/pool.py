@@ -55,10 +55,11 @@ def candidates(
     """Return the best members that are left.
 
     The best are available, not in doubt and not avoided; if there are none, these conditions are
-    dropped one by one. Among equals those that hold the constraint best are returned: availability
-    comes first, because without a grammar the output can still be checked. When every backend looks
-    dead all are returned: something else is more likely wrong, and a refused request costs less
-    than a certain failure.
+    dropped one by one, in the end all of them: when every backend looks dead, something else is
+    more likely wrong, and a refused request costs less than a certain failure.
+
+    Among equals those that hold the constraint best are returned. Availability comes first, because
+    without a grammar the output can still be checked.
     """
     left = [member for member in members if member.name not in tried]
     desired = [member for member in left if member.available and member.name not in avoided]
@@ -298,12 +299,12 @@ class Pool:
         )
 
     def absence(self, model: str, *, shown: str | None = None) -> GatewayError:
-        """Return the error that says why the model cannot be used; `shown` is the client's name of
-        it.
+        """Return the error that says why the model cannot be used.
 
-        `NoUpstreamAvailable` while a backend that may serve it has not reported its models, or its
-        context length, or is still to come; `ModelNotServed` if it is configured and all of them
-        serve other models.
+        `shown` is the client's name of it. The error is `NoUpstreamAvailable` while a backend that
+        may serve it has not reported its models, or its context length, or is still to come;
+        `ModelNotServed` if it is configured and all of its backends serve other models; else
+        `ModelNotFound`.
         """
         name = shown or model
         members = self._members.values()
@@ -416,10 +417,10 @@ class Pool:
         return [] if error.retry_after_s is None else [error.retry_after_s]
 
     def retry_after_s(self, model: str) -> float | None:
-        """Return the seconds until the next health check if all backends of the model are
-        unreachable.
+        """Return the seconds until the next health check.
 
-        None otherwise: the next request tries the others, even if they are ejected.
+        None unless all backends of the model are unreachable: the next request tries the others,
+        even if they are ejected.
         """
         if any(one.health.reachable for one in self._members.values() if model in one.models):
             return None

@@ -127,8 +127,9 @@ class Unserved:
 
 
 def unserved(sources: Iterable[DescribedBackend]) -> list[Unserved]:
-    """Return configured models that no backend serves, once a backend that may has described
-    itself.
+    """Return the configured models that no backend serves.
+
+    A model is reported once a backend that may serve it has described itself.
     """
     sources = [source for source in sources if source.unusable is None]
     wanted = {model: name for source in sources for model, name in source.backend.models.items()}
@@ -143,9 +144,7 @@ def unserved(sources: Iterable[DescribedBackend]) -> list[Unserved]:
 
 
 def overlooked(source: DescribedBackend) -> str:
-    """Describe models that a backend serves and that are not used, perhaps by mistake; else
-    empty.
-    """
+    """Describe what a backend serves that is not used, perhaps by mistake; else empty."""
     if source.unusable is not None or not source.listed:
         return ""
     wanted = {

@@ -384,8 +384,9 @@ class InferenceServer:
         return len(silent)
 
     def hang_up(self, reason: str) -> int:
-        """End every generation, and return how many; one that is still connecting is not
-        included.
+        """End every generation, and return how many.
+
+        One that is still connecting is not included.
         """
         connections = [one.connection for one in self._streams if one.connection is not None]
         for connection in connections:

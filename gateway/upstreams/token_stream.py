@@ -102,11 +102,10 @@ class TokenStream:
         self.connection = body.connection
 
     async def complete(self, body: ResponseBody) -> None:
-        """Return once the sink has the finish, or needs no more; the connection is then free or
-        closed.
+        """Return once the sink has the finish, or needs no more.
 
-        Raises the reader's fault, after the sink had all ids before it, and what the sink raises.
-        Cancelling closes the connection at once.
+        The connection is then free, or closed. Raises the reader's fault, after the sink had all
+        ids before it, and what the sink raises. Cancelling closes the connection at once.
         """
         self.attach(body)
         connection = body.connection

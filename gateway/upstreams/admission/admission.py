@@ -125,8 +125,9 @@ class Admission:
 
     @property
     def claimable(self) -> int:
-        """Return how many more requests waiting in the database can start here soon; may be
-        negative.
+        """Return how many more requests waiting in the database can start here soon.
+
+        It may be negative.
         """
         free = sum(self.slots(name).background_room for name in self._serving())
         return free + CLAIMED_AHEAD - self._queue.accepted

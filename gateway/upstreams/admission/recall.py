@@ -76,10 +76,10 @@ class Running:
     def make_room(
         self, tenant: str, at: Collection[str], *, bound: int, free: int, share: float = 1.0
     ) -> int:
-        """Recall requests so that `tenant`, with this weight, finds a slot at one of the backends
-        `at`.
+        """Recall requests so that `tenant` finds a slot at one of the backends `at`.
 
-        These have `bound` slots, of which `free` are free. Returns how many were recalled.
+        `share` is its weight. The backends have `bound` slots, of which `free` are free. Returns
+        how many were recalled.
 
         They are taken from one tenant: the one that exceeds its share most. A tenant that holds no
         more than its share loses nothing.

@@ -184,8 +184,9 @@ class InferenceEngine(ABC):
     def body(
         self, request: TokenRequest, served: ServedModel, can: Capabilities, bound: Fields
     ) -> Fields:
-        """Return all of a request but the ids of its prompt; `bound` are the fields of its
-        grammar.
+        """Return the fields of a request, without the ids of its prompt.
+
+        `bound` are the fields of its grammar.
         """
         sampling = request.sampling
         body: Fields = {

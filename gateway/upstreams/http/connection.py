@@ -146,8 +146,7 @@ class Connection(asyncio.Protocol):
         return reader.status, headers
 
     async def read(self, timeouts: HttpTimeouts) -> bytes:
-        """Return all body bytes that have arrived, waiting for the first; empty at the end of the
-        body.
+        """Return all body bytes that have arrived, waiting for the first; empty at the end.
 
         Raises ReadTimeout, ReadError or RemoteProtocolError, after all bytes that came before it.
         """
@@ -172,13 +171,12 @@ class Connection(asyncio.Protocol):
         self.go_on()
 
     def hold(self) -> None:
-        """Stop reading, and passing on the body, until `go_on`; the timeout stops meanwhile."""
+        """Stop reading, and passing on the body, until `go_on`; no timeout runs meanwhile."""
         self.defer()
         self._pause_reading()
 
     def defer(self) -> None:
-        """Stop passing on the body until `go_on`, and read at most once; the timeout stops
-        meanwhile.
+        """Stop passing on the body until `go_on`, and read at most once; no timeout runs meanwhile.
 
         If nothing comes in the meantime it costs no system call.
         """
@@ -215,9 +213,7 @@ class Connection(asyncio.Protocol):
         self.abort()
 
     def abort(self) -> None:
-        """Close the socket now, whatever is in progress: this is how a backend learns of a
-        cancel.
-        """
+        """Close the socket now. This is how a backend learns of a cancellation."""
         self.deadline.cancel()
         if self._reader is not None:
             self._reader.close()

@@ -70,8 +70,9 @@ class ResponseReader:
         return sum(map(len, self._pieces))
 
     def feed_eof(self) -> None:
-        """End the answer; raises RemoteProtocolError unless the body may end by the connection's
-        end.
+        """End the answer.
+
+        Raises RemoteProtocolError unless the body ends with the connection.
         """
         if self.complete:
             return
@@ -83,9 +84,7 @@ class ResponseReader:
         self.close()
 
     def take(self) -> bytes:
-        """Return all body bytes that have arrived since the last call; empty when there are
-        none.
-        """
+        """Return the body bytes that have arrived since the last call; empty if there are none."""
         data = b"".join(self._pieces)  # of one piece it makes no copy
         self._pieces.clear()
         return data

@@ -92,8 +92,9 @@ class HttptoolsTransport(httpx2.AsyncBaseTransport):
             await pool.aclose()
 
     def origin(self, url: httpx2.URL) -> OriginPool:
-        """Return the connections to scheme, host and port of `url`. Raises
-        `UnsupportedProtocol`.
+        """Return the connections to scheme, host and port of `url`.
+
+        Raises `UnsupportedProtocol`.
         """
         if url.scheme not in _DEFAULT_PORTS:
             raise httpx2.UnsupportedProtocol(f"scheme {url.scheme!r} is not http or https")

@@ -56,7 +56,7 @@ class DnsSource:
         self._refresh_s = timing.refresh_s
 
     async def fetch(self) -> tuple[Backend, ...]:
-        # Raises `SourceError`.
+        """Return all backends now. Raises `SourceError`."""
         if self._port is None:
             return self._backends(await self._services())
         return self._backends(f"{one}:{self._port}" for one in await self._addresses())

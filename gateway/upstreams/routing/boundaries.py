@@ -65,9 +65,7 @@ class Prefix(Protocol):
         ...
 
     def named(self, name: str) -> int:
-        """Return a digest of a name that the tenant chose; names of different tenants never
-        collide.
-        """
+        """Return a digest of a name that the tenant chose; other tenants' digests of it differ."""
         ...
 
 

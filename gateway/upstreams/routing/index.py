@@ -119,10 +119,10 @@ class PrefixIndex:
         *,
         from_place: int = 0,
     ) -> list[tuple[int, int]]:
-        """Note that the member was just sent the prefix; `ends` are lengths at which turns of it
-        ended.
+        """Note that the member was just sent the prefix.
 
-        Boundaries before number `from_place` are left as they are.
+        `ends` are lengths at which turns of it ended. Boundaries before number `from_place` are
+        left as they are.
 
         Returns what is new of that member, and the deepest boundary: digests, each with the length
         behind it at which a turn ended (0: none).
@@ -161,9 +161,7 @@ class PrefixIndex:
         return not before or before // NEWS_TICKS != now // NEWS_TICKS
 
     def note_tail(self, digest: int, tail: int) -> None:
-        """Note that a turn ended `tail` ids after the boundary with this digest, if that is
-        indexed.
-        """
+        """Note that a turn ended `tail` ids after an indexed boundary; ignore other digests."""
         packed = self._entries.get(digest)
         if packed is None or tail in _each_tail(packed & _TAILS):
             return

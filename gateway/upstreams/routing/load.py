@@ -139,8 +139,9 @@ class MemberLoad:
         return self.average.rounded()
 
     def delay_s(self, rate: float, now: float) -> float:
-        """Return the seconds until the member begins to read a new prompt, at `rate` tokens a
-        second.
+        """Return the seconds until the member begins to read a new prompt.
+
+        `rate` is the tokens that it reads a second.
         """
         policy = self._policy
         owed, in_flight = float(self.owed), self.in_flight

@@ -65,9 +65,7 @@ class Placement:
         return cls(member, epoch, at, marks)
 
     def held(self, prefix: Prefix) -> int:
-        """Return how many of the first ids the member was sent: to the last mark that the prefix
-        has.
-        """
+        """Return how many of the first ids the member was sent, up to the last common mark."""
         for length, digest in reversed(self.marks):
             if 0 < length <= prefix.length and prefix.at(length) == digest:
                 return length

@@ -89,8 +89,9 @@ def delay_s(
 
 
 def drained(amount: float, seconds: float, per_s: float, policy: RoutingPolicy) -> float:
-    """Return what is left of an amount of work that was reported `seconds` ago and shrinks by
-    `per_s`.
+    """Return what is left of work that was reported `seconds` ago.
+
+    `per_s` of it is done a second.
     """
     return max(0.0, amount - policy.drain_share * per_s * max(0.0, seconds))
 
@@ -118,8 +119,9 @@ def cost_s(one: Candidate, prompt: int, least_delay_s: float, policy: RoutingPol
 
 
 def considered(candidates: Sequence[Candidate], prompt: int, random: Random) -> list[Candidate]:
-    """Return all candidates if one holds much of the prompt, else the best holders and two
-    others.
+    """Return all candidates if one holds much of the prompt.
+
+    Otherwise, of many candidates, the best holders and two others.
     """
     few = CACHE_CHOICES + RANDOM_CHOICES
     if len(candidates) <= few or max(one.held for one in candidates) >= WARM_SHARE * prompt:
@@ -159,8 +161,7 @@ def choose_owner(
 def hold_back(
     candidates: Sequence[Candidate], prompt: int, *, is_continued: bool, policy: RoutingPolicy
 ) -> bool:
-    """Return True if a request should wait in the gateway: it begins a session, and members are
-    busy.
+    """Return True if a request should wait: it begins a session, and the members are busy.
 
     Sessions in progress go first: those with a response before (`is_continued`), or most of whose
     prompt some member holds.

@@ -245,10 +245,10 @@ class Router:
         epoch: int | None = None,
         kv_tokens: int | None = None,
     ) -> None:
-        """Note a member's report: requests waiting, start of its process (unix seconds), cache
-        tokens.
+        """Note what a member reports of itself; None: not reported.
 
-        None: not reported.
+        `waiting` are its requests that wait, `epoch` the start of its process (unix seconds),
+        `kv_tokens` the size of its cache.
         """
         member, now = self.member(name), self._clock()
         if waiting is not None:
@@ -273,8 +273,9 @@ class Router:
         self._note_lost(member)
 
     def report(self) -> tuple[dict[int, tuple[int, int]], list[PlacedEntry]]:
-        """Return what other replicas need: in flight and owed of each member, and the new
-        placements.
+        """Return what other replicas need to know.
+
+        That is (in flight, owed) of each member by id, and the placements since the last call.
         """
         now = self._clock()
         loads = {one.id: one.averages(now) for one in self._members.values()}
@@ -283,8 +284,9 @@ class Router:
         return loads, entries
 
     def exchanged(self, reports: Iterable[PeerReport]) -> None:
-        """Take in the reports of other replicas since the last exchange; in any order, and
-        repeated.
+        """Take in the reports of other replicas since the last exchange.
+
+        They may come in any order, and repeated.
         """
         now = self._exchanged_at = self._clock()
         expiry_s = self.policy.peer_expiry_s
@@ -396,8 +398,9 @@ class Router:
     def placed(
         self, member: MemberLoad, prefix: Prefix, ends: Sequence[int], *, from_place: int = 0
     ) -> None:
-        """Note that a member has read the prefix; `ends` are the lengths at which turns of it
-        ended.
+        """Note that a member has read the prefix.
+
+        `ends` are the lengths at which turns of it ended.
         """
         ticks = self._ticks(self._clock())
         news = self.index.touch(prefix, member.number, ticks, ends, from_place=from_place)
@@ -414,10 +417,10 @@ class Router:
         return Placement(member.id, member.epoch, int(self._wall()), tuple(marks))
 
     def read(self, decision: Decision, seconds: float, cached: int | None) -> None:
-        """Learn the read rate of a member that took `seconds` to the first token of its only
-        prompt.
+        """Learn the read rate of a member that had no other prompt to read.
 
-        `cached` is how many tokens of the prompt it had; None: not reported.
+        `seconds` passed to the first token. `cached` is how many tokens of the prompt it had; None:
+        not reported.
         """
         had, now = decision.expected if cached is None else cached, self._clock()
         decision.member.note_prefill(decision.prefix.length - had, seconds, now)
