@@ -271,7 +271,6 @@ def _asks_elsewhere(item: ContextItem) -> bool:
 
 
 def is_answer(item: ContextItem | Label | Message) -> bool:
-    """Is it an assistant message in the final channel?"""
     return item.role == "assistant" and item.phase != "commentary"
 
 
@@ -316,14 +315,12 @@ def message_text(message: Message) -> str:
 
 
 def reasoning_text(item: Reasoning) -> str:
-    """The chain of thought, or its summary where there is no more than that."""
     return "".join(part.text for part in item.content or ()) or "\n".join(
         part.text for part in item.summary
     )
 
 
 def part_text(part: InputText | InputImage | InputFile | OutputText | Refusal) -> str:
-    """The text of a part; what the model cannot read is named in its place."""
     match part:
         case InputText() | OutputText():
             return part.text

@@ -20,7 +20,6 @@ REFUSALS: Final = tuple(dict.fromkeys((*_REFUSALS, *(w.replace("'", "\u2019") fo
 
 
 def refusal(text: AnyText) -> Node:
-    """A refusal in words, of which `text` is what may follow its first ones."""
     return InOrder((OneOf(tuple(Literal(words) for words in REFUSALS)), text))
 
 

@@ -68,11 +68,9 @@ class Formats:
         return found or self.default
 
     def relearn(self, model: str) -> None:
-        """A server of this model was started anew (`ModelFormat.relearn`)."""
         self.of(model).relearn()
 
     def with_parents(self, parent_of: Callable[[str], str | None]) -> Formats:
-        """The same, which knows the base models of adapters."""
         return Formats(self._by_model, self.default, parent_of)
 
 

@@ -38,7 +38,6 @@ _INPUT_OBJECT: Final = {
 
 
 def offered_name(tool: str) -> str:
-    """The name of a function that stands for a tool of rules."""
     return tool.removeprefix(BUILTIN_PREFIX)
 
 

@@ -160,7 +160,6 @@ class ChatFormat:
 
     @property
     def template_state(self) -> bytes:
-        """What frames the results of hosted tools."""
         return b"" if self._learned is None else self._learned.template_state
 
     def with_state(self, template_state: bytes) -> ModelFormat:
@@ -175,14 +174,12 @@ class ChatFormat:
         return other
 
     def relearn(self) -> None:
-        """The next prompt asks for all probes. Until they are answered, and for runs that began
-        before, what was learned holds.
-        """
+        # Until the probes are answered, and for runs that began before, the learned template holds.
         self._is_outdated = True
 
     @property
     def questions(self) -> tuple[bytes, ...]:
-        """All that is learned of the template, and a text, to compare tokenizers."""
+        # The sample text is there to compare tokenizers.
         return (*self.probes.questions, _SAMPLE_QUESTION)
 
     def misfits(self, rendered: Mapping[bytes, Rendering]) -> tuple[str, ...]:
@@ -197,7 +194,6 @@ class ChatFormat:
         return (*template.faults, *missing)
 
     def _shows_thoughts(self, rendered: Mapping[bytes, Rendering]) -> bool:
-        """Whether a prompt that begins a thought does so by the markers of this syntax."""
         opened, plain = (rendered[one] for one in (self.probes.opened, self.probes.unthinking))
         if self.syntax.reasoning is None or isinstance(opened, str) or isinstance(plain, str):
             return True
@@ -237,7 +233,6 @@ class ChatFormat:
         return self._prompt(made, asked, options.rendered)
 
     def _opens_thought(self, options: RenderOptions) -> bool:
-        """Whether a prompt ends within a thought, asked for as these options have it."""
         asked = opened_turn(self._template_kwargs(options))
         answer = options.rendered.get(asked)
         if answer is None:
@@ -289,7 +284,7 @@ class ChatFormat:
         return Prompt(answer, made.spans(len(answer)))
 
     def _with_summary_text(self, item: ContextItem) -> ContextItem:
-        """A summary that was made just now is known by its ids alone."""
+        # A summary made during this request has only its ids so far.
         if item.kind != "compaction" or item.ids is None or item.json:
             return item
         text = self.vocabulary.decode(list(item.ids))
@@ -316,7 +311,6 @@ class ChatFormat:
         return 0
 
     def _behind_markers(self, ids: Sequence[int]) -> Sequence[int]:
-        """The ids behind the last marker of messages."""
         own = self._lexicon.texts
         bounds = [
             at
@@ -354,11 +348,10 @@ class ChatFormat:
         return self._encode(calls.written(((offered_name(name), arguments),)))
 
     def count_ids(self, text: str) -> int:
-        """How many ids a text is."""
         return len(self.vocabulary.encode(text))
 
     def repeated_ids(self, history: Columns, *, is_answered: bool) -> array[int] | None:  # noqa: ARG002 - none are stored
-        """None: its items are rendered anew."""
+        # None: the items are rendered anew.
         return None
 
     # Transcripts.
@@ -391,7 +384,6 @@ class ChatFormat:
         return {**shown, "tokens": list(ids)} if with_ids else shown
 
     def _spelling(self, token: int) -> bytes:
-        """The text of an id, also of a marker."""
         text = self.vocabulary.special_text(token)
         return self.vocabulary.piece(token) if text is None else text.encode()
 
@@ -440,7 +432,6 @@ class ChatFormat:
         return ids[: place.start] if self._is_left_out(place, ids[place.start :]) else ids
 
     def _is_left_out(self, place: ParserPosition, message: Sequence[int]) -> bool:
-        """Whether the open message is a call that was cut off, or was begun for it in vain."""
         if place.where is Where.HEADER:
             return True
         if place.where is not Where.BODY or place.kind is SegmentKind.COMMENTARY:
@@ -465,15 +456,15 @@ class ChatFormat:
         return self._encode(calls.front(offered_name(names[0]) if len(names) == 1 else None))
 
     def message_opening(self) -> tuple[int, ...]:
-        """Nothing: text may begin anywhere."""
+        # Text may begin anywhere.
         return ()
 
     def plain_header(self, ids: Sequence[int], at: int) -> int:  # noqa: ARG002 - there are no headers
-        """0: a message of these models begins with its text."""
+        # A message of these models begins with its text.
         return 0
 
     def has_body(self, message: Sequence[int]) -> bool:  # noqa: ARG002 - there are no headers
-        """Always: there are no headers."""
+        # There are no headers.
         return True
 
     def turn_constraint(
@@ -483,7 +474,7 @@ class ChatFormat:
         message: Sequence[int],
         options: GrammarOptions,
     ) -> Constraint | None:
-        """What the rest of a turn must look like; CPU work."""
+        # CPU work.
         return turn_constraint(rules, place, message, options, self.vocabulary, self.syntax)
 
     def _openers(self) -> list[str]:
@@ -492,7 +483,6 @@ class ChatFormat:
         return [text for text in openers if text in self._lexicon.ids]
 
     def _encode(self, written: Written) -> tuple[int, ...]:
-        """The ids of markers and texts."""
         ids: list[int] = []
         for part in written:
             token = self._lexicon.ids.get(part.text) if isinstance(part, Mark) else None
@@ -502,7 +492,7 @@ class ChatFormat:
 
 
 def _new_format_with_images(options: FormatOptions, family: Family) -> PassThroughFormat:
-    """How a model that sees is asked: its servers need no parser of thoughts, but one of calls."""
+    # Servers of models that see need no parser of thoughts, but one of calls.
     syntax, plain = family.syntax, PassThroughFormat.of(replace(options, reasoning=None))
     thought = syntax.reasoning
     return plain.reading(
@@ -517,14 +507,12 @@ def _ends_with(ids: Sequence[int], end: tuple[int, ...]) -> bool:
 
 
 def _longest_run(markers: set[int], size: int) -> range:
-    """The longest run of ids below `size` among which no marker is."""
     bounds = sorted({-1, size, *(token for token in markers if token < size)})
     start, end = max(pairwise(bounds), key=lambda run: run[1] - run[0])
     return range(start + 1, end)
 
 
 def _require(template: Template, options: RenderOptions) -> None:
-    """Raises `InvalidRequest` for tools that the model cannot be shown, or not be answered."""
     if options.runs_tools and template.result is None:
         raise InvalidRequest(
             "Tools that the gateway runs cannot be used with this model: its chat template has no "

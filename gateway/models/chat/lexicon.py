@@ -38,11 +38,9 @@ class Matcher:
         """What they begin with."""
 
     def may_be_in(self, text: str) -> bool:
-        """False where neither a marker nor the beginning of one is in a text."""
         return any(first in text for first in self.firsts)
 
     def find(self, text: str) -> re.Match[str] | None:
-        """The marker that is spelled first in a text; None where none is."""
         return self._pattern.search(text) if self._texts else None
 
     def held(self, text: str) -> int:
@@ -111,5 +109,4 @@ class Lexicon:
 
 @lru_cache(maxsize=LEXICONS_KEPT)
 def lexicon_of(vocabulary: Vocabulary, syntax: Syntax) -> Lexicon:
-    """That of a model, made once."""
     return Lexicon(vocabulary, syntax)

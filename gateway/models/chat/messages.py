@@ -155,7 +155,7 @@ def question(
 
 
 def call_id_of(call_id: str | None) -> str:
-    """An id that every template takes, the same for the same one."""
+    # Every template takes an id of this form; equal ids stay equal.
     return hashlib.sha256((call_id or "").encode("utf-8", "replace")).hexdigest()[:CALL_ID_CHARS]
 
 
@@ -309,7 +309,6 @@ class ChatConversation:
         self._note(source, text)
 
     def close(self) -> None:
-        """What comes next, if anything, belongs to no call before it."""
         self._settle()
 
     def _note(self, source: int, text: str) -> None:
@@ -320,7 +319,6 @@ class ChatConversation:
         self._results, self._called_at = [], None
 
     def _assistant(self) -> ChatMessage:
-        """The message of the assistant that is still open, or a new one."""
         if self._results:
             self._settle()
         if self.messages and self.messages[-1]["role"] == "assistant":
@@ -367,7 +365,7 @@ def conversation(
 
 
 def require_some(messages: Sequence[ChatMessage]) -> None:
-    """Raises `InvalidRequest` for no messages: servers refuse those, each in its own words."""
+    # Servers refuse an empty list of messages, each in its own words.
     if not messages:
         raise InvalidRequest(
             "There is nothing to answer: neither what was sent nor what it continues has anything "
@@ -424,7 +422,6 @@ def _tell_message(made: ChatConversation, source: int, message: Message) -> None
 
 
 def _tell_hosted(made: ChatConversation, placed: PlacedItem, item: AnyHostedItem) -> None:
-    """A call and what it returned, which was there before the next call was made."""
     source, call_id = placed.source, f"item {placed.source}"
     if isinstance(item, McpCall) and (name := mcp_name(item)):
         if not placed.function:
@@ -441,7 +438,6 @@ def _tell_hosted(made: ChatConversation, placed: PlacedItem, item: AnyHostedItem
 
 
 def _tell_foreign(made: ChatConversation, placed: PlacedItem, item: AnyHostedItem) -> None:
-    """The same of a tool that ran elsewhere; what nobody asked for is told as if it had been."""
     source, author = placed.source, hosted_author(item.type)
     asked, returned = hosted_call(item), hosted_result(item)
     if asked is not None or (returned is not None and not placed.function):

@@ -162,7 +162,6 @@ class ChatParser:
         return self._position - max(self._counted, self._start) if self._held else 0
 
     def piece(self, token: int) -> bytes:
-        """The bytes of an id of text; none for any other id."""
         return b"" if token in self._lexicon.texts else self._vocabulary.piece(token)
 
     def feed(self, ids: Sequence[int]) -> list[SegmentEvent]:
@@ -186,7 +185,6 @@ class ChatParser:
         return self._take()
 
     def _flow(self, prose: Prose, text: str) -> list[SegmentEvent]:
-        """The text of one id, which nothing keeps from being told."""
         self._position += 1
         self._counted = self._position
         if prose.kind is _REASONING:
@@ -225,7 +223,6 @@ class ChatParser:
         return self._take()
 
     def _take(self) -> list[SegmentEvent]:
-        """The events since the last call, with one text for each stay in a segment."""
         made: list[SegmentEvent] = []
         for event in self._events:
             last = made[-1] if made else None
@@ -249,7 +246,7 @@ class ChatParser:
     # Ids.
 
     def _plain_text(self, ids: Sequence[int]) -> str | None:
-        """What these ids say; None where there is more to it."""
+        # None where the ids are more than plain text.
         if self._pending or not self._lexicon.markers.isdisjoint(ids):
             return None
         pieces = list(map(self._vocabulary.pieces.__getitem__, ids))
@@ -278,7 +275,7 @@ class ChatParser:
             self._note(Rule.RESERVED_ID)
 
     def _spell(self, piece: bytes) -> None:
-        """The bytes of the next id. A character is told when its last byte came."""
+        # A character is passed on when its last byte arrives.
         start = self._pending_start if self._pending else self._position
         is_whole = not self._pending or start < self._position
         spelled, end = self._pending + piece, self._position + 1
@@ -292,7 +289,6 @@ class ChatParser:
             self._read(Unit(text, start, end, is_whole))
 
     def _release(self) -> None:
-        """What was held for what might have followed is text."""
         if self._pending:
             pending, self._pending = self._pending, b""
             text = pending.decode("utf-8", "replace")
@@ -335,7 +331,6 @@ class ChatParser:
             self._mark(marker, marked[0].start, marked[-1].end)
 
     def _write(self, units: list[Unit]) -> list[Unit] | None:
-        """Text without markers; what of it stands behind the end of a region, if one ended."""
         for at, unit in enumerate(units):
             left = self._write_unit(unit)
             if left is not None:
@@ -394,7 +389,7 @@ class ChatParser:
             self._note(Rule.MARKER_IN_BODY)
 
     def _mark_in_prose(self, marker: str, start: int, end: int, *, is_opener: bool) -> bool:
-        """False for a marker that means nothing here."""
+        # False for a marker that means nothing here.
         prose, thought = self._prose, self._syntax.reasoning
         assert prose is not None, "outside of calls"
         thinks = self._state is _State.REASONING
@@ -456,7 +451,6 @@ class ChatParser:
 
     @property
     def _said(self) -> SegmentKind:
-        """What text for the user is."""
         is_owed = self._rules.calls == "required"
         return SegmentKind.COMMENTARY if is_owed else SegmentKind.FINAL
 
@@ -467,7 +461,6 @@ class ChatParser:
         return {} if tool is None else tool.declared or schema_of(tool)
 
     def _apply(self, event: Told, start: int, end: int, *, cut: bool = False) -> None:
-        """What a region tells that a marker at `start:end` ended, or text before `end`."""
         self._is_unnamed = isinstance(event, Unnamed)
         match event:
             case Called(name):
@@ -543,7 +536,6 @@ class ChatParser:
 
 
 def _split(units: list[Unit], size: int) -> tuple[list[Unit], list[Unit]]:
-    """The units of the first `size` characters, and the others; one may be cut in two."""
     for at, unit in enumerate(units):
         if size < len(unit.text):
             if not size:

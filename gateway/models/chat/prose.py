@@ -59,7 +59,6 @@ class Prose:
 
     @property
     def is_flowing(self) -> bool:
-        """It has begun, and nothing waits."""
         return self.is_started and not self._spaces
 
     def write(self, unit: Unit) -> None:

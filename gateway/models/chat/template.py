@@ -114,12 +114,10 @@ class Probes:
 
     @property
     def questions(self) -> tuple[bytes, ...]:
-        """Every conversation that has to be rendered before the template is known."""
         return tuple(getattr(self, name) for name in self.__dataclass_fields__)
 
 
 def opened_turn(template_kwargs: dict[str, Any]) -> bytes:
-    """A question that is answered by how a turn begins, rendered with these arguments."""
     return question((_USER,), (), template_kwargs)
 
 
@@ -237,7 +235,6 @@ class _Reading:
         return self._ids(thinking) != self._ids(not_thinking)
 
     def shows(self, probe: bytes, text: bytes) -> bool:
-        """Whether a text is in what was rendered."""
         return text in b"".join(map(self._vocabulary.piece, self._ids(probe)))
 
     def opening(self) -> tuple[int, ...] | None:
@@ -275,10 +272,8 @@ class _Reading:
     def _calling_turns(
         self, opening: tuple[int, ...]
     ) -> tuple[tuple[int, ...], tuple[int, ...]] | None:
-        """The turn with a call, where nothing follows it, and with its result. They may begin
-        differently: before a call that nothing follows Qwen3's template writes a thought, if an
-        empty one. None where they are not what a turn goes on behind.
-        """
+        # The turns may begin differently: Qwen3's template writes an empty thought before a call
+        # that nothing follows.
         probes = self._probes
         begun, called = (*self._ids(probes.tools), *opening), self._ids(probes.called)
         answered, reopened = self._ids(probes.answered), self._ids(probes.reopened)
@@ -294,7 +289,6 @@ class _Reading:
         return None
 
     def _call_end(self, turn: tuple[int, ...]) -> int | None:
-        """Where the call in a turn ends."""
         parser, name = self._new_parser(), None
         for event in (*parser.feed(turn), *parser.finish(FinishReason.STOP)):
             if isinstance(event, SegmentStarted):
@@ -306,7 +300,6 @@ class _Reading:
         return None
 
     def _place_of_result(self, ids: tuple[int, ...], start: int) -> tuple[int, int, bool] | None:
-        """The ids of the result's text, from position `start` on, and whether it is inside JSON."""
         offsets = [*accumulate((len(self._vocabulary.piece(token)) for token in ids), initial=0)]
         data = b"".join(map(self._vocabulary.piece, ids))
         for text, is_json in ((_RESULT.encode(), False), (_IN_JSON, True)):
@@ -324,7 +317,7 @@ class _Reading:
         return prompt[: len(prompt) - self._prefill_size(prompt)]
 
     def _ids(self, probe: bytes) -> tuple[int, ...]:
-        """What was rendered; nothing where the template refuses the conversation."""
+        # Empty where the template refuses the conversation.
         answer = self._answers[probe]
         return () if isinstance(answer, str) else tuple(answer)
 

@@ -22,12 +22,10 @@ PYTHON_HEADING: Final = "## python\n\n"
 
 
 def is_builtin(name: str) -> bool:
-    """Whether rules mean one of these tools by a name."""
     return name.startswith(BUILTIN_PREFIX)
 
 
 def is_code(name: str) -> bool:
-    """Whether a tool is called with code in place of JSON."""
     return name == PYTHON_TOOL
 
 

@@ -165,7 +165,7 @@ class _Said:
 
     @property
     def is_told(self) -> bool:
-        """Nobody can answer a call that was cut off."""
+        # Nobody can answer a call that was cut off.
         return not self.is_call or (self.ended.complete and not self.ended.broken)
 
 
@@ -197,7 +197,6 @@ def with_result(ids: Sequence[int], result: Sequence[int]) -> Sequence[int]:
 
 
 def _message_ids(message: _Said, ids: Sequence[int], writer: MessageWriter) -> Sequence[int]:
-    """The ids of a message that is told again, without the `<|start|>assistant` before it."""
     begun, ended = message.begun, message.ended
     if ended.verbatim and ended.complete:
         said = ids[ended.start : ended.end]
@@ -213,7 +212,6 @@ def _message_ids(message: _Said, ids: Sequence[int], writer: MessageWriter) -> S
 def _messages(
     parser: TokenParser, ids: Sequence[int], finish: FinishReason | None
 ) -> Iterator[_Said]:
-    """The messages of a turn that ended so (None: it was broken off)."""
     begun = SegmentStarted(SegmentKind.REASONING)
     texts: list[str] = []
     for event in (*parser.feed(ids), *parser.finish(finish)):

@@ -269,16 +269,12 @@ def with_callee(
 
 
 def _name_within(word: str, tools: frozenset[str]) -> str | None:
-    """The declared function that a word names, behind any namespaces."""
     while word and (name := _declared_name(word, tools)) is None:
         word = word.partition(".")[2]
     return name if word else None
 
 
 def role_is_tool(role: str, tools: frozenset[str] | None) -> bool:
-    """Whether a foreign role is the name of a declared tool: a call in a strange dress. `tools` are
-    those that may be guessed.
-    """
     return role in (tools or frozenset()) and role not in _ROLES
 
 
@@ -296,7 +292,6 @@ def adopt_spoken(text: str, following: int) -> tuple[Part, Rule] | None:
 
 
 def is_spoken_header(text: str) -> bool:
-    """Whether text between two messages begins with the assistant's role."""
     return _SPOKEN_ROLE.match(text) is not None
 
 
@@ -322,10 +317,7 @@ def _call(header: Header, name: str, *, exact: bool) -> MessageRoute:
 
 
 def _undeclared(header: Header, recipient: str, *, calls_allowed: bool) -> MessageRoute:
-    """A function nobody declared is still a call: clients answer it, and the model learns.
-
-    Not when `tool_choice` is `none`, and not under a name that no client could send back.
-    """
+    # Clients answer a call of an undeclared function, and the model learns from that.
     namespace, _, name = recipient.partition(".")
     if namespace == "functions" and FUNCTION_NAME.fullmatch(name):
         if not calls_allowed:
@@ -340,7 +332,6 @@ def _undeclared(header: Header, recipient: str, *, calls_allowed: bool) -> Messa
 
 
 def _is_junk(prose: str, channel: str) -> bool:
-    """Whether a trapped body is none but stammering, as `commentary?commentary?` or `??`."""
     if _ONLY_CHANNELS.fullmatch(prose):
         return True
     if channel == "final" or prose.startswith("{"):
@@ -409,7 +400,7 @@ class _Reader:
         return text.lstrip()[len(word) :]
 
     def _read_spoken_channel(self, text: str) -> str:
-        """A channel without its marker; in a trapped header only where it is glued to the role."""
+        # In a trapped header a channel counts only where it is glued to the role.
         found = (_GLUED_CHANNEL if self._trapped else _CHANNEL_FIRST).match(text)
         if not found:
             return text

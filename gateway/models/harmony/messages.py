@@ -108,7 +108,6 @@ class HarmonyMessage:
 
     @property
     def is_call(self) -> bool:
-        """The message is a call: the turn ends with it, and an output has to follow."""
         return self.author == "assistant" and self.recipient is not None
 
 
@@ -231,18 +230,15 @@ class MessageWriter:
         return ids
 
     def count_ids(self, text: str) -> int:
-        """How many ids a text is."""
         return sum(map(len, self._encode_pieces(text)))
 
     def _encode_pieces(self, text: str) -> Iterator[Sequence[int]]:
-        """The ids of a text, those of a long one piece by piece."""
         if len(text) <= PIECE_CHARS:
             yield self._encode(text)
         else:
             yield from map(self._encode_packed, pieces(text))
 
     def _header(self, message: HarmonyMessage) -> list[int]:
-        """What stands behind the author, as openai-harmony writes it."""
         ids: list[int] = []
         if message.recipient is not None:
             ids += self._encode(f" to={message.recipient}")
@@ -253,7 +249,6 @@ class MessageWriter:
         return ids + self._encode(" code") if message.is_code else ids
 
     def _formed_header(self, message: HarmonyMessage, form: int) -> list[int]:
-        """The header in one of its other forms (`headers.headers`), as the model wrote it."""
         ids: list[int] = []
         for part in tuple(headers(message.channel or "", message.recipient))[form]:
             marker = [] if part.marker == NO_MARKER else [part.marker]
@@ -273,7 +268,6 @@ def pieces(text: str) -> Iterator[str]:
 
 
 def _next_cut(text: str, low: int) -> int:
-    """The first place to cut from `low` on; without one, the end."""
     for start in range(low, len(text), _WINDOW_CHARS):
         for match in _PLACE.finditer(text, start, start + _WINDOW_CHARS):
             place = match.start()

@@ -156,11 +156,7 @@ def builtin_sections() -> dict[str, str]:
 
 
 def _developer(options: RenderOptions, leading: Sequence[str]) -> list[Message]:
-    """The first developer message, if there is one.
-
-    There is no place in it for the format of an answer, which stands behind the tools as a text of
-    its own: tokens end there anyway.
-    """
+    # The format of an answer is a separate text behind the tools: tokens end there anyway.
     if not options.tools:
         text = developer_text(options, leading, SchemaLimits())
         return [Message.from_role_and_content(Role.DEVELOPER, text)] if text else []
@@ -193,7 +189,7 @@ def check_prompt(format_: ModelFormat, ranks: Path | None = None) -> None:
 
 
 def _reference_ids(conversation: Conversation, ranks: Path | None) -> list[int]:
-    """openai-harmony's ids, with the packaged ranks: it would download them otherwise."""
+    # openai-harmony would download the ranks otherwise.
     config = RenderConversationConfig(auto_drop_analysis=False)
     ids: list[int] = _encoding(ranks).render_conversation_for_completion(
         conversation, Role.ASSISTANT, config

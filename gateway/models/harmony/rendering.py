@@ -175,7 +175,6 @@ def format_sections(answer: AnswerFormat) -> Iterator[str]:
 
 
 def _comment(text: str) -> list[str]:
-    """A comment of as many lines."""
     return [f"// {line}" for line in comment_lines(text)]
 
 
@@ -213,7 +212,7 @@ class Renderer:
         self._developer = (START, *vocabulary.encode("developer"), MESSAGE)
 
     def messages(self, prompt: Prompt, *, with_ids: bool) -> list[dict[str, Any]]:
-        """The messages of a prompt (`transcript.messages`), but for its last: an opening."""
+        # The last message of a prompt is an opening, and left out.
         return messages(self.vocabulary, prompt.ids[: -len(OPENING)], with_ids=with_ids)
 
     def render(
@@ -257,9 +256,7 @@ class Renderer:
         return Prompt(ids, tuple(spans))
 
     def _ids_of(self, placed: PlacedItem, scope: bytes) -> Sequence[int]:
-        """The ids of an item that others stand behind, which are cached: clients that keep the
-        history themselves send such an item with every request.
-        """
+        # Cached: clients that keep the history send such an item with every request.
         item, function = placed.item, placed.function
         said = _cacheable_json(item) if scope else None
         if said is None:
@@ -268,7 +265,6 @@ class Renderer:
         return self._repeated.get(key) or self._keep(key, self.render_item(item, function))
 
     def _keep(self, key: tuple[bytes, str, bytes], ids: Sequence[int]) -> Sequence[int]:
-        """Cache the ids of an item for the prompts that repeat it; returns them."""
         self._repeated.put(key, ids, size=len(ids) + len(key[-1]) // ID_BYTES + ENTRY_IDS)
         return ids
 
@@ -287,21 +283,15 @@ class Renderer:
         return ids
 
     def render_result(self, name: str, text: str) -> tuple[int, ...]:
-        """The message that tells the model what a hosted tool returned (`ModelFormat`): from the
-        recipient of the call, on its channel.
-        """
         return tuple(self._writer.message_ids(result_message(name, text)))
 
     def render_call(self, name: str, arguments: str) -> tuple[int, ...]:
-        """A call of a tool that the gateway runs, in the trained form (`ModelFormat`)."""
         return tuple(self._writer.message_ids(call_message(name, arguments)))
 
     def count_ids(self, text: str) -> int:
-        """How many ids a text is, encoded piece by piece as that of a message is."""
         return self._writer.count_ids(text)
 
     def _opening(self, message: Message) -> tuple[int, ...]:
-        """What a message begins with; empty for one that is no plain text behind that."""
         if message.role == "user":
             return self._user
         if message.role != "assistant" or message_form(message.id or ""):
@@ -312,7 +302,6 @@ class Renderer:
         return self._writer.plain_message(self._system, system_text(facts))
 
     def _developer_ids(self, options: RenderOptions, leading: Sequence[str]) -> Sequence[int]:
-        """The ids of the first developer message; empty without one."""
         location = options.builtins.location
         if not (options.instructions or leading or options.tools or options.answer or location):
             return ()
@@ -327,7 +316,6 @@ class Renderer:
 
 
 def _form(item: Item) -> int:
-    """The form of the header that the item notes, if it is of a kind that does."""
     if isinstance(item, CallItem):
         return call_form(item.call_id or "")
     is_answer = isinstance(item, Message) and item.role == "assistant"
@@ -341,17 +329,13 @@ def instructions_of(items: Sequence[ContextItem]) -> list[str]:
 
 
 def _declarations(options: RenderOptions, leading: Sequence[str]) -> bytes:
-    """All that the first developer message depends on."""
     tools = [(tool.name, tool.description, tool.parameters) for tool in options.tools]
     location = options.builtins.location
     return lasting_json((options.instructions, leading, tools, options.answer, location))
 
 
 def _cacheable_json(item: ContextItem) -> bytes | None:
-    """All that its ids depend on; None where its JSON does not tell.
-
-    The id that an item got here, another one in each request, does not count.
-    """
+    # The gateway's id of an item does not count: it differs in each request.
     typed = item.parsed
     if typed is None or typed.id not in {None, item.item_id}:
         return None

@@ -77,7 +77,6 @@ class Draft:
 
     @property
     def waits(self) -> bool:
-        """What it is will be known when it is closed, or later."""
         return self.kind is None or bool(self.callee)
 
 
@@ -140,8 +139,9 @@ class SegmentWriter:
         count(self._recoveries, rules)
 
     def begin(self, draft: Draft) -> None:
-        """A call is announced before its first argument, unless its header had to be guessed;
-        anything else when it has text.
+        """Announce a call before its first argument; anything else when it has text.
+
+        A call whose header had to be guessed is not announced yet.
         """
         if draft.kind is SegmentKind.FUNCTION_CALL:
             draft.arguments = None if is_code(draft.name) else Arguments()
@@ -248,7 +248,6 @@ class SegmentWriter:
         self.broken, self._broken_end = None, []
 
     def _decide_call(self, draft: Draft, closing: Closing) -> None:
-        """A body that may be a call is closed."""
         if closing.terminator == CALL and is_object("".join(draft.held)):
             self.touch(draft, (Rule.CALL_BY_TERMINATOR,))
             self.decide(draft, SegmentKind.FUNCTION_CALL, draft.callee)
@@ -256,7 +255,6 @@ class SegmentWriter:
             self._follow_header(draft)
 
     def _follow_header(self, draft: Draft) -> None:
-        """The body is no call: it becomes what its header says."""
         draft.callee = ""
         if draft.kind is not None:
             self.decide(draft, draft.kind)

@@ -44,11 +44,11 @@ _CHANNEL: Final = re.compile(
 def messages(
     vocabulary: Vocabulary, ids: Sequence[int], *, with_ids: bool = False
 ) -> list[dict[str, Any]]:
-    """The messages of a prompt or of a turn, in their order; all of `ids` is in one of them.
+    """Return the messages of a prompt or of a turn in their order; each id is in one of them.
 
-    The opening of a turn that a prompt ends with (`<|start|>assistant`) belongs to the turn: given
-    alone it is raw. `with_ids` adds `token_ids`, the ids of the whole message, to each. Takes any
-    ids, and raises nothing.
+    The opening of a turn that a prompt ends with (`<|start|>assistant`) belongs to the turn:
+    alone it is raw. `with_ids` adds `token_ids`, the ids of the whole message, to each. Takes
+    any ids, and raises nothing.
     """
     return [_message(vocabulary, part, with_ids=with_ids) for part in _parts(ids)]
 
@@ -70,7 +70,7 @@ def messages_of_turn(
 
 
 def raw_message(vocabulary: Vocabulary, ids: Sequence[int]) -> dict[str, Any]:
-    """Ids as they are: in vLLM's shape for raw messages, no header or body read."""
+    """Return ids in vLLM's shape for raw messages, with no header or body read."""
     return {"type": RAW, "message": spelled(vocabulary, ids), "tokens": list(ids)}
 
 
@@ -86,7 +86,6 @@ def spelled(vocabulary: Vocabulary, ids: Sequence[int]) -> str:
 
 
 def _parts(ids: Sequence[int]) -> Iterator[list[int]]:
-    """One message each: it begins with a start marker, or behind the end of another."""
     part: list[int] = []
     for token in ids:
         if token == START and part:
@@ -108,7 +107,7 @@ def _message(vocabulary: Vocabulary, part: list[int], *, with_ids: bool) -> dict
 
 
 def _well_formed(vocabulary: Vocabulary, part: list[int]) -> dict[str, Any] | None:
-    """The message, None where it is not well-formed. The last one may lack its end."""
+    # None where the message is not well-formed. The last one may lack its end.
     if part[0] != START or MESSAGE not in part:
         return None
     at = part.index(MESSAGE)
@@ -125,7 +124,6 @@ def _well_formed(vocabulary: Vocabulary, part: list[int]) -> dict[str, Any] | No
 
 
 def _header(vocabulary: Vocabulary, head: list[int]) -> dict[str, Any] | None:
-    """Its fields by openai-harmony's names, those that it does not have left out."""
     if any(token >= FIRST_SPECIAL and token not in {CHANNEL, CONSTRAIN} for token in head):
         return None
     front, marked, channel = spelled(vocabulary, head).partition(_MARKERS[CHANNEL])

@@ -46,7 +46,6 @@ def assistant(said: str, calls: Sequence[dict[str, Any]]) -> array[int]:
 
 
 def call(name: str, arguments: str) -> array[int]:
-    """The line with one call."""
     return assistant("", [_call("call", name, arguments)])
 
 
@@ -65,7 +64,6 @@ def _call(call_id: str, name: str, arguments: str) -> dict[str, Any]:
 
 
 def _parts(ids: Sequence[int]) -> Iterator[tuple[int, str, bool]]:
-    """Each mark with the text behind it, and whether another mark follows."""
     mark, text, begun = ANSWER, "", 0
     for at, one in enumerate([*ids, END]):
         if one in TEXT_IDS:

@@ -116,11 +116,11 @@ class CallReader(Protocol):
         ...
 
     def mark(self, marker: str) -> Iterator[CallEvent]:
-        """A marker of the syntax."""
+        """Read a marker of the syntax."""
         ...
 
     def close(self, *, cut: bool) -> Iterator[CallEvent]:
-        """There is no more. `cut`: the model did not mean to stop."""
+        """End the region. `cut`: the model did not mean to stop."""
         ...
 
 

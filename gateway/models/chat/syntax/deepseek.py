@@ -99,7 +99,6 @@ class DeepSeekReader:
             yield Noted(Rule.CALL_LEFTOVER)
 
     def _behind_fence(self, text: str) -> str:
-        """What is left of the front of a body once it is known where a fence before it ends."""
         front = self._fence + text
         fence = _FENCE_FRONT.match(front)
         assert fence is not None, "it may be empty"
@@ -117,7 +116,6 @@ class DeepSeekReader:
         self._behind.append(rest)
 
     def _name(self, following: _Where) -> Iterator[CallEvent]:
-        """The name of the function is complete."""
         name = function_name("".join(self._word))
         if name is None:
             self._where = _Where.JUNK
@@ -162,7 +160,6 @@ class DeepSeekReader:
         return (Rule.ODD_FRAME,) if is_odd else ()
 
     def close(self, *, cut: bool) -> Iterator[CallEvent]:
-        """The turn is over within the region."""
         yield from self._end_call((Rule.UNCLOSED_CALL,), cut=cut)
 
 

@@ -60,7 +60,6 @@ class GlmReader:
         self._rules: list[Rule] = []
 
     def text(self, text: str) -> Iterator[CallEvent]:
-        """What stands between two markers."""
         if self._where is _Where.VALUE:
             if said := self._arguments.text(text):
                 yield Argued(said)

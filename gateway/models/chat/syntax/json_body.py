@@ -23,7 +23,6 @@ class JsonBody:
 
     @property
     def is_over(self) -> bool:
-        """Whether the JSON value is complete."""
         return self._value is not None and self._value.is_over
 
     def feed(self, text: str) -> tuple[list[CallEvent], str]:

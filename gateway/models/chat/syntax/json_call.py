@@ -40,7 +40,7 @@ how deep the caller's own stack is, and the result must depend on nothing."""
 
 
 def no_number(name: str) -> None:
-    """Python takes NaN and infinities for JSON."""
+    # Python accepts NaN and infinities as JSON.
     raise ValueError(name)
 
 
@@ -145,17 +145,15 @@ class ArgumentsReader:
 
     @property
     def is_begun(self) -> bool:
-        """Whether the first character of the object came."""
         return bool(self._begin)
 
     @property
     def is_open(self) -> bool:
-        """Its end has not come, and cannot be guessed: that of a number can."""
+        # The end of a number can be guessed; that of these cannot.
         return not self.is_over and self._begin in {"", '"', "{", "["}
 
     @property
     def flows(self) -> bool:
-        """What it is fed goes out at once."""
         return self._begin in {"{", "["}
 
     def feed(self, text: str) -> tuple[str, str]:
@@ -232,17 +230,14 @@ class JsonCall:
 
     @property
     def is_over(self) -> bool:
-        """Whether the object is closed."""
         return self._phase is _Phase.OVER
 
     @property
     def is_junk(self) -> bool:
-        """What it was fed is no such object, however it goes on."""
         return self._phase is _Phase.JUNK
 
     @property
     def raw(self) -> str:
-        """All that it was fed before the function was told."""
         return "".join(self._raw)
 
     def feed(self, text: str) -> tuple[list[CallEvent], str]:
@@ -326,7 +321,6 @@ class JsonCall:
         return rest
 
     def _tell(self, events: list[CallEvent]) -> None:
-        """What can be told: the function with the first of its arguments, and these."""
         if self.name is None or self._arguments is None or not self._arguments.is_begun:
             return
         self.is_told, self._raw = True, []
@@ -343,7 +337,7 @@ class JsonCall:
         return ""
 
     def _at_sign(self, text: str, following: Mapping[str, _Phase]) -> str:
-        """The next sign behind white space leads to another phase; any other spoils the object."""
+        # Any other sign than these spoils the object.
         rest = text.lstrip(WHITE)
         if not rest:
             return ""
