@@ -123,8 +123,10 @@ class ChatFormat:
 
     @classmethod
     def load(cls, limits: SchemaLimits, options: FormatOptions) -> ChatFormat:  # noqa: ARG003 - the server writes schemas
-        """Raises `ConfigError` for a model without a tokenizer, or of a family that is not known,
-        and `VocabularyError` for a tokenizer that cannot be read.
+        """Load the tokenizer of a model.
+
+        Raises `ConfigError` for a model without a tokenizer or of an unknown family, and
+        `VocabularyError` for a tokenizer that cannot be read.
         """
         if not options.tokenizer:
             raise ConfigError(
@@ -163,7 +165,7 @@ class ChatFormat:
         return b"" if self._learned is None else self._learned.template_state
 
     def with_state(self, template_state: bytes) -> ModelFormat:
-        """The same with these frames. Raises `ValueError` for what are none."""
+        """Return the same format with these frames. Raises `ValueError` for invalid ones."""
         if template_state == TEXT_STATE:
             # Of a run that began before the settings said that it sees nothing, too.
             return self._format_with_images or PassThroughFormat()
@@ -183,7 +185,7 @@ class ChatFormat:
         return (*self.probes.questions, _SAMPLE_QUESTION)
 
     def misfits(self, rendered: Mapping[bytes, Rendering]) -> tuple[str, ...]:
-        """Another tokenizer, or a template that does something else than this family's."""
+        """Return how the servers differ from this family, in their tokenizer or their template."""
         found, own = rendered[_SAMPLE_QUESTION], self.vocabulary.encode(_SAMPLE)
         if isinstance(found, str) or list(found) != own:
             return ("the server makes other ids of a text: it has another tokenizer",)
@@ -204,7 +206,7 @@ class ChatFormat:
 
     @property
     def framing(self) -> Framing:
-        """A turn ends with the first of the stop ids; items are not stored with ids."""
+        """Return the framing: a turn ends with the first stop id; items are stored without ids."""
         end = self.stop_ids[0] if self.stop_ids else self.vocabulary_size
         opening = () if self._learned is None else self._learned.opening
         return Framing(opening=opening, turn_end=end, message_end=end, stores_ids=False)
@@ -217,8 +219,9 @@ class ChatFormat:
         options: RenderOptions,
         repeated: RepeatedHistory | None = None,  # noqa: ARG002 - ids are not stored
     ) -> Prompt:
-        """The prompt, once a server rendered it; its spans are estimates. One with images is sent
-        as it is.
+        """Return the prompt that a server rendered; its spans are estimates.
+
+        A prompt with images is sent as it is.
         """
         items = [self._with_summary_text(item) for item in items]
         if self._format_with_images is not None and has_images(items):
@@ -247,7 +250,7 @@ class ChatFormat:
         return self._family.switched(options.asked_effort, options.effort) | self._kwargs
 
     def template(self, rendered: Mapping[bytes, Rendering]) -> Template:
-        """What is known of the model's template. Raises `Unrendered` where that must be learned."""
+        """Return the model's template. Raises `Unrendered` while it has to be learned."""
         if self._learned is None or self._is_outdated:
             questions = self.probes.questions
             lacking = tuple(one for one in questions if one not in rendered)
@@ -292,13 +295,13 @@ class ChatFormat:
         return replace(item, parsed=said)
 
     def render_item(self, item: ContextItem, function: str | None = None) -> Sequence[int]:  # noqa: ARG002 - a message has none
-        """The text of a message; other items are nothing without their conversation."""
+        """Return the text of a message; other items are empty without their conversation."""
         typed = item.item()
         text = message_text(typed) if isinstance(typed, Message) else ""
         return self.vocabulary.encode(text) if text else ()
 
     def prefill_size(self, prompt_ids: Sequence[int]) -> int:
-        """From the marker of a thought on, behind the last marker of another kind."""
+        """Count the ids from the marker of a thought on, behind the last marker of another kind."""
         reasoning = self.syntax.reasoning
         if reasoning is None:
             return 0
@@ -320,7 +323,7 @@ class ChatFormat:
         return ids[bounds[-1] + 1 :] if bounds else ids
 
     def with_result(self, ids: Sequence[int], result: Sequence[int]) -> Sequence[int]:
-        """The result of a call, framed; a turn is opened behind it."""
+        """Append the framed result of a call, and open a turn behind it."""
         template = self._learned or Template()
         opening = template.opening
         call_end = template.result.call_end if template.result else ()
@@ -333,7 +336,7 @@ class ChatFormat:
         return [*front, *result, *opening]
 
     def render_result(self, name: str, text: str) -> tuple[int, ...]:  # noqa: ARG002 - templates name no tool
-        """The message of a tool, in the frame of the template."""
+        """Return the message of a tool, in the frame of the template."""
         frame = self._learned.result if self._learned is not None else None
         if frame is None:
             return tuple(self.vocabulary.encode(text))
@@ -341,7 +344,7 @@ class ChatFormat:
         return (*frame.front, *self.vocabulary.encode(written), *frame.behind)
 
     def render_call(self, name: str, arguments: str) -> tuple[int, ...]:
-        """A call as the model should have written it."""
+        """Return a call as the model should have written it."""
         calls = self.syntax.calls
         if calls is None:
             return tuple(self.vocabulary.encode(arguments))
@@ -357,7 +360,7 @@ class ChatFormat:
     # Transcripts.
 
     def messages(self, prompt: Prompt, *, with_ids: bool) -> list[dict[str, Any]]:
-        """The prompt as one text: its template took it together, and nobody here takes it apart."""
+        """Return the prompt as one text: it cannot be taken apart here."""
         if prompt.text_tokens is not None:
             return self.with_state(TEXT_STATE).messages(prompt, with_ids=with_ids)
         return [self._message_of(prompt.ids, with_ids=with_ids)]
@@ -369,7 +372,7 @@ class ChatFormat:
         *,
         with_ids: bool = False,
     ) -> list[dict[str, Any]]:
-        """The turn as one text, then what of it was taken back."""
+        """Return the turn as one text, then the parts of it that were taken back."""
         if is_text(ids) or any(is_text(voided) for _, voided in taken_back):
             return self.with_state(TEXT_STATE).messages_of_turn(ids, taken_back)
         void = [
@@ -390,14 +393,14 @@ class ChatFormat:
     # Turns.
 
     def new_parser(self, rules: OutputRules, *, trace: bool = False) -> TokenParser:
-        """A parser of one turn, from the beginning of the assistant's message."""
+        """Return a parser of one turn, from the beginning of the assistant's message."""
         parser = ChatParser(self.vocabulary, self.syntax, rules, in_reasoning=False, trace=trace)
         if self._format_with_images is None:
             return parser
         return EitherParser(parser, self._format_with_images.new_parser(rules))
 
     def said_ids(self, turns: Sequence[tuple[Sequence[int], Sequence[int]]]) -> list[int]:
-        """The turns as they were said, without what ended each of the earlier ones."""
+        """Return the ids of the turns, without those that ended each of the earlier ones."""
         ids: list[int] = []
         for prefill, said in turns[:-1]:
             ids += (*prefill, *self._without_stop_ids(said))
@@ -406,8 +409,9 @@ class ChatFormat:
         return ids
 
     def rerender(self, turns: Iterable[Turn], new_parser: Callable[[], TokenParser]) -> list[int]:
-        """The turns as they were said, for the model to go on with: a thought that was open is
-        closed, and a call that was cut off is left out.
+        """Return the ids of the turns for the model to continue.
+
+        An open thought is closed, and a call that was cut off is left out.
         """
         told: list[int] = []
         for ids, _ in turns:
@@ -439,15 +443,17 @@ class ChatFormat:
         return place.kind is not SegmentKind.FINAL or tuple(message) == self._brace
 
     def answer_opening(self, rules: OutputRules, *, attempt: int) -> tuple[int, ...]:
-        """Nothing but, from the second attempt on, the brace of an object: behind a thought that is
-        closed the answer begins by itself.
+        """Return nothing or, from the second attempt on, the brace of an object.
+
+        Behind a closed thought the answer begins by itself.
         """
         wants_object = rules.answer is not None and rules.answer.demand.get("type") == "object"
         return self._brace if attempt and wants_object else ()
 
     def call_opening(self, rules: OutputRules) -> tuple[int, ...]:
-        """The beginning of the call that is demanded: up to its arguments where there is one tool,
-        else up to the name.
+        """Return the beginning of the call that is demanded.
+
+        It goes up to the arguments where there is one tool, else up to the name.
         """
         calls = self.syntax.calls
         if calls is None:

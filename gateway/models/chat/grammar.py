@@ -60,11 +60,10 @@ def turn_constraint(
     vocabulary: Vocabulary,
     syntax: Syntax,
 ) -> Constraint | None:
-    """What the ids from `place` on must look like; None when nothing is bound, or nothing can be.
-    CPU work, for a thread where much of a body is there already.
+    """Return a grammar of the ids from `place` on; None when nothing is bound, or can be.
 
-    `message` are the ids of the open message that are there already: those of prefill and said
-    together from `place.start` on.
+    CPU work, for a thread where much of a body is there already. `message` are the ids of the
+    open message so far: those of prefill and output together from `place.start` on.
     """
     if options.reasoning and not rules.is_binding:
         return None
@@ -110,7 +109,7 @@ class _Turn:
         self._exact = True
 
     def constraint(self, place: ParserPosition, message: tuple[int, ...]) -> Constraint | None:
-        """What comes behind `message`; None where that cannot be said."""
+        """Return a grammar of everything behind `message`; None where there can be none."""
         if self._rules.calls == "required" and not self._tools:
             return None
         rest = self._rest(place, message)

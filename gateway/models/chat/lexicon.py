@@ -44,7 +44,7 @@ class Matcher:
         return self._pattern.search(text) if self._texts else None
 
     def held(self, text: str) -> int:
-        """How many characters at the end may be the beginning of a marker."""
+        """Count the characters at the end that may be the beginning of a marker."""
         longest = 0
         for marker in self._texts:
             for size in range(min(len(marker) - 1, len(text)), longest, -1):
@@ -101,7 +101,7 @@ class Lexicon:
         self.plain = PlainTexts(vocabulary, self.markers, self.matcher(syntax.markers))
 
     def matcher(self, markers: tuple[str, ...]) -> Matcher:
-        """Finds those of the markers that are spelled in letters."""
+        """Return a matcher of those of the markers that are spelled in letters."""
         if markers not in self._matchers:
             self._matchers[markers] = Matcher(tuple(m for m in markers if m not in self.ids))
         return self._matchers[markers]

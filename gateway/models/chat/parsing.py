@@ -139,7 +139,7 @@ class ChatParser:
 
     @property
     def place(self) -> ParserPosition:
-        """Where the next id falls."""
+        """Return the position of the next id."""
         start, prose, broken = self._start, self._prose, self._broken
         if self._state is _State.OVER:
             kind = SegmentKind.FUNCTION_CALL if self._ended_by else None
@@ -192,8 +192,10 @@ class ChatParser:
         return [SegmentText(text)]
 
     def feed_each(self, ids: Sequence[int]) -> list[str]:
-        """The texts that `feed` makes of each of the next ids alone, as far as all of them are only
-        more text of a segment that has begun; the others are not read.
+        """Return the text that `feed` makes of each of the next ids alone.
+
+        Stops before the first id that is not only more text of a segment that has begun; the ids
+        from there on are not read.
         """
         texts: list[str] = []
         prose = self._prose
@@ -213,7 +215,7 @@ class ChatParser:
         return texts
 
     def finish(self, reason: FinishReason | None) -> list[SegmentEvent]:
-        """The turn is over (None: it was broken off). Ids fed after this are ignored."""
+        """End the turn (`reason` None: it was broken off). Ids fed after this are ignored."""
         if self._state is not _State.OVER:
             self._close_turn(cut=reason is not FinishReason.STOP, end=self._position)
         is_whole = reason is not None and reason is not FinishReason.CUT

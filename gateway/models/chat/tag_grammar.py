@@ -29,9 +29,9 @@ KEY: Final = Ebnf('root ::= [^<>"\\n\\r]{1,128}')
 def arguments_in_tags(
     tags: Tags, schema: Mapping[str, Any] | None, spelled: Callable[[Written], Node], text: Node
 ) -> tuple[Node, bool]:
-    """The grammar, and whether what it lets through is what the schema demands.
+    """Return the grammar, and True if all that it lets through fits the schema.
 
-    `spelled` makes a node of markers and texts, `text` is what a value of text may be.
+    `spelled` makes a node of markers and texts, `text` is the node of a text value.
     """
     properties = schema.get("properties") if schema else None
     if not schema or not _are_schemas(properties):

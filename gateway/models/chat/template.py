@@ -88,7 +88,7 @@ class Probes:
 
     @classmethod
     def of(cls, thinking: dict[str, Any], unthinking: dict[str, Any]) -> Probes:
-        """Rendered with these arguments of the template."""
+        """Return probes rendered with these arguments of the template."""
 
         def asked(*messages: dict[str, Any], tools: bool = False, opens: bool = False) -> bytes:
             return question(messages, _TOOLS if tools else (), thinking, opens_turn=opens)
@@ -149,7 +149,7 @@ class Template:
 
     @property
     def template_state(self) -> bytes:
-        """All that a run needs to go on elsewhere, as JSON."""
+        """Return all that a run needs to go on elsewhere, as JSON."""
         if self.result is None:
             return b""
         frame = self.result
@@ -165,7 +165,7 @@ class Template:
 
     @classmethod
     def of_state(cls, template_state: bytes) -> Template:
-        """Raises `ValueError` for what is none."""
+        """Read a template from its state. Raises `ValueError` for an invalid one."""
         try:
             fields = orjson.loads(template_state)
             opening, call_end, front, behind = (
@@ -184,8 +184,10 @@ def learned(
     new_parser: Callable[[], TokenParser],
     prefill_size: Callable[[Sequence[int]], int],
 ) -> Template:
-    """What the answers to all probes tell; `new_parser` reads by `RULES`, `prefill_size` tells how
-    many of the last ids of a prompt are the beginning of what the model says.
+    """Return the template that the answers to all probes show.
+
+    `new_parser` reads by `RULES`; `prefill_size` counts the last ids of a prompt that are the
+    beginning of the model's turn.
     """
     reading = _Reading(probes, answers, vocabulary, new_parser, prefill_size)
     opening = reading.opening()
@@ -219,7 +221,7 @@ class _Reading:
         self._prefill_size = prefill_size
 
     def habits(self) -> Habits:
-        """Which conversations the template takes, and shows."""
+        """Return which conversations the template takes, and shows."""
         probes = self._probes
         return Habits(
             system=self.shows(probes.system, _LATE.encode()),
@@ -230,7 +232,7 @@ class _Reading:
         )
 
     def unthinks(self) -> bool:
-        """Whether its prompts differ by whether the model is to think."""
+        """Return True if prompts differ by whether the model is to think."""
         thinking, not_thinking = self._probes.opened, self._probes.unthinking
         return self._ids(thinking) != self._ids(not_thinking)
 
@@ -238,8 +240,10 @@ class _Reading:
         return text in b"".join(map(self._vocabulary.piece, self._ids(probe)))
 
     def opening(self) -> tuple[int, ...] | None:
-        """What `add_generation_prompt` adds, without what belongs to the turn: nothing where the
-        end of the user's message opens it, as Mistral's do. None where no turn can be asked for.
+        """Return the ids that `add_generation_prompt` adds, without those that belong to the turn.
+
+        Empty where the end of the user's message opens the turn, as in Mistral's templates. None
+        where no turn can be asked for.
         """
         plain, opened = self._ids(self._probes.plain), self._ids(self._probes.opened)
         if not opened or opened[: len(plain)] != plain:
@@ -248,7 +252,7 @@ class _Reading:
         return self._unbegun(opened)[len(plain) :]
 
     def result_frame(self, opening: tuple[int, ...]) -> ResultFrame | None:
-        """The ids around a result; None where the template has no such frame."""
+        """Return the ids around a result; None where the template has no such frame."""
         turns = self._calling_turns(opening)
         if turns is None:
             return None

@@ -122,9 +122,9 @@ class Vocabulary:
         return self._texts.get(token)
 
     def encode(self, text: str) -> list[int]:
-        """Ids of ordinary text: nothing in it ever becomes an added token.
+        """Return the ids of ordinary text: nothing in it ever becomes an added token.
 
-        Raises `InvalidRequest` for what is not valid Unicode.
+        Raises `InvalidRequest` for text that is not valid Unicode.
         """
         try:
             ids: list[int] = self._tokenizer.encode(text, add_special_tokens=False).ids

@@ -96,7 +96,7 @@ class PassThroughFormat:
         switched: Switched | None = None,
         opens_thought: bool = False,
     ) -> None:
-        """What its server makes of thoughts and calls, and what it is given with each request.
+        """Set how the server handles thoughts and calls, and what each request sends it.
         `thought` is what thoughts stand between that it does not tell from an answer. `switched`
         makes arguments of its template of an effort; None: it is told the effort itself.
         `opens_thought`: what it says begins within a thought.
@@ -112,7 +112,7 @@ class PassThroughFormat:
 
     @classmethod
     def load(cls, limits: SchemaLimits, options: FormatOptions) -> PassThroughFormat:  # noqa: ARG003 - the server writes schemas
-        """Raises `ConfigError` for a way to write thoughts or calls: servers know their own."""
+        """Load the format. Raises `ConfigError` for settings that only a server can know."""
         if options.reasoning is not None and options.reasoning not in REASONING:
             raise ConfigError(
                 f"there is no reasoning '{options.reasoning}', which '{options.model}' is given",
@@ -130,7 +130,7 @@ class PassThroughFormat:
 
     @classmethod
     def of(cls, options: FormatOptions) -> PassThroughFormat:
-        """That of a model, whichever way it writes calls."""
+        """Return the format of a model, whichever way it writes calls."""
         reasoning, preset = REASONING.get(options.reasoning or NONE), preset_for(options.model)
         return cls(
             opens_thought=reasoning is THINK and preset is not None and preset.opens_thoughts,
@@ -189,7 +189,7 @@ class PassThroughFormat:
         options: RenderOptions,
         repeated: RepeatedHistory | None = None,  # noqa: ARG002 - ids are not stored
     ) -> Prompt:
-        """The conversation, with its images; its spans are estimates."""
+        """Return the conversation with its images; its spans are estimates."""
         items = [_with_summary_text(item) for item in items]
         see = None
         if self._sees:
@@ -228,7 +228,7 @@ class PassThroughFormat:
         return [*ids, *result]
 
     def render_item(self, item: ContextItem, function: str | None = None) -> Sequence[int]:  # noqa: ARG002 - a message has none
-        """The line of a message; other items are nothing without their conversation."""
+        """Return the line of a message; other items are empty without their conversation."""
         typed = item.item()
         text = message_text(typed) if isinstance(typed, Message) else ""
         return packed_lines((orjson.dumps({"role": "user", "content": text}),)) if text else ()
@@ -261,7 +261,7 @@ class PassThroughFormat:
         *,
         with_ids: bool = False,  # noqa: ARG002 - there are none
     ) -> list[dict[str, Any]]:
-        """The turn as one text, then what of it was taken back."""
+        """Return the turn as one text, then the parts of it that were taken back."""
         void = [
             {"type": RAW, "message": text_of(voided), "taken_back": rule}
             for rule, voided in taken_back
@@ -312,7 +312,7 @@ class PassThroughFormat:
         message: Sequence[int],  # noqa: ARG002 - as above
         options: GrammarOptions,  # noqa: ARG002 - there is no grammar
     ) -> Constraint | None:
-        """What the server is told of the rules. Whether it keeps to them is found out here."""
+        """Return the rules as they are sent to the server, which may not keep to them."""
         fields: dict[str, Any] = {}
         may_call = bool(rules.allowed) and rules.calls != "none"
         if rules.tools and not may_call:

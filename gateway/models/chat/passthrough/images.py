@@ -85,7 +85,10 @@ class Gallery:
         self.is_empty = not found
 
     def part(self, source: int, image: InputImage) -> dict[str, Any]:
-        """The part of a message that shows it, or says that it is missing. Raises as above."""
+        """Return the part of a message that shows the image, or says that it is missing.
+
+        Raises the same errors as the constructor.
+        """
         try:
             url = self._data_url(source, image)
         except _Unshowable as error:
@@ -221,6 +224,6 @@ def _checked(url: str, limits: ImageLimits) -> str:
 
 
 def has_images(items: Sequence[ContextItem]) -> bool:
-    """Whether there is anything to be seen in a context."""
+    """Return True if a context has images."""
     may_have = any(map(_may_show, items))
     return may_have and bool(_found(items))

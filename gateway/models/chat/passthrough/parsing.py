@@ -62,7 +62,7 @@ class TextParser:
 
     @property
     def place(self) -> ParserPosition:
-        """Where the next id falls."""
+        """Return the position of the next id."""
         start, called = self._start, self._has_called
         if self._is_over:
             kind = SegmentKind.FUNCTION_CALL if self._ended_by else None
@@ -95,7 +95,7 @@ class TextParser:
         return []
 
     def finish(self, reason: FinishReason | None) -> list[SegmentEvent]:
-        """The turn is over (None: it was broken off). Ids fed after this are ignored."""
+        """End the turn (`reason` None: it was broken off). Ids fed after this are ignored."""
         if not self._is_over:
             self._close(self._position, complete=reason is FinishReason.STOP, at_mark=False)
         is_whole = reason not in {None, FinishReason.CUT}
@@ -222,12 +222,11 @@ class EitherParser:
         return self._parser.piece(token)
 
     def feed(self, ids: Sequence[int]) -> list[SegmentEvent]:
-        """Take the next ids, all of one kind."""
+        """Take the next ids, any number of them, all of one kind."""
         self._decide(ids)
         return self._parser.feed(ids)
 
     def feed_each(self, ids: Sequence[int]) -> list[str]:
-        """What the one that reads makes of each."""
         self._decide(ids)
         return self._parser.feed_each(ids)
 

@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 
 
 def full_width(name: str) -> str:
-    """A special token of DeepSeek by its name in ASCII, as in `tool_sep`."""
+    """Return a special token of DeepSeek by its name in ASCII, as in `tool_sep`."""
     spelled = name.replace("_", "\u2581")
     return f"<\uff5c{spelled}\uff5c>"
 
@@ -83,7 +83,6 @@ class DeepSeekReader:
         self._rules: list[Rule] = []
 
     def text(self, text: str) -> Iterator[CallEvent]:
-        """What stands between two markers."""
         if self._where is _Where.NAME:
             word, end, text = text.partition("\n")
             self._word.append(word)
@@ -125,7 +124,6 @@ class DeepSeekReader:
         yield Called(name)
 
     def mark(self, marker: str) -> Iterator[CallEvent]:
-        """A part of a call is over."""
         if marker == SEPARATOR:
             if self._where in _OPEN:
                 self._rules.append(Rule.MARKER_IN_BODY)

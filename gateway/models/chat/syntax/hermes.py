@@ -52,7 +52,7 @@ class HermesReader:
             yield from events
 
     def mark(self, marker: str) -> Iterator[CallEvent]:
-        """The call is over; at another opener the next one begins."""
+        """End the call; at another opener the next one begins."""
         rules = (Rule.UNCLOSED_CALL,) if marker == OPENING else ()
         yield from self._end(rules, cut=False)
         if marker == OPENING:

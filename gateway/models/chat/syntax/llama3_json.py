@@ -61,7 +61,7 @@ class Llama3Reader:
         return call.is_over or call.is_junk or not _KEYS.issuperset(call.keys)
 
     def mark(self, _marker: str) -> Iterator[CallEvent]:
-        """There is one marker: calls begin, again."""
+        """Begin calls again: there is one marker only."""
         yield from self._end(cut=False)
         self._call, self._is_bare = JsonCall(), False
 

@@ -76,7 +76,6 @@ class Qwen3CoderReader:
     # Text.
 
     def text(self, text: str) -> Iterator[CallEvent]:
-        """What stands between two markers."""
         if self._where in {_Where.NAME, _Where.KEY}:
             word, end, text = text.partition(">")
             self._word.append(word)

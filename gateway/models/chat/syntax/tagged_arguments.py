@@ -70,7 +70,7 @@ class TaggedArguments:
         self._value: list[str] = []
 
     def begin(self, key: str) -> str:
-        """A parameter begins: the JSON up to its value, whose type its schema tells."""
+        """Begin a parameter: return the JSON up to its value, whose type its schema tells."""
         front = "{" if self._is_empty else ", "
         self._is_empty = False
         properties = self._schema.get("properties")
@@ -81,14 +81,14 @@ class TaggedArguments:
         return f"{front}{_quoted(key)}: {quote}"
 
     def text(self, text: str) -> str:
-        """JSON of more text of the open value."""
+        """Return JSON of more text of the open value."""
         if self._is_text:
             return _quoted(text)[1:-1]
         self._value.append(text)
         return ""
 
     def end(self) -> str:
-        """JSON that closes the open value."""
+        """Return the JSON that closes the open value."""
         if self._is_text:
             self._is_text = False
             return '"'
@@ -142,7 +142,7 @@ def _referred(reference: str, root: Mapping[str, Any]) -> Any:
 
 
 def as_json(value: str, types: frozenset[str]) -> str:
-    """A value as JSON of the first of the types that fits, else as text."""
+    """Return a value as JSON of the first of the types that fits, else as text."""
     is_bound = "string" not in types
     for name, read in _READERS:
         if name not in types or (found := read(value)) is None:
