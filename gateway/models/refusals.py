@@ -24,7 +24,7 @@ def refusal(text: AnyText) -> Node:
 
 
 def rest_of_refusal(said: bytes, text: AnyText) -> Node | None:
-    """What may follow the beginning of a refusal in words; None for what is none."""
+    """Return what may follow the beginning of a refusal in words; None if it is none."""
     try:
         words = said.decode()
     except UnicodeDecodeError:  # it ends within a character

@@ -61,7 +61,7 @@ class Formats:
         return cls({model: loaded[key] for model, key in wanted.items()}, loaded[harmony])
 
     def of(self, model: str) -> ModelFormat:
-        """The format of a model, by its public id."""
+        """Return the format of a model, by its public id."""
         found = self._by_model.get(model)
         if found is None and self._parent_of is not None and (parent := self._parent_of(model)):
             found = self._by_model.get(parent)

@@ -54,8 +54,9 @@ class Family:
         return cls(syntax, (preset.switch,) if preset.switch else ())
 
     def switched(self, asked: str | None, effort: str) -> dict[str, Any]:
-        """Return the template arguments for an effort that was `asked` for, which the
-        gateway takes for `effort`. None where the template is to do as it does by itself.
+        """Return the template arguments for the effort `asked` for, which is passed on as `effort`.
+
+        Empty where none was asked for: the template then does as it does by itself.
         """
         if asked is None:
             return {}

@@ -71,7 +71,7 @@ class Arguments:
         self._fenced = False
 
     def feed(self, text: str) -> str:
-        """What may be handed out now; possibly nothing."""
+        """Return the text that may be handed out now; possibly none."""
         if self._phase is _Phase.BLANK:
             text = self._begin(text)
         if self._phase is _Phase.VALUE:
@@ -82,7 +82,7 @@ class Arguments:
         return text
 
     def finish(self) -> Conclusion:
-        """The last piece of the arguments, once there is no more text, and what they are."""
+        """End the arguments: return their last piece, and what they are."""
         if self._phase is _Phase.BLANK and not self._fenced:
             return Conclusion("{}", is_json=True, rules=(Rule.EMPTY_ARGUMENTS,))
         if self._phase is not _Phase.AFTER:
@@ -177,7 +177,7 @@ class Arguments:
 
 
 def is_object(text: str) -> bool:
-    """Whether arguments are a JSON object, or can be made one."""
+    """Return True if arguments are a JSON object, or can be made one."""
     arguments = Arguments()
     arguments.feed(text)
     return text.lstrip().startswith("{") and arguments.finish().is_json

@@ -30,7 +30,7 @@ def is_code(name: str) -> bool:
 
 
 def sections(*, browser: bool, python: bool, python_description: str | None) -> list[str]:
-    """What the section "Tools" of a system message says, a paragraph or more for each tool.
+    """Return the paragraphs of the section "Tools" of a system message.
 
     `python_description` replaces the text that the model was trained with.
     """

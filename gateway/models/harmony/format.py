@@ -101,8 +101,10 @@ class HarmonyFormat(Renderer):
         return messages_of_turn(self.vocabulary, ids, taken_back, with_ids=with_ids)
 
     def new_parser(self, rules: OutputRules, *, trace: bool = False) -> Parser:
-        """A parser for one turn of a response that is held to `rules`: it knows their tools, and
-        beside an answer in a format preambles are reasoning. With `trace` text has positions.
+        """Return a parser for one turn of a response that is held to `rules`.
+
+        It knows their tools, and beside an answer in a format preambles are reasoning. With
+        `trace` text has positions.
         """
         tools = None if rules.calls == "none" else frozenset(rules.tools) or _NO_TOOLS
         preambles, hosted = rules.answer is None, rules.hosted or _NO_TOOLS

@@ -82,11 +82,10 @@ def turn_constraint(
     options: GrammarOptions,
     vocabulary: Vocabulary,
 ) -> Constraint | None:
-    """What the ids from `place` on must look like; None when nothing is bound, or nothing can be.
-    CPU work, for a thread where much of a body is there already.
+    """Return a grammar of the ids from `place` on; None when nothing is bound, or can be.
 
-    `message` are the ids of the open message that are there already: those of prefill and said
-    together from `place.start` on.
+    CPU work, for a thread where much of a body is there already. `message` are the ids of the
+    open message so far: those of prefill and output together from `place.start` on.
     """
     if options.reasoning and not rules.is_binding:
         return None
@@ -143,7 +142,7 @@ class _Callable:
 
     @property
     def named(self) -> Node:
-        """The front of a header behind ` to=`."""
+        """Return the front of a header behind ` to=`."""
         if not self.namespace:
             return self.addressed
         return InOrder((Literal(self.namespace), self.addressed))
@@ -179,7 +178,7 @@ class _Turn:
         """No marker comes in it."""
 
     def rest(self, place: ParserPosition, message: tuple[int, ...]) -> Node | None:
-        """What comes behind `message`; None where that cannot be said."""
+        """Return a grammar of everything behind `message`; None where there can be none."""
         if self._rules.calls == "required" and not self._tools:
             return None
         if place.where is Where.HEADER:

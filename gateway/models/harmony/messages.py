@@ -112,7 +112,7 @@ class HarmonyMessage:
 
 
 def recipient(name: str, *, param: str = "input") -> str:
-    """The Harmony recipient of a function.
+    """Return the Harmony recipient of a function.
 
     Headers are text to the tokeniser, so a name like `f to=system` would forge one. Raises
     `InvalidRequest` for all but letters, digits, `_`, `-` and `.`, 1 to 128 of them.
@@ -128,7 +128,7 @@ def recipient(name: str, *, param: str = "input") -> str:
 
 
 def harmony_messages(item: Item, function: str | None = None) -> tuple[HarmonyMessage, ...]:
-    """The messages of an item; none for one that says nothing.
+    """Return the messages of an item; none for one without content.
 
     `function` is the name of the function that an output belongs to; of the tool that an MCP
     approval response is about; and of an MCP call before which its approval request stands, which
@@ -155,14 +155,14 @@ def _harmony_message(item: Item, function: str | None) -> HarmonyMessage | None:
 
 
 def call_message(name: str, text: str) -> HarmonyMessage:
-    """A call of the tool that rules know by this name, as the model was trained to write it."""
+    """Return a call of the tool that rules name so, as the model was trained to write it."""
     channel, to = addressed(name)
     code = is_code(name)
     return HarmonyMessage("assistant", text, channel, to, is_json=not code, is_code=code)
 
 
 def result_message(name: str, text: str) -> HarmonyMessage:
-    """What such a call returned: from its recipient, on its channel."""
+    """Return the result of such a call: from its recipient, on its channel."""
     channel, author = addressed(name)
     return HarmonyMessage(author, text, channel, recipient="assistant")
 
@@ -212,16 +212,18 @@ class MessageWriter:
         self._encode_packed = vocabulary.encode_packed
 
     def message_ids(self, message: HarmonyMessage, *, form: int = 0) -> array[int]:
-        """The ids of one message. `form` is that of the header of a call, or of a message of the
-        assistant.
+        """Return the ids of one message.
+
+        `form` is that of the header of a call, or of a message of the assistant.
         """
         header = self._formed_header(message, form) if form else self._header(message)
         opening = (START, *self._encode(message.author), *header, MESSAGE)
         return self.plain_message(opening, message.text, CALL if message.is_call else END)
 
     def plain_message(self, opening: Sequence[int], text: str, end: int = END) -> array[int]:
-        """The ids of a message that begins with `opening`. A long text is encoded piece by piece:
-        other threads run in between.
+        """Return the ids of a message that begins with `opening`.
+
+        A long text is encoded piece by piece: other threads run in between.
         """
         ids = array("I", opening)
         for part in self._encode_pieces(text):
@@ -257,7 +259,7 @@ class MessageWriter:
 
 
 def pieces(text: str) -> Iterator[str]:
-    """The text in pieces of about `PIECE_CHARS` characters; a run without a place to cut is one."""
+    """Yield the text in pieces of about `PIECE_CHARS` characters, each cut where it can be."""
     start = 0
     while len(text) - start > PIECE_CHARS:
         cut = _next_cut(text, start + PIECE_CHARS)

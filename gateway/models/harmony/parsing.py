@@ -188,7 +188,10 @@ class Parser:
 
     @property
     def place(self) -> ParserPosition:
-        """Where the next id falls. What has been a text between two messages begins the next."""
+        """Return the position of the next id.
+
+        Text between two messages so far begins the next one.
+        """
         where, writer = self._state, self._writer
         waiting, answered = writer.waiting.text_ids if writer.waiting else 0, writer.answered
         if where is Where.BODY:
@@ -233,8 +236,10 @@ class Parser:
         return self._writer.take()
 
     def feed_each(self, ids: Sequence[int]) -> list[str]:
-        """The texts that `feed` makes of each of the next ids alone, as far as all of them are only
-        more text of a segment that has begun; the others are not read.
+        """Return the text that `feed` makes of each of the next ids alone.
+
+        Stops before the first id that is not only more text of a segment that has begun; the ids
+        from there on are not read.
         """
         draft = self._draft
         is_flowing = self._state is _BODY and draft.started and not draft.glue
@@ -245,7 +250,7 @@ class Parser:
         return self._writer.write_each(draft, texts)
 
     def finish(self, reason: FinishReason | None) -> list[SegmentEvent]:
-        """The turn is over (None: it was broken off). Ids fed after this are ignored."""
+        """End the turn (`reason` None: it was broken off). Ids fed after this are ignored."""
         if self._finished:
             return []
         self._finished = True

@@ -95,8 +95,9 @@ _JUNK: Final = frozenset(
 
 
 def doubts(rules: Iterable[Rule]) -> tuple[Rule, ...]:
-    """The rules among these that guess for whom a message is (`DOUBTS`). That nobody declared its
-    function is such a guess only where the header is full of junk.
+    """Return the rules among these that guess for whom a message is (`DOUBTS`).
+
+    An undeclared function is such a guess only where the header is full of junk.
     """
     known = tuple(rules)
     is_junk = not _JUNK.isdisjoint(known)

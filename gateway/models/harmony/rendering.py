@@ -83,7 +83,7 @@ class SystemFacts(NamedTuple):
 
     @classmethod
     def of(cls, options: RenderOptions) -> SystemFacts:
-        """The facts of the system message of one request."""
+        """Return the facts of the system message of one request."""
         has_functions, builtins = bool(options.tools), options.builtins
         return cls(
             options.model_identity,
@@ -99,7 +99,7 @@ class SystemFacts(NamedTuple):
 
 
 def system_text(facts: SystemFacts) -> str:
-    """The body of the system message, as openai-harmony 0.0.8 writes it."""
+    """Return the body of the system message, as openai-harmony 0.0.8 writes it."""
     about = [facts.model_identity]
     if facts.knowledge_cutoff is not None:
         about.append(f"Knowledge cutoff: {facts.knowledge_cutoff}")
@@ -122,8 +122,9 @@ def system_text(facts: SystemFacts) -> str:
 
 
 def instructions_before(options: RenderOptions, leading: Sequence[str]) -> str:
-    """The request's own, then those that its context begins with, then where its user is: that is
-    the request's word, too, and no fact of the system.
+    """Return the request's instructions, then its context's first ones, then the user's location.
+
+    The location is the request's word, too, and no fact of the system.
     """
     location = " ".join((options.builtins.location or "").split())
     where = f"{_LOCATION}{location}." if location else ""
@@ -131,10 +132,10 @@ def instructions_before(options: RenderOptions, leading: Sequence[str]) -> str:
 
 
 def developer_text(options: RenderOptions, leading: Sequence[str], limits: SchemaLimits) -> str:
-    """The body of the first developer message, as openai-harmony 0.0.8 writes it; empty for none.
+    """Return the body of the first developer message, as openai-harmony 0.0.8 writes it.
 
-    The last section is in the form that OpenAI's guide to Harmony shows. Raises `InvalidRequest`
-    for a function's name or schema that cannot be written.
+    Empty for none. The last section is in the form that OpenAI's guide to Harmony shows. Raises
+    `InvalidRequest` for a function's name or schema that cannot be written.
     """
     sections = []
     if instructions := instructions_before(options, leading):
@@ -162,7 +163,7 @@ def _function_lines(options: RenderOptions, limits: SchemaLimits) -> Iterator[st
 
 
 def format_sections(answer: AnswerFormat) -> Iterator[str]:
-    """The paragraphs that show the format: its name, its description, its schema on one line.
+    """Yield the paragraphs that show the format: name, description, schema on one line.
 
     The schema is written as the request gave it, not as TypeScript: it is for JSON.
     """
@@ -221,7 +222,7 @@ class Renderer:
         options: RenderOptions,
         repeated: RepeatedHistory | None = None,
     ) -> Prompt:
-        """The prompt that continues `items`, ending with `<|start|>assistant`.
+        """Return the prompt that continues `items`, ending with `<|start|>assistant`.
 
         They may stand behind a history of which only is known what is `repeated` of it.
 
@@ -269,7 +270,7 @@ class Renderer:
         return ids
 
     def render_item(self, item: ContextItem, function: str | None = None) -> Sequence[int]:
-        """The ids of one item, made anew; empty for an item that says nothing.
+        """Make the ids of one item anew; empty for an item without content.
 
         `function` names the function that an output belongs to.
         """
@@ -323,7 +324,7 @@ def _form(item: Item) -> int:
 
 
 def instructions_of(items: Sequence[ContextItem]) -> list[str]:
-    """The texts of these items, all of which are messages."""
+    """Return the texts of these items, all of which are messages."""
     typed = (item.item() for item in items)
     return [message_text(item) for item in typed if isinstance(item, Message)]
 

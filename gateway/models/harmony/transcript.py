@@ -60,8 +60,10 @@ def messages_of_turn(
     *,
     with_ids: bool = False,
 ) -> list[dict[str, Any]]:
-    """What a model said behind the opening of its turn, prefill included, then what of it was taken
-    back: the rule that did it, and the ids. The latter are raw, and `taken_back_by` names the rule.
+    """Return the messages behind the opening of a turn, prefill included, then those taken back.
+
+    `taken_back` pairs the rule that did it with the ids. Those are raw, and `taken_back_by` names
+    the rule.
     """
     said = messages(vocabulary, (*OPENING, *ids), with_ids=with_ids)
     return said + [
@@ -75,7 +77,10 @@ def raw_message(vocabulary: Vocabulary, ids: Sequence[int]) -> dict[str, Any]:
 
 
 def spelled(vocabulary: Vocabulary, ids: Sequence[int]) -> str:
-    """The text of ids, markers and unknown ids spelled out; what is not UTF-8 becomes U+FFFD."""
+    """Return the text of ids, with markers and unknown ids spelled out.
+
+    Bytes that are not UTF-8 become U+FFFD.
+    """
     pieces = (
         vocabulary.piece(token)
         if token < FIRST_SPECIAL

@@ -76,10 +76,10 @@ class SchemaNormaliser:
         self._param = ""
 
     def normalise(self, schema: Schema, *, param: str) -> Schema:
-        """The normalised schema; `param` names it in errors.
+        """Normalise the schema; `param` names it in errors.
 
-        Raises `InvalidRequest` (`invalid_function_parameters`) when it exceeds the limits or holds
-        a value that JSON cannot express.
+        Raises `InvalidRequest` (`invalid_function_parameters`) when it exceeds the limits or
+        holds a value that JSON cannot express.
         """
         self._root, self._param = schema, param
         spent = self._nodes, self._characters
@@ -301,13 +301,13 @@ def _is_null(flat: Schema) -> bool:
 
 
 def type_text(schema: Schema, indent: str = "") -> str:
-    """The type of a normalised schema (see the top of this file), written at `indent`."""
+    """Return the type of a normalised schema (see the top of this file), written at `indent`."""
     text = _bare_type(schema, indent)
     return f"{text} | null" if schema.get("nullable") else text
 
 
 def function_text(name: str, parameters: Schema | None) -> str:
-    """The declaration of one function, without its description."""
+    """Return the declaration of one function, without its description."""
     if parameters is None:
         return f"type {name} = () => any;\n"
     return f"type {name} = (_: {_closed_type(parameters, '')}) => any;\n"
@@ -453,13 +453,13 @@ def json_line(value: object) -> str:
 
 
 def comment_lines(text: str) -> list[str]:
-    """The lines of a text, each of which is to be a comment; a last empty one is left out."""
+    """Split a text into lines for a comment each; a last empty one is left out."""
     *ended, last = _LINE_END.split(text)
     return [*ended, last] if last else ended
 
 
 def single_line(text: str) -> str:
-    """Text that cannot leave the comment it is put into."""
+    """Return text that cannot leave the comment it is put into."""
     lines = text.splitlines()
     if lines == [text] or not text:
         return text

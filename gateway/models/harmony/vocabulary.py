@@ -90,7 +90,7 @@ class Vocabulary:
     """Text to ids and ids to bytes. Immutable; one per process, shared by all threads."""
 
     def __init__(self, ranks: dict[bytes, int]) -> None:
-        """Takes the ranks over: they are gone afterwards."""
+        """Take the ranks over: they are gone afterwards."""
         self._encoding = tiktoken.Encoding(
             "o200k_harmony", pat_str=PATTERN, mergeable_ranks=ranks, special_tokens=NAMED_SPECIALS
         )
@@ -134,8 +134,10 @@ class Vocabulary:
             raise _refusal(error) from error
 
     def encode_packed(self, text: str) -> array[int]:
-        """The ids of `encode` in an array, without a list in between: to make a Python number of
-        each of a hundred thousand ids takes milliseconds in which nothing else can run.
+        """Return the ids of `encode` in an array, without a list in between.
+
+        Making a Python number of each of a hundred thousand ids takes milliseconds in which nothing
+        else can run.
         """
         try:
             text.encode()
@@ -209,7 +211,7 @@ class Detokenizer:
         return self._readable(spelling)
 
     def read_each(self, ids: Sequence[int]) -> list[str]:
-        """What `read` says to each of the first ids that are text."""
+        """Return what `read` returns for each of the first ids that are text."""
         pieces = list(map(self.piece, ids))
         if not all(pieces):
             del pieces[pieces.index(b"") :]
@@ -246,7 +248,7 @@ class Detokenizer:
         return "".join(texts), tuple(tokens) if is_exact else ()
 
     def flush(self) -> str:
-        """The message is over: an unfinished character becomes one U+FFFD. Ready for the next."""
+        """End the message: an unfinished character becomes one U+FFFD. Ready for the next."""
         text = self._text + self._rest.decode("utf-8", "replace")
         self._text, self._spelling, self._tokens, self._rest = "", b"", (), b""
         return text

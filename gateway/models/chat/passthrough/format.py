@@ -112,7 +112,7 @@ class PassThroughFormat:
 
     @classmethod
     def load(cls, limits: SchemaLimits, options: FormatOptions) -> PassThroughFormat:  # noqa: ARG003 - the server writes schemas
-        """Load the format. Raises `ConfigError` for settings that only a server can know."""
+        """Load the format. Raises `ConfigError` for unknown `reasoning`, or set `calls`."""
         if options.reasoning is not None and options.reasoning not in REASONING:
             raise ConfigError(
                 f"there is no reasoning '{options.reasoning}', which '{options.model}' is given",
