@@ -106,7 +106,7 @@ class Actor:
 
     @classmethod
     def of(cls, json: bytes) -> Actor:
-        """The inverse of `json`."""
+        # The inverse of `json`.
         return cls(**orjson.loads(json))
 
 
@@ -149,7 +149,7 @@ class Author:
     def event(
         self, type_: str, target: str, project_id: UUID | None = None, **details: Any
     ) -> AuditEvent:
-        """What they did; raises as `AuditEvent` does."""
+        # Raises as `AuditEvent` does.
         return AuditEvent(
             type_, target, self.actor, details, project_id, self.address, self.request_id
         )
@@ -256,7 +256,7 @@ class ChainCheck:
     _trimmed: tuple[int, bytes] = (0, BEGINNING)
 
     def add(self, entries: Iterable[AuditEntry]) -> None:
-        """Check the entries that follow those added before, in the order of their numbers."""
+        # In the order of their numbers, after those added before.
         for entry in entries:
             if entry.number < 1:
                 self.found.append(f"entry {entry.number} was put in before the first one")
@@ -300,9 +300,8 @@ class ChainCheck:
         return [*begin, *self._removed_early(first), *self.found, *end]
 
     def _removed_early(self, upto: int) -> list[str]:
-        """Retention says of an entry that it has removed it, and anybody who can write to the table
-        can say so, too: but not of one that is known to be younger than what retention removes.
-        """
+        # Whoever can write to the table can claim that retention removed an entry, but not for one
+        # that is younger than what retention removes.
         gone = [
             one.number
             for one in self.kept

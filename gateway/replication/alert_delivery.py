@@ -59,15 +59,15 @@ class AlertChannel(Protocol):
     def name(self) -> str: ...
 
     def takes(self, firing: Firing) -> bool:
-        """Whether it is one for this alert."""
+        """Return True if the channel delivers this alert."""
         ...
 
     async def tell(self, firing: Firing) -> None:
-        """Deliver the firing once. Raises `NotDelivered`, after which it is tried again later."""
+        """Deliver the firing once. Raises `NotDelivered`, after which it is retried later."""
         ...
 
     async def close(self) -> None:
-        """End the connections that it keeps open; it is told of no more firings then."""
+        """Close the connections that the channel keeps open. No firing is delivered after that."""
         ...
 
 
@@ -108,7 +108,6 @@ class Webhook:
             raise NotDelivered(f"the webhook answered {answer.status_code}")
 
     async def close(self) -> None:
-        """End the connections that it keeps to the receiver."""
         await self._client.aclose()
 
 
@@ -135,18 +134,19 @@ class Mail:
         self._server = server
 
     def takes(self, firing: Firing) -> bool:
-        """Those that somebody can be written about."""
+        # Only alerts with recipients.
         return bool(self._recipients(firing))
 
     async def tell(self, firing: Firing) -> None:
-        """Send it, in a thread."""
+        # In a thread, because smtplib blocks.
         try:
             await asyncio.to_thread(self._send, written(firing, self._recipients(firing)))
         except (OSError, smtplib.SMTPException) as error:
             raise NotDelivered(f"mail cannot be sent: {type(error).__name__}") from error
 
     async def close(self) -> None:
-        """Each mail has a connection of its own."""
+        # Each mail has a connection of its own.
+        pass
 
     def _recipients(self, firing: Firing) -> Sequence[str]:
         return firing.alert.channel.get("recipients") or self._server.recipients
@@ -179,7 +179,7 @@ class AlertDelivery:
         self._now = now
 
     async def run(self) -> None:
-        """Go round until cancelled, whatever the database says."""
+        # Errors of the database do not end the loop.
         try:
             while True:
                 await asyncio.sleep(self._interval_s * random.uniform(0.5, 1.0))  # noqa: S311
@@ -188,7 +188,6 @@ class AlertDelivery:
             await self.close()
 
     async def close(self) -> None:
-        """Close the connections of its channels."""
         for channel in self._channels:
             await channel.close()
 
@@ -207,7 +206,7 @@ class AlertDelivery:
         return told
 
     async def _tell(self, firing: Firing) -> bool:
-        """By all ways that have not told it yet. Whether all have now."""
+        # Through all channels that have not delivered it yet. True: all have now.
         wanted = {one.name: one for one in self._channels if one.takes(firing)}
         told = set(firing.told)
         for name in wanted.keys() - told:

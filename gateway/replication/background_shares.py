@@ -37,7 +37,7 @@ class BackgroundShares:
         return taken
 
     def put_back(self, ended: Sequence[EndedResponse]) -> None:
-        """It was not told after all."""
+        # For responses whose end could not be reported after all.
         self._ended = [*self._ended, *ended][-TOLD_MAX:]
 
 

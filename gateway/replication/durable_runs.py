@@ -85,12 +85,12 @@ class DurableRuns:
         return room - self._accepting
 
     def when_one_ends(self, wake: Callable[[], None]) -> None:
-        """Call `wake` when one that was claimed is over: the one who claims is built from this."""
+        # A setter, because the scheduler that is called is built from this object.
         self._when_one_ends = wake
 
     @property
     def is_draining(self) -> bool:
-        """Nothing more may be claimed."""
+        # While draining, nothing more may be claimed.
         return self._dependencies.supervisor.is_draining
 
     def begin(self, spec: RunSpec, claim: Claim, *, requested_at: float) -> tuple[Run, LiveLog]:
@@ -164,11 +164,11 @@ class DurableRuns:
         return replace(spec, secrets=await self._dependencies.archive.secrets(claim))
 
     def go_on(self, spec: RunSpec, claimed: ClaimedRun, live: LiveLog) -> None:
-        """Generate a response that this process looked for, from where its log ends."""
+        # Continues from where the log ends.
         self._start(spec, claimed.claim, live, counted=claimed.counted)
 
     async def end_defective(self, claim: Claim, error: Exception) -> None:
-        """End a response that cannot go on here or anywhere. Raises `StoreError`."""
+        # Raises `StoreError`.
         await self._dependencies.archive.end_defective(claim, error)
 
     def _start(
@@ -181,9 +181,8 @@ class DurableRuns:
         counted: float | None = None,
         fence: int | None = None,
     ) -> Run:
-        """`counted`: it has a place among those that are claimed, and its tenant was charged so
-        much of its share for it.
-        """
+        # `counted`: the run has a slot among the claimed ones, and its tenant was charged that much
+        # of its share.
         shared, head = self._dependencies, spec.head
         if spec.added:
             # They were stored when it was accepted, and a run may take minutes.
@@ -196,7 +195,7 @@ class DurableRuns:
             run.abandon()
 
         def release() -> None:
-            """The run is over, with an end or without one."""
+            # The run is over, with an end or without one.
             channel.close()
             # Does nothing to one that has its end.
             live.hand_over()
@@ -223,10 +222,11 @@ class DurableRuns:
 
 
 def _leave_charge(spec: RunSpec) -> None:
-    """Whoever claims it settles for it."""
+    # Whoever claims the run settles the charge.
     if spec.charge is not None:
         spec.charge.hand_over()
 
 
 def _nothing() -> None:
-    """In a process without a scheduler nobody waits for room."""
+    # In a process without a scheduler nobody waits for room.
+    pass

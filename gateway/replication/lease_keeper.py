@@ -150,12 +150,11 @@ class LeaseKeeper:
             self._reserved = frozenset()
 
     def ended(self, uuids: Iterable[UUID]) -> None:
-        """These were ended by somebody: look at once, if one of them is generated here."""
+        # Other processes may have ended them: check at once if one of them runs here.
         if any(uuid in self._held for uuid in uuids):
             self._check_soon.set()
 
     async def run(self) -> None:
-        """Renew and look, until cancelled."""
         async with asyncio.TaskGroup() as group:
             group.create_task(self._beat())
             group.create_task(self._watch())
@@ -206,11 +205,9 @@ class LeaseKeeper:
         return True
 
     async def _renew_with_retry(self, claims: Sequence[Claim]) -> frozenset[UUID] | None:
-        """Those that are held; None: the database is away, as it was before or for the second time.
-
-        A process that was held up finds what it had under way given up by the server, or too late
-        by its own clock. That says nothing of the database, so it is asked once more.
-        """
+        # None: the database is away, as it was before, or failed twice. After a pause of this
+        # process the server has given up its statements, or its own clock is past the deadline,
+        # which says nothing about the database, so one retry is made.
         for is_last in (self._is_away, True):
             try:
                 return await self._renew(claims)
@@ -228,10 +225,7 @@ class LeaseKeeper:
         return self._renewed_at is None or now - self._renewed_at > self._timing.lease_s
 
     async def _check(self, suspects: Sequence[_Held]) -> None:
-        """Abandon those whose epoch has moved, or that are gone.
-
-        One that has ended under its own epoch was ended by its own run, which is about to say so.
-        """
+        # A response that ended under its own epoch was ended by its own run, which will report it.
         if not suspects:
             return
         try:

@@ -115,7 +115,6 @@ class _Round:
             self._taken.set()
 
     async def taken(self) -> None:
-        """Return when nobody waits any more."""
         await self._taken.wait()
 
 
@@ -248,11 +247,11 @@ class Limiter:
         return figures_of(self.gates, tenant_id, terms, elsewhere, self._now())
 
     def refused(self, what: What) -> None:
-        """Count a request that a limit refused elsewhere than at a gate."""
+        # For refusals by limits elsewhere than at a gate.
         self._observer.limit_refused(what)
 
     def would_refuse(self, what: What) -> None:
-        """The same where the limit is only observed."""
+        # For limits that are only observed.
         self._observer.limit_would_refuse(what)
 
     @contextmanager
@@ -308,14 +307,12 @@ class Limiter:
             pass
 
     async def _ask(self) -> None:
-        """Wait for the next answer of the database. That there is none is no error here: what is
-        detached goes on by itself.
-        """
+        # The database's answer may be an error; what is detached goes on without it.
         self._wanted.set()
         await self._next.wait()
 
     def _asks(self) -> dict[Key, tuple[Bucket, Ask]]:
-        """What a request waits for comes first, and is asked for however much it is."""
+        # Buckets that a request waits for come first, without a limit on their number.
         asked: dict[Key, tuple[Bucket, Ask]] = {}
         now = self._clock()
         for key, bucket in sorted(self.gates.known(), key=lambda one: not one[1].is_needed):
@@ -349,7 +346,7 @@ class Limiter:
         return {**self.gates.reports(), **aside, **dict(self.gates.storage.watched())}
 
     async def _exchange_all(self, asked: dict[Key, tuple[Bucket, Ask]], *, is_round: bool) -> bool:
-        """Exchange in parts. Returns whether there was anything to send; `asked` is empty then."""
+        # In parts. True: there was anything to send. `asked` is empty afterwards.
         was_written = False
         while True:
             part = dict(islice(asked.items(), BUCKETS_MAX))
@@ -364,7 +361,7 @@ class Limiter:
     async def _exchange(
         self, asked: Mapping[Key, tuple[Bucket, Ask]], request: SyncRequest, *, is_round: bool
     ) -> bool:
-        """One exchange, if there is anything to send, or the last one failed; returns whether."""
+        # True: there was anything to send, or the last exchange failed.
         is_idle = not (request.asks or request.reports or request.spend or request.watched)
         # An outage refuses requests in the end, so it must not take one to see that it is over.
         is_retry = is_round and self._away_since is not None

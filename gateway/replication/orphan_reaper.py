@@ -52,7 +52,7 @@ class OrphanReaper:
         self._orphan_s = orphan_s
 
     async def run(self) -> None:
-        """Reap until cancelled, not all processes at the same moment."""
+        # Random pauses, so that processes do not reap at the same moment.
         while True:
             await asyncio.sleep(self._interval_s * random.uniform(0.5, 1.5))  # noqa: S311 - no secret
             try:

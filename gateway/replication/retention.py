@@ -105,7 +105,7 @@ class Housekeeping:
             _log.info("days of logs are left to `db maintain`, run as the owner of the tables")
 
     async def prepare(self) -> int:
-        """Make the partitions of today and of the next days; returns how many were missing."""
+        # Partitions of today and the next days; returns how many were missing.
         return len(await retention.make_partitions(self._database, self._today(), DAYS_AHEAD))
 
     async def round(self) -> RetentionReport:

@@ -41,7 +41,7 @@ class SpendAudit:
         self._interval_s = interval_s
 
     async def run(self) -> None:
-        """Go round until cancelled, whatever the database says."""
+        # Errors of the database do not end the loop.
         while True:
             await asyncio.sleep(self._interval_s * random.uniform(0.5, 1.0))  # noqa: S311 - spread
             try:

@@ -188,19 +188,18 @@ class Settings(BaseModel):
 
     @property
     def mcp_identity_key(self) -> bytes:
-        """What stored digests of URLs and headers for MCP servers are made with: from the pepper,
-        which stays as long as API keys do.
-        """
+        # Key of the stored digests of MCP servers' URLs and headers. Derived from the pepper,
+        # because that stays as long as API keys do.
         return hmac.digest(self.pepper, b"mcp identity", "sha256")
 
     @property
     def model_aliases(self) -> dict[str, str]:
-        """Further names of models, with their ids."""
+        # Aliases to model ids.
         return {alias: model.id for model in self.models for alias in model.aliases}
 
     @property
     def tenant_policy(self) -> TenantPolicy:
-        """What counts for tenants without a policy of their own."""
+        # For tenants without a policy of their own.
         return TenantPolicy.of_settings(self)
 
     def with_database_url(self, url: str) -> Settings:

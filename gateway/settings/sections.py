@@ -71,7 +71,7 @@ def http_url(url: str) -> str:
 
 
 def _is_host(host: str, *, is_address: bool) -> bool:
-    """Whether requests can be made for it."""
+    # True: requests can be sent to it.
     if not (is_address or _IPV4.fullmatch(host)):
         return host.isascii()
     try:
@@ -82,7 +82,7 @@ def _is_host(host: str, *, is_address: bool) -> bool:
 
 
 def _has_port(parts: SplitResult) -> bool:
-    """Whether what is written as its port, if anything, is one."""
+    # True also without a port.
     try:
         return parts.port != 0
     except ValueError:
@@ -460,7 +460,7 @@ class Background(Section):
 
     @property
     def heartbeat_s(self) -> float:
-        """Seconds between two signs of life: there is time for more than one within a lease."""
+        # A share of the lease, so that several heartbeats fit into it.
         return HEARTBEAT_SHARE * self.lease_s
 
 

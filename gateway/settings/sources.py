@@ -79,12 +79,12 @@ class Variable:
 
     @property
     def is_secret(self) -> bool:
-        """Its value is a secret or holds some: it must not be shown, and has a `_FILE` twin."""
+        # A secret must not be shown, and has a `_FILE` twin.
         return _mentions(self.field.annotation, SecretStr)
 
     @property
     def is_list(self) -> bool:
-        """Whether the value of the variable is a list, written as JSON."""
+        # Lists are written as JSON.
         return _mentions(self.field.annotation, tuple)
 
 
@@ -98,7 +98,7 @@ def _mentions(annotation: object, kind: type) -> bool:
 
 
 def variables(model: type[BaseModel], above: tuple[str, ...] = ()) -> Iterator[Variable]:
-    """Every setting of a model, section by section, in the order of declaration."""
+    """Yield every setting of a model, section by section, in the order of declaration."""
     for key, info in model.model_fields.items():
         path = (*above, key)
         annotation = info.annotation
@@ -120,7 +120,7 @@ def lookup(name: str, environ: Mapping[str, str]) -> str | None:
 
 
 def inherited(**changes: str) -> dict[str, str]:
-    """The environment of a program that this one becomes: ours, with changes."""
+    # For a program that replaces this process.
     return {**os.environ, **changes}
 
 

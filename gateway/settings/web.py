@@ -141,5 +141,5 @@ class Web(Section):
 
     @property
     def agent(self) -> str:
-        """What sites are told: the name, and whom to write to."""
+        # Name and contact, as sites see them.
         return f"{self.user_agent} (+{self.contact})" if self.contact else self.user_agent

@@ -86,7 +86,6 @@ def did_you_mean(word: str, known: Iterable[str]) -> str:
 
 
 def did_you_mean_one_of(words: Sequence[str]) -> str:
-    """The same for what is known to be like it."""
     return f"; did you mean {' or '.join(words)}?" if words else ""
 
 
@@ -115,7 +114,7 @@ def _section_expected(path: Sequence[str | int]) -> str:
 
 
 def _model_at(path: Sequence[str | int]) -> type[BaseModel] | None:
-    """The section there, or the entry of a list; None where there is none."""
+    # Indexes of lists are skipped; None if no section is there.
     found: type[BaseModel] | None = Settings
     for part in path:
         if isinstance(part, int):

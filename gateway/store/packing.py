@@ -33,17 +33,16 @@ if TYPE_CHECKING:
 
 
 def pack_text(text: str) -> bytes:
-    """Text for a column of `bytea`: UTF-8, lone surrogates included."""
+    """Encode text for a `bytea` column: UTF-8, lone surrogates included."""
     return text.encode("utf-8", "surrogatepass")
 
 
 def unpack_text(packed: bytes) -> str:
-    """The inverse of `pack_text`."""
     return packed.decode("utf-8", "surrogatepass")
 
 
 def pack_ids(ids: array[int]) -> bytes:
-    """Token ids for a column of `bytea`: unsigned 32-bit integers, little-endian."""
+    """Encode token ids for a `bytea` column: unsigned 32-bit integers, little-endian."""
     return (ids if sys.byteorder == "little" else _swap_bytes(ids)).tobytes()
 
 
@@ -173,7 +172,7 @@ class PackedItems(Sequence[ContextItem]):
         return frozenset(_texts(row.item_id_values, _numbers(row.item_id_lengths)))
 
     def _open_row(self) -> Row | None:
-        """The row as it was before it was sealed. Raises `ContentSealed`."""
+        # Raises `ContentSealed`.
         cipher, row = self._cipher, self._row
         if cipher is not None and row is not None:
             # In this order: another thread that comes in between opens the same once more.
@@ -233,7 +232,7 @@ def has_kinds(items: Sequence[ContextItem], kinds: Collection[str]) -> bool:
 
 
 def _items(row: Row, count: int) -> tuple[ContextItem, ...]:
-    """The first `count` items of a row that has the columns of `PACKED`."""
+    # `row` has the columns of `PACKED`.
     if not count:
         return ()
 
@@ -259,14 +258,14 @@ def _items(row: Row, count: int) -> tuple[ContextItem, ...]:
 
 @lru_cache(maxsize=256)
 def _label(line: str) -> Label:
-    """There are no more of them than kinds, roles and phases that go together."""
+    # The cache is large enough for all kinds, roles and phases that go together.
     found: tuple[Any, ...] = tuple(line.split(" "))
     kind, role, phase, complete = found
     return Label(kind, role or None, phase or None, complete == "t")
 
 
 def _texts(values: bytes | None, lengths: array[int]) -> Iterable[Any]:
-    """Texts, or None for each; what is ASCII is decoded at once, since there a byte is a letter."""
+    # ASCII is decoded at once, because there a byte is a character.
     if values is None:
         return repeat(None)
     if values.isascii():
@@ -301,7 +300,6 @@ def _split(values: T, lengths: Sequence[int]) -> list[T | None]:
 
 
 def _pack_numbers(numbers: Iterable[int]) -> bytes:
-    """The inverse of `_numbers`."""
     packed = array("i", numbers)
     if sys.byteorder == "little":
         packed.byteswap()
@@ -309,7 +307,7 @@ def _pack_numbers(numbers: Iterable[int]) -> bytes:
 
 
 def _numbers(packed: bytes) -> array[int]:
-    """Signed 32-bit integers, big-endian as PostgreSQL sends them."""
+    # Signed 32-bit integers, big-endian as PostgreSQL sends them.
     numbers = array("i", packed)
     if sys.byteorder == "little":
         numbers.byteswap()

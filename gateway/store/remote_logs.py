@@ -173,7 +173,7 @@ async def _bring(
     read: Seen,
     wanted: Collection[bytes],
 ) -> None:
-    """What flushes of these have of the logs that are wanted, after those that were `read`."""
+    # Reads the flushes behind the numbers in `read`.
     if not writers:
         return
     columns = {
@@ -195,10 +195,8 @@ async def _bring(
 
 
 async def _open_parts(database: Database, sealed: Iterable[tuple[UUID, Part]]) -> list[Part]:
-    """What is sealed, opened; `sealed` are tenant and part. Of a tenant whose keys are gone, or not
-    at hand, there is nothing: who follows its logs is told when it reads them, and those of others
-    are not held up. Nor is anything held up by a part that does not open.
-    """
+    # Parts of tenants whose keys are gone or out of reach are left out, as are parts that do not
+    # open: followers get the error when they read, and other tenants are not held up.
     keyring, opened = database.keyring, []
     by_tenant: dict[UUID, list[Part]] = defaultdict(list)
     for tenant_id, part in sealed:

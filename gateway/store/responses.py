@@ -125,12 +125,11 @@ class StoredResponse:
 
     @property
     def is_terminal(self) -> bool:
-        """Its status will not change any more."""
         return self.status in TERMINAL
 
     @property
     def day(self) -> date:
-        """The day of the partition that holds its log."""
+        # The day of the partition that holds its log.
         return day_of(self.created_at)
 
 
@@ -142,7 +141,6 @@ class ResponseState(NamedTuple):
 
     @property
     def is_terminal(self) -> bool:
-        """Its status will not change any more."""
         return self.status in TERMINAL
 
 
@@ -256,10 +254,10 @@ DELETE FROM events WHERE tenant_id = :tenant AND response_id = :id AND day = :da
 
 
 async def insert(database: Database, tenant_id: TenantId, new: NewResponse) -> None:
-    """Record that a response is accepted, with all that comes with it, or nothing.
+    """Insert an accepted response with everything that comes with it, or nothing.
 
     Raises `StoreConflict` when its id is taken, `KeyTaken` when its idempotency key stands for
-    another response, `RateLimited` when too many of its tenant wait already, and what
+    another response, `RateLimited` when too many responses of its tenant wait already, and what
     `turns.insert_writer` raises when it continues a conversation.
     """
     async with database.transaction(tenant_id) as connection:
@@ -334,7 +332,6 @@ async def queue_all(
 def _all_rows(
     tenant_id: TenantId, new: Iterable[tuple[int, NewResponse]], cipher: ContentCipher
 ) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
-    """The rows of the responses, and those of their items."""
     rows: list[dict[str, Any]] = []
     items: list[dict[str, Any]] = []
     for _, one in new:
@@ -352,7 +349,7 @@ async def check(
     queued_max: int | None,
     queue_terms: Terms = NO_TERMS,
 ) -> None:
-    """Raise what `insert` would raise now for a response with these; nothing is written."""
+    """Raise what `insert` would raise now for such a response, without writing anything."""
     async with database.transaction(tenant_id) as connection:
         if queued_max is not None:
             await _check_queue(connection, tenant_id, queued_max)
@@ -364,7 +361,7 @@ async def check(
 
 
 async def _check_queue(connection: Connection, tenant_id: TenantId, queued_max: int) -> None:
-    """Without a lock: requests that come at the same moment may all find the last place free."""
+    # Without a lock, so simultaneous requests may all get the last free slot.
     parameters = {"tenant": tenant_id, "queued_max": queued_max}
     if await connection.scalar(_COUNT_QUEUED, parameters) == queued_max:
         raise RateLimited(
@@ -411,7 +408,7 @@ def _row(tenant_id: TenantId, new: NewResponse, cipher: ContentCipher) -> dict[s
 
 
 async def load(database: Database, tenant_id: TenantId, uuid: UUID) -> StoredResponse | None:
-    """The response; None when it is unknown, deleted, or another tenant's."""
+    """Return the response, or None if it is unknown, deleted, or another tenant's."""
     async with database.bulk_transaction(tenant_id) as connection:
         return await find(connection, tenant_id, uuid)
 

@@ -67,7 +67,7 @@ ALL: Final = 2**31 - 1
 
 
 def in_database_of_content() -> ConfigError:
-    """Wrapped keys are not kept beside what they open."""
+    # Wrapped keys must not be stored beside the content that they open.
     return ConfigError(
         "wrapped keys are to be in the database of the content",
         where="encryption.keys_url",
@@ -83,10 +83,10 @@ class TenantKeys:
         self._database = database
 
     async def prepare(self) -> None:
-        """Make the table where there is none. Who serves need not be allowed to where there is.
+        """Create the table if it is missing. A login that cannot create it may serve if it exists.
 
-        Raises `ConfigError` for the database of the content, however its URL is spelled, and for
-        one that cannot be used.
+        Raises `ConfigError` for the database of the content, however its URL is spelled, and for a
+        database that cannot be used.
         """
         try:
             await self._prepare()
@@ -146,7 +146,7 @@ class TenantKeys:
             await connection.execute(_REPLACE, row)
 
     async def retire(self, tenant_id: TenantId) -> int:
-        """Let all its keys seal nothing more; how many there are that open still."""
+        """Keep all keys of a tenant from sealing; return the number that can still open content."""
         async with self._database.owner_transaction() as connection:
             return await connection.count(_RETIRE, {"tenant": tenant_id, "before": ALL})
 
@@ -168,6 +168,6 @@ class TenantKeys:
         return {TenantId(row.tenant_id): row.number for row in rows}
 
     async def tenants(self) -> list[TenantId]:
-        """Whoever has keys, or had."""
+        # Tenants whose keys were destroyed are included.
         async with self._database.owner_transaction() as connection:
             return list(await connection.scalars(_TENANTS))

@@ -146,7 +146,7 @@ def _tenant(row: Row) -> Tenant:
 
 
 def _own_policy(values: Iterable[str | int | None]) -> OwnPolicy:
-    """The policy that the columns `_POLICY` hold; null where the tenant has no value of its own."""
+    # A null column means that the tenant has no value of its own.
     own = zip(POLICY_VALUES, values, strict=True)
     return {name: value for name, value in own if value is not None}
 
@@ -156,7 +156,7 @@ def _with_policy(row: Row) -> tuple[Tenant, OwnPolicy]:
 
 
 def key_of_row(row: Row) -> ApiKey:
-    """The key of a row with `KEY_COLUMNS`."""
+    # The row has `KEY_COLUMNS`.
     return ApiKey(
         id=row.id,
         tenant_id=TenantId(row.tenant_id),
@@ -174,7 +174,7 @@ def key_of_row(row: Row) -> ApiKey:
 
 
 def found_policy(row: Row, defaults: TenantPolicy) -> TenantPolicy:
-    """The policy of a row that ends with `FOUND_POLICY`: `defaults` where the tenant has none."""
+    # The row ends with `FOUND_POLICY`.
     return defaults.with_own(_own_policy(row[-len(POLICY_VALUES) :]))
 
 
@@ -191,7 +191,7 @@ def _key_terms(row: Row) -> KeyTerms:
 
 
 def found_project(row: Row) -> ProjectTerms:
-    """What the project of a row with `FOUND_TERMS` decides."""
+    # The row has `FOUND_TERMS`.
     return ProjectTerms(
         name=row.project_name or DEFAULT_PROJECT_NAME,
         models=None
@@ -203,7 +203,7 @@ def found_project(row: Row) -> ProjectTerms:
 
 
 def found_controls(row: Row) -> ProjectControls:
-    """What the columns of a project say; it may have no row."""
+    # The project may have no row, then all columns are null.
     return ProjectControls(
         tools_off=frozenset(row.tools_off or ()),
         tiers=None if row.service_tiers is None else tuple(row.service_tiers),
@@ -218,7 +218,6 @@ async def has_project(connection: Connection, tenant_id: TenantId, project_id: U
 
 
 async def _row(database: Database, statement: Statement, parameters: Mapping[str, Any]) -> Row:
-    """The only row that the statement returns; None without a row."""
     async with database.owner_transaction() as connection:
         return (await connection.execute(statement, parameters)).one_or_none()
 
@@ -229,7 +228,7 @@ async def _change(
     parameters: Mapping[str, Any],
     told: Callable[[Row], tuple[UUID, AuditEvent]],
 ) -> Row:
-    """The same; what is `told` of the row goes into the audit log of that tenant."""
+    # `told` makes the tenant and the audit entry of the changed row.
     async with database.owner_transaction() as connection:
         row = (await connection.execute(statement, parameters)).one_or_none()
         if row is not None:
@@ -247,7 +246,6 @@ async def insert_tenant(
 
 
 async def all_tenants(database: Database) -> list[Tenant]:
-    """Every tenant, disabled ones included, ordered by name."""
     async with database.owner_transaction() as connection:
         return [_tenant(row) for row in await connection.execute(_ALL_TENANTS)]
 
@@ -309,7 +307,7 @@ async def insert_key(database: Database, new: NewKey, author: Author = COMMAND_L
 
 
 async def keys(database: Database, tenant_id: TenantId | None) -> list[ApiKey]:
-    """A tenant's keys, or (None) all of them, the oldest first."""
+    """Return a tenant's keys, or all keys if `tenant_id` is None, oldest first."""
     async with database.owner_transaction() as connection:
         return [
             key_of_row(row) for row in await connection.execute(_KEYS, {"tenant_id": tenant_id})

@@ -58,7 +58,7 @@ class Metered:
     tools: Mapping[str, int] = field(default_factory=dict)
 
     def row(self) -> dict[str, Any]:
-        """The columns of `METERED`."""
+        # The columns of `METERED`.
         return {
             "kind": self.kind,
             "service_tier": self.service_tier,
@@ -102,7 +102,7 @@ async def record_all(database: Database, lines: Sequence[tuple[TenantId, UsageLi
 
 
 async def add(connection: Connection, tenant_id: TenantId, line: UsageLine) -> None:
-    """Write one line inside a transaction of the caller's; a second one changes nothing."""
+    """Add a usage line inside the caller's transaction. A repeated one changes nothing."""
     await connection.execute(_ADD, {"tenant_id": tenant_id, **_row(line)})
 
 

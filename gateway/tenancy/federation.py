@@ -136,7 +136,6 @@ class OperatorIssuer:
     roles: Mapping[str, tuple[str, ...]]
 
     def speaks_for(self, tenant_name: str) -> bool:
-        """Whether its tokens can be that tenant's."""
         return ANY_TENANT in self.tenants or tenant_name in self.tenants
 
     def scopes(self, attributes: Mapping[str, Attribute]) -> frozenset[str] | None:
@@ -172,7 +171,10 @@ class FederationRule:
 
 
 def organizations_named(audience: str) -> frozenset[str]:
-    """The ids of tenants that stand in an audience, such as `https://gateway.example.com/org-…`."""
+    """Return the tenant ids in an audience, such as `https:
+
+    gateway.example.com/org-…`.
+    """
     return frozenset(_ORGANIZATION.findall(audience))
 
 
@@ -213,7 +215,10 @@ def attributes_of(
 
 
 def matches(matchers: Mapping[str, Value], attributes: Mapping[str, Attribute]) -> bool:
-    """Whether a token with these attributes is one that a rule means. Without matchers none is."""
+    """Return True if a token's attributes match all matchers of a rule.
+
+    No matchers match nothing.
+    """
     return bool(matchers) and all(
         name in attributes and _has(attributes[name], value) for name, value in matchers.items()
     )
@@ -233,8 +238,9 @@ def scopes_granted(
 
 
 def narrowed(scopes: frozenset[str], given: frozenset[str]) -> frozenset[str] | None:
-    """The `given` scopes that a rule with these scopes gives. None: nothing is left, and the token
-    may do nothing; empty scopes would mean all.
+    """Return the `given` scopes that a rule with these scopes allows.
+
+    Return None if nothing is left and the token may do nothing; empty scopes would allow all.
     """
     return (given & scopes if scopes else given) or None
 
@@ -286,5 +292,5 @@ def _has(attribute: Attribute, value: Value) -> bool:
 
 
 def _equal(one: Value, other: Value) -> bool:
-    """JSON's equality: true is not 1, and 1 is 1.0."""
+    # JSON's equality: true is not 1, and 1 is 1.0.
     return isinstance(one, bool) == isinstance(other, bool) and one == other

@@ -99,7 +99,7 @@ class PolicyValue:
 
     @property
     def column_type(self) -> Literal["text", "integer"]:
-        """Of the column of its name in the table `tenants`; null: the tenant has no own value."""
+        # The type of its column in `tenants`, where null means that the tenant has no own value.
         return "text" if self.words or self.is_domains or self.pattern else "integer"
 
     @property
@@ -112,7 +112,7 @@ class PolicyValue:
         return f"{self.name} >= 0" if self.least == 0 else None
 
     def check(self, given: str | int) -> None:
-        """Raises `InvalidRequest` that names what it may be."""
+        # Raises `InvalidRequest` that names the allowed values.
         if self.words:
             if given not in self.words:
                 among = ", ".join(self.words)
@@ -175,17 +175,17 @@ class TenantPolicy:
 
     @property
     def may_wait(self) -> bool:
-        """Whether a request that asks for the tier `flex` gets it."""
+        # Requests for the tier `flex` get it; projects may narrow that.
         return True
 
     @property
     def tier_default(self) -> TierDefault:
-        """The tier of a request that asks for none."""
+        # Projects may narrow that.
         return "standard"
 
     @property
     def declared_tags(self) -> tuple[str, ...]:
-        """The names of metadata whose values are on usage lines."""
+        # The metadata keys whose values are on usage lines.
         return tuple(self.usage_tags.split(",")) if self.usage_tags else ()
 
     @classmethod
@@ -195,20 +195,18 @@ class TenantPolicy:
         return cls(**{name: attrgetter(path)(settings) for name, path in paths.items()})
 
     def shown(self) -> dict[str, str | int]:
-        """Its values by name, for who may see them."""
         return {name: getattr(self, name) for name in POLICY_VALUES}
 
     def with_own(self, own: OwnPolicy) -> TenantPolicy:
-        """The same, but for what the tenant has of its own."""
         return replace(self, **dict[str, Any](own))
 
     def may_use(self, names: Iterable[str]) -> bool:
-        """Whether the tenant may ask for the model that has these names."""
+        # `names`: all names of one model.
         return self.models == ALL_MODELS or _are_listed(names, self.models.split(","))
 
 
 def _are_listed(names: Iterable[str], listed: Sequence[str]) -> bool:
-    """Whether one of the names is in a list, where `*` ends what stands for all that begin so."""
+    # A listed name that ends with `*` stands for all that begin with the rest.
     begins = tuple(one[:-1] for one in listed if one.endswith("*"))
     return any(name in listed or name.startswith(begins) for name in names)
 
@@ -223,7 +221,7 @@ class ModelPermissions:
     models: tuple[str, ...]
 
     def allow(self, names: Iterable[str]) -> bool:
-        """Whether the model that has these names may be asked for."""
+        # `names`: all names of one model.
         return _are_listed(names, self.models) == (self.mode == "allow_list")
 
 
@@ -261,13 +259,11 @@ class NarrowedPolicy(TenantPolicy):
     @property
     @override
     def may_wait(self) -> bool:
-        """Whether the project gives the tier `flex`."""
         return self.controls.tiers is None or "flex" in self.controls.tiers
 
     @property
     @override
     def tier_default(self) -> TierDefault:
-        """The tier of a request that asks for none, as its project has it."""
         return self.controls.tier_default
 
     @override

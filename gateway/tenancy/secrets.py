@@ -52,12 +52,11 @@ def is_mistyped(secret: str) -> bool:
 
 
 def hint_of(secret: str) -> str:
-    """As much of a secret as is stored, so that people can tell theirs apart."""
+    # The part of a secret that is stored, so that people can recognise theirs.
     return secret[-HINT_CHARS:]
 
 
 def redacted(kind: SecretKind, hint: str) -> str:
-    """How a key is shown once its secret is gone."""
     return f"{PREFIXES[kind]}***{hint}"
 
 
@@ -82,5 +81,5 @@ class Pepper:
         return int.from_bytes(digest[:2], "big") % _PEPPER_IDS
 
     def hash(self, secret: str) -> bytes:
-        """The keyed hash that the database knows a key by: 32 bytes."""
+        # The database stores this keyed hash, 32 bytes, instead of the key.
         return hmac.digest(self.secret, secret.encode("utf-8", "surrogatepass"), sha256)

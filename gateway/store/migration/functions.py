@@ -29,7 +29,6 @@ class Function:
 
     @property
     def create(self) -> str:
-        """The statement that makes it."""
         return (
             f"CREATE FUNCTION {self.name}({self.parameters}) RETURNS {self.returns}"
             " LANGUAGE sql STABLE SECURITY DEFINER SET search_path = pg_catalog"
@@ -38,12 +37,11 @@ class Function:
 
     @property
     def close(self) -> str:
-        """The statement that takes it from everybody."""
+        # New functions may be executed by everybody.
         return f"REVOKE ALL ON FUNCTION {self.signature} FROM PUBLIC"
 
     @property
     def grant(self) -> str:
-        """The statement that lets the role of tenants execute it."""
         return f"GRANT EXECUTE ON FUNCTION {self.signature} TO {APP_ROLE}"
 
 

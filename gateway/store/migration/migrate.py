@@ -92,9 +92,8 @@ async def run_locked(
 
 
 async def _take_lock(connection: AsyncConnection, wait_s: float) -> None:
-    """Asked for again and again: whoever waits for it within a statement keeps the one that has it
-    from building an index concurrently, which waits for all statements that have begun.
-    """
+    # Polled: a session that waits within a statement would block the holder from building an index
+    # concurrently, which waits for all statements that have begun.
     deadline = time.monotonic() + wait_s
     ask = text("SELECT pg_try_advisory_lock(:key)")
     while not await connection.scalar(ask, {"key": _LOCK_KEY}):

@@ -100,7 +100,7 @@ class Requirement:
 
     @property
     def stops(self) -> bool:
-        """Whether requests fail without it."""
+        # A requirement without a cost is one without which requests fail.
         return not self.cost
 
 
@@ -130,7 +130,6 @@ class Policy:
 
 
 def policies() -> Iterator[Policy]:
-    """Every policy of every table."""
     for table in _TABLES:
         yield from _policies_of(table.name, about(table).access)
 
@@ -175,7 +174,7 @@ def _column_requirements(table: Table) -> Iterator[Requirement]:
 
 
 def privilege_text(role: str, verb: str, what: str) -> str:
-    """Required: a role may do that to a table, a column (`table.column`) or a function."""
+    # `what`: a table, a column (`table.column`) or a function.
     return f"privilege {verb} on {what} of {role}"
 
 
@@ -449,7 +448,7 @@ def repair_access(connection: Connection) -> Repaired:
 
 
 def _word(requirement: Requirement) -> str:
-    """The requirement in short: of a policy, without its condition."""
+    # Of a policy: its text without the condition.
     return requirement.text.partition(": ")[0]
 
 

@@ -135,7 +135,10 @@ class Result(list[Any]):
         return found
 
     def one_or_none(self) -> Any:
-        """The only row, None without a row. Raises `ValueError` when there are several."""
+        """Return the only row, or None if there is none.
+
+        Raises `ValueError` if there are several.
+        """
         return self.one() if self else None
 
 
@@ -178,14 +181,10 @@ class Connection:
         """Whose transaction this is, if it is of one tenant."""
 
     def cipher(self, tenant_id: TenantId) -> ContentCipher:
-        """What seals and opens the content of a tenant whose transaction this is.
-
-        Raises `ContentSealed` where its keys are gone.
-        """
+        # Raises `ContentSealed` if the tenant's keys are gone.
         return self._keyring.of(tenant_id)
 
     async def renew(self, tenant_id: TenantId, lacks: Callable[[ContentCipher], bool]) -> None:
-        """`Keyring.renew`, where anything is sealed."""
         if self._keyring.is_on:
             await self._keyring.renew(tenant_id, lacks)
 
@@ -214,7 +213,7 @@ class Connection:
     async def scalars(
         self, statement: Statement, parameters: Mapping[str, Any] | None = None
     ) -> Result:
-        """The values of the first column."""
+        # The values of the first column.
         return Result([row[0] for row in await self.execute(statement, parameters)])
 
     async def scalar(
@@ -232,7 +231,7 @@ class Connection:
         return int(tag.rpartition(" ")[2])
 
     async def stand_for(self, session: str) -> None:
-        """Execute these `SET` statements, unless they were the last ones that hold for good."""
+        # `session`: `SET` statements, skipped if they were the last ones executed for the session.
         if self.state.session != session:
             self.state.session = ""
             await self.driver.execute(session)
@@ -288,7 +287,7 @@ class Transaction:
         return self._connection
 
     async def _has_begun(self) -> bool:
-        """False: the connection had been lost while nobody used it. There may be another."""
+        # False: the connection was lost while it was idle, and another one may work.
         self._connection = connection = await self._database.take()
         state = connection.state
         self._is_begun = not (self._is_single and state.is_for_runs)
@@ -427,7 +426,7 @@ class Database:
         await self._pool.release(connection.driver)
 
     async def _open(self, *dsn: str, **options: Any) -> Session:
-        """A new connection. The first one that turns out to be a pooler's is opened again."""
+        # The first connection that turns out to go through a pooler is opened again.
         kept = STATEMENTS_MAX if self._statements_max is None else self._statements_max
         session: Session = await asyncpg.connect(*dsn, **options, statement_cache_size=kept)
         try:
@@ -453,27 +452,24 @@ class Database:
         return meaning
 
     async def close(self) -> None:
-        """Close all connections, those in use after a moment. Safe to call twice."""
+        # Connections in use are closed after `CLOSE_WAIT_S`. Safe to call twice.
         if self._pool is not None:
             with suppress(TimeoutError):
                 async with asyncio.timeout(CLOSE_WAIT_S):
                     await self._pool.close()
 
     async def ping(self) -> None:
-        """Return when the database answers."""
         async with self.owner_transaction():
             pass
 
     async def try_write(self) -> None:
-        """Write a little, of which nothing is left. Raises `StoreError` when that fails.
-
-        `StoreUnavailable` means that the database cannot, anything else that its owner may not.
-        """
+        # Leaves nothing behind. Raises `StoreUnavailable` if the database cannot write, and another
+        # `StoreError` if its owner may not.
         async with self.owner_transaction() as connection:
             await connection.script(_TRY_WRITE)
 
     async def revision(self) -> str | None:
-        """The revision of the schema; None for a database that was never migrated."""
+        # None: the database was never migrated.
         async with self.owner_transaction() as connection:
             if not await connection.scalar(_HAS_REVISION):
                 return None
@@ -528,11 +524,11 @@ class Database:
         return self._begin(begin, is_single=in_bulk, role=RUNS_ROLE, tenant="")
 
     def owner_transaction(self) -> Transaction:
-        """A transaction as the owner of the tables: tenants, keys, the schema; no content."""
+        # As the owner of the tables: tenants, keys, the schema; no content.
         return self._begin(_ENTER_AS_OWNER)
 
     async def maintain(self, statement: str) -> None:
-        """Execute a statement as the owner that no transaction may hold, such as VACUUM."""
+        # For statements that cannot run inside a transaction, such as VACUUM.
         try:
             connection = await self.take()
             try:
@@ -562,7 +558,7 @@ class Database:
 
 
 def _as_if_new(begin: str) -> str:
-    """The statements that begin a transaction on a connection that may stand for a tenant."""
+    # For a connection that may still stand for a tenant.
     return _AS_IF_NEW + begin.removeprefix("BEGIN; ")
 
 
@@ -580,28 +576,25 @@ def _lacks(rows: Sequence[Row], cipher: ContentCipher) -> bool:
 
 
 async def _note_use(session: Session) -> None:
-    """A transaction leaves nothing in its connection, but the time."""
+    # The time of last use is the only state that a transaction leaves in its connection.
     session.state.used_at = asyncio.get_running_loop().time()
 
 
 async def _drop(connection: Connection) -> None:
-    """Close it: nobody knows what state it is in. What it has under way is cancelled."""
+    # Closing also cancels what the connection has under way.
     with suppress(*DRIVER_ERRORS):
         await connection.driver.close(timeout=CLOSE_WAIT_S)
 
 
 async def _is_direct(session: Session) -> bool:
-    """Is the other end of the connection the server that executes its statements?
-
-    A pooler answers for many servers, so what it gives its clients to cancel with is its own.
-    Prepared under no name, because a named statement would stay in the pooler's server.
-    """
+    # A pooler answers for many servers, so its cancellation key has a process id of its own.
+    # Prepared under no name, because a named statement would stay in the pooler's server.
     asked = await session.prepare("SELECT pg_backend_pid()", name="")
     return bool(await asked.fetchval() == session.get_server_pid())
 
 
 def _is_intact(error: BaseException) -> bool:
-    """May the connection be used again after a rollback? After a cancellation nobody can tell."""
+    # After a cancellation nobody can tell whether the connection may be used again.
     if isinstance(error, asyncpg.InvalidCachedStatementError):
         # What is prepared on it was made for tables that have changed.
         return False

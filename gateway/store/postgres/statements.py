@@ -48,7 +48,7 @@ class Statement:
         self.names = tuple(places)
 
     def arguments(self, parameters: Mapping[str, Any]) -> list[Any]:
-        """The values in the order of `names`. Raises `KeyError` for one that is missing."""
+        # In the order of `names`. Raises `KeyError` for a missing one.
         return list(map(parameters.__getitem__, self.names))
 
 
@@ -102,7 +102,7 @@ class Rows:
         )
 
     def parameters(self, rows: Sequence[Row]) -> dict[str, list[Any]]:
-        """What a statement with `source` is sent for these rows, which have all the columns."""
+        # Each row has all the columns.
         return {
             parameter: [row[column] for row in rows]
             for parameter, column in zip(self._in_arrays, self.columns, strict=True)
@@ -146,7 +146,7 @@ class Batch:
         return self._statement(tuple(forms)), parameters
 
     def _new_statement(self, forms: tuple[int | None, ...]) -> Statement:
-        """For each kind a form, by its number of rows; None: arrays, of any number."""
+        # A form is a number of rows; None stands for arrays of any length.
         sources = {
             kind.name: kind.source if form is None else kind.few(form)
             for kind, form in zip(self._kinds, forms, strict=True)

@@ -75,9 +75,11 @@ def translate(error: BaseException) -> StoreError:
 
 
 def ends_connection(error: asyncpg.PostgresError) -> bool:
-    """Were these the server's last words on the connection? To close it may take it a moment.
+    """Return True if the server closes the connection after this error, which may take a moment.
 
-    Severities: https://www.postgresql.org/docs/18/runtime-config-logging.html.
+    Severities: https:
+
+    www.postgresql.org/docs/18/runtime-config-logging.html.
     """
     return error.severity_en in _LAST_WORDS
 
@@ -96,14 +98,14 @@ def _from_server(error: asyncpg.PostgresError) -> StoreError:
 
 
 def _is_passing(error: BaseException) -> bool:
-    """Errors made on this side of the wire. A `ValueError` is a wrong argument or URL."""
+    # Errors made on this side of the wire. A `ValueError` is a wrong argument or URL.
     if isinstance(error, asyncpg.InterfaceError):
         return not isinstance(error, ValueError)
     return isinstance(error, (OSError, asyncpg_errors.InternalClientError))
 
 
 def _describe(error: asyncpg.PostgresError) -> str:
-    """In the server's own words, of which there is one line, where they are fit to be shown."""
+    # The server's message, cut to one line, if its class is safe to show; else the error's type.
     state: str = error.sqlstate or ""
     said = type(error).__name__
     if state[:2] in _TOLD_CLASSES or state in _TOLD_STATES:

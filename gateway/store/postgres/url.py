@@ -72,7 +72,7 @@ def driver_url(url: str) -> str:
 
 
 def _parts(url: str) -> SplitResult:
-    """What begins at a `#` would be left out, and belongs to a password."""
+    # A `#` belongs to a password that is not encoded; urlsplit would cut the URL there.
     try:
         parts = urlsplit(url)
     except ValueError:
@@ -83,7 +83,7 @@ def _parts(url: str) -> SplitResult:
 
 
 def _ports(netloc: str) -> list[str]:
-    """Those that are written behind hosts, of which an IPv6 address has colons of its own."""
+    # An IPv6 address has colons of its own.
     hosts = netloc.rpartition("@")[2].split(",")
     found = (host.rpartition("]")[2].partition(":") for host in hosts)
     return [port for _, _, port in found if port]

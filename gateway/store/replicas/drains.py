@@ -89,7 +89,10 @@ async def drain(database: Database, name: str, *, by: str, author: Author = COMM
 
 
 async def undrain(database: Database, name: str, author: Author = COMMAND_LINE) -> bool:
-    """Put a backend to use again; False if it was. As the owner of the tables."""
+    """Put a backend to use again, as the owner of the tables.
+
+    Return False if it was not drained.
+    """
     async with database.owner_transaction() as connection:
         found = await connection.count(_UNDRAIN, {"nobody": EVERYONE, "name": name})
         await connection.execute(_FORGET, {"nobody": EVERYONE, "name": name})
@@ -101,13 +104,12 @@ async def undrain(database: Database, name: str, author: Author = COMMAND_LINE) 
 
 
 async def drains(database: Database) -> list[Drain]:
-    """Every backend that is drained."""
     async with database.runs_transaction() as connection:
         return [Drain(*row) for row in await connection.execute(_DRAINS, {"nobody": EVERYONE})]
 
 
 async def drained(database: Database) -> list[str]:
-    """Names of the backends that are drained. Raises `StoreError`."""
+    """Return the names of drained backends. Raises `StoreError`."""
     async with database.runs_transaction(durable=False) as connection:
         return list(await connection.scalars(_NAMES, {"nobody": EVERYONE}))
 

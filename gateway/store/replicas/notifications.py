@@ -95,7 +95,7 @@ class Listener:
             await asyncio.sleep(self._retry_pause_s)
 
     async def _listen(self, on_notice: Callable[[Notice], None], lost: Callable[[], None]) -> None:
-        """Listen as long as one connection lasts; raises one of `DRIVER_ERRORS`."""
+        # Returns when the connection ends; raises one of `DRIVER_ERRORS`.
         connection = await asyncpg.connect(
             self._url,
             timeout=self._connect_timeout_s,
@@ -130,7 +130,7 @@ def _receiver(on_notice: Callable[[Notice], None]) -> Callable[..., None]:
 
 
 def _payloads(notices: Iterable[Notice]) -> Iterator[str]:
-    """A kind and the ids of its responses in hex, apart by spaces."""
+    # A kind and the ids of its responses in hex, separated by spaces.
     for notice in notices:
         names = [uuid.hex for uuid in notice.responses]
         for start in range(0, len(names) or 1, RESPONSES_MAX):
@@ -138,7 +138,7 @@ def _payloads(notices: Iterable[Notice]) -> Iterator[str]:
 
 
 def _parse(payload: str) -> Notice | None:
-    """The notice; None for what another release, or somebody else, has to say on this channel."""
+    # None: another release, or another program, sent it on this channel.
     kind, *names = payload.split(" ")
     if kind not in _KINDS:
         return None

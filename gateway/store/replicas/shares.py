@@ -126,7 +126,7 @@ async def serve(connection: Connection, starts: Sequence[Start]) -> None:
 
 
 async def forget(database: Database) -> None:
-    """Remove tenants that had nothing in background for a long time. Raises `StoreError`."""
+    """Remove tenants without background work for a long time. Raises `StoreError`."""
     async with database.runs_transaction() as connection:
         await removing(connection)
         await connection.execute(_FORGET, {})

@@ -159,7 +159,7 @@ async def create(
 
 
 async def load(database: Database, tenant_id: TenantId, uuid: UUID) -> ContainerRow | None:
-    """The container, expired or not; None when it is unknown, deleted, or another tenant's."""
+    """Return the container, expired or not. None: unknown, deleted, or another tenant's."""
     async with database.transaction(tenant_id) as connection:
         found = (await connection.execute(_LOAD, _of(tenant_id, uuid))).one_or_none()
         return _row(connection, tenant_id, found)
@@ -176,7 +176,7 @@ async def touch(
 
 
 async def delete(database: Database, tenant_id: TenantId, uuid: UUID) -> bool:
-    """Erase it with its files. False: unknown. Raises `DataHeld`."""
+    """Erase a container with its files. Return False if it is unknown. Raises `DataHeld`."""
     async with database.transaction(tenant_id) as connection:
         await holds.check(connection, tenant_id)
         return bool(await connection.scalar(_DELETE, _of(tenant_id, uuid)))

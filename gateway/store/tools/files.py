@@ -140,7 +140,6 @@ _LISTS: Final = {
 
 
 def chunk_count(size_bytes: int) -> int:
-    """In how many chunks a file of this size is stored."""
     return -(-size_bytes // CHUNK_BYTES)
 
 
@@ -273,7 +272,7 @@ async def list_files(
 async def _write_row(
     connection: Connection, tenant_id: TenantId, row: FileRow, bounds: FileBounds
 ) -> FileRow | None:
-    """Write the row of a file, without bytes, in the place of one of the same path."""
+    # Writes no bytes. Replaces the file of the same path, if any.
     cipher, name = connection.cipher(tenant_id), pack_text(row.name)
     asked = {
         "tenant": tenant_id,
@@ -314,11 +313,8 @@ async def _write_row(
 async def _check_among_others(
     connection: Connection, tenant_id: TenantId, row: FileRow, bounds: FileBounds
 ) -> None:
-    """Look again for room, for a file that is written: others may have been written meanwhile.
-
-    From here to the commit files of a tenant take turns, so none of them is missed. Whoever writes
-    the bytes of a file does not hold up others with it. Raises as `put` does.
-    """
+    # Other files may have been written since the first check. From here to the commit, files of a
+    # tenant take turns, so none is missed, but writing bytes holds up no one. Raises as `put` does.
     asked = {"tenant": tenant_id, "container": row.container, "replaced": row.uuid}
     await take_turns(connection, tenant_id, Quota.FILES)
     _check_room(row, (await connection.execute(_SIZES, asked)).one(), bounds)
