@@ -94,7 +94,7 @@ class Actor:
     email: str | None = None
 
     def json(self) -> bytes:
-        """As it is kept: what is None is left out, names sorted."""
+        """Return the stored form: sorted names, without those that are None."""
         named = {
             "kind": self.kind,
             "key_id": self.key_id,
@@ -180,7 +180,7 @@ class AuditEntry:
     hash: bytes = b""
 
     def digest(self) -> bytes:
-        """What `hash` has to be."""
+        """Return the value that `hash` must have."""
         fields = (
             self.tenant_id.bytes,
             str(self.number).encode(),
@@ -203,7 +203,7 @@ class AuditEntry:
 def entry_of(
     event: AuditEvent, tenant_id: UUID, number: int, id_: UUID, at: datetime, previous: bytes
 ) -> AuditEntry:
-    """The entry of an event behind the one whose hash is `previous`."""
+    """Make the entry of an event that follows the entry whose hash is `previous`."""
     entry = AuditEntry(
         tenant_id=tenant_id,
         number=number,
@@ -222,7 +222,10 @@ def entry_of(
 
 
 def trimmed(tenant_id: UUID, number: int, hash_: bytes) -> AuditEvent:
-    """What is said in a chain before its entries up to `number`, whose hash is `hash_`, go."""
+    """Make the event that a chain records before its entries up to `number` are removed.
+
+    `hash_` is the hash of that entry.
+    """
     told = {"number": number, "hash": hash_.hex()}
     return BY_ITSELF.event(TRIMMED, str(tenant_id), data=told)
 
@@ -286,7 +289,9 @@ class ChainCheck:
 
     @property
     def faults(self) -> list[str]:
-        """What is wrong with those that were added, if these are all; empty: nothing is."""
+        """Return what is wrong with the added entries, taken as the whole chain; empty if nothing
+        is.
+        """
         (first, previous), (last, hash_) = self._begins, self._trimmed
         begin = []
         if first < last:
@@ -320,10 +325,10 @@ def shown(
     project: Mapping[str, str] | None,
     names_operators: bool = False,
 ) -> dict[str, Any]:
-    """OpenAI's audit log object; `project` is id and name of the one that it was done in.
+    """Return OpenAI's audit log object; `project` is id and name of the event's project.
 
-    What our own types have stands under their name, as with theirs. `names_operators` says who of
-    them it was, which is not for tenants.
+    Details of our own types stand under their name, as those of OpenAI's types do.
+    `names_operators` identifies operators, which tenants may not see.
     """
     actor = Actor.of(entry.actor)
     found: dict[str, Any] = {

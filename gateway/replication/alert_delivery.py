@@ -90,13 +90,14 @@ class Webhook:
         self._now = now
 
     def takes(self, firing: Firing) -> bool:
-        """True: the operator's webhook is told of every alert."""
+        # The operator's webhook gets every alert.
         del firing
         return True
 
     async def tell(self, firing: Firing) -> None:
-        """Post the firing, signed with the time of this attempt, since receivers refuse old
-        signatures. Raises `NotDelivered` unless the answer's status is below 300.
+        """Post the firing, signed with the time of this attempt, because receivers refuse old ones.
+
+        Raises `NotDelivered` unless the answer's status is below 300.
         """
         content = orjson.dumps(described(firing))
         headers = signed(content, delivery_id(firing), self._now(), self._secret)
@@ -198,7 +199,7 @@ class AlertDelivery:
             _log.warning("alerts were not looked at, will be tried again", error=error)
 
     async def round(self) -> int:
-        """Tell those that were reached; how many were told by all ways. Raises `StoreError`."""
+        """Deliver due firings; return how many reached all channels. Raises `StoreError`."""
         await alerts.reached(self._database, spans(self._now()))
         told = 0
         while (firing := await alerts.take(self._database)) is not None:
@@ -230,8 +231,9 @@ async def _is_told(channel: AlertChannel, firing: Firing) -> bool:
 
 
 def spans(now: datetime) -> set[DatedInterval]:
-    """The intervals to look at: those of now, and for a while those that are over. What was spent
-    at their end is told by replicas a moment later.
+    """Return the current intervals, and those that ended within `LATE_S`.
+
+    Replicas report what was spent at the end of an interval a moment later.
     """
     moments = (now, now - timedelta(seconds=LATE_S))
     return {
@@ -242,15 +244,16 @@ def spans(now: datetime) -> set[DatedInterval]:
 
 
 def delivery_id(firing: Firing) -> str:
-    """The same for each attempt: receivers drop what they know. At another threshold it is another
-    one.
+    """Return the id of a delivery: the same at each attempt, so that receivers can drop repeats.
+
+    A changed threshold makes another id.
     """
     alert = firing.alert
     return f"{ids.spend_alert_id(alert.id)}_{int(firing.starts_at.timestamp())}_{alert.threshold}"
 
 
 def described(firing: Firing) -> dict[str, Any]:
-    """What a webhook is told. Amounts are nano-dollars, or tokens."""
+    """Return the body of the webhook. Amounts are nano-dollars, or tokens."""
     alert = firing.alert
     scope = alert.scope if alert.scope in {"project", "key"} else "organization"
     return {
@@ -274,7 +277,7 @@ def described(firing: Firing) -> dict[str, Any]:
 
 
 def signed(content: bytes, id_: str, at: datetime, secret: bytes) -> dict[str, str]:
-    """The headers of a webhook."""
+    """Return the signed headers of a webhook."""
     timestamp = str(int(at.timestamp()))
     payload = b".".join((id_.encode(), timestamp.encode(), content))
     signature = base64.b64encode(hmac.digest(secret, payload, sha256)).decode()
@@ -287,7 +290,7 @@ def signed(content: bytes, id_: str, at: datetime, secret: bytes) -> dict[str, s
 
 
 def written(firing: Firing, recipients: Sequence[str]) -> EmailMessage:
-    """The mail, without its sender."""
+    """Write the mail, without its sender."""
     alert = firing.alert
     amount = (
         f"{dollars(alert.threshold)} USD" if alert.unit == "usd" else f"{alert.threshold} tokens"

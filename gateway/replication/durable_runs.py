@@ -63,10 +63,9 @@ class DurableRuns:
         claimed_max: int = 0,
         claimable: Callable[[], int] | None = None,
     ) -> None:
-        """`claimed_max` bounds the background responses that are generated here at once.
-        `claimable` tells how many more backends have room for: what would wait for them here waits
-        in the database, where another replica finds it.
-        """
+        # `claimed_max` bounds the background responses that run here at once. `claimable` returns
+        # how many more the backends have room for: further ones wait in the database, where another
+        # replica can claim them.
         self._dependencies = dependencies
         self._claimed_max = claimed_max
         self._claimable = claimable
@@ -77,7 +76,7 @@ class DurableRuns:
 
     @property
     def room(self) -> int:
-        """How many more may be claimed."""
+        """Return how many more responses may be claimed."""
         claimed = self._dependencies.supervisor.claimed
         room = self._claimed_max - claimed
         if self._claimable is not None:
@@ -94,7 +93,7 @@ class DurableRuns:
         return self._dependencies.supervisor.is_draining
 
     def begin(self, spec: RunSpec, claim: Claim, *, requested_at: float) -> tuple[Run, LiveLog]:
-        """Generate a response that was accepted here, for a request that may wait for it.
+        """Start a response that was accepted here, for a request that may wait for it.
 
         `requested_at` is in seconds of `time.perf_counter`.
         """
@@ -103,7 +102,7 @@ class DurableRuns:
         return run, live
 
     async def queue(self, spec: RunSpec) -> None:
-        """Accept a background response; generate it here, if there is room and nobody before it.
+        """Accept a background response; start it here if there is room and none waits before it.
 
         Raises what `Archive.accept` does.
         """
@@ -135,7 +134,7 @@ class DurableRuns:
         )
 
     async def restored(self, spec: RunSpec, rows: Sequence[LogRow], next_entry: int) -> LiveLog:
-        """The committed log of a response. Raises `ValueError` for a damaged one."""
+        """Rebuild the live log from its committed rows. Raises `ValueError` for a damaged log."""
         new_fold = self._dependencies.new_fold_for(spec.head, spec.rules)
         fold = new_fold()
         entries = await fold_rows(fold, rows)
@@ -149,8 +148,9 @@ class DurableRuns:
         )
 
     def with_charge(self, spec: RunSpec, plan: bytes) -> RunSpec:
-        """The same with what its key was charged for it. Raises `ValueError`, `TypeError` or
-        `LookupError` for a damaged plan.
+        """Return the spec with the charge that its key paid.
+
+        Raises `ValueError`, `TypeError` or `LookupError` for a damaged plan.
         """
         charged = charged_of(plan)
         if charged is None or (adopt := self._dependencies.adopt_charge) is None:
@@ -158,7 +158,10 @@ class DurableRuns:
         return replace(spec, charge=adopt(spec.principal.tenant_id, spec.model, charged))
 
     async def with_secrets(self, spec: RunSpec, claim: Claim) -> RunSpec:
-        """The same with what its request gave to be sent to MCP servers. Raises `StoreError`."""
+        """Return the spec with the secrets its request sent for MCP servers.
+
+        Raises `StoreError`.
+        """
         if not has_kept_secrets(spec):
             return spec
         return replace(spec, secrets=await self._dependencies.archive.secrets(claim))

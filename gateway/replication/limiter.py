@@ -99,7 +99,7 @@ class _Round:
         self._waiting = 0
 
     async def wait(self) -> None:
-        """Return when it has ended. The caller then takes its grant without awaiting anything."""
+        # The caller then takes its grant without awaiting anything.
         self._waiting += 1
         try:
             await self._over.wait()
@@ -109,7 +109,6 @@ class _Round:
                 self._taken.set()
 
     def end(self) -> None:
-        """Wake all callers that wait for this round."""
         self._over.set()
         if not self._waiting:
             self._taken.set()
@@ -153,9 +152,10 @@ class Limiter:
     async def enter(
         self, principal: Principal, model: str, tier: str, *, stores: int | None = None
     ) -> Charge | None:
-        """Gate 1; None where the key has no limit. `stores`: so many bytes are to be stored of the
-        request. Raises `RateLimited`, and `StoreUnavailable` where the database has been away for
-        too long.
+        """Pass gate 1. Return None if the key has no limit.
+
+        `stores` is the number of bytes that will be stored of the request. Raises `RateLimited`,
+        and `StoreUnavailable` if the database has been away for too long.
         """
         rules = principal.terms.rules(model)
         if rules is None:
@@ -186,8 +186,9 @@ class Limiter:
 
     @asynccontextmanager
     async def storing(self, principal: Principal, size: int) -> AsyncIterator[None]:
-        """Counts a request without a model, and so many bytes that are stored while this is
-        entered; these not if that raises. Raises `RateLimited` where either does not fit.
+        """Count a request without a model, and `size` bytes stored in the block.
+
+        The bytes are not counted if the block raises. Raises `RateLimited` if either does not fit.
         """
         terms = principal.terms
         if terms.stored or terms.writes:
@@ -215,8 +216,9 @@ class Limiter:
     async def reserve(
         self, charge: Charge | None, principal: Principal, *, tokens: int, most: int
     ) -> None:
-        """Gate 2, for so many tokens of input and the most of output. Raises `RateLimited`; then
-        the charge is settled: nothing is used, and nothing stored.
+        """Pass gate 2 for `tokens` of input and at most `most` of output.
+
+        Raises `RateLimited`; the charge is then settled with nothing used and nothing stored.
         """
         if charge is None:
             return
@@ -239,7 +241,7 @@ class Limiter:
             attempt += 1
 
     async def figures(self, principal: Principal) -> Figures:
-        """What is left of all limits and budgets of a key. Raises `StoreError`."""
+        """Return what is left of all limits and budgets of a key. Raises `StoreError`."""
         terms, tenant_id = principal.terms, principal.tenant_id
         if not terms.limits and not terms.budgets:
             return Figures()
@@ -256,7 +258,7 @@ class Limiter:
 
     @contextmanager
     def connected(self, principal: Principal) -> Iterator[None]:
-        """Holds a place for a WebSocket connection to this process. Raises `RateLimited`."""
+        """Hold a slot for a WebSocket connection for the block. Raises `RateLimited`."""
         gates, tenant_id = self.gates, principal.tenant_id
         with ExitStack() as places:
             for limit in principal.terms.at_once("websockets"):
@@ -265,7 +267,7 @@ class Limiter:
             yield
 
     async def run(self) -> None:
-        """Keep in step until cancelled."""
+        """Synchronize with the database until cancelled."""
         interval_s = self._timing.sync_interval_s
         due_at = self._clock() + interval_s * random.random()  # noqa: S311 - out of step
         while True:
@@ -276,7 +278,7 @@ class Limiter:
             await self.once(is_round=is_round)
 
     async def once(self, *, is_round: bool = True) -> None:
-        """Tell and hear now, and let those go on who waited for it."""
+        """Exchange with the database now, and wake the requests that waited for it."""
         current, self._next = self._next, _Round()
         self._wanted.clear()
         self.gates.needs_round = False
@@ -293,7 +295,7 @@ class Limiter:
         await current.taken()
 
     async def flush(self) -> None:
-        """Tell what was spent before this process ends."""
+        """Write what was spent before this process ends."""
         await self.once()
         if not all(meter.is_written for _, meter in self.gates.meters()):
             # One that was not known yet is written once its row was read.

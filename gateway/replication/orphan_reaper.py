@@ -61,9 +61,9 @@ class OrphanReaper:
                 _log.debug("a round of the orphan reaper was not finished", error=error)
 
     async def round(self) -> int:
-        """End what is found now; how many that were. Raises `StoreError`.
+        """End the responses abandoned now; return their number. Raises `StoreError`.
 
-        Does nothing while lapsed leases say nothing about their owners.
+        Does nothing while a lapsed lease does not mean a dead owner.
         """
         if not self._lease_keeper.trusted:
             return 0

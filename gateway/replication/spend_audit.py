@@ -50,7 +50,10 @@ class SpendAudit:
                 _log.warning("spending was not compared with usage", error=error)
 
     async def round(self) -> int:
-        """Compare once, and remove what is old; how many meters were wrong. Raises `StoreError`."""
+        """Compare once and remove old records; return the number of wrong meters.
+
+        Raises `StoreError`.
+        """
         now = datetime.now(UTC)
         corrections = await reconcile(self._database, now)
         await forget(self._database, now)

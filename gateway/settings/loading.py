@@ -33,7 +33,7 @@ def load_settings(
     arguments: Mapping[str, Any] | None = None,
     environ: Mapping[str, str] | None = None,
 ) -> Settings:
-    """The settings of this process.
+    """Load the settings of this process.
 
     `config` is the file (default: `GATEWAY_CONFIG`, then ./gateway.yaml if there is one),
     `arguments` nested values that win over all else, `environ` the environment (default: the

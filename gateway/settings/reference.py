@@ -50,7 +50,7 @@ class Row:
 
 
 def rows() -> list[Row]:
-    """Every environment variable that is read, in the order of the sections."""
+    """Return every environment variable that is read, in the order of the sections."""
     table = [Row(CONFIG_VARIABLE, "gateway.yaml", "Path of the configuration file.")]
     customary = {path: name for name, path in CUSTOMARY.items()}
     for variable in variables(Settings):

@@ -47,7 +47,6 @@ def pack_ids(ids: array[int]) -> bytes:
 
 
 def unpack_ids(packed: bytes) -> array[int]:
-    """The inverse of `pack_ids`."""
     ids = array("I", packed)
     return ids if sys.byteorder == "little" else _swap_bytes(ids)
 
@@ -128,8 +127,9 @@ class PackedItems(Sequence[ContextItem]):
         return self._unpack()[index]
 
     def columns(self) -> Columns | None:
-        """Ids and labels of all items without making an item; None where one has no ids, or the
-        items are made already.
+        """Return ids and labels of all items without making items.
+
+        Return None if an item has no ids, or the items are made already.
         """
         row = self._open_row()
         if row is None or not row.packed or _NULL_BYTES in row.ids_lengths:
@@ -139,20 +139,20 @@ class PackedItems(Sequence[ContextItem]):
         return Columns(names, labels, _numbers(row.ids_lengths), unpack_ids(row.ids_values))
 
     def of_kinds(self, kinds: Collection[str]) -> tuple[ContextItem, ...]:
-        """The items of these kinds; without one of them no item is made."""
+        """Return the items of these kinds. If there are none, no item is made."""
         if not self.has_kinds(kinds):
             return ()
         items = self.first(self._count)
         return tuple(item for item in items if item.kind in kinds)
 
     def named(self, item_ids: Collection[str]) -> tuple[ContextItem, ...]:
-        """The items with these ids; without one of them no item is made."""
+        """Return the items with these ids. If there are none, no item is made."""
         if self.item_ids().isdisjoint(item_ids):
             return ()
         return tuple(item for item in self.first(self._count) if item.item_id in item_ids)
 
     def has_kinds(self, kinds: Collection[str]) -> bool:
-        """Whether one of them is of these kinds. No item is made."""
+        """Return True if an item is of these kinds. No item is made."""
         row = self._row
         if row is None:
             return any(item.kind in kinds for item in self._items)
@@ -160,12 +160,10 @@ class PackedItems(Sequence[ContextItem]):
         return any(line.partition(" ")[0] in kinds for line in lines)
 
     def first(self, count: int) -> tuple[ContextItem, ...]:
-        """The first `count` items."""
         row = self._open_row()
         return self._items[:count] if row is None else _items(row, count)
 
     def item_ids(self) -> frozenset[str]:
-        """The ids of all of them."""
         row = self._row
         if row is None:
             return frozenset(item.item_id for item in self._items)
@@ -194,7 +192,7 @@ class _OpenedRow(SimpleNamespace):
 
     @classmethod
     def of(cls, row: Row, cipher: ContentCipher) -> Row:
-        """The same row, where nothing in it is sealed."""
+        """Return the opened row, or the row itself if nothing in it is sealed."""
         sealed = [
             name for name, _ in _SEALED_VALUES if MAGIC in (getattr(row, f"{name}_values") or b"")
         ]
@@ -218,14 +216,14 @@ class _OpenedRow(SimpleNamespace):
 
 
 def items_of_kinds(items: Sequence[ContextItem], kinds: Collection[str]) -> tuple[ContextItem, ...]:
-    """Those of the items that are of these kinds, in order."""
+    """Return the items of these kinds, in order."""
     if isinstance(items, PackedItems):
         return items.of_kinds(kinds)
     return tuple(item for item in items if item.kind in kinds)
 
 
 def has_kinds(items: Sequence[ContextItem], kinds: Collection[str]) -> bool:
-    """Whether one of the items is of these kinds."""
+    """Return True if an item is of these kinds."""
     if isinstance(items, PackedItems):
         return items.has_kinds(kinds)
     return any(item.kind in kinds for item in items)

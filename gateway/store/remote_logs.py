@@ -123,10 +123,10 @@ CROSS JOIN LATERAL (
 async def poll(
     database: Database, asked: Sequence[LogQuery], seen: Seen, wanted: Collection[bytes]
 ) -> LogChanges:
-    """What is new of these logs: in flushes after those `seen`, and in their rows.
+    """Return what is new of these logs, in flushes after those `seen` and in their rows.
 
-    `seen` is updated: a flush is read once, so what it has of any log that is `wanted` is returned
-    now. Raises `StoreUnavailable`.
+    Updates `seen`: a flush is read once, so entries of all logs in `wanted` are returned now.
+    Raises `StoreUnavailable`.
     """
     await database.keyring.try_ready({TenantId(one.tenant_id) for one in asked})
     found, read = LogChanges(), dict(seen)

@@ -282,10 +282,10 @@ async def insert(database: Database, tenant_id: TenantId, new: NewResponse) -> N
 async def insert_all(
     database: Database, new: Sequence[tuple[TenantId, NewResponse]]
 ) -> dict[int, bool]:
-    """Do as `insert` does for several, in one transaction: all of them are recorded, or none.
+    """Insert several responses as `insert` does, in one transaction, all or none.
 
-    True for the place of each. None of them has an idempotency key, a conversation, or a queue to
-    stand in. Raises `StoreConflict` and `StoreUnavailable`.
+    Return True for the index of each. None of them has an idempotency key, a conversation, or a
+    queue to check. Raises `StoreConflict` and `StoreUnavailable`.
     """
     groups = by_tenant(new)
     await database.keyring.ready([tenant_id for tenant_id, _ in groups])
@@ -302,11 +302,12 @@ async def insert_all(
 async def queue_all(
     database: Database, new: Sequence[tuple[TenantId, NewResponse]]
 ) -> dict[int, bool]:
-    """Accept several durable background responses in one transaction, with all that they bring.
+    """Accept several durable background responses in one transaction.
 
-    By its place: has it begun under its `owner`, claimed with epoch 1 as far as `running_max`
-    allows, or (False) is it queued? Those whose queue is full are left out, with nothing of them
-    recorded. None of them has an idempotency key or a conversation. Raises as `insert_all` does.
+    Return by index in `new`: True if the response has begun under its `owner`, claimed with epoch 1
+    as far as `running_max` allows, False if it is queued. Responses whose queue is full are left
+    out and not stored. None of them has an idempotency key or a conversation. Raises as
+    `insert_all` does.
     """
     groups = by_tenant(new)
     became: dict[int, bool] = {}
@@ -416,7 +417,7 @@ async def load(database: Database, tenant_id: TenantId, uuid: UUID) -> StoredRes
 async def find(
     connection: Connection, tenant_id: TenantId, uuid: UUID, *, locked: bool = False
 ) -> StoredResponse | None:
-    """As `load`, inside a transaction of the caller's; `locked`: nobody else changes the row."""
+    """Return a response as `load` does, in the caller's transaction; `locked`: lock its row."""
     of_it = {"tenant": tenant_id, "id": uuid}
     row = (await connection.execute(_FINDS[locked], of_it)).one_or_none()
     if row is None:
@@ -429,7 +430,7 @@ async def find(
 
 
 async def state(database: Database, tenant_id: TenantId, uuid: UUID) -> ResponseState | None:
-    """How far a response is, without what it says: that may be sealed with a key that is gone."""
+    """Return the state of a response, without content, which may be sealed with a destroyed key."""
     async with database.transaction(tenant_id) as connection:
         found = await connection.execute(_STATE, {"tenant": tenant_id, "id": uuid})
     row = found.one_or_none()
@@ -437,8 +438,10 @@ async def state(database: Database, tenant_id: TenantId, uuid: UUID) -> Response
 
 
 async def delete(database: Database, tenant_id: TenantId, uuid: UUID) -> bool:
-    """Erase a response with its items, its log and the approvals that it asked for; its usage line
-    stays, and so does what is audited of its calls of tools. False: unknown. Raises `DataHeld`.
+    """Erase a response with its items, its log and its approval requests.
+
+    Its usage line and the audit of its tool calls stay. Return False if it is unknown. Raises
+    `DataHeld`.
     """
     of_it = {"tenant": tenant_id, "id": uuid}
     async with database.transaction(tenant_id) as connection:

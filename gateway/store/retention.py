@@ -249,9 +249,9 @@ class RetentionPolicy:
 
 
 async def delete_logs(database: Database, keep: RetentionPolicy, *, rows_max: int) -> int:
-    """Delete up to `rows_max` log rows that no partition takes with it; returns how many.
+    """Delete up to `rows_max` log rows that go with no partition; return their number.
 
-    They are of tenants that keep their logs shorter than others, or in the default partition.
+    They belong to tenants with shorter log retention, or are in the default partition.
     """
     async with database.runs_transaction() as connection:
         if not await is_alone(connection):
@@ -270,9 +270,9 @@ async def delete_logs(database: Database, keep: RetentionPolicy, *, rows_max: in
 
 
 async def delete_responses(database: Database, keep: RetentionPolicy, *, rows_max: int) -> int:
-    """Delete up to `rows_max` expired responses with their items and logs; returns how many.
+    """Delete up to `rows_max` expired responses with items and logs; return their number.
 
-    None that still runs, none before the ones that continue from it: those are deleted first.
+    A response that runs stays, and so does one until those that continue it are deleted.
     """
     async with database.runs_transaction() as connection:
         if not await is_alone(connection):
@@ -435,7 +435,7 @@ async def owns_partitions(database: Database) -> bool:
 
 
 async def partition_days(connection: Connection) -> list[date]:
-    """The days that have a partition of their own, ascending."""
+    """Return the days that have a partition of their own, ascending."""
     names = (_PARTITION.match(name) for name in await connection.scalars(_PARTITIONS))
     return sorted(date(int(name[1]), int(name[2]), int(name[3])) for name in names if name)
 
@@ -443,10 +443,11 @@ async def partition_days(connection: Connection) -> list[date]:
 async def make_partitions(
     database: Database, today: date, days_ahead: int, *, lock_wait_s: float = LOCK_WAIT_S
 ) -> tuple[date, ...]:
-    """Make the partitions of `today` and of the `days_ahead` days after it; returns the new ones.
+    """Make the partitions of `today` and the `days_ahead` days after it; return the new ones.
 
-    A day that has rows in the default partition keeps them there and gets no partition. Nor is one
-    made while another process makes it, or while the log is locked for longer than `lock_wait_s`.
+    A day that has rows in the default partition keeps them there and gets no partition. None is
+    made while another process makes partitions, or while the log is locked for longer than
+    `lock_wait_s`.
     """
     async with database.owner_transaction() as connection:
         existing = await partition_days(connection)
@@ -461,9 +462,8 @@ async def drop_partitions(
 ) -> Dropped:
     """Drop the partitions of days whose logs nobody may read any more.
 
-    That is when the day ended longer ago than the longest retention of any tenant (`log_s`, or its
-    own), and so did every response that was created on it. Appenders wait for `lock_wait_s` and a
-    DROP at most.
+    The day, and every response created on it, must have ended longer ago than the longest retention
+    of any tenant (`log_s`, or its own). Appenders wait for at most `lock_wait_s` and a DROP.
     """
     async with database.owner_transaction() as connection:
         existing = await partition_days(connection)

@@ -88,7 +88,7 @@ class UsageLine:
 
 
 async def record_all(database: Database, lines: Sequence[tuple[TenantId, UsageLine]]) -> None:
-    """Write the lines of responses that are not stored, at least one: all of them or none.
+    """Write the usage lines, at least one, of responses that are not stored, all or none.
 
     A second line for a response changes nothing.
     """
@@ -121,7 +121,7 @@ def _row(line: UsageLine) -> dict[str, Any]:
 
 
 def counts(tokens: TokenUsage | None) -> dict[str, int | None]:
-    """The columns of `COUNTS`; each None when nobody counted."""
+    """Return the columns of `COUNTS`, each None if nothing was counted."""
     if tokens is None:
         return dict.fromkeys(COUNTS)
     return dict(zip(COUNTS, _counts_of(tokens), strict=True))

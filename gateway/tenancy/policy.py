@@ -82,7 +82,7 @@ class PolicyValue:
 
     @property
     def default(self) -> str | int:
-        """What counts where neither a tenant nor the configuration says anything."""
+        """Return the value where neither the tenant nor the configuration sets one."""
         default: str | int = getattr(DEFAULT_POLICY, self.name)
         return default
 
@@ -92,7 +92,7 @@ class PolicyValue:
 
     @property
     def option_form(self) -> str:
-        """What may be given, as the command shows it; without meaning for a value of `words`."""
+        """Return the placeholder that the command line shows, unused for `words`."""
         if self.is_domains:
             return "DOMAINS"
         return MODELS_FORM if self.pattern else "N"
@@ -104,7 +104,7 @@ class PolicyValue:
 
     @property
     def column_check(self) -> str | None:
-        """The condition of the column's check; numbers from 1 on and domains have none."""
+        """Return the condition of the column's check. Numbers from 1 on and domains have none."""
         if self.words:
             return f"{self.name} IN ({', '.join(map(repr, self.words))})"
         if self.is_domains or self.pattern:
@@ -190,7 +190,7 @@ class TenantPolicy:
 
     @classmethod
     def of_settings(cls, settings: object) -> TenantPolicy:
-        """What counts for tenants without values of their own."""
+        """Make the policy of tenants without values of their own."""
         paths = {one.name: one.setting for one in POLICY_VALUES.values() if one.setting}
         return cls(**{name: attrgetter(path)(settings) for name, path in paths.items()})
 
@@ -236,7 +236,7 @@ class ProjectControls:
     tier_default: TierDefault = "standard"
 
     def narrowed(self, policy: TenantPolicy) -> dict[str, Any]:
-        """The values of a tenant's policy that are others for the project."""
+        """Return the values of a tenant's policy that differ for the project."""
         own: dict[str, Any] = dict.fromkeys(self.tools_off, "refused")
         if self.tiers is not None and not {"fast", "ultrafast"} & set(self.tiers):
             own["service_tier_max"] = "default"
@@ -268,7 +268,7 @@ class NarrowedPolicy(TenantPolicy):
 
     @override
     def may_use(self, names: Iterable[str]) -> bool:
-        """Whether tenant, project and key all may."""
+        # Tenant, project and key must all allow the model.
         known = tuple(names)
         return TenantPolicy.may_use(self, known) and all(
             one.allow(known) for one in self.permissions
@@ -281,7 +281,7 @@ class NarrowedPolicy(TenantPolicy):
         *permissions: ModelPermissions | None,
         controls: ProjectControls = ALL_CONTROLS,
     ) -> TenantPolicy:
-        """The policy itself where nothing narrows it."""
+        """Return the narrowed policy, or the policy itself if nothing narrows it."""
         given = tuple(one for one in permissions if one is not None)
         if not given and controls == ALL_CONTROLS:
             return policy
@@ -526,13 +526,13 @@ POLICY_VALUES: Final = {one.name: one for one in _VALUES}
 
 
 def are_domains(given: str) -> bool:
-    """Whether a text is a list of domains as policies have it."""
+    """Return True if a text is a list of domains as policies write it."""
     fits = len(given) <= DOMAINS_CHARS_MAX
     return fits and (not given or all(map(_DOMAIN.fullmatch, given.split(" "))))
 
 
 def check_changes(changes: PolicyChanges) -> None:
-    """Raises `InvalidRequest` for a value out of bounds, an unknown name, or no change at all."""
+    """Raise `InvalidRequest` for a value out of bounds, an unknown name, or no change at all."""
     if not changes:
         raise InvalidRequest("There is nothing to change.")
     for name, given in changes.items():

@@ -23,7 +23,6 @@ class Function:
 
     @property
     def signature(self) -> str:
-        """The name with the types of the parameters."""
         types = ", ".join(one.split()[1] for one in self.parameters.split(", "))
         return f"{self.name}({types})"
 

@@ -117,7 +117,7 @@ class Policy:
     is_restrictive: bool = False
 
     def requirement(self) -> Requirement:
-        """The policy is there, and is the one that the migrations made."""
+        """Return the requirement that the policy exists as the migrations made it."""
         kind = " AS RESTRICTIVE" if self.is_restrictive else ""
         to = f" TO {self.role}" if self.role else ""
         return Requirement(
@@ -155,7 +155,7 @@ def _policies_of(table: str, access: Access) -> Iterator[Policy]:
 
 
 def policy_text(table: str, name: str, roles: str, condition: str) -> str:
-    """Required: the policy, whatever parentheses and casts the server puts into it."""
+    """Return the text of a required policy, without parentheses and casts, which the server adds."""
     plain = re.sub(r"::(?:text|name)|[\s()]", "", condition).lower()
     return f"policy {name} on {table} to {roles}: {plain}"
 
@@ -179,7 +179,7 @@ def privilege_text(role: str, verb: str, what: str) -> str:
 
 
 def requirements() -> Iterator[Requirement]:
-    """All there are; each can be mended once those before it are there."""
+    """Yield every requirement. Each can be repaired once those before it are met."""
     for role in ROLES:
         yield Requirement(f"role {role}")
         yield Requirement(MEMBERSHIP.format(role=role))
@@ -317,10 +317,10 @@ _HURRY: Final = "SET LOCAL lock_timeout = '200ms'"
 
 
 async def missing(database: Database, *, is_patient: bool = True) -> list[Requirement]:
-    """What the database lacks to be served from. Raises `StoreUnavailable`, unless `is_patient`
-    soon where somebody has a table locked.
+    """Return what the database lacks to be served from.
 
-    Who serves need not own the tables (`deploy/roles.sql`): only an upgrade has to.
+    Unless `is_patient`, a locked table raises `StoreUnavailable` soon. The serving login need not
+    own the tables (`deploy/roles.sql`); only an upgrade has to.
     """
     async with database.owner_transaction() as connection:
         if not is_patient:
@@ -330,7 +330,9 @@ async def missing(database: Database, *, is_patient: bool = True) -> list[Requir
 
 
 def missing_from(rows: Iterable[Sequence[str]]) -> list[Requirement]:
-    """The requirements that are not among the rows of `CATALOG`, in the order of `requirements`."""
+    """Return the requirements that are not in the rows of `CATALOG`, in the order of
+    `requirements`.
+    """
     found = {
         policy_text(text, name, roles, condition) if name else text
         for text, name, condition, roles in rows
@@ -339,7 +341,7 @@ def missing_from(rows: Iterable[Sequence[str]]) -> list[Requirement]:
 
 
 def told(lacking: Sequence[Requirement]) -> str:
-    """One line that names the first of them and counts the rest."""
+    """Return one line that names the first requirements and counts the rest."""
     shown = "; ".join(map(_word, lacking[:TOLD_MAX]))
     more = len(lacking) - TOLD_MAX
     return f"{shown}; and {more} more" if more > 0 else shown
@@ -373,9 +375,9 @@ _TRIES: Final = 3
 
 
 def make_roles(connection: Connection) -> None:
-    """See that the roles are there and may be taken.
+    """Create the roles that are missing and let the user take them.
 
-    Raises `StartupError`, with what an administrator has to do, where the user may not see to it.
+    Raises `StartupError`, with what an administrator has to do, if the user may not do that.
     """
     if any(_have_made_roles(connection) for _ in range(_TRIES)):
         return
@@ -416,9 +418,9 @@ class Repaired:
 
 
 def repair_access(connection: Connection) -> Repaired:
-    """Make again what keeps tenants apart and lets roles in, where it is missing.
+    """Restore missing row-level security and privileges of the roles.
 
-    Raises `StartupError` when something is missing that no statement can bring back.
+    Raises `StartupError` when something is missing that no statement can restore.
     """
     lacking = _lacking(connection)
     unmendable = [requirement for requirement in lacking if not requirement.mend]

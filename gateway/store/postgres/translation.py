@@ -61,10 +61,10 @@ _LAST_WORDS: Final = ("FATAL", "PANIC")
 
 
 def translate(error: BaseException) -> StoreError:
-    """What a driver's error means to a caller; total over `DRIVER_ERRORS`.
+    """Translate a driver's error for callers; accepts all of `DRIVER_ERRORS`.
 
     `StoreUnavailable` when the same work may succeed in a moment, `StoreConflict` for a violated
-    constraint, and a plain `StoreError` for a mistake of ours: SQL, types, a schema that is not
+    constraint, and a plain `StoreError` for a mistake of ours: SQL, types, or a schema that is not
     migrated.
     """
     if isinstance(error, asyncpg.PostgresError):

@@ -53,7 +53,7 @@ class Notice:
 
 
 async def notify(database: Database, notices: Iterable[Notice]) -> None:
-    """Tell every listener, ourselves too. Raises `StoreError`, after which nobody was told."""
+    """Notify every listener, this process included. Raises `StoreError`: no one was notified."""
     payloads = list(_payloads(notices))
     if payloads:
         async with database.runs_transaction(in_bulk=True) as connection:
@@ -71,17 +71,17 @@ class Listener:
         retry_pause_s: float,
         probe_interval_s: float = PROBE_INTERVAL_S,
     ) -> None:
-        """`url` as for `Database`, but of the server itself. Raises as that does."""
+        # `url` is that of the server itself, not of a pooler. Raises as `driver_url` does.
         self._url = driver_url(url)
         self._connect_timeout_s = connect_timeout_s
         self._retry_pause_s = retry_pause_s
         self._probe_interval_s = probe_interval_s
 
     async def run(self, on_notice: Callable[[Notice], None], lost: Callable[[], None]) -> None:
-        """Listen until cancelled, connecting again whenever the connection ends.
+        """Listen until cancelled, reconnecting whenever the connection ends.
 
-        `on_notice` gets every notice; `lost` is called once listening (again), because any number
-        may have been missed before.
+        `on_notice` gets every notice. `lost` is called when listening begins (again), because
+        notices may have been missed before.
         """
         is_reported = False
         while True:

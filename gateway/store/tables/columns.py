@@ -270,13 +270,12 @@ EVERYTHING: Final = "SELECT, INSERT, UPDATE, DELETE"
 
 
 def about(one: Table) -> TableInfo:
-    """Return the facts about a table."""
     info: TableInfo = one.info["about"]
     return info
 
 
 def kept(column: Column[Any]) -> Kept | None:
-    """Return how the value of a column is kept; None: it can hold no content."""
+    """Return how the value of a column is kept. None: it can hold no content."""
     how: Kept | None = column.info["kept"]
     return how
 
@@ -295,7 +294,7 @@ def types(one: Table) -> dict[str, str]:
 
 
 def keys_of_table(name: str) -> dict[str, str]:
-    """Return the columns of a table's primary key but the tenant, with their types."""
+    """Return the columns of a table's primary key, except the tenant, with their types."""
     columns = columns_of(metadata.tables[name])
     return {
         column: of.info["type"]
@@ -305,7 +304,7 @@ def keys_of_table(name: str) -> dict[str, str]:
 
 
 def typed(one: Table, names: str = "", *, without: str = "") -> dict[str, str]:
-    """Return the types of the columns `names`, or of all but those `without`."""
+    """Return the types of the columns `names`, or of all except those `without`."""
     columns = types(one)
     chosen = names.split() or (name for name in columns if name not in without.split())
     return {name: columns[name] for name in chosen}

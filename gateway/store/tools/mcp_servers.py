@@ -89,14 +89,14 @@ async def remove(
 
 
 async def of_tenant(database: Database, tenant_id: TenantId) -> list[McpServerRow]:
-    """All servers of one tenant, or of `OPERATOR`, by label."""
+    """Return all servers of a tenant, or of `OPERATOR`, ordered by label."""
     async with database.transaction(tenant_id) as connection:
         rows = await connection.execute(_ALL, {"tenant": tenant_id, "rows_max": SERVERS_MAX})
     return [_row(row) for row in rows]
 
 
 async def known_to(database: Database, tenant_id: TenantId) -> dict[str, McpServerRow]:
-    """The servers that a tenant may name, by label: those of all tenants, and its own before."""
+    """Return the servers that a tenant may name, by label. Its own hide those of all tenants."""
     found: list[Row] = []
     async with database.transaction(OPERATOR) as connection:
         for one in (OPERATOR, tenant_id):
