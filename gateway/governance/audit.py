@@ -289,9 +289,7 @@ class ChainCheck:
 
     @property
     def faults(self) -> list[str]:
-        """Return what is wrong with the added entries, taken as the whole chain; empty if nothing
-        is.
-        """
+        """Return what is wrong if the added entries are the whole chain; empty if nothing is."""
         (first, previous), (last, hash_) = self._begins, self._trimmed
         begin = []
         if first < last:

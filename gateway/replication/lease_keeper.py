@@ -126,8 +126,7 @@ class LeaseKeeper:
             del self._held[claim.uuid]
 
     async def assured(self, claim: Claim) -> None:
-        """Return once no other process can take the claim for `ASSURED_S` (or half a shorter
-        lease).
+        """Return once no other process can take the claim for `ASSURED_S`, or half a shorter lease.
 
         Call it before sending out something that must not be done twice. It goes by the clock of
         this process, which may have been held up since the last heartbeat; then it waits for the

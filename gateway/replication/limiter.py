@@ -309,7 +309,7 @@ class Limiter:
             pass
 
     async def _ask(self) -> None:
-        # The database's answer may be an error; what is detached goes on without it.
+        # Returns also if the database gave no answer: what is detached goes on without one.
         self._wanted.set()
         await self._next.wait()
 

@@ -260,7 +260,7 @@ async def _fences(
 async def adopt(
     database: Database, owner: str, tenants: Collection[TenantId], *, but: Collection[UUID]
 ) -> dict[TenantId, int]:
-    """Settle what `owner` has in flushes for these tenants, except `but`; return its new fences."""
+    """Settle what `owner` has in flushes for these tenants, except `but`; return its fences."""
     asked = {"tenants": sorted(tenants), "owner": owner, "but": list(but)}
     async with database.runs_transaction() as connection:
         held = await connection.execute(_HELD, asked)
@@ -428,8 +428,7 @@ async def prune(database: Database, owner: str, needed: Mapping[TenantId, int]) 
 
 
 async def remove_left(database: Database, *, silent_s: int) -> int:
-    """Remove what owners that were silent for `silent_s` seconds left behind; return the rows
-    removed.
+    """Remove what owners silent for `silent_s` seconds left behind; return the number of rows.
 
     All of it is settled: none of these owners has a running response.
     """

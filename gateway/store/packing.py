@@ -216,14 +216,12 @@ class _OpenedRow(SimpleNamespace):
 
 
 def items_of_kinds(items: Sequence[ContextItem], kinds: Collection[str]) -> tuple[ContextItem, ...]:
-    """Return the items of these kinds, in order."""
     if isinstance(items, PackedItems):
         return items.of_kinds(kinds)
     return tuple(item for item in items if item.kind in kinds)
 
 
 def has_kinds(items: Sequence[ContextItem], kinds: Collection[str]) -> bool:
-    """Return True if an item is of these kinds."""
     if isinstance(items, PackedItems):
         return items.has_kinds(kinds)
     return any(item.kind in kinds for item in items)

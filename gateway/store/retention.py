@@ -304,7 +304,7 @@ async def delete_calls(database: Database, keep: RetentionPolicy, *, rows_max: i
 
 
 async def delete_audit(database: Database, _keep: RetentionPolicy, *, rows_max: int) -> int:
-    """Delete up to `rows_max` entries of one audit chain that are older than it must be kept.
+    """Delete up to `rows_max` entries of one audit chain that need not be kept any longer.
 
     An entry at the other end of the chain records the removal; the remaining entries still link to
     it.

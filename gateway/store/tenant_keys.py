@@ -83,11 +83,8 @@ class TenantKeys:
         self._database = database
 
     async def prepare(self) -> None:
-        """Create the table if it is missing. A login that cannot create it may serve if it exists.
-
-        Raises `ConfigError` for the database of the content, however its URL is spelled, and for a
-        database that cannot be used.
-        """
+        # A login that may not create the table can serve if it exists. Raises `ConfigError` for the
+        # database of the content, however its URL is spelled, and for one that cannot be used.
         try:
             await self._prepare()
         except StoreError as error:
@@ -146,7 +143,7 @@ class TenantKeys:
             await connection.execute(_REPLACE, row)
 
     async def retire(self, tenant_id: TenantId) -> int:
-        """Keep all keys of a tenant from sealing; return the number that can still open content."""
+        # Returns the number of keys that can still open content.
         async with self._database.owner_transaction() as connection:
             return await connection.count(_RETIRE, {"tenant": tenant_id, "before": ALL})
 

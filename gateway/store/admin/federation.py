@@ -265,13 +265,11 @@ async def change_rule(connection: Connection, rule: FederationRule) -> Federatio
 
 
 async def count(connection: Connection, tenant_id: TenantId) -> int:
-    """Count the tenant's providers."""
     found: int = await connection.scalar(_COUNT, {"tenant": tenant_id})
     return found
 
 
 async def count_rules(connection: Connection, tenant_id: TenantId, provider_id: UUID) -> int:
-    """Count the provider's rules."""
     asked = {"tenant": tenant_id, "provider": provider_id}
     found: int = await connection.scalar(_COUNT_RULES, asked)
     return found
@@ -317,9 +315,7 @@ async def page(
 async def page_of_rules(
     connection: Connection, provider: IdentityProvider, account_id: UUID | None, place: PagePosition
 ) -> Page[FederationRule]:
-    """Return a page of a provider's rules, only those of one service account if `account_id` is
-    set.
-    """
+    """Return a page of a provider's rules, or of those of the service account `account_id`."""
     asked = {"tenant": provider.tenant_id, "provider": provider.id, "account": account_id}
     return await _LIST_RULES.page(connection, asked, place)
 

@@ -121,7 +121,7 @@ async def find_for(
 async def find_for_token(
     database: Database, issuer: str, audiences: Sequence[str]
 ) -> list[OperatorIssuer]:
-    """Return what `find_for` does, for a token whose tenant is not resolved yet."""
+    """Return the issuers that `find_for` does, for a token whose tenant is not resolved yet."""
     async with database.owner_transaction() as connection:
         await connection.execute(TAKE_ROLE, {"role": APP_ROLE})
         return await find_for(connection, issuer, audiences)

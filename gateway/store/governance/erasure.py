@@ -87,7 +87,10 @@ RETURNING true
 
 
 async def mark_deleted(database: Database, name: str, event: AuditEvent) -> Tenant | None:
-    """Disable all keys of a tenant and mark it for later erasure. Return None if it is unknown."""
+    """Mark a tenant deleted: its keys stop working, its data is erased later.
+
+    Return None if it is unknown.
+    """
     return await _change(database, _MARK, {"name": name}, event)
 
 

@@ -87,11 +87,10 @@ class Question:
 async def read(
     database: Database, tenant_id: TenantId | None, question: Question, *, rows_max: int
 ) -> list[Row]:
-    """Return rows of `bucket`, the dimensions (with `end_user`, `tag_0` …), sums and
-    `background_requests`.
+    """Return rows of `bucket`, the dimensions, all sums and `background_requests`.
 
-    At most `rows_max`, earliest first; of all tenants if `tenant_id` is None. Raises
-    `StoreUnavailable`.
+    The dimensions include `end_user`, `tag_0` … if the question has them. At most `rows_max` rows,
+    earliest first; of all tenants if `tenant_id` is None. Raises `StoreUnavailable`.
     """
     span = question.span
     shape = _Shape(

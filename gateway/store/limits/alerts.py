@@ -102,7 +102,7 @@ async def spent(database: Database, tenant_id: UUID, meter: str, starts_at: date
 async def reached(database: Database, spans: Collection[DatedInterval]) -> None:
     """Record firings of alerts that were reached in these intervals.
 
-    An alert that was made after its threshold was reached does not fire. Raises `StoreError`.
+    An alert that was made after an interval ended does not fire for it. Raises `StoreError`.
     """
     parameters = {
         "spans": [one.interval for one in spans],

@@ -155,7 +155,7 @@ def _policies_of(table: str, access: Access) -> Iterator[Policy]:
 
 
 def policy_text(table: str, name: str, roles: str, condition: str) -> str:
-    """Return the text of a required policy, without parentheses and casts, which the server adds."""
+    """Return the text of a required policy, without the parentheses and casts a server adds."""
     plain = re.sub(r"::(?:text|name)|[\s()]", "", condition).lower()
     return f"policy {name} on {table} to {roles}: {plain}"
 
@@ -330,9 +330,7 @@ async def missing(database: Database, *, is_patient: bool = True) -> list[Requir
 
 
 def missing_from(rows: Iterable[Sequence[str]]) -> list[Requirement]:
-    """Return the requirements that are not in the rows of `CATALOG`, in the order of
-    `requirements`.
-    """
+    """Return the requirements that no row of `CATALOG` meets, in the order of `requirements`."""
     found = {
         policy_text(text, name, roles, condition) if name else text
         for text, name, condition, roles in rows

@@ -135,10 +135,7 @@ class Result(list[Any]):
         return found
 
     def one_or_none(self) -> Any:
-        """Return the only row, or None if there is none.
-
-        Raises `ValueError` if there are several.
-        """
+        # Raises `ValueError` if there are several rows.
         return self.one() if self else None
 
 
@@ -359,8 +356,7 @@ class Database:
         for_runs: bool = False,
         keyring: Keyring = OFF,
     ) -> None:
-        """Make a pool for `url` (`driver_url`). Connections are opened when needed; `ping` opens
-        one.
+        """Make a pool for `url` (`driver_url`) that opens connections when they are needed.
 
         `command_timeout_s` bounds each statement, here and on the server (a frozen server costs it
         plus the wait to close), and on the server the pause between two statements of a
