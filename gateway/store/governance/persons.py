@@ -374,9 +374,10 @@ async def forget_responses(
 async def forget_metered(
     database: Database, tenant_id: TenantId, digest: bytes, *, besides: Collection[UUID]
 ) -> dict[str, int]:
-    """Remove this end-user digest from usage, except that of `besides`; return rows by table.
+    """Remove this end-user digest from usage lines, except of responses in `besides`.
 
-    Raises `DataHeld`.
+    The tags of these lines go too, and all daily sums of the digest. Return rows by table. Raises
+    `DataHeld`.
     """
     given = {"digest": digest, "besides": list(besides)}
     return await _erase(database, tenant_id, _FORGET_METERED, given)
