@@ -7,7 +7,6 @@ from gateway.cli.terminal import told_plainly
 
 
 def main() -> None:
-    """Run the command line."""
     with told_plainly():
         commands(prog_name="harmony-gateway")
 

@@ -108,10 +108,10 @@ class AdminGateway(RequestContext):
 
 
 def create_app(settings: Settings) -> Gateway:
-    """The gateway as an ASGI application; `process` is what it serves.
+    """Return the gateway as an ASGI application; `process` is what it serves.
 
-    `settings` must hold the database's URL and the key pepper. Raises `StartupError` when they
-    are missing or the vocabulary is damaged; connects to nothing before its lifespan starts.
+    `settings` must hold the database's URL and the key pepper. Raises `StartupError` when they are
+    missing or the vocabulary is damaged; connects to nothing before its lifespan starts.
     """
     process = Process.of(settings)
     admin = _admin_routes(process) if settings.admin.public else []
@@ -120,12 +120,11 @@ def create_app(settings: Settings) -> Gateway:
 
 
 def create_admin_app(process: Process) -> AdminGateway:
-    """What the admin listener serves, beside the `Gateway` of the same process."""
+    # It serves the admin listener beside the `Gateway` of the same process.
     return AdminGateway(process)
 
 
 def _admin_routes(process: Process) -> list[Route]:
-    """Those of the plane of tenants."""
     settings, services = process.shared.settings, process.services
     admin = admin_services(settings, services.foundation.database, process.access, services.models)
     return starlette_routes(
@@ -138,7 +137,7 @@ def _trusted_proxies(process: Process) -> list[Network]:
 
 
 def _probes(process: Process) -> list[Route]:
-    """What needs no key on the admin listener."""
+    # The routes of the admin listener that need no key.
     system = SystemEndpoints(process.services.models, process.health)
     openapi = OpenApiEndpoints(ADMIN_FILE)
     return [
@@ -152,7 +151,7 @@ def _probes(process: Process) -> list[Route]:
 
 
 def routes(process: Process) -> list[BaseRoute]:
-    """Every route. Those of `api.access.authentication.PUBLIC_PATHS` need no API key."""
+    """Return every route. Those of `api.access.authentication.PUBLIC_PATHS` need no API key."""
     settings, services = process.shared.settings, process.services
     creation, bodies = services.creation, _bodies(services, settings)
     streams = settings.stream.fill(StreamLimits)
@@ -212,7 +211,6 @@ def routes(process: Process) -> list[BaseRoute]:
 
 
 def _container_routes(services: Services, settings: Settings, bodies: BodyReader) -> list[Route]:
-    """Containers of the code interpreter, and files."""
     python = settings.tools.python
     forms = FormReader(python.file_bytes_max)
     is_on = bool(python.enabled)

@@ -13,7 +13,10 @@ V = TypeVar("V")
 
 
 def lasting_json(value: object) -> bytes:
-    """`value` as JSON for who keeps it: what orjson returns holds 4 KiB, however short it is."""
+    """Return `value` as JSON that is to be kept.
+
+    It is a copy, because the bytes that orjson returns hold 4 KiB, however short they are.
+    """
     return b"%b" % orjson.dumps(value)
 
 
@@ -23,14 +26,14 @@ class LruCache(Generic[K, V]):
     """
 
     def __init__(self, *, size_max: int) -> None:
-        """`size_max` bounds the sizes of all values together, in the unit that `put` is told."""
+        # `size_max` bounds the sizes of all values together, in the unit of `put`.
         self._size_max = size_max
         self._size = 0
         self._entries: OrderedDict[K, tuple[V, int]] = OrderedDict()
         self._lock = Lock()
 
     def get(self, key: K) -> V | None:
-        """The value; None if it was never put, or was dropped."""
+        # None if the value was never put, or was dropped.
         with self._lock:
             entry = self._entries.get(key)
             if entry is None:
@@ -39,14 +42,14 @@ class LruCache(Generic[K, V]):
             return entry[0]
 
     def drop(self, key: K) -> None:
-        """Forget a value, if it is there."""
         with self._lock:
             _, freed = self._entries.pop(key, (None, 0))
             self._size -= freed
 
     def put(self, key: K, value: V, *, size: int) -> None:
-        """Keep the value, and drop the least recently used ones until there is room for it. A value
-        larger than `size_max` is not kept.
+        """Keep the value, and drop the least recently used ones until there is room for it.
+
+        A value larger than `size_max` is not kept.
         """
         if size > self._size_max:
             return

@@ -16,10 +16,10 @@ T = TypeVar("T")
 
 
 def start_task(work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
-    """A task for `work`. From Python 3.12 on its first step is done when this returns.
+    """Start a task. From Python 3.12 on its first step is done when this returns.
 
-    Between two rounds the loop reads whatever has come: among many streams that may be a burst of
-    tokens, and what could have been sent at once would wait behind all of it.
+    Between two rounds the loop reads all that has come: among many streams that may be a burst of
+    tokens, and output that could be sent at once would wait for all of it.
     """
     loop = asyncio.get_running_loop()
     if sys.version_info >= (3, 12):
@@ -37,24 +37,23 @@ class OnceEvent:
         self._waiters: tuple[asyncio.Future[None], ...] = ()
 
     def is_set(self) -> bool:
-        """Whether `set` was called."""
         return self._is_set
 
     def set(self) -> None:
-        """Wake all that wait. To call it again changes nothing."""
+        # To call it again changes nothing.
         self._is_set = True
         waiters, self._waiters = self._waiters, ()
         for waiter in waiters:
             _wake(waiter)
 
     async def wait(self) -> None:
-        """Return once it is set."""
         await self.within(None)
 
     async def within(self, seconds: float | None) -> bool:
         """Wait until it is set, for `seconds` at most (None: no limit); returns whether it is.
 
-        One timer, where `asyncio.timeout` would have the waiting task cancelled and called back.
+        This takes one timer, where `asyncio.timeout` would have the waiting task cancelled and
+        called back.
         """
         if self._is_set:
             return True
@@ -77,7 +76,7 @@ class ResettableEvent(OnceEvent):
     __slots__ = ()
 
     def clear(self) -> None:
-        """Make later tasks wait again; those that waited when it was set go on."""
+        # Tasks that waited when it was set still go on.
         self._is_set = False
 
 

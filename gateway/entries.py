@@ -341,12 +341,12 @@ _NUMBER_BITS_MAX: Final = 63
 
 
 def pack(entries: Iterable[Entry]) -> bytes:
-    """Entries as bytes. Raises `ValueError` for what has no packed form."""
+    """Return the entries as bytes. Raises `ValueError` for one that has no packed form."""
     return VERSION_BYTE + b"".join(map(packed_entry, entries))
 
 
 def packed_entry(entry: Entry) -> bytes:
-    """One entry as it stands behind the version byte. Raises as `pack` does."""
+    """Return one entry as it is packed after the version byte. Raises as `pack` does."""
     if type(entry) is Tokens and len(entry.ids) == 1 and not entry.logprobs:
         # A paced stream has little else: in one step.
         try:
@@ -362,12 +362,15 @@ def packed_entry(entry: Entry) -> bytes:
 
 
 def unpack(packed: bytes) -> list[Entry]:
-    """The entries that were packed. Raises `ValueError`, and nothing else, for damaged bytes."""
+    """Return the entries that were packed.
+
+    Raises `ValueError`, and nothing else, for damaged bytes.
+    """
     return list(unpacked(packed))
 
 
 def unpacked(packed: bytes) -> Iterator[Entry]:
-    """The same one by one, each unpacked when it is asked for."""
+    """Yield the entries that were packed, each unpacked when it is requested."""
     for portion in portions(packed):
         if isinstance(portion, Singles):
             for token in portion.ids:
@@ -377,7 +380,7 @@ def unpacked(packed: bytes) -> Iterator[Entry]:
 
 
 def portions(packed: bytes, skipped: int = 0) -> Iterator[Portion]:
-    """The same without the first `skipped` entries, those with a single id together."""
+    """Yield the packed entries after the first `skipped`; entries with a single id are grouped."""
     for portion in _portions(packed):
         if not skipped:
             yield portion
@@ -418,8 +421,9 @@ class _Reader:
         return self._position == len(self._content)
 
     def single_ids(self) -> tuple[int, ...]:
-        """The ids of `Tokens` with one id that come next, at most `SINGLES_MAX`, in one pass: a
-        paced stream has little else.
+        """Read the ids of the next `Tokens` with one id, at most `SINGLES_MAX`, in one pass.
+
+        A paced stream has little else.
         """
         content, start = self._content, self._position
         whole = min((len(content) - start) // _ONE_ID.size, SINGLES_MAX)
@@ -637,7 +641,7 @@ _UNPACKERS: Final[Mapping[int, Callable[[_Reader], Entry]]] = {
 
 
 def _unpack_entry(tag: int, body: _Reader) -> Entry:
-    """Each of the 16 tags that fit is that of some entry."""
+    # Each of the 16 possible tags belongs to some entry.
     entry: Entry = _EMPTY[tag]() if tag in _EMPTY else _UNPACKERS[tag](body)
     if not body.is_at_end:
         raise ValueError("a log entry is longer than it should be")
@@ -687,7 +691,7 @@ def _unpack_logprob(body: _Reader) -> TokenLogprob:
 
 
 def _require_numbers(told: TokenLogprob | TextToken) -> None:
-    """JSON has no word for anything else. Raises `ValueError`."""
+    # JSON has no NaN or infinity. Raises `ValueError`.
     if not (math.isfinite(told.logprob) and all(math.isfinite(one) for _, one in told.top)):
         raise ValueError("a logprob in a log entry is not a number")
 

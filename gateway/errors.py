@@ -392,10 +392,10 @@ class VocabularyError(StartupError):
 
 
 def installation(extra: str) -> str:
-    """The command that installs an extra of this package: from a checkout, as no index has it."""
+    """Return the command that installs an extra from a checkout: no index has this package."""
     return f"pip install './[{extra}]'"
 
 
 def shown(text: str) -> str:
-    """The caller's text, cut where it would only make the message long."""
+    """Return the caller's text, shortened for use in a message."""
     return text if len(text) <= SHOWN_CHARS_MAX else f"{text[:SHOWN_CHARS_MAX]}..."

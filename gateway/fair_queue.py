@@ -43,16 +43,17 @@ class FairQueue(Generic[T]):
         return tenant in self._waiting
 
     def __len__(self) -> int:
-        """Count the tenants for which something waits."""
+        # Counts tenants, not items.
         return len(self._waiting)
 
     def put(self, tenant: Hashable, item: T) -> None:
-        """Add an item behind the others of its tenant; a new tenant is the last in turn."""
+        # A new tenant is the last in turn.
         self._waiting.setdefault(tenant, deque()).append(item)
 
     def take(self) -> tuple[Hashable, T]:
-        """Remove the next item, whose tenant is the last in turn from now on. Raises `KeyError`
-        where nothing waits.
+        """Remove the next item, whose tenant is the last in turn from now on.
+
+        Raises `KeyError` if nothing waits.
         """
         if not self._waiting:
             raise KeyError
@@ -76,17 +77,16 @@ class FairWaiters:
         return tenant in self._queue
 
     def __len__(self) -> int:
-        """Count the tenants that wait."""
         return len(self._queue)
 
     def add(self, tenant: Hashable) -> asyncio.Future[None]:
-        """Return a future to wait for. Who cancels it gives up the turn."""
+        """Return a future to wait for; cancelling it gives up the turn."""
         turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._queue.put(tenant, turn)
         return turn
 
     def release(self) -> tuple[Hashable] | None:
-        """End the wait of the next and return its tenant; None: nobody waits."""
+        """End the wait of the next and return its tenant; None: no tenant waits."""
         while self._queue:
             tenant, turn = self._queue.take()
             if not turn.done():
@@ -103,7 +103,7 @@ class Turns:
     """
 
     def __init__(self, clock: Callable[[], float] = time.perf_counter) -> None:
-        """`clock` gives seconds and never goes back."""
+        # `clock` gives seconds and never goes back.
         self._clock = clock
         self._since = 0.0
         self._is_round = False
@@ -111,7 +111,7 @@ class Turns:
         self._waiting = FairWaiters()
 
     def begin(self, tenant: Hashable) -> asyncio.Future[None] | None:
-        """Return what has to be waited for before it begins; None: it may begin now."""
+        """Return the future to wait for before the tenant begins; None: it may begin now."""
         if not self._is_round:
             self._is_round = True
             self._since = self._clock()
@@ -145,7 +145,7 @@ class ReadTurns:
     """
 
     def __init__(self, clock: Callable[[], float] = time.perf_counter) -> None:
-        """`clock` gives seconds and never goes back."""
+        # `clock` gives seconds and never goes back.
         self._clock = clock
         self._burst_since = self._ended_at = clock()
         self._served: set[Hashable] = set()
@@ -155,8 +155,9 @@ class ReadTurns:
         """The next round is scheduled."""
 
     def begin(self, tenant: Hashable) -> bool:
-        """Return True if a read of this tenant may be parsed now: call `end` after that. Otherwise
-        `wait`.
+        """Return True if a read of this tenant may be parsed now.
+
+        Then call `end`, otherwise `wait`.
         """
         now = self._clock()
         if now - self._ended_at > PAUSE_S:
@@ -169,11 +170,10 @@ class ReadTurns:
         return True
 
     def end(self) -> None:
-        """Note that the read that had begun is parsed."""
         self._ended_at = self._clock()
 
     def wait(self, tenant: Hashable, callback: Callable[[], None]) -> None:
-        """Have `callback` called when it is the turn of this tenant."""
+        """Call `callback` when it is the turn of this tenant."""
         if not self._is_due:
             self._schedule_round()
         self._waiting.put(tenant, callback)

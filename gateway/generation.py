@@ -58,7 +58,7 @@ class Prompt:
 
     @property
     def tokens(self) -> int:
-        """How many tokens of a window it takes."""
+        # The ids of a conversation that is sent as text are no tokens.
         return len(self.ids) if self.text_tokens is None else self.text_tokens
 
 
@@ -99,10 +99,10 @@ class Sampling:
     """How many alternatives to tell for each id; None: not even the id's own logprob."""
 
     def after(self, generated: int) -> Sampling:
-        """The same for what is left once `generated` ids are there.
+        """Return the sampling for the rest of a turn, after `generated` ids.
 
-        A backend that goes on starts its random numbers anew: with the same seed it would draw
-        those again that the first ids were drawn with, so the seed is derived from the place.
+        A backend that continues starts its random numbers anew: with the same seed it would repeat
+        those of the first ids, so the seed is derived from the number of ids.
         """
         if not generated:
             return self
@@ -235,7 +235,7 @@ class Route:
         """How many turns of this response were placed."""
 
     def moved(self, placement: bytes) -> None:
-        """A turn of this response ended there."""
+        # A turn of the response ended at `placement`.
         self.placement = placement
         self.turns += 1
 
@@ -290,7 +290,7 @@ class TokenRequest:
 
     @property
     def prompt_tokens(self) -> int:
-        """How many tokens the prompt is, in a chat about how many."""
+        # An estimate for a conversation that is sent as text.
         return len(self.prompt_ids) - self.surplus_ids
 
 
@@ -526,30 +526,30 @@ class TokenParser(Protocol):
 
     @property
     def reasoning_tokens(self) -> int:
-        """Ids inside the bodies of reasoning segments so far."""
+        """Return the number of ids in the bodies of reasoning segments so far."""
         ...
 
     @property
     def place(self) -> ParserPosition:
-        """Where the next id falls."""
+        """Return where the next id falls."""
         ...
 
     def piece(self, token: int) -> bytes:
-        """The bytes that an id stands for; none if it is no text."""
+        """Return the bytes that an id stands for; empty if it is not text."""
         ...
 
     def feed(self, ids: Sequence[int]) -> list[SegmentEvent]: ...
 
     def feed_each(self, ids: Sequence[int]) -> list[str]:
-        """What `feed` would tell of the first of these ids, one by one, as far as that is nothing
-        but text of the open segment: the text of each, empty for one of which it would tell none.
+        """Return the text of each of the first ids, as long as they add only to the open segment.
 
-        The ids behind those are not read; a parser that traces its text reads none.
+        The list has an empty string for an id for which `feed` would return none. The ids after
+        those are not read; a parser that traces its text reads none.
         """
         ...
 
     def finish(self, reason: FinishReason | None) -> list[SegmentEvent]:
-        """The turn is over (None: it was broken off). Closes what is open."""
+        """End the turn and close the open segment. `reason` is None if the turn was broken off."""
         ...
 
 

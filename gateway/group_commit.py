@@ -38,11 +38,10 @@ class GroupCommit(Generic[Row]):
         interval_s: float = 0.0,
         pause: Callable[[float], Awaitable[object]] = asyncio.sleep,
     ) -> None:
-        """`commit` is called with each batch, which may be empty. A batch takes rows until their
-        sizes reach `size_max`. `size_of` is called when a row is taken, and returns None for a row
-        that is not wanted any more; without it each row counts 1. `pause` may return before the
-        seconds are over, to begin the next commit earlier than `interval_s` says.
-        """
+        # `commit` is called with each batch, which may be empty. A batch takes rows until their
+        # sizes reach `size_max`. `size_of` is called when a row is taken, and returns None for a
+        # row that is not wanted any more; without it each row counts 1. `pause` may return early,
+        # to begin the next commit before `interval_s` is over.
         self._commit = commit
         self._size_max = size_max
         self._size_of = size_of
@@ -55,7 +54,7 @@ class GroupCommit(Generic[Row]):
         return len(self._waiting)
 
     def put(self, row: Row) -> None:
-        """Add a row, which goes with one of the next commits."""
+        # The row goes with one of the next commits.
         self._waiting.append(row)
         self._work.set()
 
@@ -66,7 +65,7 @@ class GroupCommit(Generic[Row]):
             self._work.set()
 
     def take(self) -> list[Row]:
-        """Remove the rows of the next batch."""
+        """Remove and return the rows of the next batch."""
         rows: list[Row] = []
         size = 0
         while self._waiting and size < self._size_max:
@@ -80,7 +79,7 @@ class GroupCommit(Generic[Row]):
         return rows
 
     async def run(self) -> None:
-        """Commit what comes until cancelled."""
+        """Commit rows as they come, until cancelled."""
         clock, may_begin_at = asyncio.get_running_loop().time, 0.0
         while True:
             await self._work.wait()
@@ -95,8 +94,9 @@ async def commit_but_defects(
     commit: Callable[[Sequence[Row]], Awaitable[None]],
     give_up: Callable[[Row, Exception], None],
 ) -> None:
-    """Commit rows, all together or, where one is at fault, all others: halves are tried by
-    themselves, and a row that cannot be committed alone is given up. Raises `StoreUnavailable`.
+    """Commit all rows, or all but the defective ones, which are passed to `give_up`.
+
+    Batches that fail are halved until the defective rows are alone. Raises `StoreUnavailable`.
     """
     try:
         await commit(rows)
@@ -126,10 +126,9 @@ class Batcher(Generic[Row, Done]):
         rows_max: int = BATCH_ROWS_MAX,
         interval_s: float = 0.0,
     ) -> None:
-        """`commit_all` commits rows together, all or nothing, but for those it leaves out: it
-        returns the outcomes of those that are committed, by their positions. `interval_s` lies
-        between the beginnings of two commits.
-        """
+        # `commit_all` commits rows together, all or nothing, but for those it leaves out: it
+        # returns the outcomes of the committed ones by position. `interval_s` lies between the
+        # beginnings of two commits.
         self._commit_all = commit_all
         # A caller that was cancelled meanwhile wants nothing committed.
         self._calls: GroupCommit[_Call[Row, Done]] = GroupCommit(
@@ -143,8 +142,8 @@ class Batcher(Generic[Row, Done]):
     async def commit(self, row: Row) -> Done | None:
         """Return the outcome of a row; None: it is not committed, and the caller has to do it.
 
-        Raises `StoreUnavailable` when the outcome is unknown, or the database away. Where a caller
-        is cancelled, it is unknown whether its row is committed.
+        Raises `StoreUnavailable` when the outcome is unknown, or the database is not reachable. If
+        a caller is cancelled, its row may be committed or not.
         """
         if not self._is_open:
             return None

@@ -68,7 +68,7 @@ _FORM_LETTERS = ("", "g", "h", "i")
 
 
 def new_uuid() -> UUID:
-    """A UUIDv7 (RFC 9562): 48 bits of milliseconds, then 74 random bits."""
+    """Return a UUIDv7 (RFC 9562): 48 bits of milliseconds, then 74 random bits."""
     milliseconds = time.time_ns() // 1_000_000
     value = (milliseconds & ((1 << 48) - 1)) << 80 | int.from_bytes(os.urandom(10), "big")
     value = value & ~(0xF << 76) | 0x7 << 76
@@ -76,167 +76,138 @@ def new_uuid() -> UUID:
 
 
 def new_request_id() -> str:
-    """An `x-request-id`: `req_` and 32 hex digits."""
+    # An `x-request-id`: `req_` and 32 hex digits.
     return "req_" + os.urandom(16).hex()
 
 
 def new_replica_id() -> str:
-    """The name under which one process claims responses: never the same twice."""
+    # The name under which one process claims responses.
     return "replica_" + secrets.token_hex(8)
 
 
 def audit_log_id(uuid: UUID) -> str:
-    """The id of an entry of the audit log, as clients see it."""
     return AUDIT_LOG_PREFIX + uuid.hex
 
 
 def audit_log_uuid(audit_log_id: str) -> UUID | None:
-    """The inverse of `audit_log_id`; None for anything else."""
+    """Return the UUID behind an id that `audit_log_id` made; None for anything else."""
     digits = audit_log_id.removeprefix(AUDIT_LOG_PREFIX)
     is_one = digits != audit_log_id and _HEX_ID.match(digits) is not None
     return UUID(digits) if is_one else None
 
 
 def response_id(uuid: UUID) -> str:
-    """The public id of a response."""
     return f"{RESPONSE_PREFIX}{uuid.int:032x}"
 
 
 def parse_response_id(text: str) -> UUID | None:
-    """The UUID behind a public response id; None for whatever this gateway cannot have issued."""
+    # None if this gateway cannot have issued the id, as for all `parse_*` here.
     return UUID(text[len(RESPONSE_PREFIX) :]) if _RESPONSE_ID.match(text) else None
 
 
 def conversation_id(uuid: UUID) -> str:
-    """The public id of a conversation."""
     return CONVERSATION_PREFIX + uuid.hex
 
 
 def parse_conversation_id(text: str) -> UUID | None:
-    """The UUID behind a public conversation id; None for what this gateway cannot have issued."""
+    """Return the UUID behind the id; None if this gateway cannot have issued it."""
     is_ours = _CONVERSATION_ID.match(text)
     return UUID(text[len(CONVERSATION_PREFIX) :]) if is_ours else None
 
 
 def container_id(uuid: UUID) -> str:
-    """The public id of a container."""
     return CONTAINER_PREFIX + uuid.hex
 
 
 def container_file_id(uuid: UUID) -> str:
-    """The public id of a file in a container."""
     return CONTAINER_FILE_PREFIX + uuid.hex
 
 
 def file_id(uuid: UUID) -> str:
-    """The public id of an uploaded file."""
     return FILE_PREFIX + uuid.hex
 
 
 def project_id(uuid: UUID) -> str:
-    """The public id of a project."""
     return PROJECT_PREFIX + uuid.hex
 
 
 def spend_alert_id(uuid: UUID) -> str:
-    """The public id of a spend alert."""
     return SPEND_ALERT_PREFIX + uuid.hex
 
 
 def parse_spend_alert_id(text: str) -> UUID | None:
-    """The UUID behind the id of a spend alert; None for what this gateway cannot have made."""
     return _parse(SPEND_ALERT_PREFIX, text)
 
 
 def parse_project_id(text: str) -> UUID | None:
-    """The UUID behind the id of a project; None for what this gateway cannot have made."""
     return _parse(PROJECT_PREFIX, text)
 
 
 def service_account_id(uuid: UUID) -> str:
-    """The public id of a service account."""
     return SERVICE_ACCOUNT_PREFIX + uuid.hex
 
 
 def parse_service_account_id(text: str) -> UUID | None:
-    """The same for a service account."""
     return _parse(SERVICE_ACCOUNT_PREFIX, text)
 
 
 def identity_provider_id(uuid: UUID) -> str:
-    """The public id of an issuer of tokens."""
     return IDENTITY_PROVIDER_PREFIX + uuid.hex
 
 
 def parse_identity_provider_id(text: str) -> UUID | None:
-    """The UUID behind the id of an issuer; None for what this gateway cannot have made."""
     return _parse(IDENTITY_PROVIDER_PREFIX, text)
 
 
 def federation_rule_id(uuid: UUID) -> str:
-    """The public id of a rule of an issuer's tokens."""
     return FEDERATION_RULE_PREFIX + uuid.hex
 
 
 def parse_federation_rule_id(text: str) -> UUID | None:
-    """The UUID behind the id of a rule; None for what this gateway cannot have made."""
     return _parse(FEDERATION_RULE_PREFIX, text)
 
 
 def operator_issuer_id(uuid: UUID) -> str:
-    """The public id of an issuer that operators trust."""
     return OPERATOR_ISSUER_PREFIX + uuid.hex
 
 
 def parse_operator_issuer_id(text: str) -> UUID | None:
-    """The UUID behind the id of an operator's issuer; None for what this gateway cannot have
-    made.
-    """
     return _parse(OPERATOR_ISSUER_PREFIX, text)
 
 
 def api_key_id(uuid: UUID) -> str:
-    """The public id of an API key, which is no part of its secret."""
     return API_KEY_PREFIX + uuid.hex
 
 
 def parse_api_key_id(text: str) -> UUID | None:
-    """The same for an API key."""
     return _parse(API_KEY_PREFIX, text)
 
 
 def tenant_id(uuid: UUID) -> str:
-    """The public id of a tenant: what OpenAI calls an organization."""
     return TENANT_PREFIX + uuid.hex
 
 
 def parse_tenant_id(text: str) -> UUID | None:
-    """The same for a tenant."""
     return _parse(TENANT_PREFIX, text)
 
 
 def user_id(uuid: UUID) -> str:
-    """The public id of a person who has keys or signs in."""
     return USER_PREFIX + uuid.hex
 
 
 def parse_user_id(text: str) -> UUID | None:
-    """The same for a person."""
     return _parse(USER_PREFIX, text)
 
 
 def parse_container_id(text: str) -> UUID | None:
-    """The UUID behind the id of a container; None for what this gateway cannot have made."""
     return _parse(CONTAINER_PREFIX, text)
 
 
 def parse_container_file_id(text: str) -> UUID | None:
-    """The same for a file in a container."""
     return _parse(CONTAINER_FILE_PREFIX, text)
 
 
 def parse_file_id(text: str) -> UUID | None:
-    """The same for an uploaded file."""
     return _parse(FILE_PREFIX, text)
 
 
@@ -246,52 +217,57 @@ def _parse(prefix: str, text: str) -> UUID | None:
 
 
 def auto_container(response: UUID) -> UUID:
-    """The container of a response that asked for any: the same one for whoever goes on with it."""
+    """Return the container of a response that asked for `auto`.
+
+    Every replica that continues the response computes the same one.
+    """
     digest = hashlib.sha256(b"container of " + response.bytes).digest()
     return UUID(bytes=digest[:16])
 
 
 def output_item_id(prefix: str, response: UUID, ordinal: int, form: int = 0) -> str:
-    """The id of the `ordinal`-th output item (from 0): a function of response and ordinal.
+    """Return the id of the `ordinal`-th output item, from 0.
 
-    That of a message notes the form of its header (`models.harmony.headers`), from 1 on, in a
-    letter that is no hex digit.
+    The id of a message also encodes the form of its header (`models.harmony.headers`), from 1 on,
+    in a letter that is not a hex digit.
     """
     return f"{prefix}{response.int:032x}{ordinal:04x}{_FORM_LETTERS[form]}"
 
 
 def source_of_output(item_id: str) -> str:
-    """What the ids of all output items of one response have in common, and no others; empty for an
-    id that is none of them.
+    """Return the part that the ids of all output items of one response share, and no others have.
+
+    Empty for an id that is not of an output item.
     """
     found = _OUTPUT_ITEM_ID.match(item_id)
     return found.group(1) if found else ""
 
 
 def is_item_id(item_id: str) -> bool:
-    """Whether it has the form of the item ids that this gateway makes. No two items share one; nor
-    do they share OpenAI's, of which the longer ones have this form, too.
+    """Return True if the id has the form of this gateway's item ids.
+
+    No two items share one; nor do they share OpenAI's, of which the longer ones have this form,
+    too.
     """
     return _ITEM_ID.match(item_id) is not None
 
 
 def message_form(item_id: str) -> int:
-    """The form that the id of a message notes; 0 for every id that this gateway did not make."""
+    """Return the form that a message id encodes; 0 for an id that this gateway did not make."""
     found = _FORMED_MESSAGE_ID.match(item_id)
     return _FORM_LETTERS.index(found.group(1)) if found else 0
 
 
 def input_item_id(prefix: str, response: UUID, ordinal: int) -> str:
-    """The id of an input item that came without one."""
     return f"{prefix}{response.int:032x}i{ordinal:04x}"
 
 
 def call_id(response: UUID, ordinal: int, form: int = 0) -> str:
-    """The `call_id` of a tool call: `call_` and 24 hex digits that tell nothing of the response.
+    """Return the `call_id` of a tool call: `call_` and 24 hex digits.
 
-    Every client sends it back, so it notes the form of the call's header, 0 to 7
-    (`models.harmony.headers`): 20 digits are random, the last four a check of these, exclusive-or
-    the form.
+    The digits reveal nothing of the response. Every client sends the id back, so it encodes the
+    form of the call's header, 0 to 7 (`models.harmony.headers`): 20 digits are pseudo-random, the
+    last four a check of these, exclusive-or the form.
     """
     digest = hashlib.sha256(response.bytes + ordinal.to_bytes(4, "big")).hexdigest()
     stem = digest[:20]
@@ -299,20 +275,20 @@ def call_id(response: UUID, ordinal: int, form: int = 0) -> str:
 
 
 def call_form(call_id: str) -> int:
-    """The form that a `call_id` notes; 0 for one that this gateway did not make.
+    """Return the header form encoded in a `call_id`; 0 for one that this gateway did not make.
 
-    One in 8192 of those that others make of 24 hex digits looks like ours: it gives some form.
+    One in 8192 foreign ids of 24 hex digits looks like this gateway's and yields some form.
     """
     return max(_find_call_form(call_id), 0)
 
 
 def is_call_id(call_id: str) -> bool:
-    """Whether this gateway made it: then it is of one call alone. See `call_form`."""
+    """Return True if this gateway made the id, which then belongs to one call: see `call_form`."""
     return _find_call_form(call_id) >= 0
 
 
 def _find_call_form(call_id: str) -> int:
-    """The form that it notes; -1 for one that this gateway did not make."""
+    # -1 for an id that this gateway did not make.
     found = _CALL_ID.match(call_id)
     if found is None:
         return -1

@@ -36,12 +36,12 @@ class Metering:
     tags: Mapping[str, str] = field(default_factory=dict)
 
     def as_json(self) -> dict[str, Any]:
-        """For a plan, which any replica may have to end the response by."""
+        # For a plan: any replica may have to end the response.
         return {"end_user": self.end_user.hex() if self.end_user else None, "tags": self.tags}
 
     @classmethod
     def of_json(cls, kept: Mapping[str, Any]) -> Metering:
-        """The inverse of `as_json`. Raises `ValueError`, `TypeError` or `LookupError`."""
+        """Read what `as_json` returned. Raises `ValueError`, `TypeError` or `LookupError`."""
         told = kept["end_user"]
         return cls(None if told is None else bytes.fromhex(told), dict(kept["tags"]))
 
@@ -50,18 +50,18 @@ NOBODY: Final = Metering()
 
 
 def who_asks(secret: bytes, tenant: UUID, named: str | None, tags: Mapping[str, str]) -> Metering:
-    """What a line says of a request for whoever is `named`."""
+    # `named` is the end user that the request names.
     return Metering(end_user_of(secret, tenant, named) if named else None, tags)
 
 
 def end_user_of(secret: bytes, tenant: UUID, named: str) -> bytes:
-    """The digest of whom a request is for: the same for the same name, tenant and secret."""
+    """Return the digest of an end user: the same for the same name, tenant and secret."""
     key = hmac.digest(secret, _PURPOSE + tenant.bytes, hashlib.sha256)
     return hmac.digest(key, named.encode("utf-8", "surrogatepass"), hashlib.sha256)[:16]
 
 
 def tags_of(metadata: Mapping[str, str] | None, declared: Sequence[str]) -> dict[str, str]:
-    """What of the metadata its tenant wants to see on its bill, cut to `TAG_CHARS_MAX`."""
+    """Return the metadata that the tenant wants on its bill, cut to `TAG_CHARS_MAX`."""
     if not metadata:
         return {}
     return {

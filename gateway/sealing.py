@@ -68,14 +68,14 @@ class Unsealed:
 
     @property
     def content(self) -> bytes:
-        """What is sealed of it. Raises `struct.error` for an id that has more than 32 bits."""
+        """Return the bytes to seal. Raises `struct.error` for an id that has more than 32 bits."""
         if self.ids is None:
             return _TEXT + self.text.encode()
         return _IDS + struct.pack(f"<{len(self.ids)}I", *self.ids)
 
     @classmethod
     def of(cls, content: bytes) -> Unsealed:
-        """Raises `SealBroken` for bytes that are no `content`."""
+        """Read the bytes of `content`. Raises `SealBroken` for others."""
         kind, body = content[:1], content[1:]
         if kind == _IDS and len(body) % _ID_BYTES == 0:
             return cls(ids=struct.unpack(f"<{len(body) // _ID_BYTES}I", body))
@@ -91,21 +91,21 @@ class Sealer:
     """Seals with the first of its keys, opens with all of them. Immutable, shared by threads."""
 
     def __init__(self, keys: Sequence[SealingSecret]) -> None:
-        """Raises `ValueError` without keys, for two of one id, and for ids that do not fit."""
+        # Raises `ValueError` without keys, for two of one id, and for ids that do not fit.
         self._keys = {key.id: _Key(key) for key in keys}
         if not keys or len(self._keys) < len(keys):
             raise ValueError("sealing keys must differ in their ids, and there must be one")
         self.key_id = keys[0].id
 
     def seal(self, binding: Binding, content: bytes) -> str | None:
-        """The same seal for the same content at any time; None where its key is gone."""
+        """Return the seal, the same for the same content at any time; None if its key is gone."""
         key = self._keys.get(binding.key_id)
         if key is None:
             return None
         return key.seal(_bound_to(binding.tenant, binding.model, key.name), content)
 
     def open(self, seal: str, tenant: UUID, model: str) -> bytes:
-        """The content. Raises `SealBroken` for every text that was not sealed for these two."""
+        """Return the content. Raises `SealBroken` for a text that was not sealed for these two."""
         name, nonce, ciphertext = _parts(seal)
         key = self._keys.get(name.decode(errors="replace"))
         if key is None:
@@ -155,7 +155,7 @@ class DataKey:
     """What a seal has more than its content: a nonce of 12 bytes, and a tag of 16."""
 
     def __init__(self, secret: bytes) -> None:
-        """Raises `ValueError` for a secret that has not 32 bytes."""
+        # Raises `ValueError` for a secret that has not 32 bytes.
         if len(secret) != _KEY_BYTES:
             raise ValueError(f"a data key has {_KEY_BYTES} bytes")
         self._cipher_key, self._nonce_key = derived_keys(secret, b"hgc1 content")
@@ -167,17 +167,20 @@ class DataKey:
         return AESGCM(self._cipher_key)
 
     def seal(self, content: bytes, bound_to: bytes) -> bytes:
-        """Nonce, ciphertext and tag; only who has the same `bound_to` can open them."""
+        """Return nonce, ciphertext and tag; only the same `bound_to` opens them."""
         nonce = secrets.token_bytes(_NONCE_BYTES)
         return nonce + self._cipher.encrypt(nonce, content, bound_to)
 
     def seal_name(self, name: bytes, bound_to: bytes) -> bytes:
-        """The same, and the same bytes each time: who sees two of them sees whether they differ."""
+        """Seal a name, to the same bytes each time.
+
+        Anyone who sees two sealed names sees whether they differ.
+        """
         nonce = hmac.digest(self._nonce_key, bound_to + name, hashlib.sha256)[:_NONCE_BYTES]
         return nonce + self._cipher.encrypt(nonce, name, bound_to)
 
     def open(self, sealed: bytes, bound_to: bytes) -> bytes:
-        """Raises `SealBroken` for what was sealed otherwise, or changed since."""
+        """Return the content. Raises `SealBroken` if it was sealed otherwise, or changed since."""
         from cryptography.exceptions import InvalidTag  # noqa: PLC0415
 
         try:
@@ -187,14 +190,14 @@ class DataKey:
 
 
 def derived_keys(secret: bytes, info: bytes) -> tuple[bytes, bytes]:
-    """Two keys of 32 bytes: HKDF-SHA256 (RFC 5869) without a salt."""
+    """Return two keys of 32 bytes: HKDF-SHA256 (RFC 5869) without a salt."""
     extracted = hmac.digest(bytes(_KEY_BYTES), secret, hashlib.sha256)
     first = hmac.digest(extracted, info + b"\1", hashlib.sha256)
     return first, hmac.digest(extracted, first + info + b"\2", hashlib.sha256)
 
 
 def _bound_to(tenant: UUID, model: str, key_name: bytes) -> bytes:
-    """The associated data: no two bindings have the same, and it has an end of its own."""
+    # Length prefixes make the encoding of the fields unambiguous.
     fields = (VERSION.encode(), tenant.bytes, model.encode(), key_name)
     return b"".join(struct.pack("<I", len(field)) + field for field in fields)
 
@@ -204,7 +207,7 @@ def _spelled(packed: bytes) -> str:
 
 
 def _parts(seal: str) -> tuple[bytes, bytes, bytes]:
-    """Name of the key, nonce, ciphertext. Raises `SealBroken` for what `_spelled` cannot say."""
+    # Key name, nonce, ciphertext. Raises `SealBroken` for text that `_spelled` cannot produce.
     body = seal.removeprefix(_PREFIX)
     try:
         packed = b64decode(body + "=" * (-len(body) % 4), altchars=b"-_", validate=True)

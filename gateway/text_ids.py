@@ -47,29 +47,29 @@ quotes have a backslash before them."""
 
 
 def ids_of(text: str) -> list[int]:
-    """The id of each character; half a surrogate pair is the replacement character."""
+    """Return the id of each character; half a surrogate pair is the replacement character."""
     if not text.isascii():
         text = text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
     return [TEXT_BASE + ord(character) for character in text]
 
 
 def text_of(ids: Iterable[int]) -> str:
-    """The characters among ids."""
+    """Return the characters among the ids."""
     return "".join(chr(one - TEXT_BASE) for one in ids if one in TEXT_IDS)
 
 
 def is_text(ids: Sequence[int]) -> bool:
-    """Whether a turn is one of text; one that says nothing is not."""
+    """Return True if the ids are a turn of text; an empty turn is not."""
     return bool(ids) and ids[0] >= TEXT_BASE
 
 
 def estimated_tokens(characters: int) -> int:
-    """About how many tokens these characters are."""
+    """Return about how many tokens these characters are."""
     return -(-characters // CHARACTERS_PER_TOKEN)
 
 
 def packed_text(ids: Sequence[int]) -> bytes:
-    """Ids of text as bytes: UTF-8, and a byte that has no place in it for each mark.
+    """Return ids of text as bytes: UTF-8, and for each mark a byte that UTF-8 does not use.
 
     Raises `ValueError` for other ids.
     """
@@ -87,7 +87,7 @@ def packed_text(ids: Sequence[int]) -> bytes:
 
 
 def unpacked_text(packed: bytes) -> tuple[int, ...]:
-    """The ids that were packed. Raises `ValueError` for bytes that `packed_text` never made."""
+    """Return the ids that were packed. Raises `ValueError` for bytes `packed_text` never made."""
     ids: list[int] = []
     for part in _MARKS.split(packed):
         if _MARKS.fullmatch(part):
@@ -101,22 +101,25 @@ def unpacked_text(packed: bytes) -> tuple[int, ...]:
 
 
 def packed_lines(lines: Iterable[bytes]) -> array[int]:
-    """JSON values, each on a line of its own, four bytes in an id; spaces fill up each line. All
-    replicas have to have the same byte order.
+    """Return JSON values, each on a line of its own, as ids of four bytes.
+
+    Spaces fill up each line. All replicas must have the same byte order.
     """
     content = b"".join(line + b" " * (-(len(line) + 1) % _WORD) + b"\n" for line in lines)
     return array("I", content)
 
 
 def unpacked_lines(ids: Sequence[int]) -> list[bytes]:
-    """The lines of a prompt that `packed_lines` made, one or several behind each other."""
+    """Return the lines of one or more concatenated prompts that `packed_lines` made."""
     return _content(ids).split(b"\n")[:-1]
 
 
 def prompt_tokens(ids: Sequence[int]) -> int:
-    """About how many tokens such a prompt is. An image that a message shows counts `IMAGE_TOKENS`,
-    however long it is in the prompt; all else counts as it is long. The options, and the calls of
-    an assistant, have JSON in them that users wrote, and no images.
+    """Return about how many tokens such a prompt is.
+
+    An image that a message shows counts `IMAGE_TOKENS`, whatever its length in the prompt; all else
+    counts by its length. The options, and the calls of an assistant, have JSON in them that users
+    wrote, and no images.
     """
     content = _content(ids)
     images = [
@@ -129,7 +132,7 @@ def prompt_tokens(ids: Sequence[int]) -> int:
 
 
 def surplus_ids(ids: Sequence[int]) -> int:
-    """How many ids more such a prompt has than tokens: its images are long."""
+    """Return how many more ids than tokens such a prompt has, because its images are long."""
     return len(ids) - prompt_tokens(ids)
 
 

@@ -71,10 +71,7 @@ def unload(name: Name, model: Base = None, config: Config = None, json_: Json = 
 def _ask(
     config: Path | None, question: Callable[[Adapters], Awaitable[list[T]]]
 ) -> list[T | AdapterOutcome]:
-    """What comes of a question to all backends; a source that does not say which there are is an
-    outcome, too.
-    """
-
+    # A source that does not list its backends gives an outcome, too.
     async def answer() -> list[T | AdapterOutcome]:
         settings = load_settings(config)
         members = await found(settings)

@@ -64,7 +64,7 @@ class Row:
     problem: str | None = None
 
     def body(self) -> dict[str, Any]:
-        """What `backends list --json` prints of it."""
+        # The object that `backends list --json` prints.
         return {
             "name": self.name,
             "state": self.state,
@@ -96,7 +96,7 @@ class Told:
     """Of each replica, in flight by member id."""
 
     def in_flight(self, name: str) -> int | None:
-        """Of all replicas that tell."""
+        """Return the requests in flight on all replicas that report; None if none does."""
         if name in self.drained:
             counts = self.at_drained.get(name)
             return None if counts is None else sum(counts.values())
@@ -198,7 +198,7 @@ async def _list(settings: Settings) -> tuple[list[Row], tuple[str, ...]]:
 
 
 async def found(settings: Settings) -> Members:
-    """All backends that the settings and their sources name now."""
+    """Return all backends that the settings and their sources name now."""
     said: dict[str, Sequence[Backend]] = {SETTINGS: membership.backends(settings)}
     faults = []
     for source in membership.sources(settings):
@@ -211,7 +211,7 @@ async def found(settings: Settings) -> Members:
 
 
 async def examine(settings: Settings) -> dict[str, tuple[bool, str]]:
-    """Of each source whether it says what there is, and what it says."""
+    """Return for each source whether it lists its backends, and a description of the result."""
     told = {}
     for source in membership.sources(settings):
         try:
@@ -277,7 +277,7 @@ async def _row(settings: Settings, client: Client, backend: Backend, told: Told)
 
 
 async def _drain(settings: Settings, name: str, timeout_s: float | None) -> str | None:
-    """Drain it; without a timeout None, else what is left after it, empty: nothing."""
+    # Without a timeout returns None, else what is left after it; empty: nothing.
     members = await found(settings)
     if name not in members.backends and not members.faults:
         close = get_close_matches(name, members.backends, n=1)
@@ -300,10 +300,12 @@ async def _drain(settings: Settings, name: str, timeout_s: float | None) -> str 
 async def wait_until_idle(
     database: Database, name: str, *, timeout_s: float, patience_s: float
 ) -> str:
-    """Wait until all replicas say that nothing is in flight there; what is left after `timeout_s`.
+    """Wait until all replicas report that nothing is in flight on a backend.
 
-    Replicas are those that tell of their loads, or of this drain. Where there is but one backend
-    they do not, and one may not have heard of it before `patience_s`.
+    Returns an empty text then, or what is left after `timeout_s`.
+
+    All replicas are those that report their loads, or this drain. With a single backend they report
+    no loads, and one may not have heard of the drain before `patience_s`.
     """
     loop = asyncio.get_running_loop()
     began = loop.time()

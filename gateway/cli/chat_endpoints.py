@@ -42,13 +42,13 @@ class Heard:
     usage: ToldUsage | None = None
 
     def on_tokens(self, chunk: TokenChunk) -> bool:
-        """Keep the ids of one chunk."""
+        """Keep the ids and the usage of one chunk."""
         self.ids += chunk.ids
         self.usage = chunk.usage
         return True
 
     async def room(self) -> bool:
-        """Whether to go on: always, a probe generates a few tokens."""
+        # Always continues: a probe generates a few tokens.
         return True
 
 
@@ -64,8 +64,9 @@ class Taken:
 
 
 async def examine(ask: Ask, abilities: Collection[str]) -> Taken:
-    """Ask for what a model is said to be able to do. Raises `UpstreamError` for any answer but a
-    refusal.
+    """Send a probe for each ability that a model is declared to have.
+
+    Raises `UpstreamError` for any answer but a refusal.
     """
     plain = Heard()
     await ask(_prompt({}), plain)
@@ -96,7 +97,7 @@ def _prompt(options: dict[str, Any], content: object = "Say hello.") -> array[in
 
 
 def _pixel() -> str:
-    """A grey PNG of 32 by 32 pixels: servers refuse smaller ones."""
+    # A grey PNG of 32 by 32 pixels: servers refuse smaller ones.
     side = 32
     rows = compress((b"\0" + b"\x80" * side) * side)
     head = pack(">IIBBBBB", side, side, 8, 0, 0, 0, 0)

@@ -129,7 +129,7 @@ ENTRIES: Final = {name: entry for panel in PANELS.values() for name, entry in pa
 
 
 def loaded(name: str) -> Any:
-    """Import a command, with those below it."""
+    """Import a command and its subcommands."""
     entry = ENTRIES[name]
     gc.disable()  # a collection would find nothing; they are a tenth of the time of an import
     try:
@@ -172,7 +172,7 @@ class Commands(TyperGroup):
 
 
 def with_suggestion(message: str) -> str:
-    """The same message, in plain words; of what it lists, the likeliest is named."""
+    """Return the message in plain words, with the closest of the values that it lists."""
     found = _NONE_OF.fullmatch(message)
     if found is None:
         return _OF_TYPES.sub("expected ", message.removeprefix("Value error, "))

@@ -66,7 +66,7 @@ def print_example() -> None:
 
 
 def require_complete(settings: Settings) -> None:
-    """Raise one `ConfigError` that lists all of it, each with what to do."""
+    """Raise one `ConfigError` that lists everything missing, each with its remedy."""
     found = list(_gaps(settings))
     if not found:
         return
@@ -108,7 +108,7 @@ def _gaps(settings: Settings) -> Iterator[ConfigError]:
 
 
 def _meet(settings: Settings) -> bool:
-    """Whether the two listeners would have the same port of the same address."""
+    # The two listeners would have the same port of the same address.
     server, admin = settings.server, settings.admin
     if not admin.port or admin.port != server.port:
         return False

@@ -164,7 +164,7 @@ async def _demo(port: int | None, *, once: bool, examples: bool) -> None:
 
 
 def _commands_of_running_demo() -> str | None:
-    """The commands of the demo that runs in the data folder; None where none does."""
+    # None: no demo runs in the data folder.
     data_dir = load_settings().data_dir
     address = urlsplit(saved_demo(data_dir).get(BASE_URL, ""))
     try:
@@ -176,7 +176,7 @@ def _commands_of_running_demo() -> str | None:
 
 
 def _listen(settings: Settings) -> socket.socket:
-    """The port asked for; without one the usual port, or the next that is free."""
+    # Without a configured port: the usual port, or the next that is free.
     if "port" in settings.server.model_fields_set:
         return listen(HOST, settings.server.port, BACKLOG)
     for candidate in range(PORT, PORT + PORTS_TRIED):
@@ -191,7 +191,7 @@ def _listen(settings: Settings) -> socket.socket:
 def _settings(
     backend_url: str, models: tuple[str, ...], port: int | None, tools: dict[str, Any]
 ) -> Settings:
-    """The environment's, except for what makes it the demo: a database of yours is not touched."""
+    # The environment's settings, except for those of the demo: the user's database is not touched.
     asked = {} if port is None else {"port": port}
     by_messages = {"served_as": models[0], "format": "passthrough", "context_length": 131_072}
     arguments: dict[str, Any] = {
@@ -211,9 +211,8 @@ def _settings(
 async def _database_and_grammars(
     stack: AsyncExitStack, settings: Settings, details: Details
 ) -> Settings:
-    """`_database`; meanwhile a thread loads the simulator's grammars: its first one would hold up
-    the gateway, which is in the same process.
-    """
+    # A thread loads the simulator's grammars meanwhile: the first one would block the gateway,
+    # which is in the same process.
     from gateway.simulator.constrained import matcher
 
     with ThreadPoolExecutor(max_workers=1) as beside:
@@ -224,10 +223,7 @@ async def _database_and_grammars(
 
 
 async def _database(stack: AsyncExitStack, settings: Settings, details: Details) -> Settings:
-    """Start and migrate the embedded PostgreSQL; it is stopped with `stack`.
-
-    Raises `DatabaseInUse`.
-    """
+    # The embedded PostgreSQL is stopped with `stack`. Raises `DatabaseInUse`.
     started = time.perf_counter()
     try:
         url = stack.enter_context(embedded_database(settings.data_dir, is_lasting=True))
@@ -248,7 +244,7 @@ async def _database(stack: AsyncExitStack, settings: Settings, details: Details)
 
 
 async def _keys(settings: Settings, details: Details) -> dict[str, str]:
-    """Keys that work, by their variables: those of the last time, or new ones."""
+    # Working keys by their variables: those of the last demo, or new ones.
     async with connected(settings) as database:
         accounts = access(settings, database)
         if TENANT not in {tenant.name for tenant in await accounts.list_tenants()}:
@@ -275,9 +271,8 @@ async def _keys(settings: Settings, details: Details) -> dict[str, str]:
 async def _project_key(
     accounts: Access, services: AdminServices, models: Sequence[str]
 ) -> tuple[ApiKey, str]:
-    """A key of a second project, which sees nothing of the first and may use little; the `models`
-    have prices from then on.
-    """
+    # The key of a second project, which sees nothing of the first and has low limits. Sets prices
+    # of the `models`.
     tenant = (await accounts.show_tenant(TENANT)).tenant
     project = await services.projects.create(AdminCaller(tenant.id), ProjectCreate(name=PROJECT))
     _, made = await services.keys.create_account(
@@ -303,7 +298,6 @@ async def _works(accounts: Access, key: str) -> bool:
 
 
 def _client(saved: Mapping[str, str]) -> AsyncOpenAI:
-    """The client of OpenAI's SDK that sends the demo's example requests."""
     from openai import AsyncOpenAI, DefaultAsyncHttpxClient
 
     http_client = DefaultAsyncHttpxClient(trust_env=False)  # no proxy on the way to ourselves
@@ -313,7 +307,6 @@ def _client(saved: Mapping[str, str]) -> AsyncOpenAI:
 async def _answers(
     saved: Mapping[str, str], model: str, hosted: Sequence[Example], details: Details
 ) -> None:
-    """Send one request, and one for each of the hosted tools."""
     async with _client(saved) as client:
         await _answer(client, model, details)
         for example in hosted:
@@ -321,7 +314,6 @@ async def _answers(
 
 
 async def _answer(client: AsyncOpenAI, model: str, details: Details) -> None:
-    """One request through the gateway, as anybody would send it."""
     from openai import OpenAIError
 
     started = time.perf_counter()
@@ -343,7 +335,7 @@ async def _answer(client: AsyncOpenAI, model: str, details: Details) -> None:
 
 @contextmanager
 def _saved_examples(data_dir: Path, commands: str) -> Iterator[None]:
-    """Keep the commands for `demo --examples` in another terminal, as long as the demo runs."""
+    # For `demo --examples` in another terminal, as long as the demo runs.
     path = demo_examples_file(data_dir)
     path.write_text(commands, encoding="utf-8")
     try:
@@ -353,7 +345,7 @@ def _saved_examples(data_dir: Path, commands: str) -> Iterator[None]:
 
 
 def _way_to_more(settings: Settings) -> str:
-    """The line with the command that prints the rest, which finds this demo by its data folder."""
+    # The command finds this demo by its data folder.
     is_set = "data_dir" in settings.model_fields_set
     where = f"GATEWAY_DATA_DIR={shlex.quote(str(settings.data_dir))} " if is_set else ""
     return f"More: {where}{PYTHON} -m gateway demo --examples"

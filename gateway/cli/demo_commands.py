@@ -21,7 +21,7 @@ PYTHON: Final = shlex.quote(sys.executable)
 
 
 def first_commands(environment: Path, model: str) -> str:
-    """Source `environment`, then ask with curl and with Python."""
+    """Return commands that source `environment` and send a request with curl and with Python."""
     body = json.dumps({"model": model, "input": QUESTION, "stream": True})
     program = f"""\
 from openai import OpenAI
@@ -37,8 +37,9 @@ curl -N "$OPENAI_BASE_URL/responses" -H "Authorization: Bearer $OPENAI_API_KEY" 
 
 
 def more_commands(model: str, hosted: Sequence[Example]) -> str:
-    """Return commands that show what else this gateway does, each with a title; `hosted` are of
-    tools that are on.
+    """Return commands that show other features of the gateway, each with a title.
+
+    `hosted` are the examples of the tools that are turned on.
     """
     commands = [*_governance(model), *_agents_and_background(model)]
     commands += [(example.invitation, _python(example.script(model))) for example in hosted]
@@ -46,7 +47,7 @@ def more_commands(model: str, hosted: Sequence[Example]) -> str:
 
 
 def _python(program: str) -> str:
-    """Return the shell command that runs a Python program, which has no single quotes."""
+    # `program` must not contain single quotes.
     return f"{PYTHON} -c '\n{program}'"
 
 

@@ -54,7 +54,7 @@ class DemoTools:
 
     @classmethod
     def prepared(cls, listening: ExitStack, details: terminal.Details) -> DemoTools:
-        """Their sockets listen, and are closed with the stack."""
+        # The sockets listen, and are closed with the stack.
         return cls(
             _server(listening, _site) if _has("web") else None,
             _server(listening, _workshop) if _has("mcp") else None,
@@ -63,11 +63,11 @@ class DemoTools:
 
     @property
     def servers(self) -> list[Server]:
-        """The site and the MCP server, as far as their extras are installed."""
+        # The site and the MCP server, if their extras are installed.
         return [server for server in (self.site, self.workshop) if server is not None]
 
     def sections(self) -> dict[str, Any]:
-        """Settings: of this machine, only these two servers may be reached."""
+        """Return settings that allow tools to reach only these two servers of this machine."""
         site = [self.site.url.removeprefix("http://")] if self.site is not None else []
         return {
             "web": {
@@ -87,15 +87,16 @@ class DemoTools:
         }
 
     async def start(self, stack: AsyncExitStack, settings: Settings) -> None:
-        """They answer until the stack is left, and a search finds the pages of the site."""
+        """Start the servers, which run until the stack is closed, and index the site."""
         for server in self.servers:
             await stack.enter_async_context(server)
         if self.site is not None:
             await _fill_index(f"{self.site.url}/", settings, self.details)
 
     def examples(self, engine: str | None) -> list[Example]:
-        """Show which tools there are, and return an example of each; `engine` is what Python runs
-        in.
+        """Print which tools are turned on, and return an example of each.
+
+        `engine` is the engine that runs Python.
         """
         site, workshop = self.site, self.workshop
         self._show("search", f"over {site.url}" if site else None, "web")
@@ -131,7 +132,10 @@ class Example:
     include: tuple[str, ...] = ()
 
     def script(self, model: str) -> str:
-        """A program that asks the same. It has no single quotes: a shell takes it in some."""
+        """Return a program that sends the same request.
+
+        It contains no single quotes, because a shell command quotes it in them.
+        """
         body = {"model": model, "input": self.question, "tools": [self.tool]}
         if self.include:
             body["include"] = list(self.include)
@@ -143,7 +147,7 @@ r = OpenAI().responses.create(
 print({self.shown})"""
 
     async def run(self, client: AsyncOpenAI, model: str) -> None:
-        """Ask, and show. Raises `StartupError` where the tool was not used."""
+        """Send the request and print the result. Raises `StartupError` if the tool was not used."""
         from openai import OpenAIError
 
         started = time.perf_counter()
@@ -219,7 +223,7 @@ PLOT: Final = Example(
 
 
 def mcp_example(url: str) -> Example:
-    """A call that needs no approval, of a tool that reads."""
+    """Return an example that calls a tool that only reads and needs no approval."""
     tool = {
         "type": "mcp",
         "server_label": LABEL,
@@ -231,7 +235,7 @@ def mcp_example(url: str) -> Example:
 
 
 async def _fill_index(url: str, settings: Settings, details: terminal.Details) -> None:
-    """The pages of the site take the place of those of earlier demos, whose ports were others."""
+    # The pages of the site replace those of earlier demos, whose ports were others.
     from gateway.cli.pages import PageSource, load
 
     started = time.perf_counter()
@@ -242,7 +246,7 @@ async def _fill_index(url: str, settings: Settings, details: terminal.Details) -
 
 
 async def _forget_sites(database: Database, noted: Path, url: str) -> None:
-    """Remove the pages of the other sites that are noted in a file, and note this one there."""
+    # The file `noted` lists the sites of earlier demos.
     known = _noted_sites(noted)
     _note_sites(noted, {*known, url})
     for other in known:

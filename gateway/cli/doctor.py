@@ -122,7 +122,7 @@ def doctor(config: Config = None, json_: Json = False) -> None:
 
 
 async def examine(config: Path | None) -> list[Finding]:
-    """Look at everything; a mistake in the configuration hides the rest."""
+    """Check everything that the settings turn on. An error in the configuration hides the rest."""
     try:
         settings = load_settings(config)
     except StartupError as error:
@@ -148,7 +148,6 @@ async def examine(config: Path | None) -> list[Finding]:
 
 
 def _libraries(settings: Settings) -> list[Finding]:
-    """A finding for each library that is turned on and cannot be loaded."""
     findings = []
     for what, modules, command in libraries.needed(settings):
         if found := libraries.faults(modules):
@@ -158,7 +157,7 @@ def _libraries(settings: Settings) -> list[Finding]:
 
 
 def _formats(settings: Settings, findings: list[Finding]) -> Formats | None:
-    """How models are spoken to; None when this installation cannot make their prompts."""
+    # None: this installation cannot make the prompts of the models.
     try:
         formats = shared.formats(settings)
         findings.append(Finding("vocabulary", ok=True, detail="o200k_harmony, checksum verified"))
@@ -196,7 +195,7 @@ async def _database(settings: Settings, findings: list[Finding]) -> None:
 
 
 async def _mcp_servers(settings: Settings, database: Database) -> list[Finding]:
-    """A finding for each MCP server of all tenants: does it list its tools?"""
+    # Servers of all tenants only.
     is_on = settings.tools.mcp.enabled
     servers = await mcp.registered(settings, database) if is_on else []
     remedy = "Is it running? harmony-gateway mcp list shows its URL and which headers it is sent."
@@ -216,7 +215,7 @@ async def _mcp_servers(settings: Settings, database: Database) -> list[Finding]:
 
 
 async def _shortcomings(database: Database, findings: list[Finding]) -> None:
-    """Add a finding for each thing that the database lacks although no request needs it."""
+    # What the database lacks although no request needs it.
     lacking = [fact for fact in await missing(database) if not fact.stops]
     for cost in dict.fromkeys(fact.cost for fact in lacking):
         facts = [fact for fact in lacking if fact.cost == cost]
@@ -227,7 +226,6 @@ async def _shortcomings(database: Database, findings: list[Finding]) -> None:
 
 
 async def _web_search(settings: Settings, findings: list[Finding]) -> None:
-    """Ask each search engine for one page."""
     from gateway.wiring.web import Workshop, asked_for_one_page
 
     web = settings.tools.web
@@ -251,7 +249,7 @@ async def _web_search(settings: Settings, findings: list[Finding]) -> None:
 
 
 async def _code_interpreter(settings: Settings) -> Finding:
-    """Whether an engine passes the self-test that a gateway makes at its start."""
+    # Runs the self-test that a gateway runs at its start.
     from gateway.tools.python.self_test import choose
     from gateway.wiring.python import engines
 
@@ -280,23 +278,22 @@ class _Probed:
 
     @property
     def generating(self) -> list[str]:
-        """Public ids of what it is asked for tokens of."""
+        # Public ids of the models that are probed for tokens.
         return [name for name in self.served if "generate" in self.tasks_of(name)]
 
     def tasks_of(self, model: str) -> Sequence[str]:
-        """What a model does; an adapter does what its parent does."""
+        """Return the tasks of a model; an adapter has those of its parent."""
         parent = self.served[model].parent or model
         return self.tasks.get(model, self.tasks.get(parent, GENERATES))
 
     @property
     def models(self) -> dict[str, int | None]:
-        """Context lengths by public id."""
+        """Return context lengths in tokens by public id."""
         lengths = self.backend.context_lengths
         return {name: lengths.get(name) or one.context_length for name, one in self.served.items()}
 
 
 async def _backends(settings: Settings, client: Client, formats: Formats) -> list[Finding]:
-    """What is there, what it serves, and whether each model does what it is declared for."""
     probes: dict[str, _Probed | UpstreamError] = {}
     for backend in (await backends.found(settings)).backends.values():
         try:
@@ -363,7 +360,7 @@ async def _backend(
 
 
 def _fault(probe: _Probed) -> tuple[str, str] | None:
-    """What is wrong with what it says of itself, and what to do; None: nothing."""
+    # The problem of the backend and its remedy.
     if probe.unusable is not None:
         return probe.unusable.why, probe.unusable.remedy
     if not probe.listed:
@@ -395,16 +392,15 @@ class _Count:
         return True
 
     async def room(self) -> bool:
-        """Whether to go on: always, a probe generates a few tokens."""
+        # Always continues: a probe generates a few tokens.
         return True
 
 
 async def _chat_format(
     probe: _Probed, model: str, client: Client, format_: ModelFormat
 ) -> list[Finding]:
-    """Whether a server that renders a model's prompts renders what is read here, and whether a
-    grammar holds from the first id on; nothing for models whose prompts are made here.
-    """
+    # Checks that a server which renders a model's prompts renders what is read here, and that a
+    # grammar holds from the first id on. Empty for models whose prompts are made here.
     if not format_.questions:
         return []
     about, served = f"model {model} at {probe.backend.name}", probe.served[model]
@@ -430,7 +426,7 @@ async def _chat_format(
 async def _chat_endpoint(
     probe: _Probed, model: str, client: Client, format_: ModelFormat
 ) -> list[Finding]:
-    """What a server takes that is sent messages; nothing for models that are only asked by ids."""
+    # Empty for models that are only sent ids.
     is_text = format_.framing.is_text
     if not is_text and SEES not in format_.abilities:
         return []
@@ -458,7 +454,7 @@ async def _chat_endpoint(
 async def _is_bound_at_once(
     probe: _Probed, model: str, client: Client, format_: ModelFormat
 ) -> bool:
-    """Have it say something that it would not say by itself, where a grammar can make it."""
+    # The grammar allows only words that the model would not write by itself.
     can = probe.engine.capabilities(grammars=probe.backend.grammars)
     if can.grammars != "turn":
         return True
@@ -469,7 +465,7 @@ async def _is_bound_at_once(
 
 
 async def _one_token(probe: _Probed, model: str, client: Client, format_: ModelFormat) -> None:
-    """Generate one token, or a few words. Raises `UpstreamError` when nothing comes back."""
+    # Raises `UpstreamError` when nothing comes back. Servers of text send a few words.
     count = _Count()
     await _asked_for(probe, model, client, format_, count)
     if not count.said:
@@ -477,7 +473,7 @@ async def _one_token(probe: _Probed, model: str, client: Client, format_: ModelF
 
 
 async def _proxied(probe: _Probed, model: str, client: Client) -> list[str]:
-    """What it was asked for that is passed through. Raises `UpstreamError` when it refuses."""
+    # Tasks whose requests are passed through. Raises `UpstreamError` when the backend refuses one.
     timeouts = Timeouts(first_token_s=PROBE_TIMEOUT_S, stall_s=PROBE_TIMEOUT_S)
     upstream = InferenceServer(probe.backend, client, timeouts=timeouts)
     asked = [kind for kind in PATHS if kind in probe.tasks_of(model)]
@@ -497,7 +493,7 @@ async def _asked_for(  # noqa: PLR0913 - what is asked, and of whom
     *,
     prompt: Sequence[int] = (),
 ) -> None:
-    """Have a few ids generated, one without a constraint. Raises `UpstreamError`."""
+    # Raises `UpstreamError`.
     is_text = format_.framing.is_text
     timeouts = Timeouts(first_token_s=PROBE_TIMEOUT_S, stall_s=PROBE_TIMEOUT_S)
     upstream = InferenceServer(probe.backend, client, timeouts=timeouts)

@@ -153,7 +153,7 @@ def opencode(
 
 
 def _launch(profile: Profile, target: Target, arguments: list[str], *, only_config: bool) -> None:
-    """Become the client: its terminal, its signals and its exit code need no forwarding."""
+    # This process becomes the client, so that terminal, signals and exit code need no forwarding.
     if only_config:
         profile.write()
         _show(profile)
@@ -204,7 +204,7 @@ class OfferedModel:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """All of them, its own first."""
+        # Its own id first.
         return (self.id, *self.aliases)
 
 
@@ -219,10 +219,13 @@ class Target:
 
 
 def find_target(data_dir: Path, *, url: str | None, key: str | None, model: str | None) -> Target:
-    """What is not given is the demo's, if this user has one; the model is the first.
+    """Find the gateway, key and model to use.
 
-    The demo's key is for the demo: nobody else is sent it. Raises `StartupError` where no gateway
-    answers, or does not take the key, or lacks the model.
+    Missing arguments are those of this user's demo, if there is one; the default model is the
+    first.
+
+    The demo's key is sent to the demo only. Raises `StartupError` if no gateway answers, or if it
+    refuses the key or lacks the model.
     """
     demo = saved_demo(data_dir)
     demo_url = demo.get(BASE_URL) or DEFAULT_BASE_URL
@@ -243,7 +246,7 @@ def find_target(data_dir: Path, *, url: str | None, key: str | None, model: str 
 
 
 def _base_url(url: str) -> str:
-    """With the path that clients add theirs to, which may be left out."""
+    # Clients add their paths to `/v1`, which the user may leave out.
     match = _URL.fullmatch(url)
     if match is None:
         raise StartupError(
@@ -298,7 +301,7 @@ def _read(base_url: str, said: object) -> tuple[OfferedModel, ...]:
 
 
 def _offered(base_url: str, model: object) -> OfferedModel:
-    """Other servers list models, too, but not what we tell of ours."""
+    # Other servers list models, too, but without the fields of this gateway.
     match model:
         case {"id": str(name), "context_length": int(length), "aliases": list(aliases)}:
             return OfferedModel(name, length, tuple(map(str, aliases)))
@@ -333,7 +336,7 @@ class Profile:
     environment: dict[str, str]
 
     def write(self) -> None:
-        """Raises `StartupError` where that cannot be done."""
+        """Write the file of the profile. Raises `StartupError` if that fails."""
         make_folder(self.path.parents[1])
         try:
             self.path.parent.mkdir(mode=0o700, exist_ok=True)
@@ -348,7 +351,7 @@ class Profile:
 def codex_profile(
     target: Target, data_dir: Path, *, websockets: bool, search: bool = False
 ) -> Profile:
-    """A home of its own for Codex, in which it also keeps its sessions."""
+    """Return a profile with a home of its own for Codex, which also keeps its sessions there."""
     home = data_dir / "codex"
     text = _CODEX.format(
         model=json.dumps(target.model),
@@ -368,7 +371,7 @@ def codex_profile(
 
 
 def opencode_profile(target: Target, data_dir: Path) -> Profile:
-    """A configuration that opencode reads beside the user's, and that wins over it."""
+    """Return a configuration that opencode reads beside the user's, and that takes precedence."""
     model = f"{PROVIDER}/{target.model}"
     provider = {
         "npm": "@ai-sdk/openai",
@@ -393,7 +396,8 @@ def opencode_profile(target: Target, data_dir: Path) -> Profile:
 
 
 def _opencode_model(model: OfferedModel) -> dict[str, Any]:
-    """Without `forceReasoning` nothing is said of reasoning for a model whose name is unknown."""
+    # Without `forceReasoning` opencode sends no reasoning options for a model whose name it does
+    # not know.
     output = min(OUTPUT_TOKENS_MAX, model.context_length // OUTPUT_SHARE)
     return {
         "reasoning": True,

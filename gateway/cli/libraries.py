@@ -31,7 +31,7 @@ class Needed(NamedTuple):
 
 
 def needed(settings: Settings) -> Iterator[Needed]:
-    """What these settings turn on."""
+    """Yield the libraries that these settings need."""
     tools = settings.tools
     command = "pip install --force-reinstall ."
     yield Needed("grammars, schemas and sealing", CORE, command)
@@ -45,7 +45,7 @@ def needed(settings: Settings) -> Iterator[Needed]:
 
 
 def faults(modules: Sequence[str]) -> list[str]:
-    """Why modules cannot be loaded, each with its name; none for those that can."""
+    """Return for each module that cannot be loaded its name and the reason."""
     found = []
     for name in modules:
         try:

@@ -60,7 +60,7 @@ class _Place:
     tenant_id: TenantId
 
     async def servers(self) -> Mapping[str, McpServer]:
-        """Those of this tenant alone, or of all; by label."""
+        """Return the servers of this tenant, or those of all tenants, by label."""
         from gateway.tools.mcp.servers import Registry
 
         async def of_one(tenant_id: TenantId) -> dict[str, McpServerRow]:
@@ -166,7 +166,7 @@ def add(  # noqa: PLR0913 - each is an option
 
 
 def _row(label: str, url: str, purposes: list[str]) -> McpServerRow:
-    """What was given, as far as it needs no database. Raises `typer.BadParameter`."""
+    # Checks everything that needs no database. Raises `typer.BadParameter`.
     from gateway.tools.mcp.servers import LABEL, checked_purposes, checked_url
 
     if not LABEL.fullmatch(label):
@@ -184,9 +184,7 @@ def _row(label: str, url: str, purposes: list[str]) -> McpServerRow:
 
 
 def _read_headers(source: str | None) -> dict[str, str]:
-    """Headers from a file or standard input. Raises `typer.BadParameter` and `InvalidRequest`,
-    whose messages have no value.
-    """
+    # Raises `typer.BadParameter` and `InvalidRequest`, whose messages contain no values.
     from gateway.tools.mcp.headers import outgoing
 
     if source is None:
@@ -238,7 +236,7 @@ def list_servers(tenant: OfTenant = None, config: Config = None, json_: Json = F
 
 
 def _without_query(url: str) -> str:
-    """A query may hold a key."""
+    # A query may contain a key.
     return urlsplit(url)._replace(query="", fragment="").geturl()
 
 
@@ -279,7 +277,7 @@ def check(
 
 
 async def registered(settings: Settings, database: Database) -> list[McpServer]:
-    """The servers of all tenants, for `doctor`."""
+    """Return the servers of all tenants, for `doctor`."""
     known = await _Place(settings, database, _sealer(settings), OPERATOR).servers()
     return list(known.values())
 
@@ -287,7 +285,7 @@ async def registered(settings: Settings, database: Database) -> list[McpServer]:
 async def answers(
     settings: Settings, database: Database, wanted: list[McpServer]
 ) -> dict[str, tuple[bool, str]]:
-    """By label whether each server answers, and what it has to offer, or why it does not."""
+    """Return by label whether each server answers, and what it offers or why it does not."""
     if not wanted:
         return {}
     async with _sessions(settings, database) as room:
@@ -309,7 +307,7 @@ async def _sessions(settings: Settings, database: Database) -> AsyncIterator[Mcp
 
 
 def _is_refused_here(error: McpError) -> bool:
-    """Whether the gateway did not connect at all, because of where the URL leads."""
+    # The gateway did not connect at all, because of where the URL leads.
     return error.code == httpx2.codes.FORBIDDEN and not error.sent
 
 

@@ -30,7 +30,10 @@ Json = Annotated[bool, typer.Option("--json", help="Print JSON, for programs.")]
 
 
 def run(main: Coroutine[Any, Any, Result]) -> Result:
-    """Run to the end on uvloop. SIGTERM before the server listens ends it cleanly, like Ctrl-C."""
+    """Run a coroutine to its end on uvloop.
+
+    SIGTERM before the server listens ends it cleanly, like Ctrl-C.
+    """
     before = signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:

@@ -139,8 +139,10 @@ async def load(
     tenant_id: TenantId | None = None,
     quiet: bool = False,
 ) -> int:
-    """Add pages to the index of a tenant, or to that for all, and tell of each (`quiet`: only of
-    failures); how many were added. Raises `StartupError`, `StoreError`.
+    """Add pages to the index of a tenant, or to that of all tenants; return how many were added.
+
+    Prints a line for each page; with `quiet` only for failures. Raises `StartupError`,
+    `StoreError`.
     """
     from gateway.tools.browser.loading import Loader
     from gateway.wiring.web import Workshop
@@ -193,7 +195,7 @@ async def _remove(settings: Settings, url: str, tenant: str | None) -> int:
 
 
 async def _tenant_id(settings: Settings, database: Database, name: str | None) -> TenantId | None:
-    """Raises `RequestError` for a tenant that is not there."""
+    # Raises `RequestError` for a tenant that does not exist.
     if name is None:
         return None
     return (await access(settings, database).show_tenant(name)).tenant.id

@@ -33,11 +33,11 @@ _EXPORT: Final = re.compile(r"^export (\w+)=(\S+)$", re.MULTILINE)
 
 @asynccontextmanager
 async def provisioned(settings: Settings, *, is_lasting: bool = False) -> AsyncIterator[Settings]:
-    """Settings with the URL of a migrated database and with the pepper.
+    """Yield settings with the URL of a migrated database and with the pepper.
 
-    Without a database URL the embedded PostgreSQL runs while this is entered, and is migrated; who
-    `is_lasting` does not use that of another process, which may end before. Raises `StartupError`
-    and `StoreUnavailable`.
+    Without a database URL the embedded PostgreSQL runs during the block, and is migrated. With
+    `is_lasting` the server of another process is not used, because it may end before. Raises
+    `StartupError` and `StoreUnavailable`.
     """
     if settings.database.url is None:
         with embedded_database(settings.data_dir, is_lasting=is_lasting) as url:
@@ -53,7 +53,7 @@ async def provisioned(settings: Settings, *, is_lasting: bool = False) -> AsyncI
 
 
 async def bring_up_to_date(settings: Settings) -> None:
-    """Migrate the embedded database, unless nothing is to be done.
+    """Migrate the embedded database if it needs it.
 
     Only a migration imports Alembic, which takes long.
     """
@@ -66,10 +66,10 @@ async def bring_up_to_date(settings: Settings) -> None:
 
 
 async def require_schema(database: Database) -> None:
-    """Raises `StartupError` for a schema that this release cannot serve from.
+    """Raise `StartupError` for a schema that this release cannot serve from.
 
-    It can from that of a newer release, which expands before it contracts, as long as all is there
-    that this one needs: so a replica may be started again in the middle of an upgrade.
+    A newer release expands its schema before it contracts it, so this release can use it as long as
+    it has everything this one needs: a replica may be restarted in the middle of an upgrade.
     """
     revision = await database.revision()
     if revision is None or is_older(revision):
@@ -93,8 +93,9 @@ async def require_schema(database: Database) -> None:
 
 @contextmanager
 def embedded_database(data_dir: Path, *, is_lasting: bool = False) -> Iterator[str]:
-    """The URL of the embedded PostgreSQL, which is stopped at the end if this started it. Raises
-    `StartupError`: `DatabaseInUse` where this `is_lasting` and another one is there.
+    """Yield the URL of the embedded PostgreSQL, stopped at the end if it was started here.
+
+    Raises `StartupError`: `DatabaseInUse` if `is_lasting` and another process runs the server.
     """
     from gateway.devdb.embedded import EmbeddedPostgres
 
@@ -105,7 +106,7 @@ def embedded_database(data_dir: Path, *, is_lasting: bool = False) -> Iterator[s
 
 @asynccontextmanager
 async def connected(settings: Settings) -> AsyncIterator[Database]:
-    """The database of `settings`, which must have its URL."""
+    """Yield the database of `settings`, which must have its URL."""
     keys = keys_database(settings)
     keyring = new_keyring(settings, keys)
     database = connect(settings, keyring=keyring)
@@ -119,7 +120,10 @@ async def connected(settings: Settings) -> AsyncIterator[Database]:
 
 
 def load_pepper(data_dir: Path) -> str:
-    """The embedded database's pepper, made on first use; readable by this user only."""
+    """Return the pepper of the embedded database.
+
+    It is made on first use and readable by this user only.
+    """
     path = data_dir / "pepper"
     with suppress(FileExistsError):
         write_private(path, secrets.token_hex(PEPPER_BYTES) + "\n", exclusive=True)
@@ -127,10 +131,8 @@ def load_pepper(data_dir: Path) -> str:
 
 
 def make_folder(path: Path) -> None:
-    """A folder others can pass through but not list: PostgreSQL may run as another user.
-
-    Raises `StartupError` where that is not possible.
-    """
+    # Other users can pass through the folder but not list it: PostgreSQL may run as another user.
+    # Raises `StartupError` if it cannot be made.
     try:
         path.mkdir(mode=0o711, parents=True, exist_ok=True)
     except OSError as error:
@@ -141,7 +143,7 @@ def make_folder(path: Path) -> None:
 
 
 def write_private(path: Path, text: str, *, exclusive: bool = False) -> None:
-    """Write a file that nobody else can read, not even for a moment."""
+    """Write a file that no other user can read at any time."""
 
     def opener(name: str, flags: int) -> int:
         return os.open(name, flags, mode=0o600)
@@ -151,20 +153,18 @@ def write_private(path: Path, text: str, *, exclusive: bool = False) -> None:
 
 
 def demo_file(data_dir: Path) -> Path:
-    """The demo's base URL and key, for OpenAI's clients and for `launch`.
-
-    Who holds the folder's database writes it, and it stays: the next demo finds its key.
-    """
+    # Base URL and key of the demo, for OpenAI's clients and for `launch`. Written by the process
+    # that holds the folder's database; it stays, so that the next demo finds its key.
     return data_dir / "demo.env"
 
 
 def demo_examples_file(data_dir: Path) -> Path:
-    """The commands of the demo that runs in this folder."""
+    # The commands of the demo that runs in this folder.
     return data_dir / "demo-examples.txt"
 
 
 def write_demo(data_dir: Path, variables: Mapping[str, str]) -> Path:
-    """Write `demo_file`, for this user only; its path."""
+    """Write `demo_file`, readable by this user only, and return its path."""
     path = demo_file(data_dir)
     lines = (f"export {name}={value}\n" for name, value in variables.items())
     write_private(path, "".join(lines))
@@ -172,7 +172,7 @@ def write_demo(data_dir: Path, variables: Mapping[str, str]) -> Path:
 
 
 def saved_demo(data_dir: Path) -> dict[str, str]:
-    """The variables of `demo_file`; none where this user has no demo, or may not read it."""
+    """Return the variables of `demo_file`; none if the file is missing or not readable."""
     try:
         text = demo_file(data_dir).read_text(encoding="utf-8")
     except OSError:

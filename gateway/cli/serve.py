@@ -66,7 +66,7 @@ def _load_vocabulary() -> None:
 
 @contextmanager
 def _admin_listener(settings: Settings) -> Iterator[socket.socket | None]:
-    """The socket of the admin API; None where it has none."""
+    # None: the admin API has no port of its own.
     admin = settings.admin
     if admin.port is None:
         yield None
@@ -79,8 +79,9 @@ def _admin_listener(settings: Settings) -> Iterator[socket.socket | None]:
 async def serve_gateway(
     settings: Settings, listener: socket.socket, admin_listener: socket.socket | None = None
 ) -> None:
-    """The gateway on a socket until a signal, and its admin API on another; needs settings that
-    are complete.
+    """Run the gateway on a socket, and its admin API on another, until a signal.
+
+    The settings must be complete.
     """
     app, log = create_app(settings), EventLog(__name__)
     frames = FrameBounds.of(settings)

@@ -80,17 +80,17 @@ def _console(*, stderr: bool = False) -> Console:
 
 
 def show(text: str, *, end: str = "\n") -> None:
-    """What was asked for, on standard output."""
+    # Standard output.
     _console().print(text, end=end)
 
 
 def note(text: str) -> None:
-    """What goes with it, on standard error."""
+    # Standard error.
     _console(stderr=True).print(text)
 
 
 def failure(message: str, remedy: str) -> None:
-    """One red line, one line what to do, on standard error."""
+    """Print an error in red and its remedy, a line each, on standard error."""
     from rich.text import Text
 
     console = _console(stderr=True)
@@ -99,7 +99,7 @@ def failure(message: str, remedy: str) -> None:
 
 
 def step(mark: str, name: str, detail: str, seconds: float | None = None) -> None:
-    """One line of a list: mark, name, what was found, how long it took."""
+    """Print one line of a list: mark, name, detail and duration."""
     from rich.text import Text
 
     line = Text("  ").append(f"{mark} ", style=_STYLES[mark])
@@ -116,14 +116,16 @@ class Details:
         self._are_shown = are_shown
 
     def step(self, mark: str, name: str, detail: str, seconds: float | None = None) -> None:
-        """`step`, if details are shown."""
+        # Only if details are shown.
         if self._are_shown:
             step(mark, name, detail, seconds)
 
 
 def table(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
-    """Rows under headings, without frames. Nothing is cut, however narrow the terminal is. What a
-    backend or a page said in a cell is one line, and tells the terminal nothing.
+    """Print rows under headings, without frames.
+
+    No cell is cut, however narrow the terminal is. Text of a backend or a page in a cell is one
+    line, without control characters.
     """
     from rich.cells import cell_len
     from rich.text import Text
@@ -139,7 +141,7 @@ def table(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
 
 
 def remedy_for(error: StoreError) -> str:
-    """What to do next: only where no server spoke is it asked whether one is running."""
+    """Return what to do next. Only if no server answered does it ask whether one is running."""
     if isinstance(error, ContentSealed):
         return _SEALED
     if not error.state:
@@ -151,7 +153,10 @@ def remedy_for(error: StoreError) -> str:
 
 
 def remedy_for_request(error: RequestError) -> str:
-    """What to do next: for a resource that does not exist, the command that lists those that do."""
+    """Return what to do next.
+
+    For a resource that does not exist that is the command that lists those that do.
+    """
     listing = _LISTS.get(error.param or "") if isinstance(error, ResourceNotFound) else None
     if listing is None:
         return "See the command's --help."

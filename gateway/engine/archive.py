@@ -98,7 +98,7 @@ class Archive:
         sealer: Sealer,
         adopt_charge: AdoptCharge | None = None,
     ) -> None:
-        """`adopt_charge` takes over what the key of a response was charged (`Gates.adopt`)."""
+        # `adopt_charge` takes over what the key of a response was charged (`Gates.adopt`).
         self._database = database
         self._adopt_charge = adopt_charge
         self._sealer = sealer
@@ -114,20 +114,24 @@ class Archive:
         self._metrics = metrics
 
     async def run(self) -> None:
-        """Commit together what comes together, until cancelled. Without it each goes alone."""
+        # Commits concurrent writes together until cancelled. Without this task each is committed
+        # alone.
         async with asyncio.TaskGroup() as group:
             late = (self._meter, self._deposits, self._audit)
             for helper in (self._begins, self._queues, self._ends, *late):
                 group.create_task(helper.run())
 
     async def flush(self) -> None:
-        """Write what `run` has left behind; nothing may be booked any more."""
+        """Write the usage lines, deposits and tool calls that `run` has left.
+
+        Book nothing after that.
+        """
         await self._meter.flush(wait_s=self._ours.commit_wait_s)
         await self._deposits.flush(wait_s=self._ours.commit_wait_s)
         await self._audit.flush(wait_s=self._ours.commit_wait_s)
 
     async def begin(self, spec: RunSpec) -> Claim:
-        """Record that a foreground response is under way here, before a token is spent.
+        """Record, before a token is generated, that a foreground response runs here.
 
         Raises `StoreUnavailable`.
         """
@@ -139,11 +143,11 @@ class Archive:
     async def accept(
         self, spec: RunSpec, key: IdempotencyKey | None, *, owned: bool
     ) -> Claim | None:
-        """Record a durable response, with all that any replica needs to generate it.
+        """Record a durable response with everything that any replica needs to generate it.
 
-        `owned`: it is claimed for this process from the start. Otherwise it is queued, and whoever
-        has a place claims it. Raises `StoreUnavailable`, `KeyTaken`, and `RateLimited` when too
-        many of its tenant are queued.
+        With `owned` it is claimed for this process at once. Otherwise it is queued, None is
+        returned, and any replica with capacity claims it. Raises `StoreUnavailable`, `KeyTaken`,
+        and `RateLimited` when too many responses of its tenant are queued.
         """
         ours, tenant_id = self._ours, spec.principal.tenant_id
         lease = (ours.owner, ours.lease_s) if owned else None
@@ -157,10 +161,10 @@ class Archive:
         return None
 
     async def queue(self, spec: RunSpec) -> Claim | None:
-        """Record a background response that this process has a place for.
+        """Record a background response that this process has capacity for.
 
-        It is claimed for this process, unless others of its tenant come first: then it is queued,
-        and None returned. Raises as `accept` does.
+        It is claimed for this process, unless other responses of its tenant come first: then it is
+        queued, and None is returned. Raises as `accept` does.
         """
         ours, tenant_id = self._ours, spec.principal.tenant_id
         new = row_mapping.durable_row(spec, (ours.owner, ours.lease_s), waits=True)
@@ -182,12 +186,12 @@ class Archive:
         claim: Claim,
         rest: LogRow | None,
     ) -> None:
-        """Commit the end of a response, in one transaction.
+        """Commit the end of a response in one transaction.
 
-        `rest` is what of its durable log is not written yet, and is committed with the end; None
-        when it has none. While the database is away it tries again, then raises
-        `StoreUnavailable`; a commit whose outcome was lost is safe to repeat. Raises `ClaimLost`
-        when another goes on with it or has ended it.
+        `rest` is the part of its durable log that is not written yet, and is committed with the
+        end; None if the response has no durable log. While the database is unavailable, tries again
+        for a limited time, then raises `StoreUnavailable`; a commit whose outcome was lost is safe
+        to repeat. Raises `ClaimLost` when another process continues or has ended the response.
         """
         row = self._endings.finished_row(spec, finished, fold, epoch=claim.epoch, rest=rest)
         is_durable = rest is not None
@@ -199,10 +203,10 @@ class Archive:
             self._announce(Notice("log", (claim.uuid,)))
 
     async def deposit(self, spec: RunSpec, finished: Finished, fold: Fold, claim: Claim) -> None:
-        """Keep what this process has of a foreground response that was ended without it.
+        """Store what this process generated of a foreground response that another process ended.
 
-        Waits for the database as `finish` does; after that it is kept for when the database is
-        back. Raises nothing that a database may raise.
+        Waits for the database as `finish` does; after that the row is kept in memory and written
+        later. Raises no database error.
         """
         end = self._endings.finished_row(spec, finished, fold, epoch=claim.epoch, rest=None)
         try:
@@ -216,9 +220,10 @@ class Archive:
     def deposit_later(
         self, spec: RunSpec, finished: Finished, fold: Fold, claim: Claim | None
     ) -> None:
-        """The same for one that could not be finished while the database was away, or of which
-        nobody knows whether it was begun (no claim): its client is told now how it ended, and its
-        row, if there is one, will say the same.
+        """Queue the end of a foreground response that could not be committed.
+
+        The database was unavailable, or nobody knows whether the response was recorded (`claim` is
+        None). Its client learns the end now; its row, if there is one, will say the same.
         """
         epoch = _FIRST_EPOCH if claim is None else claim.epoch
         end = self._endings.finished_row(spec, finished, fold, epoch=epoch, rest=None)
@@ -227,23 +232,19 @@ class Archive:
     def meter(
         self, spec: RunSpec, finished: Finished, fold: Fold, kind: LineKind = "response"
     ) -> None:
-        """Book what an unstored response used; nothing else of it is written anywhere.
-
-        Waits for nothing: its client has the answer. Booking twice is booking once.
-        """
+        # Never waits: the client has its answer. Booking twice counts once.
         self.book(spec.principal.tenant_id, row_mapping.usage_line(spec, finished, fold, kind))
 
     def book(self, tenant_id: TenantId, line: UsageLine) -> None:
-        """Book what was no run of the engine, as `meter` does."""
+        # For usage that belongs to no run of the engine.
         self._meter.put(tenant_id, line)
 
     def audit(self, spec: RunSpec, attempt: Attempt) -> None:
-        """Keep that a hosted tool was called. Waits for nothing."""
+        """Record a call of a hosted tool. Never waits; the row is written later."""
         called = row_mapping.tool_call_row(spec, attempt, replica=self._ours.owner)
         self._audit.put(spec.principal.tenant_id, called)
 
     def _seal_secrets(self, spec: RunSpec) -> bytes | None:
-        """The secrets of a request that other processes need to go on with its response."""
         if not spec.secrets:
             return None
         binding = secrets_binding(spec.principal.tenant_id, spec.head.uuid, self._sealer.key_id)
@@ -252,8 +253,10 @@ class Archive:
         return seal.encode()
 
     async def secrets(self, claim: Claim) -> dict[str, dict[str, str]]:
-        """Those of a response that this process claimed; none where none are kept, or their key is
-        gone: then the servers refuse its calls. Raises `StoreUnavailable`.
+        """Return the secrets of a response that this process claimed.
+
+        The result is empty if none are stored or their key is gone; MCP servers then refuse the
+        calls. Raises `StoreUnavailable`.
         """
         sealed = await run_secrets.load(self._database, claim.tenant_id, claim.uuid)
         if sealed is None:
@@ -269,26 +272,22 @@ class Archive:
         return secrets
 
     async def cancel(self, tenant_id: TenantId, uuid: UUID) -> StoredResponse | None:
-        """End a durable response with what it said so far, wherever it is generated.
-
-        The response as it is then: cancelled, or as it was if it had ended or is not durable. None
-        when it is unknown. Raises `StoreUnavailable`.
-        """
+        # Ends a durable response with its output so far, wherever it is generated. Returns it as it
+        # is then: cancelled, or unchanged if it had ended or is not durable; None if it does not
+        # exist. Raises `StoreUnavailable`.
         return await self._conclude(
             tenant_id, uuid, lambda stored: outcome.stopped(now()) if stored.durable else None
         )
 
     async def end_abandoned(self, tenant_id: TenantId, uuid: UUID) -> StoredResponse | None:
-        """End a response that nobody will go on with, as failed. Does nothing to one that is held.
-
-        What a durable one said is kept and booked. Of a foreground one nothing is left.
-        """
+        # Fails a response that no process will continue; one that is still held is left alone. The
+        # output of a durable response is stored and booked; of a foreground one nothing is left.
         return await self._conclude(
             tenant_id, uuid, lambda stored: None if stored.is_held else _ending_of(stored)
         )
 
     async def end_defective(self, claim: Claim, error: Exception) -> StoredResponse | None:
-        """End a response that this process claimed and cannot go on with because of `error`."""
+        # This process claimed the response and cannot continue it because of `error`.
         return await self._conclude(
             claim.tenant_id,
             claim.uuid,
@@ -301,7 +300,7 @@ class Archive:
         uuid: UUID,
         ending_of: Callable[[StoredResponse], Finished | None],
     ) -> StoredResponse | None:
-        """End a running response as `ending_of` says; None leaves it alone."""
+        # A running response is left alone if `ending_of` returns None.
         found = await responses.load(self._database, tenant_id, uuid)
         if found is None or found.is_terminal or ending_of(found) is None:
             return found
@@ -329,9 +328,7 @@ class Archive:
     def _settle(
         self, tenant_id: TenantId, stored: StoredResponse, plan: bytes | None, usage: TokenUsage
     ) -> None:
-        """Charge the key what the response used until it was ended here. Whoever had begun to
-        generate it leaves that to whoever ends it.
-        """
+        # The process that began to generate a response leaves the charge to the one that ends it.
         if plan is None or self._adopt_charge is None:
             return
         try:
@@ -343,7 +340,7 @@ class Archive:
             _report_unread(stored, error)
 
     def _report_end(self, stored: StoredResponse, row: FinishedResponse) -> None:
-        """Announce, count and log the end: its owner does so only for what it has ended itself."""
+        # An owner reports only the ends that it commits itself.
         self._announce(Notice("ended", (stored.uuid,)))
         tokens = row.tokens or TokenUsage()
         self._metrics.response_finished(
@@ -363,10 +360,7 @@ class Archive:
         )
 
     async def _read_ahead(self, tenant_id: TenantId, stored: StoredResponse) -> LogReading | None:
-        """Its log as far as it has come, before anything is locked: a long one takes seconds.
-
-        None for one that cannot be read. Raises `StoreUnavailable`.
-        """
+        # Before anything is locked: reading a long log takes seconds. None: it cannot be read.
         try:
             reading = self._endings.reading(stored)
             before = -1
@@ -424,7 +418,6 @@ class Archive:
 
     @staticmethod
     async def _with_retries(attempt: Callable[[], Awaitable[object]], *, wait_s: float) -> None:
-        """Try until the database is back, for `wait_s` at most. Raises `StoreUnavailable`."""
         loop = asyncio.get_running_loop()
         deadline = loop.time() + wait_s
         while True:
@@ -439,12 +432,12 @@ class Archive:
 
 
 def secrets_binding(tenant_id: TenantId, response: UUID, key_id: str) -> Binding:
-    """What the secrets of a request are bound to: nothing else is sealed for that."""
+    # Nothing but the secrets of this response is sealed with this binding.
     return Binding(tenant_id, f"secrets of {ids.response_id(response)}", key_id)
 
 
 def _fits_batch(items: Sequence[StoredItem], *values: bytes | array[int] | None) -> bool:
-    """Whether a response may share a commit: a large one would keep others waiting for nothing."""
+    # A large response would keep the others of a shared commit waiting.
     if len(items) > TOGETHER_ITEMS_MAX:
         return False
     size_bytes = 0

@@ -36,14 +36,14 @@ class RunningCalls:
         """Others go on with the durable responses: nothing more is begun for one here."""
 
     def start(self, work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
-        """Do it in a task that nobody has to wait for."""
+        """Start `work` in a task that no caller has to wait for."""
         task = start_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._forget)
         return task
 
     async def close(self) -> None:
-        """Cancel what is left, and wait until it has ended."""
+        """Cancel the remaining calls and wait, for a limited time, until they have ended."""
         for task in self._tasks:
             task.cancel()
         if self._tasks:
@@ -72,13 +72,13 @@ class Attempt:
 
     @property
     def arguments_hash(self) -> bytes:
-        """SHA-256 of the arguments."""
         return hashlib.sha256(self.call.arguments.encode("utf-8", "surrogatepass")).digest()
 
 
 def approval_of(spec: RunSpec, call: ToolCall) -> tuple[str | None, str | None]:
-    """How a call of an MCP tool came to be made, and the request for approval that was answered:
-    `user` approved it, or nobody was asked (`never`). Nothing for other tools.
+    """Return how a call of an MCP tool was approved, and the id of the approval request.
+
+    The first value is "user", or "never" if no approval was needed. Both are None for other tools.
     """
     grants = spec.head.grants
     if grants is None or kind_of(call.name) != "mcp":
@@ -91,5 +91,5 @@ def approval_of(spec: RunSpec, call: ToolCall) -> tuple[str | None, str | None]:
 
 
 def names_of(spec: RunSpec, call: ToolCall) -> tuple[str, str]:
-    """The kind of a call, and the identity of who executes it."""
+    # The kind of the call, and the identity of the server that executes it.
     return kind_of(call.name), server_of(call.name, spec.head.grants)

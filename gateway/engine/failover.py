@@ -65,14 +65,12 @@ class Failover:
         self._refused_at = 0.0
 
     def begin(self) -> None:
-        """What comes is asked for the first time: no failure before it says anything about it."""
+        # Counters start again: the next request is made for the first time.
         self._losses = self._refusals = 0
 
     async def recover(self, error: UpstreamError, fold: Fold, *, is_resent: bool) -> None:
-        """Return when another attempt may be made; raise `error` when none may.
-
-        `is_resent`: the attempt that failed was not the first one at these ids.
-        """
+        # Returns when another attempt may be made; raises `error` when none may. With `is_resent`
+        # the failed attempt was not the first one at these ids.
         if isinstance(error, UpstreamFailed):
             self.check_hops(error, fold)
             self._leave(error)
@@ -89,7 +87,10 @@ class Failover:
             await self._wait_for_a_backend(error, fold)
 
     def check_hops(self, error: UpstreamFailed, fold: Fold) -> None:
-        """A backend that had begun broke off. Raise `error` when nobody else may go on."""
+        """Reset the counters after a backend broke off.
+
+        Raises `error` when no other may continue.
+        """
         self.begin()
         self._check_count(error, fold)
 
@@ -98,7 +99,7 @@ class Failover:
             raise error
 
     async def _wait_for_a_backend(self, error: UpstreamError, fold: Fold) -> None:
-        """Nobody took the request, which cost nothing: try the others, then wait for any."""
+        # No backend took the request, which cost nothing: try the others, then wait for any.
         now = asyncio.get_running_loop().time()
         if not self._refusals:
             self._refused_at = now

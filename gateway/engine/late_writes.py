@@ -87,7 +87,10 @@ class LateWriter(ABC, Generic[Row]):
         """Nobody writes any more."""
 
     def put(self, tenant_id: TenantId, row: Row) -> None:
-        """Have it written soon. Never waits; when too much waits already, it is only logged."""
+        """Queue a row to be written soon.
+
+        Never waits. If the queue is full or the process ends, the row is only logged.
+        """
         size = self._size_of(row)
         if self._is_over or self._size + size > self._bounds.size_max:
             why = "the process ends" if self._is_over else "too much waits for the database"
@@ -98,11 +101,11 @@ class LateWriter(ABC, Generic[Row]):
         self._size += size
 
     async def run(self) -> None:
-        """Write until cancelled; call `flush` after that."""
+        # Runs until cancelled; call `flush` after that.
         await self._waiting.run()
 
     async def flush(self, *, wait_s: float) -> None:
-        """Write all that is left, for `wait_s` at most; what is left then is logged."""
+        """Write the remaining rows within `wait_s` seconds and log those that are left then."""
         deadline = asyncio.get_running_loop().time() + wait_s
         while rows := self._waiting.take():
             if await self._write_or_put_back(rows):
@@ -119,7 +122,7 @@ class LateWriter(ABC, Generic[Row]):
             await asyncio.sleep(self._bounds.retry_pause_s)
 
     async def _write_or_put_back(self, rows: list[_Waiting[Row]]) -> bool:
-        """Write rows. False: the database is away, and those wait again that may."""
+        # False: the database is unavailable, and the rows that have not expired wait again.
         try:
             await self._write([(one.tenant_id, one.row) for one in rows])
         except StoreUnavailable as error:
@@ -148,10 +151,9 @@ class LateWriter(ABC, Generic[Row]):
 
     @abstractmethod
     async def _write(self, rows: Sequence[tuple[TenantId, Row]]) -> None:
-        """Write rows, none, or more; a defect of one must not cost the others.
-
-        Raises `StoreUnavailable`.
-        """
+        # Implementations write all rows (possibly none); a defective row must not cost the others.
+        # Raises `StoreUnavailable`.
+        ...
 
     @abstractmethod
     def _log_loss(self, row: Row, error: Exception) -> None: ...
@@ -165,7 +167,7 @@ class UsageMeter(LateWriter[UsageLine]):
     def __init__(
         self, record: RecordUsage, *, metrics: Metrics, bounds: LateBounds = USAGE_BOUNDS
     ) -> None:
-        """`record` is `store.usage.record_all` of a database."""
+        # `record` is `store.usage.record_all` of a database.
         super().__init__(metrics, bounds)
         self._record = record
 
@@ -197,7 +199,7 @@ class ToolAudit(LateWriter[AuditedCall]):
     def __init__(
         self, record: RecordCalls, *, metrics: Metrics, bounds: LateBounds = USAGE_BOUNDS
     ) -> None:
-        """`record` is `store.tool_calls.record_all` of a database."""
+        # `record` is `store.tool_calls.record_all` of a database.
         super().__init__(metrics, bounds)
         self._record = record
 
@@ -236,7 +238,7 @@ class Deposits(LateWriter[FinishedResponse]):
     def __init__(
         self, deposit: Deposit, *, metrics: Metrics, bounds: LateBounds = ENDS_BOUNDS
     ) -> None:
-        """`deposit` is `late_writes.deposit` of a database."""
+        # `deposit` is `late_writes.deposit` of a database.
         super().__init__(metrics, bounds)
         self._deposit = deposit
 
@@ -272,9 +274,10 @@ class Deposits(LateWriter[FinishedResponse]):
 
 
 async def deposit(database: Database, tenant_id: TenantId, end: FinishedResponse) -> bool:
-    """Write how a foreground response ended here, whoever has ended it meanwhile.
+    """Write how a foreground response ended here, even if another process has ended it meanwhile.
 
-    False where it was deleted, or ended in another way. Safe to repeat. Raises `StoreUnavailable`.
+    Returns False if the response was deleted or ended in another way. Safe to repeat. Raises
+    `StoreUnavailable`.
     """
     try:
         await endings.finish(database, tenant_id, end)

@@ -28,13 +28,13 @@ class Observer:
         self._metrics = metrics
 
     def first_token(self, spec: RunSpec, seconds: float) -> None:
-        """The first id came, `seconds` after the request."""
+        # `seconds` since the request.
         self._metrics.first_token(model=spec.model, seconds=seconds)
 
     def failed(self, spec: RunSpec, error: Exception) -> None:
-        """A backend or the database kept a run from its end.
+        """Count and log an error that ended a run.
 
-        What the caller has to mend is told to the caller alone.
+        Errors that the caller has to mend (`RequestError`) are reported to the caller alone.
         """
         if isinstance(error, RequestError):
             return
@@ -45,7 +45,6 @@ class Observer:
         tell("a response failed", **_names(spec), error=error)
 
     def tool_ended(self, spec: RunSpec, attempt: Attempt) -> None:
-        """A call of a hosted tool has its result."""
         kind = kind_of(attempt.call.name)
         self._metrics.tool_ended(
             kind=kind,
@@ -65,11 +64,12 @@ class Observer:
         )
 
     def tool_failed(self, spec: RunSpec, error: BaseException) -> None:
-        """A tool that the gateway runs raised what it should not have. The model is told."""
+        # A tool of the gateway raised an exception that it should not. The model gets an error
+        # result.
         _log.error("a hosted tool failed", **_names(spec), error=error)
 
     def hopped(self, spec: RunSpec, hop: Hop) -> None:
-        """Another backend or another replica goes on with a turn that one before it began."""
+        """Report that another backend or replica continues a turn that one before it began."""
         self._metrics.hopped(hop.reason)
         self._metrics.recomputed(hop.recomputed_tokens)
         _log.info(
@@ -80,28 +80,28 @@ class Observer:
         )
 
     def backend_left(self, spec: RunSpec, error: UpstreamError) -> None:
-        """A backend is left for another, because it broke off or could not go on."""
+        # The backend broke off or could not continue.
         _log.warning("a backend is left", **_names(spec), upstream=error.upstream, error=error)
 
     def constrained(self, upstream: str, *, is_constrained: bool) -> None:
-        """A backend began to work on a turn whose output is checked."""
+        # A backend began to work on a turn whose output is checked.
         self._metrics.bound_turn(upstream, "constrained" if is_constrained else "held")
 
     def repaired(self, spec: RunSpec, rule: str, voided: int, upstream: str) -> None:
-        """The output guard acted by a `rule`, and `voided` ids of the turn were taken back."""
+        """Report that the output guard took back `voided` ids of a turn because of `rule`."""
         self._metrics.repaired(rule=rule, upstream=upstream, voided=voided)
         _log.info("a turn is repaired", **_names(spec), upstream=upstream, rule=rule, count=voided)
 
     def output_violated(self, spec: RunSpec, error: OutputViolation) -> None:
-        """A response fails: its model broke the output rules once more after all repairs."""
+        # The model broke the output rules again after all repairs.
         _log.warning("a model does not obey", **_names(spec), code=error.code)
 
     def claim_lost(self, spec: RunSpec, epoch: int) -> None:
-        """The generation stops here: another replica has claimed the response."""
+        # Another replica has claimed the response, so generation stops here.
         _log.info("a response is left to others", **_names(spec), epoch=epoch)
 
     def finished(self, spec: RunSpec, finished: Finished, fold: Fold) -> None:
-        """A run is over; its counts are final."""
+        """Report the end of a run with its final token counts."""
         usage, model = fold.usage, spec.model
         self._metrics.response_finished(
             status=finished.status,
@@ -129,5 +129,4 @@ class Observer:
 
 
 def _names(spec: RunSpec) -> dict[str, Any]:
-    """What every log line about a run says."""
     return {"response_id": ids.response_id(spec.head.uuid), "model": spec.model}

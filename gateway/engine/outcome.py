@@ -43,12 +43,15 @@ _OUR_FAULT: Final = {BACKEND_LOST}
 
 
 def now() -> int:
-    """The present time in Unix seconds, as entries of the log have it."""
+    # Unix seconds, as in the entries of the log.
     return int(time.time())
 
 
 def ended(finish: FinishReason | None, at: int, *, visible: bool) -> Finished:
-    """A turn that ended well. Never an empty `completed`: without anything visible it failed."""
+    """Return the outcome of a turn that ended without an error.
+
+    It is never an empty `completed`: without visible output the response failed.
+    """
     if finish is FinishReason.LENGTH or finish is FinishReason.CUT:
         # One that was cut would have gone on, had there been room.
         return Finished("incomplete", at, reason="max_output_tokens")
@@ -60,12 +63,15 @@ def ended(finish: FinishReason | None, at: int, *, visible: bool) -> Finished:
 
 
 def violated(code: str, at: int) -> Finished:
-    """The model did not do what the request demands, however often it was asked."""
+    # The model broke the output rules after all repairs.
     return _failed(at, VIOLATIONS[code], code=SERVER_ERROR if code in _OUR_FAULT else code)
 
 
 def broken(error: Exception, at: int) -> Finished:
-    """A backend failed. Operators find the cause in the log; clients are told what to do."""
+    """Return the failure of a response whose backend failed.
+
+    The message tells clients what to do; operators find the cause in the log.
+    """
     match error:
         case ContextOverflow():
             return _failed(
@@ -89,42 +95,39 @@ def broken(error: Exception, at: int) -> Finished:
 
 
 def hung_up(at: int) -> Finished:
-    """The client of a foreground response went away, which cancels it.
-
-    OpenAI's `incomplete` would need a reason, and none of its reasons is this one.
-    """
+    # The client disconnected. OpenAI's `incomplete` needs a reason, and none of its reasons is this
+    # one.
     return Finished("cancelled", at)
 
 
 def took_too_long(at: int) -> Finished:
-    """The longest time that one response may take is over."""
     return _failed(
         at, "The response took longer than this server allows. Ask for less output at once."
     )
 
 
 def shut_down(at: int) -> Finished:
-    """The process ends, and its grace is over."""
+    # The process ends, and its grace period is over.
     return _failed(at, "The server is restarting. Please try again.")
 
 
 def stopped(at: int) -> Finished:
-    """Its client had it cancelled."""
+    # The client cancelled the response.
     return Finished("cancelled", at)
 
 
 def interrupted(at: int) -> Finished:
-    """The process that generated a foreground response ended without a word."""
+    # The process that generated a foreground response ended without recording an end.
     return _failed(at, "The server that generated this response stopped. Please try again.")
 
 
 def out_of_attempts(at: int) -> Finished:
-    """As many processes as may began it or went on with it, and all of them stopped."""
+    # The allowed number of processes generated the response, and all of them stopped.
     return _failed(at, "The servers that generated this response stopped, one after the other.")
 
 
 def of_another_release(at: int) -> Finished:
-    """No process is left of the release that could go on with it."""
+    # No process of a release that could continue the response is left.
     return _failed(
         at,
         "The response was begun by a version of this server that does not run any more. "
@@ -133,7 +136,7 @@ def of_another_release(at: int) -> Finished:
 
 
 def not_stored(at: int) -> Finished:
-    """Generated, but the database did not take it within its time."""
+    # The response was generated, but the database did not accept it in time.
     return _failed(at, "The response was generated but could not be stored. Please try again.")
 
 
@@ -142,7 +145,7 @@ def _failed(at: int, message: str, *, code: str = SERVER_ERROR) -> Finished:
 
 
 def used(usage: TokenUsage, *, is_whole: bool) -> Used:
-    """What a key is charged for a response; `is_whole`: it was answered to its end."""
+    # What a key is charged for a response; with `is_whole` it was answered to its end.
     return Used(
         input_tokens=usage.input_tokens,
         cached_tokens=usage.cached_tokens,

@@ -146,7 +146,7 @@ class GuardLimits:
     refusals: bool = True
 
     def times(self, ids_per_token: int) -> GuardLimits:
-        """The same limits for a format in which a token is about `ids_per_token` ids."""
+        # For a format in which a token is about `ids_per_token` ids.
         return replace(
             self,
             header_tokens_max=self.header_tokens_max * ids_per_token,
@@ -188,9 +188,8 @@ class OutputGuard:
         reasoning_budget: int | None,
         continues_preambles: bool = True,
     ) -> None:
-        """`continues_preambles`: a turn that says no more than a preamble is no end where tools
-        may be called.
-        """
+        # With `continues_preambles` a turn that is only a preamble does not end the response where
+        # tools may be called.
         self._limits = limits
         self._continues_preambles = continues_preambles
         self._format = format_
@@ -207,7 +206,7 @@ class OutputGuard:
         self._hold_to(rules)
 
     def _hold_to(self, rules: OutputRules) -> None:
-        """From here on to these, which have the same tools."""
+        # The tools of `rules` are the same as before.
         self._rules = rules
         is_owing = rules.calls == "required"
         self._preamble_ids_max = self._limits.preamble_tokens_max if is_owing else 0
@@ -221,15 +220,14 @@ class OutputGuard:
         )
 
     def _rules_of(self, fold: Fold) -> OutputRules:
-        """What the open turn, or the next one, is held to."""
         if fold.rules is not self._rules:
             self._hold_to(fold.rules)
         return self._rules
 
     def passes(self, ids: Sequence[int], said: int) -> bool:
-        """In a body: these ids are text that may be written without an inspection.
+        """Return True if ids of a body are text that may be written without an inspection.
 
-        `said` is how many the turn has with them.
+        `said` counts the ids of the turn, these included.
         """
         if not self._is_free:
             return False
@@ -242,11 +240,12 @@ class OutputGuard:
         return is_text and (said < self._loop_ids_min or said % LOOP_CHECK_IDS >= count)
 
     def writable(self, fold: Fold, ids: Sequence[int], at: int = 0) -> int:
-        """How many of the ids from `at` on may be written before the next `inspect`; 0: the budget
-        for reasoning, or for a preamble to a call, is used up.
+        """Return how many ids from `at` on may be written before the next `inspect`.
 
-        A marker stands alone, so that what is decided does not depend on the cut into chunks. Where
-        nothing is demanded that goes for the first header of a turn as a whole.
+        Returns 0 if the budget for reasoning, or for a preamble to a call, is used up.
+
+        A marker stands alone, so that no decision depends on how the ids are cut into chunks. Where
+        nothing is demanded, the first header of a turn stands as a whole.
         """
         self._rules_of(fold)
         is_bounded = self._reasoning_budget is not None or self._preamble_ids_max > 0
@@ -268,13 +267,11 @@ class OutputGuard:
         return count
 
     def _is_owing_preamble(self, fold: Fold) -> bool:
-        """What is open is a preamble to the call that is required."""
         place = fold.place
         is_preamble = place.where is Where.BODY and place.kind is SegmentKind.COMMENTARY
         return is_preamble and self.lacks_call(fold)
 
     def _reasoning_ids_left(self, fold: Fold, token: int) -> int:
-        """How many ids of the kind of `token` can follow without exceeding the budget."""
         place, says = fold.place, token in self.text_ids
         left = self._budget_left(fold)
         if place.where is Where.BODY and says:
@@ -283,9 +280,8 @@ class OutputGuard:
         return LOOP_CHECK_IDS if says or in_header or left >= 0 else 0
 
     def _budget_left(self, fold: Fold) -> int:
-        """How many more ids may be thought; below 0 where the open message may turn out to be
-        reasoning of more than that, with all ids that spell it.
-        """
+        # Ids that may still be reasoning. Below 0 if the open message may turn out to be reasoning
+        # beyond the budget, counted with all ids that spell it.
         place = fold.place
         left = (self._reasoning_budget or 0) - fold.reasoning_tokens - place.waiting
         if place.kind is not None or place.where is Where.OVER:
@@ -293,18 +289,21 @@ class OutputGuard:
         return left - (_position(fold) - place.start)
 
     def exceeds_budget(self, fold: Fold) -> bool:
-        """More would have been thought than may be, if the turn ended here."""
+        # If the turn ended here.
         return self._reasoning_budget is not None and self._budget_left(fold) < 0
 
     def out_of_budget(self, fold: Fold) -> TurnEnding:
-        """The next id would be reasoning beyond the budget, or more preamble than there may be."""
+        """Return the ending of a turn whose next id would exceed a budget.
+
+        The budget is that for reasoning, or for the preamble to a call.
+        """
         rule = PREAMBLE_TOO_LONG if self._is_owing_preamble(fold) else REASONING_BUDGET
         return TurnEnding(rule=rule, start=_unseen_from(fold, fold.place.start))
 
     def inspect(self, fold: Fold, header: ParserPosition | None) -> TurnEnding | None:
-        """How the open turn has to end, judged by what was written of it; None when it goes on.
+        """Return how the open turn has to end, as written so far; None if it continues.
 
-        `header` is where its next id falls, if a header is open, or has just ended.
+        `header` is the position of its next id, if a header is open or has just ended.
         """
         rules = self._rules_of(fold)
         if self._can_violate and (violation := fold.violation) is not None:
@@ -331,7 +330,6 @@ class OutputGuard:
         return TurnEnding(rule=violation.rule, start=start)
 
     def _inspect_header(self, fold: Fold, header: ParserPosition) -> TurnEnding | None:
-        """What is to be done where a message begins or ends."""
         if header.where is Where.OVER and self._is_hosted(header.name):
             is_told = _said_ids(fold)[-1:] and _said_ids(fold)[-1] in self._format.stop_ids
             # Behind the id that ends a turn its backend says nothing more, either.
@@ -353,23 +351,21 @@ class OutputGuard:
         return None
 
     def _is_hosted(self, name: str) -> bool:
-        """The gateway runs it itself."""
         rule = self._rules.tools.get(name)
         return rule is not None and rule.is_hosted
 
     def _end_broken_call(self, fold: Fold, call: BrokenCall) -> TurnEnding:
-        """A call ended in the middle of its JSON: it goes on where it stood, or there is none."""
+        # A call ended in the middle of its JSON: the turn continues there, or the response fails.
         if self._repairs_left(fold) > 0 and not fold.is_seen_behind(call.end):
             return TurnEnding(rule=SAID_ANEW, start=call.end)
         return TurnEnding(failure=INVALID_TOOL_CALL)
 
     def _may_be_anything(self, name: str) -> bool:
-        """A function whose arguments are not checked."""
         rule = self._rules.tools.get(name)
         return rule is None or (rule.kind is SegmentKind.FUNCTION_CALL and not rule.is_checked)
 
     def _end_at_header(self, fold: Fold, place: ParserPosition) -> TurnEnding | None:
-        """A header had to be guessed, or has no end; None: it stays, for nothing can be done."""
+        # The parser had to guess a header, or it has no end. None: the header stays as it is.
         if self._repairs_left(fold) <= 0 and not place.answered:
             return None
         start = _unseen_from(fold, place.start)
@@ -377,7 +373,6 @@ class OutputGuard:
         return None if start is None else TurnEnding(rule=rule, start=start)
 
     def _inspect_demand(self, fold: Fold) -> TurnEnding | None:
-        """What is to be done where something is demanded, or will be checked."""
         if self._repairs_left(fold) <= 0:
             return None
         if self._thinks_on(fold):
@@ -385,9 +380,8 @@ class OutputGuard:
         return self._stray_marker(fold)
 
     def _stray_marker(self, fold: Fold) -> TurnEnding | None:
-        """A marker in the middle of a body that is checked: a grammar took it for the text of it,
-        and what comes behind it would not fit what was before.
-        """
+        # A grammar took a marker in the middle of a checked body for text; the ids behind it would
+        # not fit those before it.
         place, turn = fold.place, fold.open_turn
         if turn is None or not turn.said or turn.said[-1] in self.text_ids:
             return None
@@ -398,21 +392,20 @@ class OutputGuard:
         return TurnEnding(rule=SAID_ANEW, start=marker) if is_behind_header else None
 
     def _thinks_on(self, fold: Fold) -> bool:
-        """There was message after message, and nothing of what was demanded."""
+        # Message followed message without anything that was demanded.
         is_between = fold.place.where is Where.BETWEEN
         if not is_between or not self._lacks_demanded(fold):
             return False
         return _said_ids(fold).count(self._format.framing.message_end) >= MESSAGES_MAX
 
     def _lacks_demanded(self, fold: Fold) -> bool:
-        """The one thing that is left to say has not been said: a call, or an answer in a format."""
+        # A call, or an answer in a format where no call can come first.
         rules = self._rules_of(fold)
         may_call = bool(rules.allowed) and rules.calls != "none"
         lacks_answer = rules.answer is not None and not may_call and not fold.bodies
         return self.lacks_call(fold) or lacks_answer
 
     def _is_loop(self, said: Sequence[int]) -> bool:
-        """The last ids repeat those before them."""
         size = self._limits.repeated_tokens_max
         return any(
             said[-1] == said[-1 - period] and said[-size:] == said[-size - period : -period]
@@ -420,10 +413,10 @@ class OutputGuard:
         )
 
     def faulty(self, fold: Fold, body: Body) -> TurnEnding:
-        """A body of the open turn is not what was asked for.
+        """Return the ending of a turn whose body does not match the request.
 
-        Where nobody saw its end for want of a backend to vouch for it, or where it broke off, what
-        comes behind that which was seen can be said again (`SAID_ANEW`).
+        If nobody has seen its end because no backend vouched for it, or if it broke off, the unseen
+        part can be generated again (`SAID_ANEW`).
         """
         rule = code = INVALID_TOOL_CALL if body.kind == "call" else INVALID_STRUCTURED_OUTPUT
         start = None
@@ -436,8 +429,10 @@ class OutputGuard:
         return TurnEnding(rule=rule, start=start)
 
     def is_left_to_tool(self, fold: Fold, body: Body) -> bool:
-        """A faulty body is a call that is not said again: the tool refuses it, and tells the model
-        why. What can be read would go to the user instead, where that is to approve it.
+        """Return True if a faulty body is a call that its tool refuses, so that it is not repeated.
+
+        The tool tells the model the reason. A readable call that the user has to approve would go
+        to the user instead.
         """
         tool = self._rules_of(fold).tools.get(body.name) if body.kind == "call" else None
         if tool is None or not tool.is_hosted or not self.faulty(fold, body).failure:
@@ -445,7 +440,7 @@ class OutputGuard:
         return tool.kind is SegmentKind.MCP_CALL or not is_object(body.text)
 
     def after_repair(self, fold: Fold, rule: str) -> TurnEnding:
-        """How a turn ends, or all of the response, whose last repair is in the log."""
+        """Return how the turn, or the whole response, ends whose last repair is in the log."""
         if rule in CUT_OFF:
             return TurnEnding(FinishReason.LENGTH)
         if fold.called or fold.place.answered:
@@ -456,8 +451,9 @@ class OutputGuard:
         return TurnEnding(FinishReason.LENGTH) if failure is None else TurnEnding(failure=failure)
 
     def restart_position(self, fold: Fold) -> int | None:
-        """From where on the open turn is better said again when another backend goes on with it,
-        because a grammar cannot begin where it stands; None: it goes on from there.
+        """Return from which position another backend had better repeat the open turn.
+
+        A grammar cannot begin where the turn stands. None if the turn continues there.
         """
         place = fold.place
         self._rules_of(fold)
@@ -466,7 +462,6 @@ class OutputGuard:
         return _unseen_from(fold, place.start)
 
     def _checks(self, place: ParserPosition) -> bool:
-        """What is open now will be checked."""
         if place.kind is SegmentKind.FINAL:
             return self._rules.answer is not None
         rule = self._rules.tools.get(place.name)
@@ -474,22 +469,21 @@ class OutputGuard:
 
     @property
     def refusals(self) -> bool:
-        """The model may refuse to answer in a format."""
+        # The model may refuse to answer in a format.
         return self._limits.refusals
 
     def may_think(self, fold: Fold) -> bool:
-        """The reasoning budget is not used up."""
         return self._reasoning_budget is None or REASONING_BUDGET not in fold.recoveries
 
     def lacks_call(self, fold: Fold) -> bool:
-        """A call is required, and none was made, neither for the client nor for the gateway."""
+        # Calls of the client and of the gateway both count.
         return fold.rules.calls == "required" and not fold.called and not fold.results
 
     def next_prefill(self, fold: Fold, rule: str | None) -> tuple[int, ...] | None:
-        """What opens the next turn, after one that ended; None: there is nothing left to do.
+        """Return the ids that open the next turn; None if nothing is left to do.
 
-        `rule` is that of the repair the last turn ended with, if it did. A turn that ended by
-        itself without anything the client can use is followed by one more (recovery rule R10).
+        `rule` is the rule of the repair that ended the last turn, if one did. A turn that ended by
+        itself without anything that the client can use is followed by one more (recovery rule R10).
         """
         last = fold.turns[-1].finish
         if last is FinishReason.CUT:
@@ -506,7 +500,7 @@ class OutputGuard:
         return self._demanded_header(fold) if _stops(fold) <= empty_turns_max else None
 
     def _is_announcement(self, fold: Fold) -> bool:
-        """The model said what it is about to do, and ended its first turn before it did."""
+        # The model announced what it would do, and ended its first turn before doing it.
         rules = self._rules_of(fold)
         is_free = rules.calls == "auto" and bool(rules.allowed) and not fold.stopped
         # Beside an answer in a format preambles are reasoning. A try is left for that answer.
@@ -519,8 +513,9 @@ class OutputGuard:
         return _stops(fold) == 1 and self._repairs_left(fold) > is_beside_format
 
     def shortcoming(self, fold: Fold) -> str | None:
-        """With which code a response fails whose last turn ended by itself, though something is
-        lacking that was demanded; None: nothing is, or it ended in another way.
+        """Return the error code of a response that ended by itself without something demanded.
+
+        None if nothing is missing or the last turn ended in another way.
         """
         if fold.last_finish is not FinishReason.STOP:
             return None
@@ -550,7 +545,6 @@ class OutputGuard:
         return self._format.answer_opening(fold.rules, attempt=attempt)
 
     def _repairs_left(self, fold: Fold) -> int:
-        """How often more something may be said again because of what it says."""
         cut = sum(turn.finish is FinishReason.CUT for turn in fold.turns)
         recoveries = fold.recoveries
         free = sum(min(recoveries.get(rule, 0), turns) for rule, turns in _FREE_TURNS.items())
@@ -559,26 +553,23 @@ class OutputGuard:
 
 
 def _are_text(ids: Sequence[int], text_ids: range) -> bool:
-    """Whether no marker is among these ids, one or more."""
     return max(ids) < text_ids.stop and min(ids) >= text_ids.start
 
 
 def _text_at(ids: Sequence[int], at: int, text_ids: range) -> int:
-    """How many ids from `at` on stand before the next marker, `WRITABLE_IDS_MAX` at most."""
+    # Counts ids from `at` on up to the next marker, at most `WRITABLE_IDS_MAX`.
     return len(tuple(takewhile(text_ids.__contains__, ids[at : at + WRITABLE_IDS_MAX])))
 
 
 def _cause(fold: Fold, start: int, code: str) -> str:
-    """With which code a response fails for the message that starts there: where somebody had seen
-    some of it when its backend was lost, that is what is to blame.
-    """
+    # If some of the message was seen when its backend was lost, the loss is the cause.
     turn = fold.open_turn
     is_cut = turn is not None and turn.hops > 0 and turn.hopped_at > start + 1
     return BACKEND_LOST if is_cut and fold.seen > start + 1 else code
 
 
 def _breaks_off(body: Body) -> bool:
-    """It ended in the middle of its JSON, as it does at a marker that a grammar took for text."""
+    # JSON ends in the middle at a marker that a grammar took for text.
     try:
         orjson.loads(body.text)
     except orjson.JSONDecodeError:
@@ -587,7 +578,7 @@ def _breaks_off(body: Body) -> bool:
 
 
 def _stops(fold: Fold) -> int:
-    """How many turns ended by themselves, but for a call that the gateway answered."""
+    # A turn whose call the gateway answered did not end by itself.
     return sum(turn.finish is FinishReason.STOP and not turn.result for turn in fold.turns)
 
 
@@ -597,20 +588,18 @@ def _said_ids(fold: Fold) -> Sequence[int]:
 
 
 def _position(fold: Fold) -> int:
-    """How many ids of the open turn were fed, prefill included."""
     turn = fold.open_turn
     return len(turn.prefill) + len(turn.said) if turn is not None else 0
 
 
 def _unseen_from(fold: Fold, start: int) -> int | None:
-    """From where on a message that starts at position `start` can be taken back; None: somebody has
-    seen some of it. Its first id may have to stay, because it showed the end of the one before.
-    """
+    # None: somebody has seen part of the message. Its first id may have to stay, because it showed
+    # the end of the message before.
     return None if fold.is_seen_behind(start + 1) else max(start, fold.seen)
 
 
 def _unseen_rest(fold: Fold) -> int | None:
-    """From where on nobody has seen anything of what the model said itself; None: all was seen."""
+    # Only ids of the model itself count. None: all were seen.
     turn = fold.open_turn
     start = max(fold.seen, len(turn.prefill)) if turn is not None else 0
     return start if start < _position(fold) else None

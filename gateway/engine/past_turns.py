@@ -29,7 +29,7 @@ class PastTurns:
     def __init__(
         self, format_: ModelFormat, new_parser: Callable[[], TokenParser], threads: Executor
     ) -> None:
-        """`new_parser` makes the parsers of the turns."""
+        # `new_parser` makes the parsers of the turns.
         self._format = format_
         self._new_parser = new_parser
         self._threads = threads
@@ -40,8 +40,9 @@ class PastTurns:
         self._results = 0
 
     async def update(self, finished: Sequence[Turn]) -> None:
-        """Render those of all finished turns that are new since the last call: a finished turn does
-        not change any more.
+        """Render the finished turns that are new since the last call.
+
+        Finished turns do not change.
         """
         new = finished[self._turns :]
         if not new:
@@ -55,7 +56,7 @@ class PastTurns:
         self._turns += len(new)
 
     def _render(self, turns: Sequence[Turn]) -> tuple[list[int], int]:
-        """The ids of these turns as a backend is sent them, and how many the model said."""
+        # Returns the ids as they are sent to a backend, and how many of them the model generated.
         ids: list[int] = []
         for turn in turns:
             rendered = self._format.rerender(
@@ -66,16 +67,17 @@ class PastTurns:
         return ids, len(self._format.said_ids(said))
 
     def ids_with(self, last: Turn) -> list[int]:
-        """All turns as a backend is sent them: finished ones rendered, the `last` id for id."""
+        # As sent to a backend: finished turns rendered, `last` id for id.
         return [*self.ids, *last.prefill, *last.said]
 
     def generated_with(self, last: Turn) -> int:
-        """How many ids all turns put behind the prompt without the results of tools: as they were
-        said or as they were rendered, whichever are more.
+        """Count the ids that all turns add behind the prompt, without the results of tools.
+
+        Finished turns count as generated or as rendered, whichever is more.
         """
         finished = max(self._generated, len(self.ids) - self._results)
         return finished + len(last.prefill) + len(last.said)
 
     def size_with(self, last: Turn) -> int:
-        """The same with the results of tools."""
+        # Counts ids behind the prompt, results of tools included.
         return self.generated_with(last) + self._results

@@ -65,7 +65,10 @@ def _fold_version(spec: RunSpec) -> int:
 
 
 def foreground_row(spec: RunSpec, **fields: Any) -> NewResponse:
-    """The first row of a response whose log stays in its owner's memory; `fields` add to it."""
+    """Return the first row of a response whose log stays in its owner's memory.
+
+    `fields` are added to it.
+    """
     head = spec.head
     return NewResponse(
         uuid=head.uuid,
@@ -94,11 +97,11 @@ def durable_row(
     idempotency: IdempotencyKey | None = None,
     secrets: bytes | None = None,
 ) -> NewResponse:
-    """The first row of a durable response, with all that a replica needs to generate it.
+    """Return the first row of a durable response, with everything a replica needs to generate it.
 
-    `lease` are the owner who has claimed it and for how many seconds. With `waits` it is queued,
-    or begins at once under that owner, if its tenant's policy has room for it. `secrets` are those
-    of the request, sealed.
+    `lease` holds the owner that has claimed it and the seconds of its lease. With `waits` it is
+    queued, or begins at once under that owner if its tenant's policy allows. `secrets` are those of
+    the request, sealed.
     """
     fields: dict[str, Any] = {
         "durable": True,
@@ -123,7 +126,7 @@ def durable_row(
 
 
 def usage_line(spec: RunSpec, finished: Finished, fold: Fold, kind: LineKind) -> UsageLine:
-    """The usage line of an unstored response, or of another `kind` of generation."""
+    # For an unstored response, or for a generation of another `kind`.
     return UsageLine(
         response=spec.head.uuid,
         key_id=spec.principal.key_id,
@@ -150,7 +153,7 @@ def _metering_of(
 
 
 def tool_call_row(spec: RunSpec, attempt: Attempt, *, replica: str) -> AuditedCall:
-    """The audit's row of one attempt at a call of a hosted tool."""
+    """Return the audit row of one attempt at a call of a hosted tool."""
     call, (kind, server) = attempt.call, names_of(spec, attempt.call)
     approval, request_id = approval_of(spec, call)
     called = AuditedCall(
@@ -179,7 +182,7 @@ def tool_call_row(spec: RunSpec, attempt: Attempt, *, replica: str) -> AuditedCa
 
 
 def has_kept_secrets(spec: RunSpec) -> bool:
-    """Other processes need what the request gave to be sent to MCP servers."""
+    """Return True if other processes need the secrets that the request gave for MCP servers."""
     grants = spec.head.grants
     return (
         spec.durable and grants is not None and any(server.has_secrets for server in grants.servers)
@@ -194,9 +197,8 @@ class LogReading:
     entries: int = 0
 
     async def add(self, rows: Sequence[LogRow]) -> None:
-        """Fold the next rows, from the one that holds the next entry on. Raises `ValueError` for a
-        damaged log, which is of no use then.
-        """
+        # `rows` begin with the next entry. Raises `ValueError` for a damaged log, which must not be
+        # used then.
         self.entries += len(await fold_rows(self.fold, rows, from_entry=self.entries))
 
 
@@ -216,9 +218,9 @@ class Endings:
         epoch: int,
         rest: LogRow | None,
     ) -> FinishedResponse:
-        """The last row of a response that its owner ends.
+        """Return the last row of a response that its owner ends.
 
-        `rest` is what of its log is not written yet; None: it has no durable log.
+        `rest` is the part of its log that is not written yet; None if it has no durable log.
         """
         added, inputs, log = spec.added, len(spec.added), rest
         if rest is not None:
@@ -242,9 +244,9 @@ class Endings:
         )
 
     def reading(self, stored: StoredResponse) -> LogReading:
-        """The log of a durable one, from its beginning.
+        """Return a reader at the beginning of the log of a durable response.
 
-        Raises `ValueError`, `TypeError` or `LookupError` for one that is damaged or of another
+        Raises `ValueError`, `TypeError` or `LookupError` for a log that is damaged or of another
         release.
         """
         if stored.fold_version not in FOLD_VERSIONS:
@@ -258,9 +260,9 @@ class Endings:
         rest: Sequence[LogRow],
         finished: Finished,
     ) -> FinishedResponse:
-        """The last row of a durable response that another process than its owner ends, by its log.
+        """Return the last row of a durable response that a process other than its owner ends.
 
-        `rest` is what was not read yet. Raises as `reading` does.
+        The row is made from the log; `rest` is the part not read yet. Raises as `reading` does.
         """
         await reading.add(rest)
         check_complete(reading.entries, stored.next_entry)
@@ -294,7 +296,7 @@ class Endings:
 
 
 def _rendered_ids(rendered: RenderedItem, item: ContextItem, format_: ModelFormat) -> Sequence[int]:
-    """The ids of an item that has none: of a call that the gateway answered, with the result."""
+    # A call that the gateway answered is rendered with its result.
     call = rendered.call
     if call is None:
         return format_.render_item(item)
@@ -302,7 +304,7 @@ def _rendered_ids(rendered: RenderedItem, item: ContextItem, format_: ModelForma
 
 
 def row_without_log(stored: StoredResponse, finished: Finished) -> FinishedResponse:
-    """The last row of a response whose log is lost: no output, and no usage."""
+    """Return the last row of a response whose log is lost, without output and usage."""
     outcome = Outcome(
         status=finished.status,
         error={"code": finished.code, "message": finished.message} if finished.code else None,
@@ -324,7 +326,7 @@ def _may_have_secrets(stored: StoredResponse) -> bool:
 
 
 def output_context(rendered: RenderedItem) -> ContextItem:
-    """An output item as the next turn's context sees it."""
+    """Return an output item as the context of the next turn holds it."""
     item = cast("dict[str, Any]", rendered.item)
     context = ContextItem(
         kind=cast("Kind", item["type"]),
@@ -361,7 +363,6 @@ def _finished_row(
     fold: Fold,
     **fields: Any,
 ) -> FinishedResponse:
-    """The end of a response whose log is folded, and some `fields` more."""
     return FinishedResponse(
         uuid=uuid,
         epoch=epoch,
@@ -378,5 +379,4 @@ def _finished_row(
 
 
 def datetime_of(unix_s: int) -> datetime:
-    """Unix seconds as the store takes times."""
     return datetime.fromtimestamp(unix_s, UTC)

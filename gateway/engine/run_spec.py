@@ -96,5 +96,5 @@ class RunSpec:
 
     @property
     def is_text(self) -> bool:
-        """Its prompt is a conversation, and its turns are text."""
+        # The prompt is a conversation, and the turns are text.
         return self.template_state == TEXT_STATE

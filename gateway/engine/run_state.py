@@ -39,7 +39,7 @@ _SAMPLING: Final = tuple(Sampling.__dataclass_fields__)
 
 
 def plan_of(spec: RunSpec) -> bytes:
-    """The plan of a response that is accepted."""
+    """Return the encoded plan that another process needs to generate an accepted response."""
     fields = {
         "version": PLAN_VERSION,
         "sampling": {name: getattr(spec.sampling, name) for name in _SAMPLING},
@@ -73,7 +73,7 @@ def plan_of(spec: RunSpec) -> bytes:
 
 
 def request_of(head: ResponseHead) -> bytes:
-    """What a row keeps of the request: all of the head that has no column of its own."""
+    """Encode what a row stores of the request: the parts of the head that have no column."""
     binding = None
     if (bound := head.binding) is not None:
         # The database driver's UUIDs are a class of its own, and orjson knows no such class.
@@ -87,7 +87,7 @@ def request_of(head: ResponseHead) -> bytes:
 
 
 def inputs_of(plan: bytes) -> int:
-    """How many items the request brought.
+    """Return how many items the request brought.
 
     Raises `ValueError` or `LookupError` for a plan that is damaged or of another version.
     """
@@ -96,28 +96,29 @@ def inputs_of(plan: bytes) -> int:
 
 
 def compacted_of(plan: bytes) -> Compacted | None:
-    """What the log of the response begins with, if it does; raises as `inputs_of` does."""
+    # None: the log does not begin with a compaction. Raises as `inputs_of` does.
     return _compacted(_read_fields(plan))
 
 
 def who_of(plan: bytes) -> Metering:
-    """Who asked for it, as its usage line says; raises as `inputs_of` does."""
+    # The end user and the tags, as in the usage line. Raises as `inputs_of` does.
     return _who(_read_fields(plan))
 
 
 def charged_of(plan: bytes) -> dict[str, Any] | None:
-    """What its key was charged when the response was accepted, as `Charge.packed` spells it; None
-    where that was nothing. Raises as `inputs_of` does.
+    """Return what the key was charged at acceptance, as `Charge.packed` encodes it.
+
+    None if nothing was charged. Raises as `inputs_of` does.
     """
     charged: dict[str, Any] | None = _read_fields(plan).get("charged")
     return charged
 
 
 def rebuild(claimed: ClaimedRun) -> RunSpec | None:
-    """The specification of a response that another process accepted.
+    """Return the specification of a response that another process accepted.
 
     None for a plan of another version. Raises `ValueError`, `TypeError` or `LookupError` for a
-    damaged one.
+    damaged plan.
     """
     plan: dict[str, Any] = orjson.loads(claimed.plan)
     if plan["version"] != PLAN_VERSION:
@@ -190,7 +191,7 @@ def _listings(fields: dict[str, Any]) -> tuple[ToolsListed, ...]:
 
 
 def head_of(stored: StoredResponse) -> ResponseHead:
-    """The part of a stored response that was known before a token was generated."""
+    """Return the part of a stored response that was known before a token was generated."""
     return _head(stored.request, stored.uuid, stored.created_at, stored.background)
 
 
@@ -218,5 +219,5 @@ def _head(
 
 
 def _sampling(fields: dict[str, Any]) -> Sampling:
-    """Only what this release knows of: the rest was added by one that says we can do without."""
+    # Fields that a newer release added are ignored; it adds only those that may be ignored.
     return Sampling(**{name: fields[name] for name in _SAMPLING})

@@ -54,7 +54,7 @@ class Run:
         claim: Claim | None = None,
         requested_at: float | None = None,
     ) -> None:
-        """`requested_at` is when the request came, in seconds of `time.perf_counter`; now."""
+        # `requested_at` is the time of the request in seconds of `time.perf_counter`; None: now.
         self.spec = spec
         self.claim = claim
         """The right to write for the response; None until it is recorded."""
@@ -75,28 +75,29 @@ class Run:
 
     @property
     def running_call(self) -> OnceEvent | None:
-        """Set when the call of a hosted tool has ended that runs now and must not be run twice;
-        None where none does.
-        """
+        # Set when the running call of a hosted tool that must not be repeated has ended. None: no
+        # such call runs.
         return None if self._turns is None else self._turns.running_call
 
     def cancel(self, because: Callable[[int], Finished] = outcome.hung_up) -> None:
-        """End the generation, if it is still going on; what exists is committed and shown."""
+        """End the generation if it still runs; the output so far is committed and shown."""
         self._cancelled = self._cancelled or because
         self._stop()
 
     def abandon(self) -> None:
-        """Stop without an end: the response is, or will be, another replica's.
+        """Stop without recording an end, because the response belongs to another replica.
 
-        From here on nothing is written, the backend is told to stop, and readers are let go to
-        look elsewhere. An end that is being committed already is left to the database to decide.
+        From here on nothing is written, the backend is stopped, and readers are released to look
+        elsewhere. The database decides about an end that is being committed already.
         """
         self._journal.abandon()
         self._stop()
 
     def settle(self) -> None:
-        """Charge the key what the run used. Where a durable response goes on elsewhere, the replica
-        that ends it does so: the charge is stored with the run state.
+        """Charge the key for what the run used.
+
+        If a durable response continues elsewhere, the replica that ends it settles: the charge is
+        stored with the run state.
         """
         charge, fold = self.spec.charge, self._live.fold
         if charge is None:
@@ -107,7 +108,7 @@ class Run:
         charge.settle(outcome.used(fold.usage, is_whole=self._status in _WHOLE))
 
     async def __call__(self) -> None:
-        """Record, generate, commit, show the end: readers can see it when this returns."""
+        # Records, generates, commits and shows the end: readers can see it when this returns.
         try:
             try:
                 if await self._begin():
@@ -124,7 +125,7 @@ class Run:
             self._journal.release()
 
     async def _on_claim_lost(self, error: ClaimLost) -> None:
-        """Another replica has the response: a durable one goes on, or has ended, there."""
+        # A durable response continues, or has ended, at another replica.
         self._has_lost_claim = True
         self._engine.observer.claim_lost(self.spec, self.claim.epoch if self.claim else 0)
         if self.spec.durable:
@@ -144,11 +145,8 @@ class Run:
             self._scope.reschedule(asyncio.get_running_loop().time())
 
     async def _begin(self) -> bool:
-        """Whether the response is recorded, before a token is spent.
-
-        It happens here and not before the run, because a client that leaves meanwhile must not
-        leave a response behind that never ends.
-        """
+        # The response is recorded here and not before the run, because a client that disconnects
+        # meanwhile must not leave a response that never ends. Returns False if it was not recorded.
         if self.spec.store and self.claim is None:
             try:
                 self.claim = await self._engine.archive.begin(self.spec)
@@ -162,7 +160,7 @@ class Run:
         return True
 
     def _decline(self, finished: Finished) -> None:
-        """Show that it is not recorded. Book the summary that was made for it: nobody else will."""
+        # Books the summary that was made for the response: nobody else will.
         compacted = self.spec.compacted
         if compacted is not None:
             self._journal.append(compacted)
@@ -173,10 +171,6 @@ class Run:
             self._engine.archive.meter(self.spec, finished, self._live.fold)
 
     async def _generate(self) -> Finished:
-        """Call the model until there is nothing left to say, or the run is stopped: how it ended.
-
-        Raises `ClaimLost`.
-        """
         compacted = self.spec.compacted
         if compacted is not None and self._live.fold.compacted is None:
             self._journal.append(compacted)
@@ -223,12 +217,10 @@ class Run:
         return finished
 
     def _write_listings(self) -> None:
-        """Write what MCP servers said of their tools, if that is not written yet."""
         for listing in self.spec.listings[self._live.fold.listed :]:
             self._journal.append(listing)
 
     def _conclude(self, guard: OutputGuard) -> Finished:
-        """How a run ends that has nothing left to say."""
         fold = self._live.fold
         if fold.approval_request is not None:
             return Finished("completed", now())
@@ -242,14 +234,13 @@ class Run:
         return (self._cancelled or outcome.took_too_long)(now())
 
     def _on_first_token(self) -> None:
-        """The first id of an attempt came: note it if it is the first one of the response."""
         had_one, self._has_first_token = self._has_first_token, True
         if not had_one and not self._live.fold.output_tokens:
             self.first_token_s = time.perf_counter() - self._requested_at
             self._engine.observer.first_token(self.spec, self.first_token_s)
 
     async def _finish(self, finished: Finished) -> None:
-        """Commit the end and show it. Raises `ClaimLost`."""
+        # Raises `ClaimLost`.
         if self._journal.is_abandoned:
             raise ClaimLost
         self._status = finished.status
@@ -271,7 +262,7 @@ class Run:
             self._engine.archive.meter(self.spec, finished, self._live.fold)
 
     def _close(self, finished: Finished) -> None:
-        """Show an end that could not be recorded. It is kept, if there is a row to keep it in."""
+        # The end could not be recorded. It is written later, if the response has a row.
         self._live.close(finished, self._live.fold.apply(finished))
         if self.spec.store:
             self._engine.archive.deposit_later(self.spec, finished, self._live.fold, self.claim)

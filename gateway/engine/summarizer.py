@@ -41,7 +41,6 @@ class Summary:
 
     @property
     def usage(self) -> TokenUsage:
-        """Token counts of its generation."""
         return self.fold.usage
 
 
@@ -53,10 +52,10 @@ class Summarizer:
         self._new_fold_for = new_fold_for
 
     async def summarize(self, spec: RunSpec) -> Summary:
-        """The answer to a prompt that asks for a summary.
+        """Generate the answer to a prompt that requests a summary.
 
-        Raises `UpstreamError`, and `SummaryFailed` for a model that says nothing that could be one,
-        or takes too long. Then, and when the caller is cancelled, what was used is booked.
+        Raises `UpstreamError`, and `SummaryFailed` if the model writes no usable text or takes too
+        long. In these cases, and when the caller is cancelled, the tokens used are booked.
         """
         live = LiveLog(self._new_fold_for(spec.head), reader_events_max=0)
         journal = MemoryJournal(live, None)
@@ -76,7 +75,7 @@ class Summarizer:
         return Summary(spec, text, finished, live.fold)
 
     def book(self, summary: Summary) -> None:
-        """Book what a summary took that is part of no response."""
+        # For a summary that is part of no response.
         self._book(summary.spec, summary.fold, summary.finished)
 
     async def _complete(self, turns: TurnRunner) -> None:
@@ -101,7 +100,6 @@ class Summarizer:
 
 
 def _text(fold: Fold) -> str:
-    """All that was said aloud. Raises `SummaryFailed` when nothing was."""
     parts = (
         part.get("text", "")
         for item in fold.response()["output"]

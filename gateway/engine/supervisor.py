@@ -75,9 +75,8 @@ class Supervisor:
         calls_wait_s: float = 0.0,
         flush_wait_s: float = 3.0,
     ) -> None:
-        """`release` is `store.claims.release`; `flush_wait_s` bounds each step of handing over,
-        `calls_wait_s` how long it waits for `calls` of hosted tools that must not be run twice.
-        """
+        # `release` is `store.claims.release`. `flush_wait_s` bounds each step of handing over,
+        # `calls_wait_s` the wait for `calls` of hosted tools that must not be repeated.
         self._in_flight_max = in_flight_max
         self._release = release
         self._announce = announce
@@ -96,16 +95,16 @@ class Supervisor:
 
     @property
     def in_flight(self) -> int:
-        """How many runs of requests to this process there are right now."""
+        # Runs of requests to this process; claimed runs do not count.
         return len(self._running) - self.claimed
 
     @contextmanager
     def admitted(self, tenant_id: TenantId) -> Iterator[None]:
-        """Holds a place while a run is being prepared; start it before leaving.
+        """Reserve capacity while a run is prepared; start the run before the block ends.
 
-        Raises `RateLimited` when this process has as many as it takes, prepared or running, or the
-        tenant more than its share of what is left: `SHARE_OF_FREE` times the places that are free.
-        However many one tenant asks for, there is always a place for others.
+        Raises `RateLimited` when this process has its maximum of runs, prepared or running, or the
+        tenant has more than its share of the rest: `SHARE_OF_FREE` times the free capacity. So one
+        tenant can never use all of it, however much it sends.
         """
         free = self._in_flight_max - self._prepared.total() - self.in_flight
         own = self._prepared[tenant_id] + self._of_tenants[tenant_id]
@@ -127,7 +126,7 @@ class Supervisor:
         durable: Durable | None = None,
         on_end: Callable[[], None] | None = None,
     ) -> None:
-        """Run to the end, whatever becomes of the caller; then call `on_end`."""
+        """Start a run that continues to its end without the caller, and call `on_end` then."""
         task = start_task(run())
         self._running[task] = _Running(run, durable, on_end)
         if durable is None or not durable.is_claimed:
@@ -148,11 +147,12 @@ class Supervisor:
             running.on_end()
 
     async def begin_drain(self) -> None:
-        """Claim nothing more, and let other replicas go on with the durable runs.
+        """Claim nothing more, and hand the durable runs over to other replicas.
 
-        Returns when they have stopped here and may be claimed: at once, not when a lease lapses.
-        One whose call of a hosted tool must not be run twice stays until that call has ended, but
-        for its time: another replica could only tell the model that nobody knows what came of it.
+        Returns when they have stopped here and may be claimed: at once, not when a lease lapses. A
+        run whose call of a hosted tool must not be repeated stays until that call has ended, for
+        `calls_wait_s` at most: another replica could only tell the model that the outcome of the
+        call is unknown.
         """
         self.is_draining = self._calls.is_draining = True
         leaving = {task: one for task, one in self._running.items() if one.durable is not None}
@@ -187,10 +187,10 @@ class Supervisor:
             self._announce(Notice("work"))
 
     async def drain(self) -> None:
-        """Hand over what is durable and end the rest as failed; returns when that is committed.
+        """Hand over the durable runs and end the others as failed; return when that is committed.
 
-        The server has let open streams finish before it ends the application, so what is left is
-        past the grace.
+        The server has let open streams finish before it ends the application, so the grace period
+        of the remaining runs is over.
         """
         await self.begin_drain()
         for one in self._running.values():
@@ -200,7 +200,7 @@ class Supervisor:
             await asyncio.wait(self._running)
 
     async def _flush(self, leaving: Iterable[Durable]) -> None:
-        """Let what was said reach the log, for others need not say it again."""
+        # What has reached the log need not be generated again by another replica.
         try:
             async with asyncio.timeout(self._flush_wait_s), asyncio.TaskGroup() as group:
                 for one in leaving:

@@ -98,7 +98,7 @@ class ToolRunner:
         epoch: int,
         room: Callable[[], int | None],
     ) -> None:
-        """`room` tells how many ids the next result may be (`ToolCall.ids_max`)."""
+        # `room` returns how many ids the next result may have (`ToolCall.ids_max`).
         self._spec = spec
         self._journal = journal
         self._fold: Fold = journal.live.fold
@@ -117,8 +117,8 @@ class ToolRunner:
     async def run_due_call(self) -> bool:
         """Run the hosted call that the last turn ended with, and write its result.
 
-        Returns whether there was one: a call of the client's function is left to the client. Raises
-        `ClaimLost`.
+        Returns False if there was none: a call of the client's function is left to the client.
+        Raises `ClaimLost`.
         """
         due = self._fold.hosted_call
         if due is None:
@@ -142,10 +142,10 @@ class ToolRunner:
         return True
 
     async def ask_approval(self) -> None:
-        """Record what the user is asked, if the last turn ended with that.
+        """Record the approval request, if the last turn ended with one.
 
-        Waits for the database as long as the response may take. Raises `StoreUnavailable` where the
-        response is kept nowhere, and nobody would go on with it.
+        Waits for the database as long as the response may take. Raises `StoreUnavailable` if the
+        response is not durable, because no other process would continue it.
         """
         asked, ask = self._fold.approval_request, self._engine.ask_approval
         if asked is None or ask is None:
@@ -163,7 +163,7 @@ class ToolRunner:
                 return
 
     def close(self) -> None:
-        """The response is over. Nobody waits for its tools."""
+        # Does not wait for its calls.
         if self._session is not None:
             self._engine.calls.start(_close(self._session, self._task))
             self._session = None
@@ -178,7 +178,7 @@ class ToolRunner:
         raise LookupError("the user is asked about a tool that was not granted")
 
     async def _result(self) -> ToolResult:
-        """By the table of this module. Raises `ClaimLost`."""
+        # Follows the table in the docstring of this module. Raises `ClaimLost`.
         begun, attempts = self._fold.tool_started, self._fold.tool_attempts
         tools = self._engine.tools
         if tools is None:
@@ -218,7 +218,7 @@ class ToolRunner:
         return BROKEN if result is None else result
 
     async def _run_in_task(self, work: Coroutine[Any, Any, ToolResult | None]) -> ToolResult | None:
-        """Run a call in a task of its own, and return what came of it. Raises `ClaimLost`."""
+        # Raises `ClaimLost`.
         task = self._task = self._engine.calls.start(_collecting_hosts(work, self._hosts))
         await asyncio.wait((task,))
         self._task = None
@@ -234,7 +234,7 @@ class ToolRunner:
         return BROKEN
 
     async def _end(self, result: ToolResult, seconds: float) -> None:
-        """Write the result. Raises `ClaimLost`."""
+        # Raises `ClaimLost`.
         assert self._call is not None
         # What no prompt can hold must not fail a response whose call had its effect.
         output = result.output.encode("utf-8", "replace").decode()
@@ -245,7 +245,7 @@ class ToolRunner:
         self._write(replace(result, output=output), tuple(ids), seconds)
 
     def _cancel(self, seconds: float) -> None:
-        """The response ends: cancel what runs, and write that, if this is still its process."""
+        # The response ends: cancel the running call and record that, if the response is still ours.
         if self._task is not None:
             self._task.cancel()
         # Where nothing has begun yet, nobody knows anything of the call.
@@ -279,12 +279,12 @@ class ToolRunner:
         self._engine.archive.audit(self._spec, attempt)
 
     def _on_handle(self, call: ToolCall, handle: bytes) -> None:
-        """Raises `ClaimLost`, into the call: it is another replica's to take up."""
+        # Raises `ClaimLost` into the call: another replica takes it up.
         if self._call == call and len(handle) <= HANDLE_BYTES_MAX:
             self._journal.append(ToolHandle(call.ordinal, handle))
 
     async def _assure_claim(self) -> None:
-        """What is not durable nobody else goes on with, whatever happens here."""
+        # No other process continues a response that is not durable.
         if self._spec.durable:
             await self._engine.lease_keeper.assured(self._claim)
 
@@ -307,7 +307,6 @@ class ToolRunner:
 
 
 async def _collecting_hosts(work: Coroutine[Any, Any, T], hosts: set[str]) -> T:
-    """Do the work, and add the hosts that it sends something to."""
     REACHED.set(hosts)
     return await work
 
@@ -319,8 +318,9 @@ async def _close(session: ToolSession, task: asyncio.Task[Any] | None) -> None:
 
 
 def json_bytes(fields: Mapping[str, Any]) -> bytes:
-    """What a log keeps of these; empty for nothing. What JSON cannot say is replaced: the call has
-    had its effect.
+    """Encode fields for the log; no fields give empty bytes.
+
+    Values that JSON cannot hold are replaced, because the call has had its effect.
     """
     if not fields:
         return b""

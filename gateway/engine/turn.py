@@ -165,23 +165,24 @@ class TurnRunner:
 
     @property
     def _may_bind(self) -> bool:
-        """Some of what this turn says may be bound: rules change behind the results of tools."""
+        # Rules change behind the results of tools, so that they may bind only a part of the
+        # response.
         return self._fold.rules.is_binding or self._spec.reasoning_budget is not None
 
     @property
     def running_call(self) -> OnceEvent | None:
-        """Set when the call has ended that runs now and must not be run twice; None: none runs."""
+        # Set when the running call that must not be repeated has ended. None: no such call runs.
         return None if self._tools is None else self._tools.running
 
     def close(self) -> None:
-        """The response is over, or goes on elsewhere."""
         if self._tools is not None:
             self._tools.close()
 
     async def complete(self) -> None:
-        """Call the model until there is nothing left to do, from where the log ends.
+        """Call the model, from where the log ends, until nothing is left to do.
 
-        Raises `UpstreamError`, `ClaimLost`, and `OutputViolation` for a model that will not obey.
+        Raises `UpstreamError`, `ClaimLost`, and `OutputViolation` if the model breaks its output
+        rules after all repairs.
         """
         await self._translate()
         if self._fold.turns:
@@ -202,28 +203,26 @@ class TurnRunner:
             self._begin_turn(prefill)
 
     async def _translate(self) -> None:
-        """Make the languages of grammars where that takes no time of the event loop."""
+        # In a thread: making the languages of grammars would block the event loop.
         rules = self._fold.rules
         if rules.grammars and not are_translated(rules):
             await self._engine.threads.run_accepted(partial(languages_of, rules))
 
     async def _run_hosted_call(self) -> bool:
-        """Run the call of a hosted tool that the turn ended with. False: there is none."""
         if self._tools is None or not await self._tools.run_due_call():
             return False
         await self._translate()
         return True
 
     def _append_approved_result(self) -> None:
-        """The result of the call that the user approved stands behind the prompt, which ends with
-        that call and the opening of a message.
-        """
+        # The prompt ends with the approved call and the opening of a message; its result follows.
         if result := self._fold.approved_result:
             self._prompt_ids = self._format.with_result(self._prompt_ids, result)
 
     def void_excess_reasoning(self) -> None:
-        """The response ends where it stands: what was said of a message beyond the reasoning budget
-        must not come out as a thought. Raises `ClaimLost`.
+        """Take back the part of the open message that exceeds the reasoning budget.
+
+        The response ends here, and that part must not be shown as reasoning. Raises `ClaimLost`.
         """
         turn = self._fold.open_turn
         if turn is not None and self.guard.exceeds_budget(self._fold):
@@ -231,7 +230,7 @@ class TurnRunner:
             self._repair(turn, ending.start, ending.rule)
 
     def _take_over(self) -> None:
-        """Write the hop: this replica goes on with a turn that another one began."""
+        # This replica continues a turn that another one began.
         turn = self._fold.open_turn
         resend = turn is not None and self._unwritten_ending(turn) is None
         is_read_again = turn is not None and resend and not self._is_text
@@ -240,11 +239,8 @@ class TurnRunner:
         self._is_hop_written = resend
 
     async def _next_prefill(self) -> tuple[int, ...] | None:
-        """What opens the next turn; None when no other is needed, or there is no room for it.
-
-        A call that the gateway answers has its result when this returns; the next turn begins
-        behind it.
-        """
+        # None: no other turn is needed, or the window has no room for it. A call that the gateway
+        # answers has its result when this returns.
         fold = self._fold
         if fold.turns[-1].result or await self._run_hosted_call():
             await self._past_turns.update(fold.turns)
@@ -260,11 +256,8 @@ class TurnRunner:
         return prefill if self._room(generated, generated + results) > 0 else None
 
     def _begin_turn(self, prefill: tuple[int, ...]) -> None:
-        """Begin a turn. Raises `ClaimLost`.
-
-        What the first one asks of a backend is known before it has begun, unless it is bound. So
-        that is asked first: a backend need not wait for what only readers want to know.
-        """
+        # Raises `ClaimLost`. The first request of an unbound turn is known before the turn is
+        # written, so it is sent first: a backend need not wait for an entry that only readers need.
         turns = self._fold.turns
         # Behind a tool's result all is read anew; otherwise the gateway goes on with what it asked.
         is_anew = not turns or turns[-1].result or turns[-1].finish is FinishReason.LOST
@@ -276,18 +269,17 @@ class TurnRunner:
             self._write_start()
 
     def _write_start(self) -> None:
-        """Write that the turn has begun, if that is not written yet. Raises `ClaimLost`."""
+        # Raises `ClaimLost`.
         if self._start is not None:
             self._journal.append(self._start)
             self._start = None
 
     def _try_to_write_start(self) -> None:
-        """The same where `ClaimLost` must not be raised."""
         with suppress(ClaimLost):
             self._write_start()
 
     async def _complete_turn(self) -> None:
-        """See the turn that is open, or begins, to its end. Another replica may have left none."""
+        # Another replica may have left no open turn.
         fold = self._fold
         if self._start is None and fold.open_turn is None:
             return
@@ -319,13 +311,10 @@ class TurnRunner:
             self._failover.begin()
 
     async def _restart_text_turn(self, lost: UpstreamError | None) -> None:
-        """Nobody can go on with text: have all of the open turn said again. `lost` is who broke off
-        in the middle of it, if anybody of this replica did.
-
-        What nobody has seen is taken back. Otherwise a background response keeps what was seen as
-        items that are incomplete, once, and begins anew behind them. Raises `UpstreamError` where
-        neither may be, and `ClaimLost`.
-        """
+        # No backend can continue text, so the open turn is generated again. `lost` is the error of
+        # the backend of this replica that broke off, if one did. Unseen output is taken back.
+        # Otherwise a background response keeps the seen output as incomplete items, once, and
+        # begins again behind them. Raises `UpstreamError` if neither is allowed, and `ClaimLost`.
         fold = self._fold
         turn = fold.open_turn
         if turn is None or not turn.said or turn.said[-1] in self._format.stop_ids:
@@ -344,10 +333,8 @@ class TurnRunner:
         await self._past_turns.update(fold.turns[:-1])
 
     async def _do_without_grammar(self, error: GrammarFailed) -> None:
-        """An engine failed in the middle of a grammar: go on without one, where it does not matter.
-
-        Raises `error` when nobody may go on.
-        """
+        # An engine failed in the middle of a grammar: continue without one. Raises `error` when no
+        # backend may continue.
         if self._is_unbound:
             await self._failover.recover(error, self._fold, is_resent=self._is_resent)
         else:
@@ -356,11 +343,10 @@ class TurnRunner:
 
     @property
     def _is_unbound(self) -> bool:
-        """The open turn goes on without a grammar, because an engine failed on it."""
         return self._journal.live.was_repaired(GRAMMAR_FAILED)
 
     def _unwritten_ending(self, turn: Turn) -> TurnEnding | None:
-        """How a turn ends whose end nobody has written; None while there is more to come."""
+        # None: the turn has not ended.
         if self._is_untouched(turn):
             return None if self._room_at_first > 0 else TurnEnding(FinishReason.LENGTH)
         rule = self._journal.live.last_repair
@@ -373,16 +359,12 @@ class TurnRunner:
         return TurnEnding(FinishReason.LENGTH) if self._sampling().max_tokens <= 0 else None
 
     def _is_untouched(self, turn: Turn) -> bool:
-        """It is the first turn, and the log has no id of it, nor a repair."""
         is_first = len(self._fold.turns) == 1 and not turn.prefill
         return is_first and not turn.said and not self._fold.is_repaired
 
     async def _end(self, ending: TurnEnding) -> bool:
-        """Write the end of a turn, once all is checked that it would show.
-
-        False when the last of it has to be said again: then the turn goes on. Raises
-        `OutputViolation` when all tries are used up.
-        """
+        # False: the last part has to be generated again, and the turn continues. Raises
+        # `OutputViolation` when all repairs are used up.
         turn = self._fold.turns[-1]
         if not ending.rule and self.guard.exceeds_budget(self._fold):
             ending = self.guard.out_of_budget(self._fold)
@@ -409,9 +391,6 @@ class TurnRunner:
         return False
 
     async def _faulty_body(self, finish: FinishReason) -> Body | None:
-        """The first body that is not what was asked for, of those that would be shown if the turn
-        ended with `finish`.
-        """
         bodies, checker = self._fold.bodies_after(finish), self._spec.checker
         if bodies and not checker.is_compiled:
             # It is already, unless another replica accepted the response.
@@ -427,14 +406,14 @@ class TurnRunner:
         return None
 
     def _repair(self, turn: Turn, start: int | None, rule: str) -> None:
-        """Take back what was said from position `start` on, of that what the model said itself."""
+        # Takes back ids from position `start` on; ids of the prefill stay.
         size = len(turn.prefill)
         voided = 0 if start is None else size + len(turn.said) - max(start, size)
         self._journal.append(Repair(voided, rule))
         self._engine.observer.repaired(self._spec, rule, voided, self._upstream)
 
     async def _attempt(self) -> TurnEnding:
-        """Until the turn ends, at one backend, or before the first id at one of several."""
+        # Several backends may be tried, but only before the first id.
         self._attempts += 1
         if self._start is None:
             request = await self._request(self._fold.turns[-1])
@@ -480,21 +459,19 @@ class TurnRunner:
         return TurnEnding(sink.finish)
 
     def _restart_message(self, turn: Turn) -> None:
-        """Take back a message that another backend does better to begin again."""
+        # Another backend had better begin the open message again.
         start = self.guard.restart_position(self._fold)
         if start is not None and max(start, len(turn.prefill)) < len(turn.prefill) + len(turn.said):
             self._repair(turn, start, BEGUN_ANEW)
 
     def _note_hop(self, resent: int) -> None:
-        """A backend works on the turn: write the hop, if it reads `resent` ids that another one had
-        read before, and no entry says so yet.
-        """
+        # `resent` ids are read again by this backend; written unless an entry says so already.
         if resent and not self._is_hop_written:
             self._hop(Hop("backend", resent))
         self._is_hop_written = False
 
     def _on_first_chunk(self, resent: int, first: TokenChunk) -> None:
-        """A backend sends its first chunk: it tells whether it holds the model to the rules."""
+        # The first chunk says whether the backend enforces the output rules.
         self._write_start()
         self._note_hop(resent)
         self._upstream = first.upstream
@@ -511,7 +488,6 @@ class TurnRunner:
         self._engine.observer.hopped(self._spec, hop)
 
     async def _request(self, turn: Turn) -> TokenRequest:
-        """What a backend is asked for the rest of a turn, behind what was said of it."""
         self._is_resent = bool(turn.said)
         if self._is_resent and not self._is_unbound:
             self._restart_message(turn)
@@ -528,7 +504,6 @@ class TurnRunner:
         )
 
     def _whole_request(self, number: int, constraint: Constraint | None) -> TokenRequest:
-        """For all that is to be said, if this turn is the first."""
         spec = self._spec
         return TokenRequest(
             # No id is the beginning of another: SGLang aborts all that begin with one.
@@ -561,14 +536,14 @@ class TurnRunner:
 
     @property
     def _has_begun(self) -> bool:
-        """Something was done for the response, which would be lost if it had to wait too long."""
+        # Work was done for the response that would be lost if it had to wait too long.
         fold = self._fold
         if len(fold.turns) > 1 or fold.approved_result or self._spec.compacted is not None:
             return True
         return fold.has_generated
 
     async def _constraint(self, turn: Turn) -> Constraint | None:
-        """What binds the rest of a turn; where that is much work it is done in a thread."""
+        # A constraint that takes long to build is built in a thread.
         if self._is_unbound:
             return None
         place = self._fold.place
@@ -584,10 +559,8 @@ class TurnRunner:
         return await self._engine.threads.run_accepted(work)
 
     def _sampling(self) -> Sampling:
-        """For what is left: the ids that open an answer take room in the window, too.
-
-        What was taken back takes none, but the random numbers must be others than before.
-        """
+        # The ids that open an answer take room in the window, too. Voided ids take none, but they
+        # move the random numbers on.
         last = self._fold.turns[-1]
         generated, behind = self._past_turns.generated_with(last), self._past_turns.size_with(last)
         drawn = behind + self._fold.voided_tokens
@@ -597,9 +570,8 @@ class TurnRunner:
         return replace(sampling, max_tokens=self._room(generated, behind))
 
     def _room(self, generated: int, behind: int) -> int:
-        """How many ids more there may be: of those that the request lets the model say, and of
-        those that fit behind the `behind` ids behind the prompt, results of tools among them.
-        """
+        # The limit of the request and the window both bound it; `behind` counts the ids behind the
+        # prompt, results of tools included.
         window_left = self._spec.window_left
         if window_left is None:
             return self._tokens_max - behind
@@ -607,9 +579,8 @@ class TurnRunner:
         return min(self._tokens_max - generated, window_left - behind)
 
     def _room_for_result(self) -> int | None:
-        """How many ids the next result may be: half of the window behind the prompt is for results,
-        and some of it is left to the answer. None: the window is not known.
-        """
+        # Half of the window behind the prompt is for results, and some of it is left to the answer.
+        # None: the window is not known.
         window_left, fold = self._spec.window_left, self._fold
         if window_left is None:
             return None
@@ -658,7 +629,7 @@ class TurnSink:
         on_first_token: Callable[[], None],
         is_text: bool = False,
     ) -> None:
-        """`is_text`: the ids are those of text (`gateway.text_ids`)."""
+        # With `is_text` the ids are those of text (`gateway.text_ids`).
         self._entry = Text if is_text else Tokens
         self.usage: ToldUsage | None = None
         """What the server of a turn of text says that it took."""
@@ -682,7 +653,10 @@ class TurnSink:
         self._written = 0
 
     def on_tokens(self, chunk: TokenChunk) -> bool:
-        """Write what a chunk brings. False: nothing more before `room`."""
+        """Write the ids of a chunk.
+
+        Return False if nothing more may be sent before `room` has returned.
+        """
         ids = chunk.ids
         if (
             self._in_body
@@ -700,8 +674,9 @@ class TurnSink:
         return not self._journal.is_full
 
     async def room(self) -> bool:
-        """Wait until all that came is written, and the database has caught up. False: the gateway
-        ends the turn. Raises `ClaimLost`.
+        """Wait until every chunk is written and the database has caught up.
+
+        Return False if the gateway ends the turn. Raises `ClaimLost`.
         """
         while (chunk := self._unwritten) is not None:
             await asyncio.sleep(0)
@@ -711,7 +686,8 @@ class TurnSink:
         return self.ending is None
 
     def _take(self, chunk: TokenChunk) -> None:
-        """Write any chunk: the first one, one with a marker or an end, one of many ids."""
+        # For chunks that `on_tokens` does not write itself: the first one, one with a marker or an
+        # end, one of many ids.
         if not self._has_chunk:
             self._has_chunk = True
             self._on_first_chunk(chunk)
@@ -730,10 +706,8 @@ class TurnSink:
             self._write(chunk)
 
     def _write(self, chunk: TokenChunk) -> None:
-        """Write the next pieces of a chunk. After each the guard inspects the turn, and may end it.
-
-        What is left after `PIECES_MAX` pieces is kept in `_unwritten`, until there is `room`.
-        """
+        # After each piece the guard inspects the turn, and may end it. The rest after `PIECES_MAX`
+        # pieces stays in `_unwritten` until `room`.
         ids, fold, guard = chunk.ids, self._fold, self._guard
         begin = self._written
         self._unwritten = None
@@ -761,12 +735,13 @@ class TurnSink:
 
 
 def _join_ids(prompt: Sequence[int], behind: Sequence[int]) -> Sequence[int]:
-    """A long prompt stays packed: a number for each of its ids would take the loop milliseconds."""
+    # A long prompt stays packed: converting each of its ids would block the event loop for
+    # milliseconds.
     return prompt + array("I", behind) if isinstance(prompt, array) else [*prompt, *behind]
 
 
 def _fault(checker: Checker, body: Body) -> str | None:
-    """What is wrong with a body; None: it is as it was asked for."""
+    # None: the body matches the request.
     if body.kind == "call":
         return checker.call_fault(body.name, body.text)
     return checker.answer_fault(body.text)

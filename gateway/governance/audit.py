@@ -94,7 +94,7 @@ class Actor:
     email: str | None = None
 
     def json(self) -> bytes:
-        """As it is kept: what is None is left out, names sorted."""
+        """Return the stored form: sorted names, without those that are None."""
         named = {
             "kind": self.kind,
             "key_id": self.key_id,
@@ -106,7 +106,7 @@ class Actor:
 
     @classmethod
     def of(cls, json: bytes) -> Actor:
-        """The inverse of `json`."""
+        # The inverse of `json`.
         return cls(**orjson.loads(json))
 
 
@@ -149,7 +149,7 @@ class Author:
     def event(
         self, type_: str, target: str, project_id: UUID | None = None, **details: Any
     ) -> AuditEvent:
-        """What they did; raises as `AuditEvent` does."""
+        # Raises as `AuditEvent` does.
         return AuditEvent(
             type_, target, self.actor, details, project_id, self.address, self.request_id
         )
@@ -180,7 +180,7 @@ class AuditEntry:
     hash: bytes = b""
 
     def digest(self) -> bytes:
-        """What `hash` has to be."""
+        """Return the value that `hash` must have."""
         fields = (
             self.tenant_id.bytes,
             str(self.number).encode(),
@@ -203,7 +203,7 @@ class AuditEntry:
 def entry_of(
     event: AuditEvent, tenant_id: UUID, number: int, id_: UUID, at: datetime, previous: bytes
 ) -> AuditEntry:
-    """The entry of an event behind the one whose hash is `previous`."""
+    """Make the entry of an event that follows the entry whose hash is `previous`."""
     entry = AuditEntry(
         tenant_id=tenant_id,
         number=number,
@@ -222,7 +222,10 @@ def entry_of(
 
 
 def trimmed(tenant_id: UUID, number: int, hash_: bytes) -> AuditEvent:
-    """What is said in a chain before its entries up to `number`, whose hash is `hash_`, go."""
+    """Make the event that a chain records before its entries up to `number` are removed.
+
+    `hash_` is the hash of that entry.
+    """
     told = {"number": number, "hash": hash_.hex()}
     return BY_ITSELF.event(TRIMMED, str(tenant_id), data=told)
 
@@ -256,7 +259,7 @@ class ChainCheck:
     _trimmed: tuple[int, bytes] = (0, BEGINNING)
 
     def add(self, entries: Iterable[AuditEntry]) -> None:
-        """Check the entries that follow those added before, in the order of their numbers."""
+        # In the order of their numbers, after those added before.
         for entry in entries:
             if entry.number < 1:
                 self.found.append(f"entry {entry.number} was put in before the first one")
@@ -286,7 +289,7 @@ class ChainCheck:
 
     @property
     def faults(self) -> list[str]:
-        """What is wrong with those that were added, if these are all; empty: nothing is."""
+        """Return what is wrong if the added entries are the whole chain; empty if nothing is."""
         (first, previous), (last, hash_) = self._begins, self._trimmed
         begin = []
         if first < last:
@@ -300,9 +303,8 @@ class ChainCheck:
         return [*begin, *self._removed_early(first), *self.found, *end]
 
     def _removed_early(self, upto: int) -> list[str]:
-        """Retention says of an entry that it has removed it, and anybody who can write to the table
-        can say so, too: but not of one that is known to be younger than what retention removes.
-        """
+        # Whoever can write to the table can claim that retention removed an entry, but not for one
+        # that is younger than what retention removes.
         gone = [
             one.number
             for one in self.kept
@@ -321,10 +323,10 @@ def shown(
     project: Mapping[str, str] | None,
     names_operators: bool = False,
 ) -> dict[str, Any]:
-    """OpenAI's audit log object; `project` is id and name of the one that it was done in.
+    """Return OpenAI's audit log object; `project` is id and name of the event's project.
 
-    What our own types have stands under their name, as with theirs. `names_operators` says who of
-    them it was, which is not for tenants.
+    Details of our own types stand under their name, as those of OpenAI's types do.
+    `names_operators` identifies operators, which tenants may not see.
     """
     actor = Actor.of(entry.actor)
     found: dict[str, Any] = {

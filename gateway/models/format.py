@@ -226,7 +226,7 @@ class ModelFormat(Protocol):
         """
 
     def misfits(self, rendered: Mapping[bytes, Rendering]) -> tuple[str, ...]:
-        """What does not fit in a server's answers to all `questions`, for operators."""
+        """Return what does not fit in a server's answers to all `questions`, for operators."""
 
     def check(self) -> None:
         """Raises `StartupError` where this installation makes other prompts than the reference of
@@ -281,13 +281,13 @@ class ModelFormat(Protocol):
         """
 
     def render_item(self, item: ContextItem, function: str | None = None) -> Sequence[int]:
-        """The ids of one item, made anew; empty for an item that says nothing.
+        """Return the ids of one item, made anew; empty for an item that says nothing.
 
         `function` names the function that an output belongs to.
         """
 
     def render_result(self, name: str, text: str) -> tuple[int, ...]:
-        """The ids of the whole message that tells the model what a hosted tool returned.
+        """Return the ids of the message that tells the model what a hosted tool returned.
 
         `name` is the tool's as rules know it: `builtin:browser.search`, `builtin:python`, or
         `label.tool` of an MCP server. No text becomes a marker. Raises `InvalidRequest` for text
@@ -310,7 +310,7 @@ class ModelFormat(Protocol):
     # Transcripts: what operators and clients are shown of raw ids.
 
     def messages(self, prompt: Prompt, *, with_ids: bool) -> list[dict[str, Any]]:
-        """The messages of a prompt, without the opening that it ends with."""
+        """Return the messages of a prompt, without the opening that it ends with."""
 
     def messages_of_turn(
         self,
@@ -343,10 +343,10 @@ class ModelFormat(Protocol):
     # A turn that is taken up again: what is put into the model's mouth.
 
     def answer_opening(self, rules: OutputRules, *, attempt: int) -> tuple[int, ...]:
-        """Opens the answer, in the format that is asked for; `attempt` counts earlier ones."""
+        """Return ids opening the answer in the requested format; `attempt` counts earlier ones."""
 
     def call_opening(self, rules: OutputRules) -> tuple[int, ...]:
-        """Opens the call that is demanded."""
+        """Return the ids that open the call that is demanded."""
 
     def message_opening(self) -> tuple[int, ...]:
         """Has the model begin a message that can be read."""

@@ -66,7 +66,7 @@ def leading_instructions(items: Iterable[ContextItem | Label]) -> int:
 
 
 def since_compaction(items: Iterable[PlacedItem]) -> list[PlacedItem]:
-    """The items without what the last compaction made short.
+    """Return the items without those that the last compaction shortened.
 
     Before it only messages of users and operators are left. Those that nobody had answered yet
     come behind the summary, so that a question stands after what it takes to answer it:
@@ -88,7 +88,7 @@ def since_compaction(items: Iterable[PlacedItem]) -> list[PlacedItem]:
 
 
 def without_stale_reasoning(items: Iterable[PlacedItem]) -> list[PlacedItem]:
-    """The items without the reasoning that led to an answer already given.
+    """Return the items without the reasoning that led to an answer already given.
 
     gpt-oss was trained to see its chain of thought again only until it has answered: reasoning
     before the last answer is dropped, reasoning after it is kept, because a chain of tool calls is
@@ -187,7 +187,7 @@ class _Approvals:
                 self._made.add(item.call_id)
 
     def in_place_of(self, placed: PlacedItem) -> list[PlacedItem]:
-        """What the model is shown there."""
+        """Return the items that the model is shown there."""
         item = placed.item
         if self._asked.get(item.item_id) is placed:
             return self._request(placed)
@@ -271,12 +271,11 @@ def _asks_elsewhere(item: ContextItem) -> bool:
 
 
 def is_answer(item: ContextItem | Label | Message) -> bool:
-    """Is it an assistant message in the final channel?"""
     return item.role == "assistant" and item.phase != "commentary"
 
 
 def in_call_order(items: Iterable[PlacedItem]) -> Iterator[PlacedItem]:
-    """The items with each output directly behind its call, in the order of the calls.
+    """Return the items with each output directly behind its call, in the order of the calls.
 
     Harmony knows no call ids: a model that called two functions at once (as models of other
     providers do) is shown call, output, call, output. A call that was cut off is left out; it has
@@ -316,14 +315,12 @@ def message_text(message: Message) -> str:
 
 
 def reasoning_text(item: Reasoning) -> str:
-    """The chain of thought, or its summary where there is no more than that."""
     return "".join(part.text for part in item.content or ()) or "\n".join(
         part.text for part in item.summary
     )
 
 
 def part_text(part: InputText | InputImage | InputFile | OutputText | Refusal) -> str:
-    """The text of a part; what the model cannot read is named in its place."""
     match part:
         case InputText() | OutputText():
             return part.text

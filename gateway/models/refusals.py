@@ -20,12 +20,11 @@ REFUSALS: Final = tuple(dict.fromkeys((*_REFUSALS, *(w.replace("'", "\u2019") fo
 
 
 def refusal(text: AnyText) -> Node:
-    """A refusal in words, of which `text` is what may follow its first ones."""
     return InOrder((OneOf(tuple(Literal(words) for words in REFUSALS)), text))
 
 
 def rest_of_refusal(said: bytes, text: AnyText) -> Node | None:
-    """What may follow the beginning of a refusal in words; None for what is none."""
+    """Return what may follow the beginning of a refusal in words; None if it is none."""
     try:
         words = said.decode()
     except UnicodeDecodeError:  # it ends within a character

@@ -61,18 +61,16 @@ class Formats:
         return cls({model: loaded[key] for model, key in wanted.items()}, loaded[harmony])
 
     def of(self, model: str) -> ModelFormat:
-        """The format of a model, by its public id."""
+        """Return the format of a model, by its public id."""
         found = self._by_model.get(model)
         if found is None and self._parent_of is not None and (parent := self._parent_of(model)):
             found = self._by_model.get(parent)
         return found or self.default
 
     def relearn(self, model: str) -> None:
-        """A server of this model was started anew (`ModelFormat.relearn`)."""
         self.of(model).relearn()
 
     def with_parents(self, parent_of: Callable[[str], str | None]) -> Formats:
-        """The same, which knows the base models of adapters."""
         return Formats(self._by_model, self.default, parent_of)
 
 

@@ -59,15 +59,15 @@ class AlertChannel(Protocol):
     def name(self) -> str: ...
 
     def takes(self, firing: Firing) -> bool:
-        """Whether it is one for this alert."""
+        """Return True if the channel delivers this alert."""
         ...
 
     async def tell(self, firing: Firing) -> None:
-        """Deliver the firing once. Raises `NotDelivered`, after which it is tried again later."""
+        """Deliver the firing once. Raises `NotDelivered`, after which it is retried later."""
         ...
 
     async def close(self) -> None:
-        """End the connections that it keeps open; it is told of no more firings then."""
+        """Close the connections that the channel keeps open. No firing is delivered after that."""
         ...
 
 
@@ -90,13 +90,14 @@ class Webhook:
         self._now = now
 
     def takes(self, firing: Firing) -> bool:
-        """True: the operator's webhook is told of every alert."""
+        # The operator's webhook gets every alert.
         del firing
         return True
 
     async def tell(self, firing: Firing) -> None:
-        """Post the firing, signed with the time of this attempt, since receivers refuse old
-        signatures. Raises `NotDelivered` unless the answer's status is below 300.
+        """Post the firing, signed with the time of this attempt, because receivers refuse old ones.
+
+        Raises `NotDelivered` unless the answer's status is below 300.
         """
         content = orjson.dumps(described(firing))
         headers = signed(content, delivery_id(firing), self._now(), self._secret)
@@ -108,7 +109,6 @@ class Webhook:
             raise NotDelivered(f"the webhook answered {answer.status_code}")
 
     async def close(self) -> None:
-        """End the connections that it keeps to the receiver."""
         await self._client.aclose()
 
 
@@ -135,18 +135,19 @@ class Mail:
         self._server = server
 
     def takes(self, firing: Firing) -> bool:
-        """Those that somebody can be written about."""
+        # Only alerts with recipients.
         return bool(self._recipients(firing))
 
     async def tell(self, firing: Firing) -> None:
-        """Send it, in a thread."""
+        # In a thread, because smtplib blocks.
         try:
             await asyncio.to_thread(self._send, written(firing, self._recipients(firing)))
         except (OSError, smtplib.SMTPException) as error:
             raise NotDelivered(f"mail cannot be sent: {type(error).__name__}") from error
 
     async def close(self) -> None:
-        """Each mail has a connection of its own."""
+        # Each mail has a connection of its own.
+        pass
 
     def _recipients(self, firing: Firing) -> Sequence[str]:
         return firing.alert.channel.get("recipients") or self._server.recipients
@@ -179,7 +180,7 @@ class AlertDelivery:
         self._now = now
 
     async def run(self) -> None:
-        """Go round until cancelled, whatever the database says."""
+        # Errors of the database do not end the loop.
         try:
             while True:
                 await asyncio.sleep(self._interval_s * random.uniform(0.5, 1.0))  # noqa: S311
@@ -188,7 +189,6 @@ class AlertDelivery:
             await self.close()
 
     async def close(self) -> None:
-        """Close the connections of its channels."""
         for channel in self._channels:
             await channel.close()
 
@@ -199,7 +199,7 @@ class AlertDelivery:
             _log.warning("alerts were not looked at, will be tried again", error=error)
 
     async def round(self) -> int:
-        """Tell those that were reached; how many were told by all ways. Raises `StoreError`."""
+        """Deliver due firings; return how many reached all channels. Raises `StoreError`."""
         await alerts.reached(self._database, spans(self._now()))
         told = 0
         while (firing := await alerts.take(self._database)) is not None:
@@ -207,7 +207,7 @@ class AlertDelivery:
         return told
 
     async def _tell(self, firing: Firing) -> bool:
-        """By all ways that have not told it yet. Whether all have now."""
+        # Through all channels that have not delivered it yet. True: all have now.
         wanted = {one.name: one for one in self._channels if one.takes(firing)}
         told = set(firing.told)
         for name in wanted.keys() - told:
@@ -231,8 +231,9 @@ async def _is_told(channel: AlertChannel, firing: Firing) -> bool:
 
 
 def spans(now: datetime) -> set[DatedInterval]:
-    """The intervals to look at: those of now, and for a while those that are over. What was spent
-    at their end is told by replicas a moment later.
+    """Return the current intervals, and those that ended within `LATE_S`.
+
+    Replicas report what was spent at the end of an interval a moment later.
     """
     moments = (now, now - timedelta(seconds=LATE_S))
     return {
@@ -243,15 +244,16 @@ def spans(now: datetime) -> set[DatedInterval]:
 
 
 def delivery_id(firing: Firing) -> str:
-    """The same for each attempt: receivers drop what they know. At another threshold it is another
-    one.
+    """Return the id of a delivery: the same at each attempt, so that receivers can drop repeats.
+
+    A changed threshold makes another id.
     """
     alert = firing.alert
     return f"{ids.spend_alert_id(alert.id)}_{int(firing.starts_at.timestamp())}_{alert.threshold}"
 
 
 def described(firing: Firing) -> dict[str, Any]:
-    """What a webhook is told. Amounts are nano-dollars, or tokens."""
+    """Return the body of the webhook. Amounts are nano-dollars, or tokens."""
     alert = firing.alert
     scope = alert.scope if alert.scope in {"project", "key"} else "organization"
     return {
@@ -275,7 +277,7 @@ def described(firing: Firing) -> dict[str, Any]:
 
 
 def signed(content: bytes, id_: str, at: datetime, secret: bytes) -> dict[str, str]:
-    """The headers of a webhook."""
+    """Return the signed headers of a webhook."""
     timestamp = str(int(at.timestamp()))
     payload = b".".join((id_.encode(), timestamp.encode(), content))
     signature = base64.b64encode(hmac.digest(secret, payload, sha256)).decode()
@@ -288,7 +290,7 @@ def signed(content: bytes, id_: str, at: datetime, secret: bytes) -> dict[str, s
 
 
 def written(firing: Firing, recipients: Sequence[str]) -> EmailMessage:
-    """The mail, without its sender."""
+    """Write the mail, without its sender."""
     alert = firing.alert
     amount = (
         f"{dollars(alert.threshold)} USD" if alert.unit == "usd" else f"{alert.threshold} tokens"

@@ -27,24 +27,22 @@ class BackgroundShares:
         self._ended: list[EndedResponse] = []
 
     def ended(self, spec: RunSpec, usage: TokenUsage, *, counted: float) -> None:
-        """A response has its end, generated here; `counted` is what its claim was."""
+        """Record the end of a response generated here; `counted` is what its claim was charged."""
         cost = cost_of(spec, usage)
         self.put_back([EndedResponse(spec.principal.tenant_id, cost, counted)])
 
     def take(self) -> list[EndedResponse]:
-        """What was not told yet; it counts as told."""
+        """Take the ends that were not reported yet."""
         taken, self._ended = self._ended, []
         return taken
 
     def put_back(self, ended: Sequence[EndedResponse]) -> None:
-        """It was not told after all."""
+        # For responses whose end could not be reported after all.
         self._ended = [*self._ended, *ended][-TOLD_MAX:]
 
 
 def cost_of(spec: RunSpec, usage: TokenUsage) -> float:
-    """What a response in background cost, weighted as admission weighs it: by its tier, and by the
-    share of its tenant.
-    """
+    """Return a background response's cost, weighted as admission does: by tier and tenant share."""
     share = spec.share_weight / DEFAULT_POLICY.share_weight
     weight = CLASS_WEIGHTS[class_of(spec.priority, is_background=True)] * share
     return (usage.input_tokens + OUTPUT_WEIGHT * usage.output_tokens) / weight

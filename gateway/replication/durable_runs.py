@@ -63,10 +63,9 @@ class DurableRuns:
         claimed_max: int = 0,
         claimable: Callable[[], int] | None = None,
     ) -> None:
-        """`claimed_max` bounds the background responses that are generated here at once.
-        `claimable` tells how many more backends have room for: what would wait for them here waits
-        in the database, where another replica finds it.
-        """
+        # `claimed_max` bounds the background responses that run here at once. `claimable` returns
+        # how many more the backends have room for: further ones wait in the database, where another
+        # replica can claim them.
         self._dependencies = dependencies
         self._claimed_max = claimed_max
         self._claimable = claimable
@@ -77,7 +76,7 @@ class DurableRuns:
 
     @property
     def room(self) -> int:
-        """How many more may be claimed."""
+        """Return how many more responses may be claimed."""
         claimed = self._dependencies.supervisor.claimed
         room = self._claimed_max - claimed
         if self._claimable is not None:
@@ -85,16 +84,16 @@ class DurableRuns:
         return room - self._accepting
 
     def when_one_ends(self, wake: Callable[[], None]) -> None:
-        """Call `wake` when one that was claimed is over: the one who claims is built from this."""
+        # A setter, because the scheduler that is called is built from this object.
         self._when_one_ends = wake
 
     @property
     def is_draining(self) -> bool:
-        """Nothing more may be claimed."""
+        # While draining, nothing more may be claimed.
         return self._dependencies.supervisor.is_draining
 
     def begin(self, spec: RunSpec, claim: Claim, *, requested_at: float) -> tuple[Run, LiveLog]:
-        """Generate a response that was accepted here, for a request that may wait for it.
+        """Start a response that was accepted here, for a request that may wait for it.
 
         `requested_at` is in seconds of `time.perf_counter`.
         """
@@ -103,7 +102,7 @@ class DurableRuns:
         return run, live
 
     async def queue(self, spec: RunSpec) -> None:
-        """Accept a background response; generate it here, if there is room and nobody before it.
+        """Accept a background response; start it here if there is room and none waits before it.
 
         Raises what `Archive.accept` does.
         """
@@ -135,7 +134,7 @@ class DurableRuns:
         )
 
     async def restored(self, spec: RunSpec, rows: Sequence[LogRow], next_entry: int) -> LiveLog:
-        """The committed log of a response. Raises `ValueError` for a damaged one."""
+        """Rebuild the live log from its committed rows. Raises `ValueError` for a damaged log."""
         new_fold = self._dependencies.new_fold_for(spec.head, spec.rules)
         fold = new_fold()
         entries = await fold_rows(fold, rows)
@@ -149,8 +148,9 @@ class DurableRuns:
         )
 
     def with_charge(self, spec: RunSpec, plan: bytes) -> RunSpec:
-        """The same with what its key was charged for it. Raises `ValueError`, `TypeError` or
-        `LookupError` for a damaged plan.
+        """Return the spec with the charge that its key paid.
+
+        Raises `ValueError`, `TypeError` or `LookupError` for a damaged plan.
         """
         charged = charged_of(plan)
         if charged is None or (adopt := self._dependencies.adopt_charge) is None:
@@ -158,17 +158,20 @@ class DurableRuns:
         return replace(spec, charge=adopt(spec.principal.tenant_id, spec.model, charged))
 
     async def with_secrets(self, spec: RunSpec, claim: Claim) -> RunSpec:
-        """The same with what its request gave to be sent to MCP servers. Raises `StoreError`."""
+        """Return the spec with the secrets its request sent for MCP servers.
+
+        Raises `StoreError`.
+        """
         if not has_kept_secrets(spec):
             return spec
         return replace(spec, secrets=await self._dependencies.archive.secrets(claim))
 
     def go_on(self, spec: RunSpec, claimed: ClaimedRun, live: LiveLog) -> None:
-        """Generate a response that this process looked for, from where its log ends."""
+        # Continues from where the log ends.
         self._start(spec, claimed.claim, live, counted=claimed.counted)
 
     async def end_defective(self, claim: Claim, error: Exception) -> None:
-        """End a response that cannot go on here or anywhere. Raises `StoreError`."""
+        # Raises `StoreError`.
         await self._dependencies.archive.end_defective(claim, error)
 
     def _start(
@@ -181,9 +184,8 @@ class DurableRuns:
         counted: float | None = None,
         fence: int | None = None,
     ) -> Run:
-        """`counted`: it has a place among those that are claimed, and its tenant was charged so
-        much of its share for it.
-        """
+        # `counted`: the run has a slot among the claimed ones, and its tenant was charged that much
+        # of its share.
         shared, head = self._dependencies, spec.head
         if spec.added:
             # They were stored when it was accepted, and a run may take minutes.
@@ -196,7 +198,7 @@ class DurableRuns:
             run.abandon()
 
         def release() -> None:
-            """The run is over, with an end or without one."""
+            # The run is over, with an end or without one.
             channel.close()
             # Does nothing to one that has its end.
             live.hand_over()
@@ -223,10 +225,11 @@ class DurableRuns:
 
 
 def _leave_charge(spec: RunSpec) -> None:
-    """Whoever claims it settles for it."""
+    # Whoever claims the run settles the charge.
     if spec.charge is not None:
         spec.charge.hand_over()
 
 
 def _nothing() -> None:
-    """In a process without a scheduler nobody waits for room."""
+    # In a process without a scheduler nobody waits for room.
+    pass

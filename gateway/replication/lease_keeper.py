@@ -72,7 +72,7 @@ class LeaseKeeper:
     def __init__(
         self, renew: Renew, heads: ReadHeads, timing: LeaseTiming, metrics: Metrics
     ) -> None:
-        """`renew` is `store.claims.heartbeat` of this process, `heads` is `store.claims.heads`."""
+        # `renew` is `store.claims.heartbeat` of this process, `heads` is `store.claims.heads`.
         self._renew = renew
         self._heads = heads
         self._timing = timing
@@ -90,26 +90,27 @@ class LeaseKeeper:
 
     @property
     def trusted(self) -> bool:
-        """May a lapsed lease be taken for a dead owner?
+        """Return True if a lapsed lease means a dead owner.
 
-        Not before the first heartbeat, not while the database is away or after this process was
-        held up itself, nor shortly after that: then leases have lapsed whose owners are well, and
-        will renew them.
+        That is not so before the first heartbeat, while the database is away, or after this process
+        was held up itself, nor shortly after that: then leases of live owners have lapsed, and will
+        be renewed.
         """
         now = time.monotonic()
         return not self._is_away and not self._was_silent(now) and now >= self._trusted_from
 
     @property
     def cut_off_s(self) -> float | None:
-        """Seconds until the database is tried again, if the last heartbeat did not reach it: until
-        then nothing can be stored. None: it did.
+        """Return the seconds until the database is tried again, after a heartbeat that failed.
+
+        Nothing can be stored until then. None: the last heartbeat reached the database.
         """
         if not self._is_away:
             return None
         return max(0.0, self._retry_at - time.monotonic())
 
     def hold(self, claim: Claim, run: Abandonable) -> None:
-        """Renew this claim until it is dropped; `run` is abandoned when it is lost."""
+        """Renew this claim until it is dropped; abandon `run` when the claim is lost."""
         before = self._held.get(claim.uuid)
         self._held[claim.uuid] = _Held(claim, run, time.monotonic() + self._timing.lease_s)
         if run.spec.durable:
@@ -119,17 +120,17 @@ class LeaseKeeper:
             self._abandon(before)
 
     def drop(self, claim: Claim) -> None:
-        """Its run is over: let the claim be. Another claim on the same response stays."""
+        """Stop renewing a claim. Another claim on the same response stays."""
         held = self._held.get(claim.uuid)
         if held is not None and held.claim == claim:
             del self._held[claim.uuid]
 
     async def assured(self, claim: Claim) -> None:
-        """Return once no other process can take the claim for two seconds to come, or for half of a
-        shorter lease: before something leaves this process that must not be done twice.
+        """Return once no other process can take the claim for `ASSURED_S`, or half a shorter lease.
 
-        By the clock of this process, which may have been held up since the last heartbeat; then it
-        waits for the next. Raises `ClaimLost` for a claim that is not held here.
+        Call it before sending out something that must not be done twice. It goes by the clock of
+        this process, which may have been held up since the last heartbeat; then it waits for the
+        next one. Raises `ClaimLost` for a claim that is not held here.
         """
         margin_s = min(ASSURED_S, self._timing.lease_s / 2)
         while True:
@@ -142,7 +143,7 @@ class LeaseKeeper:
 
     @contextmanager
     def reserving(self, claims: Iterable[Claim]) -> Iterator[None]:
-        """Renew these as well, while entered: their runs have yet to begin."""
+        """Renew these claims for the block as well: their runs have yet to begin."""
         self._reserved = frozenset(claims)
         try:
             yield
@@ -150,12 +151,11 @@ class LeaseKeeper:
             self._reserved = frozenset()
 
     def ended(self, uuids: Iterable[UUID]) -> None:
-        """These were ended by somebody: look at once, if one of them is generated here."""
+        # Other processes may have ended them: check at once if one of them runs here.
         if any(uuid in self._held for uuid in uuids):
             self._check_soon.set()
 
     async def run(self) -> None:
-        """Renew and look, until cancelled."""
         async with asyncio.TaskGroup() as group:
             group.create_task(self._beat())
             group.create_task(self._watch())
@@ -178,7 +178,7 @@ class LeaseKeeper:
             await self._check(durable)
 
     async def heartbeat(self) -> bool:
-        """Renew everything once, or at least see that the database is there. False: it is not."""
+        """Renew all claims once, or at least contact the database. Return False if it is away."""
         held = list(self._held.values())
         claims = self._reserved.union(one.claim for one in held)
         asked_at = time.monotonic()
@@ -206,11 +206,9 @@ class LeaseKeeper:
         return True
 
     async def _renew_with_retry(self, claims: Sequence[Claim]) -> frozenset[UUID] | None:
-        """Those that are held; None: the database is away, as it was before or for the second time.
-
-        A process that was held up finds what it had under way given up by the server, or too late
-        by its own clock. That says nothing of the database, so it is asked once more.
-        """
+        # None: the database is away, as it was before, or failed twice. After a pause of this
+        # process the server has given up its statements, or its own clock is past the deadline,
+        # which says nothing about the database, so one retry is made.
         for is_last in (self._is_away, True):
             try:
                 return await self._renew(claims)
@@ -228,10 +226,7 @@ class LeaseKeeper:
         return self._renewed_at is None or now - self._renewed_at > self._timing.lease_s
 
     async def _check(self, suspects: Sequence[_Held]) -> None:
-        """Abandon those whose epoch has moved, or that are gone.
-
-        One that has ended under its own epoch was ended by its own run, which is about to say so.
-        """
+        # A response that ended under its own epoch was ended by its own run, which will report it.
         if not suspects:
             return
         try:

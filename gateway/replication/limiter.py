@@ -99,7 +99,7 @@ class _Round:
         self._waiting = 0
 
     async def wait(self) -> None:
-        """Return when it has ended. The caller then takes its grant without awaiting anything."""
+        # The caller then takes its grant without awaiting anything.
         self._waiting += 1
         try:
             await self._over.wait()
@@ -109,13 +109,11 @@ class _Round:
                 self._taken.set()
 
     def end(self) -> None:
-        """Wake all callers that wait for this round."""
         self._over.set()
         if not self._waiting:
             self._taken.set()
 
     async def taken(self) -> None:
-        """Return when nobody waits any more."""
         await self._taken.wait()
 
 
@@ -154,9 +152,10 @@ class Limiter:
     async def enter(
         self, principal: Principal, model: str, tier: str, *, stores: int | None = None
     ) -> Charge | None:
-        """Gate 1; None where the key has no limit. `stores`: so many bytes are to be stored of the
-        request. Raises `RateLimited`, and `StoreUnavailable` where the database has been away for
-        too long.
+        """Pass gate 1. Return None if the key has no limit.
+
+        `stores` is the number of bytes that will be stored of the request. Raises `RateLimited`,
+        and `StoreUnavailable` if the database has been away for too long.
         """
         rules = principal.terms.rules(model)
         if rules is None:
@@ -187,8 +186,9 @@ class Limiter:
 
     @asynccontextmanager
     async def storing(self, principal: Principal, size: int) -> AsyncIterator[None]:
-        """Counts a request without a model, and so many bytes that are stored while this is
-        entered; these not if that raises. Raises `RateLimited` where either does not fit.
+        """Count a request without a model, and `size` bytes stored in the block.
+
+        The bytes are not counted if the block raises. Raises `RateLimited` if either does not fit.
         """
         terms = principal.terms
         if terms.stored or terms.writes:
@@ -216,8 +216,9 @@ class Limiter:
     async def reserve(
         self, charge: Charge | None, principal: Principal, *, tokens: int, most: int
     ) -> None:
-        """Gate 2, for so many tokens of input and the most of output. Raises `RateLimited`; then
-        the charge is settled: nothing is used, and nothing stored.
+        """Pass gate 2 for `tokens` of input and at most `most` of output.
+
+        Raises `RateLimited`; the charge is then settled with nothing used and nothing stored.
         """
         if charge is None:
             return
@@ -240,7 +241,7 @@ class Limiter:
             attempt += 1
 
     async def figures(self, principal: Principal) -> Figures:
-        """What is left of all limits and budgets of a key. Raises `StoreError`."""
+        """Return what is left of all limits and budgets of a key. Raises `StoreError`."""
         terms, tenant_id = principal.terms, principal.tenant_id
         if not terms.limits and not terms.budgets:
             return Figures()
@@ -248,16 +249,16 @@ class Limiter:
         return figures_of(self.gates, tenant_id, terms, elsewhere, self._now())
 
     def refused(self, what: What) -> None:
-        """Count a request that a limit refused elsewhere than at a gate."""
+        # For refusals by limits elsewhere than at a gate.
         self._observer.limit_refused(what)
 
     def would_refuse(self, what: What) -> None:
-        """The same where the limit is only observed."""
+        # For limits that are only observed.
         self._observer.limit_would_refuse(what)
 
     @contextmanager
     def connected(self, principal: Principal) -> Iterator[None]:
-        """Holds a place for a WebSocket connection to this process. Raises `RateLimited`."""
+        """Hold a slot for a WebSocket connection for the block. Raises `RateLimited`."""
         gates, tenant_id = self.gates, principal.tenant_id
         with ExitStack() as places:
             for limit in principal.terms.at_once("websockets"):
@@ -266,7 +267,7 @@ class Limiter:
             yield
 
     async def run(self) -> None:
-        """Keep in step until cancelled."""
+        """Synchronize with the database until cancelled."""
         interval_s = self._timing.sync_interval_s
         due_at = self._clock() + interval_s * random.random()  # noqa: S311 - out of step
         while True:
@@ -277,7 +278,7 @@ class Limiter:
             await self.once(is_round=is_round)
 
     async def once(self, *, is_round: bool = True) -> None:
-        """Tell and hear now, and let those go on who waited for it."""
+        """Exchange with the database now, and wake the requests that waited for it."""
         current, self._next = self._next, _Round()
         self._wanted.clear()
         self.gates.needs_round = False
@@ -294,7 +295,7 @@ class Limiter:
         await current.taken()
 
     async def flush(self) -> None:
-        """Tell what was spent before this process ends."""
+        """Write what was spent before this process ends."""
         await self.once()
         if not all(meter.is_written for _, meter in self.gates.meters()):
             # One that was not known yet is written once its row was read.
@@ -308,14 +309,12 @@ class Limiter:
             pass
 
     async def _ask(self) -> None:
-        """Wait for the next answer of the database. That there is none is no error here: what is
-        detached goes on by itself.
-        """
+        # Returns also if the database gave no answer: what is detached goes on without one.
         self._wanted.set()
         await self._next.wait()
 
     def _asks(self) -> dict[Key, tuple[Bucket, Ask]]:
-        """What a request waits for comes first, and is asked for however much it is."""
+        # Buckets that a request waits for come first, without a limit on their number.
         asked: dict[Key, tuple[Bucket, Ask]] = {}
         now = self._clock()
         for key, bucket in sorted(self.gates.known(), key=lambda one: not one[1].is_needed):
@@ -349,7 +348,7 @@ class Limiter:
         return {**self.gates.reports(), **aside, **dict(self.gates.storage.watched())}
 
     async def _exchange_all(self, asked: dict[Key, tuple[Bucket, Ask]], *, is_round: bool) -> bool:
-        """Exchange in parts. Returns whether there was anything to send; `asked` is empty then."""
+        # In parts. True: there was anything to send. `asked` is empty afterwards.
         was_written = False
         while True:
             part = dict(islice(asked.items(), BUCKETS_MAX))
@@ -364,7 +363,7 @@ class Limiter:
     async def _exchange(
         self, asked: Mapping[Key, tuple[Bucket, Ask]], request: SyncRequest, *, is_round: bool
     ) -> bool:
-        """One exchange, if there is anything to send, or the last one failed; returns whether."""
+        # True: there was anything to send, or the last exchange failed.
         is_idle = not (request.asks or request.reports or request.spend or request.watched)
         # An outage refuses requests in the end, so it must not take one to see that it is over.
         is_retry = is_round and self._away_since is not None

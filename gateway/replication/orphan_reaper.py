@@ -52,7 +52,7 @@ class OrphanReaper:
         self._orphan_s = orphan_s
 
     async def run(self) -> None:
-        """Reap until cancelled, not all processes at the same moment."""
+        # Random pauses, so that processes do not reap at the same moment.
         while True:
             await asyncio.sleep(self._interval_s * random.uniform(0.5, 1.5))  # noqa: S311 - no secret
             try:
@@ -61,9 +61,9 @@ class OrphanReaper:
                 _log.debug("a round of the orphan reaper was not finished", error=error)
 
     async def round(self) -> int:
-        """End what is found now; how many that were. Raises `StoreError`.
+        """End the responses abandoned now; return their number. Raises `StoreError`.
 
-        Does nothing while lapsed leases say nothing about their owners.
+        Does nothing while a lapsed lease does not mean a dead owner.
         """
         if not self._lease_keeper.trusted:
             return 0

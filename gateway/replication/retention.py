@@ -79,10 +79,8 @@ class Housekeeping:
         batches_max: int = 100,
         today: Callable[[], date] = _utc_today,
     ) -> None:
-        """A round removes up to `batches_max` times `batch_rows_max` rows of each kind.
-
-        Rounds are at most `interval_s` apart and at least half of that.
-        """
+        # A round removes up to `batches_max * batch_rows_max` rows of each kind. Rounds are
+        # `interval_s` / 2 to `interval_s` apart.
         self._database = database
         self._keep = keep
         self._interval_s = interval_s
@@ -91,7 +89,10 @@ class Housekeeping:
         self._today = today
 
     async def run(self) -> None:
-        """Make partitions at once, then go round until cancelled, whatever the database says."""
+        """Make partitions at once, then run rounds until cancelled.
+
+        Database errors do not end it.
+        """
         await self._attempt(self._begin)
         while True:
             pause_s = random.uniform(0.5, 1.0) * self._interval_s  # noqa: S311 - replicas spread out
@@ -105,11 +106,11 @@ class Housekeeping:
             _log.info("days of logs are left to `db maintain`, run as the owner of the tables")
 
     async def prepare(self) -> int:
-        """Make the partitions of today and of the next days; returns how many were missing."""
+        # Partitions of today and the next days; returns how many were missing.
         return len(await retention.make_partitions(self._database, self._today(), DAYS_AHEAD))
 
     async def round(self) -> RetentionReport:
-        """Do everything once. Raises `StoreError`; what was done until then stays done."""
+        """Do everything once. Raises `StoreError`; what was done by then stays done."""
         days_owned, days_made, dropped = (
             await retention.owns_partitions(self._database),
             0,

@@ -41,7 +41,7 @@ class SpendAudit:
         self._interval_s = interval_s
 
     async def run(self) -> None:
-        """Go round until cancelled, whatever the database says."""
+        # Errors of the database do not end the loop.
         while True:
             await asyncio.sleep(self._interval_s * random.uniform(0.5, 1.0))  # noqa: S311 - spread
             try:
@@ -50,7 +50,10 @@ class SpendAudit:
                 _log.warning("spending was not compared with usage", error=error)
 
     async def round(self) -> int:
-        """Compare once, and remove what is old; how many meters were wrong. Raises `StoreError`."""
+        """Compare once and remove old records; return the number of wrong meters.
+
+        Raises `StoreError`.
+        """
         now = datetime.now(UTC)
         corrections = await reconcile(self._database, now)
         await forget(self._database, now)

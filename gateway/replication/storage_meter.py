@@ -45,7 +45,7 @@ class StorageMeter:
         self._terms = terms
 
     async def run(self) -> None:
-        """Go round until cancelled, whatever the database says."""
+        # Errors of the database do not end the loop.
         pause_s = min(LOOK_S, self._terms.interval_s)
         while True:
             await asyncio.sleep(pause_s * random.uniform(0.5, 1.0))  # noqa: S311 - spread
@@ -56,7 +56,7 @@ class StorageMeter:
                 _log.warning("what is stored was not measured", error=error)
 
     async def once(self) -> bool:
-        """Measure one tenant; False: none is due. Raises `StoreError`."""
+        """Measure one tenant. Return False if none is due. Raises `StoreError`."""
         turn = await storage.take_turn(self._counters)
         if turn is None:
             return False

@@ -83,32 +83,29 @@ class TakeoverScheduler:
         self._reading = asyncio.Semaphore(READ_AT_ONCE_MAX)
 
     def wake(self) -> None:
-        """There may be something to claim: look for it at once."""
         self._wake.set()
 
     def run_ended(self) -> None:
-        """A run has ended, so there is room for one more: claim it, if any was left last time."""
+        # The ended run leaves room for one more.
         if self._may_have_more:
             self._wake.set()
 
     async def run(self) -> None:
-        """Look for work until cancelled; returns once the process drains."""
+        # Returns once the process drains.
         while not self._runs.is_draining:
             self._wake.clear()
             if not await self.claim_available():
                 await self._wake.within(self._rest_s)
 
     async def at_rest(self, *, wait_s: float) -> None:
-        """Return when all that was claimed has been started, or given back.
-
-        After `wait_s` in any case: of what is claimed without an answer the lease lapses.
-        """
+        # Returns when all claimed runs were started or released, or after `wait_s`: leases of
+        # claims without an answer lapse by themselves.
         with suppress(TimeoutError):
             async with asyncio.timeout(wait_s), self._claiming:
                 pass
 
     async def claim_available(self) -> bool:
-        """Claim what there is room for and start it. Returns whether there is likely to be more."""
+        # True: there is likely to be more to claim.
         async with self._claiming:
             limit = min(self._runs.room, CLAIMED_AT_ONCE_MAX)
             self._may_have_more = True
@@ -147,7 +144,7 @@ class TakeoverScheduler:
         return claimed
 
     async def _work(self) -> ClaimableWork:
-        """What could be claimed. While the database is away, whatever there might be."""
+        # While the database is away, assume that there is work.
         try:
             return await claims.work(
                 self._database, self._limits.terms, take_over=self._lease_keeper.trusted
@@ -156,7 +153,7 @@ class TakeoverScheduler:
             return ClaimableWork(is_queued=True, is_left=True)
 
     async def _start_all(self, claimed: Sequence[ClaimedRun]) -> None:
-        """Start them here; when the process drains meanwhile, give the rest back."""
+        # If the process drains meanwhile, claims that were not started are released.
         async with asyncio.TaskGroup() as group:
             started = [group.create_task(self._start_claimed(run)) for run in claimed]
         spare = [run.claim for run, task in zip(claimed, started, strict=True) if not task.result()]
@@ -168,14 +165,14 @@ class TakeoverScheduler:
             _log.warning("claims were not released; their leases will lapse", error=error)
 
     def _seconds_until_due(self, work: ClaimableWork) -> float:
-        """Seconds until the next look: nobody announces that a lease lapses."""
+        # Nobody announces that a lease lapses.
         interval_s, quiet_s = self._limits.interval_s, self._limits.quiet_s
         if not self._lease_keeper.trusted:
             return interval_s
         return quiet_s if work.lapse_s is None else min(quiet_s, max(interval_s, work.lapse_s))
 
     async def _start_claimed(self, claimed: ClaimedRun) -> bool:
-        """Start it here, end it, or leave it to its lease. False: it is to be given back."""
+        # Starts it, ends it, or leaves it to its lease. False: the claim is to be released.
         try:
             async with self._reading:
                 return not self._runs.is_draining and await self._start(claimed)
@@ -206,7 +203,7 @@ class TakeoverScheduler:
         return True
 
     async def _read_log(self, claimed: ClaimedRun) -> list[LogRow]:
-        """The log so far, as far as it is there."""
+        # Entries may be missing at the end.
         claim, day = claimed.claim, day_of(claimed.created_at)
         rows: list[LogRow] = []
         read = 0

@@ -28,7 +28,7 @@ class AccessLog:
     """
 
     def __init__(self, app: ASGIApp, write: Callable[[str], None]) -> None:
-        """`write` is called with each line, which has no line feed."""
+        # `write` is called with each line, which has no line feed.
         self._app = app
         self._write = write
         self.is_paused = False

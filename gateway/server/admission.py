@@ -55,9 +55,8 @@ class Admission:
         clock: Callable[[], float],
         when_read: Callable[[Callable[[], None]], object],
     ) -> None:
-        """`clock` gives seconds of a clock that never goes back, such as `time.monotonic`;
-        `when_read` calls something once all is read that had come on the connections there are.
-        """
+        # `clock` gives seconds and never goes back, as `time.monotonic`; `when_read` calls a
+        # function once all is read that had come on the open connections.
         self._room = room
         self._clock = clock
         self._when_read = when_read
@@ -71,8 +70,9 @@ class Admission:
         self._logged_at: dict[str, float] = {}
 
     def enter(self, connection: Abortable, peer: str | None) -> bool:
-        """Count a new connection; another may be closed for it. False: its address `peer` has too
-        many (None: not known). It `leave`s once, in either case.
+        """Count a new connection; another may be closed for it. False: its `peer` has too many.
+
+        `peer` is its address (None: unknown). Call `leave` once, in either case.
         """
         self._keyless[connection] = None
         if self._is_overfull and not self._is_making_room:
@@ -85,7 +85,7 @@ class Admission:
         return limit is None or self._by_peer[peer] <= limit
 
     def leave(self, connection: Abortable, peer: str | None) -> None:
-        """Forget a connection that is closed, and count it off its `peer` (None: not known)."""
+        # `peer` None: unknown.
         self._keyless.pop(connection, None)
         self._answering.discard(connection)
         self._trusted.discard(connection)
@@ -96,22 +96,21 @@ class Admission:
                 del self._by_peer[peer]
 
     def head_received(self, connection: Abortable) -> None:
-        """It is not idle any more; of those without a key it is the last to be closed."""
+        # The connection is not idle any more; of those without a key it is the last to be closed.
         self._idle.pop(connection, None)
         if connection in self._keyless:
             del self._keyless[connection]
             self._keyless[connection] = None
 
     def request_received(self, connection: Abortable) -> None:
-        """A whole request is read: without a key, too, it is not closed until that is answered."""
+        # Also without a key, the connection is not closed until the request is answered.
         if connection in self._keyless:
             del self._keyless[connection]
             self._answering.add(connection)
 
     def answered(self, connection: Abortable, *, is_idle: bool) -> None:
-        """Its request is answered, or its client does not take the answer: it may be closed again.
-        With `is_idle` no other request has come on it, so that one with a key may be closed, too.
-        """
+        # The connection may be closed again. With `is_idle` no other request has come on it, so
+        # that one with a key may be closed, too.
         if connection in self._answering:
             self._answering.remove(connection)
             self._keyless[connection] = None
@@ -119,7 +118,8 @@ class Admission:
             self._idle[connection] = None
 
     def trust(self, connection: Abortable) -> None:
-        """It has shown a valid key: it is not closed while a request on it is answered."""
+        # The client has shown a valid key: its connection is not closed while a request is
+        # answered.
         if connection in self._keyless or connection in self._answering:
             self._keyless.pop(connection, None)
             self._answering.discard(connection)
@@ -128,11 +128,13 @@ class Admission:
             self._trusted.add(connection)
 
     def has_room_for(self, connection: Abortable, *, is_probe: bool, requests: int) -> bool:
-        """Whether the next request on it may be worked on, beside so many others. With a key it
-        may. A probe has to wait for nothing but that few enough without a key are answered.
+        """Return True if the next request on the connection may start, beside `requests` others.
 
-        The requests of clients that have left may still be worked on, so there may be more of them
-        than connections.
+        With a key it may. A probe waits only until few enough requests without a key are in
+        progress.
+
+        The requests of clients that have left may still be in progress, so there may be more of
+        them than connections.
         """
         if connection in self._trusted:
             return True
@@ -158,7 +160,6 @@ class Admission:
             self._close(self._keyless, "closed connections without a key to make room")
 
     def _close(self, some: dict[Abortable, None], why: str) -> None:
-        """Close the first of `some`, and log it now and then."""
         oldest = next(iter(some))
         del some[oldest]
         self._trusted.discard(oldest)

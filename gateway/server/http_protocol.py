@@ -145,7 +145,6 @@ class BoundedHttpProtocol(HttpToolsProtocol):
             self._write_last(response_bytes(TooManyConnections()))
 
     def abort(self) -> None:
-        """Close the connection at once, as `gateway.server.admission.Abortable`."""
         self.transport.abort()
 
     @override
@@ -159,7 +158,6 @@ class BoundedHttpProtocol(HttpToolsProtocol):
             self.cycle.disconnect()
 
     def _ignore_input(self) -> None:
-        """Drop what has come and is unread, and what comes."""
         self._ignores_input = True
         if self._incoming is not None:
             self._incoming.close()
@@ -174,7 +172,7 @@ class BoundedHttpProtocol(HttpToolsProtocol):
             self._parse_unread()
 
     def _parse_unread(self) -> None:
-        """Parse what is unread: of one request, and only when the one before is answered."""
+        # At most one request, and only after the one before is answered.
         try:
             if self.cycle is None:
                 self._read_head()
@@ -198,7 +196,6 @@ class BoundedHttpProtocol(HttpToolsProtocol):
             self.loop.call_soon(self._answer_half_closed)
 
     def _schedule_read(self) -> None:
-        """Read on when other connections have had a turn."""
         if not self._is_read_scheduled:
             self._is_read_scheduled = True
             self.loop.call_soon(self._read_scheduled)
@@ -211,9 +208,7 @@ class BoundedHttpProtocol(HttpToolsProtocol):
                 self.flow.resume_reading()
 
     def _read_head(self) -> None:
-        """Read more of the next request's head. When it is complete, make the cycle that answers
-        the request, or upgrade to a WebSocket. Raises `Refused`.
-        """
+        # Raises `Refused`.
         is_begun = self._incoming is not None
         head = self._incoming = self._incoming or IncomingRequest(self.head_bounds)
         rest = head.feed_head(self._unread)
@@ -267,7 +262,7 @@ class BoundedHttpProtocol(HttpToolsProtocol):
             cycle.message_event.set()
 
     def _upgrade(self, head: IncomingRequest, scope: Scope) -> bool:
-        """Hand the connection over to the WebSocket protocol. False: it is no valid upgrade."""
+        # False if the request is no valid upgrade.
         self.headers = head.headers
         if not self._should_upgrade():
             return False
@@ -285,7 +280,6 @@ class BoundedHttpProtocol(HttpToolsProtocol):
 
     @override
     def on_response_complete(self) -> None:
-        """Read the next request, or wait for it."""
         self.server_state.total_requests += 1
         cycle, self.cycle = self.cycle, None
         assert cycle is not None, "it calls this, once"
@@ -307,13 +301,13 @@ class BoundedHttpProtocol(HttpToolsProtocol):
 
     @override
     def pause_writing(self) -> None:
-        """The client does not take its answer: the connection may be closed for others again."""
+        # The client does not take its answer: the connection may be closed for others again.
         super().pause_writing()
         self.admission.answered(self, is_idle=False)
 
     @override
     def eof_received(self) -> bool:  # type: ignore[override]
-        """Whether the connection stays open because a complete request is still to be answered."""
+        # The connection stays open only if a complete request is still to be answered.
         is_request_left = self.cycle is not None or self._is_read_scheduled
         if self._ignores_input or self._incoming is not None or not is_request_left:
             return False
@@ -325,9 +319,8 @@ class BoundedHttpProtocol(HttpToolsProtocol):
         return True
 
     def _answer_half_closed(self) -> None:
-        """Nothing more comes: what is still to be answered is all there is. A request that has
-        just begun has had a turn, so that a client with a short answer is not sent anything else.
-        """
+        # A request that has just begun has had a turn, so that a client with a short answer is not
+        # sent anything else.
         if self.is_lost or self.transport.is_closing():
             return
         if self.cycle is not None:
@@ -336,9 +329,8 @@ class BoundedHttpProtocol(HttpToolsProtocol):
             self.close()
 
     def _probe(self, gaps_s: Sequence[float]) -> None:
-        """Find out whether there is a client. One that can be sent nothing yet counts as gone if
-        that matters to what is done for it.
-        """
+        # A client that can be sent nothing yet counts as gone if work is done that ends with the
+        # client.
         if self.cycle is None:
             return
         if not self.cycle.probe() and self.cycle.is_watched:
@@ -347,7 +339,6 @@ class BoundedHttpProtocol(HttpToolsProtocol):
             self._set_timer(gaps_s[0], self._probe, gaps_s[1:])
 
     def _refuse(self, refused: Refused) -> None:
-        """Answer bytes that are no request, or that turned out to be none, and close."""
         if self._unstarted is not None:
             self._unstarted[0].scope = {}  # type: ignore[typeddict-item]  # which refers to it
             self._unstarted = self.cycle = None
@@ -365,9 +356,8 @@ class BoundedHttpProtocol(HttpToolsProtocol):
             self._linger()
 
     def _linger(self) -> None:
-        """Close it, but read on for a moment, to no purpose: what is closed while more comes is
-        reset, and its client may never see the answer.
-        """
+        # Read on for a moment: closing while more input comes resets the connection, and the client
+        # may lose the answer.
         self._ignore_input()
         self.flow.is_full = False
         self.flow.resume_reading()
@@ -375,8 +365,10 @@ class BoundedHttpProtocol(HttpToolsProtocol):
         self._set_timer(0 if self._is_half_closed else self.linger_s, self.close)
 
     def close(self) -> None:
-        """Close the connection when its client has taken what was written; abort it if that takes
-        longer than a keep-alive. Nothing more is read, not even what came already.
+        """Close the connection when its client has taken what was written.
+
+        It is aborted if that takes longer than the keep-alive timeout. Nothing more is read, not
+        even what came already.
         """
         self._ignore_input()
         self.transport.close()
@@ -391,7 +383,7 @@ class Cycle(RequestResponseCycle):
     """One request and its response; a `gateway.api.client_connection.ClientConnection`."""
 
     def __init__(self, protocol: BoundedHttpProtocol, scope: Scope, head: IncomingRequest) -> None:
-        """`protocol` is of the connection, `scope` what the application is called with."""
+        # `scope` is what the application is called with.
         super().__init__(
             scope=scope,  # type: ignore[arg-type]
             transport=protocol.transport,
@@ -413,8 +405,10 @@ class Cycle(RequestResponseCycle):
         self._on_disconnect: Callable[[], None] | None = None
 
     def finished(self, task: asyncio.Task[None]) -> None:
-        """The application has returned: drop what refers to this, so that nothing has to collect
-        it. A client that does not take the end of its answer has limited time.
+        """Release what refers to this cycle, so that no garbage collection is needed.
+
+        The application has returned. A client that does not take the end of its answer has limited
+        time.
         """
         protocol = self._protocol
         protocol.tasks.discard(task)
@@ -425,7 +419,6 @@ class Cycle(RequestResponseCycle):
             protocol.close()
 
     def trust(self) -> None:
-        """The client has shown a valid API key."""
         self._protocol.admission.trust(self._protocol)
 
     @override
@@ -460,8 +453,10 @@ class Cycle(RequestResponseCycle):
         await super().send(message)
 
     def write_part(self, part: bytes) -> bool:
-        """Write a part of the body, and not its last, as `send` does. False, and nothing was
-        written: `send` would wait, or there is no chunked body at this point.
+        """Write a part of the body, and not its last, as `send` does.
+
+        False, and nothing was written, if `send` would wait, or there is no chunked body at this
+        point.
         """
         if (
             not self._has_parts
@@ -475,18 +470,18 @@ class Cycle(RequestResponseCycle):
         return True
 
     def watch(self, on_disconnect: Callable[[], None] | None) -> None:
-        """Have `on_disconnect` called once when the client has gone, or now; None: no more."""
+        """Call `on_disconnect` once when the client disconnects, or now if it has; None: stop."""
         self._on_disconnect = on_disconnect
         if self.disconnected:
             self.disconnect()
 
     @property
     def is_watched(self) -> bool:
-        """Whether work is done that ends with the client."""
+        # True if there is work that ends when the client disconnects.
         return self._on_disconnect is not None
 
     def disconnect(self) -> None:
-        """Note that the client has left, and tell the application."""
+        """Note that the client has left, and notify the application."""
         if not self.response_complete:
             self.disconnected = True
         self.message_event.set()
@@ -495,8 +490,10 @@ class Cycle(RequestResponseCycle):
             on_disconnect()
 
     def probe(self) -> bool:
-        """Send what every client skips: one that has gone answers it with a reset. False: there is
-        no such thing at this point of the answer. True also where something waits to be read.
+        """Send bytes that every client skips: one that has gone answers with a reset.
+
+        False if nothing can be sent at this point of the answer. True also if something waits to be
+        read.
         """
         if self.flow.write_paused or (self.response_started and not self._is_event_stream):
             return True
@@ -509,15 +506,17 @@ class Cycle(RequestResponseCycle):
 
 
 def when_read(action: Callable[[], None]) -> None:
-    """Call it when each connection there is has been read from once. Of those that were made in
-    this turn of the loop the first bytes are read at the end of this one or in the next.
+    """Call `action` when each open connection has been read from once.
+
+    The first bytes of connections made in this turn of the loop are read at the end of this one or
+    in the next.
     """
     loop = asyncio.get_running_loop()
     loop.call_soon(loop.call_soon, action)
 
 
 def bounded(settings: ServerSettings, clock: Callable[[], float]) -> type[BoundedHttpProtocol]:
-    """The protocol class of one server: uvicorn wants a class."""
+    """Return the protocol class of one server: uvicorn wants a class."""
     room = Room(
         settings.connections_max,
         CONNECTIONS_RESERVED_MAX,

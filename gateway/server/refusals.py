@@ -35,17 +35,17 @@ class Refused(Exception):
 
 
 def unreadable(message: str = NO_REQUEST) -> Refused:
-    """The refusal of what is no valid HTTP/1.1, or may be read in two ways."""
+    """Return the refusal of bytes that are not valid HTTP/1.1 or are ambiguous."""
     return Refused(HTTPStatus.BAD_REQUEST, message)
 
 
 def too_large(message: str) -> Refused:
-    """The refusal of a head, or of extensions and trailers, that are too large."""
+    """Return the refusal of a head, chunk extensions or trailers that are too large."""
     return Refused(HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE, message)
 
 
 def response_bytes(error: Refused | TooManyConnections) -> bytes:
-    """A whole HTTP/1.1 response, after which the connection is closed."""
+    """Return a whole HTTP/1.1 response, after which the connection is closed."""
     response = _closing(error)
     status = HTTPStatus(response.status_code)
     lines = [f"HTTP/1.1 {status} {status.phrase}".encode()]
@@ -54,7 +54,7 @@ def response_bytes(error: Refused | TooManyConnections) -> bytes:
 
 
 async def too_many_connections(scope: Scope, receive: Receive, send: Send) -> None:
-    """ASGI application: answers a request on a connection for which there is no room."""
+    """Answer a request on a connection beyond the limit (ASGI application)."""
     await _closing(TooManyConnections())(scope, receive, send)
 
 

@@ -87,7 +87,7 @@ class IncomingRequest:
         """The next byte belongs to another request."""
 
     def feed_head(self, data: bytes) -> bytes | None:
-        """Parse more of the head and return the bytes behind it; None: more of it has to come.
+        """Parse more of the head and return the bytes after it; None: more of it has to come.
 
         Raises `Refused`.
         """
@@ -108,8 +108,9 @@ class IncomingRequest:
         return data[length:]
 
     def feed_body(self, data: bytes) -> tuple[bytes, bytes]:
-        """Return the content in `data`, and the bytes that are still to be fed or belong to the
-        next request. Raises `Refused`.
+        """Return the content in `data`, and the rest of the bytes.
+
+        The rest is still to be fed, or belongs to the next request. Raises `Refused`.
         """
         if self._left is not None:
             content, rest = data[: self._left], data[self._left :]
@@ -138,7 +139,7 @@ class IncomingRequest:
         return content, data[position:]
 
     def close(self) -> None:
-        """Let go the parser, which refers to this."""
+        # The parser refers to this object.
         self._parser = None
 
     def _parse(self, data: bytes) -> None:
@@ -183,7 +184,7 @@ class IncomingRequest:
         self.version, self.path, self.query = version, url.path or b"/", url.query or b""
 
     def _check_framing(self) -> None:
-        """Find out how the body is framed. Refuse where that, or the host, is uncertain."""
+        # Refuse a request of which the framing of the body, or the host, is ambiguous.
         hosts: list[bytes] = []
         lengths: list[bytes] = []
         encodings: list[bytes] = []
@@ -213,11 +214,11 @@ class IncomingRequest:
         )
 
     def on_url(self, url: bytes) -> None:
-        """Add to the request target, which may come in several parts."""
+        # The request target may come in several parts.
         self.url += url
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        """Add a whole header, its name in lower case as ASGI has it; count a trailer."""
+        # ASGI wants names in lower case; fields after the head are trailers.
         if self._is_head_parsed:
             self._trailers += 1
             return
@@ -227,7 +228,7 @@ class IncomingRequest:
         self.headers.append((name, value))
 
     def on_headers_complete(self) -> None:
-        """Note what the parser forgets when it reads on."""
+        # The parser forgets these when it reads on.
         parser = self._parser
         assert parser is not None, "it calls this"
         self._is_head_parsed = True
@@ -236,13 +237,12 @@ class IncomingRequest:
         self.is_upgrade = parser.should_upgrade()
 
     def on_chunk_header(self) -> None:
-        """Count a chunk, the last and empty one too."""
+        # Counts the last, empty chunk too.
         self._chunks += 1
 
     def on_body(self, content: bytes) -> None:
-        """Add content of a chunk."""
         self._body += content
 
     def on_message_complete(self) -> None:
-        """End a chunked body; one with a length ends by its length."""
+        # A body with a length ends by its length, not by this event.
         self.is_complete = self._left is None

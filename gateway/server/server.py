@@ -49,8 +49,10 @@ def listen(
     *,
     set_by: tuple[str, str] = ("--host", "--port"),
 ) -> socket.socket:
-    """A listening socket. Raises `PortTaken` or another `StartupError`. `set_by`: whence its host
-    and port are, for the message.
+    """Return a listening socket.
+
+    Raises `PortTaken` or another `StartupError`. `set_by` names the options of host and port, for
+    the message.
     """
     host_by, port_by = set_by
     remedy = f"Choose another with {port_by}, or end what listens there."
@@ -89,23 +91,23 @@ class DrainableApp(Protocol):
     """An application that wants to know that it is about to end, while it still serves."""
 
     async def begin_drain(self) -> None:
-        """Let others take over what they can; returns when they may."""
+        """Let other replicas take over the work that they can, and return when they may."""
 
     def end_streams(self) -> None:
-        """End what would keep the server open, though its clients can go on elsewhere."""
+        """End streams that would keep the server open; their clients can continue elsewhere."""
 
 
 class Lifespan:
     """Runs an application's lifespan; keeps what made its start fail, or itself later."""
 
     def __init__(self, app: ASGIApp, failed: Callable[[], None]) -> None:
-        """`failed` is called when the application ends by an error."""
+        # `failed` is called when the application ends by an error.
         self._app = app
         self._failed = failed
         self.failure: BaseException | None = None
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Requests that come before the server has started are passed on."""
+        # Requests that come before the server has started are passed on.
         if scope["type"] != "lifespan":
             await self._app(scope, receive, send)
             return
@@ -132,10 +134,8 @@ class Server(uvicorn.Server):
         draining: DrainableApp | None = None,
         frames: FrameBounds | None = None,
     ) -> None:
-        """`draining` is told when the server stops. WebSockets are served where `frames` bounds
-        what comes over them; they are not compressed, because what is compressed shows by its size
-        what is in it.
-        """
+        # `draining` is notified when the server stops. WebSockets are served if `frames` bounds
+        # them; they are not compressed, because the size of compressed data reveals its content.
         self._stopping = asyncio.Event()
         self._app = app
         self._lifespan_of_app = Lifespan(app, self._stop)
@@ -162,13 +162,13 @@ class Server(uvicorn.Server):
 
     @property
     def url(self) -> str:
-        """Where it can be reached from this machine."""
+        """Return the URL at which this machine reaches the server."""
         host, port = self._listener.getsockname()[:2]
         host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)  # noqa: S104 - compared only
         return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
 
     async def __aenter__(self) -> Self:
-        """Start. Raises what the application's lifespan raised."""
+        # Raises what the application's lifespan raised.
         if not self.config.loaded:
             self.config.load()
         self.lifespan = self.config.lifespan_class(self.config)
@@ -184,7 +184,7 @@ class Server(uvicorn.Server):
     async def __aexit__(self, *_: object) -> None:
         """Drain, stop accepting, let responses finish within the grace, end the application.
 
-        Told twice to stop, uvicorn leaves the application's lifespan open. It is given a moment to
+        After a second signal uvicorn leaves the application's lifespan open. It gets a moment to
         close what it holds, so that the database is not left with half-open connections. Raises
         what made the application end by itself.
         """
@@ -201,16 +201,15 @@ class Server(uvicorn.Server):
 
     @override
     async def main_loop(self) -> None:
-        """Keep the date, until it is to end. uvicorn's own wakes ten times a second to look."""
+        # uvicorn's own loop wakes ten times a second.
         while not await self.on_tick(0):
             with suppress(TimeoutError):
                 async with asyncio.timeout(DATE_TICK_S):
                     await self._stopping.wait()
 
     async def _drain(self) -> None:
-        """Say that the end is near, while requests are still taken: for as long as it takes others
-        to take over, and for the notice that load balancers are given.
-        """
+        # Requests are still accepted, until others have taken over and for the notice that load
+        # balancers get.
         if self._draining is None or self._lifespan_of_app.failure is not None:
             return
         clock = asyncio.get_running_loop().time
@@ -232,13 +231,12 @@ class Server(uvicorn.Server):
 
     @override
     def handle_exit(self, sig: int, frame: Any = None) -> None:
-        """Stop; when told again, do not wait for anything."""
+        # The second signal stops at once.
         self.force_exit = self.should_exit
         self._stop()
 
 
 def _websockets(frames: FrameBounds | None) -> dict[str, Any]:
-    """Uvicorn's options for WebSockets."""
     if frames is None:
         return {"ws": "none"}
     return {
@@ -252,7 +250,10 @@ def _websockets(frames: FrameBounds | None) -> dict[str, Any]:
 
 @contextmanager
 def stopped_by_signals(*servers: Server) -> Iterator[None]:
-    """SIGINT and SIGTERM tell the servers to stop; twice: to stop at once."""
+    """Stop the servers at SIGINT and SIGTERM, within the block.
+
+    A second signal stops them without waiting.
+    """
     loop = asyncio.get_running_loop()
 
     def stop(sig: int) -> None:
@@ -269,7 +270,7 @@ def stopped_by_signals(*servers: Server) -> Iterator[None]:
 
 
 async def until_stopped(*servers: Server) -> None:
-    """Serve until each server is told to stop."""
+    """Serve until each server is stopped."""
     async with asyncio.TaskGroup() as group:
         for server in servers:
             group.create_task(server.main_loop())

@@ -45,7 +45,8 @@ class FrameBounds:
 
     @classmethod
     def of(cls, settings: Settings) -> FrameBounds:
-        """The bounds that the settings give."""
+        # Frames may be larger than bodies, so that the gateway itself can refuse a body that is too
+        # large.
         return cls(
             bytes_max=TOLERATED * settings.limits.body_bytes_max,
             ping_interval_s=settings.websockets.ping_interval_s,
@@ -65,14 +66,15 @@ class BoundedWebSocketProtocol(WebSocketsSansIOProtocol):
     _lost: Callable[[], None] | None = None
 
     def upgraded_from(self, *, trust: Callable[[], None], lost: Callable[[], None]) -> None:
-        """Before the application runs: call `trust` when the client has shown a valid API key, and
-        `lost` when it has gone.
+        """Set the callbacks, before the application runs.
+
+        `trust` is called when the client has shown a valid API key, `lost` when it has gone.
         """
         self._trust = trust
         self._lost = lost
 
     def trust(self) -> None:
-        """`gateway.api.client_connection.ClientConnection`: the client has shown a valid key."""
+        # Called through `gateway.api.client_connection.ClientConnection`.
         if self._trust is not None:
             self._trust()
 
@@ -89,7 +91,7 @@ class BoundedWebSocketProtocol(WebSocketsSansIOProtocol):
 
     @override
     async def run_asgi(self) -> None:
-        """A client that the application gave up on, because it does not read, is not waited for."""
+        # A client that does not read, so that the application gave up on it, is not waited for.
         self.scope.setdefault("extensions", {})[EXTENSION] = {"connection": self}
         await super().run_asgi()
         del self.scope["extensions"][EXTENSION]  # it refers to this, and this to the scope
@@ -98,13 +100,13 @@ class BoundedWebSocketProtocol(WebSocketsSansIOProtocol):
 
     @override
     def keepalive_timeout(self) -> None:
-        """A client that answers no ping reads nothing: do not wait for it to take the rest."""
+        # A client that answers no ping reads nothing: do not wait for it to take the rest.
         super().keepalive_timeout()
         self.transport.abort()
 
     @override
     def data_received(self, data: bytes) -> None:
-        """What is no upgrade is answered, too; uvicorn would leave it open for ever."""
+        # Reject requests that are not upgrades; uvicorn would leave the connection open.
         super().data_received(data)
         if self.conn.handshake_exc is not None and not self.handshake_initiated:
             self.transport.write(response_bytes(unreadable(NO_UPGRADE)))
@@ -112,13 +114,13 @@ class BoundedWebSocketProtocol(WebSocketsSansIOProtocol):
 
     @override
     async def send(self, message: ASGISendEvent) -> None:
-        """A refusal over HTTP is an answer, too; uvicorn would log that there was none."""
+        # A refusal over HTTP is an answer, too; uvicorn would log that there was none.
         await super().send(message)
         self.handshake_complete |= self.close_sent
 
     @override
     def handle_ping(self) -> None:
-        """A client that does not read is sent no pong: they would pile up here."""
+        # A client that does not read gets no pong: pongs would pile up here.
         if self.writable.is_set():
             super().handle_ping()
         else:
@@ -133,7 +135,7 @@ class BoundedWebSocketProtocol(WebSocketsSansIOProtocol):
 
     @override
     def send_receive_event_to_app(self) -> None:
-        """Bytes that are no text are the client's mistake; uvicorn would log one of ours."""
+        # Invalid UTF-8 is the client's mistake; uvicorn would log an error of the server.
         self.frames = [b"".join(self.frames)]
         if self.curr_msg_data_type == "bytes" or _is_text(self.frames[0]):
             super().send_receive_event_to_app()
@@ -147,9 +149,8 @@ class BoundedWebSocketProtocol(WebSocketsSansIOProtocol):
 
     @override
     def handle_parser_exception(self) -> None:
-        """Say why, and read on for a moment: what is closed at once while more comes is reset, and
-        its client never learns why.
-        """
+        # Say why, and read on for a moment: closing while more input comes resets the connection,
+        # and the client never learns why.
         if self.close_sent:
             return
         close = self.conn.close_sent

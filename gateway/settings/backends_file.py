@@ -20,10 +20,10 @@ _BACKENDS: Final = TypeAdapter(tuple[Backend, ...])
 
 
 def read_backends(path: Path) -> tuple[Backend, ...]:
-    """The list `backends` of a file in the form of gateway.yaml, which may have nothing else.
+    """Read the list `backends` of a file in the form of gateway.yaml that has nothing else.
 
-    References to the environment are replaced. Raises `ConfigError`, for an empty file, too: one
-    that is being written may look so. A list that is empty says that there are none.
+    References to the environment are replaced. Raises `ConfigError`, also for an empty file,
+    because one that is being written may look so. An empty list means that there are no backends.
     """
     layer = _layer(path)
     if layer.mistakes:

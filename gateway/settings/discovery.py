@@ -59,7 +59,7 @@ class Discovery(Section):
         return self
 
     def backend(self, name: str, url: str) -> Backend:
-        """One that was found; raises pydantic's `ValidationError`, a `ValueError`."""
+        # Raises pydantic's `ValidationError`, a `ValueError`.
         return Backend(
             name=name,
             url=url,

@@ -90,7 +90,7 @@ class Encryption(Section):
 
     @property
     def is_on(self) -> bool:
-        """Anything is sealed, or may have been."""
+        # Something is sealed, or may have been.
         return self.provider != "none"
 
     @model_validator(mode="after")

@@ -56,7 +56,7 @@ class Images(Section):
 
     @model_validator(mode="after")
     def _nested(self) -> Self:
-        """What is within another bound is not above it."""
+        # A bound within another must not be above it.
         if self.bytes_max > self.context_bytes_max:
             raise ValueError("bytes_max of one image is above context_bytes_max of all of them")
         if self.context_bytes_max > self.held_bytes_max * self.tenant_share:

@@ -33,7 +33,7 @@ def load_settings(
     arguments: Mapping[str, Any] | None = None,
     environ: Mapping[str, str] | None = None,
 ) -> Settings:
-    """The settings of this process.
+    """Load the settings of this process.
 
     `config` is the file (default: `GATEWAY_CONFIG`, then ./gateway.yaml if there is one),
     `arguments` nested values that win over all else, `environ` the environment (default: the
@@ -61,7 +61,7 @@ def load_settings(
 
 
 def _over(lower: Mapping[str, Any], upper: Mapping[str, Any]) -> dict[str, Any]:
-    """The sections of both; of what both have, that of `upper`."""
+    # `upper` wins; sections are merged.
     both = {**lower, **upper}
     for key in lower.keys() & upper.keys():
         if isinstance(lower[key], dict) and isinstance(upper[key], dict):
@@ -77,10 +77,8 @@ def _read_file(config: Path | None, environ: Mapping[str, str]) -> Layer:
 
 
 def _located(detail: ErrorDetails, layers: Sequence[Layer], values: Mapping[str, Any]) -> Mistake:
-    """The mistake at the place of the value, or of the nearest section around it.
-
-    A default may be wrong only beside another value of its section: then that one has a place.
-    """
+    # At the nearest section around the value. A default may be wrong only beside another value of
+    # its section: then that value has a place.
     path, message = detail["loc"], _message(detail, values)
     for length in range(len(path), 0, -1):
         for layer in layers:

@@ -50,9 +50,10 @@ if TYPE_CHECKING:
 
 
 def default_data_dir() -> Path:
-    """Where this user's applications keep data, by the platform's custom.
+    """Return the platform's data directory for applications of this user.
 
-    Root's is not in its home: PostgreSQL refuses to run as root, and others cannot enter there.
+    Root's is not in its home: PostgreSQL refuses to run as root, and other users cannot enter
+    there.
     """
     if os.geteuid() == 0:
         return Path("/var/lib/harmony-gateway")
@@ -142,7 +143,7 @@ class Settings(BaseModel):
 
     @property
     def database_url(self) -> str:
-        """The URL, password and all. Raises `ConfigError` where there is none."""
+        """Return the URL with its password. Raises `ConfigError` if there is none."""
         if self.database.url is None:
             raise ConfigError(
                 "there is no database URL",
@@ -153,7 +154,10 @@ class Settings(BaseModel):
 
     @property
     def pepper(self) -> bytes:
-        """What API keys are hashed with. Raises `ConfigError` where there is none."""
+        """Return the secret that API keys are hashed with.
+
+        Raises `ConfigError` if there is none.
+        """
         if self.auth.key_pepper is None:
             raise ConfigError(
                 "no secret to hash API keys with; all replicas must share one",
@@ -164,22 +168,22 @@ class Settings(BaseModel):
 
     @property
     def previous_pepper(self) -> bytes | None:
-        """What keys were hashed with before `pepper`; None: nothing else."""
+        """Return the secret that keys were hashed with before `pepper`, or None."""
         previous = self.auth.previous_key_pepper
         return None if previous is None else previous.get_secret_value().encode()
 
     @property
     def cache_salt_key(self) -> bytes:
-        """What tenants' cache salts are made with: `cache_salt_secret`, or from the pepper."""
+        """Return the key of tenants' cache salts: `cache_salt_secret`, or one from the pepper."""
         if self.cache_salt_secret is None:
             return hmac.digest(self.pepper, b"cache salt", "sha256")
         return self.cache_salt_secret.get_secret_value().encode()
 
     @property
     def sealing_secrets(self) -> tuple[tuple[str, bytes], ...]:
-        """Ids and secrets of the keys for reasoning, the one that seals first.
+        """Return ids and secrets of the keys for reasoning, the one that seals first.
 
-        The one from the pepper is among them, so that what it sealed before there were others can
+        The key from the pepper is among them, so that what it sealed before there were others can
         still be opened.
         """
         own = ((key.id, key.secret.get_secret_value()) for key in self.reasoning.sealing_keys)
@@ -188,27 +192,26 @@ class Settings(BaseModel):
 
     @property
     def mcp_identity_key(self) -> bytes:
-        """What stored digests of URLs and headers for MCP servers are made with: from the pepper,
-        which stays as long as API keys do.
-        """
+        # Key of the stored digests of MCP servers' URLs and headers. Derived from the pepper,
+        # because that stays as long as API keys do.
         return hmac.digest(self.pepper, b"mcp identity", "sha256")
 
     @property
     def model_aliases(self) -> dict[str, str]:
-        """Further names of models, with their ids."""
+        # Aliases to model ids.
         return {alias: model.id for model in self.models for alias in model.aliases}
 
     @property
     def tenant_policy(self) -> TenantPolicy:
-        """What counts for tenants without a policy of their own."""
+        # For tenants without a policy of their own.
         return TenantPolicy.of_settings(self)
 
     def with_database_url(self, url: str) -> Settings:
-        """The same settings once the embedded database is running."""
+        """Return the settings with the URL of the embedded database, once it runs."""
         database = self.database.model_copy(update={"url": SecretStr(url)})
         return self.model_copy(update={"database": database})
 
     def with_pepper(self, pepper: str) -> Settings:
-        """The same settings with the pepper that was made for the embedded database."""
+        """Return the settings with the pepper made for the embedded database."""
         auth = self.auth.model_copy(update={"key_pepper": SecretStr(pepper)})
         return self.model_copy(update={"auth": auth})

@@ -78,7 +78,7 @@ class Alerts(Section):
 
     @property
     def signing_key(self) -> bytes:
-        """What webhooks are signed with: the key itself."""
+        # The key itself, decoded, which signs webhooks.
         return _key_of(self.webhook_secret)
 
 

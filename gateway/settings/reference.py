@@ -50,7 +50,7 @@ class Row:
 
 
 def rows() -> list[Row]:
-    """Every environment variable that is read, in the order of the sections."""
+    """Return every environment variable that is read, in the order of the sections."""
     table = [Row(CONFIG_VARIABLE, "gateway.yaml", "Path of the configuration file.")]
     customary = {path: name for name, path in CUSTOMARY.items()}
     for variable in variables(Settings):
@@ -68,7 +68,7 @@ def rows() -> list[Row]:
 
 
 def example() -> str:
-    """The text of gateway.example.yaml."""
+    # The text of gateway.example.yaml.
     return "\n".join([_HEADER, *_section(Settings, indent=0)])
 
 
@@ -99,7 +99,7 @@ def _section(model: type[BaseModel], indent: int) -> Iterator[str]:
 
 
 def _item(model: type[BaseModel], given: Mapping[str, Any]) -> Iterator[str]:
-    """One entry of a list, its first line marked with a dash."""
+    # The first line of a list entry begins with a dash.
     first = True
     for key, field in model.model_fields.items():
         yield from _comment(field.description or "", 2 if first else 4)
@@ -115,7 +115,7 @@ def _comment(text: str, indent: int) -> list[str]:
 
 
 def _default(key: str, field: FieldInfo) -> str:
-    """The default in YAML, which for these values is also how the variable is written."""
+    # In YAML, which for these values is also how the variable is written.
     if key in _NO_STATIC_DEFAULT:
         return _NO_STATIC_DEFAULT[key]
     if field.default is None or field.default is PydanticUndefined:

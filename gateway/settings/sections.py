@@ -57,7 +57,7 @@ HEARTBEAT_SHARE = 0.3
 
 
 def http_url(url: str) -> str:
-    """Without a slash or `/v1` at its end. Raises `ValueError`."""
+    """Return the URL without a trailing slash or `/v1`. Raises `ValueError`."""
     parts = urlsplit(url)
     if parts.scheme not in {"http", "https"} or not parts.hostname or not url.isprintable():
         raise ValueError("expected a URL such as http://gpu-1:8000")
@@ -71,7 +71,7 @@ def http_url(url: str) -> str:
 
 
 def _is_host(host: str, *, is_address: bool) -> bool:
-    """Whether requests can be made for it."""
+    # True: requests can be sent to it.
     if not (is_address or _IPV4.fullmatch(host)):
         return host.isascii()
     try:
@@ -82,7 +82,7 @@ def _is_host(host: str, *, is_address: bool) -> bool:
 
 
 def _has_port(parts: SplitResult) -> bool:
-    """Whether what is written as its port, if anything, is one."""
+    # True also without a port.
     try:
         return parts.port != 0
     except ValueError:
@@ -90,7 +90,7 @@ def _has_port(parts: SplitResult) -> bool:
 
 
 def postgres_url(url: SecretStr) -> SecretStr:
-    """Raises `ValueError` for a URL of anything else."""
+    """Raise `ValueError` unless the URL is one of PostgreSQL."""
     scheme = url.get_secret_value().partition("://")[0]
     if scheme not in {"postgres", "postgresql", "postgresql+asyncpg"}:
         raise ValueError("expected a URL such as postgresql://user:password@host:5432/database")
@@ -115,7 +115,7 @@ LongSecret = Annotated[SecretStr, AfterValidator(_long)]
 
 
 def not_below(other: str) -> AfterValidator:
-    """Compares with a field that is declared before; for a default only with `validate_default`."""
+    """Make a validator against a field declared before; defaults need `validate_default`."""
 
     def check(value: int, info: ValidationInfo) -> int:
         least = info.data.get(other)
@@ -127,7 +127,7 @@ def not_below(other: str) -> AfterValidator:
 
 
 def none_or_from(least: int) -> AfterValidator:
-    """0 switches off; what lies between would be hit by what is meant to be there."""
+    """Make a validator for 0 (off) or at least `least`; normal use would hit smaller values."""
 
     def check(value: int) -> int:
         if 0 < value < least:
@@ -138,7 +138,7 @@ def none_or_from(least: int) -> AfterValidator:
 
 
 def tenant_default(name: str, **options: Any) -> Any:
-    """The field for what counts where a tenant has no policy value `name` of its own."""
+    """Make the field for the default of the policy value `name`."""
     value = POLICY_VALUES[name]
     least = None if value.words or value.is_domains else value.least
     return Field(value.default, description=value.description, ge=least, **options)
@@ -150,8 +150,9 @@ class Section(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True)
 
     def fill(self, kind: type[T], **given: Any) -> T:
-        """A dataclass whose fields are settings of the same names, but for those that are `given`.
-        What is neither keeps its own default.
+        """Make a dataclass from the settings of the same names, with `given` taking precedence.
+
+        Other fields keep their defaults.
         """
         same = (one.name for one in fields(kind) if one.name in type(self).model_fields)
         made: T = kind(**{**{name: getattr(self, name) for name in same}, **given})
@@ -460,7 +461,7 @@ class Background(Section):
 
     @property
     def heartbeat_s(self) -> float:
-        """Seconds between two signs of life: there is time for more than one within a lease."""
+        # A share of the lease, so that several heartbeats fit into it.
         return HEARTBEAT_SHARE * self.lease_s
 
 

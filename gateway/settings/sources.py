@@ -61,7 +61,7 @@ class Layer:
     mistakes: list[Mistake] = field(default_factory=list)
 
     def put(self, path: tuple[str, ...], value: object, place: str) -> None:
-        """Set a value, making the sections on the way to it."""
+        """Set a value, making the sections on its path."""
         section = self.values
         for key in path[:-1]:
             section = section.setdefault(key, {})
@@ -79,12 +79,12 @@ class Variable:
 
     @property
     def is_secret(self) -> bool:
-        """Its value is a secret or holds some: it must not be shown, and has a `_FILE` twin."""
+        # A secret must not be shown, and has a `_FILE` twin.
         return _mentions(self.field.annotation, SecretStr)
 
     @property
     def is_list(self) -> bool:
-        """Whether the value of the variable is a list, written as JSON."""
+        # Lists are written as JSON.
         return _mentions(self.field.annotation, tuple)
 
 
@@ -98,7 +98,7 @@ def _mentions(annotation: object, kind: type) -> bool:
 
 
 def variables(model: type[BaseModel], above: tuple[str, ...] = ()) -> Iterator[Variable]:
-    """Every setting of a model, section by section, in the order of declaration."""
+    """Yield every setting of a model, section by section, in the order of declaration."""
     for key, info in model.model_fields.items():
         path = (*above, key)
         annotation = info.annotation
@@ -109,9 +109,10 @@ def variables(model: type[BaseModel], above: tuple[str, ...] = ()) -> Iterator[V
 
 
 def lookup(name: str, environ: Mapping[str, str]) -> str | None:
-    """A variable, or the content of the file that its `_FILE` twin names; empty counts as unset.
+    """Return a variable, or the content of the file that its `_FILE` twin names.
 
-    Raises `OSError` or `UnicodeDecodeError` when the file cannot be read.
+    An empty variable counts as unset. Raises `OSError` or `UnicodeDecodeError` when the file cannot
+    be read.
     """
     if environ.get(name):
         return environ[name]
@@ -120,12 +121,12 @@ def lookup(name: str, environ: Mapping[str, str]) -> str | None:
 
 
 def inherited(**changes: str) -> dict[str, str]:
-    """The environment of a program that this one becomes: ours, with changes."""
+    # For a program that replaces this process.
     return {**os.environ, **changes}
 
 
 def read_environment(model: type[BaseModel], environ: Mapping[str, str]) -> Layer:
-    """What the environment says about the settings of `model`."""
+    """Read the settings of `model` from the environment."""
     layer = Layer()
     known = {variable.name: variable for variable in variables(model)}
     by_path = {variable.path: variable for variable in known.values()}
@@ -161,7 +162,7 @@ def _reason(error: OSError | UnicodeDecodeError) -> str:
 
 
 def read_document(path: Path, environ: Mapping[str, str]) -> Layer:
-    """What the file says. A file that is not YAML is one mistake and no values."""
+    """Read the settings from a file. A file that is not YAML is one mistake and no values."""
     try:
         text = path.read_text(encoding="utf-8")
         root = yaml.compose(text, Loader=yaml.SafeLoader)

@@ -35,7 +35,7 @@ def _url(text: str) -> str:
 
 
 def network(text: str) -> str:
-    """A network, as it was written. Raises `ValueError` for what is none."""
+    """Return the network as it was written. Raises `ValueError` if it is none."""
     try:
         ip_network(text)
     except ValueError:
@@ -44,7 +44,7 @@ def network(text: str) -> str:
 
 
 def host_and_port(text: str) -> tuple[str, int]:
-    """`name:port` as its two parts. Raises `ValueError`."""
+    """Split `name:port`. Raises `ValueError`."""
     host, _, port = text.rpartition(":")
     if not host or not port.isdecimal() or not 0 < int(port) <= PORT_MAX:
         raise ValueError("expected a host and a port such as wiki.internal:8080")
@@ -52,7 +52,7 @@ def host_and_port(text: str) -> tuple[str, int]:
 
 
 def printable(text: str) -> str:
-    """What may stand in a header. Raises `ValueError` for anything else."""
+    """Return text that may stand in a header. Raises `ValueError` for other text."""
     if not 0 < len(text) <= HEADER_CHARS_MAX or not text.isascii() or not text.isprintable():
         raise ValueError(f"expected 1 to {HEADER_CHARS_MAX} printable characters of ASCII")
     return text
@@ -65,7 +65,7 @@ def _language(text: str) -> str:
 
 
 def known_host(text: str) -> str:
-    """`name:port`, as it was written. Raises `ValueError` for what is none."""
+    """Return `name:port` as it was written. Raises `ValueError` if it is none."""
     host_and_port(text)
     return text
 
@@ -141,5 +141,5 @@ class Web(Section):
 
     @property
     def agent(self) -> str:
-        """What sites are told: the name, and whom to write to."""
+        # Name and contact, as sites see them.
         return f"{self.user_agent} (+{self.contact})" if self.contact else self.user_agent

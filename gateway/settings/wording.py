@@ -55,7 +55,7 @@ UNKNOWN: Final = "extra_forbidden"
 
 
 def explanation(detail: ErrorDetails, given: object) -> str:
-    """What is expected there; `given` is the value, which is not repeated."""
+    """Explain what is expected; the value `given` is not repeated."""
     kind, context = detail["type"], detail.get("ctx", {})
     if kind in _SECTIONS:
         return _section_expected(detail["loc"])
@@ -68,7 +68,7 @@ def explanation(detail: ErrorDetails, given: object) -> str:
 
 
 def unknown(path: Sequence[str | int]) -> str:
-    """There is no setting at this path; there may be one that was meant."""
+    """Explain that there is no setting at this path, with similar ones."""
     section = _model_at(path[:-1])
     name = str(path[-1])
     hint = did_you_mean(name, section.model_fields) if section is not None else ""
@@ -79,25 +79,24 @@ def unknown(path: Sequence[str | int]) -> str:
 
 
 def did_you_mean(word: str, known: Iterable[str]) -> str:
-    """A question to put behind a message; empty when nothing is like it."""
+    """Return a question to append to a message; empty if nothing is similar."""
     by_lower = {one.lower(): one for one in known}
     close = get_close_matches(word.lower(), by_lower, n=3, cutoff=0.7)
     return did_you_mean_one_of([by_lower[one] for one in close])
 
 
 def did_you_mean_one_of(words: Sequence[str]) -> str:
-    """The same for what is known to be like it."""
     return f"; did you mean {' or '.join(words)}?" if words else ""
 
 
 def spelled(path: Sequence[str | int]) -> str:
-    """As in `backends[0].url`."""
+    # As in `backends[0].url`.
     parts = (f"[{part}]" if isinstance(part, int) else f".{part}" for part in path)
     return "".join(parts).removeprefix(".")
 
 
 def value_at(values: Mapping[str, Any], path: Sequence[str | int]) -> object:
-    """What was given there; None where nothing was."""
+    """Return the value at this path, or None."""
     found: Any = values
     for part in path:
         try:
@@ -115,7 +114,7 @@ def _section_expected(path: Sequence[str | int]) -> str:
 
 
 def _model_at(path: Sequence[str | int]) -> type[BaseModel] | None:
-    """The section there, or the entry of a list; None where there is none."""
+    # Indexes of lists are skipped; None if no section is there.
     found: type[BaseModel] | None = Settings
     for part in path:
         if isinstance(part, int):

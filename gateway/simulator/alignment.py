@@ -33,7 +33,7 @@ FOREIGN_IDS_MAX: Final = 64
 def rest_of(
     script: Script, said: Sequence[int], writer: ScriptWriter, vocabulary: Vocabulary
 ) -> list[int]:
-    """The ids after `said`, a turn's ids from its `<|start|>assistant` on.
+    """Return the ids after `said`, the ids of a turn from its `<|start|>assistant` on.
 
     `writer` makes the one message of a kind that the script does not have.
     """
@@ -66,7 +66,7 @@ class _Realignment:
         return self._finish_body(kind_of(last), self._said[last.body :])
 
     def _pass(self, message: Message) -> None:
-        """Take out of what is left what a complete message said, or stands for."""
+        # Also takes out the message that a complete one stands for.
         kind = kind_of(message)
         body = tuple(self._said[message.body : message.body_end])
         for index, part in enumerate(self._left):
@@ -117,11 +117,8 @@ class _Realignment:
     def _rest_of_text(
         self, said: Sequence[int], text: str, tail: Sequence[int]
     ) -> list[int] | None:
-        """The ids after `said` of a text whose first ids somebody else cut; None if it is another.
-
-        The fewest first ids that can be somebody else's are: then what follows them is found
-        again in the same place after any cut.
-        """
+        # Another tokenizer may have cut the first ids of the text; None: it is another text. The
+        # fewest first ids are taken for foreign, so that the rest is the same after any cut.
         written = text.encode()
         for count in range(min(len(said), FOREIGN_IDS_MAX) + 1):
             begun = b"".join(map(self._vocabulary.piece, said[:count]))
@@ -134,7 +131,7 @@ class _Realignment:
         return None
 
     def _ids_of(self, text: bytes) -> list[int] | None:
-        """None for text that begins in the middle of a character."""
+        # None: the text begins in the middle of a character.
         try:
             return self._vocabulary.encode(text.decode())
         except UnicodeDecodeError:

@@ -48,7 +48,7 @@ PUT  /simulator/faults     the body is a fault plan such as: status=503 times=2
 
 
 def create_simulator(options: SimulatorOptions, attempts: Attempts | None = None) -> ASGIApp:
-    """The ASGI app of one instance.
+    """Return the ASGI app of one instance.
 
     Instances in one process may share `attempts`, so that `times=1` means once for all of them.
     Raises `ConfigError` for a bad fault plan or corpus, `VocabularyError` for a damaged rank file.
@@ -129,7 +129,7 @@ def _routes(engine: SimulatedEngine, in_flight: Callable[[], int]) -> Starlette:
 
 
 def _ready(endpoints: _Endpoints, options: SimulatorOptions) -> list[Route]:
-    """Since SGLang 0.5.20, of its Python frontend."""
+    # SGLang since 0.5.20 has it, with its Python frontend only.
     has_it = options.release >= (0, 5, 20) and not options.is_rust
     return [Route("/ready", endpoints.health)] if has_it else []
 
@@ -149,7 +149,7 @@ class _Endpoints:
         return JSONResponse({"version": self._engine.options.engine_version})
 
     async def server_info(self, _: Request) -> Response:
-        """The arguments that matter of those SGLang 0.5.23 tells."""
+        """Return those arguments of SGLang 0.5.23's `/server_info` that matter to the gateway."""
         options = self._engine.options
         return JSONResponse(
             {

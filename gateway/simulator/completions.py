@@ -39,7 +39,7 @@ class Tempo:
 
     @classmethod
     def of(cls, options: SimulatorOptions, wish: Pace) -> Tempo:
-        """What holds for one request."""
+        """Return the tempo of one request: its own values, or those of the options."""
         size = wish.ids_per_event or options.ids_per_event
         delay = wish.first_token_delay_s
         return cls(
@@ -50,14 +50,15 @@ class Tempo:
         )
 
     def duration_s(self, count: int) -> float:
-        """Seconds from the first id to the last of so many."""
+        # From the first id to the last of `count`.
         return max(count - 1, 0) / self.tokens_per_s if self.tokens_per_s else 0.0
 
     async def spans(self, count: int) -> AsyncIterator[tuple[int, int]]:
-        """Yield `(start, end)` of ids to write now, until `count` are written.
+        """Yield `(start, end)` of the ids to write now, until `count` are written.
 
-        The first is due at once. One timer a stream; a stream that fell behind catches up with
-        many events in one write. Without a pace other streams get their turn after each write.
+        The first span is due at once. Each stream has one timer; a stream that fell behind catches
+        up with many events in one write. Without a tempo other streams get their turn after each
+        write.
         """
         clock = asyncio.get_running_loop().time
         began = clock()
@@ -101,7 +102,7 @@ class Line:
 
 @asynccontextmanager
 async def while_connected(receive: Receive) -> AsyncIterator[Line]:
-    """Cancel the body of the `with` when the client hangs up; it ends quietly then."""
+    """Cancel the block when the client disconnects; the block then ends without an error."""
     line = Line()
     try:
         async with asyncio.TaskGroup() as group:
@@ -120,7 +121,7 @@ async def _until_gone(receive: Receive, line: Line) -> None:
 
 
 async def read_body(receive: Receive, bytes_max: int) -> bytes:
-    """The request's body. Raises `SimulatedError` 413, or `ClientGone`."""
+    """Return the body of the request. Raises `SimulatedError` 413, or `ClientGone`."""
     parts: list[bytes] = []
     size = 0
     while True:
@@ -142,7 +143,7 @@ class Outlet:
         self._send = send
 
     async def open(self, status: int, content_type: bytes, *headers: tuple[bytes, bytes]) -> None:
-        """Send status and headers; parts of the body follow."""
+        # Parts of the body follow.
         await self._send(
             {
                 "type": "http.response.start",
@@ -152,12 +153,12 @@ class Outlet:
         )
 
     async def write(self, data: bytes) -> None:
-        """A part of the body; waits while the client does not read."""
+        # Waits while the client does not read.
         if data:
             await self._send({"type": "http.response.body", "body": data, "more_body": True})
 
     async def close(self, data: bytes = b"") -> None:
-        """The last part of the body and its proper end."""
+        # `data` is the last part of the body.
         await self._send({"type": "http.response.body", "body": data})
 
     async def json(self, status: int, document: dict[str, Any]) -> None:
@@ -167,9 +168,9 @@ class Outlet:
         await self.close(body)
 
     async def cut(self) -> None:
-        """Drop the connection as the kernel does for a process that was killed: no last chunk.
+        """Drop the connection without a last chunk, as the kernel does for a killed process.
 
-        Waits for the server to notice, which cancels it inside of `while_connected`.
+        Waits for the server to notice, which cancels this call inside of `while_connected`.
 
         Under uvicorn `send` is a method of the object that has the transport. Elsewhere the
         response is left without an end, which servers answer by closing too.
@@ -253,7 +254,7 @@ class _Completion:
         self._arrived = time.monotonic()
 
     async def run(self, line: Line) -> None:
-        """Answer it; a cancellation that is not the client's doing is the server's end."""
+        # A cancellation that the client did not cause is the shutdown of the server.
         try:
             await self._admitted()
         except SimulatedError as error:
@@ -266,7 +267,7 @@ class _Completion:
             await self._break_off_at_shutdown()
 
     def close(self, line: Line) -> None:
-        """Enter how it ended."""
+        """Record how the request ended."""
         if line.cut and self._observed.outcome in {"waiting", "running", "stalled"}:
             self._observed.outcome = "disconnected"
         if self._observed.outcome != "rejected":
@@ -315,7 +316,7 @@ class _Completion:
             await self._break_off(how)
 
     def _breakage(self) -> tuple[int | None, str | None]:
-        """After how many ids to break off and how; neither when the reply is shorter than that."""
+        # (ids before the break, how); (None, None) if the reply is shorter.
         breakage = self._faults.breakage
         if breakage is None or breakage[0] > len(self._reply.ids):
             return None, None
@@ -353,7 +354,7 @@ class _Completion:
                 await self._outlet.cut()
 
     async def _break_off_at_shutdown(self) -> None:
-        """A terminated vLLM ends its streams with `abort`."""
+        # A terminated vLLM ends its streams with `abort`.
         if self._observed.request.stream:
             await self._outlet.write(self._writer.events([], 1, Ending("abort")))
             await self._finish_stream(Ending("abort"))

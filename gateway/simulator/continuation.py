@@ -51,14 +51,12 @@ class ScriptedModel:
         self._recorded = recorded
 
     def continuation(self, prompt: list[int], in_force: InForce = _as_asked) -> Continuation:
-        """What comes next when of the user's directives those hold that `in_force` leaves.
-
-        Raises `SimulatedError` for a directive that means nothing.
-        """
+        # `in_force` filters the directives of the user. Raises `SimulatedError` for an invalid
+        # directive.
         return self.reading(prompt, in_force).continuation()
 
     def reading(self, prompt: list[int], in_force: InForce = _as_asked) -> PromptReading:
-        """The same up to what may be CPU work; raises what `continuation` does."""
+        """Read the prompt up to the part that may be CPU work. Raises as `continuation` does."""
         messages = messages_of(prompt, self.vocabulary)
         bodies = Bodies(prompt, self.vocabulary)
         replayed = self._replay(prompt, messages, bodies, in_force)

@@ -115,7 +115,7 @@ class Faults:
 
     @property
     def breakage(self) -> tuple[int, str] | None:
-        """After how many ids of a request it breaks off, and how: `die`, `stall`, …"""
+        """Return after how many ids a request breaks off, and how (`die`, `stall`, ...)."""
         marks = {
             "die": self.die_after,
             "stall": self.stall_after,
@@ -126,7 +126,6 @@ class Faults:
         return min(((at, how) for how, at in marks.items() if at is not None), default=None)
 
     def __bool__(self) -> bool:
-        """Whether anything at all is to go wrong."""
         others = (self.status, self.first_event_error, self.slow_accept_s)
         return self.breakage is not None or any(value is not None for value in others)
 
@@ -144,7 +143,6 @@ class Malformed:
     grammar_ids: int | None = None
 
     def __bool__(self) -> bool:
-        """Whether it misbehaves at all."""
         return self != _WELL_BEHAVED
 
 
@@ -235,9 +233,9 @@ _READ: Final[Mapping[str, Callable[[str], object]]] = {
 
 
 def parse(text: str) -> Directives:
-    """The directives in a user's text, later ones over earlier ones.
+    """Return the directives in a user's text; later ones replace earlier ones.
 
-    Raises `SimulatedError` (400) for a key or value that means nothing.
+    Raises `SimulatedError` (400) for an invalid key or value.
     """
     values: dict[str, Any] = {}
     for match in _DIRECTIVE.finditer(text):
@@ -246,9 +244,10 @@ def parse(text: str) -> Directives:
 
 
 def parse_plan(plan: str) -> Directives:
-    """A fault plan without brackets; raises `SimulatedError` as `parse` does.
+    """Parse a fault plan, which is written without brackets.
 
-    It says what is to go wrong: wishes and a pace belong to a request or to the options.
+    Raises `SimulatedError` as `parse` does, and for wishes and a pace: they belong to a request or
+    to the options.
     """
     directives = _build(_values(plan))
     if directives != Directives(faults=directives.faults, malformed=directives.malformed):
@@ -257,7 +256,6 @@ def parse_plan(plan: str) -> Directives:
 
 
 def without_directives(text: str) -> str:
-    """The text as the user meant it for the reader."""
     return _DIRECTIVE.sub("", text).strip()
 
 

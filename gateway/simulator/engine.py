@@ -60,7 +60,10 @@ class Admission:
 
     @asynccontextmanager
     async def place(self) -> AsyncIterator[None]:
-        """Wait for a place and hold it. Raises `QueueFull` at once when too many wait."""
+        """Wait for a slot and hold it for the block.
+
+        Raises `QueueFull` at once when too many requests wait.
+        """
         if self._places.locked() and self.waiting >= self._queued_max:
             raise QueueFull("the queue is full")
         self.waiting += 1
@@ -90,7 +93,7 @@ class PrefixCache:
         self._blocks: OrderedDict[int, None] = OrderedDict()
 
     def cached_ids(self, prompt: Sequence[int], salt: str) -> int:
-        """How many ids at the front of the prompt need not be computed; never all of them."""
+        """Count the ids at the front of the prompt that are cached; never all of them."""
         count = 0
         for block in _blocks(prompt, salt, len(prompt) - 1):
             if block not in self._blocks:
@@ -100,7 +103,7 @@ class PrefixCache:
         return count
 
     def add(self, ids: Sequence[int], salt: str) -> None:
-        """Remember what was computed: all ids but the last, which was only sampled."""
+        """Add the computed ids: all but the last, which was only sampled."""
         for block in _blocks(ids, salt, len(ids) - 1):
             self._blocks[block] = None
             self._blocks.move_to_end(block)
@@ -108,12 +111,11 @@ class PrefixCache:
             self._blocks.popitem(last=False)
 
     def clear(self) -> None:
-        """Empty the prefix cache."""
         self._blocks.clear()
 
     @property
     def usage(self) -> float:
-        """The part in use, 0 to 1."""
+        # From 0 to 1.
         return len(self._blocks) / self._blocks_max
 
 
@@ -158,20 +160,20 @@ class Metrics:
         self._rejected.labels(options.models[0], "max_num_queued_reqs")
 
     def watch(self, name: str, text: str, read: Callable[[], float]) -> None:
-        """A gauge that is read when it is asked for."""
+        """Add a gauge that is read at each scrape."""
         gauge = Gauge(name, text, _LABELS, registry=self._registry)
         gauge.labels(*self._engine).set_function(read)
 
     def finished(self, reason: str) -> None:
-        """A request is over; `reason` is one of `FINISH_REASONS`."""
+        # `reason` is one of `FINISH_REASONS`.
         self._finished.labels(*self._engine, reason).inc()
 
     def rejected(self) -> None:
-        """A request found the queue full."""
+        # The queue was full.
         self._rejected.labels(self._engine[1], "max_num_queued_reqs").inc()
 
     def text(self) -> bytes:
-        """The counters and gauges in the text format of Prometheus."""
+        # The text format of Prometheus.
         return generate_latest(self._registry)
 
     def _counter(self, name: str, text: str) -> Counter:
@@ -201,11 +203,11 @@ class Observed:
 
     @property
     def request_id(self) -> str | None:
-        """Its client's name for it, or its own."""
+        # The client's name for the request, or its own id.
         return self.headers.get("x-request-id") or self.request.id
 
     def as_json(self, *, with_ids: bool) -> dict[str, Any]:
-        """For `GET /simulator/requests`; ids only when asked for."""
+        """Return the entry of `GET /simulator/requests`; ids only if `with_ids`."""
         request = self.request
         ids = {"prompt_ids": request.prompt, "sent_ids": self.sent.tolist()} if with_ids else {}
         return {
@@ -246,7 +248,7 @@ class Ledger:
     def open(
         self, request: CompletionRequest, prefilled_ids: int, headers: dict[str, str]
     ) -> Observed:
-        """A request has arrived."""
+        """Add a request that has arrived."""
         self._number += 1
         observed = Observed(self._number, request, prefilled_ids, headers)
         self._requests.append(observed)
@@ -255,7 +257,7 @@ class Ledger:
         return observed
 
     def say(self, observed: Observed, ids: list[int]) -> None:
-        """Ids were sent for it."""
+        """Add ids that were sent for a request."""
         observed.sent.extend(ids)
         if observed.kept:
             self._ids += len(ids)
@@ -271,12 +273,12 @@ class Ledger:
         self._ids -= len(observed.request.prompt) + len(observed.sent)
 
     def clear(self) -> None:
-        """Forget all of them; numbers go on."""
+        # Numbers of requests continue.
         while self._requests:
             self._forget_oldest()
 
     def __iter__(self) -> Iterator[Observed]:
-        """The requests, oldest first."""
+        # Oldest first.
         return iter(tuple(self._requests))
 
 
@@ -299,7 +301,7 @@ class SimulatedEngine:
         self.metrics = self._metrics()
 
     def writer(self, head: dict[str, Any], request: CompletionRequest) -> EventWriter:
-        """Writes the events of one stream."""
+        """Return the writer of the events of one stream."""
         known = (head, request, self.model.vocabulary, self.tails, self.fingerprint)
         engine = self.options.engine
         if request.chat_rules is not None:
@@ -309,10 +311,10 @@ class SimulatedEngine:
         return kind(*known, engine=engine)
 
     async def read(self, body: bytes, path: str = "/v1/completions") -> CompletionRequest:
-        """The request that a body holds which came to this endpoint. Raises `SimulatedError`.
+        """Return the request of a body that came to the endpoint `path`.
 
-        Grammars and schemas are compiled in a thread: meanwhile the loop answers others, health
-        checks among them.
+        Grammars and schemas are compiled in a thread, so that the event loop answers other
+        requests, health checks among them. Raises `SimulatedError`.
         """
         if path == chat_requests.PATH:
             return await asyncio.to_thread(read_chat, body, self.options, self._conversations)
@@ -324,7 +326,7 @@ class SimulatedEngine:
         return read_request(body, self.options, is_generate=is_generate)
 
     async def continuation(self, request: CompletionRequest) -> Continuation:
-        """What the model would say. Raises `SimulatedError` for a directive that means nothing."""
+        """Return what the model would write. Raises `SimulatedError` for an invalid directive."""
         reading = self.model.reading(request.prompt, self.faults.in_force)
         if not reading.is_shaped:
             return reading.continuation()
@@ -333,7 +335,7 @@ class SimulatedEngine:
     async def held(
         self, continuation: Continuation, request: CompletionRequest, constraint: OutputConstraint
     ) -> Continuation:
-        """The continuation that the constraint allows. Raises `SimulatedError` for a bad one."""
+        # Raises `SimulatedError` for a bad constraint.
         return await asyncio.to_thread(
             constrained,
             continuation,
@@ -346,7 +348,7 @@ class SimulatedEngine:
     def observe(
         self, request: CompletionRequest, continuation: Continuation, headers: dict[str, str]
     ) -> Observed:
-        """Enter a request into the books."""
+        """Add a request to the ledger, the prompt checks and the count of cached ids."""
         prefilled = len(request.prompt) - continuation.turn_start - len(OPENING)
         observed = self.ledger.open(request, max(prefilled, 0), headers)
         self.checks.see(observed.request_id, request.prompt, continuation.turn_start)
@@ -366,13 +368,13 @@ class SimulatedEngine:
         self.metrics.generation_tokens.inc(len(ids))
 
     def close(self, observed: Observed) -> None:
-        """Remember what was computed, and how it ended."""
+        """Cache the computed ids and count how the request ended."""
         self.cache.add([*observed.request.prompt, *observed.sent], observed.request.cache_salt)
         ended_well = observed.outcome in {"stop", "length", "error"}
         self.metrics.finished(observed.outcome if ended_well else "abort")
 
     def usage(self, observed: Observed) -> dict[str, Any]:
-        """The `usage` object of a completion, as vLLM writes it."""
+        """Return the `usage` object of a completion, as vLLM and SGLang write it."""
         prompt, completion = len(observed.request.prompt), len(observed.sent)
         usage: dict[str, Any] = {
             "prompt_tokens": prompt,
@@ -386,7 +388,7 @@ class SimulatedEngine:
         return usage
 
     def reset(self) -> None:
-        """As if just started, but for the metrics: counters never go back."""
+        """Restore the state after a start, except for the metrics: counters never decrease."""
         self.cache.clear()
         self.ledger.clear()
         self.faults.clear()

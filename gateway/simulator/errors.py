@@ -48,11 +48,10 @@ class SimulatedError(GatewayError):
         self.as_event = as_event
 
     def body(self, engine: str = "vllm") -> dict[str, Any]:
-        """The JSON of the response."""
         return self._flat() if engine == "sglang" else self._nested()
 
     def event(self, engine: str = "vllm") -> dict[str, Any]:
-        """The JSON of the event when the response is a stream already."""
+        # For a response that is a stream already.
         return {"error": self._flat()} if engine == "sglang" else self._nested()
 
     def _flat(self) -> dict[str, Any]:
@@ -76,17 +75,16 @@ class SimulatedError(GatewayError):
 
 
 def bad_request(message: str, param: str | None = None) -> SimulatedError:
-    """A value the engine refuses."""
     return SimulatedError(400, message, param=param)
 
 
 def bad_value(message: str, param: str, value: object) -> SimulatedError:
-    """A value the engine refuses, with vLLM's suffix that repeats it."""
+    # vLLM repeats the parameter and its value behind some messages.
     return bad_request(f"{message} (parameter={param}, value={value})", param)
 
 
 def bad_shape(place: str, kind: str, message: str, value: object) -> SimulatedError:
-    """A field of the wrong type, in the form of vLLM's request validation."""
+    """Return the error of a field of the wrong type, in the form of vLLM's request validation."""
     detail = {"type": kind, "loc": f"body.{place}", "msg": message, "input": str(value)[:100]}
     return SimulatedError(
         400, f"1 validation error:\n  {detail}", kind="Bad Request", param=f"body.{place}"
@@ -94,6 +92,6 @@ def bad_shape(place: str, kind: str, message: str, value: object) -> SimulatedEr
 
 
 def injected(status: int) -> SimulatedError:
-    """The error a fault plan asks for."""
+    """Return the error that a fault plan requests."""
     message = ENGINE_BUSY if status == 503 else ENGINE_DEAD if status == 500 else "Simulated fault."
     return SimulatedError(status, message)

@@ -25,7 +25,7 @@ class Attempts:
         self._counts: OrderedDict[str, int] = OrderedDict()
 
     def count(self, prompt: str) -> int:
-        """How many requests of this prompt there have been, this one included."""
+        """Count the requests of this prompt, this one included."""
         number = self._counts.pop(prompt, 0) + 1
         self._counts[prompt] = number
         if len(self._counts) > self._prompts_max:
@@ -33,7 +33,7 @@ class Attempts:
         return number
 
     def clear(self) -> None:
-        """Forget all counts: the next request of each prompt is its first."""
+        # The next request of each prompt is its first.
         self._counts.clear()
 
 
@@ -46,10 +46,10 @@ class FaultPlan:
         self._attempts = attempts
 
     def in_force(self, asked: Directives, turn_prompt: Sequence[int]) -> Directives:
-        """The same directives with what is to go wrong with this very request, and no more.
+        """Return the directives with the faults of this very request only.
 
-        `turn_prompt` is the prompt up to its open turn, so that a request that continues a cut
-        turn counts as another attempt of the same prompt.
+        `turn_prompt` is the prompt up to its open turn, so that a request that continues a cut turn
+        counts as another attempt of the same prompt.
         """
         wrong = asked if asked.faults else self.standing
         odd = asked if asked.malformed else self.standing
@@ -63,7 +63,7 @@ class FaultPlan:
         )
 
     def _applies(self, terms: Faults, attempt: int) -> bool:
-        """By `only` and `times`, which stand among the faults."""
+        # `only` and `times` stand among the faults.
         in_time = terms.times is None or attempt <= terms.times
         return in_time and self._is_for_here(terms)
 
@@ -74,10 +74,9 @@ class FaultPlan:
         return self._attempts.count(ids_hash(turn_prompt))
 
     def clear(self) -> None:
-        """Forget all attempts."""
         self._attempts.clear()
 
 
 def ids_hash(ids: Sequence[int]) -> str:
-    """32 hex digits of SHA-256 over the ids as 32-bit integers."""
+    # The first 32 hex digits of SHA-256 over the ids as 32-bit integers.
     return hashlib.sha256(array("I", ids).tobytes()).hexdigest()[:32]

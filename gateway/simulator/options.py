@@ -79,16 +79,15 @@ class SimulatorOptions:
 
     @property
     def engine_version(self) -> str:
-        """What it says when it is asked."""
         return self.version or _RECENT[self.engine]
 
     @property
     def is_rust(self) -> bool:
-        """It is an SGLang with its Rust frontend."""
+        # An SGLang with its Rust frontend.
         return self.engine == "sglang" and self.frontend == "rust"
 
     @property
     def release(self) -> tuple[int, ...]:
-        """The numbers of the version, to compare by."""
+        """Return the numbers of the version, for comparisons."""
         numbers = re.match(r"\d+(?:\.\d+)*", self.engine_version)
         return tuple(map(int, numbers[0].split("."))) if numbers else ()

@@ -45,9 +45,9 @@ class PromptChecks:
         self.frame_violations = 0
 
     def see(self, request_id: str | None, prompt: Sequence[int], turn_start: int) -> None:
-        """Look at the prompt of one request, whose open turn begins at `turn_start`.
+        """Check the prompt of one request, whose open turn begins at `turn_start`.
 
-        Only those of gateways are looked at: their ids are `<response>-<turn>-<epoch>-<attempt>`.
+        Only requests of gateways are checked: their ids are `<response>-<turn>-<epoch>-<attempt>`.
         """
         match = _REQUEST_ID.fullmatch(request_id or "")
         if match is None:
@@ -64,7 +64,7 @@ class PromptChecks:
             self._bases.popitem(last=False)
 
     def as_json(self) -> dict[str, int]:
-        """For `GET /simulator/requests`."""
+        # For `GET /simulator/requests`.
         return {
             "prompts": self.prompts,
             "prefix_violations": self.prefix_violations,
@@ -72,7 +72,7 @@ class PromptChecks:
         }
 
     def _odd_frames(self, prompt: Sequence[int], start: int) -> int:
-        """How many results behind `start` do not stand in the frame of a result."""
+        # Counts results behind `start` that lack the frame of a result.
         messages = messages_of(prompt[start:], self._vocabulary)
         return sum(not _is_framed(one) for one in messages if one.role not in _SPEAKERS)
 

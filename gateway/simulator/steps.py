@@ -42,7 +42,7 @@ class Step:
 
 
 def read_steps(text: str) -> tuple[Step, ...]:
-    """The steps in order, each repetition told out. Raises `ValueError` for what is none."""
+    """Return the steps in order, with repetitions written out. Raises `ValueError`."""
     steps: list[Step] = []
     for piece in _BETWEEN.split(text.strip().removesuffix(";")):
         step = read_step(piece)
@@ -53,7 +53,7 @@ def read_steps(text: str) -> tuple[Step, ...]:
 
 
 def read_step(text: str) -> Step:
-    """Raises `ValueError` for what is no step."""
+    """Return one step. Raises `ValueError` for invalid text."""
     match = _STEP.fullmatch(text.strip())
     if match is None:
         raise ValueError(text)

@@ -48,12 +48,12 @@ class Part:
 
     @property
     def ids(self) -> list[int]:
-        """Token ids of the whole message, header and end included."""
+        # Header and end included.
         return [*self.header, *self.body, self.terminator]
 
     @property
     def ends_turn(self) -> bool:
-        """Whether nothing is said after it."""
+        # Nothing follows in the turn.
         return self.terminator != END
 
 
@@ -76,11 +76,9 @@ class PartWriter:
         self.vocabulary = vocabulary
 
     def part(self, kind: str, text: str) -> Part:
-        """A message of `kind` with this text."""
         return self.part_of_ids(kind, self.vocabulary.encode(text))
 
     def part_of_ids(self, kind: str, body: list[int]) -> Part:
-        """A message of `kind` with this body."""
         return Part(
             kind=kind,
             header=self.header(kind),
@@ -89,22 +87,22 @@ class PartWriter:
         )
 
     def header(self, kind: str) -> tuple[int, ...]:
-        """What begins a message of `kind`."""
+        """Return the ids that begin a message of `kind`."""
         if not is_call(kind):
             return (*OPENING, CHANNEL, *self.vocabulary.encode(kind), MESSAGE)
         return self.call_header(kind, channel_of(kind))
 
     def call_header(self, kind: str, channel: str) -> tuple[int, ...]:
-        """What begins a call to `kind` that names this channel first."""
+        # The channel comes before the recipient.
         return (*OPENING, *self._marked(f"{channel} to={kind} ", kind))
 
     def addressed_header(self, kind: str) -> tuple[int, ...]:
-        """What begins a call that names its recipient before its channel."""
+        """Return the ids that begin a call, with its recipient before its channel."""
         to = self.vocabulary.encode(f" to={kind}")
         return (*OPENING, *to, *self.call_mark(kind))
 
     def call_mark(self, kind: str) -> tuple[int, ...]:
-        """The rest of a header behind the recipient of a call."""
+        # The rest of the header behind the recipient.
         return self._marked(f"{channel_of(kind)} ", kind)
 
     def _marked(self, words: str, kind: str) -> tuple[int, ...]:
@@ -115,22 +113,21 @@ class PartWriter:
 
     @property
     def json_mark(self) -> tuple[int, ...]:
-        """The end of a header that announces JSON."""
+        # The end of a header that announces JSON.
         return (CONSTRAIN, *self.vocabulary.encode("json"), MESSAGE)
 
 
 def is_call(kind: str) -> bool:
-    """Whether a message of this kind calls something."""
+    # Everything else is a message.
     return kind not in _TERMINATORS
 
 
 def channel_of(kind: str) -> str:
-    """Where a call is made: functions on commentary, what is built in on analysis."""
+    # Functions are called on commentary, built-in tools on analysis.
     return COMMENTARY if kind.startswith(CALL_PREFIX) else ANALYSIS
 
 
 def script_of(parts: list[Part]) -> Script:
-    """The script that says these messages one after the other."""
     return Script(ids=[one for part in parts for one in part.ids], parts=tuple(parts))
 
 
@@ -173,7 +170,7 @@ class Message:
 
 
 def messages_of(ids: Sequence[int], vocabulary: Vocabulary) -> list[Message]:
-    """All messages of a prompt, in order. Total: ids before the first `<|start|>` are skipped."""
+    """Return all messages of a prompt, in order. Ids before the first `<|start|>` are skipped."""
     spans = pairwise([*_positions(ids, START), len(ids)])
     return [_message(ids, start, end, vocabulary) for start, end in spans]
 
@@ -187,7 +184,7 @@ class Bodies:
         self._texts: dict[int, str] = {}
 
     def text(self, message: Message) -> str:
-        """The text of a message's body; empty for a message without one."""
+        """Return the text of a message's body; empty for a message without a body."""
         if message.body is None:
             return ""
         if message.body not in self._texts:
@@ -197,17 +194,17 @@ class Bodies:
 
 
 def kind_of(message: Message) -> str:
-    """The kind of part that a message of the assistant is: its recipient or its channel."""
+    """Return the kind of part of an assistant message: its recipient or its channel."""
     if message.recipient and message.recipient != "assistant":
         return message.recipient
     return message.channel if message.channel in {ANALYSIS, COMMENTARY} else FINAL
 
 
 def turn_start(ids: Sequence[int], messages: Sequence[Message]) -> int:
-    """Where the open turn begins: behind the last message that is not the assistant's.
+    """Return the index of the open turn: behind the last message of another role.
 
-    What the assistant said since then, its analysis before an answer for instance, belongs to the
-    turn. A prompt that ends inside of someone else's message has an empty turn at its end.
+    Messages of the assistant since then, an analysis before an answer for instance, belong to the
+    turn. A prompt that ends inside of the message of another role has an empty turn at its end.
     """
     for message in reversed(messages):
         if message.role != "assistant":
@@ -258,7 +255,7 @@ def _find(ids: Sequence[int], wanted: int, start: int, end: int) -> int:
 def _read_header(
     header: Sequence[int], vocabulary: Vocabulary
 ) -> tuple[str, str | None, str | None]:
-    """Role, recipient and channel."""
+    # Role, recipient and channel.
     text = _words(header, vocabulary)
     role = text.split(maxsplit=1)[0] if text.strip() else "assistant"
     recipient = _RECIPIENT.search(text)
@@ -268,6 +265,6 @@ def _read_header(
 
 
 def _words(ids: Sequence[int], vocabulary: Vocabulary) -> str:
-    """The text of a header; a marker in it separates words."""
+    # A marker separates words.
     pieces = [b" " if one >= FIRST_SPECIAL else vocabulary.piece(one) for one in ids]
     return b"".join(pieces).decode("utf-8", "replace")

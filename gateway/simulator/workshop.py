@@ -23,7 +23,7 @@ METRES: Final = {"mm": 0.001, "cm": 0.01, "m": 1.0, "km": 1000.0, "in": 0.0254, 
 
 
 def create_workshop() -> ASGIApp:
-    """The server as an ASGI application that serves at `PATH`."""
+    """Return the MCP server as an ASGI application that serves at `PATH`."""
     server = MCPServer("workshop", log_level="CRITICAL")
     notes: list[str] = []
 

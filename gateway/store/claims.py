@@ -389,13 +389,14 @@ async def claim(
 ) -> list[ClaimedRun]:
     """Claim up to `limit` durable responses for `owner`: first those begun, then those queued.
 
-    Of those begun, what was released, and with `take_over` what has a lapsed lease. Of those
-    queued, the oldest of the tenants that were served least (`replicas.shares`), as far as each
-    tenant, project and key may run more: who may not is passed over. `ended` is what this process
-    has generated since it claimed last.
-    Processes claim one after the other, so no bound is passed by two at once. Those of tenants
-    whose keys are away are left alone, and released where that is found out too late. Raises
-    `StoreUnavailable`; what was claimed then, if anything, is taken over when its lease lapses.
+    Of those begun: released ones, and with `take_over` those with a lapsed lease. Of those queued:
+    the oldest of the tenants that were served least (`replicas.shares`); a response whose tenant,
+    project or key may run no more is skipped. `ended` is what this process has generated since its
+    last claim.
+
+    Processes claim one after the other, so two cannot pass a bound at once. Responses of tenants
+    whose keys are away are skipped, or released if that shows too late. Raises `StoreUnavailable`;
+    what was claimed by then is taken over when its lease lapses.
     """
     parameters = {
         "owner": owner,
@@ -443,9 +444,9 @@ async def claim(
 
 
 async def work(database: Database, terms: ClaimTerms, *, take_over: bool) -> ClaimableWork:
-    """What there is for a process with these terms, seen without a turn among those who claim.
+    """Return what a process with these terms could claim, read without the lock of claimants.
 
-    Of what is queued some may have to wait for others of its tenant. Raises `StoreUnavailable`.
+    Some queued responses may have to wait for others of their tenant. Raises `StoreUnavailable`.
     """
     parameters = {
         "attempts_max": terms.attempts_max,
@@ -464,7 +465,7 @@ def _start(row: Row) -> Start:
 
 
 def _locked_response(row: Row) -> flushes.LockedResponse:
-    """The response of a row of `_CLAIM` under its former owner, for `flushes.settle`."""
+    # `row` is one of `_CLAIM`; the response is still under its former owner.
     return flushes.LockedResponse(
         TenantId(row.tenant_id),
         row.id,
@@ -476,7 +477,7 @@ def _locked_response(row: Row) -> flushes.LockedResponse:
 
 
 async def _open_run(keyring: Keyring, row: Row, next_entry: int) -> ClaimedRun:
-    """Raises `StoreUnavailable` and `ContentSealed`, and `ValueError` for what no release wrote."""
+    # Raises `StoreUnavailable`, `ContentSealed`, and `ValueError` for content of no known release.
     tenant_id = TenantId(row.tenant_id)
     sealed = [value for name in _CONTENT if (value := row[name]) is not None]
     if keyring.is_on:
@@ -506,16 +507,20 @@ async def _open_run(keyring: Keyring, row: Row, next_entry: int) -> ClaimedRun:
 async def heartbeat(
     database: Database, owner: str, claims: Sequence[Claim], *, lease_s: float
 ) -> frozenset[UUID]:
-    """Renew leases, lapsed ones included; the responses that are still the owner's and running."""
+    """Renew leases, lapsed ones included.
+
+    Return the responses that `owner` still holds and runs.
+    """
     parameters = _columns(claims) | {"owner": owner, "lease_s": lease_s}
     async with database.runs_transaction() as connection:
         return frozenset(await connection.scalars(_HEARTBEAT, parameters))
 
 
 async def release(database: Database, claims: Sequence[Claim]) -> None:
-    """Give claims up, so that any process may take them at once; it counts as no attempt.
+    """Give claims up, so that any process may take them at once.
 
-    Those that are not held any more are left alone. What was appended before stays.
+    It counts as no attempt, keeps what was appended before, and skips claims that are not held any
+    more.
     """
     async with database.runs_transaction() as connection:
         given_up = await connection.execute(_GIVEN_UP, _columns(claims))
@@ -539,11 +544,11 @@ async def abandoned(
     orphan_s: float,
     fold_versions: tuple[int, ...] = FOLD_VERSIONS,
 ) -> list[tuple[TenantId, UUID]]:
-    """Responses that nobody will go on with, the oldest first; `endings.conclude` ends them.
+    """Return responses that no process will continue, oldest first; `endings.conclude` ends them.
 
-    They have a lapsed lease and no durable log, or `attempts_max` attempts behind them. Those of
-    other `fold_versions`, and those without lease or log, are left for `orphan_s` to processes that
-    may know better.
+    They have a lapsed lease and no durable log, or `attempts_max` attempts. Those of other
+    `fold_versions`, and those without lease or log, are left for `orphan_s` seconds to processes
+    that may be able to continue them.
     """
     parameters = {
         "attempts_max": attempts_max,
@@ -559,9 +564,9 @@ async def abandoned(
 async def heads(
     database: Database, responses: Collection[tuple[TenantId, UUID]]
 ) -> dict[UUID, LogHead]:
-    """Where their logs stand; unknown and deleted ones are absent.
+    """Return the state of the logs by response; unknown and deleted responses are absent.
 
-    What is in flushes just now counts for nothing: see `store.remote_logs`.
+    What is only in flushes does not count: see `store.remote_logs`.
     """
     tenants, uuids = zip(*responses, strict=True) if responses else ((), ())
     asked = {"tenants": tenants, "responses": uuids}

@@ -24,7 +24,7 @@ they are bound to what is copied with them."""
 
 
 def place_of(table: str, column: str) -> str:
-    """Return what a seal in this column is bound to."""
+    """Return the name that seals in this column are bound to."""
     return f"{about(TABLES[table]).sealed_as or table}.{column}"
 
 
@@ -37,8 +37,9 @@ _SEALED: Final = {
 
 
 def sealed(cipher: ContentCipher, table: str, row: dict[str, Any]) -> dict[str, Any]:
-    """The row as it is written: its sealed columns sealed, as far as it has them. Names are the
-    caller's to seal. It has the columns that `BOUND_BY` names.
+    """Return the row as it is stored, with its sealed columns sealed, as far as it has them.
+
+    The row has the columns that `BOUND_BY` names. The caller seals names.
     """
     if not cipher.seals:
         return row
@@ -54,6 +55,6 @@ def sealed(cipher: ContentCipher, table: str, row: dict[str, Any]) -> dict[str, 
 def opened(
     cipher: ContentCipher, table: str, row: Mapping[str, Any], names: Iterable[str]
 ) -> dict[str, Any]:
-    """These columns of a row as they were before it was sealed. Raises `ContentSealed`."""
+    """Return these columns of a stored row unsealed. Raises `ContentSealed`."""
     bound_by = [row[name] for name in BOUND_BY[table]]
     return {name: cipher.open(row[name], place_of(table, name), *bound_by) for name in names}

@@ -150,7 +150,7 @@ async def create(
     *,
     project_id: ProjectId | None = None,
 ) -> None:
-    """A new conversation of a project with its first items, whose ids differ."""
+    """Insert a conversation of a project with its first items, whose ids must differ."""
     row = {
         "tenant_id": tenant_id,
         "id": conversation.uuid,
@@ -166,7 +166,7 @@ async def create(
 
 
 async def load(database: Database, tenant_id: TenantId, uuid: UUID) -> Conversation | None:
-    """The conversation; None when it is unknown, deleted, or another tenant's."""
+    """Return the conversation, or None if it is unknown, deleted, or another tenant's."""
     async with database.transaction(tenant_id) as connection:
         found = await connection.execute(_LOAD, _of(tenant_id, uuid))
         return _conversation(found.one_or_none(), connection.cipher(tenant_id))
@@ -175,7 +175,7 @@ async def load(database: Database, tenant_id: TenantId, uuid: UUID) -> Conversat
 async def set_metadata(
     database: Database, tenant_id: TenantId, uuid: UUID, metadata: dict[str, str]
 ) -> Conversation | None:
-    """The conversation with other metadata; None when it is unknown."""
+    """Replace the metadata of a conversation. Return None if it is unknown."""
     async with database.transaction(tenant_id) as connection:
         cipher = connection.cipher(tenant_id)
         row = {"id": uuid, "metadata": orjson.dumps(metadata)}
@@ -188,8 +188,10 @@ async def set_metadata(
 async def delete_conversation(
     database: Database, tenant_id: TenantId, uuid: UUID, *, despite: Collection[UUID] = ()
 ) -> bool:
-    """Erase it with its items. False: unknown. Raises `DataHeld`, and `ConversationLocked` while a
-    response is being added to it that is none of `despite`: of one of these nothing is added then.
+    """Erase a conversation with its items. Return False if it is unknown.
+
+    Raises `DataHeld`, and `ConversationLocked` while a response that is not in `despite` is being
+    added. Nothing is added of a response in `despite`.
     """
     async with database.transaction(tenant_id) as connection:
         await holds.check(connection, tenant_id)
@@ -202,7 +204,7 @@ async def delete_conversation(
 async def find_items(
     database: Database, tenant_id: TenantId, uuid: UUID, item_ids: Collection[str]
 ) -> dict[str, ContextItem]:
-    """Items of the conversation by id; unknown ones are absent."""
+    """Return items of the conversation by id; unknown ids are absent."""
     if not item_ids:
         return {}
     parameters = _of(tenant_id, uuid) | {"digests": digests(item_ids)}
@@ -220,10 +222,10 @@ async def add_items(
     *,
     items_max: int,
 ) -> bool:
-    """Add items behind those there are; their ids differ. False: the conversation is unknown.
+    """Append items, whose ids must differ. Return False if the conversation is unknown.
 
-    Raises `ConversationLocked`, also when an id was taken meanwhile, and `InvalidRequest` when it
-    would have more than `items_max` items.
+    Raises `ConversationLocked`, also when an id was taken meanwhile, and `InvalidRequest` when the
+    conversation would have more than `items_max` items.
     """
     async with database.transaction(tenant_id) as connection:
         state = await _lock(connection, tenant_id, uuid, items, items_max=items_max)
@@ -244,9 +246,9 @@ async def add_items(
 async def delete_item(
     database: Database, tenant_id: TenantId, uuid: UUID, item_id: str
 ) -> tuple[Conversation, bool] | None:
-    """Erase an item; the conversation, and whether it had one. None: the conversation is unknown.
+    """Erase an item; return the conversation and whether it had the item.
 
-    Raises `ConversationLocked` and `DataHeld`.
+    Return None if the conversation is unknown. Raises `ConversationLocked` and `DataHeld`.
     """
     of_it = _of(tenant_id, uuid)
     async with database.transaction(tenant_id) as connection:
@@ -270,7 +272,7 @@ async def find_item(
     *,
     include: Collection[str] = (),
 ) -> FoundItem | None:
-    """An item by its id, with what `include` asks for; None when the conversation is unknown."""
+    """Return an item by id with what `include` names, or None if the conversation is unknown."""
     parameters = _of(tenant_id, uuid) | {"item": pack_text(item_id)}
     async with database.transaction(tenant_id) as connection:
         row = (await connection.execute(_FIND_ITEM, parameters)).one_or_none()
@@ -290,7 +292,7 @@ async def list_items(  # noqa: PLR0913 - which page, and what is shown of it
     after: str | None,
     include: Collection[str] = (),
 ) -> ItemPage | None:
-    """A page of its items, with what `include` asks for; None when it is unknown.
+    """Return a page of items with what `include` names, or None if the conversation is unknown.
 
     Raises `InvalidRequest` when `after` is not an item of it.
     """
@@ -321,11 +323,8 @@ async def _lock(
     items_max: int = 0,
     despite: Collection[UUID] = (),
 ) -> _State | None:
-    """Keep others from writing to it until the transaction ends; None when it is unknown.
-
-    `items` are counted up to `items_max`. Raises `ConversationLocked` when a response will be
-    added to it that is none of `despite`, or one of the ids of `new` is taken.
-    """
+    # Counts items up to `items_max`. Raises `ConversationLocked` when a response that is not in
+    # `despite` will be added, or an id of `new` is taken.
     of_it = _of(tenant_id, uuid)
     found = (await connection.execute(_LOCK, of_it)).one_or_none()
     if found is None:

@@ -149,12 +149,12 @@ SELECT id FROM ended
 async def finish_all(
     database: Database, ends: Sequence[tuple[TenantId, FinishedResponse]]
 ) -> dict[int, bool]:
-    """Do as `finish` does for several, in one transaction; True by the places of those that ended.
+    """End several responses as `finish` does, in one transaction.
 
-    The others are left as they were: see what `finish` has to say of each. No `free_key` is freed,
-    and no secret erased.
-    Raises `StoreUnavailable`, after which the outcome of all is unknown, and what else a statement
-    raises, after which nothing is written.
+    Return True by the index in `ends` of each that ended; the others stay as they were, for the
+    reasons that `finish` raises for. No `free_key` is freed and no secret erased. Raises
+    `StoreUnavailable`, after which the outcome of all is unknown, and errors of a statement, after
+    which nothing is written.
     """
     groups = by_tenant(ends)
     ended: dict[int, bool] = {}
@@ -179,7 +179,6 @@ async def finish_all(
 
 
 def _end_row(end: FinishedResponse, cipher: ContentCipher) -> dict[str, Any]:
-    """The columns of `_ENDS`: the end of a response, the last row of its log, its usage."""
     entries, packed = end.entries, None
     if entries is not None:
         place = end.uuid.bytes, end.epoch, entries.first_entry
@@ -206,7 +205,7 @@ async def finish(database: Database, tenant_id: TenantId, finished: FinishedResp
     """End a running response under the claim of its owner, all or nothing.
 
     Safe to repeat when the outcome of a commit was lost. Raises `ClaimLost`, with nothing written,
-    when it was deleted, or another goes on with it or has ended it.
+    when the response was deleted, or another process continues it or has ended it.
     """
     async with database.transaction(tenant_id) as connection:
         claim = Claim(tenant_id, finished.uuid, finished.epoch)
@@ -218,11 +217,11 @@ async def finish(database: Database, tenant_id: TenantId, finished: FinishedResp
 
 
 async def deposit(database: Database, tenant_id: TenantId, finished: FinishedResponse) -> bool:
-    """Keep what its owner has of a foreground response that was ended as abandoned without it.
+    """Store the result of a foreground response that was ended as abandoned without its owner.
 
-    The response stays failed, as it was from then on; what was said of it, its items and its usage
-    were not known to who ended it. False, with nothing written, for one that runs, was deleted, or
-    did not end so. Safe to repeat when the outcome of a commit was lost.
+    The response stays failed; its text, items and usage were unknown to the process that ended it.
+    Return False, with nothing written, if the response runs, was deleted, or did not end that way.
+    Safe to repeat when the outcome of a commit was lost.
     """
     async with database.transaction(tenant_id) as connection:
         row = {"tenant": tenant_id, **_end_row(finished, connection.cipher(tenant_id))}
@@ -243,13 +242,13 @@ async def conclude(
     *,
     from_entry: int = 0,
 ) -> StoredResponse | None:
-    """End a response whoever owns it; the response as it is then, None when it is unknown.
+    """End a response, whichever process owns it, and return it as it is then.
 
-    `end` gets the running response, locked, and its log from the row that holds `from_entry` on. It
-    must not take long: others wait for the row, and the server gives up on a transaction that
-    pauses. What it returns is written under the next epoch, None leaves everything as it is. It is
-    not called for one that has ended already. Raises `ValueError` for an end that does not follow
-    on the log.
+    `end` gets the running response, locked, and its log from the row with `from_entry` on. It must
+    be quick: others wait for the row, and the server aborts a transaction that pauses. Its result
+    is written under the next epoch; None leaves the response unchanged. It is not called for a
+    response that has ended. Return None if the response is unknown. Raises `ValueError` for an end
+    that does not continue the log.
     """
     with suppress(_LeftAlone):
         async with database.transaction(tenant_id) as connection:
@@ -281,7 +280,7 @@ class _LeftAlone(Exception):
 async def _end(
     connection: Connection, claim: Claim, finished: FinishedResponse, *, held_epoch: int
 ) -> bool:
-    """Write the end under `claim`, if `held_epoch` is still the epoch. False: nothing written."""
+    # False: `held_epoch` is not the epoch any more, and nothing was written.
     if finished.status not in TERMINAL:
         raise ValueError(f"{finished.status} is no end")
     entries = finished.entries
@@ -311,7 +310,7 @@ async def _end(
 async def _meter(
     connection: Connection, tenant_id: TenantId, finished: FinishedResponse, head: Row
 ) -> None:
-    """`head` has what its row says of who asked for it."""
+    # `head` has the columns that tell which key, project and model the response is for.
     if finished.tokens is not None:
         line = usage.UsageLine(
             response=finished.uuid,

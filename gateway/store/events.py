@@ -182,15 +182,15 @@ _ADD: Final = Statement(
 
 
 def day_of(created_at: datetime) -> date:
-    """The day whose partition holds the log of a response that was created then (aware)."""
+    """Return the UTC day whose partition holds the log of a response created at this aware time."""
     return created_at.astimezone(UTC).date()
 
 
 async def append(database: Database, batches: Sequence[LogBatch]) -> frozenset[UUID]:
-    """Commit batches, at most one for a response; the responses whose batches are in the log now.
+    """Commit batches, at most one per response; return the responses whose batches are in the log.
 
-    The others were fenced off: their claim is lost, their run has ended, or the log goes on
-    elsewhere. Raises `StoreUnavailable`, after which `claims.heads` tells what became of each.
+    The others were fenced off: their claim is lost, their run has ended, or the log continues
+    elsewhere. Raises `StoreUnavailable`, after which `claims.heads` shows what became of each.
     """
     if not batches:
         return frozenset()
@@ -220,9 +220,9 @@ async def append(database: Database, batches: Sequence[LogBatch]) -> frozenset[U
 
 
 async def ready(database: Database, tenants: Collection[TenantId]) -> None:
-    """Have the keys of these tenants at hand, however old, or know that they are gone.
+    """Load the keys of these tenants, of any age, or learn that they are gone.
 
-    Raises `StoreUnavailable` where neither is so: what is to be written has to wait for it.
+    Raises `StoreUnavailable` if neither succeeds: writes then have to wait.
     """
     await database.keyring.try_ready(tenants)
     for tenant_id in tenants:
@@ -239,10 +239,10 @@ async def read(
     from_entry: int = 0,
     bytes_max: int,
 ) -> list[LogRow]:
-    """Rows of a log in order, from the one that holds `from_entry` on; [] when there is none yet.
+    """Return rows of a log in order, from the one with `from_entry` on; [] if there are none yet.
 
-    Stops with the row that reaches `bytes_max`, each row counting `ROW_BYTES` beside its entries;
-    a long page of short rows, for which it counts `SHORT_ROW_BYTES` more, stops before that.
+    Stops with the row that reaches `bytes_max`, each row counting `ROW_BYTES` beside its entries. A
+    long page of short rows, for which it counts `SHORT_ROW_BYTES` more, stops earlier.
     """
     async with database.bulk_transaction(tenant_id) as connection:
         return await rows(
@@ -259,7 +259,7 @@ async def rows(
     from_entry: int = 0,
     bytes_max: int = _UNBOUNDED,
 ) -> list[LogRow]:
-    """As `read`, inside a transaction of the caller's; without bounds the whole log."""
+    """Return rows as `read` does, inside the caller's transaction; without bounds the whole log."""
     short_rows = bytes_max // (ROW_BYTES + SHORT_ROW_BYTES)
     parameters = {
         "tenant": tenant_id,
@@ -279,7 +279,10 @@ async def rows(
 async def log_cipher(
     connection: Connection, tenant_id: TenantId, found: Iterable[LogRow]
 ) -> ContentCipher:
-    """What opens these rows of logs. Raises `StoreUnavailable` and `ContentSealed`."""
+    """Return the cipher that opens these log rows.
+
+    Raises `StoreUnavailable` and `ContentSealed`.
+    """
     await connection.renew(
         tenant_id, lambda cipher: any(cipher.lacks_of_log(row.entries) for row in found)
     )
@@ -287,7 +290,7 @@ async def log_cipher(
 
 
 def sealed_entries(cipher: ContentCipher, batch: LogBatch) -> bytes:
-    """The entries of a batch as they are stored."""
+    """Return the entries of a batch as they are stored."""
     if not cipher.seals:
         return batch.entries
     claim = batch.claim
@@ -295,14 +298,14 @@ def sealed_entries(cipher: ContentCipher, batch: LogBatch) -> bytes:
 
 
 def opened_rows(cipher: ContentCipher, uuid: UUID, found: list[LogRow]) -> list[LogRow]:
-    """The rows of a log with their entries as they were packed. Raises `ContentSealed`."""
+    """Return log rows with their entries as they were packed. Raises `ContentSealed`."""
     if not any(row.entries[:1] == FRAMES for row in found):
         return found
     return [part for row in found for part in _open_row(cipher, uuid, row)]
 
 
 def _open_row(cipher: ContentCipher, uuid: UUID, row: LogRow) -> Iterator[LogRow]:
-    """A row whose entries were packed in several versions is several."""
+    # Entries that were packed in several versions of a row become several rows.
     if row.entries[:1] != FRAMES:
         yield row
         return
@@ -315,7 +318,7 @@ def _open_row(cipher: ContentCipher, uuid: UUID, row: LogRow) -> Iterator[LogRow
 
 
 async def add(connection: Connection, claim: WriteClaim, created_at: datetime, row: LogRow) -> None:
-    """A row of the log, inside a transaction of the caller's that has locked and moved the head."""
+    """Add a log row in the caller's transaction, which has locked and moved the head."""
     cipher = connection.cipher(claim.tenant_id)
     entries = cipher.seal_entries(row.entries, claim.uuid.bytes, claim.epoch, row.first_entry)
     await connection.execute(

@@ -197,9 +197,9 @@ WHERE flushes.tenant_id = left_behind.tenant_id AND flushes.owner = left_behind.
 async def add(
     connection: Connection, owner: str, fence: int, batches: Sequence[LogBatch]
 ) -> int | None:
-    """Add batches of one tenant as one row; its number. None: the fence is another by now.
+    """Add batches of one tenant as one row; return its number. None: the fence has changed.
 
-    Raises `ContentSealed` where the keys of the tenant are gone.
+    Raises `ContentSealed` if the tenant's keys are gone.
     """
     tenant_id = batches[0].claim.tenant_id
     cipher = connection.cipher(tenant_id)
@@ -217,7 +217,7 @@ async def add(
 
 
 def members_of(batches: Iterable[LogBatch]) -> bytes:
-    """Whose batches these are, and where each begins when their entries follow on each other."""
+    """Return the packed members of a flush: response, epoch, and the range of its entries."""
     members, place = [], 0
     for batch in batches:
         claim, size = batch.claim, len(batch.entries)
@@ -229,7 +229,10 @@ def members_of(batches: Iterable[LogBatch]) -> bytes:
 
 
 def part_of(uuid: bytes, members: bytes, entries: bytes) -> tuple[int, LogRow] | None:
-    """Epoch and entries of one of them, if it is one: most are not even looked at."""
+    """Return epoch and entries of the response `uuid` if it is a member, else None.
+
+    Searches the bytes, so that most members are not parsed.
+    """
     at = members.find(uuid)
     while at > 0 and at % _MEMBER.size:
         at = members.find(uuid, at + 1)
@@ -242,7 +245,7 @@ def part_of(uuid: bytes, members: bytes, entries: bytes) -> tuple[int, LogRow] |
 async def fences(
     database: Database, owner: str, tenants: Collection[TenantId]
 ) -> dict[TenantId, int]:
-    """The fences of `owner` for these tenants, as they are now; made where there was none."""
+    """Return the current fences of `owner` for these tenants, creating the missing ones."""
     async with database.runs_transaction() as connection:
         return await _fences(connection, owner, tenants)
 
@@ -257,7 +260,7 @@ async def _fences(
 async def adopt(
     database: Database, owner: str, tenants: Collection[TenantId], *, but: Collection[UUID]
 ) -> dict[TenantId, int]:
-    """Settle all that `owner` has in flushes for these tenants, `but` some; its fences then."""
+    """Settle what `owner` has in flushes for these tenants, except `but`; return its fences."""
     asked = {"tenants": sorted(tenants), "owner": owner, "but": list(but)}
     async with database.runs_transaction() as connection:
         held = await connection.execute(_HELD, asked)
@@ -266,10 +269,10 @@ async def adopt(
 
 
 async def settle(connection: Connection, responses: Sequence[LockedResponse]) -> dict[UUID, int]:
-    """Move what flushes have of these responses into their logs, and cut their owners off.
+    """Move what flushes have of these responses into their logs and cut their owners off.
 
-    Returns the heads that have moved. Heads are locked by the caller, who has the next word: until
-    its transaction ends nothing is added to these logs, and later only by who knows of it.
+    Return the heads that have moved. The caller has locked the heads, so nothing is added to these
+    logs until its transaction ends, and later only by a process that knows the new state.
     """
     if not responses:
         return {}
@@ -291,7 +294,7 @@ async def settle(connection: Connection, responses: Sequence[LockedResponse]) ->
 async def _pieces(
     responses: Sequence[LockedResponse], rows: Iterable[Row]
 ) -> list[tuple[LockedResponse, LogRow]]:
-    """What is not in the logs of these yet, one row for each that has any."""
+    # Only entries that are not in the logs yet; at most one row for each response.
     by_owner: dict[tuple[UUID, str], dict[bytes, LockedResponse]] = defaultdict(dict)
     for one in responses:
         by_owner[one.tenant_id, one.owner][one.uuid.bytes] = one
@@ -315,9 +318,8 @@ async def _pieces(
 
 
 def _as_stored(one: LockedResponse, parts: Sequence[LogRow]) -> LogRow:
-    """Parts of a log as one row of it, sealed ones as they are. Where some are plain, because its
-    tenant was given a key meanwhile, they become frames as well.
-    """
+    # Sealed parts stay as they are. If only some are plain, because the tenant got a key meanwhile,
+    # these become frames as well.
     if len({part.entries[:1] for part in parts}) > 1:
         parts = [
             part
@@ -331,9 +333,10 @@ def _as_stored(one: LockedResponse, parts: Sequence[LogRow]) -> LogRow:
 def parts_of(
     asked: Collection[bytes], members: bytes, entries: bytes
 ) -> Iterator[tuple[bytes, int, LogRow]]:
-    """Id, epoch and entries of each member that has one of these ids. A few are found sooner than
-    all are looked at; to look for each of many would take a time that grows with the square of
-    their number.
+    """Yield id, epoch and entries of each member with one of these ids.
+
+    Few ids are searched for in the bytes. For many ids all members are parsed, because searches
+    would take time that grows with the square of their number.
     """
     if len(asked) > SOUGHT_MAX:
         for uuid, epoch, first_entry, count, place, size in _MEMBER.iter_unpack(members):
@@ -359,26 +362,26 @@ def _columns(pieces: Sequence[tuple[LockedResponse, LogRow]]) -> dict[str, list[
 
 
 def joined(parts: Sequence[LogRow]) -> LogRow:
-    """Parts of one process, which follow on each other, as one row. Not for none."""
+    """Join consecutive parts of one process into one row. There must be at least one part."""
     first = parts[0]
     entries = first.entries + b"".join([part.entries[1:] for part in parts[1:]])
     return LogRow(first.first_entry, sum(part.count for part in parts), entries)
 
 
 async def settle_one(connection: Connection, tenant_id: TenantId, uuid: UUID) -> int | None:
-    """`settle` for one response, whoever owns it; returns its head if that has moved, else None."""
+    """Settle one response, whoever owns it; return its head if that has moved, else None."""
     held = await connection.execute(_ONE, {"tenant": tenant_id, "id": uuid})
     return (await settle(connection, list(map(taken, held)))).get(uuid)
 
 
 def taken(row: Row) -> LockedResponse:
-    """Tenant, id, owner, epoch, next entry and day of a response."""
+    """Make a response from a row of tenant, id, owner, epoch, next entry and day."""
     tenant_id, *others = row
     return LockedResponse(TenantId(tenant_id), *others)
 
 
 async def erase(connection: Connection, tenant_id: TenantId, uuid: UUID) -> None:
-    """Forget what flushes have of a response that was deleted in this transaction."""
+    """Erase what flushes have of a response that was deleted in this transaction."""
     of_it = {"tenant": tenant_id, "id": uuid.bytes}
     for row in await connection.execute(_OF_ONE, of_it):
         members, entries = _without(uuid, row.members, row.entries)
@@ -389,8 +392,10 @@ async def erase(connection: Connection, tenant_id: TenantId, uuid: UUID) -> None
 def rewritten(
     members: bytes, entries: bytes, change: Callable[[bytes, int, LogRow], bytes]
 ) -> tuple[bytes, bytes]:
-    """Members and entries where those of each member are what `change` makes of them, which gets
-    the bytes of its id and its epoch with them. What was erased stays so.
+    """Return members and entries, with the entries of each member replaced by `change`.
+
+    `change` gets the bytes of the member's id, its epoch and its entries. Erased members stay
+    erased.
     """
     kept, pieces, at = [], [], 0
     for uuid, epoch, first_entry, count, place, size in _MEMBER.iter_unpack(members):
@@ -404,7 +409,7 @@ def rewritten(
 
 
 def _without(uuid: UUID, members: bytes, entries: bytes) -> tuple[bytes, bytes]:
-    """The others stay where they are: it becomes zeros, id and entries."""
+    # The other members keep their offsets: id and entries of this one become zeros.
     kept, left = [], bytearray(entries)
     for member in _MEMBER.iter_unpack(members):
         *_, place, size = member
@@ -416,16 +421,16 @@ def _without(uuid: UUID, members: bytes, entries: bytes) -> tuple[bytes, bytes]:
 
 
 async def prune(database: Database, owner: str, needed: Mapping[TenantId, int]) -> None:
-    """Remove the rows of `owner` with smaller numbers than are `needed`, tenant by tenant."""
+    """Remove the rows of `owner` with smaller numbers than are `needed`, by tenant."""
     numbers = {"tenants": list(needed), "needed": list(needed.values())}
     async with database.runs_transaction(durable=False) as connection:
         await connection.execute(_PRUNE, numbers | {"owner": owner})
 
 
 async def remove_left(database: Database, *, silent_s: int) -> int:
-    """Remove what owners have left behind that were silent for so long; how many rows.
+    """Remove what owners silent for `silent_s` seconds left behind; return the number of rows.
 
-    All of it is settled: nothing that runs is theirs.
+    All of it is settled: none of these owners has a running response.
     """
     async with database.runs_transaction() as connection:
         await removing(connection)
@@ -441,9 +446,9 @@ async def read(
     from_entry: int = 0,
     bytes_max: int,
 ) -> list[LogRow]:
-    """Rows of a log as `events.read` has them, then what only flushes have, as one.
+    """Return rows of a log as `events.read` does, then one row of what only flushes have.
 
-    Before that is a gap when not everything was read; and some may be read twice.
+    There is a gap before that row when not everything was read, and entries may be read twice.
     """
     async with database.bulk_transaction(tenant_id) as connection:
         # In this order, because what is settled in between would be missed in the other.

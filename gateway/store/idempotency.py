@@ -57,7 +57,7 @@ DELETE FROM idempotency_keys WHERE tenant_id = :tenant AND response_id = :respon
 async def find_key(
     database: Database, tenant_id: TenantId, key_hash: bytes, *, ttl_s: float
 ) -> KeyUse | None:
-    """The response that the key stands for; None when the key is free."""
+    """Return the response that the key stands for, or None if the key is free."""
     parameters = {"tenant": tenant_id, "key_hash": key_hash, "ttl_s": ttl_s}
     async with database.transaction(tenant_id) as connection:
         row = (await connection.execute(_FIND, parameters)).one_or_none()
@@ -65,7 +65,7 @@ async def find_key(
 
 
 async def check(connection: Connection, tenant_id: TenantId, key: IdempotencyKey) -> None:
-    """Raise `KeyTaken` when the key stands for a response, inside a transaction of the caller's."""
+    """Raise `KeyTaken` if the key stands for a response, inside the caller's transaction."""
     parameters = {"tenant": tenant_id, "key_hash": key.key_hash, "ttl_s": key.ttl_s}
     if (await connection.execute(_FIND, parameters)).one_or_none() is not None:
         raise KeyTaken
@@ -74,9 +74,9 @@ async def check(connection: Connection, tenant_id: TenantId, key: IdempotencyKey
 async def take(
     connection: Connection, tenant_id: TenantId, uuid: UUID, key: IdempotencyKey
 ) -> None:
-    """Let the key stand for a response, inside the transaction that inserts it.
+    """Bind the key to a response, inside the transaction that inserts it.
 
-    Waits for another transaction that is taking it. Raises `KeyTaken`.
+    Waits for another transaction that binds it. Raises `KeyTaken`.
     """
     parameters = {
         "tenant": tenant_id,
@@ -90,5 +90,5 @@ async def take(
 
 
 async def free(connection: Connection, tenant_id: TenantId, uuid: UUID) -> None:
-    """Let no key stand for the response any more, inside a transaction of the caller's."""
+    # The key stands for the response no more.
     await connection.execute(_FREE, {"tenant": tenant_id, "response": uuid})

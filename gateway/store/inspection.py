@@ -54,8 +54,9 @@ class ResponseSearch:
 
 
 async def search(database: Database, wanted: ResponseSearch, *, rows_max: int) -> Sequence[Row]:
-    """Rows of responses without a column of content, as the role that may read no other. Raises
-    `StoreUnavailable`.
+    """Return rows of responses without content columns, as the role that may not read content.
+
+    Raises `StoreUnavailable`.
     """
     async with database.runs_transaction() as connection:
         return await connection.execute(_SEARCH, {**asdict(wanted), "rows_max": rows_max})

@@ -235,7 +235,7 @@ ADDED: Final = Rows("item", _ADDED)
 
 
 def rows_of(uuid: UUID, items: Iterable[StoredItem], cipher: ContentCipher) -> list[dict[str, Any]]:
-    """The rows of items of the response `uuid`, the tenant left out."""
+    """Return the item rows of the response `uuid`, without the tenant."""
     rows = []
     for stored in items:
         row = {"response_id": uuid, "position": stored.position, "is_output": stored.is_output}
@@ -244,7 +244,7 @@ def rows_of(uuid: UUID, items: Iterable[StoredItem], cipher: ContentCipher) -> l
 
 
 def item_columns(context: ContextItem, cipher: ContentCipher) -> dict[str, Any]:
-    """The columns of an item wherever it is kept."""
+    """Return the columns of an item, the same in every table with items."""
     row = {
         "kind": context.kind,
         "role": context.role,
@@ -263,7 +263,7 @@ def item_columns(context: ContextItem, cipher: ContentCipher) -> dict[str, Any]:
 async def add(
     connection: Connection, tenant_id: TenantId, uuid: UUID, items: Sequence[StoredItem]
 ) -> None:
-    """Items of a response, inside a transaction of the caller's."""
+    """Add items of a response, inside the caller's transaction."""
     cipher = connection.cipher(tenant_id)
     for start in range(0, len(items), ROWS_AT_ONCE):
         rows = rows_of(uuid, items[start : start + ROWS_AT_ONCE], cipher)
@@ -271,7 +271,7 @@ async def add(
 
 
 def context_of(row: Row, cipher: ContentCipher) -> ContextItem:
-    """The inverse of `item_columns`, from a row that ends with `_COLUMNS`."""
+    """Make an item from a row that ends with `_COLUMNS`, the inverse of `item_columns`."""
     kind, role, phase, item_id, *_, complete, _, _, _ = row[-len(ITEM) :]
     found = content.opened(cipher, "messages", row, _CONTENT)
     call_id, name, item, ids, more = map(found.__getitem__, _CONTENT)
@@ -301,14 +301,13 @@ async def history(  # noqa: PLR0913 - what is read of it
     with_calls: bool = False,
     repeated: Collection[str] = (),
 ) -> StoredHistory | None:
-    """All that a successor of this response inherits; None when it is unknown.
+    """Return everything that a successor of this response inherits, or None if it is unknown.
 
-    The `json` of its items is empty unless it takes that to render them, or `with_json`; with
-    `with_tool_lists` those have it, too, that list the tools of MCP servers, `with_calls` calls and
-    their outputs; and so have those with the ids in `repeated`. Raises
-    `PreviousResponseNotFound` naming an ancestor, or the conversation in which the chain began,
-    that was deleted, and `InvalidRequest` for a chain of more than `depth_max` responses or
-    `items_max` items.
+    The `json` of an item is empty unless rendering needs it. It is also read for all items with
+    `with_json`, for lists of MCP servers' tools with `with_tool_lists`, for calls and their outputs
+    with `with_calls`, and for the ids in `repeated`. Raises `PreviousResponseNotFound` naming a
+    deleted ancestor, or the deleted conversation in which the chain began, and `InvalidRequest` for
+    a chain of more than `depth_max` responses or `items_max` items.
     """
     parameters = {
         "tenant": tenant_id,
@@ -336,7 +335,6 @@ async def history(  # noqa: PLR0913 - what is read of it
 def opened_tool_state(
     cipher: ContentCipher, uuid: UUID | None, stored: bytes | None
 ) -> bytes | None:
-    """The tool state of the response `uuid`, as it was before it was sealed."""
     return None if uuid is None else cipher.open(stored, "responses.tool_state", uuid)
 
 
@@ -378,10 +376,10 @@ async def input_items(  # noqa: PLR0913 - which page, and what is shown of it
     after: str | None,
     include: Collection[str] = (),
 ) -> ItemPage | None:
-    """The context of a response: everything of its ancestors that is left, then its own input, with
-    what `include` asks for.
+    """Return a page of a response's context: what is left of its ancestors, then its own input.
 
-    None when the response is unknown. Raises `InvalidRequest` when `after` is not an item of it.
+    Items come with what `include` names. Return None if the response is unknown. Raises
+    `InvalidRequest` when `after` is not an item of it.
     """
     parameters = {
         "tenant": tenant_id,
@@ -400,9 +398,7 @@ async def input_items(  # noqa: PLR0913 - which page, and what is shown of it
 
 
 async def includable(database: Database, tenant_id: TenantId, uuid: UUID) -> dict[str, bytes]:
-    """What is kept beside the output items of a response for readers who ask for it by `include`,
-    by the id of the item.
-    """
+    """Return what is stored beside the output items of a response for `include`, by item id."""
     parameters = {"tenant": tenant_id, "response": uuid}
     async with database.transaction(tenant_id) as connection:
         rows: Sequence[Row] = await connection.execute(_INCLUDABLE, parameters)
@@ -421,10 +417,9 @@ def page_of(
     after: str | None,
     include: Collection[str],
 ) -> ItemPage:
-    """The page of up to `limit` + 1 rows: each an item with what it has beside it for those who
-    `include` it, and where the one with the id `after` is.
+    """Make a page from up to `limit` + 1 rows, each an item with what `include` names.
 
-    Raises `InvalidRequest` when that is none of the list.
+    Raises `InvalidRequest` when the item `after` is not in the list.
     """
     if after is not None and rows[0].start is None:
         raise unknown_place()
@@ -433,22 +428,22 @@ def page_of(
 
 
 def shown_item(row: Row, cipher: ContentCipher, include: Collection[str]) -> bytes:
-    """The JSON of an item, with what it has beside it for those who `include` it."""
+    """Return the JSON of an item, with what `include` names."""
     found = content.opened(cipher, "messages", row, ("item", "includable"))
     return included_json(found["item"], found["includable"], include)
 
 
 def digests(item_ids: Iterable[str]) -> list[bytes]:
-    """What the indexes by id hold."""
+    """Return the SHA-256 digests that the indexes by item id hold."""
     return [hashlib.sha256(pack_text(item_id)).digest() for item_id in item_ids]
 
 
 async def find_items(
     database: Database, tenant_id: TenantId, item_ids: Iterable[str]
 ) -> dict[str, ContextItem]:
-    """Stored items by id, of responses and of conversations; unknown ones are absent.
+    """Return stored items of responses and conversations by id; unknown ids are absent.
 
-    Where several have one id it is that of the latest response or conversation.
+    If several have one id, the item of the latest response or conversation is returned.
     """
     parameters = {"tenant": tenant_id, "digests": digests(item_ids)}
     if not parameters["digests"]:

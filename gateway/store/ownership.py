@@ -19,8 +19,9 @@ FROM pg_class WHERE oid = 'responses'::regclass
 
 
 async def require_owner(database: Database) -> None:
-    """Raises `StoreError`, as the server would in the middle of it, unless the user of this
-    database may do all that the owner of its tables may.
+    """Raise `StoreError` unless the database's user may do everything that the tables' owner may.
+
+    The server would refuse in the middle of the work.
     """
     async with database.owner_transaction() as connection:
         found = (await connection.execute(_OWNER)).one()

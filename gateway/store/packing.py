@@ -33,22 +33,20 @@ if TYPE_CHECKING:
 
 
 def pack_text(text: str) -> bytes:
-    """Text for a column of `bytea`: UTF-8, lone surrogates included."""
+    """Encode text for a `bytea` column: UTF-8, lone surrogates included."""
     return text.encode("utf-8", "surrogatepass")
 
 
 def unpack_text(packed: bytes) -> str:
-    """The inverse of `pack_text`."""
     return packed.decode("utf-8", "surrogatepass")
 
 
 def pack_ids(ids: array[int]) -> bytes:
-    """Token ids for a column of `bytea`: unsigned 32-bit integers, little-endian."""
+    """Encode token ids for a `bytea` column: unsigned 32-bit integers, little-endian."""
     return (ids if sys.byteorder == "little" else _swap_bytes(ids)).tobytes()
 
 
 def unpack_ids(packed: bytes) -> array[int]:
-    """The inverse of `pack_ids`."""
     ids = array("I", packed)
     return ids if sys.byteorder == "little" else _swap_bytes(ids)
 
@@ -129,8 +127,9 @@ class PackedItems(Sequence[ContextItem]):
         return self._unpack()[index]
 
     def columns(self) -> Columns | None:
-        """Ids and labels of all items without making an item; None where one has no ids, or the
-        items are made already.
+        """Return ids and labels of all items without making items.
+
+        Return None if an item has no ids, or the items are made already.
         """
         row = self._open_row()
         if row is None or not row.packed or _NULL_BYTES in row.ids_lengths:
@@ -140,20 +139,20 @@ class PackedItems(Sequence[ContextItem]):
         return Columns(names, labels, _numbers(row.ids_lengths), unpack_ids(row.ids_values))
 
     def of_kinds(self, kinds: Collection[str]) -> tuple[ContextItem, ...]:
-        """The items of these kinds; without one of them no item is made."""
+        """Return the items of these kinds. If there are none, no item is made."""
         if not self.has_kinds(kinds):
             return ()
         items = self.first(self._count)
         return tuple(item for item in items if item.kind in kinds)
 
     def named(self, item_ids: Collection[str]) -> tuple[ContextItem, ...]:
-        """The items with these ids; without one of them no item is made."""
+        """Return the items with these ids. If there are none, no item is made."""
         if self.item_ids().isdisjoint(item_ids):
             return ()
         return tuple(item for item in self.first(self._count) if item.item_id in item_ids)
 
     def has_kinds(self, kinds: Collection[str]) -> bool:
-        """Whether one of them is of these kinds. No item is made."""
+        """Return True if an item is of these kinds. No item is made."""
         row = self._row
         if row is None:
             return any(item.kind in kinds for item in self._items)
@@ -161,19 +160,17 @@ class PackedItems(Sequence[ContextItem]):
         return any(line.partition(" ")[0] in kinds for line in lines)
 
     def first(self, count: int) -> tuple[ContextItem, ...]:
-        """The first `count` items."""
         row = self._open_row()
         return self._items[:count] if row is None else _items(row, count)
 
     def item_ids(self) -> frozenset[str]:
-        """The ids of all of them."""
         row = self._row
         if row is None:
             return frozenset(item.item_id for item in self._items)
         return frozenset(_texts(row.item_id_values, _numbers(row.item_id_lengths)))
 
     def _open_row(self) -> Row | None:
-        """The row as it was before it was sealed. Raises `ContentSealed`."""
+        # Raises `ContentSealed`.
         cipher, row = self._cipher, self._row
         if cipher is not None and row is not None:
             # In this order: another thread that comes in between opens the same once more.
@@ -195,7 +192,7 @@ class _OpenedRow(SimpleNamespace):
 
     @classmethod
     def of(cls, row: Row, cipher: ContentCipher) -> Row:
-        """The same row, where nothing in it is sealed."""
+        """Return the opened row, or the row itself if nothing in it is sealed."""
         sealed = [
             name for name, _ in _SEALED_VALUES if MAGIC in (getattr(row, f"{name}_values") or b"")
         ]
@@ -219,21 +216,19 @@ class _OpenedRow(SimpleNamespace):
 
 
 def items_of_kinds(items: Sequence[ContextItem], kinds: Collection[str]) -> tuple[ContextItem, ...]:
-    """Those of the items that are of these kinds, in order."""
     if isinstance(items, PackedItems):
         return items.of_kinds(kinds)
     return tuple(item for item in items if item.kind in kinds)
 
 
 def has_kinds(items: Sequence[ContextItem], kinds: Collection[str]) -> bool:
-    """Whether one of the items is of these kinds."""
     if isinstance(items, PackedItems):
         return items.has_kinds(kinds)
     return any(item.kind in kinds for item in items)
 
 
 def _items(row: Row, count: int) -> tuple[ContextItem, ...]:
-    """The first `count` items of a row that has the columns of `PACKED`."""
+    # `row` has the columns of `PACKED`.
     if not count:
         return ()
 
@@ -259,14 +254,14 @@ def _items(row: Row, count: int) -> tuple[ContextItem, ...]:
 
 @lru_cache(maxsize=256)
 def _label(line: str) -> Label:
-    """There are no more of them than kinds, roles and phases that go together."""
+    # The cache is large enough for all kinds, roles and phases that go together.
     found: tuple[Any, ...] = tuple(line.split(" "))
     kind, role, phase, complete = found
     return Label(kind, role or None, phase or None, complete == "t")
 
 
 def _texts(values: bytes | None, lengths: array[int]) -> Iterable[Any]:
-    """Texts, or None for each; what is ASCII is decoded at once, since there a byte is a letter."""
+    # ASCII is decoded at once, because there a byte is a character.
     if values is None:
         return repeat(None)
     if values.isascii():
@@ -301,7 +296,6 @@ def _split(values: T, lengths: Sequence[int]) -> list[T | None]:
 
 
 def _pack_numbers(numbers: Iterable[int]) -> bytes:
-    """The inverse of `_numbers`."""
     packed = array("i", numbers)
     if sys.byteorder == "little":
         packed.byteswap()
@@ -309,7 +303,7 @@ def _pack_numbers(numbers: Iterable[int]) -> bytes:
 
 
 def _numbers(packed: bytes) -> array[int]:
-    """Signed 32-bit integers, big-endian as PostgreSQL sends them."""
+    # Signed 32-bit integers, big-endian as PostgreSQL sends them.
     numbers = array("i", packed)
     if sys.byteorder == "little":
         numbers.byteswap()

@@ -123,10 +123,10 @@ CROSS JOIN LATERAL (
 async def poll(
     database: Database, asked: Sequence[LogQuery], seen: Seen, wanted: Collection[bytes]
 ) -> LogChanges:
-    """What is new of these logs: in flushes after those `seen`, and in their rows.
+    """Return what is new of these logs, in flushes after those `seen` and in their rows.
 
-    `seen` is updated: a flush is read once, so what it has of any log that is `wanted` is returned
-    now. Raises `StoreUnavailable`.
+    Updates `seen`: a flush is read once, so entries of all logs in `wanted` are returned now.
+    Raises `StoreUnavailable`.
     """
     await database.keyring.try_ready({TenantId(one.tenant_id) for one in asked})
     found, read = LogChanges(), dict(seen)
@@ -173,7 +173,7 @@ async def _bring(
     read: Seen,
     wanted: Collection[bytes],
 ) -> None:
-    """What flushes of these have of the logs that are wanted, after those that were `read`."""
+    # Reads the flushes behind the numbers in `read`.
     if not writers:
         return
     columns = {
@@ -195,10 +195,8 @@ async def _bring(
 
 
 async def _open_parts(database: Database, sealed: Iterable[tuple[UUID, Part]]) -> list[Part]:
-    """What is sealed, opened; `sealed` are tenant and part. Of a tenant whose keys are gone, or not
-    at hand, there is nothing: who follows its logs is told when it reads them, and those of others
-    are not held up. Nor is anything held up by a part that does not open.
-    """
+    # Parts of tenants whose keys are gone or out of reach are left out, as are parts that do not
+    # open: followers get the error when they read, and other tenants are not held up.
     keyring, opened = database.keyring, []
     by_tenant: dict[UUID, list[Part]] = defaultdict(list)
     for tenant_id, part in sealed:

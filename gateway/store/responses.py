@@ -125,12 +125,11 @@ class StoredResponse:
 
     @property
     def is_terminal(self) -> bool:
-        """Its status will not change any more."""
         return self.status in TERMINAL
 
     @property
     def day(self) -> date:
-        """The day of the partition that holds its log."""
+        # The day of the partition that holds its log.
         return day_of(self.created_at)
 
 
@@ -142,7 +141,6 @@ class ResponseState(NamedTuple):
 
     @property
     def is_terminal(self) -> bool:
-        """Its status will not change any more."""
         return self.status in TERMINAL
 
 
@@ -256,10 +254,10 @@ DELETE FROM events WHERE tenant_id = :tenant AND response_id = :id AND day = :da
 
 
 async def insert(database: Database, tenant_id: TenantId, new: NewResponse) -> None:
-    """Record that a response is accepted, with all that comes with it, or nothing.
+    """Insert an accepted response with everything that comes with it, or nothing.
 
     Raises `StoreConflict` when its id is taken, `KeyTaken` when its idempotency key stands for
-    another response, `RateLimited` when too many of its tenant wait already, and what
+    another response, `RateLimited` when too many responses of its tenant wait already, and what
     `turns.insert_writer` raises when it continues a conversation.
     """
     async with database.transaction(tenant_id) as connection:
@@ -284,10 +282,10 @@ async def insert(database: Database, tenant_id: TenantId, new: NewResponse) -> N
 async def insert_all(
     database: Database, new: Sequence[tuple[TenantId, NewResponse]]
 ) -> dict[int, bool]:
-    """Do as `insert` does for several, in one transaction: all of them are recorded, or none.
+    """Insert several responses as `insert` does, in one transaction, all or none.
 
-    True for the place of each. None of them has an idempotency key, a conversation, or a queue to
-    stand in. Raises `StoreConflict` and `StoreUnavailable`.
+    Return True for the index of each. None of them has an idempotency key, a conversation, or a
+    queue to check. Raises `StoreConflict` and `StoreUnavailable`.
     """
     groups = by_tenant(new)
     await database.keyring.ready([tenant_id for tenant_id, _ in groups])
@@ -304,11 +302,12 @@ async def insert_all(
 async def queue_all(
     database: Database, new: Sequence[tuple[TenantId, NewResponse]]
 ) -> dict[int, bool]:
-    """Accept several durable background responses in one transaction, with all that they bring.
+    """Accept several durable background responses in one transaction.
 
-    By its place: has it begun under its `owner`, claimed with epoch 1 as far as `running_max`
-    allows, or (False) is it queued? Those whose queue is full are left out, with nothing of them
-    recorded. None of them has an idempotency key or a conversation. Raises as `insert_all` does.
+    Return by index in `new`: True if the response has begun under its `owner`, claimed with epoch 1
+    as far as `running_max` allows, False if it is queued. Responses whose queue is full are left
+    out and not stored. None of them has an idempotency key or a conversation. Raises as
+    `insert_all` does.
     """
     groups = by_tenant(new)
     became: dict[int, bool] = {}
@@ -334,7 +333,6 @@ async def queue_all(
 def _all_rows(
     tenant_id: TenantId, new: Iterable[tuple[int, NewResponse]], cipher: ContentCipher
 ) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
-    """The rows of the responses, and those of their items."""
     rows: list[dict[str, Any]] = []
     items: list[dict[str, Any]] = []
     for _, one in new:
@@ -352,7 +350,7 @@ async def check(
     queued_max: int | None,
     queue_terms: Terms = NO_TERMS,
 ) -> None:
-    """Raise what `insert` would raise now for a response with these; nothing is written."""
+    """Raise what `insert` would raise now for such a response, without writing anything."""
     async with database.transaction(tenant_id) as connection:
         if queued_max is not None:
             await _check_queue(connection, tenant_id, queued_max)
@@ -364,7 +362,7 @@ async def check(
 
 
 async def _check_queue(connection: Connection, tenant_id: TenantId, queued_max: int) -> None:
-    """Without a lock: requests that come at the same moment may all find the last place free."""
+    # Without a lock, so simultaneous requests may all get the last free slot.
     parameters = {"tenant": tenant_id, "queued_max": queued_max}
     if await connection.scalar(_COUNT_QUEUED, parameters) == queued_max:
         raise RateLimited(
@@ -411,7 +409,7 @@ def _row(tenant_id: TenantId, new: NewResponse, cipher: ContentCipher) -> dict[s
 
 
 async def load(database: Database, tenant_id: TenantId, uuid: UUID) -> StoredResponse | None:
-    """The response; None when it is unknown, deleted, or another tenant's."""
+    """Return the response, or None if it is unknown, deleted, or another tenant's."""
     async with database.bulk_transaction(tenant_id) as connection:
         return await find(connection, tenant_id, uuid)
 
@@ -419,7 +417,7 @@ async def load(database: Database, tenant_id: TenantId, uuid: UUID) -> StoredRes
 async def find(
     connection: Connection, tenant_id: TenantId, uuid: UUID, *, locked: bool = False
 ) -> StoredResponse | None:
-    """As `load`, inside a transaction of the caller's; `locked`: nobody else changes the row."""
+    """Return a response as `load` does, in the caller's transaction; `locked`: lock its row."""
     of_it = {"tenant": tenant_id, "id": uuid}
     row = (await connection.execute(_FINDS[locked], of_it)).one_or_none()
     if row is None:
@@ -432,7 +430,7 @@ async def find(
 
 
 async def state(database: Database, tenant_id: TenantId, uuid: UUID) -> ResponseState | None:
-    """How far a response is, without what it says: that may be sealed with a key that is gone."""
+    """Return the state of a response, without content, which may be sealed with a destroyed key."""
     async with database.transaction(tenant_id) as connection:
         found = await connection.execute(_STATE, {"tenant": tenant_id, "id": uuid})
     row = found.one_or_none()
@@ -440,8 +438,10 @@ async def state(database: Database, tenant_id: TenantId, uuid: UUID) -> Response
 
 
 async def delete(database: Database, tenant_id: TenantId, uuid: UUID) -> bool:
-    """Erase a response with its items, its log and the approvals that it asked for; its usage line
-    stays, and so does what is audited of its calls of tools. False: unknown. Raises `DataHeld`.
+    """Erase a response with its items, its log and its approval requests.
+
+    Its usage line and the audit of its tool calls stay. Return False if it is unknown. Raises
+    `DataHeld`.
     """
     of_it = {"tenant": tenant_id, "id": uuid}
     async with database.transaction(tenant_id) as connection:

@@ -249,9 +249,9 @@ class RetentionPolicy:
 
 
 async def delete_logs(database: Database, keep: RetentionPolicy, *, rows_max: int) -> int:
-    """Delete up to `rows_max` log rows that no partition takes with it; returns how many.
+    """Delete up to `rows_max` log rows that go with no partition; return their number.
 
-    They are of tenants that keep their logs shorter than others, or in the default partition.
+    They belong to tenants with shorter log retention, or are in the default partition.
     """
     async with database.runs_transaction() as connection:
         if not await is_alone(connection):
@@ -270,9 +270,9 @@ async def delete_logs(database: Database, keep: RetentionPolicy, *, rows_max: in
 
 
 async def delete_responses(database: Database, keep: RetentionPolicy, *, rows_max: int) -> int:
-    """Delete up to `rows_max` expired responses with their items and logs; returns how many.
+    """Delete up to `rows_max` expired responses with items and logs; return their number.
 
-    None that still runs, none before the ones that continue from it: those are deleted first.
+    A response that runs stays, and so does one until those that continue it are deleted.
     """
     async with database.runs_transaction() as connection:
         if not await is_alone(connection):
@@ -291,23 +291,23 @@ async def delete_responses(database: Database, keep: RetentionPolicy, *, rows_ma
 
 
 async def delete_keys(database: Database, keep: RetentionPolicy, *, rows_max: int) -> int:
-    """Delete up to `rows_max` idempotency keys that stand for nothing any more."""
     return await _delete(database, _DELETE_KEYS, keep, rows_max)
 
 
 async def delete_traces(database: Database, keep: RetentionPolicy, *, rows_max: int) -> int:
-    """Delete up to `rows_max` traces and spans that have not come again for so long."""
     return await _delete(database, _DELETE_TRACES, keep, rows_max)
 
 
 async def delete_calls(database: Database, keep: RetentionPolicy, *, rows_max: int) -> int:
-    """Delete up to `rows_max` rows of the audit of hosted tools."""
+    # The audit of hosted tools.
     return await _delete(database, _DELETE_CALLS, keep, rows_max)
 
 
 async def delete_audit(database: Database, _keep: RetentionPolicy, *, rows_max: int) -> int:
-    """Delete up to `rows_max` entries of one chain of the audit log that are older than it has to
-    be kept. An entry at its other end says so, and what the first one left follows on.
+    """Delete up to `rows_max` entries of one audit chain that need not be kept any longer.
+
+    An entry at the other end of the chain records the removal; the remaining entries still link to
+    it.
     """
     async with database.runs_transaction() as connection:
         if not await is_alone(connection):
@@ -322,24 +322,22 @@ async def delete_audit(database: Database, _keep: RetentionPolicy, *, rows_max: 
 
 
 async def delete_pages(database: Database, keep: RetentionPolicy, *, rows_max: int) -> int:
-    """Delete up to `rows_max` pages of browsers that are older than responses may get."""
+    # Pages of browsers that are older than responses may get.
     return await _delete(database, _DELETE_PAGES, keep, rows_max)
 
 
 async def delete_approvals(database: Database, keep: RetentionPolicy, *, rows_max: int) -> int:
-    """Delete up to `rows_max` approvals that expired a week ago. Until then who uses one is told
-    so; afterwards nobody knows of it.
-    """
+    # A week after expiry; until then, using one gets an error that says it expired.
     return await _delete(database, _DELETE_APPROVALS, keep, rows_max)
 
 
 async def delete_files(database: Database, keep: RetentionPolicy, *, rows_max: int) -> int:
-    """Delete up to `rows_max` files that have expired, or whose containers have."""
+    # Files that have expired, or whose containers have.
     return await _delete(database, _DELETE_FILES, keep, rows_max)
 
 
 async def delete_containers(database: Database, keep: RetentionPolicy, *, rows_max: int) -> int:
-    """Delete up to `rows_max` containers that expired `CONTAINER_KEPT_S` ago."""
+    # Containers that expired `CONTAINER_KEPT_S` ago.
     return await _delete(database, _DELETE_CONTAINERS, keep, rows_max)
 
 
@@ -353,7 +351,7 @@ async def _delete(
 
 
 def _gaps(days: Sequence[date]) -> list[tuple[date, date]]:
-    """The stretches of days (first, end) without a partition: their rows are in the default one."""
+    # Days without a partition, whose rows are in the default one, as (first, end).
     firsts = [date.min, *(day + _DAY for day in days)]
     ends = [*days, date.max]
     return [(first, end) for first, end in zip(firsts, ends, strict=True) if first < end]
@@ -423,21 +421,21 @@ class Dropped:
 
 
 async def is_alone(connection: Connection) -> bool:
-    """Is no other process making or removing anything? Then none will, in this transaction.
+    """Take the housekeeping lock for the transaction. Return False if another process holds it.
 
-    The lock is one of the transaction, so a transaction pooler may sit in between.
+    It is a lock of the transaction, so it works through a transaction pooler.
     """
     return bool(await connection.scalar(_TRY_LOCK, {"key": HOUSEKEEPING_LOCK}))
 
 
 async def owns_partitions(database: Database) -> bool:
-    """May this login make and drop partitions? Only whoever owns the log may."""
+    """Return True if this login may make and drop partitions: it must own the log."""
     async with database.owner_transaction() as connection:
         return bool(await connection.scalar(_IS_OWNED))
 
 
 async def partition_days(connection: Connection) -> list[date]:
-    """The days that have a partition of their own, ascending."""
+    """Return the days that have a partition of their own, ascending."""
     names = (_PARTITION.match(name) for name in await connection.scalars(_PARTITIONS))
     return sorted(date(int(name[1]), int(name[2]), int(name[3])) for name in names if name)
 
@@ -445,10 +443,11 @@ async def partition_days(connection: Connection) -> list[date]:
 async def make_partitions(
     database: Database, today: date, days_ahead: int, *, lock_wait_s: float = LOCK_WAIT_S
 ) -> tuple[date, ...]:
-    """Make the partitions of `today` and of the `days_ahead` days after it; returns the new ones.
+    """Make the partitions of `today` and the `days_ahead` days after it; return the new ones.
 
-    A day that has rows in the default partition keeps them there and gets no partition. Nor is one
-    made while another process makes it, or while the log is locked for longer than `lock_wait_s`.
+    A day that has rows in the default partition keeps them there and gets no partition. None is
+    made while another process makes partitions, or while the log is locked for longer than
+    `lock_wait_s`.
     """
     async with database.owner_transaction() as connection:
         existing = await partition_days(connection)
@@ -463,9 +462,8 @@ async def drop_partitions(
 ) -> Dropped:
     """Drop the partitions of days whose logs nobody may read any more.
 
-    That is when the day ended longer ago than the longest retention of any tenant (`log_s`, or its
-    own), and so did every response that was created on it. Appenders wait for `lock_wait_s` and a
-    DROP at most.
+    The day, and every response created on it, must have ended longer ago than the longest retention
+    of any tenant (`log_s`, or its own). Appenders wait for at most `lock_wait_s` and a DROP.
     """
     async with database.owner_transaction() as connection:
         existing = await partition_days(connection)
@@ -478,10 +476,8 @@ async def drop_partitions(
 
 
 async def _make(database: Database, day: date, lock_wait_s: float) -> bool:
-    """Attached instead of created as a partition, because that lets others append meanwhile.
-
-    Like the default one it can be reached through its parent only: no privilege, no policy.
-    """
+    # Attached, not created as a partition, so that others can append meanwhile. Like the default
+    # partition it is reached through its parent only: no privilege, no policy.
     name, end = f"events_{day:%Y%m%d}", day + _DAY
     async with database.owner_transaction() as connection:
         if not await is_alone(connection) or day in await partition_days(connection):
@@ -497,7 +493,7 @@ async def _make(database: Database, day: date, lock_wait_s: float) -> bool:
 
 
 async def _is_needed(database: Database, day: date, log_s: int) -> bool:
-    """May anybody still read a log of that day, or write one, or is one held?"""
+    # True if a log of that day may still be read or written, or is held.
     begins, ends = _bounds(day)
     ids = {
         "first_id": _first_id(begins - _CLOCKS_DIFFER),
@@ -513,11 +509,9 @@ async def _is_needed(database: Database, day: date, log_s: int) -> bool:
 
 
 async def _drop(database: Database, day: date, lock_wait_s: float) -> bool:
-    """False: it is in use, a response of that day runs, or the log of one is held.
-
-    The whole log is locked first, as a DROP would do in the end: then nobody can append to the day
-    after it was looked at. Responses are seen by the role of runs, tables dropped by their owner.
-    """
+    # False: in use, a response of that day runs, or a log is held. The whole log is locked first,
+    # as DROP does in the end, so nobody can append after the check. The role of runs sees the
+    # responses; only the owner can drop tables.
     begins, ends = _bounds(day)
     async with database.owner_transaction() as connection:
         if not await is_alone(connection):
@@ -536,7 +530,7 @@ async def _drop(database: Database, day: date, lock_wait_s: float) -> bool:
 
 
 async def _unless_in_the_way(connection: Connection, lock_wait_s: float, *statements: str) -> bool:
-    """Execute all of them, or (False) none: a lock, or a row of the default partition, is there."""
+    # All of the statements, or none (False) if a lock or a row of the default partition is there.
     await connection.execute(_LIMIT_WAIT, {"wait_ms": str(max(1, int(lock_wait_s * 1000)))})
     await connection.script("SAVEPOINT before")
     try:
@@ -554,5 +548,5 @@ def _bounds(day: date) -> tuple[datetime, datetime]:
 
 
 def _first_id(moment: datetime) -> UUID:
-    """No id that was made at or after `moment` is smaller (UUIDv7: milliseconds in 48 bits)."""
+    # UUIDv7: 48 bits of milliseconds. No id made at or after `moment` is smaller.
     return UUID(int=int(moment.timestamp() * 1000) << 80)

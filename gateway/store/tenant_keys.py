@@ -67,7 +67,7 @@ ALL: Final = 2**31 - 1
 
 
 def in_database_of_content() -> ConfigError:
-    """Wrapped keys are not kept beside what they open."""
+    # Wrapped keys must not be stored beside the content that they open.
     return ConfigError(
         "wrapped keys are to be in the database of the content",
         where="encryption.keys_url",
@@ -83,11 +83,8 @@ class TenantKeys:
         self._database = database
 
     async def prepare(self) -> None:
-        """Make the table where there is none. Who serves need not be allowed to where there is.
-
-        Raises `ConfigError` for the database of the content, however its URL is spelled, and for
-        one that cannot be used.
-        """
+        # A login that may not create the table can serve if it exists. Raises `ConfigError` for the
+        # database of the content, however its URL is spelled, and for one that cannot be used.
         try:
             await self._prepare()
         except StoreError as error:
@@ -108,13 +105,13 @@ class TenantKeys:
             await connection.script(_PREPARE)
 
     async def keys(self, tenant_id: TenantId) -> list[WrappedKey]:
-        """All keys of a tenant, by number, destroyed ones included."""
+        """Return all keys of a tenant, ordered by number, destroyed ones included."""
         async with self._database.owner_transaction() as connection:
             rows = await connection.execute(_KEYS, {"tenant": tenant_id})
         return [WrappedKey(*row) for row in rows]
 
     async def add(self, tenant_id: TenantId, key: WrappedKey) -> None:
-        """Keep a key; those before it are retired. Raises `StoreConflict` for a number it has."""
+        """Store a key; earlier ones are retired. Raises `StoreConflict` for a taken number."""
         row = {
             "tenant": tenant_id,
             "number": key.number,
@@ -127,14 +124,14 @@ class TenantKeys:
             await connection.execute(_RETIRE, {"tenant": tenant_id, "before": key.number})
 
     async def age_s(self, tenant_id: TenantId, number: int) -> float:
-        """Seconds since a key was made, by the clock of this database."""
+        """Return the seconds since a key was made, by the clock of this database."""
         async with self._database.owner_transaction() as connection:
             asked = {"tenant": tenant_id, "number": number}
             age_s: float = await connection.scalar(_AGE, asked)
         return age_s
 
     async def replace(self, tenant_id: TenantId, key: WrappedKey) -> None:
-        """The same key, wrapped otherwise."""
+        """Store the same key with another wrapping."""
         row = {
             "tenant": tenant_id,
             "number": key.number,
@@ -146,13 +143,14 @@ class TenantKeys:
             await connection.execute(_REPLACE, row)
 
     async def retire(self, tenant_id: TenantId) -> int:
-        """Let all its keys seal nothing more; how many there are that open still."""
+        # Returns the number of keys that can still open content.
         async with self._database.owner_transaction() as connection:
             return await connection.count(_RETIRE, {"tenant": tenant_id, "before": ALL})
 
     async def destroy(self, tenant_id: TenantId, *, before: int = ALL) -> int:
-        """Overwrite wrapped keys with smaller numbers, for good: what they sealed is unreadable
-        from then on, wherever it is. How many rows that are.
+        """Overwrite wrapped keys with smaller numbers for good; return the number of rows.
+
+        What they sealed is unreadable from then on, wherever it is stored.
         """
         async with self._database.owner_transaction() as connection:
             of_it = {"tenant": tenant_id, "before": before}
@@ -162,12 +160,12 @@ class TenantKeys:
         return destroyed
 
     async def sealing(self, *, settled_s: float) -> dict[TenantId, int]:
-        """The key that seals of each tenant that has one, if it was made so long ago."""
+        """Return the sealing key of each tenant that has one older than `settled_s`."""
         async with self._database.owner_transaction() as connection:
             rows = await connection.execute(_SEALING, {"settled_s": settled_s})
         return {TenantId(row.tenant_id): row.number for row in rows}
 
     async def tenants(self) -> list[TenantId]:
-        """Whoever has keys, or had."""
+        # Tenants whose keys were destroyed are included.
         async with self._database.owner_transaction() as connection:
             return list(await connection.scalars(_TENANTS))

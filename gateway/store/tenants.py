@@ -146,7 +146,7 @@ def _tenant(row: Row) -> Tenant:
 
 
 def _own_policy(values: Iterable[str | int | None]) -> OwnPolicy:
-    """The policy that the columns `_POLICY` hold; null where the tenant has no value of its own."""
+    # A null column means that the tenant has no value of its own.
     own = zip(POLICY_VALUES, values, strict=True)
     return {name: value for name, value in own if value is not None}
 
@@ -156,7 +156,7 @@ def _with_policy(row: Row) -> tuple[Tenant, OwnPolicy]:
 
 
 def key_of_row(row: Row) -> ApiKey:
-    """The key of a row with `KEY_COLUMNS`."""
+    # The row has `KEY_COLUMNS`.
     return ApiKey(
         id=row.id,
         tenant_id=TenantId(row.tenant_id),
@@ -174,7 +174,7 @@ def key_of_row(row: Row) -> ApiKey:
 
 
 def found_policy(row: Row, defaults: TenantPolicy) -> TenantPolicy:
-    """The policy of a row that ends with `FOUND_POLICY`: `defaults` where the tenant has none."""
+    # The row ends with `FOUND_POLICY`.
     return defaults.with_own(_own_policy(row[-len(POLICY_VALUES) :]))
 
 
@@ -191,7 +191,7 @@ def _key_terms(row: Row) -> KeyTerms:
 
 
 def found_project(row: Row) -> ProjectTerms:
-    """What the project of a row with `FOUND_TERMS` decides."""
+    # The row has `FOUND_TERMS`.
     return ProjectTerms(
         name=row.project_name or DEFAULT_PROJECT_NAME,
         models=None
@@ -203,7 +203,7 @@ def found_project(row: Row) -> ProjectTerms:
 
 
 def found_controls(row: Row) -> ProjectControls:
-    """What the columns of a project say; it may have no row."""
+    # The project may have no row, then all columns are null.
     return ProjectControls(
         tools_off=frozenset(row.tools_off or ()),
         tiers=None if row.service_tiers is None else tuple(row.service_tiers),
@@ -212,13 +212,12 @@ def found_controls(row: Row) -> ProjectControls:
 
 
 async def has_project(connection: Connection, tenant_id: TenantId, project_id: UUID) -> bool:
-    """Return whether the tenant has that project, archived or not."""
+    """Return True if the tenant has that project, archived or not."""
     row = {"tenant": tenant_id, "id": project_id}
     return await connection.scalar(_HAS_PROJECT, row) is not None
 
 
 async def _row(database: Database, statement: Statement, parameters: Mapping[str, Any]) -> Row:
-    """The only row that the statement returns; None without a row."""
     async with database.owner_transaction() as connection:
         return (await connection.execute(statement, parameters)).one_or_none()
 
@@ -229,7 +228,7 @@ async def _change(
     parameters: Mapping[str, Any],
     told: Callable[[Row], tuple[UUID, AuditEvent]],
 ) -> Row:
-    """The same; what is `told` of the row goes into the audit log of that tenant."""
+    # `told` makes the tenant and the audit entry of the changed row.
     async with database.owner_transaction() as connection:
         row = (await connection.execute(statement, parameters)).one_or_none()
         if row is not None:
@@ -240,20 +239,19 @@ async def _change(
 async def insert_tenant(
     database: Database, tenant_id: TenantId, name: str, author: Author = COMMAND_LINE
 ) -> Tenant:
-    """Raises `StoreConflict` (uq_tenants_name) when the name is taken."""
+    """Insert a tenant. Raises `StoreConflict` (uq_tenants_name) when the name is taken."""
     event = author.event("harmony.tenant.created", str(tenant_id), data={"name": name})
     new = {"id": tenant_id, "name": name}
     return _tenant(await _change(database, _INSERT_TENANT, new, lambda row: (row.id, event)))
 
 
 async def all_tenants(database: Database) -> list[Tenant]:
-    """Every tenant, disabled ones included, ordered by name."""
     async with database.owner_transaction() as connection:
         return [_tenant(row) for row in await connection.execute(_ALL_TENANTS)]
 
 
 async def find_tenant(database: Database, name: str) -> Tenant | None:
-    """The tenant of that name, disabled ones included."""
+    """Return the tenant of that name, disabled ones included."""
     row = await _row(database, _FIND_TENANT, {"name": name})
     return _tenant(row) if row else None
 
@@ -261,7 +259,7 @@ async def find_tenant(database: Database, name: str) -> Tenant | None:
 async def disable_tenant(
     database: Database, name: str, author: Author = COMMAND_LINE
 ) -> Tenant | None:
-    """Disable it, if it is not already; None when there is no such tenant."""
+    """Disable a tenant, if it is not already. Return None if it is unknown."""
     row = await _change(
         database,
         _DISABLE_TENANT,
@@ -272,7 +270,7 @@ async def disable_tenant(
 
 
 async def find_policy(database: Database, name: str) -> tuple[Tenant, OwnPolicy] | None:
-    """The tenant of that name with its own policy."""
+    """Return the tenant of that name with its own policy."""
     row = await _row(database, _FIND_POLICY, {"name": name})
     return _with_policy(row) if row else None
 
@@ -280,9 +278,9 @@ async def find_policy(database: Database, name: str) -> tuple[Tenant, OwnPolicy]
 async def set_policy(
     database: Database, name: str, changes: PolicyChanges, author: Author = COMMAND_LINE
 ) -> tuple[Tenant, OwnPolicy] | None:
-    """Change a tenant's own policy; None when there is no such tenant.
+    """Change a tenant's own policy. Return None if the tenant is unknown.
 
-    Raises `StoreConflict` for a value that the table refuses. `changes` must not be empty.
+    `changes` must not be empty. Raises `StoreConflict` for a value that the table refuses.
     """
     changed = ", ".join(f"{name} = :{name}" for name in POLICY_VALUES if name in changes)
     statement = Statement(_SET_POLICY.format(changes=changed))
@@ -300,7 +298,7 @@ async def set_policy(
 
 
 async def insert_key(database: Database, new: NewKey, author: Author = COMMAND_LINE) -> ApiKey:
-    """Raises `StoreConflict` when the tenant is unknown."""
+    """Insert a key. Raises `StoreConflict` when the tenant is unknown."""
     event = author.event(
         "api_key.created", ids.api_key_id(new.id), new.project_id, data={"scopes": []}
     )
@@ -309,7 +307,7 @@ async def insert_key(database: Database, new: NewKey, author: Author = COMMAND_L
 
 
 async def keys(database: Database, tenant_id: TenantId | None) -> list[ApiKey]:
-    """A tenant's keys, or (None) all of them, the oldest first."""
+    """Return a tenant's keys, or all keys if `tenant_id` is None, oldest first."""
     async with database.owner_transaction() as connection:
         return [
             key_of_row(row) for row in await connection.execute(_KEYS, {"tenant_id": tenant_id})
@@ -324,8 +322,9 @@ async def note_uses(
     *,
     interval_s: float,
 ) -> None:
-    """These keys were used just now, unless that was written within half an interval. Those that
-    are `hashed` have another hash from now on, under the pepper of that id.
+    """Record that these keys were used now, unless that was done within half an `interval_s`.
+
+    Keys in `hashed` get a new hash, under the pepper of that id.
     """
     noted = {"tenant": tenant_id, "ids": list(key_ids), "interval_s": interval_s / 2}
     async with database.transaction(tenant_id) as connection:
@@ -338,7 +337,7 @@ async def note_uses(
 async def disable_key(
     database: Database, tenant_id: TenantId, key_id: UUID, author: Author = COMMAND_LINE
 ) -> ApiKey | None:
-    """Disable it, if it is not already; None when there is no such key."""
+    """Disable a key, if it is not already. Return None if it is unknown."""
     event = author.event("api_key.deleted", ids.api_key_id(key_id))
     named = {"tenant_id": tenant_id, "id": key_id}
     row = await _change(database, _DISABLE_KEY, named, lambda row: (row.tenant_id, event))
@@ -348,11 +347,11 @@ async def disable_key(
 async def find_principal(
     database: Database, key_hash: bytes, defaults: TenantPolicy = DEFAULT_POLICY
 ) -> Principal | None:
-    """Whose key this is; None when it is unknown, disabled or expired, its tenant is disabled, or
-    its project is archived.
+    """Return the principal of a key.
 
-    Its policy is the tenant's own, and `defaults` where it has none. Runs as the role of tenants,
-    which can find a key only by the hash of its secret.
+    Return None if the key is unknown, disabled or expired, its tenant is disabled, or its project
+    is archived. The policy is the tenant's own, with `defaults` where it has none. Runs as the
+    tenants' role, which can find a key only by the hash of its secret.
     """
     async with database.owner_transaction() as connection:
         await connection.execute(TAKE_ROLE, {"role": APP_ROLE})

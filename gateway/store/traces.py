@@ -50,10 +50,10 @@ LIMIT :rows_max
 
 
 async def put(database: Database, tenant_id: TenantId, records: Sequence[TraceRecord]) -> None:
-    """Keep these records, each in the place of the one with the same key. No key twice.
+    """Store records, each replacing the one with the same key. Keys must differ.
 
-    They are written in the order of their keys, so that two who write the same ones wait for each
-    other in one direction only.
+    Records are written in the order of their keys, so that two writers of the same ones cannot
+    deadlock.
     """
     ordered = sorted(records, key=lambda record: record.key)
     rows = {
@@ -75,7 +75,7 @@ async def put(database: Database, tenant_id: TenantId, records: Sequence[TraceRe
 async def read(
     database: Database, tenant_id: TenantId, trace_id: str, *, rows_max: int
 ) -> list[StoredRecord]:
-    """The records of one trace, up to `rows_max`: itself, then its spans in the order they came."""
+    """Return up to `rows_max` records of a trace: itself, then its spans in order of arrival."""
     wanted = {"tenant": tenant_id, "trace_id": pack_text(trace_id), "rows_max": rows_max}
     async with database.transaction(tenant_id) as connection:
         rows = await connection.execute(_OF_TRACE, wanted)

@@ -127,9 +127,9 @@ async def read(  # noqa: PLR0913 - what is read of it
     with_calls: bool = False,
     repeated: Collection[str] = (),
 ) -> Contents | None:
-    """All that a response inherits that continues this conversation; None when it is unknown.
+    """Return everything that a response inherits from this conversation, or None if it is unknown.
 
-    Which of its items have their `json` says `messages.history`. Raises `InvalidRequest` for a
+    `messages.history` tells which items have their `json`. Raises `InvalidRequest` for a
     conversation of more than `items_max` items.
     """
     parameters = {
@@ -167,8 +167,8 @@ async def read(  # noqa: PLR0913 - what is read of it
 async def insert_writer(connection: Connection, row: Mapping[str, Any]) -> None:
     """Insert a row of `responses` as the writer of its conversation, in one statement.
 
-    Raises `ConversationLocked` when another response is, or the conversation has moved on behind
-    `conversation_end`, and `ResourceNotFound` when it is unknown. Nothing is inserted then.
+    Raises `ConversationLocked` when another response is the writer, or the conversation has moved
+    past `conversation_end`, and `ResourceNotFound` when it is unknown. Nothing is inserted then.
     """
     if await connection.scalar(_INSERT_WRITER, row):
         return
@@ -179,7 +179,7 @@ async def insert_writer(connection: Connection, row: Mapping[str, Any]) -> None:
 
 
 async def check(connection: Connection, tenant_id: TenantId, place: ConversationPlace) -> None:
-    """Raise what `insert_writer` would raise now for a response that begins there."""
+    """Raise what `insert_writer` would raise now for a response that begins at this place."""
     of_it = {"tenant": tenant_id, "conversation": place.uuid}
     found = (await connection.execute(_STATE, of_it)).one_or_none()
     if found is None:
@@ -191,9 +191,9 @@ async def check(connection: Connection, tenant_id: TenantId, place: Conversation
 async def append(
     connection: Connection, tenant_id: TenantId, conversation: UUID, response: UUID
 ) -> None:
-    """Add the items of a response that ends to its conversation, in the transaction that ends it.
+    """Add a response's items to its conversation, in the transaction that ends the response.
 
-    Nothing is added when it is not the writer.
+    Nothing is added if the response is not the writer.
     """
     parameters = {"tenant": tenant_id, "conversation": conversation, "response": response}
     await connection.execute(_APPEND, parameters)

@@ -58,7 +58,7 @@ class Metered:
     tools: Mapping[str, int] = field(default_factory=dict)
 
     def row(self) -> dict[str, Any]:
-        """The columns of `METERED`."""
+        # The columns of `METERED`.
         return {
             "kind": self.kind,
             "service_tier": self.service_tier,
@@ -88,7 +88,7 @@ class UsageLine:
 
 
 async def record_all(database: Database, lines: Sequence[tuple[TenantId, UsageLine]]) -> None:
-    """Write the lines of responses that are not stored, at least one: all of them or none.
+    """Write the usage lines, at least one, of responses that are not stored, all or none.
 
     A second line for a response changes nothing.
     """
@@ -102,7 +102,7 @@ async def record_all(database: Database, lines: Sequence[tuple[TenantId, UsageLi
 
 
 async def add(connection: Connection, tenant_id: TenantId, line: UsageLine) -> None:
-    """Write one line inside a transaction of the caller's; a second one changes nothing."""
+    """Add a usage line inside the caller's transaction. A repeated one changes nothing."""
     await connection.execute(_ADD, {"tenant_id": tenant_id, **_row(line)})
 
 
@@ -121,7 +121,7 @@ def _row(line: UsageLine) -> dict[str, Any]:
 
 
 def counts(tokens: TokenUsage | None) -> dict[str, int | None]:
-    """The columns of `COUNTS`; each None when nobody counted."""
+    """Return the columns of `COUNTS`, each None if nothing was counted."""
     if tokens is None:
         return dict.fromkeys(COUNTS)
     return dict(zip(COUNTS, _counts_of(tokens), strict=True))

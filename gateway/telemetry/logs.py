@@ -97,26 +97,24 @@ class EventLog:
     __slots__ = ("_name",)
 
     def __init__(self, name: str) -> None:
-        """`name` is `__name__`, as with `logging.getLogger`: lines have it as `logger`."""
+        # `name` is `__name__`, as in `logging.getLogger`; it is the field `logger` of each line.
         self._name = name
 
     def debug(self, event: str, **fields: Unpack[Fields]) -> None:
-        """Log what helps to debug the gateway."""
         if outlet.least <= logging.DEBUG:
             outlet.take("debug", {"logger": self._name, **fields, "event": event})
 
     def info(self, event: str, **fields: Unpack[Fields]) -> None:
-        """Log what belongs to normal operation."""
         if outlet.least <= logging.INFO:
             outlet.take("info", {"logger": self._name, **fields, "event": event})
 
     def warning(self, event: str, **fields: Unpack[Fields]) -> None:
-        """Log what an operator should look at, though no client has noticed it."""
+        # For what an operator should look at, though no client has noticed it.
         if outlet.least <= logging.WARNING:
             outlet.take("warning", {"logger": self._name, **fields, "event": event})
 
     def error(self, event: str, **fields: Unpack[Fields]) -> None:
-        """Log that a client did not get what it asked for, and not by its own fault."""
+        # For a request that failed by no fault of the client.
         outlet.take("error", {"logger": self._name, **fields, "event": event})
 
 
@@ -133,7 +131,7 @@ class _Lines:
         self._lock = RLock()
 
     def take(self, level: str, event: Event) -> None:
-        """Write an event with its level, the time and what was bound; of an error its type."""
+        """Write an event with its level, the time and the bound fields; for an error its type."""
         for name, said in _context.get().items():
             event.setdefault(name, said)
         event["level"] = level
@@ -169,12 +167,12 @@ class _OfLibraries(logging.Handler):
 
 
 def bind(**context: Unpack[BoundFields]) -> None:
-    """Add to every later event of this task and of the tasks it starts."""
+    """Add fields to every later event of this task and of the tasks that it starts."""
     _context.set({**_context.get(), **context})
 
 
 def bind_anew(**context: Unpack[BoundFields]) -> None:
-    """Replace what was bound by this: a new request begins."""
+    """Replace the bound fields, because a new request begins."""
     _context.set(context)
 
 
@@ -201,7 +199,7 @@ def configure_logging(
 
 
 def _console(*, colors: bool) -> Render:
-    """A renderer for a terminal. It is imported only here: it takes 6 MiB of a process."""
+    # Imported here because it takes 6 MiB of memory.
     from structlog.dev import ConsoleRenderer  # noqa: PLC0415
 
     render = ConsoleRenderer(colors=colors)
@@ -211,12 +209,12 @@ def _console(*, colors: bool) -> Render:
 
 
 def _plain(name: str, value: object) -> object:
-    """A stack is of our own making, and has lines."""
+    # `stack` is made by the gateway and has line breaks.
     return printable(value) if isinstance(value, str) and name != "stack" else value
 
 
 def printable(text: str) -> str:
-    """One line of which a terminal obeys nothing: what it would is escaped."""
+    """Return the text as one line without control characters: they are escaped."""
     if text.isprintable():
         return text
     return "".join(
@@ -225,7 +223,7 @@ def printable(text: str) -> str:
 
 
 def _json(event: Event) -> str:
-    """Render an event as one line of JSON. Half a surrogate pair is escaped: orjson refuses it."""
+    # orjson refuses half a surrogate pair; `json` escapes it.
     try:
         return one_line(orjson.dumps(event, default=repr)).decode()
     except TypeError:
@@ -233,7 +231,7 @@ def _json(event: Event) -> str:
 
 
 def _describe_error(event: Event) -> None:
-    """Replace an exception by its type and stack; its text is kept only if it is for operators."""
+    # The text of an exception is logged only if it is of a class meant for operators.
     error = event["error"]
     ours = isinstance(error, _FOR_OPERATORS)
     event["error"] = f"{type(error).__name__}: {error}" if ours else type(error).__name__

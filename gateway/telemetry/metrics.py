@@ -53,7 +53,6 @@ class Children(dict[tuple[str, ...], T]):
         self._make: Callable[..., T] = metric.labels
 
     def __missing__(self, labels: tuple[str, ...]) -> T:
-        """Have the library make the child of these labels, once."""
         child = self[labels] = self._make(*labels)
         return child
 
@@ -223,25 +222,25 @@ class Metrics:
         return metric
 
     def _read_gauge(self, name: str, text: str) -> None:
-        """A gauge that has what the attribute of its name is when the metrics are read."""
+        # The gauge reads the attribute of the same name at each scrape.
         self._gauge(name, text).set_function(partial(getattr, self, name))
 
     def _summed_gauge(self, name: str, text: str) -> list[Callable[[], int]]:
-        """A gauge that is the sum of what these say when the metrics are read."""
+        # The gauge is the sum of the callbacks, read at each scrape.
         return _summed(self._gauge(name, text))
 
     def _histogram(self, name: str, text: str, buckets: Sequence[float], *labels: str) -> Histogram:
-        """`name` is the whole name: some are OpenTelemetry's."""
+        # `name` is the whole name: some names are OpenTelemetry's.
         made = Histogram(name, text, labels, registry=self.registry, buckets=buckets)
         return self._register(made, labels)
 
     def exposition(self) -> bytes:
-        """All metrics in Prometheus' text format, of type `EXPOSITION_TYPE`."""
         return generate_latest(self.registry)
 
     def request_finished(self, *, status: int, model: str = "", seconds: float) -> None:
-        """Count a request that was answered, in `seconds` from its first byte. `model` is one this
-        gateway serves, or empty: never free text.
+        """Count a request that was answered `seconds` after its first byte.
+
+        `model` is one this gateway serves, or empty: never free text.
         """
         self.requests_in_flight -= 1
         self._requests[str(status), model].inc()
@@ -249,16 +248,13 @@ class Metrics:
             self._request_seconds[model,].observe(seconds)
 
     def connection_opened(self) -> None:
-        """Count a WebSocket connection that was accepted."""
         self._connections.inc()
         self._connections_open.inc()
 
     def connection_closed(self) -> None:
-        """Count a WebSocket connection as closed."""
         self._connections_open.dec()
 
     def first_token(self, *, model: str, seconds: float) -> None:
-        """Observe that a response's first token came `seconds` after its request."""
         self._first_token_seconds[model,].observe(seconds)
 
     def response_finished(  # noqa: PLR0913 - every count of one response
@@ -272,9 +268,10 @@ class Metrics:
         reasoning: int,
         recoveries: Mapping[str, int] = MappingProxyType({}),
     ) -> None:
-        """Count a response that reached a terminal status, with its tokens: `cached` are part of
-        input, `reasoning` of output. `recoveries` is how often each recovery rule of the parser
-        fired.
+        """Count a response that reached a terminal status, with its tokens.
+
+        `cached` are part of input, `reasoning` of output. `recoveries` is how often each recovery
+        rule of the parser was applied.
         """
         self._responses[status, model].inc()
         counts = {"input": input_tokens, "cached": cached, "output": output, "reasoning": reasoning}
@@ -286,91 +283,80 @@ class Metrics:
             self._recoveries.labels(rule).inc(count)
 
     def ledger_behind(self, seconds: float) -> None:
-        """How old the oldest line is that was not added up."""
+        # Age in seconds of the oldest line that was not summed.
         self._ledger_behind.set(seconds)
 
     def ledger_sink_behind(self, sink: str, seconds: float) -> None:
-        """How old the oldest line is that a sink was not sent."""
+        # Age in seconds of the oldest line that was not sent to the sink.
         self._ledger_sink_behind.labels(sink).set(seconds)
 
     def ledger_sent(self, sink: str, outcome: str, lines: int) -> None:
-        """Count a batch that was sent, and the lines that were taken with it."""
+        """Count a batch that was sent to a sink, and its lines."""
         self._ledger_sent.labels(sink, outcome).inc()
         self._ledger_lines.labels(sink).inc(lines)
 
     def ledger_found(self, check: str, count: int) -> None:
-        """How much one check found that does not agree."""
+        # `count` is the number of disagreements.
         self._ledger_found.labels(check).set(count)
 
     def passed(self, *, kind: str, model: str, outcome: str, tokens: int) -> None:
-        """Count a request that was passed through, and the tokens that it had."""
+        """Count a request that was passed through, and its tokens."""
         self._passed.labels(kind, model, outcome).inc()
         self._tokens[model, "input"].inc(tokens)
 
     def client_disconnected(self) -> None:
-        """Count a client that left before its response was complete."""
         self._disconnects.inc()
 
     def searched(self, provider: str, outcome: str) -> None:
-        """Count a search that a provider was asked for; `outcome` is `ok`, or why it failed."""
+        # `outcome` is `ok` or the reason of the failure.
         self._web[0].labels(provider, outcome).inc()
 
     def page_fetched(self, outcome: str) -> None:
-        """Count a visit to a page; `outcome` is `ok`, `failed` or `refused`."""
+        # `outcome` is `ok`, `failed` or `refused`.
         self._web[1].labels(outcome).inc()
 
     def egress_refused(self, *, purpose: str, reason: str) -> None:
-        """Count a connection that the policy of its purpose forbids."""
         self._web[2].labels(purpose, reason).inc()
 
     def repaired(self, *, rule: str, upstream: str, voided: int) -> None:
-        """The gateway intervened, as `rule` says, in what a backend generates.
-
-        It took back `voided` tokens.
-        """
+        """Count an intervention, by `rule`, in a backend's generation, and the `voided` tokens."""
         self._repairs.labels(rule, upstream).inc()
         self._voided_tokens.labels(upstream).inc(voided)
 
     def bound_turn(self, upstream: str, kind: Literal["constrained", "held"]) -> None:
-        """Count a turn whose output is bound to rules: `constrained` by the backend `upstream`, or
-        `held` back here until it is checked.
-        """
+        # `constrained` by the backend, or `held` back here until it is checked.
         self._bound_turns.labels(upstream, kind).inc()
 
     def empty_output(self) -> None:
-        """Count a turn that ended well and had no output that a client sees."""
+        # A turn that ended well without any output that a client sees.
         self._empty.inc()
 
     def upstream_started(self, upstream: str) -> None:
-        """Count a prompt that is sent to a backend as in flight there."""
         if upstream not in self._generations_now:
             now = partial(self._generations_now.__getitem__, upstream)
             self._upstream_in_flight.labels(upstream).set_function(now)
         self._generations_now[upstream] = self._generations_now.get(upstream, 0) + 1
 
     def upstream_first_token(self, upstream: str, seconds: float) -> None:
-        """Observe that a backend's first token came `seconds` after the prompt."""
         self._upstream_wait.labels(upstream).observe(seconds)
 
     def upstream_finished(self, upstream: str, outcome: str) -> None:
-        """Count an attempt that is over by its outcome: ok, unavailable, rejected, failed or
-        cancelled.
-        """
+        # The outcome is ok, unavailable, rejected, failed or cancelled.
         self._generations_now[upstream] -= 1
         self._upstream_requests.labels(upstream, outcome).inc()
 
     def upstream_is_up(self, upstream: str, up: int) -> None:
-        """Set whether a backend takes requests (1) or does not (0)."""
+        # 1 if the backend takes requests, else 0.
         self._upstream_up.labels(upstream).set(up)
 
     def upstream_joined(self, upstream: str) -> None:
-        """There is a backend of that name, perhaps again."""
         if upstream in self._upstreams_gone:
             self._upstreams_gone.remove(upstream)
 
     def upstream_left(self, upstream: str) -> None:
-        """There is no backend of that name any more. What was counted of it stays until so many
-        others are gone: names may be new for each that comes.
+        """Remove a backend; its counts stay until `UPSTREAMS_GONE_MAX` others are gone.
+
+        The bound is needed because each new backend may have a new name.
         """
         self._upstream_up.remove_by_labels({UPSTREAM: upstream})
         self._slots.remove_by_labels({UPSTREAM: upstream})
@@ -382,12 +368,11 @@ class Metrics:
                 metric.remove_by_labels({UPSTREAM: gone})
 
     def source_told(self, source: str, *, members: int, is_up: bool) -> None:
-        """Set how many backends a source has, and whether it said so when it was asked last."""
+        """Set how many backends a source has, and whether it answered the last time."""
         self._source_members.labels(source).set(members)
         self._source_up.labels(source).set(int(is_up))
 
     def backends_drained(self, count: int) -> None:
-        """Set how many backends are drained."""
         self._drained.set(count)
 
     def _add_membership(self) -> None:
@@ -431,12 +416,12 @@ class Metrics:
         self._add_membership()
 
     def routing_reads(self, *, age_s: Callable[[], float], entries: Callable[[], float]) -> None:
-        """Where the age of the exchange, and the size of the index, are read."""
+        """Set the functions that read the age of the exchange and the size of the index."""
         self._exchange_age.set_function(age_s)
         self._index_entries.set_function(entries)
 
     def routed(self, upstream: str, reason: str, *, prompt: int, expected: int) -> None:
-        """Count a `prompt` in tokens, and how many of these are `expected` to be cached."""
+        """Count the tokens of a `prompt`, and how many of these are `expected` to be cached."""
         self._routed.labels(upstream, reason).inc()
         self._routed_tokens.labels(upstream, "prompt").inc(prompt)
         self._routed_tokens.labels(upstream, "expected").inc(expected)
@@ -444,7 +429,7 @@ class Metrics:
     def cache_reported(
         self, upstream: str, *, expected: int, cached: int, mispredicted: bool, horizon_s: float
     ) -> None:
-        """Count what a backend says that it had of a prompt."""
+        """Count the tokens of a prompt that a backend reports as cached, and those expected."""
         self._routed_tokens.labels(upstream, "answered").inc(expected)
         self._routed_tokens.labels(upstream, "reported").inc(cached)
         self._horizon.labels(upstream).set(horizon_s)
@@ -452,7 +437,7 @@ class Metrics:
             self._mispredicted.labels(upstream).inc()
 
     def cache_lost(self, upstream: str) -> None:
-        """Count that a backend restarted, or lost its cache in another way."""
+        # A backend restarted or lost its cache in another way.
         self._caches_lost.labels(upstream).inc()
 
     def _add_admission(self) -> None:
@@ -505,61 +490,61 @@ class Metrics:
         )
 
     def limit_refused(self, what: str) -> None:
-        """Count a request that a limit or a budget refused, by what it limits."""
+        # `what` is the kind of limit or budget.
         self._limit_refusals.labels(what).inc()
 
     def limit_would_refuse(self, what: str) -> None:
-        """Count a request that a limit would have refused that is only observed."""
+        # Such a limit is only observed, not enforced.
         self._limit_observed.labels(what).inc()
 
     def spend_corrected(self, count: int) -> None:
-        """Count meters that were put right."""
         self._spend_corrections.inc(count)
 
     def storage_measured(self, *, size_bytes: int, fullest: float, seconds: float) -> None:
-        """Observe the measurement of one tenant; what all have stored, and of the fullest limit."""
+        """Observe the storage measurement of one tenant, which took `seconds`.
+
+        `size_bytes` is what all tenants have stored, `fullest` how full the fullest limit is, as a
+        share.
+        """
         self._stored_bytes.set(size_bytes)
         self._stored_fullest.set(fullest)
         self._storage_seconds.observe(seconds)
 
     def limits_synced(self, outcome: Literal["ok", "failed"], seconds: float) -> None:
-        """Observe one exchange of limits with the database."""
         self._limit_syncs.labels(outcome).observe(seconds)
 
     def admission_reads(
         self, *, queued: Mapping[str, Callable[[], float]], saturation: Callable[[], float]
     ) -> None:
-        """Where the lengths of the queue, by class, and the saturation are read."""
+        """Set the functions that read the lengths of the queue, by class, and the saturation."""
         for name, read in queued.items():
             self._queue_length.labels(name).set_function(read)
         self._saturation.set_function(saturation)
 
     def admission_slots(self, upstream: str, read: Callable[[], float]) -> None:
-        """Where the slots of a backend are read."""
         self._slots.labels(upstream).set_function(read)
 
     def admission_waited(self, work: str, seconds: float) -> None:
-        """Observe how many seconds a request of a class waited before it was sent to a backend."""
         self._queue_wait.labels(work).observe(seconds)
 
     def admission_refused(self, work: str, reason: str) -> None:
-        """Count a request of a class that was refused: see `upstreams.admission.queue`."""
+        # For the reasons see `upstreams.admission.queue`.
         self._refused.labels(work, reason).inc()
 
     def admission_recalled(self, count: int) -> None:
-        """Count requests of a tenant with most of the slots that wait for their turn again."""
+        # Requests that were recalled from a tenant with most of the slots and wait again.
         self._recalled.inc(count)
 
     def store_failed(self, kind: str) -> None:
-        """Count failed database work; `kind` is the class of the error."""
+        # `kind` is the class of the error.
         self._store_errors.labels(kind).inc()
 
     def hopped(self, reason: Literal["backend", "replica"]) -> None:
-        """Count a generation that went on elsewhere: its `backend` or its `replica` was lost."""
+        # The reason is which of the two was lost.
         self._hops.labels(reason).inc()
 
     def recomputed(self, count: int) -> None:
-        """Count token ids that a backend had to read again after a hop; no tenant is charged."""
+        # Token ids that a backend read again after a hop; no tenant is charged for them.
         self._recomputed.inc(count)
 
     def claimed(self, count: int, taken_over: int = 0) -> None:
@@ -568,7 +553,7 @@ class Metrics:
         self._claims.labels("taken_over").inc(taken_over)
 
     def claim_lost(self) -> None:
-        """Count a claim that another replica took over, or whose run it ended."""
+        # Another replica took the claim over, or ended its run.
         self._claims_lost.inc()
 
     def log_flushed(self, rows: int, size_bytes: int, seconds: float) -> None:
@@ -578,59 +563,52 @@ class Metrics:
         self._log_flush_seconds.observe(seconds)
 
     def tool_ended(self, *, kind: str, outcome: str, seconds: float, result_ids: int) -> None:
-        """Count a call that has its result, which is so many ids, after so many seconds. `kind` is
-        `browser`, `python` or `mcp`.
+        """Count a call whose result has `result_ids` ids and came after `seconds`.
+
+        `kind` is `browser`, `python` or `mcp`.
         """
         self._tool_calls.labels(kind, outcome).inc()
         self._tool_seconds.labels(kind).observe(seconds)
         self._tool_result_ids.labels(kind).inc(result_ids)
 
     def watch_containers(self, engine: str, count: Callable[[], int]) -> None:
-        """From now on tell how many containers of an engine there are, whenever that is read."""
+        """Add a function that counts the containers of an engine at each scrape."""
         if engine not in self._containers_watched:
             self._containers_watched[engine] = _summed(self._containers_open.labels(engine))
         self._containers_watched[engine].append(count)
 
     def tool_truncated(self, kind: str) -> None:
-        """Count a result that was too long for the model."""
         self._tools_truncated.labels(kind).inc()
 
     def tool_budget_hit(self, bound: str) -> None:
-        """Count a call that came to a bound: calls, failures, time, result_ids, repeats or
-        running.
-        """
+        # The bound is one of calls, failures, time, result_ids, repeats, running.
         self._tool_budget_hits.labels(bound).inc()
 
     def followers(self, change: int) -> None:
-        """Add to the number of streams of this process that follow a durable log."""
         self._followers.inc(change)
 
     def mcp_sessions(self, server: str, change: int) -> None:
-        """Count connections to an MCP server that were opened, or (below 0) closed. `server` is the
-        label of a registered one, empty for those that requests name.
-        """
+        # `change` is below 0 for closed connections. `server` is the label of a registered server,
+        # empty for servers that requests name.
         self._mcp_sessions.labels(self._mcp_server(server)).inc(change)
 
     def mcp_listed(self, server: str, outcome: str, seconds: float) -> None:
-        """Count a server that was asked for its tools: `ok`, `timeout`, `busy` (not asked for lack
-        of room), `cancelled` or `error`, after so many seconds.
-        """
+        # `outcome` is `ok`, `timeout`, `busy` (not asked for lack of room), `cancelled` or `error`.
         self._mcp_list_seconds.labels(self._mcp_server(server), outcome).observe(seconds)
 
     def _mcp_server(self, label: str) -> str:
-        """The name of a server, as far as there are not too many."""
+        # Bounds the number of label values.
         if label and (label in self._mcp_servers or len(self._mcp_servers) < MCP_SERVERS_MAX):
             self._mcp_servers.add(label)
             return label
         return MORE_SERVERS if label else UNREGISTERED_SERVER
 
     def notice_heard(self, kind: Literal["log", "work", "ended", "follow"]) -> None:
-        """Count a notification from another replica, by what it is about."""
         self._notices.labels(kind).inc()
 
 
 def _summed(gauge: Gauge) -> list[Callable[[], int]]:
-    """Has the gauge be the sum of what these say when it is read: add to them."""
+    # Append callbacks to the list; the gauge is their sum.
     parts: list[Callable[[], int]] = []
     gauge.set_function(lambda: sum(part() for part in parts))
     return parts

@@ -116,7 +116,7 @@ class IdentityProvider:
 
     @property
     def tenant_told_by(self) -> Literal["audience", "operator", "header"] | None:
-        """What says of a bearer token that it is for this tenant; None: it is no bearer token."""
+        """Return what ties a bearer token to this tenant. None: no bearer tokens are taken."""
         if not self.terms.bearer:
             return None
         if organizations_named(self.audience):
@@ -136,12 +136,12 @@ class OperatorIssuer:
     roles: Mapping[str, tuple[str, ...]]
 
     def speaks_for(self, tenant_name: str) -> bool:
-        """Whether its tokens can be that tenant's."""
         return ANY_TENANT in self.tenants or tenant_name in self.tenants
 
     def scopes(self, attributes: Mapping[str, Attribute]) -> frozenset[str] | None:
-        """The scopes of a token; empty: all of the project. None: none of its roles is known, or
-        nothing is left.
+        """Return the scopes of a token; empty scopes allow all of the project.
+
+        Return None if none of its roles is listed, or nothing is left.
         """
         found: frozenset[str] = frozenset()
         if self.roles:
@@ -172,14 +172,15 @@ class FederationRule:
 
 
 def organizations_named(audience: str) -> frozenset[str]:
-    """The ids of tenants that stand in an audience, such as `https://gateway.example.com/org-…`."""
+    """Return the tenant ids in an audience, such as `https:
+
+    gateway.example.com/org-…`.
+    """
     return frozenset(_ORGANIZATION.findall(audience))
 
 
 def path_of(expression: str) -> tuple[str, ...]:
-    """The names of claims, the outermost first, that an expression leads along. Raises
-    `ValueError`.
-    """
+    """Return the claim names that an expression follows, outermost first. Raises `ValueError`."""
     began = _FIRST.match(expression)
     if began is None or len(expression) > EXPRESSION_CHARS_MAX:
         raise ValueError(
@@ -198,10 +199,10 @@ def path_of(expression: str) -> tuple[str, ...]:
 def attributes_of(
     claims: Mapping[str, Any], transformations: Iterable[Transformation]
 ) -> dict[str, Attribute]:
-    """The attributes of a token: its claims that are a value or a list of values, and what is made
-    of claims, which counts more. A claim that is not there gives none.
+    """Return the attributes of a token: its scalar and list claims, and the transformed ones.
 
-    An expression that cannot be read gives none either: nothing matches what is not understood.
+    Transformed ones take precedence. A missing claim makes no attribute, and neither does an
+    expression that cannot be parsed, so it matches nothing.
     """
     found = dict(_values(claims))
     for one in transformations:
@@ -213,7 +214,10 @@ def attributes_of(
 
 
 def matches(matchers: Mapping[str, Value], attributes: Mapping[str, Attribute]) -> bool:
-    """Whether a token with these attributes is one that a rule means. Without matchers none is."""
+    """Return True if a token's attributes match all matchers of a rule.
+
+    No matchers match nothing.
+    """
     return bool(matchers) and all(
         name in attributes and _has(attributes[name], value) for name, value in matchers.items()
     )
@@ -222,8 +226,9 @@ def matches(matchers: Mapping[str, Value], attributes: Mapping[str, Attribute]) 
 def scopes_granted(
     scopes: frozenset[str], attributes: Mapping[str, Attribute]
 ) -> frozenset[str] | None:
-    """The scopes of a token: those of its rule, or of them what the token says, too. None: nothing
-    is left.
+    """Return the token's scopes: those of its rule, narrowed to the token's own if it has any.
+
+    Return None if nothing is left.
     """
     given = attributes.get(SCOPES_GRANTED)
     if given is None:
@@ -233,20 +238,21 @@ def scopes_granted(
 
 
 def narrowed(scopes: frozenset[str], given: frozenset[str]) -> frozenset[str] | None:
-    """The `given` scopes that a rule with these scopes gives. None: nothing is left, and the token
-    may do nothing; empty scopes would mean all.
+    """Return the `given` scopes that a rule with these scopes allows.
+
+    Return None if nothing is left and the token may do nothing; empty scopes would allow all.
     """
     return (given & scopes if scopes else given) or None
 
 
 def text_of(attributes: Mapping[str, Attribute], name: str) -> str | None:
-    """The attribute of that name, where it is one text that is not empty."""
+    """Return the attribute of that name if it is a single text that is not empty."""
     value = attributes.get(name)
     return value if isinstance(value, str) and value else None
 
 
 def end_user_of(attributes: Mapping[str, Attribute]) -> str | None:
-    """Whom requests with a token are for; None where it names nobody."""
+    """Return the end user of requests with a token, or None if the token names none."""
     named = attributes.get(END_USER, attributes.get("sub"))
     if named is None or isinstance(named, tuple):
         return None
@@ -286,5 +292,5 @@ def _has(attribute: Attribute, value: Value) -> bool:
 
 
 def _equal(one: Value, other: Value) -> bool:
-    """JSON's equality: true is not 1, and 1 is 1.0."""
+    # JSON's equality: true is not 1, and 1 is 1.0.
     return isinstance(one, bool) == isinstance(other, bool) and one == other

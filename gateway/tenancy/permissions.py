@@ -99,5 +99,8 @@ OPERATOR_ROLES: Final[dict[OperatorRole, frozenset[AnyPermission]]] = {
 
 
 def role_of(scopes: frozenset[str]) -> Role:
-    """The role of an admin key with these scopes: one that is for reading alone is a reader's."""
+    """Return the role of an admin key with these scopes.
+
+    Only the read-only scope makes a reader.
+    """
     return "reader" if scopes and scopes <= {READ_ONLY_SCOPE} else "owner"

@@ -82,7 +82,7 @@ class PolicyValue:
 
     @property
     def default(self) -> str | int:
-        """What counts where neither a tenant nor the configuration says anything."""
+        """Return the value where neither the tenant nor the configuration sets one."""
         default: str | int = getattr(DEFAULT_POLICY, self.name)
         return default
 
@@ -92,19 +92,19 @@ class PolicyValue:
 
     @property
     def option_form(self) -> str:
-        """What may be given, as the command shows it; without meaning for a value of `words`."""
+        """Return the placeholder that the command line shows, unused for `words`."""
         if self.is_domains:
             return "DOMAINS"
         return MODELS_FORM if self.pattern else "N"
 
     @property
     def column_type(self) -> Literal["text", "integer"]:
-        """Of the column of its name in the table `tenants`; null: the tenant has no own value."""
+        # The type of its column in `tenants`, where null means that the tenant has no own value.
         return "text" if self.words or self.is_domains or self.pattern else "integer"
 
     @property
     def column_check(self) -> str | None:
-        """The condition of the column's check; numbers from 1 on and domains have none."""
+        """Return the condition of the column's check. Numbers from 1 on and domains have none."""
         if self.words:
             return f"{self.name} IN ({', '.join(map(repr, self.words))})"
         if self.is_domains or self.pattern:
@@ -112,7 +112,7 @@ class PolicyValue:
         return f"{self.name} >= 0" if self.least == 0 else None
 
     def check(self, given: str | int) -> None:
-        """Raises `InvalidRequest` that names what it may be."""
+        # Raises `InvalidRequest` that names the allowed values.
         if self.words:
             if given not in self.words:
                 among = ", ".join(self.words)
@@ -175,40 +175,38 @@ class TenantPolicy:
 
     @property
     def may_wait(self) -> bool:
-        """Whether a request that asks for the tier `flex` gets it."""
+        # Requests for the tier `flex` get it; projects may narrow that.
         return True
 
     @property
     def tier_default(self) -> TierDefault:
-        """The tier of a request that asks for none."""
+        # Projects may narrow that.
         return "standard"
 
     @property
     def declared_tags(self) -> tuple[str, ...]:
-        """The names of metadata whose values are on usage lines."""
+        # The metadata keys whose values are on usage lines.
         return tuple(self.usage_tags.split(",")) if self.usage_tags else ()
 
     @classmethod
     def of_settings(cls, settings: object) -> TenantPolicy:
-        """What counts for tenants without values of their own."""
+        """Make the policy of tenants without values of their own."""
         paths = {one.name: one.setting for one in POLICY_VALUES.values() if one.setting}
         return cls(**{name: attrgetter(path)(settings) for name, path in paths.items()})
 
     def shown(self) -> dict[str, str | int]:
-        """Its values by name, for who may see them."""
         return {name: getattr(self, name) for name in POLICY_VALUES}
 
     def with_own(self, own: OwnPolicy) -> TenantPolicy:
-        """The same, but for what the tenant has of its own."""
         return replace(self, **dict[str, Any](own))
 
     def may_use(self, names: Iterable[str]) -> bool:
-        """Whether the tenant may ask for the model that has these names."""
+        # `names`: all names of one model.
         return self.models == ALL_MODELS or _are_listed(names, self.models.split(","))
 
 
 def _are_listed(names: Iterable[str], listed: Sequence[str]) -> bool:
-    """Whether one of the names is in a list, where `*` ends what stands for all that begin so."""
+    # A listed name that ends with `*` stands for all that begin with the rest.
     begins = tuple(one[:-1] for one in listed if one.endswith("*"))
     return any(name in listed or name.startswith(begins) for name in names)
 
@@ -223,7 +221,7 @@ class ModelPermissions:
     models: tuple[str, ...]
 
     def allow(self, names: Iterable[str]) -> bool:
-        """Whether the model that has these names may be asked for."""
+        # `names`: all names of one model.
         return _are_listed(names, self.models) == (self.mode == "allow_list")
 
 
@@ -238,7 +236,7 @@ class ProjectControls:
     tier_default: TierDefault = "standard"
 
     def narrowed(self, policy: TenantPolicy) -> dict[str, Any]:
-        """The values of a tenant's policy that are others for the project."""
+        """Return the values of a tenant's policy that differ for the project."""
         own: dict[str, Any] = dict.fromkeys(self.tools_off, "refused")
         if self.tiers is not None and not {"fast", "ultrafast"} & set(self.tiers):
             own["service_tier_max"] = "default"
@@ -261,18 +259,16 @@ class NarrowedPolicy(TenantPolicy):
     @property
     @override
     def may_wait(self) -> bool:
-        """Whether the project gives the tier `flex`."""
         return self.controls.tiers is None or "flex" in self.controls.tiers
 
     @property
     @override
     def tier_default(self) -> TierDefault:
-        """The tier of a request that asks for none, as its project has it."""
         return self.controls.tier_default
 
     @override
     def may_use(self, names: Iterable[str]) -> bool:
-        """Whether tenant, project and key all may."""
+        # Tenant, project and key must all allow the model.
         known = tuple(names)
         return TenantPolicy.may_use(self, known) and all(
             one.allow(known) for one in self.permissions
@@ -285,7 +281,7 @@ class NarrowedPolicy(TenantPolicy):
         *permissions: ModelPermissions | None,
         controls: ProjectControls = ALL_CONTROLS,
     ) -> TenantPolicy:
-        """The policy itself where nothing narrows it."""
+        """Return the narrowed policy, or the policy itself if nothing narrows it."""
         given = tuple(one for one in permissions if one is not None)
         if not given and controls == ALL_CONTROLS:
             return policy
@@ -530,13 +526,13 @@ POLICY_VALUES: Final = {one.name: one for one in _VALUES}
 
 
 def are_domains(given: str) -> bool:
-    """Whether a text is a list of domains as policies have it."""
+    """Return True if a text is a list of domains as policies write it."""
     fits = len(given) <= DOMAINS_CHARS_MAX
     return fits and (not given or all(map(_DOMAIN.fullmatch, given.split(" "))))
 
 
 def check_changes(changes: PolicyChanges) -> None:
-    """Raises `InvalidRequest` for a value out of bounds, an unknown name, or no change at all."""
+    """Raise `InvalidRequest` for a value out of bounds, an unknown name, or no change at all."""
     if not changes:
         raise InvalidRequest("There is nothing to change.")
     for name, given in changes.items():

@@ -40,8 +40,9 @@ DEFAULT_PROJECT_NAME: Final = "Default project"
 
 
 def default_project(tenant_id: TenantId) -> ProjectId:
-    """The project of every key, response and usage line that names none: a tenant's id is also
-    that of its default project, so rows from before there were projects need no change.
+    """Return the project of keys, responses and usage lines that name none.
+
+    It has the tenant's id, so rows from before there were projects need no change.
     """
     return ProjectId(tenant_id)
 
@@ -79,7 +80,7 @@ class Project:
 
     @property
     def is_default(self) -> bool:
-        """It is the one of keys that name no project; it cannot be archived."""
+        # Keys without a project belong to it; it cannot be archived.
         return self.id == default_project(self.tenant_id)
 
 
@@ -113,7 +114,7 @@ class KeyTerms:
 
     @property
     def permissions(self) -> ModelPermissions | None:
-        """`models` as a list of what may be asked for; None: any."""
+        # None: any model.
         return ModelPermissions("allow_list", self.models) if self.models else None
 
 
@@ -145,7 +146,7 @@ class ApiKey:
 
     @property
     def project(self) -> ProjectId:
-        """The project whose key it is; that of an admin key means nothing."""
+        # Meaningless for an admin key.
         return self.project_id or default_project(self.tenant_id)
 
 
@@ -186,25 +187,22 @@ class Principal:
 
     @property
     def keeps_nothing(self) -> bool:
-        """Nothing of what it says, or is told, may be written anywhere."""
+        # Neither requests nor responses may be written anywhere.
         return keeps_nothing(self.retention_type, self.project_terms.retention_type)
 
     def cached_for(self, response: UUID) -> TenantId:
-        """For whom prefixes of a response are cached: its tenant. Where nothing is kept, nobody may
-        find out from a cache either that the same was said before: for the response alone.
-        """
+        # Cached prefixes are shared within the tenant. Under zero retention they are shared with no
+        # other response, because a cache hit reveals that the same text was sent before.
         return TenantId(response) if self.keeps_nothing else self.tenant_id
 
     @property
     def project(self) -> ProjectId:
-        """The project that it acts for: that of its responses, conversations and usage."""
+        # The project of its responses, conversations and usage.
         return self.project_id or default_project(self.tenant_id)
 
     @property
     def wall(self) -> ProjectId | None:
-        """The project whose stored responses and conversations it sees; None: those of all projects
-        of its tenant.
-        """
+        # The project whose stored responses and conversations it sees. None: all of its tenant.
         return None if self.policy.projects_share_responses == "allowed" else self.project
 
 

@@ -24,8 +24,9 @@ UNSUPPORTED: Final = (
 
 
 def keeps_nothing(organization: str | None, project: str | None) -> bool:
-    """Whether zero retention holds for a project, by its type and by that of its tenant; None: it
-    has none.
+    """Return True if zero retention holds for a project, by its type and its tenant's.
+
+    None: no type is set.
     """
     if project is None or project == ORGANIZATION_DEFAULT:
         return organization == ZERO
@@ -33,7 +34,7 @@ def keeps_nothing(organization: str | None, project: str | None) -> bool:
 
 
 def check_type(given: str, *, of_project: bool) -> None:
-    """Raises `InvalidRequest` for a type that there is not here."""
+    """Raise `InvalidRequest` for an unknown type."""
     known = OF_PROJECTS if of_project else OF_ORGANIZATIONS
     if given in known:
         return

@@ -52,9 +52,7 @@ SCOPES: Final[dict[str, frozenset[Need]]] = {
 
 
 def may(scopes: frozenset[str], need: Need) -> bool:
-    """Whether a key with these scopes may do it. Words that this release does not know give
-    nothing.
-    """
+    """Return True if a key with these scopes may do this. Unknown scopes allow nothing."""
     if not scopes or need in _ALWAYS:
         return True
     return any(need in SCOPES.get(scope, ()) for scope in scopes)

@@ -32,19 +32,19 @@ _PEPPER_IDS: Final = 2**15
 
 
 def secret_of(kind: SecretKind, random: bytes) -> str:
-    """The secret that these random bytes make; `RANDOM_BYTES` of them."""
+    """Make a secret from `RANDOM_BYTES` random bytes."""
     text = PREFIXES[kind] + base64.urlsafe_b64encode(random).rstrip(b"=").decode()
     return text + _check(text)
 
 
 def kind_of(secret: str) -> SecretKind | None:
-    """What a secret opens, by its prefix; None for one of before, which opens a project."""
+    """Return the kind of a secret by its prefix. None: an old secret, which opens a project."""
     found = [kind for kind, prefix in PREFIXES.items() if secret.startswith(prefix)]
     return found[0] if found else None
 
 
 def is_mistyped(secret: str) -> bool:
-    """Whether no key can have this secret: it begins as one, and its checksum is wrong."""
+    """Return True if no key can have this secret: it has a prefix, but a wrong checksum."""
     if kind_of(secret) is None:
         return False
     text, check = secret[:-_CHECK_CHARS], secret[-_CHECK_CHARS:]
@@ -52,12 +52,11 @@ def is_mistyped(secret: str) -> bool:
 
 
 def hint_of(secret: str) -> str:
-    """As much of a secret as is stored, so that people can tell theirs apart."""
+    # The part of a secret that is stored, so that people can recognise theirs.
     return secret[-HINT_CHARS:]
 
 
 def redacted(kind: SecretKind, hint: str) -> str:
-    """How a key is shown once its secret is gone."""
     return f"{PREFIXES[kind]}***{hint}"
 
 
@@ -77,10 +76,13 @@ class Pepper:
 
     @property
     def id(self) -> int:
-        """From 0 to 32767, made from the secret; two differ but once in 32,768 times."""
+        """Return an id from 0 to 32767, derived from the secret.
+
+        Two peppers share an id with a probability of 1 in 32,768.
+        """
         digest = hmac.digest(self.secret, b"pepper id", sha256)
         return int.from_bytes(digest[:2], "big") % _PEPPER_IDS
 
     def hash(self, secret: str) -> bytes:
-        """The keyed hash that the database knows a key by: 32 bytes."""
+        # The database stores this keyed hash, 32 bytes, instead of the key.
         return hmac.digest(self.secret, secret.encode("utf-8", "surrogatepass"), sha256)

@@ -70,25 +70,24 @@ class Adapters:
     def __init__(
         self, backends: Sequence[Backend], client: Client, *, ask_s: float, load_s: float
     ) -> None:
-        """`ask_s` bounds each question, `load_s` each load."""
+        # `ask_s` bounds each question, `load_s` each load, in seconds.
         self._backends = backends
         self._client = client
         self._ask_s = ask_s
         self._load_s = load_s
 
     async def told(self) -> list[Adapter | AdapterOutcome]:
-        """Every adapter of every backend; a backend that does not answer is an outcome."""
+        """Return every adapter of every backend; a backend that does not answer is an outcome."""
         found = await asyncio.gather(*map(self._describe, self._backends))
         return [one for of_backend in found for one in of_backend]
 
     async def load(self, name: str, path: str, *, base: str | None = None) -> list[AdapterOutcome]:
-        """Load an adapter wherever it is not: at all backends, or at those that serve `base`."""
+        # With `base`, only backends that serve that model; without, all.
         return await self._call_all(
             base, lambda backend, said: self._load(backend, said, name, path)
         )
 
     async def unload(self, name: str, *, base: str | None = None) -> list[AdapterOutcome]:
-        """Unload it wherever it is."""
         return await self._call_all(base, lambda backend, said: self._unload(backend, said, name))
 
     async def _describe(self, backend: Backend) -> list[Adapter | AdapterOutcome]:
@@ -115,14 +114,13 @@ class Adapters:
     async def _call_server(
         self, backends: Sequence[Backend], base: str | None, call: _Call
     ) -> list[AdapterOutcome]:
-        """One after the other at those of one URL: they are ranks of one server, and it refuses to
-        do again what it did for the first.
-        """
+        # Backends of one URL are ranks of one server, which refuses to repeat what it did for the
+        # first.
         found = [await self._call(one, base, call) for one in backends]
         return [outcome for outcome in found if outcome is not None]
 
     async def _call(self, backend: Backend, base: str | None, call: _Call) -> AdapterOutcome | None:
-        """None: it does not serve that model."""
+        # Returns None if the backend does not serve `base`.
         try:
             said = await describe(self._client, backend, timeout_s=self._ask_s)
             if base is not None and backend.models.get(base, base) not in said.models:
@@ -167,7 +165,6 @@ class Adapters:
         return _done(backend, f"{what}ed")
 
     async def _ask(self, backend: Backend, path: str, body: dict[str, str]) -> None:
-        """Raises `UpstreamRejected` for any answer that is not 200, `UpstreamUnavailable`."""
         headers = {**backend.headers(), "content-type": "application/json"}
         if backend.admin_key:
             headers["authorization"] = f"Bearer {backend.admin_key}"

@@ -59,19 +59,16 @@ class Backend:
 
     @property
     def is_chat_only(self) -> bool:
-        """It is never asked for token ids, and need not know any."""
         return bool(self.models) and self.passed_through.issuperset(self.models)
 
     def at(self, base_url: str) -> Backend:
-        """The same at another address."""
         return replace(self, base_url=base_url)
 
     def url(self, path: str) -> httpx2.URL:
-        """The address of `path`, as in `/v1/models` or `/health`."""
         return httpx2.URL(self.base_url.rstrip("/").removesuffix("/v1") + path)
 
     def checked(self) -> Backend:
-        """Itself. Raises `ValueError` if requests cannot even be made for its URL."""
+        """Return the backend itself. Raises `ValueError` if its URL is not valid."""
         try:
             port = self.url("/").port
         except httpx2.InvalidURL as error:
@@ -81,12 +78,12 @@ class Backend:
         return self
 
     def has_origin_of(self, other: Backend) -> bool:
-        """Whether both are reached over the same connections."""
+        """Return True if both backends are reached over the same connections."""
         one, two = self.url("/"), other.url("/")
         return (one.scheme, one.host, one.port) == (two.scheme, two.host, two.port)
 
     def headers(self) -> dict[str, str]:
-        """What identifies the gateway to this backend, and a rank of it to its router."""
+        """Return the headers that identify the gateway to the backend, and a rank to its router."""
         key = {"authorization": f"Bearer {self.api_key}"} if self.api_key else {}
         return key if self.dp_rank is None else {**key, DP_RANK: str(self.dp_rank)}
 

@@ -34,7 +34,7 @@ _OF_LOGPROBS: Final = re.compile("log_?prob", re.IGNORECASE)
 
 
 def chat_body(request: TokenRequest, served: ServedModel, engine: InferenceEngine) -> list[bytes]:
-    """JSON of the request, in pieces."""
+    """Return the JSON of the request, in pieces."""
     lines = unpacked_lines(request.prompt_ids)
     options: dict[str, Any] = {}
     for line in lines:
@@ -65,14 +65,13 @@ def _logprobs(alternatives: int | None) -> dict[str, Any]:
 
 
 def binds_answer(request: TokenRequest) -> bool:
-    """Whether the server is asked to hold the model to a format, which all that take one do."""
+    # True if the server must hold the model to a format; all servers that take formats support
+    # this.
     return request.constraint is not None and FORMAT in (request.constraint.chat or ())
 
 
 def refused_parameter(request: TokenRequest, error: UpstreamRejected) -> InvalidRequest | None:
-    """What to tell the caller of a request that a server refused because of a parameter that it has
-    not; None where it refused something else.
-    """
+    """Return the error for the caller if a server refused a parameter that it lacks, else None."""
     if isinstance(error, ContextOverflow):
         return None
     if request.sampling.logprobs is not None and _OF_LOGPROBS.search(error.reason):
@@ -113,7 +112,7 @@ def _sampling(request: TokenRequest) -> dict[str, Any]:
 
 
 def _answering(lines: Iterable[bytes]) -> Iterator[bytes]:
-    """The messages; a result that names no call answers the last one before it."""
+    # A tool result that names no call answers the last assistant message before it.
     assistant = b""
     for line in lines:
         if line.startswith(_ASSISTANT):

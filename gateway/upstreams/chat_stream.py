@@ -96,20 +96,19 @@ class CallArguments:
         """Whether what has closed is JSON of an object, and nothing follows; None: nothing has."""
 
     def add(self, text: str) -> None:
-        """More of them has come."""
         self.is_blank = self.is_blank and not text.strip()
         self._parts.append(text)
         self._untold.append(text)
 
     def untold(self) -> str:
-        """What came since this was asked before."""
+        """Return the text that came since the last call."""
         text = "".join(self._untold)
         self._untold.clear()
         return text
 
     @property
     def is_whole(self) -> bool:
-        """They are JSON of an object, to which nothing can be added."""
+        """Return True once the arguments are a complete JSON object."""
         while self._looked_at < len(self._parts):
             part = self._parts[self._looked_at]
             self._looked_at += 1
@@ -131,7 +130,6 @@ class CallArguments:
             self._escape = "\\"
 
     def _closes(self, mark: str) -> bool:
-        """Whether a bracket closes the first one."""
         if mark == '"':
             self._in_string = not self._in_string
         elif not self._in_string and mark in "{[":
@@ -142,7 +140,6 @@ class CallArguments:
         return False
 
     def _has_object(self) -> bool:
-        """Whether all that was looked at, up to the end of a part, is JSON of an object."""
         text = "".join(self._parts[: self._looked_at])
         try:
             return isinstance(orjson.loads(text), dict)
@@ -172,7 +169,7 @@ class _Calls:
     kept_back: int = 0
 
     def of(self, fragment: dict[str, Any], name: str) -> _Call:
-        """The call that a fragment belongs to."""
+        """Return the call that a fragment belongs to, creating it if it is new."""
         index, call_id = fragment.get("index"), fragment.get("id")
         call_id = call_id[:ID_CHARACTERS_MAX] if isinstance(call_id, str) else ""
         if type(index) is int:
@@ -194,22 +191,21 @@ class _Calls:
         return call
 
     def add(self, call: _Call, arguments: str) -> None:
-        """More of the arguments of a call."""
         call.arguments.add(arguments)
         if not call.is_told:
             self.kept_back += len(arguments)
 
     def tell(self, call: _Call) -> str:
-        """Arguments of a call from now on, which are not to be kept back: those that came."""
+        """Open a call, and return its arguments so far; later ones are no longer kept back."""
         self.open, call.is_told = call, True
         text = call.arguments.untold()
         self.kept_back -= len(call.name) + len(text)
         return text
 
     def next(self) -> _Call | None:
-        """The one that is told next, once the open one is whole: None before, or without any.
+        """Return the next call to open, or None while the open call is incomplete or none waits.
 
-        Arguments of which nothing has come are whole once those of a call behind it begin.
+        A call without any arguments is complete once the arguments of a later call begin.
         """
         waiting = next((one for one in self.begun if one.name and not one.is_told), None)
         if waiting is None or self.open is None or self.open.arguments.is_whole:
@@ -223,7 +219,7 @@ class _Calls:
         return any(not one.arguments.is_blank for one in behind)
 
     def _is_another(self, call: _Call, call_id: str, name: str) -> bool:
-        """Ollama gave all calls the index 0, and others give none."""
+        # Ollama gave all calls the index 0, and other servers give none.
         if call_id and call.id and call_id != call.id:
             return True
         if not (name and call.name) or call_id:
@@ -254,11 +250,10 @@ class TaggedThought:
 
     @property
     def kept_back(self) -> int:
-        """How many characters came that were not told."""
         return self._front_size + len(self._held)
 
     def feed(self, text: str) -> Iterator[tuple[int, str]]:
-        """What more of the content is told, each part behind what it is."""
+        """Yield the new parts of the content that can be classified, each with its mark."""
         if self._mark is None:
             if not self._held:
                 bare = text.lstrip()
@@ -288,13 +283,12 @@ class TaggedThought:
         yield self.release()
 
     def release(self) -> tuple[int, str]:
-        """End the search for a tag: give out the text that was held back, with its mark."""
+        """End the search for a tag, and return the text that was held back, with its mark."""
         held, self._held = self._take_front() + self._held, ""
         return self._said if self._mark is None else self._mark, held
 
     @property
     def _said(self) -> int:
-        """What is no tag at the beginning."""
         return THOUGHT if self.is_open else ANSWER
 
     def _take_front(self) -> str:
@@ -305,7 +299,6 @@ class TaggedThought:
 
 
 def _front_at_end(text: str, tag: str) -> int:
-    """How many of the last characters may be the beginning of a tag."""
     return next((size for size in range(len(tag) - 1, 0, -1) if text.endswith(tag[:size])), 0)
 
 
@@ -323,10 +316,8 @@ class ChatReader(CompletionReader):
         opens_thought: bool = False,
         **asked: Unpack[ReaderOptions],
     ) -> None:
-        """As the class that it is made from. `thought` is what a thought stands between in the
-        content, and with `opens_thought` the content begins within one; None: the server tells it
-        apart.
-        """
+        # `thought` has the tags around a thought in the content, and with `opens_thought` the
+        # content begins within one; None: the server reports thoughts separately.
         super().__init__(upstream, sampling, **asked)
         # An id is a character, or a mark: see `tokens_taken`.
         self.ids_left = self._ids_max = CHARACTERS_PER_TOKEN_MAX * (1 + sampling.max_tokens)
@@ -344,7 +335,7 @@ class ChatReader(CompletionReader):
     @property
     @override
     def tokens_taken(self) -> int:
-        """As the server tells it, or about as many as the characters are that came."""
+        # The server's count, or an estimate from the number of characters.
         came = self._ids_max - self.ids_left + self.kept_back
         told = self._usage_told
         return estimated_tokens(came) if told is None else min(told.output_tokens, self._ids_max)
@@ -352,9 +343,7 @@ class ChatReader(CompletionReader):
     @property
     @override
     def kept_back(self) -> int:
-        """Characters that came and cannot be told yet: of calls behind the open one, or of what
-        may become a tag.
-        """
+        # Characters of calls after the open one, and of what may become a tag.
         content = 0 if self._content is None else self._content.kept_back
         return content + self._calls.kept_back
 
@@ -441,9 +430,8 @@ class ChatReader(CompletionReader):
             self._tell_spelled(content, tokens_of(likely, self._alternatives or 0))
 
     def _take_part(self, part: object) -> None:
-        """A part of a content that is a list: `{"type": "text", "text"}`, or a thought, which is a
-        list of such.
-        """
+        # A part of a content list is `{"type": "text", "text"}`, or a thought, which is a list of
+        # such.
         if not isinstance(part, dict):
             return
         if isinstance(text := part.get("text"), str):
@@ -477,7 +465,7 @@ class ChatReader(CompletionReader):
         self._tell_calls()
 
     def _tell_calls(self) -> None:
-        """Tell what is new of the open call; of the next one, once that is whole."""
+        # The next call is reported only once the open one is complete.
         calls = self._calls
         if calls.open is not None:
             self._say(ids_of(calls.open.arguments.untold()))
@@ -490,16 +478,15 @@ class ChatReader(CompletionReader):
         self._say([CALL, *ids_of(call.name), ARGUMENTS, *ids_of(arguments)])
 
     def _tell_waiting(self) -> None:
-        """No more comes: tell what waited for an open call to be whole."""
+        # At the end of the stream, also report calls that waited for the open one to complete.
         self._tell_calls()
         for call in self._calls.begun:
             if not call.is_told and call.name:
                 self._open_call(call)
 
     def _bound_kept_back(self) -> None:
-        """What waits counts as what was told does: if there is more of it than may still come, it
-        waits no longer, and the limit ends the turn.
-        """
+        # Characters kept back count against the limit; beyond it they wait no longer and the turn
+        # ends.
         if self._is_over or self.kept_back <= self.ids_left:
             return
         self._tell_held()
@@ -508,7 +495,7 @@ class ChatReader(CompletionReader):
             self._break("what it calls has no name")
 
     def _tell_spelled(self, text: str, tokens: list[TextToken] | None) -> None:
-        """Content with its tokens; None: those are not told."""
+        # `tokens` None: logprobs of this text are unknown.
         if tokens is None or len(self._due) > DUE_TOKENS_MAX:
             self._is_untold = self._is_untold or bool(text)
             self._due.clear()
@@ -531,15 +518,12 @@ class ChatReader(CompletionReader):
             self._tell(mark, part)
 
     def _tell_held(self) -> None:
-        """What might have become a tag is none."""
         if self._content is not None:
             mark, part = self._content.release()
             self._tell(mark, part)
 
     def _tell(self, mark: int, text: str) -> None:
-        """More of a thought, or of the answer. White space behind a call is neither: some servers
-        send it between two fragments of one.
-        """
+        # White space after a call is ignored: some servers send it between two fragments of a call.
         if mark == THOUGHT:
             self._due.clear()  # its tokens, and those of its tags
         if not text or (self._mark == CALL and text.isspace()):
@@ -554,7 +538,6 @@ class ChatReader(CompletionReader):
         self._say(ids, self._likelihoods(len(ids)) if mark == ANSWER else ())
 
     def _likelihoods(self, characters: int) -> Sequence[TextLogprob]:
-        """What is told of each character of more of an answer."""
         if self._alternatives is None:
             return ()
         told = [IN_TOKEN] * characters

@@ -76,9 +76,9 @@ class Post:
         timeouts: HttpTimeouts,
         listener: AnswerListener | None = None,
     ) -> Coroutine[object, object, HttpAnswer]:
-        """The answer as `OriginPool.deliver` gives it. Raises `TransportError`.
+        """Send a request and return the answer as `OriginPool.deliver` does.
 
-        `body` comes in pieces.
+        `body` comes in pieces. Raises `TransportError`.
         """
         if self._origin is None:
             self._head = self._new_head()
@@ -99,16 +99,15 @@ def build_client(
     limits: ConnectionLimits,
     ssl_context: ssl.SSLContext | None = None,
 ) -> Client:
-    """A client of backends.
+    """Return a client of backends; without `ssl_context` the packaged certificates are trusted.
 
-    Bodies come uncompressed, so what is read is as large as what arrived. `ssl_context` is for
-    `https` backends; by default the packaged certificates are trusted.
+    Bodies are requested uncompressed, so that their size is what was received.
     """
     return Client(HttptoolsTransport(keep_alive=keep_alive, limits=limits, ssl_context=ssl_context))
 
 
 async def read_body(parts: AsyncIterable[bytes], bytes_max: int) -> bytes:
-    """At most the first `bytes_max` bytes of a body that comes in parts."""
+    """Read at most the first `bytes_max` bytes of a body."""
     body = bytearray()
     async for part in parts:
         body += part

@@ -104,7 +104,7 @@ class CompletionReader:
         id_end: int = ID_END,
         constrained: bool = False,
     ) -> None:
-        """`frame_bytes_max` bounds one event; twice as much may come without an id."""
+        # `frame_bytes_max` bounds one event; twice as much may come without an id.
         self.finished = False
         self.overran = False
         self.has_more = False
@@ -137,7 +137,7 @@ class CompletionReader:
         """There is a fault, or all that belongs to the turn."""
 
     def feed(self, data: bytes) -> TokenChunk | None:
-        """Take in one read of the body: of a long one the first `SLICE_BYTES`, see `has_more`."""
+        """Parse one read of the body; of a long one the first `SLICE_BYTES`: see `has_more`."""
         if len(data) > SLICE_BYTES:
             self._unread, self._unread_from = data, 0
             return self.go_on()
@@ -151,11 +151,11 @@ class CompletionReader:
         return self._chunk()
 
     def keep(self, data: bytes) -> None:
-        """Take in one read of the body, and look at none of it yet: see `has_more`."""
+        # Parsed later, by `go_on`: see `has_more`.
         self._unread, self._unread_from, self.has_more = data, 0, True
 
     def go_on(self) -> TokenChunk | None:
-        """Look at more of a long read; as `feed`."""
+        """Parse more of a long read; returns what `feed` does."""
         begin, end = self._unread_from, self._unread_from + SLICE_BYTES
         chunk = self.feed(self._unread[begin:end])
         self._unread_from = end
@@ -165,7 +165,7 @@ class CompletionReader:
         return chunk
 
     def end(self, why: str) -> TokenChunk | None:
-        """Nothing more will come: the body ended, the connection broke, or patience did."""
+        """End the stream: the body ended, the connection broke, or the timeout expired."""
         if not self._is_over:
             kind = UpstreamFailed if self._has_begun else UpstreamLost
             self._break(why, kind(why, upstream=self._upstream))
@@ -173,21 +173,20 @@ class CompletionReader:
 
     @property
     def tokens_taken(self) -> int:
-        """How many tokens the backend has generated, as far as they were taken."""
         return self._ids_max - self.ids_left
 
     @property
     def kept_back(self) -> int:
-        """How much of what came, in ids, waits for what comes behind it before it is told."""
+        # In ids. A subclass may keep some until the text after it has arrived.
         return 0
 
     @property
     def _has_begun(self) -> bool:
-        """At least one id has come."""
         return self.ids_left < self._ids_max
 
     def _check_bounds(self) -> None:
-        """No event may be too long, nor what came since the last id twice as long as one."""
+        # An event has at most `frame_bytes_max`, and at most twice that may arrive without a new
+        # id.
         if self._is_over:
             return
         held_bytes = self._splitter.held_bytes
@@ -200,7 +199,7 @@ class CompletionReader:
             self._break(f"{self._read_bytes} bytes without an id")
 
     def _chunk(self) -> TokenChunk | None:
-        """The ids since the last chunk, with the finish once it is known; None without either."""
+        # None if there are neither new ids nor the end.
         ids, logprobs, finish, cached = self._ids, None, None, None
         if self._is_over and self.fault is None:
             self.finished = True
@@ -214,10 +213,7 @@ class CompletionReader:
         return TokenChunk(ids, finish, cached, logprobs, self._constrained, self._upstream)
 
     def _event(self, payload: bytes) -> None:
-        """Take in one event, of which `payload` is the data.
-
-        What breaks the stream, or ends it, is noted in `fault`, `finish` and `overran`.
-        """
+        # An error or the end is noted in `fault`, `finish` and `overran`.
         if not self._is_bounded(payload):
             return
         try:
@@ -247,7 +243,7 @@ class CompletionReader:
             self._finish_for(reason, reason, matched=choice.matched_stop)
 
     def _is_bounded(self, payload: bytes) -> bool:
-        """Whether an event is neither too long nor of too many parts, else the stream is broken."""
+        # Refuse events that are too long or have too many JSON containers.
         if len(payload) > self._frame_bytes_max:
             self._break(f"an event is longer than {self._frame_bytes_max} bytes")
         elif (
@@ -259,7 +255,6 @@ class CompletionReader:
         return not self._is_over
 
     def _finish_for(self, kind: object, told: object, *, matched: object) -> None:
-        """The backend says that this is all, and why: `told` is the whole of that."""
         if matched == NO_NUMBER:
             del self._ids[-1:], self._logprobs[-1:]
             self.ids_left += 1
@@ -270,7 +265,7 @@ class CompletionReader:
             self._break(f"finish reason {message_of(told)}")
 
     def _take(self, ids: list[int], logprobs: object) -> bool:
-        """Keep ids with their logprobs, up to the limit; False: nothing may follow them."""
+        # False if nothing may follow these ids.
         told: Sequence[TokenLogprob] = ()
         if ids and self._alternatives is not None:
             try:
@@ -281,7 +276,7 @@ class CompletionReader:
         return self._keep(ids, told)
 
     def _keep(self, ids: list[int], told: Sequence[Likelihood]) -> bool:
-        """Keep ids with what is told of them, up to the limit; False: nothing may follow them."""
+        # False if nothing may follow these ids.
         known = list(takewhile(self._id_end.__gt__, ids[: max(0, self.ids_left)]))
         self._ids += known
         self._logprobs += told[: len(known)]
@@ -295,7 +290,6 @@ class CompletionReader:
         return False
 
     def _other_event(self, payload: bytes) -> None:
-        """An event that is an error, or the token counts, or nothing that a backend should send."""
         try:
             event = orjson.loads(payload)
         except orjson.JSONDecodeError as error:
@@ -310,14 +304,12 @@ class CompletionReader:
             self._without_ids(event)
 
     def _on_refusal(self, code: int, why: str) -> None:
-        """The backend says that it will not generate, or go on with that."""
         if self._has_begun:
             self._break(why, breakage(self._upstream, why, constrained=self._constrained))
         else:
             self._break(why, refusal(self._upstream, code, why))
 
     def _without_ids(self, event: dict[str, object]) -> None:
-        """Judge an event that is no error and brings no ids: by its choices."""
         self._usage(event.get("usage"))
         choices = event.get("choices")
         if not isinstance(choices, list):
@@ -344,15 +336,13 @@ class CompletionReader:
             self._cached = cached
 
     def _overrun(self) -> None:
-        """There is more than was asked for, or behind the end: nothing of that is wanted."""
+        # The backend sent more tokens than requested, or data after the end: ignore it.
         self.overran = self._is_over = True
         self.finish = self.finish or self._unsaid_finish()
 
     def _break(self, why: str, fault: UpstreamError | None = None) -> None:
-        """The stream is over in a way it should not be: it may still be a complete turn.
-
-        After a stop id, or when all tokens asked for are there, nothing is missing but words.
-        """
+        # After a stop id, or with all requested tokens, the turn is complete even though the stream
+        # broke.
         self._is_over = True
         self.finish = self.finish or self._unsaid_finish()
         if self.finish is None:
@@ -384,11 +374,10 @@ class SseSplitter:
 
     @property
     def held_bytes(self) -> int:
-        """How much is kept of an event that is not complete."""
         return len(self._rest) + sum(map(len, self._lines)) + len(self._lines)
 
     def feed(self, data: bytes) -> list[bytes]:
-        """What the events say that `data` completes; one that says nothing, a comment, vanishes."""
+        """Return the data of the events that `data` completes, without empty ones and comments."""
         if _CR in data or self._ends_in_cr:
             data = self._with_plain_newlines(data)
         lines, rest, held = data.split(b"\n"), self._rest, self._lines
@@ -413,7 +402,7 @@ class SseSplitter:
         return payloads
 
     def _with_plain_newlines(self, data: bytes) -> bytes:
-        """CR LF and CR become LF, also when a read ends between the two."""
+        # Also if a read ends between CR and LF.
         if self._ends_in_cr and data.startswith(b"\n"):
             data = data[1:]
             self._ends_in_cr = False
@@ -427,11 +416,11 @@ class Misaligned(ValueError):
 
 
 def aligned_logprobs(told: object, ids: Sequence[int], alternatives: int) -> list[TokenLogprob]:
-    """What is told of `ids`, in their order. Raises Misaligned.
+    """Return the logprobs of `ids`, in their order. Raises `Misaligned`.
 
     `told` has the shape `{"tokens": ["token_id:5", …], "token_logprobs": [number, …],
     "top_logprobs": [{"token_id:5": number, …}, …]}`. The top ones include the id itself, which is
-    left out where it is not among the `alternatives` likeliest. What is no number (vLLM writes
+    left out if it is not among the `alternatives` likeliest. A value that is no number (vLLM writes
     null) or impossible counts as `LOGPROB_MIN`, and no probability is above one.
     """
     if not isinstance(told, dict):
@@ -469,7 +458,10 @@ def _pairs(top: dict[str, object]) -> Iterator[tuple[int, float]]:
 
 
 def finite(value: object) -> float:
-    """A logprob as it is kept: what is no number, or impossible, is `LOGPROB_MIN`."""
+    """Return a logprob as a float of at most 0.
+
+    A value that is no number, or impossible, is `LOGPROB_MIN`.
+    """
     if isinstance(value, float | int) and value > LOGPROB_MIN:  # NaN is not
         return float(min(value, 0.0))
     return LOGPROB_MIN

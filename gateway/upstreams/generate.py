@@ -69,7 +69,10 @@ class RepeatedList:
         self._end = 1  # behind the bracket that opens it
 
     def rest(self, raw: bytes) -> bytes:
-        """A list of what is new. Raises ValueError if `raw` is not a longer form of what it was."""
+        """Return a list of the new items.
+
+        Raises ValueError if `raw` does not extend the earlier list.
+        """
         begin, end = self._end, len(raw) - 1
         if end < begin or raw[:1] != b"[" or (1 < begin < end and raw[begin : begin + 1] != b","):
             raise ValueError("a list is not the one before with more at its end")
@@ -92,7 +95,6 @@ class GenerateReader(CompletionReader):
     __slots__ = ("_ids_so_far", "_own_so_far", "_repeats", "_tops_so_far")
 
     def __init__(self, upstream: str, sampling: Sampling, **asked: Unpack[ReaderOptions]) -> None:
-        """As the class that it is made from."""
         super().__init__(upstream, sampling, **asked)
         self._repeats: bool | None = None
         """Each event has all ids; found out by the second one that has any."""
@@ -124,7 +126,7 @@ class GenerateReader(CompletionReader):
             self._is_over = True
 
     def _take_event(self, event: _Event) -> bool:
-        """Keep what is new in it; False: nothing may follow that."""
+        # False if nothing may follow this event.
         try:
             ids = self._new_ids(bytes(event.output_ids), event.meta_info.completion_tokens)
             told: list[TokenLogprob] = []
@@ -136,7 +138,7 @@ class GenerateReader(CompletionReader):
         return self._keep(ids, told)
 
     def _new_ids(self, raw: bytes, total: object) -> list[int]:
-        """Those that have not come before; `total` is how many the engine counts. ValueError."""
+        # `total` is the engine's count of ids. Raises ValueError.
         taken = self._ids_max - self.ids_left
         if self._repeats is None and taken:
             self._repeats = _is_repeated(raw, taken, total)
@@ -147,7 +149,7 @@ class GenerateReader(CompletionReader):
         return ids if type(total) is not int else ids[: max(0, total - taken)]
 
     def _new_logprobs(self, ids: list[int], meta: _Meta, alternatives: int) -> list[TokenLogprob]:
-        """What is told of the ids that are new. Raises ValueError where that is of others."""
+        # Raises ValueError if the logprobs are of other ids.
         own_raw, tops_raw = bytes(meta.output_token_logprobs), bytes(meta.output_top_logprobs)
         if self._repeats is not False:
             own_raw = self._own_so_far.rest(own_raw)
@@ -168,7 +170,8 @@ class GenerateReader(CompletionReader):
 
 
 def _is_repeated(raw: bytes, taken: int, total: object) -> bool:
-    """Whether a list has all ids of a stream, or those that are new. Raises ValueError: neither."""
+    # True if `raw` has all ids of the stream, False if only the new ones. Raises ValueError for
+    # neither.
     count = raw.count(b",") + (len(raw) > len(b"[]"))
     if type(total) is not int or count == total - taken:
         return False

@@ -63,35 +63,27 @@ class Health:
 
     @property
     def reachable(self) -> bool:
-        """Fewer than `failures_max` polls in a row went wrong."""
         return self._polls_failed < self._policy.failures_max
 
     @property
     def in_doubt(self) -> bool:
-        """The last poll went wrong. The next ones will tell whether the backend is gone."""
         return self._polls_failed > 0
 
     @property
     def mute_since(self) -> float | None:
-        """When the oldest of the last `failures_max` polls was asked, if none of them was answered;
-        else None.
-        """
+        # None unless each of the last `failures_max` polls was unanswered.
         return self._unanswered[0] if len(self._unanswered) == self._policy.failures_max else None
 
     @property
     def is_ejected(self) -> bool:
-        """Failures have ejected it, and it has answered neither a request since nor, after its
-        back-off, a poll.
-        """
         return self._ejected_until is not None and not self._awaits_trial
 
     @property
     def healthy(self) -> bool:
-        """Neither ejected nor unreachable."""
         return self.reachable and not self.is_ejected
 
     def available(self, now: float) -> bool:
-        """Healthy, or due for its trial."""
+        """Return True if the backend is healthy, or due for its trial."""
         if self._polls_failed >= self._policy.failures_max:
             return False
         if self._ejected_until is None:
@@ -99,32 +91,35 @@ class Health:
         return now >= self._ejected_until and not self._on_trial
 
     def begin_trial(self, now: float) -> bool:
-        """A request is on its way; True if it is the trial, which `end_trial` must end."""
+        """Note that a request is sent; True if it is the trial, which `end_trial` must end."""
         if self._ejected_until is None or self._on_trial or now < self._ejected_until:
             return False
         self._on_trial = True
         return True
 
     def end_trial(self) -> None:
-        """The trial is over; without a verdict (the caller went away) the next request is it."""
+        # Without a verdict (the client disconnected) the next request is the trial.
         self._on_trial = False
 
     def answered(self) -> bool:
-        """A request got its first ids, or a refusal that only a working backend gives.
+        """Note the first ids of a request, or a refusal that only a working backend gives.
 
-        True if the backend was ejected until now.
+        Returns True if the backend was ejected until now.
         """
         was_ejected, self._ejected_until = self._ejected_until is not None, None
         return was_ejected
 
     def completed(self) -> None:
-        """A stream ended well: failures are counted anew, the next ejection is a short one."""
+        """Note a stream that ended well.
+
+        Failures are counted from 0 again, and the next ejection is a short one.
+        """
         self._ejected_until = None
         self.failures = 0
         self._ejections = 0
 
     def failed(self, now: float) -> None:
-        """A request failed. Those that were under way when it was ejected do not count twice."""
+        """Note a failed request; requests sent before an ejection do not count twice."""
         self.failures += 1
         if self._ejected_until is not None and now < self._ejected_until:
             return
@@ -135,7 +130,7 @@ class Health:
             self._ejections += 1
 
     def polled(self, *, alive: bool, asked_at: float, is_mute: bool = False) -> None:
-        """The outcome of one poll; `is_mute`: it got no answer at all."""
+        """Note the outcome of one poll; `is_mute`: no answer came at all."""
         self._polls_failed = 0 if alive else self._polls_failed + 1
         if alive and self._ejected_until is not None and asked_at >= self._ejected_until:
             self._awaits_trial = True
@@ -171,17 +166,16 @@ class FaultReport:
 
     @property
     def worst(self) -> str | None:
-        """The weightiest cause; None where nothing is wrong."""
+        """Return the most important cause; None if nothing is wrong."""
         source = self._source()
         return None if source is None else self._causes[source]
 
     def begin(self, source: FaultSource, cause: str) -> None:
-        """Note the cause of a fault that begins, or goes on for another cause."""
+        """Note the cause of a fault that begins, or continues for another cause."""
         self._causes[source] = cause
         self._log_change()
 
     def clear(self, source: FaultSource) -> None:
-        """The fault that this source reported has ended. Does nothing where there was none."""
         if source in self._causes:
             del self._causes[source]
             self._log_change()
@@ -228,19 +222,19 @@ class RequestListener(Protocol):
     """Is told how one request to a backend goes."""
 
     def on_first_token(self, seconds: float) -> None:
-        """Its first token came, `seconds` after it was sent."""
+        """Handle the first token, which came `seconds` after the request was sent."""
         ...
 
     def on_busy(self) -> None:
-        """The backend is too busy to take it."""
+        """Handle a refusal: the backend is too busy to take the request."""
         ...
 
     def on_finish(self) -> None:
-        """The last token came: the backend is done with it."""
+        """Handle the last token: the backend has finished the request."""
         ...
 
     def on_end(self, tokens: int) -> None:
-        """The stream ended, with `tokens` generated."""
+        """Handle the end of the stream, with `tokens` generated."""
         ...
 
 
@@ -291,38 +285,41 @@ class Member:
 
     @property
     def available(self) -> bool:
-        """Healthy, or due for its trial."""
         return self.health.available(self._clock())
 
     @property
     def healthy(self) -> bool | None:
-        """It takes requests; None while it has not answered, nor failed to for long enough."""
+        """Return True if the backend takes requests.
+
+        None until it has answered, or failed to for long enough.
+        """
         if self.unusable is not None or not self.health.healthy:
             return False
         return True if self._reached else None
 
     @property
     def in_doubt(self) -> bool:
-        """Its last health check went wrong."""
         return self.health.in_doubt
 
     @property
     def can(self) -> Capabilities | None:
-        """What may be asked of it; None until it has said what it is."""
+        # None until the backend has described itself.
         return self._server.can if self.engine is not None else None
 
     @property
     def tokenize_path(self) -> str:
-        """Where it renders a conversation to ids."""
         return (self.engine or UnknownEngine()).tokenize_path
 
     def name_of(self, model: str) -> str:
-        """What it calls a model: of an adapter, the model whose template it has."""
+        """Return the backend's name of a model.
+
+        For an adapter it is that of the base model, whose template the adapter has.
+        """
         served = self._served.get(model)
         return model if served is None else served.parent or served.name
 
     def state(self) -> BackendState:
-        """A copy of what is known of it now, for health reports."""
+        """Return a copy of the present state, for health reports."""
         now = self._clock()
         return BackendState(
             name=self.name,
@@ -340,7 +337,7 @@ class Member:
 
     @property
     def in_flight(self) -> int:
-        """How many generations are under way there, of this process."""
+        # Of this process only.
         return self._in_flight
 
     async def generate(
@@ -376,7 +373,7 @@ class Member:
             self._end(outcome, on_trial=on_trial)
 
     def _begin(self, now: float) -> bool:
-        """Count a request in flight. Returns whether it is the trial of an ejected backend."""
+        # True if the request is the trial of an ejected backend.
         self._in_flight += 1
         self.is_idle.clear()
         self._metrics.upstream_started(self.name)
@@ -391,12 +388,13 @@ class Member:
             self.health.end_trial()
 
     def served_as(self, model: str) -> str:
-        """Its own name of a model that it serves."""
         return self._served[model].name if model in self._served else model
 
     async def ask(self, path: str, model: str, body: bytes, *, bytes_max: int) -> bytes:
-        """What it answers to a request that is no generation. Raises what `generate` does before a
-        first chunk, and UpstreamFailed for an answer of more than `bytes_max`.
+        """Return the answer to a request that is no generation.
+
+        Raises what `generate` does before a first chunk, and UpstreamFailed for an answer of more
+        than `bytes_max` bytes.
         """
         on_trial = self._begin(self._clock())
         outcome = "cancelled"
@@ -418,14 +416,14 @@ class Member:
         return answer
 
     def checked(self, health_check: HealthCheck, *, asked_at: float, silent_s: float) -> None:
-        """The outcome of a health check that began at `asked_at`, in the clock's seconds.
+        """Note the outcome of a health check that began at `asked_at`, in the clock's seconds.
 
-        One that went wrong keeps new requests away. What is under way ends by itself: a backend
-        that is busy, or drains, is late or says No, and its streams are well. Only what gives no
-        sign of life anywhere is broken off, so that others go on with it before patience with it
-        is over: where there is no connection, streams that stopped in mid-sentence for `silent_s`;
-        where so many checks in a row as make it unreachable got no answer, and would have cost it
-        no work, streams that said nothing since the first of these.
+        A failed check keeps new requests away. Streams in progress go on: a backend that is busy,
+        or drains, may answer late or refuse, and its streams are well. Only streams without any
+        sign of life are ended, so that other backends continue them before their timeout: if there
+        is no connection, streams that stopped in the middle for `silent_s`; if so many checks in a
+        row as make it unreachable got no answer, and would have cost it no work, streams without
+        data since the first of these.
         """
         self.health.polled(
             alive=health_check.is_well,
@@ -447,7 +445,7 @@ class Member:
         self._report()
 
     def described(self, description: Description) -> None:
-        """What the backend says of itself now; what it does not say has not changed."""
+        """Update what the backend reports of itself; what it does not report has not changed."""
         self._reached = True
         if description.engine is not None:
             self.engine = description.engine
@@ -464,11 +462,10 @@ class Member:
         self._report()
 
     def undescribed(self, cause: str) -> None:
-        """The backend was asked what it serves and did not answer, because of `cause`."""
         self._faults.begin("models", cause)
 
     def name_models(self, known: Collection[str]) -> None:
-        """Find out what its models are, now that `known` are the names that any backend lists."""
+        """Resolve the models of this backend; `known` are the names that any backend lists."""
         if self.listed is None:
             return
         backend = self.backend
@@ -482,11 +479,11 @@ class Member:
         }
 
     def hang_up(self) -> int:
-        """Break off all that is under way there, so that others go on with it; how many."""
+        # Returns how many streams were ended; other backends continue them.
         return self._server.hang_up("the backend has left")
 
     def _forget_model(self, model: str) -> None:
-        """Send no more requests for `model` until the backend lists it anew."""
+        # Until the backend lists the model again.
         self.models = {name: self.models[name] for name in self.models if name != model}
         if self.listed is not None and model in self._served:
             gone = self._served[model].name
@@ -498,7 +495,6 @@ class Member:
             _log.warning("silent streams are broken off", upstream=self.name, count=count)
 
     def _on_first_ids(self, started_at: float, listener: RequestListener | None) -> None:
-        """The first ids came of a request that was sent at `started_at`, by the clock."""
         seconds = self._clock() - started_at
         self._metrics.upstream_first_token(self.name, seconds)
         if listener is not None:
@@ -509,7 +505,7 @@ class Member:
             self._report()
 
     def _note_failure(self, error: UpstreamError, model: str) -> str:
-        """Note a failure; returns what metrics call it."""
+        # Returns the outcome label for metrics.
         if isinstance(error, UpstreamRejected):
             self.health.answered()  # a backend that finds fault with a request is a backend
             return "rejected"

@@ -52,11 +52,14 @@ def candidates(
     avoided: Collection[str] = (),
     constraint: Constraint | None = None,
 ) -> list[Member]:
-    """The best ones left: available, not in doubt and not avoided; else with less and less of that.
+    """Return the best members that are left.
 
-    Among equals those that hold the constraint best: to be there comes first, because without a
-    grammar the output can still be checked. All, because when every backend looks dead it is more
-    likely that something else is wrong, and a refused request costs less than a certain failure.
+    The best are available, not in doubt and not avoided; if there are none, these conditions are
+    dropped one by one, in the end all of them: when every backend looks dead, something else is
+    more likely wrong, and a refused request costs less than a certain failure.
+
+    Among equals those that hold the constraint best are returned. Availability comes first, because
+    without a grammar the output can still be checked.
     """
     left = [member for member in members if member.name not in tried]
     desired = [member for member in left if member.available and member.name not in avoided]
@@ -75,16 +78,14 @@ def candidates(
 
 
 def _is_new(request: TokenRequest) -> bool:
-    """It continues no response that is known of."""
     return request.route is None or request.route.placement is None
 
 
 def _after_recall(
     request: TokenRequest, placed: PlacedRequest, error: asyncio.CancelledError
 ) -> TokenRequest:
-    """The request to be queued again after a recall. Raises the `error` of any other cancellation,
-    and `UpstreamRecalled` where ids came already: then the next request has to contain them.
-    """
+    # Raises `error` if it is not a recall, and `UpstreamRecalled` if ids already came: the next
+    # request must contain them.
     if not placed.was_recalled():
         raise error
     if placed.has_begun:
@@ -93,7 +94,7 @@ def _after_recall(
 
 
 def round_robin(choices: Sequence[Member], turn: int) -> Member:
-    """The choice for request number `turn`; there must be one."""
+    # `choices` must not be empty.
     return choices[turn % len(choices)]
 
 
@@ -171,10 +172,9 @@ class Pool:
         admission: Admission | None = None,
         configured: Collection[str] = (),
     ) -> None:
-        """`router` chooses among the backends of a model; without one they take turns. `admission`
-        bounds what is sent to each; without one all is sent at once. `configured` are public ids of
-        models that are to be served, whichever backends there are.
-        """
+        # `router` chooses among the backends of a model; without one they take turns. `admission`
+        # bounds what is sent to each; without one all is sent at once. `configured` are public ids
+        # of models that are to be served, whichever backends there are.
         self.router = router
         self.admission = admission
         self.on_return: Callable[[str], None] = lambda _: None
@@ -219,7 +219,6 @@ class Pool:
         self._update_warnings()
 
     async def run(self) -> None:
-        """Poll and describe every backend at its intervals, until cancelled."""
         async with asyncio.TaskGroup() as group:
             self._group = group
             try:
@@ -230,10 +229,10 @@ class Pool:
                 self._group = None
 
     def apply(self, backends: Sequence[Backend]) -> None:
-        """Have these backends from now on, in their order.
+        """Replace the backends by these, in their order.
 
-        A new one gets work once it has said what it serves. One that is not among them gets nothing
-        new, and what it has begun ends by itself, within `leave_s`. One that has changed does both.
+        A new one gets work once it has reported what it serves. A removed one gets nothing new, and
+        its streams end by themselves, within `leave_s`. A changed one is removed and added.
         """
         desired = named(backends)
         change = changes({name: one.backend for name, one in self._members.items()}, desired)
@@ -266,48 +265,46 @@ class Pool:
         self._index_models()
 
     def in_flight(self) -> dict[str, int]:
-        """How much is under way at each backend, also at those that have left, by name."""
+        """Count the generations in flight at each backend by name, also at those that have left."""
         counts = dict.fromkeys(self._members, 0)
         for member in (*self._members.values(), *self._left):
             counts[member.name] = counts.get(member.name, 0) + member.in_flight
         return counts
 
     async def poll(self) -> None:
-        """Ask every backend once whether it is there."""
         async with asyncio.TaskGroup() as group:
             for member in self._members.values():
                 group.create_task(self._poll(member))
 
     async def close(self) -> None:
-        """Close every connection; streams under way break off."""
+        # Streams in progress end with an error.
         await self.client.aclose()
 
     def models(self) -> tuple[ModelInfo, ...]:
-        """Every model with a known context length, in the order of the configuration."""
         return self._models
 
     def parent_of(self, model: str) -> str | None:
-        """The base model of an adapter that a backend serves; None of any other model."""
+        # None for a model that is no adapter.
         return self._parents.get(model)
 
     @property
     def warnings(self) -> tuple[str, ...]:
-        """What keeps a backend or a model from being used, and what to do about it."""
         return self._warnings
 
     def expects(self, model: str) -> bool:
-        """Whether the model is configured, or listed by a backend."""
+        """Return True if the model is configured, or listed by a backend."""
         members = self._members.values()
         return model in self._configured or any(
             model in member.models or model in member.backend.models for member in members
         )
 
     def absence(self, model: str, *, shown: str | None = None) -> GatewayError:
-        """Why the model cannot be used; `shown` is what the client calls it.
+        """Return the error that says why the model cannot be used.
 
-        `NoUpstreamAvailable` while a backend that may serve it has not said what it lists, or how
-        long its context is, or is still to come; `ModelNotServed` where it is configured and all of
-        them serve others.
+        `shown` is the client's name of it. The error is `NoUpstreamAvailable` while a backend that
+        may serve it has not reported its models, or its context length, or is still to come;
+        `ModelNotServed` if it is configured and all of its backends serve other models; else
+        `ModelNotFound`.
         """
         name = shown or model
         members = self._members.values()
@@ -335,17 +332,14 @@ class Pool:
         return ModelNotServed(name) if asked else ModelNotFound(name)
 
     def require_logprobs(self, model: str) -> None:
-        """Make sure that some backend of the model can tell logprobs.
-
-        Raises ModelNotFound, InvalidRequest if none can, or NoUpstreamAvailable while one that
-        might has not said what it is.
-        """
+        # Raises ModelNotFound, InvalidRequest if no backend can report logprobs, or
+        # NoUpstreamAvailable while one that might has not described itself.
         self._with_logprobs(model)
 
     def serving(self, model: str) -> list[Member]:
-        """The backends that list the model, in the order of the configuration.
+        """Return the backends that list the model, in the order of the configuration.
 
-        Raises what `absence` returns, where there is none.
+        Raises what `absence` returns if there are none.
         """
         members = [one for one in self._serving.get(model, ()) if one.listed is not None]
         if not members:
@@ -353,7 +347,6 @@ class Pool:
         return members
 
     def snapshot(self) -> tuple[BackendState, ...]:
-        """Every backend now, in the order of the configuration."""
         return tuple(member.state() for member in self._members.values())
 
     async def generate(
@@ -366,18 +359,18 @@ class Pool:
     ) -> None:
         """Generate at one backend after the other until one brings a first chunk.
 
-        After that nothing is tried again. Returns when the sink has the finish, or has
-        enough. `avoid` names backends to use only if no other is left, such as the one that
-        broke off before; `attempts_max` (None: the policy's) is how many are tried. A constraint
-        goes to those that hold it best, logprobs are asked only of those that tell them. A request
-        that begins a response waits for its turn; nothing that was begun does, unless it
-        `was_recalled`.
+        After that nothing is tried again. Returns when the sink has the finish, or needs no more.
+        `avoid` names backends to use only if no other is left, such as the one whose stream broke
+        before; `attempts_max` (None: the policy's) is how many are tried. A request with a
+        constraint goes to backends that hold it best, one with logprobs only to those that report
+        them. A request that begins a response waits for its turn; one that has begun does not,
+        unless it `was_recalled`.
 
-        Raises what `require_logprobs` does; Overloaded where its turn does not come in time;
-        UpstreamRejected; UpstreamLost when as many as `losses_max` were lost; the last failure when
+        Raises what `require_logprobs` does; Overloaded if its turn does not come in time;
+        UpstreamRejected; UpstreamLost when `losses_max` backends were lost; the last failure when
         no more may be tried; NoUpstreamAvailable when none is left; after the first chunk
-        UpstreamFailed, and UpstreamRecalled where it has to wait for another turn; and what the
-        sink raises, which must be none of these.
+        UpstreamFailed, and UpstreamRecalled if it has to wait for another turn; and what the sink
+        raises, which must be none of these.
         """
         turn = self._turns.get(request.model, 0)
         self._turns[request.model] = turn + 1
@@ -415,16 +408,19 @@ class Pool:
         )
 
     def note_unavailable(self, error: UpstreamUnavailable) -> list[float]:
-        """A backend did not answer: one that said that it has no such model is not asked for it
-        again. Returns the seconds until it says to try it again, or [].
+        """Note that a backend did not answer; one without the model is not asked for it again.
+
+        Returns the seconds until it may be tried again, as it reported them, or [].
         """
         if isinstance(error, ModelGone):
             self._index_models()
         return [] if error.retry_after_s is None else [error.retry_after_s]
 
     def retry_after_s(self, model: str) -> float | None:
-        """Seconds until the next health check, if all backends of the model are unreachable. Others
-        are tried with the next request, even if they are ejected: None.
+        """Return the seconds until the next health check.
+
+        None unless all backends of the model are unreachable: the next request tries the others,
+        even if they are ejected.
         """
         if any(one.health.reachable for one in self._members.values() if model in one.models):
             return None
@@ -433,7 +429,7 @@ class Pool:
     def _choices(
         self, request: TokenRequest, *, tried: Collection[str], avoid: Collection[str]
     ) -> list[Member]:
-        """The backends that may be tried next; none when none is left."""
+        # Empty if no backend is left.
         model = request.model
         able = self._serving.get(model, ())
         if request.sampling.logprobs is not None:
@@ -459,9 +455,8 @@ class Pool:
         *,
         skips_queue: bool,
     ) -> PlacedRequest | None:
-        """Give the request to one of these; None where it has to wait. One that `skips_queue` is
-        sent in any case, and to a backend with room if there is one.
-        """
+        # None if the request has to wait. With `skips_queue` it is always sent, to a backend with a
+        # free slot if there is one.
         admission = self.admission
         if admission is None:
             return PlacedRequest(*self._choose(choices, request, sink, turn), request)
@@ -482,7 +477,7 @@ class Pool:
         *,
         skips_queue: bool,
     ) -> PlacedRequest | None:
-        """Take a slot of one of these; None where the request has to wait for one."""
+        # None if the request has to wait for a slot.
         work = class_of(request.priority, is_background=request.background)
         slots = admission.slots
         roomy = [member for member in choices if slots(member.name).has_room(work)]
@@ -513,7 +508,6 @@ class Pool:
     async def _wait_for_turn(
         self, request: TokenRequest, sink: TokenSink, turn: int, avoid: Collection[str]
     ) -> PlacedRequest:
-        """Wait in the queue, then give the request to a backend."""
         admission = self.admission
         assert admission is not None, "nothing waits without it"
 
@@ -526,13 +520,13 @@ class Pool:
         return await admission.wait(request, start, is_new=_is_new(request))
 
     def _is_held_back(self, choices: Sequence[Member], request: TokenRequest) -> bool:
-        """Whether sessions that are under way go before this one, which begins another."""
+        # Sessions in progress go before a request that begins another.
         if self.router is None or len(choices) == 1 or not _is_new(request):
             return False
         return self.router.holds_back([member.name for member in choices], request)
 
     def require_room(self, model: str, priority: int, tenant: str = "") -> None:
-        """Refuse a request for the model now that would be refused later: see `Admission`."""
+        # Refuse at once a request that would be refused later: see `Admission`.
         if self.admission is not None:
             self.admission.require_room(model, priority, tenant)
 
@@ -546,7 +540,6 @@ class Pool:
     def _choose(
         self, choices: Sequence[Member], request: TokenRequest, sink: TokenSink, turn: int
     ) -> tuple[Member, AbstractContextManager[TokenSink]]:
-        """Choose one of these for the request; and the sink that it is generated into there."""
         router = self.router
         if router is None or len(self._serving.get(request.model, ())) == 1:
             member = round_robin(choices, turn)
@@ -557,7 +550,7 @@ class Pool:
         return self._members[decision.member.name], FlightSink(flight, sink)
 
     def _with_logprobs(self, model: str) -> list[Member]:
-        """The backends of the model that can tell how likely an id was; see `require_logprobs`."""
+        # See `require_logprobs`.
         serving = self._serving.get(model)
         if not serving:
             raise self.absence(model)
@@ -586,7 +579,7 @@ class Pool:
         return Member(backend, server, Health(policy.ejection), self._metrics, self._clock)
 
     def _retire(self, member: Member) -> None:
-        """Send it nothing new: it has left. Its monitor waits for the streams that it has begun."""
+        # Its monitor waits until the streams that it has begun end.
         _log.info("a backend leaves", upstream=member.name, in_flight=member.in_flight)
         self._left.add(member)
         member.has_left.set()
@@ -594,10 +587,7 @@ class Pool:
     async def _monitor(
         self, member: Member, *, is_new: bool = False, is_known: bool = False
     ) -> None:
-        """Poll and describe a member until it has left and its streams have ended.
-
-        One that `is_new` is polled at once; where it `is_known`, one of its name was here before.
-        """
+        # A member that `is_new` is polled at once; `is_known` if one of its name was here before.
         async with asyncio.TaskGroup() as group:
             polling = group.create_task(
                 self._poll_until_left(member, is_new=is_new, is_known=is_known)
@@ -609,7 +599,7 @@ class Pool:
             polling.cancel()
 
     async def _wait_until_idle(self, member: Member) -> None:
-        """Wait for the streams of a member that has left; break them off after `leave_s`."""
+        # After `leave_s` streams that are left are broken off.
         try:
             async with asyncio.timeout(self._policy.leave_s):
                 await member.is_idle.wait()
@@ -671,7 +661,6 @@ class Pool:
     async def _read_load(
         self, router: Router | None, member: Member, *, was_reachable: bool
     ) -> None:
-        """Ask a backend what it has to do, where it tells that."""
         timeout_s = self._policy.schedule.health_timeout_s
         load = await read_load(self.client, member.backend, timeout_s=timeout_s)
         if self.admission is not None:
@@ -692,7 +681,6 @@ class Pool:
         self._resolve_models()
 
     def _resolve_models(self) -> None:
-        """Find out again which public model each listed name stands for, then index."""
         known = {name for member in self._members.values() for name in member.listed or ()}
         for one in self._members.values():
             one.name_models(known)
@@ -701,10 +689,7 @@ class Pool:
             self._update_warnings()
 
     def _index_models(self) -> None:
-        """Index the members by model, after one said what it serves, or lost a model.
-
-        Adapters of one name and of different base models are different: the first backend's counts.
-        """
+        # If adapters of one name have different base models, the first backend's counts.
         self._serving = {}
         self._other_adapters = {}
         lengths: dict[str, int] = {}
@@ -728,7 +713,6 @@ class Pool:
         )
 
     def _update_warnings(self) -> None:
-        """Warn of backends and models that cannot be used, and log each warning once."""
         members = self._members.values()
         missing = {f"{one}. {REMEDY}": one for one in unserved(members)}
         for text, one in missing.items():

@@ -69,7 +69,6 @@ class HealthCheck:
 
     @property
     def is_well(self) -> bool:
-        """The backend may be sent requests."""
         return self.outcome is CheckOutcome.WELL
 
 
@@ -87,12 +86,8 @@ async def describe(client: Client, backend: Backend, *, timeout_s: float) -> Des
 async def _engine(
     client: Client, backend: Backend, timeout_s: float, told: dict[str, tuple[int, bytes]]
 ) -> InferenceEngine | None:
-    """Which engine it is; one of its own kind when it answers none of the questions.
-
-    None when it does not answer in time, or only that something is wrong: a scheduler that is
-    busy keeps SGLang from answering, and says nothing of what the server is. `told` are answers
-    that are there already.
-    """
+    # None if it does not answer in time, or with a 5xx: a busy scheduler keeps SGLang from
+    # answering, which says nothing about the engine. `told` has answers that were already read.
     try:
         async with asyncio.timeout(timeout_s):
             for kind, path in _QUESTIONS:
@@ -117,8 +112,10 @@ async def check(
     timeout_s: float,
     working_s: float,
 ) -> HealthCheck:
-    """Ask how it is, where that costs the least: the engine's flag. A check that takes the engine
-    work is made only where the flag says no, with `working_s` of patience.
+    """Check the health of a backend where that costs the least: by the engine's flag.
+
+    A check that takes the engine work is made only if the flag says no, with a timeout of
+    `working_s`.
     """
     known = engine or (ChatServer() if backend.is_chat_only else UnknownEngine())
     health_check = await _ask(client, backend, known.flag, timeout_s, late=CheckOutcome.MUTE)
@@ -146,7 +143,7 @@ async def _ask(
 
 
 async def read_load(client: Client, backend: Backend, *, timeout_s: float) -> ReportedLoad:
-    """Ask what it has to do. Nothing is known of what it does not tell, or not in time."""
+    """Read the reported load. Values that are missing, or do not come in time, are unknown."""
     load = NO_LOAD
     with suppress(TimeoutError, UpstreamUnavailable):
         async with asyncio.timeout(timeout_s):
@@ -163,7 +160,7 @@ async def read_load(client: Client, backend: Backend, *, timeout_s: float) -> Re
 
 
 def served_models(body: bytes) -> dict[str, Listed]:
-    """The rows of a list of models; an adapter's `max_model_len` is null, and its parent's counts.
+    """Return the rows of a list of models by name; an adapter without a length has its parent's.
 
     A row that is its own parent, as some servers write it, is no adapter.
     """

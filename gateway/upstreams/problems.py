@@ -73,10 +73,10 @@ class NoTokenIds(UpstreamUnavailable):
 def refusal(
     upstream: str, status: int, message: str, *, retry_after_s: float | None = None
 ) -> UpstreamError:
-    """The error for a request that was refused before anything was generated.
+    """Return the error for a request that was refused before anything was generated.
 
     `status` is the HTTP status, or the `code` of an error that came as the first event of a 200;
-    `retry_after_s` is what the backend said of when to try again.
+    `retry_after_s` is the backend's hint when to try again.
     """
     text = f"{_ANSWERED} {status}: {message}"
     if status == _BROKE_DOWN:
@@ -94,7 +94,7 @@ def refusal(
 
 
 def _not_found(status: int, message: str) -> type[ModelGone | PathNotFound] | None:
-    """What a refusal is that finds no model, or no path; None for another one."""
+    # None if the refusal is about something else.
     if _is_said(message, [kind.unknown_adapter for kind in ENGINES]):
         return ModelGone
     if status != _NOT_FOUND:
@@ -103,22 +103,22 @@ def _not_found(status: int, message: str) -> type[ModelGone | PathNotFound] | No
 
 
 def is_refusal(error: UpstreamError) -> bool:
-    """Whether it was made by `refusal`."""
+    # True if `refusal` made the error.
     return error.reason.startswith(_ANSWERED)
 
 
 def breakage(upstream: str, message: str, *, constrained: bool) -> UpstreamFailed:
-    """The error for an error that came after the first id."""
+    """Return the error for an error event that came after the first id."""
     if constrained and any(kind.gave_up.fullmatch(message) for kind in ENGINES):
         return GrammarFailed(message, upstream=upstream)
     return UpstreamFailed(message, upstream=upstream)
 
 
 def may_blame_grammar(error: UpstreamError) -> bool:
-    """Whether a request that was refused so might be taken without its grammar.
+    """Return True if the refused request might be accepted without its grammar.
 
-    What is wrong with a grammar is found out in several places, and worded in as many ways: 400
-    where it is validated, 500 where it is compiled (both also as the first event of a 200).
+    Backends find faults of a grammar in several places, with as many messages: 400 where it is
+    validated, 500 where it is compiled (both also as the first event of a 200).
     """
     if isinstance(error, UpstreamRejected):
         return not isinstance(error, ContextOverflow)
@@ -126,12 +126,12 @@ def may_blame_grammar(error: UpstreamError) -> bool:
 
 
 def has_no_grammars(error: UpstreamError) -> bool:
-    """Whether the refusal means that this backend refuses every grammar."""
+    # True if this backend refuses every grammar, not only this one.
     return _is_said(str(error), [kind.no_grammars for kind in ENGINES])
 
 
 def retry_after_of(headers: Iterable[tuple[bytes, bytes]]) -> float | None:
-    """The seconds of a `Retry-After` header. None without one, or where it is a date."""
+    """Return the seconds of a `Retry-After` header. None without one, or if it is a date."""
     for name, value in headers:
         if name.lower() == b"retry-after" and value.strip().isdigit():
             return float(value)
@@ -139,7 +139,7 @@ def retry_after_of(headers: Iterable[tuple[bytes, bytes]]) -> float | None:
 
 
 def message_of_body(body: bytes) -> str:
-    """What an error body says, cut to a length fit for a log line.
+    """Return the message of an error body, cut to a length fit for a log line.
 
     vLLM answers `{"error": {"message"}}`, its key check `{"error": "Unauthorized"}`, its router
     `{"detail"}`, SGLang `{"object": "error", "message"}`, of an adapter `{"error_message"}`;
@@ -153,8 +153,9 @@ def message_of_body(body: bytes) -> str:
 
 
 def message_of(document: object) -> str:
-    """The same for a body that is decoded already, whatever JSON it is. A code that is a name is
-    told before the words.
+    """Return the message of a decoded error body, whatever JSON it is.
+
+    A code that is a name precedes the message.
     """
     found, name = document, ""
     while isinstance(found, dict):
@@ -172,9 +173,7 @@ def message_of(document: object) -> str:
 
 
 def code_of(document: object) -> int:
-    """The status that an error object has as its `code` which came inside a stream; 500 when it
-    has none.
-    """
+    """Return the status in the `code` of an error that came inside a stream; 500 without one."""
     error = document.get("error", document) if isinstance(document, dict) else None
     code = error.get("code") if isinstance(error, dict) else None
     if isinstance(code, str) and len(code) == 3 and code.isascii() and code.isdigit():
@@ -185,9 +184,10 @@ def code_of(document: object) -> int:
 
 
 def as_json(value: object) -> str:
-    """JSON of a value that was JSON before, also where orjson writes none: of integers of more than
-    64 bits, half a surrogate pair, and values in each other more than 254 times. Empty where they
-    are too deep for Python, too.
+    """Return the JSON of a value, also where orjson refuses it.
+
+    That is for integers of more than 64 bits, half a surrogate pair, and more than 254 levels of
+    nesting. Empty if the value is too deep for Python, too.
     """
     try:
         return orjson.dumps(value, default=str).decode()
@@ -200,7 +200,6 @@ def as_json(value: object) -> str:
 
 
 def _is_said(message: str, patterns: Iterable[re.Pattern[str]]) -> bool:
-    """Whether any engine words it so: an engine gives its refusals no codes, and a server that is
-    refusing may not have said yet which engine it is.
-    """
+    # Engines give refusals no codes, and the engine of a refusing server may be unknown: try the
+    # words of all engines.
     return any(pattern.search(message) for pattern in patterns)

@@ -50,10 +50,10 @@ class RequestWriter:
     can: Capabilities = field(default_factory=Capabilities)
 
     def grammar(self, request: TokenRequest) -> Grammar | None:
-        """How to bind the model to the request's constraint; None where there is no way.
+        """Return how to bind the model to the request's constraint; None if there is no way.
 
-        That an answer alone is bound is a help but no promise: whether it is depends on the
-        release and on the header that the model chooses.
+        To bind an answer alone is no guarantee: whether it is bound depends on the release and on
+        the header that the model chooses.
         """
         constraint = request.constraint
         if constraint is None or not self.can.rank(constraint):
@@ -74,8 +74,10 @@ class RequestWriter:
         grammar: Grammar | None = None,
         pair: Fields = _NO_PAIR,
     ) -> list[bytes]:
-        """JSON of the request, in pieces; `prompt` are those of its ids (`PromptEncoder`). `pair`
-        is what both servers of a pair are told.
+        """Return the JSON of the request, in pieces.
+
+        `prompt` are the pieces of its ids (`PromptEncoder`), `pair` the fields by which both
+        servers of a pair find each other.
         """
         bound = dict(grammar.fields) if grammar is not None else {}
         body = {**self.engine.body(request, served, self.can, bound), **pair}
@@ -84,7 +86,7 @@ class RequestWriter:
         return [b"{", key, b":", *prompt, b",", orjson.dumps(body)[1:]]
 
     def has_tag_for(self, request: TokenRequest, constraint: Constraint) -> bool:
-        """Whether the structural tag of the constraint was made for an earlier request."""
+        # True if the structural tag was already made for an earlier request.
         return self._tag_key(self.engine.endpoint(request)) in constraint.tags
 
     def _tag_key(self, endpoint: TokenEndpoint) -> Hashable:
@@ -113,10 +115,7 @@ class RequestWriter:
 
 
 def _holds(ids: Sequence[int], wanted_ids: Sequence[int]) -> bool:
-    """Whether `ids` contain `wanted_ids` one after the other.
-
-    Looks for bytes: a number for each id of a long prompt would take the loop milliseconds.
-    """
+    # Compares bytes: a Python number for each id of a long prompt would take the loop milliseconds.
     packed = (ids if isinstance(ids, array) else array("I", ids)).tobytes()
     opening = array("I", wanted_ids)
     wanted, size = opening.tobytes(), opening.itemsize
@@ -158,22 +157,21 @@ class PromptEncoder:
     """
 
     def __init__(self, *, kept_bytes_max: int = 16 << 20) -> None:
-        """At most `kept_bytes_max` bytes are kept, the least recently used first to go."""
+        # At most `kept_bytes_max` bytes are kept, the least recently used first to go.
         self._blocks_max = kept_bytes_max // (BLOCK_IDS * _ID_BYTES)
         self._blocks: OrderedDict[tuple[str, bytes], tuple[bytes, bytes]] = OrderedDict()
         self._since_pause = 0
 
     def __len__(self) -> int:
-        """How many blocks are kept."""
         return len(self._blocks)
 
     async def encode(
         self, ids: Sequence[int], *, owner: str, id_end: int | None = None
     ) -> list[bytes]:
-        """A JSON array, in pieces; `owner` stands for whose prompt it is.
+        """Return the ids as a JSON array, in pieces; `owner` stands for the tenant of the prompt.
 
-        In a long prompt it pauses for the event loop. Raises `UnknownId` where one is `id_end` or
-        above; None: nobody minds.
+        In a long prompt it pauses for the event loop. Raises `UnknownId` if an id is `id_end` or
+        above; None: no id is refused.
         """
         if id_end is not None:
             await self._check(ids, id_end)
@@ -196,7 +194,6 @@ class PromptEncoder:
                 raise UnknownId(highest)
 
     def _pieces(self, ids: array[int], owner: str) -> Iterator[bytes]:
-        """The ids, each with a comma behind it."""
         whole = len(ids) - len(ids) % BLOCK_IDS
         packed = memoryview(ids).cast("B")
         size = BLOCK_IDS * ids.itemsize
@@ -221,5 +218,4 @@ class PromptEncoder:
 
 
 def _encoded(ids: array[int]) -> bytes:
-    """The ids, each with a comma behind it."""
     return orjson.dumps(ids.tolist())[1:-1] + b","

@@ -29,7 +29,7 @@ def offers(
     *,
     adapters_of: Collection[str] = (),
 ) -> dict[str, ServedModel]:
-    """What a backend that lists `listed` serves, by public id.
+    """Return what a backend that lists `listed` serves, by public id.
 
     `wanted` are the configured models, public id → name at the backends; empty: all that is listed,
     under its own name. `known` are the names that any backend lists. Adapters of the models in
@@ -53,17 +53,17 @@ def offers(
 
 
 def parents(served: Mapping[str, ServedModel]) -> dict[str, str]:
-    """The base model of each adapter at one backend, both by public id, where it is served."""
+    """Return the base model of each adapter at one backend, both by public id, if it is served."""
     bases = {one.name: model for model, one in served.items() if one.parent is None}
     return {model: bases[one.parent] for model, one in served.items() if one.parent in bases}
 
 
 def meanings(name: str, known: Collection[str]) -> list[str]:
-    """The `known` names of the model that `name` means, itself first.
+    """Return the `known` names of the model that `name` means, itself first.
 
     They have the same last part, and all but that part alone are the same: some servers of a model
-    list it with its maker and others without. `a/m` and `b/m` are the models of two makers: where
-    both are known, `m` is neither of them, and of either only if there is no other to mean.
+    list it with its maker and others without. `a/m` and `b/m` are the models of two makers: if both
+    are known, `m` is neither of them, and stands for either only if no other name can.
     """
     part = _last_part(name)
     alike = {other for other in known if is_alike(name, other)}
@@ -77,7 +77,7 @@ def meanings(name: str, known: Collection[str]) -> list[str]:
 
 
 def is_alike(name: str, other: str) -> bool:
-    """They differ at most in what stands before the last part."""
+    # Names differ at most in what is before the last part.
     return _last_part(name) == _last_part(other)
 
 
@@ -127,7 +127,10 @@ class Unserved:
 
 
 def unserved(sources: Iterable[DescribedBackend]) -> list[Unserved]:
-    """What is configured and served nowhere, as soon as a backend that may serve it has spoken."""
+    """Return the configured models that no backend serves.
+
+    A model is reported once a backend that may serve it has described itself.
+    """
     sources = [source for source in sources if source.unusable is None]
     wanted = {model: name for source in sources for model, name in source.backend.models.items()}
     missing = []
@@ -141,7 +144,7 @@ def unserved(sources: Iterable[DescribedBackend]) -> list[Unserved]:
 
 
 def overlooked(source: DescribedBackend) -> str:
-    """What a backend serves that may have been meant to be used, and is not; empty: nothing."""
+    """Describe what a backend serves that is not used, perhaps by mistake; else empty."""
     if source.unusable is not None or not source.listed:
         return ""
     wanted = {

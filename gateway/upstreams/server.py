@@ -95,7 +95,6 @@ class _Attempt:
 
     @property
     def endpoint(self) -> TokenEndpoint:
-        """Where it goes, and who reads the answer."""
         return CHAT if self.request.chat else self.writer.engine.endpoint(self.request)
 
 
@@ -117,9 +116,8 @@ class InferenceServer:
         prompts: PromptEncoder | None = None,
         read_turns: ReadTurns | None = None,
     ) -> None:
-        """`prompts` encodes those of all servers: a conversation goes from one to another. The
-        `read_turns` are those of all streams.
-        """
+        # `prompts` encodes prompts for all servers, because a conversation moves between them;
+        # `read_turns` are those of all streams.
         self.name = backend.name
         self._backend = backend
         self._timeouts = timeouts
@@ -140,18 +138,17 @@ class InferenceServer:
 
     @property
     def can(self) -> Capabilities:
-        """What its engine can do, as far as it is known and the operator lets it."""
         return self._writer.can
 
     def runs(self, engine: InferenceEngine) -> None:
-        """Speak to it as to this engine from now on."""
+        """Treat the server as this engine from now on."""
         can = engine.capabilities(
             grammars=self._backend.grammars, priorities=self._backend.priorities
         )
         self._writer = RequestWriter(engine, can)
 
     def serves(self, served: Mapping[str, ServedModel]) -> None:
-        """Ask it only for these models from now on; keys are public ids."""
+        # Keys are public ids.
         self._served = served
 
     def generate(
@@ -163,7 +160,7 @@ class InferenceServer:
         on_finish: Callable[[], None] | None = None,
         on_end: Callable[[int], None] | None = None,
     ) -> Coroutine[object, object, None]:
-        """One chunk for each read that brought ids; the last one has `finish`, often without ids.
+        """Generate into the sink: one chunk for each read that brought ids; the last has `finish`.
 
         The counts of cached tokens come after the finish reason, so the finish waits for them; ids
         never wait. `on_first` is called before the sink has the first chunk, `on_finish` before it
@@ -171,9 +168,9 @@ class InferenceServer:
         or `UpstreamRejected` before the first id, `UpstreamFailed` after it, and what the sink
         does, which must be none of these.
 
-        A grammar that the backend refuses is left out. It has been understood by this gateway
-        before, so the caller is not to blame, nor would another backend of its kind do better.
-        Without one the output is still checked.
+        A grammar that the backend refuses is left out: this gateway has understood it, so the
+        caller is not to blame, and another backend of its kind would refuse it too. Without one the
+        output is still checked.
         """
         # Not a coroutine of its own: it would be there as long as the stream.
         attempt = _Attempt(request, self._writer, on_end=on_end)
@@ -190,9 +187,8 @@ class InferenceServer:
         on_first: Callable[[], None] | None,
         on_finish: Callable[[], None] | None,
     ) -> None:
-        """The same of a conversation. Raises `InvalidRequest` where the server has not a parameter
-        that it takes: nobody else can mend that but the caller.
-        """
+        # Raises `InvalidRequest` if the server lacks a parameter of the request: only the caller
+        # can change that.
         try:
             await self._complete(attempt, sink, on_first, on_finish)
         except UpstreamRejected as error:
@@ -210,7 +206,7 @@ class InferenceServer:
         on_first: Callable[[], None] | None,
         on_finish: Callable[[], None] | None,
     ) -> None:
-        """The same with a grammar, and once more without if the backend refuses that."""
+        # Try again without the grammar if the backend refuses it.
         grammar = await self._grammar(attempt, constraint)
         try:
             await self._complete(replace(attempt, grammar=grammar), sink, on_first, on_finish)
@@ -236,10 +232,8 @@ class InferenceServer:
             raise
 
     async def _grammar(self, attempt: _Attempt, constraint: Constraint) -> Grammar | None:
-        """The grammar of a request that has a constraint; found in a thread if that takes long.
-
-        Of several threads that have something to do each would hold up the event loop in turn.
-        """
+        # A long computation runs in a thread, one at a time: several threads would each delay the
+        # event loop.
         request, writer = attempt.request, attempt.writer
         if constraint.calls <= INLINE_CALLS or writer.has_tag_for(request, constraint):
             return writer.grammar(request)
@@ -247,7 +241,7 @@ class InferenceServer:
             return await asyncio.to_thread(writer.grammar, request)
 
     def _note_refusal(self, error: UpstreamError) -> None:
-        """Log that a grammar was refused. Who refuses all gets none until described anew."""
+        # A backend that refuses all grammars gets none until it is described again.
         _log.warning("backend refuses a grammar", upstream=self.name, error=error)
         if has_no_grammars(error):
             self._writer = replace(self._writer, can=replace(self._writer.can, grammars="none"))
@@ -285,11 +279,8 @@ class InferenceServer:
     async def _complete_in_pair(
         self, prefill: Prefill, attempt: _Attempt, stream: TokenStream
     ) -> None:
-        """The same request to both servers of a pair; what is generated comes from this one.
-
-        What goes wrong at the other one ends it here too: nobody else would ever say so. Once the
-        answer has begun this one has all that it needs, and the other one's end is its own.
-        """
+        # A failure of the prefill server ends the request here too, since nothing else would report
+        # it. Once the answer has begun, the decode server has all that it needs.
         host, port = prefill.bootstrap_host, prefill.bootstrap_port
         room = secrets.randbits(_ROOM_BITS)
         attempt = replace(attempt, pair=attempt.writer.engine.pair_fields(host, port, room))
@@ -306,9 +297,7 @@ class InferenceServer:
             raise errors.exceptions[0] from errors
 
     async def _prefill(self, prefill: Prefill, attempt: _Attempt, stream: TokenStream) -> None:
-        """Have the prompt read there. Raises what went wrong with that before the `stream`, which
-        is that of the decode server, has begun.
-        """
+        # Errors are raised only before `stream`, that of the decode server, has begun.
         try:
             await self._read_prompt(prefill, attempt)
         except UpstreamError as error:
@@ -317,9 +306,8 @@ class InferenceServer:
             _log.warning("prefill server fails behind its work", upstream=self.name, error=error)
 
     async def _read_prompt(self, prefill: Prefill, attempt: _Attempt) -> None:
-        """Have the prompt read by the prefill server, and hear it out: to hang up would end the
-        work. Of what it says only a refusal counts, which may come in a 200.
-        """
+        # Read to the end: to close early would end the work. Only a refusal counts, which may come
+        # in a 200.
         url = self._backend.at(prefill.base_url).url(attempt.endpoint.path)
         if (post := self._posts.get(str(url))) is None:
             post = self._posts[str(url)] = self._new_post(url)
@@ -362,9 +350,10 @@ class InferenceServer:
         return READERS[endpoint.events](self.name, sampling, **asked)
 
     async def ask(self, path: str, body: bytes, *, bytes_max: int) -> bytes:
-        """The body of a 200 to `POST path`; raises what `generate` does before a first chunk.
+        """Return the body of a 200 to `POST path`.
 
-        A longer one than `bytes_max` is an UpstreamFailed.
+        Raises what `generate` does before a first chunk, and UpstreamFailed for a body of more than
+        `bytes_max` bytes.
         """
         answer = await self._answer(self._post_to(path)([body], timeouts=self._waits))
         try:
@@ -378,9 +367,9 @@ class InferenceServer:
         return told
 
     def hang_up_on_silent(self, silent_s: float, *, begun_only: bool) -> int:
-        """Break off the generations that said nothing for `silent_s`; how many those are.
+        """End the generations without data for `silent_s`, and return how many.
 
-        With `begun_only` those that have not said anything yet are left to think.
+        With `begun_only` those without a first token continue.
         """
         since = asyncio.get_running_loop().time() - silent_s
         silent = [
@@ -395,7 +384,10 @@ class InferenceServer:
         return len(silent)
 
     def hang_up(self, reason: str) -> int:
-        """Break off every generation; how many those are. One that connects is not among them."""
+        """End every generation, and return how many.
+
+        One that is still connecting is not included.
+        """
         connections = [one.connection for one in self._streams if one.connection is not None]
         for connection in connections:
             connection.hang_up(reason)
@@ -427,7 +419,7 @@ class InferenceServer:
         return writer.body(request, served=served, prompt=prompt, grammar=grammar, pair=pair)
 
     async def _answer(self, posting: Coroutine[object, object, HttpAnswer]) -> HttpAnswer:
-        """A 200. Raises the error that any other is."""
+        # Raises the error of any status but 200.
         try:
             answer = await posting
         except _NOT_TAKEN as error:
@@ -448,7 +440,7 @@ class InferenceServer:
         return Post(self._client, url, headers)
 
     async def _encode_prompt(self, attempt: _Attempt) -> list[bytes]:
-        """JSON of the ids. An engine that dies of an unknown one is not sent it."""
+        # An engine that dies of an unknown id is not sent one.
         request = attempt.request
         id_end = request.id_end if attempt.writer.engine.dies_of_unknown_ids else None
         try:

@@ -20,7 +20,7 @@ BYTES_MAX: Final = 256
 
 
 def tokens_of(told: object, alternatives: int) -> list[TextToken] | None:
-    """The tokens of an event, each with as many alternatives at most; None where none are told."""
+    """Return the tokens of an event, each with `alternatives` at most; None if there are none."""
     content = told.get("content") if isinstance(told, dict) else None
     if not isinstance(content, list):
         return None
@@ -38,7 +38,7 @@ def _token(told: dict[str, Any], alternatives: int) -> TextToken:
 
 
 def _piece(told: dict[str, Any]) -> bytes:
-    """The bytes of a token; those of its text where they are not told."""
+    # The bytes of the token's text if `bytes` is missing.
     numbers, token = told.get("bytes"), told.get("token")
     try:
         if isinstance(numbers, list):
@@ -49,9 +49,9 @@ def _piece(told: dict[str, Any]) -> bytes:
 
 
 def spelled(text: str, tokens: Sequence[TextToken]) -> Iterator[tuple[str, list[TextToken]]]:
-    """The text, cut where tokens of it begin, each part behind which tokens begin in it.
+    """Yield the text in parts that begin where tokens begin, each with the tokens that begin in it.
 
-    One part where they are not the text, byte for byte.
+    The text is one part if the tokens do not spell it, byte for byte.
     """
     content = text.encode("utf-8", "replace")
     if b"".join(token.piece for token in tokens) != content:

@@ -67,9 +67,8 @@ class TokenStream:
         on_first: Callable[[], None] | None = None,
         on_finish: Callable[[], None] | None = None,
     ) -> None:
-        """Reads are parsed in the `turns` of the `tenant`. `on_first` is called before the sink
-        has the first chunk, `on_finish` before the last.
-        """
+        # Reads are parsed in the `turns` of the `tenant`. `on_first` is called before the sink has
+        # the first chunk, `on_finish` before the last.
         self.connection: Connection | None = None
         self.has_begun = False
         """The backend has sent something that the sink was told."""
@@ -95,17 +94,18 @@ class TokenStream:
         """How much the reader kept back when the timeout began."""
 
     def attach(self, body: ResponseBody) -> None:
-        """Take the body of the answer from here, from its first byte on: the request is about to be
-        sent, and its task still waits for the head of the answer.
+        """Take over the body of the answer, from its first byte on.
+
+        The request is about to be sent, and its task still waits for the head of the answer.
         """
         self._body = body
         self.connection = body.connection
 
     async def complete(self, body: ResponseBody) -> None:
-        """Return once the sink has the finish, or enough; the connection is free then, or closed.
+        """Return once the sink has the finish, or needs no more.
 
-        Raises what the reader found wrong with the body, after the sink had all ids before it, and
-        what the sink raises. To cancel it closes the connection at once.
+        The connection is then free, or closed. Raises the reader's fault, after the sink had all
+        ids before it, and what the sink raises. Cancelling closes the connection at once.
         """
         self.attach(body)
         connection = body.connection
@@ -128,7 +128,6 @@ class TokenStream:
             raise self._error
 
     async def _go_on(self, connection: Connection) -> None:
-        """Read on, once there is room."""
         if not await self._sink.room():
             self._break_off()
             return
@@ -139,7 +138,6 @@ class TokenStream:
             self._read_on(connection)
 
     def take(self, data: bytes) -> None:
-        """A read of the body (`AnswerListener`)."""
         if self.connection is None or self._turns.begin(self._tenant):
             self._pass_on(self._reader.feed(data))
             self._turns.end()
@@ -148,12 +146,10 @@ class TokenStream:
             self._defer(self.connection)
 
     def _defer(self, connection: Connection) -> None:
-        """Parse what was kept when it is the tenant's turn."""
         connection.defer()
         self._turns.wait(self._tenant, self._on_turn)
 
     def _on_turn(self) -> None:
-        """The tenant's turn has come: parse what was kept."""
         if self._is_done or self.connection is None:
             return
         self._pass_on(self._reader.go_on())
@@ -161,7 +157,6 @@ class TokenStream:
             self._read_on(self.connection)
 
     def _read_on(self, connection: Connection) -> None:
-        """Take what came meanwhile, and start the timeout again."""
         reader = self._reader
         if self.heard_at == math.inf:
             self.heard_at = self._loop.time()
@@ -171,7 +166,7 @@ class TokenStream:
         connection.go_on()
 
     def end(self, error: httpx2.TransportError | None) -> None:
-        """The body ended, was broken off, or has brought no id for too long (`AnswerListener`)."""
+        # The body ended, broke off, or has brought no id for too long (`AnswerListener`).
         if error is None:
             why = "stream ended without a finish reason"
         else:
@@ -179,10 +174,7 @@ class TokenStream:
         self._pass_on(self._reader.end(why))
 
     def _pass_on(self, chunk: TokenChunk | None) -> None:
-        """Give the sink a chunk, and hold, end or break off the stream where that follows.
-
-        None: the read brought no ids; it may have brought a fault.
-        """
+        # None if the read brought no ids; it may have brought a fault.
         reader = self._reader
         if chunk is None:
             if reader.fault is not None:
@@ -206,12 +198,12 @@ class TokenStream:
         self._defer_rest()
 
     def _defer_rest(self) -> None:
-        """Of a long read others have their turn before the rest of it."""
+        # Other streams have their turn before the rest of a long read.
         if self._reader.has_more and self.connection is not None:
             self._defer(self.connection)
 
     def _restart_timeout(self) -> None:
-        """Start the timeout again: ids came, if only to be kept back; bytes alone do not count."""
+        # Ids restart the timeout, even if they are kept back; bytes alone do not.
         reader = self._reader
         self._kept_back = reader.kept_back
         if self.connection is None:
@@ -222,7 +214,6 @@ class TokenStream:
         self.connection.wait_until(self.heard_at + self._timeout_s)
 
     def _notify_edges(self, chunk: TokenChunk) -> None:
-        """Call `on_first` before the first chunk, and `on_finish` before the last."""
         if not self.has_begun:
             self.has_begun = True
             self._timeout_s = self._timeouts.stall_s
@@ -232,7 +223,7 @@ class TokenStream:
             self._on_finish()
 
     def _stop(self, *, has_room: bool) -> None:
-        """Read no more: for good, or until there is room."""
+        # For good, or until there is room.
         body, reader = self._body, self._reader
         self._is_held = not has_room
         if reader.finished and not reader.overran and body is not None:
@@ -268,5 +259,4 @@ class TokenStream:
 
 
 def describe(error: httpx2.TransportError) -> str:
-    """What went wrong with a connection, for operators."""
     return f"{type(error).__name__}: {error}"

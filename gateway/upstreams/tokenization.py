@@ -57,9 +57,8 @@ class Tokenization:
     """
 
     def __init__(self, pool: Pool, *, timeout_s: float, attempts_max: int) -> None:
-        """`timeout_s` bounds one member's answer to one question, and `attempts_max` how many
-        members are asked for it.
-        """
+        # `timeout_s` bounds one member's answer to one question, `attempts_max` the members that
+        # are asked.
         self._pool = pool
         self._client = pool.client
         self._timeout_s = timeout_s
@@ -67,7 +66,7 @@ class Tokenization:
         self._turn = 0
 
     async def render(self, model: str, questions: Sequence[bytes]) -> dict[bytes, Rendering]:
-        """The rendering of each question, which is a JSON object without the model's name.
+        """Return the rendering of each question, which is a JSON object without the model's name.
 
         Raises `ModelNotFound`, and `NoUpstreamAvailable` when no member answers.
         """
@@ -86,7 +85,7 @@ class Tokenization:
         return answers
 
     def _members(self, model: str) -> list[Member]:
-        """Whom to ask, in this order: those of the first one's engine take turns."""
+        # Backends of the best candidate's engine take turns; the others come after them.
         serving = self._pool.serving(model)
         best = candidates(serving)
         kind = type(best[0].engine)
@@ -112,7 +111,7 @@ class RenderTarget(NamedTuple):
 async def render(
     client: Client, asked: RenderTarget, question: bytes, *, timeout_s: float
 ) -> Rendering:
-    """What one backend makes of a question. Raises `UpstreamUnavailable` where it does not say."""
+    """Return one backend's rendering of a question. Raises `UpstreamUnavailable` without one."""
     name = asked.backend.name
     try:
         async with asyncio.timeout(timeout_s):
@@ -132,7 +131,7 @@ async def render(
 
 
 def ids_of(body: bytes) -> array[int]:
-    """The ids that an answer tells. Raises `ValueError`, `RecursionError`, `OverflowError`."""
+    # Raises `ValueError`, `RecursionError` or `OverflowError`.
     return array("I", _decode(body).tokens)
 
 

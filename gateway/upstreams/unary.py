@@ -29,7 +29,7 @@ class UnaryClient:
         attempts_max: int = 3,
         losses_max: int = 2,
     ) -> None:
-        """`attempts_max` and `losses_max` are as those of `PoolPolicy`."""
+        # `attempts_max` and `losses_max` are as those of `PoolPolicy`.
         self._pool = pool
         self._answer_bytes_max = answer_bytes_max
         self._attempts_max = attempts_max
@@ -37,7 +37,7 @@ class UnaryClient:
         self._turn = 0
 
     async def post(self, model: str, path: str, fields: Mapping[str, object]) -> tuple[str, bytes]:
-        """The name of the backend, and the body of its 200.
+        """Return the name of the backend, and the body of its 200.
 
         In place of `model`, its public id, the backend reads its own name of it. Raises what
         `Pool.generate` does before a first chunk, and `UpstreamFailed` for an answer that is longer

@@ -95,18 +95,18 @@ def _target(entry: dict[str, object]) -> str:
 
 
 def _by(entry: dict[str, object]) -> str:
-    """An operator by name, as it is kept; of a tenant who it was as its log shows it."""
+    # An operator by name; an actor of a tenant as the tenant's log shows it.
     ours = entry.get("harmony")
     return str(ours["operator"]) if isinstance(ours, dict) else json.dumps(entry["actor"])
 
 
 def _time(at: str | None) -> datetime | None:
-    """None: earlier releases did not print it."""
+    # None: earlier releases did not print it.
     return None if at is None else datetime.fromisoformat(at).astimezone(UTC)
 
 
 def _kept(file: Path) -> list[ChainState]:
-    """What `verify --json` printed before. Raises `InvalidRequest`."""
+    # Reads an earlier output of `verify --json`. Raises `InvalidRequest`.
     from gateway.services.governance.audit import ChainState
 
     try:

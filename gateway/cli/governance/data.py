@@ -56,7 +56,7 @@ def _ask(config: Path | None, question: Callable[[TenantData, Database], Awaitab
 
 
 def _end_user_secret(settings: Settings) -> bytes | None:
-    """None: it is not told here."""
+    # None: the secret is not configured here.
     if settings.auth.key_pepper is None and settings.cache_salt_secret is None:
         return None
     return settings.cache_salt_key
@@ -198,9 +198,8 @@ def export(
 
 @contextmanager
 def _new_file(path: Path) -> Iterator[IO[bytes]]:
-    """A file that was not there, for its owner alone. Where writing breaks off nothing of it stays.
-    Raises `OSError`.
-    """
+    # The file must not exist, and only its owner can read it. It is deleted if writing fails.
+    # Raises `OSError`.
     with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
         try:
             yield file

@@ -42,8 +42,7 @@ T = TypeVar("T")
 
 
 def _ask(config: Path | None, question: Callable[[Access], Awaitable[T]]) -> T:
-    """What tenants and keys answer, in the database of the configuration, which is made ready."""
-
+    # The database of the configuration is made ready first.
     async def answer() -> T:
         async with (
             provisioned(load_settings(config)) as settings,
@@ -243,7 +242,6 @@ def show_calls(
 
 
 def _audited(call: AuditedCall) -> dict[str, Any]:
-    """A row of the audit as JSON."""
     return {
         **asdict(call),
         "response": ids.response_id(call.response),
@@ -253,7 +251,7 @@ def _audited(call: AuditedCall) -> dict[str, Any]:
 
 
 def _option(value: PolicyValue) -> Parameter:
-    """The option of a policy value, as typer reads it from a signature."""
+    # As typer reads it from a signature.
     words = tuple(dict.fromkeys((*value.words, DEFAULT)))
     kind: Any = Literal[words] if value.words else str
     metavar = None if value.words else f"{value.option_form}|{DEFAULT}"
@@ -293,10 +291,8 @@ tenants.command("set")(set_policy)
 
 
 def _value(value: PolicyValue, text: str) -> str | int | None:
-    """What an option says, in the policy's unit; None for `default`.
-
-    Raises `typer.BadParameter`, which ends the command with code 2.
-    """
+    # In the unit of the policy; None for `default`. Raises `typer.BadParameter`, which ends the
+    # command with code 2.
     if text == DEFAULT:
         return None
     if value.is_domains:
@@ -335,7 +331,7 @@ def _print(detail: TenantDetail, *, as_json: bool) -> None:
 
 
 def _spelled(name: str, value: str | int) -> str:
-    """Seconds as the hours and days that the options take, where they come out even."""
+    # Seconds also as the hours or days that the options take, if they are whole.
     if isinstance(value, str) or not name.endswith("_s"):
         return str(value)
     for unit_s, unit in ((DAY_S, "d"), (HOUR_S, "h")):

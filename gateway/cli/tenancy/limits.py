@@ -368,7 +368,7 @@ def _number(text: str) -> int | None:
 
 
 def _nano(text: str, units: int = 1) -> int:
-    """Dollars for so many units, as nano-dollars for one: an integer, or it would be rounded."""
+    # Dollars for `units` units, as nano-dollars for one. Refuses fractions, which would be rounded.
     try:
         nano = Decimal(text) * NANO / units
         whole = int(nano)
@@ -390,7 +390,7 @@ def _percent(text: str) -> int:
 
 
 async def _alerts(service: Limits, tenant_id: TenantId, budget: Budget) -> list[SpendAlert]:
-    """Those that were set beside a budget, the lowest first."""
+    # Only alerts that were set with the budget, the lowest threshold first.
     known = await service.alerts(LimitOwner(tenant_id, budget.scope, budget.scope_id))
     found = [one for one in known if one.percent is not None and one.meter == budget.meter]
     return sorted(found, key=lambda one: one.threshold)

@@ -29,7 +29,7 @@ T = TypeVar("T")
 
 
 def ask_operators(config: Path | None, question: Callable[[OperatorIssuers], Awaitable[T]]) -> T:
-    """What the service of the operators' issuers answers."""
+    """Run `question` with the service of the operators' issuers, and return its result."""
 
     async def answer() -> T:
         async with (
@@ -43,7 +43,7 @@ def ask_operators(config: Path | None, question: Callable[[OperatorIssuers], Awa
 
 
 def pairs(given: list[str] | None) -> list[tuple[str, str]]:
-    """Raises `InvalidRequest` for what has no `=`."""
+    """Split `NAME=VALUE` arguments. Raises `InvalidRequest` for one without `=`."""
     found = []
     for one in given or ():
         name, equals, value = one.partition("=")

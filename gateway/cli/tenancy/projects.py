@@ -43,7 +43,10 @@ T = TypeVar("T")
 def ask(
     config: Path | None, tenant: str, question: Callable[[AdminServices, TenantId], Awaitable[T]]
 ) -> T:
-    """What the services of the admin API answer for a tenant. Raises `ResourceNotFound`."""
+    """Run `question` with the services of the admin API for a tenant, and return its result.
+
+    Raises `ResourceNotFound`.
+    """
 
     async def answer() -> T:
         async with (

@@ -107,8 +107,7 @@ def resume(
 def _operate(
     config: Path | None, question: Callable[[LedgerOperations], Awaitable[Answer]]
 ) -> Answer:
-    """What the services of the plane of operators answer, as a process has them."""
-
+    # With the services of the operators' API, as a gateway process has them.
     async def answer() -> Answer:
         # Vocabularies and what else folds logs is for these commands alone.
         from gateway.wiring.admin import ledger_of

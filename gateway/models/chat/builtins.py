@@ -70,7 +70,7 @@ _BROWSER: Final = (
 
 
 def declarations(builtins: Builtins) -> list[dict[str, Any]]:
-    """The functions that stand for these tools."""
+    """Return the functions that stand for these tools."""
     told = list(_BROWSER) if builtins.browser else []
     if builtins.python:
         about = builtins.python_description or _PYTHON

@@ -38,12 +38,14 @@ _INPUT_OBJECT: Final = {
 
 
 def offered_name(tool: str) -> str:
-    """The name of a function that stands for a tool of rules."""
     return tool.removeprefix(BUILTIN_PREFIX)
 
 
 def called_tool(written: str, tools: Collection[str]) -> tuple[str, tuple[Rule, ...]]:
-    """Which of these tools a written name means, and by which rules; an unknown one is itself."""
+    """Return the tool that a written name means, and the rules that it was read by.
+
+    An unknown name is returned as it is.
+    """
     name = written.strip()
     for candidate in (name, BUILTIN_PREFIX + name):
         if candidate in tools:
@@ -57,7 +59,7 @@ def called_tool(written: str, tools: Collection[str]) -> tuple[str, tuple[Rule, 
 
 
 def schema_of(tool: ToolRule) -> dict[str, Any]:
-    """That of what a tool is called with, if its input has no grammar."""
+    """Return the schema of a tool's arguments, for a tool whose input has no grammar."""
     if tool.schema is not None:
         return tool.schema
     if tool.kind is SegmentKind.CODE_INTERPRETER_CALL:

@@ -31,9 +31,9 @@ class Family:
 
     @classmethod
     def of(cls, options: FormatOptions) -> Self:
-        """That of a model: what its settings say, and else what is known of its name.
+        """Read the family of a model from its settings, else from its name.
 
-        Raises `ConfigError` for a name that is not known.
+        Raises `ConfigError` for an unknown name.
         """
         preset = preset_for(options.model)
         if preset is None and options.reasoning is None and options.calls is None:
@@ -54,8 +54,9 @@ class Family:
         return cls(syntax, (preset.switch,) if preset.switch else ())
 
     def switched(self, asked: str | None, effort: str) -> dict[str, Any]:
-        """The arguments that say how much to think: an effort that was `asked` for, which the
-        gateway takes for `effort`. None where the template is to do as it does by itself.
+        """Return the template arguments for the effort `asked` for, which is passed on as `effort`.
+
+        Empty where none was asked for: the template then does as it does by itself.
         """
         if asked is None:
             return {}

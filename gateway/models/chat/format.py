@@ -123,8 +123,10 @@ class ChatFormat:
 
     @classmethod
     def load(cls, limits: SchemaLimits, options: FormatOptions) -> ChatFormat:  # noqa: ARG003 - the server writes schemas
-        """Raises `ConfigError` for a model without a tokenizer, or of a family that is not known,
-        and `VocabularyError` for a tokenizer that cannot be read.
+        """Load the tokenizer of a model.
+
+        Raises `ConfigError` for a model without a tokenizer or of an unknown family, and
+        `VocabularyError` for a tokenizer that cannot be read.
         """
         if not options.tokenizer:
             raise ConfigError(
@@ -160,11 +162,10 @@ class ChatFormat:
 
     @property
     def template_state(self) -> bytes:
-        """What frames the results of hosted tools."""
         return b"" if self._learned is None else self._learned.template_state
 
     def with_state(self, template_state: bytes) -> ModelFormat:
-        """The same with these frames. Raises `ValueError` for what are none."""
+        """Return the same format with these frames. Raises `ValueError` for invalid ones."""
         if template_state == TEXT_STATE:
             # Of a run that began before the settings said that it sees nothing, too.
             return self._format_with_images or PassThroughFormat()
@@ -175,18 +176,16 @@ class ChatFormat:
         return other
 
     def relearn(self) -> None:
-        """The next prompt asks for all probes. Until they are answered, and for runs that began
-        before, what was learned holds.
-        """
+        # Until the probes are answered, and for runs that began before, the learned template holds.
         self._is_outdated = True
 
     @property
     def questions(self) -> tuple[bytes, ...]:
-        """All that is learned of the template, and a text, to compare tokenizers."""
+        # The sample text is there to compare tokenizers.
         return (*self.probes.questions, _SAMPLE_QUESTION)
 
     def misfits(self, rendered: Mapping[bytes, Rendering]) -> tuple[str, ...]:
-        """Another tokenizer, or a template that does something else than this family's."""
+        """Return how the servers differ from this family, in their tokenizer or their template."""
         found, own = rendered[_SAMPLE_QUESTION], self.vocabulary.encode(_SAMPLE)
         if isinstance(found, str) or list(found) != own:
             return ("the server makes other ids of a text: it has another tokenizer",)
@@ -197,7 +196,6 @@ class ChatFormat:
         return (*template.faults, *missing)
 
     def _shows_thoughts(self, rendered: Mapping[bytes, Rendering]) -> bool:
-        """Whether a prompt that begins a thought does so by the markers of this syntax."""
         opened, plain = (rendered[one] for one in (self.probes.opened, self.probes.unthinking))
         if self.syntax.reasoning is None or isinstance(opened, str) or isinstance(plain, str):
             return True
@@ -208,7 +206,7 @@ class ChatFormat:
 
     @property
     def framing(self) -> Framing:
-        """A turn ends with the first of the stop ids; items are not stored with ids."""
+        """Return the framing: a turn ends with the first stop id; items are stored without ids."""
         end = self.stop_ids[0] if self.stop_ids else self.vocabulary_size
         opening = () if self._learned is None else self._learned.opening
         return Framing(opening=opening, turn_end=end, message_end=end, stores_ids=False)
@@ -221,8 +219,9 @@ class ChatFormat:
         options: RenderOptions,
         repeated: RepeatedHistory | None = None,  # noqa: ARG002 - ids are not stored
     ) -> Prompt:
-        """The prompt, once a server rendered it; its spans are estimates. One with images is sent
-        as it is.
+        """Return the prompt that a server rendered; its spans are estimates.
+
+        A prompt with images is sent as it is.
         """
         items = [self._with_summary_text(item) for item in items]
         if self._format_with_images is not None and has_images(items):
@@ -237,7 +236,6 @@ class ChatFormat:
         return self._prompt(made, asked, options.rendered)
 
     def _opens_thought(self, options: RenderOptions) -> bool:
-        """Whether a prompt ends within a thought, asked for as these options have it."""
         asked = opened_turn(self._template_kwargs(options))
         answer = options.rendered.get(asked)
         if answer is None:
@@ -252,7 +250,7 @@ class ChatFormat:
         return self._family.switched(options.asked_effort, options.effort) | self._kwargs
 
     def template(self, rendered: Mapping[bytes, Rendering]) -> Template:
-        """What is known of the model's template. Raises `Unrendered` where that must be learned."""
+        """Return the model's template. Raises `Unrendered` while it has to be learned."""
         if self._learned is None or self._is_outdated:
             questions = self.probes.questions
             lacking = tuple(one for one in questions if one not in rendered)
@@ -289,7 +287,7 @@ class ChatFormat:
         return Prompt(answer, made.spans(len(answer)))
 
     def _with_summary_text(self, item: ContextItem) -> ContextItem:
-        """A summary that was made just now is known by its ids alone."""
+        # A summary made during this request has only its ids so far.
         if item.kind != "compaction" or item.ids is None or item.json:
             return item
         text = self.vocabulary.decode(list(item.ids))
@@ -297,13 +295,13 @@ class ChatFormat:
         return replace(item, parsed=said)
 
     def render_item(self, item: ContextItem, function: str | None = None) -> Sequence[int]:  # noqa: ARG002 - a message has none
-        """The text of a message; other items are nothing without their conversation."""
+        """Return the text of a message; other items are empty without their conversation."""
         typed = item.item()
         text = message_text(typed) if isinstance(typed, Message) else ""
         return self.vocabulary.encode(text) if text else ()
 
     def prefill_size(self, prompt_ids: Sequence[int]) -> int:
-        """From the marker of a thought on, behind the last marker of another kind."""
+        """Count the ids from the marker of a thought on, behind the last marker of another kind."""
         reasoning = self.syntax.reasoning
         if reasoning is None:
             return 0
@@ -316,7 +314,6 @@ class ChatFormat:
         return 0
 
     def _behind_markers(self, ids: Sequence[int]) -> Sequence[int]:
-        """The ids behind the last marker of messages."""
         own = self._lexicon.texts
         bounds = [
             at
@@ -326,7 +323,7 @@ class ChatFormat:
         return ids[bounds[-1] + 1 :] if bounds else ids
 
     def with_result(self, ids: Sequence[int], result: Sequence[int]) -> Sequence[int]:
-        """The result of a call, framed; a turn is opened behind it."""
+        """Append the framed result of a call, and open a turn behind it."""
         template = self._learned or Template()
         opening = template.opening
         call_end = template.result.call_end if template.result else ()
@@ -339,7 +336,7 @@ class ChatFormat:
         return [*front, *result, *opening]
 
     def render_result(self, name: str, text: str) -> tuple[int, ...]:  # noqa: ARG002 - templates name no tool
-        """The message of a tool, in the frame of the template."""
+        """Return the message of a tool, in the frame of the template."""
         frame = self._learned.result if self._learned is not None else None
         if frame is None:
             return tuple(self.vocabulary.encode(text))
@@ -347,24 +344,23 @@ class ChatFormat:
         return (*frame.front, *self.vocabulary.encode(written), *frame.behind)
 
     def render_call(self, name: str, arguments: str) -> tuple[int, ...]:
-        """A call as the model should have written it."""
+        """Return a call as the model should have written it."""
         calls = self.syntax.calls
         if calls is None:
             return tuple(self.vocabulary.encode(arguments))
         return self._encode(calls.written(((offered_name(name), arguments),)))
 
     def count_ids(self, text: str) -> int:
-        """How many ids a text is."""
         return len(self.vocabulary.encode(text))
 
     def repeated_ids(self, history: Columns, *, is_answered: bool) -> array[int] | None:  # noqa: ARG002 - none are stored
-        """None: its items are rendered anew."""
+        # None: the items are rendered anew.
         return None
 
     # Transcripts.
 
     def messages(self, prompt: Prompt, *, with_ids: bool) -> list[dict[str, Any]]:
-        """The prompt as one text: its template took it together, and nobody here takes it apart."""
+        """Return the prompt as one text: it cannot be taken apart here."""
         if prompt.text_tokens is not None:
             return self.with_state(TEXT_STATE).messages(prompt, with_ids=with_ids)
         return [self._message_of(prompt.ids, with_ids=with_ids)]
@@ -376,7 +372,7 @@ class ChatFormat:
         *,
         with_ids: bool = False,
     ) -> list[dict[str, Any]]:
-        """The turn as one text, then what of it was taken back."""
+        """Return the turn as one text, then the parts of it that were taken back."""
         if is_text(ids) or any(is_text(voided) for _, voided in taken_back):
             return self.with_state(TEXT_STATE).messages_of_turn(ids, taken_back)
         void = [
@@ -391,21 +387,20 @@ class ChatFormat:
         return {**shown, "tokens": list(ids)} if with_ids else shown
 
     def _spelling(self, token: int) -> bytes:
-        """The text of an id, also of a marker."""
         text = self.vocabulary.special_text(token)
         return self.vocabulary.piece(token) if text is None else text.encode()
 
     # Turns.
 
     def new_parser(self, rules: OutputRules, *, trace: bool = False) -> TokenParser:
-        """A parser of one turn, from the beginning of the assistant's message."""
+        """Return a parser of one turn, from the beginning of the assistant's message."""
         parser = ChatParser(self.vocabulary, self.syntax, rules, in_reasoning=False, trace=trace)
         if self._format_with_images is None:
             return parser
         return EitherParser(parser, self._format_with_images.new_parser(rules))
 
     def said_ids(self, turns: Sequence[tuple[Sequence[int], Sequence[int]]]) -> list[int]:
-        """The turns as they were said, without what ended each of the earlier ones."""
+        """Return the ids of the turns, without those that ended each of the earlier ones."""
         ids: list[int] = []
         for prefill, said in turns[:-1]:
             ids += (*prefill, *self._without_stop_ids(said))
@@ -414,8 +409,9 @@ class ChatFormat:
         return ids
 
     def rerender(self, turns: Iterable[Turn], new_parser: Callable[[], TokenParser]) -> list[int]:
-        """The turns as they were said, for the model to go on with: a thought that was open is
-        closed, and a call that was cut off is left out.
+        """Return the ids of the turns for the model to continue.
+
+        An open thought is closed, and a call that was cut off is left out.
         """
         told: list[int] = []
         for ids, _ in turns:
@@ -440,7 +436,6 @@ class ChatFormat:
         return ids[: place.start] if self._is_left_out(place, ids[place.start :]) else ids
 
     def _is_left_out(self, place: ParserPosition, message: Sequence[int]) -> bool:
-        """Whether the open message is a call that was cut off, or was begun for it in vain."""
         if place.where is Where.HEADER:
             return True
         if place.where is not Where.BODY or place.kind is SegmentKind.COMMENTARY:
@@ -448,15 +443,17 @@ class ChatFormat:
         return place.kind is not SegmentKind.FINAL or tuple(message) == self._brace
 
     def answer_opening(self, rules: OutputRules, *, attempt: int) -> tuple[int, ...]:
-        """Nothing but, from the second attempt on, the brace of an object: behind a thought that is
-        closed the answer begins by itself.
+        """Return nothing or, from the second attempt on, the brace of an object.
+
+        Behind a closed thought the answer begins by itself.
         """
         wants_object = rules.answer is not None and rules.answer.demand.get("type") == "object"
         return self._brace if attempt and wants_object else ()
 
     def call_opening(self, rules: OutputRules) -> tuple[int, ...]:
-        """The beginning of the call that is demanded: up to its arguments where there is one tool,
-        else up to the name.
+        """Return the beginning of the call that is demanded.
+
+        It goes up to the arguments where there is one tool, else up to the name.
         """
         calls = self.syntax.calls
         if calls is None:
@@ -465,15 +462,15 @@ class ChatFormat:
         return self._encode(calls.front(offered_name(names[0]) if len(names) == 1 else None))
 
     def message_opening(self) -> tuple[int, ...]:
-        """Nothing: text may begin anywhere."""
+        # Text may begin anywhere.
         return ()
 
     def plain_header(self, ids: Sequence[int], at: int) -> int:  # noqa: ARG002 - there are no headers
-        """0: a message of these models begins with its text."""
+        # A message of these models begins with its text.
         return 0
 
     def has_body(self, message: Sequence[int]) -> bool:  # noqa: ARG002 - there are no headers
-        """Always: there are no headers."""
+        # There are no headers.
         return True
 
     def turn_constraint(
@@ -483,7 +480,7 @@ class ChatFormat:
         message: Sequence[int],
         options: GrammarOptions,
     ) -> Constraint | None:
-        """What the rest of a turn must look like; CPU work."""
+        # CPU work.
         return turn_constraint(rules, place, message, options, self.vocabulary, self.syntax)
 
     def _openers(self) -> list[str]:
@@ -492,7 +489,6 @@ class ChatFormat:
         return [text for text in openers if text in self._lexicon.ids]
 
     def _encode(self, written: Written) -> tuple[int, ...]:
-        """The ids of markers and texts."""
         ids: list[int] = []
         for part in written:
             token = self._lexicon.ids.get(part.text) if isinstance(part, Mark) else None
@@ -502,7 +498,7 @@ class ChatFormat:
 
 
 def _new_format_with_images(options: FormatOptions, family: Family) -> PassThroughFormat:
-    """How a model that sees is asked: its servers need no parser of thoughts, but one of calls."""
+    # Servers of models that see need no parser of thoughts, but one of calls.
     syntax, plain = family.syntax, PassThroughFormat.of(replace(options, reasoning=None))
     thought = syntax.reasoning
     return plain.reading(
@@ -517,14 +513,12 @@ def _ends_with(ids: Sequence[int], end: tuple[int, ...]) -> bool:
 
 
 def _longest_run(markers: set[int], size: int) -> range:
-    """The longest run of ids below `size` among which no marker is."""
     bounds = sorted({-1, size, *(token for token in markers if token < size)})
     start, end = max(pairwise(bounds), key=lambda run: run[1] - run[0])
     return range(start + 1, end)
 
 
 def _require(template: Template, options: RenderOptions) -> None:
-    """Raises `InvalidRequest` for tools that the model cannot be shown, or not be answered."""
     if options.runs_tools and template.result is None:
         raise InvalidRequest(
             "Tools that the gateway runs cannot be used with this model: its chat template has no "

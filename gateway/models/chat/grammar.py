@@ -60,11 +60,10 @@ def turn_constraint(
     vocabulary: Vocabulary,
     syntax: Syntax,
 ) -> Constraint | None:
-    """What the ids from `place` on must look like; None when nothing is bound, or nothing can be.
-    CPU work, for a thread where much of a body is there already.
+    """Return a grammar of the ids from `place` on; None when nothing is bound, or can be.
 
-    `message` are the ids of the open message that are there already: those of prefill and said
-    together from `place.start` on.
+    CPU work, for a thread where much of a body is there already. `message` are the ids of the
+    open message so far: those of prefill and output together from `place.start` on.
     """
     if options.reasoning and not rules.is_binding:
         return None
@@ -110,7 +109,7 @@ class _Turn:
         self._exact = True
 
     def constraint(self, place: ParserPosition, message: tuple[int, ...]) -> Constraint | None:
-        """What comes behind `message`; None where that cannot be said."""
+        """Return a grammar of everything behind `message`; None where there can be none."""
         if self._rules.calls == "required" and not self._tools:
             return None
         rest = self._rest(place, message)
@@ -133,7 +132,6 @@ class _Turn:
         return self._rest_of_front(message)
 
     def _behind_calls(self, place: ParserPosition) -> Node:
-        """A region of calls may go on as long as it is not closed."""
         calls = self._syntax.calls
         is_closed = calls is not None and calls.closed and place.where is Where.BETWEEN
         return NOTHING if is_closed else self._more_calls()
@@ -181,7 +179,6 @@ class _Turn:
         return rest.node
 
     def _rest_of_front(self, message: tuple[int, ...]) -> Node | None:
-        """Behind the front of a call that was put into the model's mouth."""
         calls = self._syntax.calls
         if calls is None or not self._tools:
             return None
@@ -195,9 +192,7 @@ class _Turn:
         return None
 
     def _rest_of_call(self, name: str, message: tuple[int, ...]) -> Node | None:
-        """In the middle of the JSON of its arguments, which begin with the first brace behind the
-        name.
-        """
+        # The JSON of the arguments begins with the first brace behind the name.
         calls, tool = self._syntax.calls, self._rules.tools.get(name)
         if calls is None or calls.tags is not None or tool not in self._tools or tool is None:
             return None
@@ -213,7 +208,6 @@ class _Turn:
     # What a turn may be.
 
     def _whole(self) -> Node | None:
-        """Everything, a thought first if the model may think."""
         rest = self._behind_thought()
         thought = self._syntax.reasoning if self._options.reasoning else None
         if thought is None or rest is None:
@@ -226,7 +220,6 @@ class _Turn:
         return InOrder((Maybe(InOrder(parts)), rest))
 
     def _behind_thought(self) -> Node | None:
-        """The grammar of what may follow a thought."""
         if self._rules.calls == "required":
             return self._calls()
         if self._rules.answer is None:
@@ -236,7 +229,6 @@ class _Turn:
         return _one_of([*([self._calls()] if self._tools else []), *ways])
 
     def _free(self) -> Node | None:
-        """Text, and calls behind it."""
         if not self._tools:
             return self._text
         if self._is_marked:
@@ -248,12 +240,10 @@ class _Turn:
         return OneOf((self._calls(), text))
 
     def _text_and_calls(self) -> Node | None:
-        """Text is open, and a call is owed."""
         return InOrder((self._text, self._calls())) if self._is_marked else None
 
     @property
     def _is_marked(self) -> bool:
-        """Calls begin with a marker that is one id."""
         calls = self._syntax.calls
         first = (*calls.opened, *calls.before_name)[0] if calls is not None else ""
         return isinstance(first, Mark) and first.text in self._lexicon.ids
@@ -261,13 +251,11 @@ class _Turn:
     # Calls.
 
     def _calls(self) -> Node:
-        """The grammar of one call or more."""
         calls = self._syntax.calls
         assert calls is not None, "there are tools, which a model without calls has not"
         return InOrder((self._spelled(calls.opened), self._call(calls), self._more_calls()))
 
     def _more_calls(self) -> Node:
-        """Further calls, where there may be several, and what closes the last one."""
         calls = self._syntax.calls
         assert calls is not None, "there was one"
         closed = self._spelled(calls.closed)
@@ -281,13 +269,12 @@ class _Turn:
         return InOrder((self._spelled(calls.before_name), _one_of(ways)))
 
     def _named(self, calls: CallSyntax, one: _Callable) -> Node:
-        """A call from its name on."""
         names = _one_of([Literal(name) for name in one.names])
         front, behind = self._spelled(calls.behind_name), self._spelled(calls.behind)
         return InOrder((names, front, one.arguments, behind))
 
     def _callables(self) -> list[_Callable]:
-        """The tools that may be called; those that may be given anything are one."""
+        # Tools that take any object are one entry.
         free = [tool for tool in self._tools if _is_free(tool)]
         bound = [
             _Callable((offered_name(tool.name),), self._arguments(tool))
@@ -341,7 +328,6 @@ class _Turn:
 
 
 def _is_free(tool: ToolRule) -> bool:
-    """It may be called with any object."""
     return tool.grammar is None and schema_of(tool) is ANY_OBJECT
 
 

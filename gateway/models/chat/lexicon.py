@@ -38,15 +38,13 @@ class Matcher:
         """What they begin with."""
 
     def may_be_in(self, text: str) -> bool:
-        """False where neither a marker nor the beginning of one is in a text."""
         return any(first in text for first in self.firsts)
 
     def find(self, text: str) -> re.Match[str] | None:
-        """The marker that is spelled first in a text; None where none is."""
         return self._pattern.search(text) if self._texts else None
 
     def held(self, text: str) -> int:
-        """How many characters at the end may be the beginning of a marker."""
+        """Count the characters at the end that may be the beginning of a marker."""
         longest = 0
         for marker in self._texts:
             for size in range(min(len(marker) - 1, len(text)), longest, -1):
@@ -103,7 +101,7 @@ class Lexicon:
         self.plain = PlainTexts(vocabulary, self.markers, self.matcher(syntax.markers))
 
     def matcher(self, markers: tuple[str, ...]) -> Matcher:
-        """Finds those of the markers that are spelled in letters."""
+        """Return a matcher of those of the markers that are spelled in letters."""
         if markers not in self._matchers:
             self._matchers[markers] = Matcher(tuple(m for m in markers if m not in self.ids))
         return self._matchers[markers]
@@ -111,5 +109,4 @@ class Lexicon:
 
 @lru_cache(maxsize=LEXICONS_KEPT)
 def lexicon_of(vocabulary: Vocabulary, syntax: Syntax) -> Lexicon:
-    """That of a model, made once."""
     return Lexicon(vocabulary, syntax)

@@ -122,7 +122,7 @@ class Markers:
         self._pattern = re.compile("|".join(map(re.escape, spelled))) if spelled else None
 
     def broken_up(self, words: str) -> str:
-        """The words, JSON or a text, with each such spelling broken up."""
+        """Return the words, JSON or a text, with each such spelling broken up."""
         if self._pattern is None:
             return words
         return self._pattern.sub(_broken_up, words)
@@ -144,7 +144,7 @@ def question(
     markers: Markers | None = None,
     opens_turn: bool = True,
 ) -> bytes:
-    """What a server is asked to render (`models.format.Unrendered`)."""
+    """Return the request to render with which servers are asked (`models.format.Unrendered`)."""
     asked: dict[str, Any] = {"messages": messages, "add_generation_prompt": opens_turn}
     if tools:
         asked["tools"] = tools
@@ -155,12 +155,12 @@ def question(
 
 
 def call_id_of(call_id: str | None) -> str:
-    """An id that every template takes, the same for the same one."""
+    # Every template takes an id of this form; equal ids stay equal.
     return hashlib.sha256((call_id or "").encode("utf-8", "replace")).hexdigest()[:CALL_ID_CHARS]
 
 
 def functions(options: RenderOptions) -> list[dict[str, Any]]:
-    """All tools of a request as functions, those that the gateway runs first."""
+    """Return all tools of a request as functions, those that the gateway runs first."""
     declared = [
         {"name": tool.name, "description": tool.description or "", "parameters": tool.parameters}
         for tool in options.tools
@@ -174,7 +174,7 @@ def functions(options: RenderOptions) -> list[dict[str, Any]]:
 
 
 def answer_text(answer: AnswerFormat) -> str:
-    """What the model is told of the format of its answer."""
+    """Return the text that tells the model the format of its answer."""
     about = f" ({answer.description})" if answer.description else ""
     if answer.kind == "json_object":
         return "Answer with exactly one JSON object, with nothing before or behind it."
@@ -186,8 +186,10 @@ def answer_text(answer: AnswerFormat) -> str:
 
 
 def system_text(options: RenderOptions, leading: Sequence[ContextItem]) -> str:
-    """The first message: the request's own instructions, those that its context begins with, where
-    its user is, and the format of the answer.
+    """Return the text of the first message.
+
+    It holds the request's own instructions, those that its context begins with, the user's
+    location, and the format of the answer.
     """
     texts = [message_text(item) for item in map(_typed, leading) if isinstance(item, Message)]
     location = " ".join((options.builtins.location or "").split())
@@ -220,7 +222,7 @@ class ChatConversation:
     """The item that it came from, if others may have been made at once with it."""
 
     def spans(self, ids: int) -> tuple[Span, ...]:
-        """About which of so many ids of the prompt each item became."""
+        """Estimate which part of a prompt of `ids` ids each item became."""
         total = sum(self.sizes.values()) or 1
         spans, begun = [], 0
         for source, size in self.sizes.items():
@@ -230,7 +232,7 @@ class ChatConversation:
         return tuple(spans)
 
     def say(self, source: int, role: str, text: str) -> None:
-        """A message of the user, or of the system."""
+        """Add a message of the user, or of the system."""
         self._settle()
         if role == "system" and not (
             self.habits.late_system if self.messages else self.habits.system
@@ -246,7 +248,7 @@ class ChatConversation:
         self._note(source, text)
 
     def show(self, source: int, parts: Sequence[AnyPart]) -> None:
-        """A message of the user with images among its parts, or images that a tool returned."""
+        """Add a user's message with images among its parts, or images that a tool returned."""
         self._settle()
         assert self.see is not None, "somebody sees"
         content = [self._part(source, part, self.see) for part in parts]
@@ -265,7 +267,7 @@ class ChatConversation:
         return {"type": "text", "text": text}
 
     def answer(self, source: int, text: str) -> None:
-        """Words of the assistant."""
+        """Add words of the assistant."""
         message = self._assistant()
         if message.get("tool_calls"):
             message = self._new_assistant()
@@ -273,7 +275,7 @@ class ChatConversation:
         self._note(source, text)
 
     def think(self, source: int, text: str) -> None:
-        """A thought of the assistant: it begins what is said in one turn."""
+        """Add a thought of the assistant: it begins one turn."""
         message = self._assistant()
         if message["content"] or message.get("tool_calls"):
             message = self._new_assistant()
@@ -282,8 +284,10 @@ class ChatConversation:
         self._note(source, text)
 
     def call(self, source: int, call_id: str, name: str, arguments: str) -> None:
-        """A call: in one message with the one before it, if they were made at once and the template
-        takes several in one.
+        """Add a call.
+
+        It joins the message of the call before it if both were made at once and the template takes
+        several in one message.
         """
         is_beside = self._called_at is not None and source == self._called_at + 1
         several = self.habits.several_calls
@@ -297,7 +301,7 @@ class ChatConversation:
         self._note(source, name + arguments)
 
     def give(self, source: int, call_id: str, name: str, text: str) -> None:
-        """What a call returned. It stands behind all calls that were made at once."""
+        """Add the result of a call, behind all calls that were made at once."""
         self._results.append(
             {
                 "role": "tool",
@@ -309,7 +313,6 @@ class ChatConversation:
         self._note(source, text)
 
     def close(self) -> None:
-        """What comes next, if anything, belongs to no call before it."""
         self._settle()
 
     def _note(self, source: int, text: str) -> None:
@@ -320,7 +323,6 @@ class ChatConversation:
         self._results, self._called_at = [], None
 
     def _assistant(self) -> ChatMessage:
-        """The message of the assistant that is still open, or a new one."""
         if self._results:
             self._settle()
         if self.messages and self.messages[-1]["role"] == "assistant":
@@ -335,7 +337,10 @@ class ChatConversation:
 
 
 def object_of(name: str, arguments: str) -> str:
-    """Arguments as templates take them: servers refuse calls whose arguments are no JSON object."""
+    """Return arguments as templates take them.
+
+    Servers refuse calls whose arguments are no JSON object.
+    """
     if name == PYTHON_TOOL:
         return orjson.dumps({"code": arguments}).decode()
     try:
@@ -351,8 +356,9 @@ def conversation(
     habits: Habits,
     see: Look | None = None,
 ) -> ChatConversation:
-    """The messages of a context; `see` shows its images. Raises `InvalidRequest` for an output
-    without a call.
+    """Return the messages of a context; `see` shows its images.
+
+    Raises `InvalidRequest` for an output without a call.
     """
     leading = leading_instructions(items)
     made = ChatConversation(habits, see)
@@ -367,7 +373,7 @@ def conversation(
 
 
 def require_some(messages: Sequence[ChatMessage]) -> None:
-    """Raises `InvalidRequest` for no messages: servers refuse those, each in its own words."""
+    # Servers refuse an empty list of messages, each in its own words.
     if not messages:
         raise InvalidRequest(
             "There is nothing to answer: neither what was sent nor what it continues has anything "
@@ -403,7 +409,7 @@ def _tell(made: ChatConversation, placed: PlacedItem) -> None:
 
 
 def images_of(item: Item) -> list[InputImage]:
-    """The images of a message of the user, or that a tool returned."""
+    """Return the images of a user's message, or those that a tool returned."""
     if isinstance(item, Message):
         parts: Any = item.content if item.role == "user" else ()
     else:
@@ -424,7 +430,6 @@ def _tell_message(made: ChatConversation, source: int, message: Message) -> None
 
 
 def _tell_hosted(made: ChatConversation, placed: PlacedItem, item: AnyHostedItem) -> None:
-    """A call and what it returned, which was there before the next call was made."""
     source, call_id = placed.source, f"item {placed.source}"
     if isinstance(item, McpCall) and (name := mcp_name(item)):
         if not placed.function:
@@ -441,7 +446,6 @@ def _tell_hosted(made: ChatConversation, placed: PlacedItem, item: AnyHostedItem
 
 
 def _tell_foreign(made: ChatConversation, placed: PlacedItem, item: AnyHostedItem) -> None:
-    """The same of a tool that ran elsewhere; what nobody asked for is told as if it had been."""
     source, author = placed.source, hosted_author(item.type)
     asked, returned = hosted_call(item), hosted_result(item)
     if asked is not None or (returned is not None and not placed.function):

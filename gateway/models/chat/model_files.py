@@ -26,9 +26,7 @@ class ModelFacts:
 
     @classmethod
     def beside(cls, tokenizer: str) -> Self:
-        """Those of the folder that has the tokenizer. A file that is missing, or damaged, tells
-        nothing.
-        """
+        """Read the files in the folder of the tokenizer; missing or damaged ones are ignored."""
         path = Path(tokenizer)
         folder = path if path.is_dir() else path.parent
         config = _read(folder / "config.json")

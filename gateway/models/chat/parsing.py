@@ -139,7 +139,7 @@ class ChatParser:
 
     @property
     def place(self) -> ParserPosition:
-        """Where the next id falls."""
+        """Return the position of the next id."""
         start, prose, broken = self._start, self._prose, self._broken
         if self._state is _State.OVER:
             kind = SegmentKind.FUNCTION_CALL if self._ended_by else None
@@ -162,7 +162,6 @@ class ChatParser:
         return self._position - max(self._counted, self._start) if self._held else 0
 
     def piece(self, token: int) -> bytes:
-        """The bytes of an id of text; none for any other id."""
         return b"" if token in self._lexicon.texts else self._vocabulary.piece(token)
 
     def feed(self, ids: Sequence[int]) -> list[SegmentEvent]:
@@ -186,7 +185,6 @@ class ChatParser:
         return self._take()
 
     def _flow(self, prose: Prose, text: str) -> list[SegmentEvent]:
-        """The text of one id, which nothing keeps from being told."""
         self._position += 1
         self._counted = self._position
         if prose.kind is _REASONING:
@@ -194,8 +192,10 @@ class ChatParser:
         return [SegmentText(text)]
 
     def feed_each(self, ids: Sequence[int]) -> list[str]:
-        """The texts that `feed` makes of each of the next ids alone, as far as all of them are only
-        more text of a segment that has begun; the others are not read.
+        """Return the text that `feed` makes of each of the next ids alone.
+
+        Stops before the first id that is not only more text of a segment that has begun; the ids
+        from there on are not read.
         """
         texts: list[str] = []
         prose = self._prose
@@ -215,7 +215,7 @@ class ChatParser:
         return texts
 
     def finish(self, reason: FinishReason | None) -> list[SegmentEvent]:
-        """The turn is over (None: it was broken off). Ids fed after this are ignored."""
+        """End the turn (`reason` None: it was broken off). Ids fed after this are ignored."""
         if self._state is not _State.OVER:
             self._close_turn(cut=reason is not FinishReason.STOP, end=self._position)
         is_whole = reason is not None and reason is not FinishReason.CUT
@@ -225,7 +225,6 @@ class ChatParser:
         return self._take()
 
     def _take(self) -> list[SegmentEvent]:
-        """The events since the last call, with one text for each stay in a segment."""
         made: list[SegmentEvent] = []
         for event in self._events:
             last = made[-1] if made else None
@@ -249,7 +248,7 @@ class ChatParser:
     # Ids.
 
     def _plain_text(self, ids: Sequence[int]) -> str | None:
-        """What these ids say; None where there is more to it."""
+        # None where the ids are more than plain text.
         if self._pending or not self._lexicon.markers.isdisjoint(ids):
             return None
         pieces = list(map(self._vocabulary.pieces.__getitem__, ids))
@@ -278,7 +277,7 @@ class ChatParser:
             self._note(Rule.RESERVED_ID)
 
     def _spell(self, piece: bytes) -> None:
-        """The bytes of the next id. A character is told when its last byte came."""
+        # A character is passed on when its last byte arrives.
         start = self._pending_start if self._pending else self._position
         is_whole = not self._pending or start < self._position
         spelled, end = self._pending + piece, self._position + 1
@@ -292,7 +291,6 @@ class ChatParser:
             self._read(Unit(text, start, end, is_whole))
 
     def _release(self) -> None:
-        """What was held for what might have followed is text."""
         if self._pending:
             pending, self._pending = self._pending, b""
             text = pending.decode("utf-8", "replace")
@@ -335,7 +333,6 @@ class ChatParser:
             self._mark(marker, marked[0].start, marked[-1].end)
 
     def _write(self, units: list[Unit]) -> list[Unit] | None:
-        """Text without markers; what of it stands behind the end of a region, if one ended."""
         for at, unit in enumerate(units):
             left = self._write_unit(unit)
             if left is not None:
@@ -394,7 +391,7 @@ class ChatParser:
             self._note(Rule.MARKER_IN_BODY)
 
     def _mark_in_prose(self, marker: str, start: int, end: int, *, is_opener: bool) -> bool:
-        """False for a marker that means nothing here."""
+        # False for a marker that means nothing here.
         prose, thought = self._prose, self._syntax.reasoning
         assert prose is not None, "outside of calls"
         thinks = self._state is _State.REASONING
@@ -456,7 +453,6 @@ class ChatParser:
 
     @property
     def _said(self) -> SegmentKind:
-        """What text for the user is."""
         is_owed = self._rules.calls == "required"
         return SegmentKind.COMMENTARY if is_owed else SegmentKind.FINAL
 
@@ -467,7 +463,6 @@ class ChatParser:
         return {} if tool is None else tool.declared or schema_of(tool)
 
     def _apply(self, event: Told, start: int, end: int, *, cut: bool = False) -> None:
-        """What a region tells that a marker at `start:end` ended, or text before `end`."""
         self._is_unnamed = isinstance(event, Unnamed)
         match event:
             case Called(name):
@@ -543,7 +538,6 @@ class ChatParser:
 
 
 def _split(units: list[Unit], size: int) -> tuple[list[Unit], list[Unit]]:
-    """The units of the first `size` characters, and the others; one may be cut in two."""
     for at, unit in enumerate(units):
         if size < len(unit.text):
             if not size:

@@ -25,7 +25,7 @@ class Unit(NamedTuple):
     is_exact: bool = False
 
     def cut(self, size: int) -> tuple[Unit, Unit]:
-        """The first characters, and the others."""
+        """Split into the first `size` characters and the others."""
         front = Unit(self.text[:size], self.start, self.end)
         return front, Unit(self.text[size:], self.start, self.end)
 
@@ -59,11 +59,9 @@ class Prose:
 
     @property
     def is_flowing(self) -> bool:
-        """It has begun, and nothing waits."""
         return self.is_started and not self._spaces
 
     def write(self, unit: Unit) -> None:
-        """Add a unit of text."""
         size = len(unit.text.rstrip())
         if not size:
             self._spaces.append(unit)
@@ -83,7 +81,7 @@ class Prose:
         self._tell(units)
 
     def close(self, end: int, *, complete: bool, at_marker: bool) -> None:
-        """It ends before position `end`; at a marker without the white space before that."""
+        """End before position `end`; at a marker, without the white space before that."""
         units, self._spaces = self._spaces, []
         if not self.is_started:
             return

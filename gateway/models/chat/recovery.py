@@ -43,6 +43,5 @@ class Rule(StrEnum):
 
 
 def count(recoveries: dict[str, int], rules: Iterable[Rule], times: int = 1) -> None:
-    """Add `times` to each rule's count."""
     for rule in rules:
         recoveries[rule.value] = recoveries.get(rule.value, 0) + times

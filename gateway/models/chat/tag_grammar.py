@@ -29,9 +29,9 @@ KEY: Final = Ebnf('root ::= [^<>"\\n\\r]{1,128}')
 def arguments_in_tags(
     tags: Tags, schema: Mapping[str, Any] | None, spelled: Callable[[Written], Node], text: Node
 ) -> tuple[Node, bool]:
-    """The grammar, and whether what it lets through is what the schema demands.
+    """Return the grammar, and True if all that it lets through fits the schema.
 
-    `spelled` makes a node of markers and texts, `text` is what a value of text may be.
+    `spelled` makes a node of markers and texts, `text` is the node of a text value.
     """
     properties = schema.get("properties") if schema else None
     if not schema or not _are_schemas(properties):
@@ -68,9 +68,10 @@ def _value(property_: dict[str, Any], root: Mapping[str, Any], text: Node) -> tu
 
 
 def text_between(markers: Sequence[str], *, front: str = "") -> Node:
-    """Text in which none of these stands, for markers that are not one id: an automaton that
-    follows how much of one was just said, a rule for each such beginning. With `front` there is
-    some text, and it begins with none of these characters.
+    """Return a grammar of text that contains none of these markers, which are not one id each.
+
+    It is an automaton: each rule stands for the beginning of a marker just written. With
+    `front` the text is not empty and begins with none of these characters.
     """
     return Ebnf(_automaton(tuple(markers), front))
 
@@ -88,7 +89,6 @@ def _automaton(markers: tuple[str, ...], front: str) -> str:
 
 
 def _ways(following: Mapping[str, str | None], names: Mapping[str, str], without: str = "") -> str:
-    """What may come next, and the rule of what comes behind it."""
     others = "".join(_IN_CLASS.get(one, one) for one in dict.fromkeys((*following, *without)))
     told = [
         f'"{_IN_STRING.get(character, character)}" {names[state]}'
@@ -99,9 +99,7 @@ def _ways(following: Mapping[str, str | None], names: Mapping[str, str], without
 
 
 def _following(text: str, markers: tuple[str, ...], begun: Sequence[str]) -> dict[str, str | None]:
-    """What was said of a marker behind each character that does not lead back to nothing; None
-    where a marker would be complete.
-    """
+    # None where a marker would be complete.
     following: dict[str, str | None] = {}
     for character in sorted({character for marker in markers for character in marker}):
         said = text + character

@@ -88,7 +88,7 @@ class Probes:
 
     @classmethod
     def of(cls, thinking: dict[str, Any], unthinking: dict[str, Any]) -> Probes:
-        """Rendered with these arguments of the template."""
+        """Return probes rendered with these arguments of the template."""
 
         def asked(*messages: dict[str, Any], tools: bool = False, opens: bool = False) -> bytes:
             return question(messages, _TOOLS if tools else (), thinking, opens_turn=opens)
@@ -114,12 +114,10 @@ class Probes:
 
     @property
     def questions(self) -> tuple[bytes, ...]:
-        """Every conversation that has to be rendered before the template is known."""
         return tuple(getattr(self, name) for name in self.__dataclass_fields__)
 
 
 def opened_turn(template_kwargs: dict[str, Any]) -> bytes:
-    """A question that is answered by how a turn begins, rendered with these arguments."""
     return question((_USER,), (), template_kwargs)
 
 
@@ -151,7 +149,7 @@ class Template:
 
     @property
     def template_state(self) -> bytes:
-        """All that a run needs to go on elsewhere, as JSON."""
+        """Return all that a run needs to go on elsewhere, as JSON."""
         if self.result is None:
             return b""
         frame = self.result
@@ -167,7 +165,7 @@ class Template:
 
     @classmethod
     def of_state(cls, template_state: bytes) -> Template:
-        """Raises `ValueError` for what is none."""
+        """Read a template from its state. Raises `ValueError` for an invalid one."""
         try:
             fields = orjson.loads(template_state)
             opening, call_end, front, behind = (
@@ -186,8 +184,10 @@ def learned(
     new_parser: Callable[[], TokenParser],
     prefill_size: Callable[[Sequence[int]], int],
 ) -> Template:
-    """What the answers to all probes tell; `new_parser` reads by `RULES`, `prefill_size` tells how
-    many of the last ids of a prompt are the beginning of what the model says.
+    """Return the template that the answers to all probes show.
+
+    `new_parser` reads by `RULES`; `prefill_size` counts the last ids of a prompt that are the
+    beginning of the model's turn.
     """
     reading = _Reading(probes, answers, vocabulary, new_parser, prefill_size)
     opening = reading.opening()
@@ -221,7 +221,7 @@ class _Reading:
         self._prefill_size = prefill_size
 
     def habits(self) -> Habits:
-        """Which conversations the template takes, and shows."""
+        """Return which conversations the template takes, and shows."""
         probes = self._probes
         return Habits(
             system=self.shows(probes.system, _LATE.encode()),
@@ -232,17 +232,18 @@ class _Reading:
         )
 
     def unthinks(self) -> bool:
-        """Whether its prompts differ by whether the model is to think."""
+        """Return True if prompts differ by whether the model is to think."""
         thinking, not_thinking = self._probes.opened, self._probes.unthinking
         return self._ids(thinking) != self._ids(not_thinking)
 
     def shows(self, probe: bytes, text: bytes) -> bool:
-        """Whether a text is in what was rendered."""
         return text in b"".join(map(self._vocabulary.piece, self._ids(probe)))
 
     def opening(self) -> tuple[int, ...] | None:
-        """What `add_generation_prompt` adds, without what belongs to the turn: nothing where the
-        end of the user's message opens it, as Mistral's do. None where no turn can be asked for.
+        """Return the ids that `add_generation_prompt` adds, without those that belong to the turn.
+
+        Empty where the end of the user's message opens the turn, as in Mistral's templates. None
+        where no turn can be asked for.
         """
         plain, opened = self._ids(self._probes.plain), self._ids(self._probes.opened)
         if not opened or opened[: len(plain)] != plain:
@@ -251,7 +252,7 @@ class _Reading:
         return self._unbegun(opened)[len(plain) :]
 
     def result_frame(self, opening: tuple[int, ...]) -> ResultFrame | None:
-        """The ids around a result; None where the template has no such frame."""
+        """Return the ids around a result; None where the template has no such frame."""
         turns = self._calling_turns(opening)
         if turns is None:
             return None
@@ -275,10 +276,8 @@ class _Reading:
     def _calling_turns(
         self, opening: tuple[int, ...]
     ) -> tuple[tuple[int, ...], tuple[int, ...]] | None:
-        """The turn with a call, where nothing follows it, and with its result. They may begin
-        differently: before a call that nothing follows Qwen3's template writes a thought, if an
-        empty one. None where they are not what a turn goes on behind.
-        """
+        # The turns may begin differently: Qwen3's template writes an empty thought before a call
+        # that nothing follows.
         probes = self._probes
         begun, called = (*self._ids(probes.tools), *opening), self._ids(probes.called)
         answered, reopened = self._ids(probes.answered), self._ids(probes.reopened)
@@ -294,7 +293,6 @@ class _Reading:
         return None
 
     def _call_end(self, turn: tuple[int, ...]) -> int | None:
-        """Where the call in a turn ends."""
         parser, name = self._new_parser(), None
         for event in (*parser.feed(turn), *parser.finish(FinishReason.STOP)):
             if isinstance(event, SegmentStarted):
@@ -306,7 +304,6 @@ class _Reading:
         return None
 
     def _place_of_result(self, ids: tuple[int, ...], start: int) -> tuple[int, int, bool] | None:
-        """The ids of the result's text, from position `start` on, and whether it is inside JSON."""
         offsets = [*accumulate((len(self._vocabulary.piece(token)) for token in ids), initial=0)]
         data = b"".join(map(self._vocabulary.piece, ids))
         for text, is_json in ((_RESULT.encode(), False), (_IN_JSON, True)):
@@ -324,7 +321,7 @@ class _Reading:
         return prompt[: len(prompt) - self._prefill_size(prompt)]
 
     def _ids(self, probe: bytes) -> tuple[int, ...]:
-        """What was rendered; nothing where the template refuses the conversation."""
+        # Empty where the template refuses the conversation.
         answer = self._answers[probe]
         return () if isinstance(answer, str) else tuple(answer)
 

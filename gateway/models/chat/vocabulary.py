@@ -40,9 +40,7 @@ _EXTRA: Final = f"Install it, in a checkout: {installation('chat')}."
 
 
 def _byte_characters() -> dict[str, int]:
-    """The character that stands for each byte at byte level: itself where it can be printed, else
-    one of those from U+0100 on.
-    """
+    # A printable byte stands for itself, any other for a character from U+0100 on.
     printable = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
     others = [byte for byte in range(256) if byte not in printable]
     characters = {chr(byte): byte for byte in printable}
@@ -110,25 +108,23 @@ class Vocabulary:
         return cls(tokenizer, pieces, added)
 
     def piece(self, token: int) -> bytes:
-        """The bytes of an id; empty for specials and for what is no id."""
+        # Empty for special ids and for ids outside of the vocabulary.
         return self.pieces[token]
 
     def special(self, text: str) -> int | None:
-        """The id of an added token, also of one that the file does not call special."""
+        # Added tokens count even if the file does not call them special.
         return self._ids.get(text)
 
     def added(self) -> tuple[str, ...]:
-        """The texts of all added tokens."""
         return tuple(self._ids)
 
     def special_text(self, token: int) -> str | None:
-        """The text of an added token."""
         return self._texts.get(token)
 
     def encode(self, text: str) -> list[int]:
-        """Ids of ordinary text: nothing in it ever becomes an added token.
+        """Return the ids of ordinary text: nothing in it ever becomes an added token.
 
-        Raises `InvalidRequest` for what is not valid Unicode.
+        Raises `InvalidRequest` for text that is not valid Unicode.
         """
         try:
             ids: list[int] = self._tokenizer.encode(text, add_special_tokens=False).ids
@@ -138,7 +134,7 @@ class Vocabulary:
         return ids
 
     def decode(self, ids: list[int]) -> str:
-        """The text of ids, specials left out; what is not UTF-8 becomes U+FFFD."""
+        # Special ids are left out; bytes that are not UTF-8 become U+FFFD.
         return b"".join(map(self.pieces.__getitem__, ids)).decode("utf-8", "replace")
 
 
@@ -158,15 +154,13 @@ def _read(path: Path) -> tuple[Path, dict[str, Any]]:
 
 
 def _added(data: Mapping[str, Any]) -> dict[int, str]:
-    """The added tokens by id, but for those of white space, which models spell text with."""
+    # Added tokens of white space are left out: models spell text with them.
     added = {int(one["id"]): str(one["content"]) for one in data.get("added_tokens") or ()}
     return {token: text for token, text in added.items() if text.strip()}
 
 
 def _pieces(data: Mapping[str, Any]) -> list[bytes]:
-    """The bytes of all ids. Raises `ValueError` for a model or a way to write bytes that is not
-    known.
-    """
+    # Raises `ValueError` for an unknown model or an unknown way to write bytes.
     vocab: Any = data["model"].get("vocab")
     if not isinstance(vocab, dict):
         raise ValueError("its model has no vocabulary of pieces (only BPE is known)")  # noqa: TRY004
@@ -215,7 +209,6 @@ def _of_sentence_piece(text: str) -> bytes:
 
 
 def _plain(data: dict[str, Any]) -> dict[str, Any]:
-    """The same tokenizer without what would put in ids that stand for no text."""
     added = {one["content"] for one in data.get("added_tokens") or ()}
     spaces = [one for one in data.get("added_tokens") or () if not one["content"].strip()]
     vocab = dict(data["model"]["vocab"])
@@ -236,9 +229,7 @@ def _plain(data: dict[str, Any]) -> dict[str, Any]:
 
 
 def _unprefixed(step: Any) -> Any:
-    """The same step without the space that some put in front of every text: what is written here
-    goes on with what stands before it.
-    """
+    # No space in front of a text: it continues what stands before it.
     if not isinstance(step, dict) or step.get("type") == "Prepend":
         return None
     parts = {key: list(filter(None, map(_unprefixed, step[key]))) for key in _PARTS if key in step}

@@ -71,7 +71,7 @@ class Arguments:
         self._fenced = False
 
     def feed(self, text: str) -> str:
-        """What may be handed out now; possibly nothing."""
+        """Return the text that may be handed out now; possibly none."""
         if self._phase is _Phase.BLANK:
             text = self._begin(text)
         if self._phase is _Phase.VALUE:
@@ -82,7 +82,7 @@ class Arguments:
         return text
 
     def finish(self) -> Conclusion:
-        """The last piece of the arguments, once there is no more text, and what they are."""
+        """End the arguments: return their last piece, and what they are."""
         if self._phase is _Phase.BLANK and not self._fenced:
             return Conclusion("{}", is_json=True, rules=(Rule.EMPTY_ARGUMENTS,))
         if self._phase is not _Phase.AFTER:
@@ -95,7 +95,7 @@ class Arguments:
         return Conclusion("", is_json=True, rules=rules_of_tail)
 
     def _rules_of(self, tail: str) -> tuple[Rule, ...] | None:
-        """The rules by which the text behind the value is dropped; None if it must be passed on."""
+        # None if the text must be passed on.
         fenced = (Rule.FENCED_ARGUMENTS,) if self._fenced else ()
         if not tail.strip():
             is_padded = (self._padded or bool(tail)) and not fenced
@@ -109,9 +109,7 @@ class Arguments:
         return (*fenced, Rule.STRAY_CLOSER) if closes else None
 
     def _begin(self, text: str) -> str:
-        """Find the first character of the value, behind whitespace or the front of a code fence; it
-        tells JSON from anything else.
-        """
+        # Whitespace or the front of a code fence may precede the value.
         if not self._fenced:
             rest = text.lstrip()
             if not rest:
@@ -135,7 +133,6 @@ class Arguments:
         return self._begin_value(text, rest if self._fenced else text)
 
     def _begin_value(self, text: str, rest: str) -> str:
-        """`rest` is what of the text is not in front of the value."""
         if rest[0] not in '{["':
             self._phase = _Phase.RAW
             held, self._held = self._held, ""
@@ -159,7 +156,6 @@ class Arguments:
         return text[:end]
 
     def _end_of_value(self, text: str) -> int | None:
-        """The offset behind the bracket or quote that balances the first one, if it is here."""
         at = 0
         if self._escaped and text:
             self._escaped = False
@@ -181,7 +177,7 @@ class Arguments:
 
 
 def is_object(text: str) -> bool:
-    """Whether arguments are a JSON object, or can be made one."""
+    """Return True if arguments are a JSON object, or can be made one."""
     arguments = Arguments()
     arguments.feed(text)
     return text.lstrip().startswith("{") and arguments.finish().is_json
@@ -196,7 +192,6 @@ def _is_json(text: str) -> bool:
 
 
 def _only_repeats(tail: str, value: str) -> bool:
-    """Whether a text is nothing but this value again, any number of times."""
     at = 0
     while found := _NOT_SPACE.search(tail, at):
         at = found.start()

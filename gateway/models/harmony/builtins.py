@@ -22,17 +22,15 @@ PYTHON_HEADING: Final = "## python\n\n"
 
 
 def is_builtin(name: str) -> bool:
-    """Whether rules mean one of these tools by a name."""
     return name.startswith(BUILTIN_PREFIX)
 
 
 def is_code(name: str) -> bool:
-    """Whether a tool is called with code in place of JSON."""
     return name == PYTHON_TOOL
 
 
 def sections(*, browser: bool, python: bool, python_description: str | None) -> list[str]:
-    """What the section "Tools" of a system message says, a paragraph or more for each tool.
+    """Return the paragraphs of the section "Tools" of a system message.
 
     `python_description` replaces the text that the model was trained with.
     """

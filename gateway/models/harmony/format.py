@@ -64,22 +64,21 @@ class HarmonyFormat(Renderer):
 
     @classmethod
     def load(cls, limits: SchemaLimits, options: FormatOptions | None = None) -> HarmonyFormat:  # noqa: ARG003 - one family has none
-        """Raises `StartupError` when the vocabulary is damaged."""
+        # Raises `StartupError` when the vocabulary is damaged.
         return cls(Vocabulary.load(), limits)
 
     def with_state(self, template_state: bytes) -> HarmonyFormat:  # noqa: ARG002 - the format has no template_state
-        """The same for every run."""
         return self
 
     def relearn(self) -> None:
         """Do nothing: this format asks no backend for anything."""
 
     def misfits(self, rendered: Mapping[bytes, Rendering]) -> tuple[str, ...]:  # noqa: ARG002 - no server renders it
-        """Nothing can misfit: prompts are rendered here, and no server is asked."""
+        # Prompts are rendered here; no server takes part.
         return ()
 
     def prefill_size(self, prompt_ids: Sequence[int]) -> int:  # noqa: ARG002 - another format's
-        """None: a prompt ends with the opening of a turn."""
+        # A prompt ends with the opening of a turn.
         return 0
 
     def check(self) -> None:
@@ -95,37 +94,34 @@ class HarmonyFormat(Renderer):
         *,
         with_ids: bool = False,
     ) -> list[dict[str, Any]]:
-        """What the model said in the turn of these `ids`, as the messages of `transcript`, then
-        what of it was `taken_back`: the rule that did it, and the ids. `with_ids` adds `token_ids`.
+        """Return the messages of a turn's `ids` (`transcript`), then those `taken_back`.
+
+        `taken_back` pairs the rule that took ids back with those ids. `with_ids` adds `token_ids`.
         """
         return messages_of_turn(self.vocabulary, ids, taken_back, with_ids=with_ids)
 
     def new_parser(self, rules: OutputRules, *, trace: bool = False) -> Parser:
-        """A parser for one turn of a response that is held to `rules`: it knows their tools, and
-        beside an answer in a format preambles are reasoning. With `trace` text has positions.
+        """Return a parser for one turn of a response that is held to `rules`.
+
+        It knows their tools, and beside an answer in a format preambles are reasoning. With
+        `trace` text has positions.
         """
         tools = None if rules.calls == "none" else frozenset(rules.tools) or _NO_TOOLS
         preambles, hosted = rules.answer is None, rules.hosted or _NO_TOOLS
         return Parser(self.vocabulary, tools, trace=trace, preambles=preambles, hosted=hosted)
 
     def rerender(self, turns: Iterable[Turn], new_parser: Callable[[], TokenParser]) -> list[int]:
-        """The ids of whole messages that stand for these turns behind a prompt, and of the opening
-        behind each. Each turn is read by a parser of its own. Calls that were cut off are left out.
-        """
+        # Each turn is read by a parser of its own; calls that were cut off are left out.
         return frames.rerendered_ids(turns, new_parser, self._writer)
 
     def call_opening(self, rules: OutputRules) -> tuple[int, ...]:
-        """The ids that open the call that is demanded: a header to the only function that may be
-        called, or of several what comes before the name.
-        """
         return frames.call_header(rules, self.vocabulary)
 
     def message_opening(self) -> tuple[int, ...]:
-        """The marker behind which the model has to name a channel, and so begins a message."""
+        # Behind this marker the model has to name a channel.
         return (CHANNEL,)
 
     def has_body(self, message: Sequence[int]) -> bool:
-        """Whether the header of a message is over: its `<|message|>` came."""
         return MESSAGE in message
 
     def turn_constraint(
@@ -135,7 +131,5 @@ class HarmonyFormat(Renderer):
         message: Sequence[int],
         options: GrammarOptions,
     ) -> Constraint | None:
-        """What the ids from `place` on must look like, as a grammar over ids; `message` are those
-        of the open message that are there. None when nothing is bound, or can be. CPU work.
-        """
+        # None when nothing is bound, or can be. CPU work.
         return turn_constraint(rules, place, message, options, self.vocabulary)

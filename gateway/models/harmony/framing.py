@@ -78,12 +78,12 @@ _CHANNELS: Final = {
 
 
 def said_ids(turns: Sequence[tuple[Sequence[int], Sequence[int]]]) -> list[int]:
-    """What a model has said in these turns, one behind the other, id for id.
+    """Return the model's output in these turns, one behind the other, id for id.
 
-    A turn is what was put into the model's mouth and what it said after it. Each earlier one
-    becomes whole messages and another is begun behind it; one that said nothing, or no more than
-    that it is over, leaves no trace. The last one stands as it is. (A backend is sent earlier turns
-    as `rerendered_ids`, which are the same where the model closed what it said.)
+    A turn is its prefill and the output after it. Each earlier one becomes whole messages and
+    another is begun behind it; one without output, or with no more than its end, leaves no
+    trace. The last one stands as it is. (A backend is sent earlier turns as `rerendered_ids`,
+    which are the same where the model closed its messages.)
     """
     ids: list[int] = []
     for prefill, said in turns[:-1]:
@@ -102,10 +102,11 @@ def _without_ending(said: Sequence[int]) -> Sequence[int]:
 
 
 def call_header(rules: OutputRules, vocabulary: Vocabulary) -> tuple[int, ...]:
-    """Opens the call that is demanded.
+    """Return the ids that open the call that is demanded.
 
-    All of its header where only one tool may be called, or only the browser, which has to search
-    first; otherwise what comes before the name, or the namespace where they have several.
+    They are all of its header where only one tool may be called, or only the browser, which has
+    to search first; otherwise the ids before the name, or before the namespace where the tools
+    have several.
     """
     allowed = rules.allowed
     if allowed == _BROWSER:
@@ -130,9 +131,9 @@ def _header(name: str, vocabulary: Vocabulary) -> tuple[int, ...]:
 
 
 def answer_header(rules: OutputRules, *, attempt: int) -> tuple[int, ...]:
-    """Opens the answer; in the format that is asked for, if one is.
+    """Return the ids that open the answer, in the requested format if there is one.
 
-    From the second attempt (1) on the brace of an object is there already.
+    From the second attempt (1) on they include the brace of an object.
     """
     if rules.answer is None:
         return FINAL_HEADER
@@ -143,7 +144,7 @@ def answer_header(rules: OutputRules, *, attempt: int) -> tuple[int, ...]:
 
 
 def plain_header(ids: Sequence[int], at: int) -> int:
-    """How many ids are a header that begins with a channel and names nobody; 0: none is there."""
+    """Count the ids of a header that begins with a channel and names nobody; 0 without one."""
     header = ids[at : at + PLAIN_HEADER_IDS_MAX]
     if header[0] != CHANNEL or MESSAGE not in header:
         return 0
@@ -165,18 +166,18 @@ class _Said:
 
     @property
     def is_told(self) -> bool:
-        """Nobody can answer a call that was cut off."""
+        # Nobody can answer a call that was cut off.
         return not self.is_call or (self.ended.complete and not self.ended.broken)
 
 
 def rerendered_ids(
     turns: Iterable[Turn], new_parser: Callable[[], TokenParser], writer: MessageWriter
 ) -> list[int]:
-    """What stands behind a prompt once these turns are over: messages, and another is begun behind
-    each of them. A turn is its ids, those that were put into the model's mouth among them, and why
-    it ended; `new_parser` makes the parser of each.
+    """Return the ids behind a prompt once these turns are over.
 
-    Nothing is told of a call that was cut off: nobody can answer it.
+    They are messages, and another is begun behind each turn. A turn is its ids, prefill
+    included, and why it ended; `new_parser` makes the parser of each. A call that was cut off is
+    left out: nobody can answer it.
     """
     told: list[int] = []
     for ids, finish in turns:
@@ -187,7 +188,7 @@ def rerendered_ids(
 
 
 def with_result(ids: Sequence[int], result: Sequence[int]) -> Sequence[int]:
-    """Ids that end with a call and the opening of another message, with its result before that.
+    """Insert a result into ids that end with a call and the opening of another message.
 
     A long prompt stays packed: a number for each of its ids would take the loop milliseconds.
     """
@@ -197,7 +198,6 @@ def with_result(ids: Sequence[int], result: Sequence[int]) -> Sequence[int]:
 
 
 def _message_ids(message: _Said, ids: Sequence[int], writer: MessageWriter) -> Sequence[int]:
-    """The ids of a message that is told again, without the `<|start|>assistant` before it."""
     begun, ended = message.begun, message.ended
     if ended.verbatim and ended.complete:
         said = ids[ended.start : ended.end]
@@ -213,7 +213,6 @@ def _message_ids(message: _Said, ids: Sequence[int], writer: MessageWriter) -> S
 def _messages(
     parser: TokenParser, ids: Sequence[int], finish: FinishReason | None
 ) -> Iterator[_Said]:
-    """The messages of a turn that ended so (None: it was broken off)."""
     begun = SegmentStarted(SegmentKind.REASONING)
     texts: list[str] = []
     for event in (*parser.feed(ids), *parser.finish(finish)):

@@ -82,11 +82,10 @@ def turn_constraint(
     options: GrammarOptions,
     vocabulary: Vocabulary,
 ) -> Constraint | None:
-    """What the ids from `place` on must look like; None when nothing is bound, or nothing can be.
-    CPU work, for a thread where much of a body is there already.
+    """Return a grammar of the ids from `place` on; None when nothing is bound, or can be.
 
-    `message` are the ids of the open message that are there already: those of prefill and said
-    together from `place.start` on.
+    CPU work, for a thread where much of a body is there already. `message` are the ids of the
+    open message so far: those of prefill and output together from `place.start` on.
     """
     if options.reasoning and not rules.is_binding:
         return None
@@ -135,29 +134,25 @@ class _Callable:
     begins: Node = _JSON_BEGINS
 
     def call(self, front: Node) -> Node:
-        """A whole call; `front` is its header up to the content type."""
         return InOrder((front, self.begins, self.body))
 
     @property
     def addressed(self) -> Node:
-        """The front of a header behind its recipient's namespace."""
         return InOrder((self.names, Token(CHANNEL), Literal(self.channel)))
 
     @property
     def named(self) -> Node:
-        """The front of a header behind ` to=`."""
+        """Return the front of a header behind ` to=`."""
         if not self.namespace:
             return self.addressed
         return InOrder((Literal(self.namespace), self.addressed))
 
     @property
     def on_channel(self) -> Node:
-        """The front of a header behind its `<|channel|>`."""
         return InOrder((Literal(f"{self.channel} to={self.namespace}"), self.names))
 
     @property
     def either(self) -> Node:
-        """The front of a header in both of its trained forms."""
         return OneOf(
             (
                 InOrder((Literal(f" to={self.namespace}"), self.addressed)),
@@ -183,7 +178,7 @@ class _Turn:
         """No marker comes in it."""
 
     def rest(self, place: ParserPosition, message: tuple[int, ...]) -> Node | None:
-        """What comes behind `message`; None where that cannot be said."""
+        """Return a grammar of everything behind `message`; None where there can be none."""
         if self._rules.calls == "required" and not self._tools:
             return None
         if place.where is Where.HEADER:
@@ -224,7 +219,7 @@ class _Turn:
         return None if said is None else self._rest_of_body(said, tool)
 
     def _body_in(self, message: tuple[int, ...]) -> bytes | None:
-        """What is there of the body; None where that is not only text."""
+        # None where the body is not only text.
         if MESSAGE not in message:
             return None
         ids = message[message.index(MESSAGE) + 1 :]
@@ -242,7 +237,6 @@ class _Turn:
         return rest.node
 
     def _body(self, tool: ToolRule | None) -> Body:
-        """The texts of an answer, or of the arguments of a tool."""
         key, derived = ("harmony", "body", tool and tool.name), self._rules.derived
         if key not in derived:
             derived[key] = self._new_body(tool)
@@ -258,9 +252,6 @@ class _Turn:
         return body_of(self._schema(tool))
 
     def _behind(self, earlier: SegmentKind | None) -> Node:
-        """Everything from the first id of a header on, behind a message of this kind; None: behind
-        none, or one that is not known.
-        """
         calls = [tools.call(tools.either) for tools in self._callables()]
         last = _one_of([*calls, *_in_channel(self._final())])
         messages = _in_channel(self._earlier_messages(earlier).values())
@@ -272,16 +263,13 @@ class _Turn:
         return InOrder((Repeated(_one_of(messages)), last))
 
     def _on_channel(self) -> Node:
-        """Everything from the name of a channel on."""
         messages = self._earlier_messages(None).items()
         earlier = [InOrder((closed, self._behind(kind))) for kind, closed in messages]
         calls = [tools.call(tools.on_channel) for tools in self._callables()]
         return _one_of([*earlier, *calls, *self._final()])
 
     def _earlier_messages(self, earlier: SegmentKind | None) -> dict[SegmentKind, Node]:
-        """Messages that others follow, in their order. Preambles stand before calls, and not beside
-        an answer that is JSON: to whom reads all of the text together, it would be none.
-        """
+        # No preambles beside a JSON answer: a client that joins all text would get invalid JSON.
         is_over = self._is_owing and earlier is not None
         found: dict[SegmentKind, Node] = {}
         if self._thoughts and not is_over:
@@ -292,7 +280,6 @@ class _Turn:
         return found
 
     def _final(self) -> list[Node]:
-        """The answer's message, unless a call has to be made instead."""
         if self._rules.calls == "required":
             return []
         if self._rules.answer is None:
@@ -304,12 +291,11 @@ class _Turn:
         ]
 
     def _answer(self) -> Node:
-        """The body of an answer in a format."""
         answer = Json(self._schema(None))
         return OneOf((answer, _REFUSAL)) if self._refusals else answer
 
     def _callables(self) -> list[_Callable]:
-        """The tools that may be called; functions that may be given anything are one."""
+        # Functions that take any object are one entry.
         free = [Literal(name) for name, tool in self._tools.items() if _is_free(tool)]
         bound = [
             self._builtin(tool)
@@ -328,13 +314,11 @@ class _Turn:
         return _Callable(Literal(recipient), body, "", channel, _BUILTIN_BEGINS)
 
     def _arguments(self, tool: ToolRule) -> Node:
-        """What the body of a call may be: JSON of the tool's schema, or text of its grammar."""
         if tool.grammar is not None:
             return languages_of(self._rules)[tool.grammar]
         return Json(self._schema(tool))
 
     def _schema(self, tool: ToolRule | None) -> dict[str, Any]:
-        """That of the answer, or of what a tool without a grammar is called with."""
         if tool is None:
             assert self._rules.answer is not None, "else any text would be an answer"
             return self._rules.answer.demand
@@ -352,6 +336,5 @@ def _one_of(options: Sequence[Node]) -> Node:
 
 
 def _is_free(tool: ToolRule) -> bool:
-    """It is a function to the model, and may be called with any object."""
     is_function = tool.kind is SegmentKind.FUNCTION_CALL or tool.is_hosted
     return is_function and tool.schema is None and not is_builtin(tool.name)

@@ -134,19 +134,22 @@ class Header:
 
     @property
     def reasoning_prose(self) -> str:
-        """Leftover words of an analysis header: they are thoughts that slipped into it."""
+        """Return leftover words of an analysis header: they are thoughts that slipped into it."""
         spoken = any(map(str.isalpha, re.sub(_WORD, "", self.prose)))
         return self.prose if self.channel == "analysis" and spoken else ""
 
     @property
     def is_fragment(self) -> bool:
-        """The prose is the beginning of a word of the header grammar that was cut off."""
+        """Return True if the prose is a cut-off beginning of a word of the header grammar."""
         word = self.prose.strip()
         unfinished = not self.channel and any(channel.startswith(word) for channel in _KINDS)
         return word == "to" or unfinished
 
     def rules_of(self, target: MessageRoute) -> tuple[Rule, ...]:
-        """All that applied in sending the message there: code is no odd content for a built-in."""
+        """Return all rules that applied in sending the message there.
+
+        Code is no odd content for a built-in.
+        """
         known = is_builtin(target.name)
         own = (one for one in self.rules if not (known and one is Rule.ODD_CONTENT_TYPE))
         return (*own, *target.rules)
@@ -182,9 +185,7 @@ class WholeHeader(NamedTuple):
 def whole_header(
     parts: tuple[Part, ...], tools: frozenset[str] | None, guessed: frozenset[str] | None
 ) -> WholeHeader:
-    """All that is read of a whole header; `tools` as for `route`, `guessed` as for
-    `probable_callee`.
-    """
+    """Read all of a whole header; `tools` as for `route`, `guessed` as for `probable_callee`."""
     header = read_header(parts, trapped=False)
     target = route(header, tools)
     is_call = target.kind is SegmentKind.FUNCTION_CALL
@@ -202,7 +203,7 @@ def whole_header(
 
 
 def addressed(name: str) -> tuple[str, str]:
-    """The channel and the recipient of a call of the tool that rules know by this name."""
+    """Return the channel and the recipient of a call of the tool that rules name so."""
     if is_builtin(name):
         return BUILTIN_CHANNEL, name.removeprefix(BUILTIN_PREFIX)
     return CALL_CHANNEL, NAMESPACE + name
@@ -236,9 +237,10 @@ def route(header: Header, tools: frozenset[str] | None) -> MessageRoute:
 
 
 def probable_callee(header: Header, target: MessageRoute, tools: frozenset[str] | None) -> str:
-    """The function that a message calls if it is JSON that `<|call|>` closes, although its
-    recipient does not tell; empty for none. `tools` are those that may be guessed: nothing that the
-    gateway runs itself.
+    """Return the function that a message calls if it is JSON that `<|call|>` closes.
+
+    It is guessed where the recipient does not tell; empty for none. `tools` are those that may be
+    guessed: nothing that the gateway runs itself.
     """
     if not tools or target.kind in {SegmentKind.FUNCTION_CALL, SegmentKind.FINAL}:
         return ""
@@ -254,8 +256,9 @@ def probable_callee(header: Header, target: MessageRoute, tools: frozenset[str] 
 def with_callee(
     header: Header, tools: frozenset[str] | None, guessed: frozenset[str] | None
 ) -> Header:
-    """A trapped header that `<|call|>` ended, addressed to the function that its JSON is for, if
-    its recipient does not tell; `tools` and `guessed` as for `whole_header`.
+    """Address a trapped header that `<|call|>` ended to the function that its JSON is for.
+
+    It is left as it is if its recipient tells; `tools` and `guessed` as for `whole_header`.
     """
     front, brace, body = header.prose.partition("{")
     if not brace or not is_object(brace + body):
@@ -269,21 +272,17 @@ def with_callee(
 
 
 def _name_within(word: str, tools: frozenset[str]) -> str | None:
-    """The declared function that a word names, behind any namespaces."""
     while word and (name := _declared_name(word, tools)) is None:
         word = word.partition(".")[2]
     return name if word else None
 
 
 def role_is_tool(role: str, tools: frozenset[str] | None) -> bool:
-    """Whether a foreign role is the name of a declared tool: a call in a strange dress. `tools` are
-    those that may be guessed.
-    """
     return role in (tools or frozenset()) and role not in _ROLES
 
 
 def adopt_spoken(text: str, following: int) -> tuple[Part, Rule] | None:
-    """Text between two messages that turns out to be the front of a header without markers.
+    """Read text between two messages as the front of a header without markers.
 
     `following` is the id behind it: CHANNEL, CONSTRAIN or MESSAGE. None when it is no header.
     """
@@ -296,7 +295,6 @@ def adopt_spoken(text: str, following: int) -> tuple[Part, Rule] | None:
 
 
 def is_spoken_header(text: str) -> bool:
-    """Whether text between two messages begins with the assistant's role."""
     return _SPOKEN_ROLE.match(text) is not None
 
 
@@ -322,10 +320,7 @@ def _call(header: Header, name: str, *, exact: bool) -> MessageRoute:
 
 
 def _undeclared(header: Header, recipient: str, *, calls_allowed: bool) -> MessageRoute:
-    """A function nobody declared is still a call: clients answer it, and the model learns.
-
-    Not when `tool_choice` is `none`, and not under a name that no client could send back.
-    """
+    # Clients answer a call of an undeclared function, and the model learns from that.
     namespace, _, name = recipient.partition(".")
     if namespace == "functions" and FUNCTION_NAME.fullmatch(name):
         if not calls_allowed:
@@ -340,7 +335,6 @@ def _undeclared(header: Header, recipient: str, *, calls_allowed: bool) -> Messa
 
 
 def _is_junk(prose: str, channel: str) -> bool:
-    """Whether a trapped body is none but stammering, as `commentary?commentary?` or `??`."""
     if _ONLY_CHANNELS.fullmatch(prose):
         return True
     if channel == "final" or prose.startswith("{"):
@@ -409,7 +403,7 @@ class _Reader:
         return text.lstrip()[len(word) :]
 
     def _read_spoken_channel(self, text: str) -> str:
-        """A channel without its marker; in a trapped header only where it is glued to the role."""
+        # In a trapped header a channel counts only where it is glued to the role.
         found = (_GLUED_CHANNEL if self._trapped else _CHANNEL_FIRST).match(text)
         if not found:
             return text
@@ -466,7 +460,7 @@ class _Reader:
 
 
 def headers(channel: str, recipient: str | None = None) -> Iterator[tuple[Part, ...]]:
-    """A header in each of its forms, from form 0 on: what stands behind `<|start|>assistant`.
+    """Yield a header in each of its forms, from form 0 on: the parts behind `<|start|>assistant`.
 
     `recipient` is whole, as in `functions.f`; None for a message to the user. A built-in tool is
     called on another channel than a function.

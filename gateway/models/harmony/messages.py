@@ -108,12 +108,11 @@ class HarmonyMessage:
 
     @property
     def is_call(self) -> bool:
-        """The message is a call: the turn ends with it, and an output has to follow."""
         return self.author == "assistant" and self.recipient is not None
 
 
 def recipient(name: str, *, param: str = "input") -> str:
-    """The Harmony recipient of a function.
+    """Return the Harmony recipient of a function.
 
     Headers are text to the tokeniser, so a name like `f to=system` would forge one. Raises
     `InvalidRequest` for all but letters, digits, `_`, `-` and `.`, 1 to 128 of them.
@@ -129,7 +128,7 @@ def recipient(name: str, *, param: str = "input") -> str:
 
 
 def harmony_messages(item: Item, function: str | None = None) -> tuple[HarmonyMessage, ...]:
-    """The messages of an item; none for one that says nothing.
+    """Return the messages of an item; none for one without content.
 
     `function` is the name of the function that an output belongs to; of the tool that an MCP
     approval response is about; and of an MCP call before which its approval request stands, which
@@ -156,14 +155,14 @@ def _harmony_message(item: Item, function: str | None) -> HarmonyMessage | None:
 
 
 def call_message(name: str, text: str) -> HarmonyMessage:
-    """A call of the tool that rules know by this name, as the model was trained to write it."""
+    """Return a call of the tool that rules name so, as the model was trained to write it."""
     channel, to = addressed(name)
     code = is_code(name)
     return HarmonyMessage("assistant", text, channel, to, is_json=not code, is_code=code)
 
 
 def result_message(name: str, text: str) -> HarmonyMessage:
-    """What such a call returned: from its recipient, on its channel."""
+    """Return the result of such a call: from its recipient, on its channel."""
     channel, author = addressed(name)
     return HarmonyMessage(author, text, channel, recipient="assistant")
 
@@ -213,16 +212,18 @@ class MessageWriter:
         self._encode_packed = vocabulary.encode_packed
 
     def message_ids(self, message: HarmonyMessage, *, form: int = 0) -> array[int]:
-        """The ids of one message. `form` is that of the header of a call, or of a message of the
-        assistant.
+        """Return the ids of one message.
+
+        `form` is that of the header of a call, or of a message of the assistant.
         """
         header = self._formed_header(message, form) if form else self._header(message)
         opening = (START, *self._encode(message.author), *header, MESSAGE)
         return self.plain_message(opening, message.text, CALL if message.is_call else END)
 
     def plain_message(self, opening: Sequence[int], text: str, end: int = END) -> array[int]:
-        """The ids of a message that begins with `opening`. A long text is encoded piece by piece:
-        other threads run in between.
+        """Return the ids of a message that begins with `opening`.
+
+        A long text is encoded piece by piece: other threads run in between.
         """
         ids = array("I", opening)
         for part in self._encode_pieces(text):
@@ -231,18 +232,15 @@ class MessageWriter:
         return ids
 
     def count_ids(self, text: str) -> int:
-        """How many ids a text is."""
         return sum(map(len, self._encode_pieces(text)))
 
     def _encode_pieces(self, text: str) -> Iterator[Sequence[int]]:
-        """The ids of a text, those of a long one piece by piece."""
         if len(text) <= PIECE_CHARS:
             yield self._encode(text)
         else:
             yield from map(self._encode_packed, pieces(text))
 
     def _header(self, message: HarmonyMessage) -> list[int]:
-        """What stands behind the author, as openai-harmony writes it."""
         ids: list[int] = []
         if message.recipient is not None:
             ids += self._encode(f" to={message.recipient}")
@@ -253,7 +251,6 @@ class MessageWriter:
         return ids + self._encode(" code") if message.is_code else ids
 
     def _formed_header(self, message: HarmonyMessage, form: int) -> list[int]:
-        """The header in one of its other forms (`headers.headers`), as the model wrote it."""
         ids: list[int] = []
         for part in tuple(headers(message.channel or "", message.recipient))[form]:
             marker = [] if part.marker == NO_MARKER else [part.marker]
@@ -262,7 +259,7 @@ class MessageWriter:
 
 
 def pieces(text: str) -> Iterator[str]:
-    """The text in pieces of about `PIECE_CHARS` characters; a run without a place to cut is one."""
+    """Yield the text in pieces of about `PIECE_CHARS` characters, each cut where it can be."""
     start = 0
     while len(text) - start > PIECE_CHARS:
         cut = _next_cut(text, start + PIECE_CHARS)
@@ -273,7 +270,6 @@ def pieces(text: str) -> Iterator[str]:
 
 
 def _next_cut(text: str, low: int) -> int:
-    """The first place to cut from `low` on; without one, the end."""
     for start in range(low, len(text), _WINDOW_CHARS):
         for match in _PLACE.finditer(text, start, start + _WINDOW_CHARS):
             place = match.start()

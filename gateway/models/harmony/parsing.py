@@ -184,12 +184,14 @@ class Parser:
 
     @property
     def reasoning_tokens(self) -> int:
-        """How many of the ids fed so far belong to reasoning (`TokenParser`)."""
         return self._writer.reasoning_tokens
 
     @property
     def place(self) -> ParserPosition:
-        """Where the next id falls. What has been a text between two messages begins the next."""
+        """Return the position of the next id.
+
+        Text between two messages so far begins the next one.
+        """
         where, writer = self._state, self._writer
         waiting, answered = writer.waiting.text_ids if writer.waiting else 0, writer.answered
         if where is Where.BODY:
@@ -211,7 +213,6 @@ class Parser:
         )
 
     def piece(self, token: int) -> bytes:
-        """The bytes that a text id stands for; none for any other id."""
         return self._vocabulary.piece(token)
 
     def feed(self, ids: Sequence[int]) -> list[SegmentEvent]:
@@ -235,8 +236,10 @@ class Parser:
         return self._writer.take()
 
     def feed_each(self, ids: Sequence[int]) -> list[str]:
-        """The texts that `feed` makes of each of the next ids alone, as far as all of them are only
-        more text of a segment that has begun; the others are not read.
+        """Return the text that `feed` makes of each of the next ids alone.
+
+        Stops before the first id that is not only more text of a segment that has begun; the ids
+        from there on are not read.
         """
         draft = self._draft
         is_flowing = self._state is _BODY and draft.started and not draft.glue
@@ -247,7 +250,7 @@ class Parser:
         return self._writer.write_each(draft, texts)
 
     def finish(self, reason: FinishReason | None) -> list[SegmentEvent]:
-        """The turn is over (None: it was broken off). Ids fed after this are ignored."""
+        """End the turn (`reason` None: it was broken off). Ids fed after this are ignored."""
         if self._finished:
             return []
         self._finished = True
@@ -270,7 +273,7 @@ class Parser:
         return self._writer.take()
 
     def _step(self, token: TokenClass, run: Sequence[int]) -> None:
-        """One entry of the table. `run` is one special id, or text ids one after the other."""
+        # `run` is one special id, or text ids one after the other.
         end = self._position + len(run)
         act, self._state = self.STEPS[self._state][token]
         act(self, run)
@@ -298,7 +301,7 @@ class Parser:
         opening.size += 1
 
     def _overflow_header(self, token: TokenClass, run: Sequence[int]) -> None:
-        """No header is that long: it is a trapped body, and goes on as a body."""
+        # No header is that long: it is a trapped body.
         opening = self._opening
         *whole, (marker, ids) = opening.parts
         parts = (*self._read_parts(whole), Part(marker, self._detokenizer.feed(ids)))
@@ -325,12 +328,10 @@ class Parser:
         self._orphan = _Orphan(self._position + 1, after_call=run[0] == CALL)
 
     def _abandon(self, closing: Closing) -> None:
-        """A header ends without `<|message|>`, and not because there are no more ids."""
         if not self._release(self._opening, closing):
             count(self.recoveries, (Rule.ABANDONED_HEADER,))
 
     def _release(self, opening: _Opening, closing: Closing) -> bool:
-        """Write the body that is trapped in a header; False when there is none."""
         header = read_header(self._read_parts(opening.parts, opening.spoken), trapped=True)
         if header.role != ASSISTANT:
             self._end_turn()
@@ -349,7 +350,6 @@ class Parser:
         return True
 
     def _draft_trapped(self, header: Header, opening: _Opening, terminator: int | None) -> Draft:
-        """A trapped body is a call's arguments if it looks like them, otherwise a thought of it."""
         target = self._route(header)
         kind, name = target.kind, target.name
         arguments = terminator == CALL or header.prose.startswith("{")
@@ -365,7 +365,6 @@ class Parser:
         return draft
 
     def _count_ids(self, opening: _Opening, prose: str) -> int:
-        """How many ids at the end of a header spell this."""
         missing, counted = len(prose.encode()), 0
         for token in (token for _, ids in reversed(opening.parts) for token in reversed(ids)):
             if missing <= 0:
@@ -379,7 +378,6 @@ class Parser:
         return replace(target, kind=self._allowed_kind(target.kind))
 
     def _allowed_kind(self, kind: SegmentKind | None) -> SegmentKind | None:
-        """A preamble is reasoning where there are to be none."""
         is_preamble = kind is SegmentKind.COMMENTARY and not self._preambles
         return SegmentKind.REASONING if is_preamble else kind
 
@@ -416,7 +414,7 @@ class Parser:
             self._end_turn()
 
     def _note_rules(self, draft: Draft, rules: Sequence[Rule]) -> None:
-        """By which a header was read. Behind an answer nothing is guessed any more."""
+        # Behind an answer nothing is guessed any more.
         if self._writer.answered and doubts(rules):
             draft.kind, draft.name, draft.dropped = None, "", True
             rules = (*rules, Rule.AFTER_ANSWER)
@@ -459,7 +457,7 @@ class Parser:
         self._end_message(draft, closing)
 
     def _end_message(self, draft: Draft, closing: Closing) -> None:
-        """A call that the gateway runs itself ends the turn, whatever it was closed by."""
+        # A call that the gateway runs itself ends the turn, however it was closed.
         self._writer.close(draft, closing)
         if draft.is_hosted and draft.started and not closing.cut:
             self._ended_by = draft.name
@@ -491,7 +489,6 @@ class Parser:
             self._begin_body(run)
 
     def _imply(self, following: int) -> None:
-        """A message without `<|start|>` begins, possibly with the text before it."""
         orphan = self._orphan
         text = self._vocabulary.decode(orphan.ids)
         spoken = adopt_spoken(text, following) if len(orphan.ids) <= self._header_ids_max else None
@@ -511,7 +508,6 @@ class Parser:
         count(self.recoveries, (Rule.MISSING_START,))
 
     def _settle_orphan(self, closing: Closing) -> None:
-        """Nothing adopts the text between two messages: it is a message, or nothing."""
         orphan = self._orphan
         self._orphan = _Orphan(closing.end, orphan.after_call)
         text = self._vocabulary.decode(orphan.ids)
@@ -534,13 +530,13 @@ class Parser:
     # Anywhere.
 
     def _drop_void(self, _run: Sequence[int]) -> None:
-        """The id must not come back in a prompt either."""
+        # The id must not come back in a prompt either.
         self._opening.verbatim = False
         self._draft.verbatim = False
         count(self.recoveries, (Rule.RESERVED_ID,))
 
     def _end_turn(self) -> None:
-        """The model speaks for somebody else; what it says from here on is made up."""
+        # The model speaks for somebody else; everything from here on is made up.
         count(self.recoveries, (Rule.FOREIGN_ROLE,))
         self._state = Where.OVER
 

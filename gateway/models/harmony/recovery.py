@@ -95,8 +95,9 @@ _JUNK: Final = frozenset(
 
 
 def doubts(rules: Iterable[Rule]) -> tuple[Rule, ...]:
-    """The rules among these that guess for whom a message is (`DOUBTS`). That nobody declared its
-    function is such a guess only where the header is full of junk.
+    """Return the rules among these that guess for whom a message is (`DOUBTS`).
+
+    An undeclared function is such a guess only where the header is full of junk.
     """
     known = tuple(rules)
     is_junk = not _JUNK.isdisjoint(known)
@@ -106,13 +107,10 @@ def doubts(rules: Iterable[Rule]) -> tuple[Rule, ...]:
 
 
 def unreadable(rules: Iterable[Rule]) -> tuple[Rule, ...]:
-    """The doubts among these that nothing settles. Such a message is generated again while nobody
-    has seen its body. One in a foreign role is not: what came before it is complete.
-    """
+    # A foreign role is not among them: what came before such a message is complete.
     return tuple(rule for rule in doubts(rules) if rule not in _READ)
 
 
 def count(recoveries: dict[str, int], rules: Iterable[Rule], times: int = 1) -> None:
-    """Add `times` to each rule's count."""
     for rule in rules:
         recoveries[rule.value] = recoveries.get(rule.value, 0) + times

@@ -87,7 +87,7 @@ _CHANNELS: Final = "\n\n# Valid channels"
 
 
 def prompt_messages(items: Sequence[ContextItem], options: RenderOptions) -> list[Message]:
-    """The messages of a prompt, all made anew, headers in form 0: what its ids mean."""
+    """Make all messages of a prompt anew, with headers in form 0."""
     leading = leading_instructions(items)
     placed = shown(items, leading, options.approved)
     said = (harmony_messages(one.item.item(), one.function) for one in placed)
@@ -99,7 +99,7 @@ def prompt_messages(items: Sequence[ContextItem], options: RenderOptions) -> lis
 
 
 def library_message(message: HarmonyMessage) -> Message:
-    """A message as openai-harmony has it, which renders it for comparison."""
+    """Return a message in openai-harmony's form, which renders it for comparison."""
     if message.author == Role.DEVELOPER.value:
         told = DeveloperContent(instructions=message.text.removeprefix(INSTRUCTIONS))
         return Message.from_role_and_content(Role.DEVELOPER, told)
@@ -137,8 +137,10 @@ def _system(facts: SystemFacts) -> Message:
 
 
 def builtin_sections() -> dict[str, str]:
-    """What `data/builtin_tools.json` has to hold: how openai-harmony tells of each tool that the
-    model was trained with, cut out of its system message.
+    """Return the content that `data/builtin_tools.json` must have.
+
+    It is openai-harmony's text for each tool that the model was trained with, cut out of its
+    system message.
     """
     bare = replace(_OPTIONS, tools=(), answer=None)
     told = {
@@ -156,11 +158,7 @@ def builtin_sections() -> dict[str, str]:
 
 
 def _developer(options: RenderOptions, leading: Sequence[str]) -> list[Message]:
-    """The first developer message, if there is one.
-
-    There is no place in it for the format of an answer, which stands behind the tools as a text of
-    its own: tokens end there anyway.
-    """
+    # The format of an answer is a separate text behind the tools: tokens end there anyway.
     if not options.tools:
         text = developer_text(options, leading, SchemaLimits())
         return [Message.from_role_and_content(Role.DEVELOPER, text)] if text else []
@@ -193,7 +191,7 @@ def check_prompt(format_: ModelFormat, ranks: Path | None = None) -> None:
 
 
 def _reference_ids(conversation: Conversation, ranks: Path | None) -> list[int]:
-    """openai-harmony's ids, with the packaged ranks: it would download them otherwise."""
+    # openai-harmony would download the ranks otherwise.
     config = RenderConversationConfig(auto_drop_analysis=False)
     ids: list[int] = _encoding(ranks).render_conversation_for_completion(
         conversation, Role.ASSISTANT, config

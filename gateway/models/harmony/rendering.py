@@ -83,7 +83,7 @@ class SystemFacts(NamedTuple):
 
     @classmethod
     def of(cls, options: RenderOptions) -> SystemFacts:
-        """The facts of the system message of one request."""
+        """Return the facts of the system message of one request."""
         has_functions, builtins = bool(options.tools), options.builtins
         return cls(
             options.model_identity,
@@ -99,7 +99,7 @@ class SystemFacts(NamedTuple):
 
 
 def system_text(facts: SystemFacts) -> str:
-    """The body of the system message, as openai-harmony 0.0.8 writes it."""
+    """Return the body of the system message, as openai-harmony 0.0.8 writes it."""
     about = [facts.model_identity]
     if facts.knowledge_cutoff is not None:
         about.append(f"Knowledge cutoff: {facts.knowledge_cutoff}")
@@ -122,8 +122,9 @@ def system_text(facts: SystemFacts) -> str:
 
 
 def instructions_before(options: RenderOptions, leading: Sequence[str]) -> str:
-    """The request's own, then those that its context begins with, then where its user is: that is
-    the request's word, too, and no fact of the system.
+    """Return the request's instructions, then its context's first ones, then the user's location.
+
+    The location is the request's word, too, and no fact of the system.
     """
     location = " ".join((options.builtins.location or "").split())
     where = f"{_LOCATION}{location}." if location else ""
@@ -131,10 +132,10 @@ def instructions_before(options: RenderOptions, leading: Sequence[str]) -> str:
 
 
 def developer_text(options: RenderOptions, leading: Sequence[str], limits: SchemaLimits) -> str:
-    """The body of the first developer message, as openai-harmony 0.0.8 writes it; empty for none.
+    """Return the body of the first developer message, as openai-harmony 0.0.8 writes it.
 
-    The last section is in the form that OpenAI's guide to Harmony shows. Raises `InvalidRequest`
-    for a function's name or schema that cannot be written.
+    Empty for none. The last section is in the form that OpenAI's guide to Harmony shows. Raises
+    `InvalidRequest` for a function's name or schema that cannot be written.
     """
     sections = []
     if instructions := instructions_before(options, leading):
@@ -162,7 +163,7 @@ def _function_lines(options: RenderOptions, limits: SchemaLimits) -> Iterator[st
 
 
 def format_sections(answer: AnswerFormat) -> Iterator[str]:
-    """The paragraphs that show the format: its name, its description, its schema on one line.
+    """Yield the paragraphs that show the format: name, description, schema on one line.
 
     The schema is written as the request gave it, not as TypeScript: it is for JSON.
     """
@@ -175,7 +176,6 @@ def format_sections(answer: AnswerFormat) -> Iterator[str]:
 
 
 def _comment(text: str) -> list[str]:
-    """A comment of as many lines."""
     return [f"// {line}" for line in comment_lines(text)]
 
 
@@ -213,7 +213,7 @@ class Renderer:
         self._developer = (START, *vocabulary.encode("developer"), MESSAGE)
 
     def messages(self, prompt: Prompt, *, with_ids: bool) -> list[dict[str, Any]]:
-        """The messages of a prompt (`transcript.messages`), but for its last: an opening."""
+        # The last message of a prompt is an opening, and left out.
         return messages(self.vocabulary, prompt.ids[: -len(OPENING)], with_ids=with_ids)
 
     def render(
@@ -222,7 +222,7 @@ class Renderer:
         options: RenderOptions,
         repeated: RepeatedHistory | None = None,
     ) -> Prompt:
-        """The prompt that continues `items`, ending with `<|start|>assistant`.
+        """Return the prompt that continues `items`, ending with `<|start|>assistant`.
 
         They may stand behind a history of which only is known what is `repeated` of it.
 
@@ -257,9 +257,7 @@ class Renderer:
         return Prompt(ids, tuple(spans))
 
     def _ids_of(self, placed: PlacedItem, scope: bytes) -> Sequence[int]:
-        """The ids of an item that others stand behind, which are cached: clients that keep the
-        history themselves send such an item with every request.
-        """
+        # Cached: clients that keep the history send such an item with every request.
         item, function = placed.item, placed.function
         said = _cacheable_json(item) if scope else None
         if said is None:
@@ -268,12 +266,11 @@ class Renderer:
         return self._repeated.get(key) or self._keep(key, self.render_item(item, function))
 
     def _keep(self, key: tuple[bytes, str, bytes], ids: Sequence[int]) -> Sequence[int]:
-        """Cache the ids of an item for the prompts that repeat it; returns them."""
         self._repeated.put(key, ids, size=len(ids) + len(key[-1]) // ID_BYTES + ENTRY_IDS)
         return ids
 
     def render_item(self, item: ContextItem, function: str | None = None) -> Sequence[int]:
-        """The ids of one item, made anew; empty for an item that says nothing.
+        """Make the ids of one item anew; empty for an item without content.
 
         `function` names the function that an output belongs to.
         """
@@ -287,21 +284,15 @@ class Renderer:
         return ids
 
     def render_result(self, name: str, text: str) -> tuple[int, ...]:
-        """The message that tells the model what a hosted tool returned (`ModelFormat`): from the
-        recipient of the call, on its channel.
-        """
         return tuple(self._writer.message_ids(result_message(name, text)))
 
     def render_call(self, name: str, arguments: str) -> tuple[int, ...]:
-        """A call of a tool that the gateway runs, in the trained form (`ModelFormat`)."""
         return tuple(self._writer.message_ids(call_message(name, arguments)))
 
     def count_ids(self, text: str) -> int:
-        """How many ids a text is, encoded piece by piece as that of a message is."""
         return self._writer.count_ids(text)
 
     def _opening(self, message: Message) -> tuple[int, ...]:
-        """What a message begins with; empty for one that is no plain text behind that."""
         if message.role == "user":
             return self._user
         if message.role != "assistant" or message_form(message.id or ""):
@@ -312,7 +303,6 @@ class Renderer:
         return self._writer.plain_message(self._system, system_text(facts))
 
     def _developer_ids(self, options: RenderOptions, leading: Sequence[str]) -> Sequence[int]:
-        """The ids of the first developer message; empty without one."""
         location = options.builtins.location
         if not (options.instructions or leading or options.tools or options.answer or location):
             return ()
@@ -327,7 +317,6 @@ class Renderer:
 
 
 def _form(item: Item) -> int:
-    """The form of the header that the item notes, if it is of a kind that does."""
     if isinstance(item, CallItem):
         return call_form(item.call_id or "")
     is_answer = isinstance(item, Message) and item.role == "assistant"
@@ -335,23 +324,19 @@ def _form(item: Item) -> int:
 
 
 def instructions_of(items: Sequence[ContextItem]) -> list[str]:
-    """The texts of these items, all of which are messages."""
+    """Return the texts of these items, all of which are messages."""
     typed = (item.item() for item in items)
     return [message_text(item) for item in typed if isinstance(item, Message)]
 
 
 def _declarations(options: RenderOptions, leading: Sequence[str]) -> bytes:
-    """All that the first developer message depends on."""
     tools = [(tool.name, tool.description, tool.parameters) for tool in options.tools]
     location = options.builtins.location
     return lasting_json((options.instructions, leading, tools, options.answer, location))
 
 
 def _cacheable_json(item: ContextItem) -> bytes | None:
-    """All that its ids depend on; None where its JSON does not tell.
-
-    The id that an item got here, another one in each request, does not count.
-    """
+    # The gateway's id of an item does not count: it differs in each request.
     typed = item.parsed
     if typed is None or typed.id not in {None, item.item_id}:
         return None

@@ -77,7 +77,6 @@ class Draft:
 
     @property
     def waits(self) -> bool:
-        """What it is will be known when it is closed, or later."""
         return self.kind is None or bool(self.callee)
 
 
@@ -121,7 +120,7 @@ class SegmentWriter:
         self._broken_end: list[SegmentEvent] = []
 
     def take(self) -> list[SegmentEvent]:
-        """The events since the last call; at most one text for each stay in a segment."""
+        """Return the events since the last call; at most one text for each stay in a segment."""
         events, texts = self._events, self._texts
         self._events, self._texts = [], []
         if len(texts) > 1:
@@ -140,8 +139,9 @@ class SegmentWriter:
         count(self._recoveries, rules)
 
     def begin(self, draft: Draft) -> None:
-        """A call is announced before its first argument, unless its header had to be guessed;
-        anything else when it has text.
+        """Announce a call before its first argument; anything else when it has text.
+
+        A call whose header had to be guessed is not announced yet.
         """
         if draft.kind is SegmentKind.FUNCTION_CALL:
             draft.arguments = None if is_code(draft.name) else Arguments()
@@ -154,7 +154,7 @@ class SegmentWriter:
     def write(
         self, draft: Draft, text: str, text_ids: int = 0, tokens: tuple[int, ...] = ()
     ) -> None:
-        """More body: readable text, and how many ids were read for it (0: they are counted).
+        """Write more body: readable text, and how many ids were read for it (0: they are counted).
 
         `tokens` are the positions of the ids that spell it, if they are known.
         """
@@ -177,7 +177,7 @@ class SegmentWriter:
         self._emit(draft, text, tokens)
 
     def write_text(self, draft: Draft, text: str, text_ids: int) -> list[SegmentEvent]:
-        """`write` and `take`, for a read that brought nothing but text."""
+        """Do `write` and `take`, for a read that brought nothing but text."""
         if not draft.started or draft.glue:
             self.write(draft, text, text_ids)
             return self.take()
@@ -189,14 +189,14 @@ class SegmentWriter:
         return [SegmentText(text)] if text else []
 
     def write_each(self, draft: Draft, texts: list[str]) -> list[str]:
-        """`write_text` for ids that were read one by one, while it flows; the text of each."""
+        """Do `write_text` for ids that were read one by one, while text flows; return each text."""
         draft.text_ids += len(texts)
         if draft.kind is _REASONING:
             self.reasoning_tokens += len(texts)
         return texts if draft.arguments is None else list(map(draft.arguments.feed, texts))
 
     def decide(self, draft: Draft, kind: SegmentKind, name: str = "") -> None:
-        """A waiting draft learns what it is; what it held flows."""
+        """Set what a waiting draft is, and let its held text flow."""
         draft.kind, draft.name, draft.callee = kind, name, ""
         held, text_ids = "".join(draft.held), draft.text_ids
         draft.held, draft.text_ids = [], 0
@@ -204,9 +204,7 @@ class SegmentWriter:
         self.write(draft, held, text_ids)
 
     def close(self, draft: Draft, closing: Closing) -> None:
-        """The message of this body is over: write the end of its segment, or keep it waiting if its
-        kind depends on what follows.
-        """
+        """Write the end of a segment, or keep it waiting if its kind depends on what follows."""
         if draft.callee:
             self._decide_call(draft, closing)
         if draft.kind is None:
@@ -242,13 +240,12 @@ class SegmentWriter:
             self._events.append(ended)
 
     def conclude(self, *, is_cut: bool = False) -> None:
-        """Nothing more comes: what waited is the answer, unless the turn was cut to go on."""
+        """End the turn: a waiting draft is the answer, unless the turn was cut to go on."""
         self._settle(SegmentKind.REASONING if is_cut else SegmentKind.FINAL)
         self._events += self._broken_end
         self.broken, self._broken_end = None, []
 
     def _decide_call(self, draft: Draft, closing: Closing) -> None:
-        """A body that may be a call is closed."""
         if closing.terminator == CALL and is_object("".join(draft.held)):
             self.touch(draft, (Rule.CALL_BY_TERMINATOR,))
             self.decide(draft, SegmentKind.FUNCTION_CALL, draft.callee)
@@ -256,7 +253,6 @@ class SegmentWriter:
             self._follow_header(draft)
 
     def _follow_header(self, draft: Draft) -> None:
-        """The body is no call: it becomes what its header says."""
         draft.callee = ""
         if draft.kind is not None:
             self.decide(draft, draft.kind)

@@ -44,11 +44,11 @@ _CHANNEL: Final = re.compile(
 def messages(
     vocabulary: Vocabulary, ids: Sequence[int], *, with_ids: bool = False
 ) -> list[dict[str, Any]]:
-    """The messages of a prompt or of a turn, in their order; all of `ids` is in one of them.
+    """Return the messages of a prompt or of a turn in their order; each id is in one of them.
 
-    The opening of a turn that a prompt ends with (`<|start|>assistant`) belongs to the turn: given
-    alone it is raw. `with_ids` adds `token_ids`, the ids of the whole message, to each. Takes any
-    ids, and raises nothing.
+    The opening of a turn that a prompt ends with (`<|start|>assistant`) belongs to the turn:
+    alone it is raw. `with_ids` adds `token_ids`, the ids of the whole message, to each. Takes
+    any ids, and raises nothing.
     """
     return [_message(vocabulary, part, with_ids=with_ids) for part in _parts(ids)]
 
@@ -60,8 +60,10 @@ def messages_of_turn(
     *,
     with_ids: bool = False,
 ) -> list[dict[str, Any]]:
-    """What a model said behind the opening of its turn, prefill included, then what of it was taken
-    back: the rule that did it, and the ids. The latter are raw, and `taken_back_by` names the rule.
+    """Return the messages behind the opening of a turn, prefill included, then those taken back.
+
+    `taken_back` pairs the rule that did it with the ids. Those are raw, and `taken_back_by` names
+    the rule.
     """
     said = messages(vocabulary, (*OPENING, *ids), with_ids=with_ids)
     return said + [
@@ -70,12 +72,15 @@ def messages_of_turn(
 
 
 def raw_message(vocabulary: Vocabulary, ids: Sequence[int]) -> dict[str, Any]:
-    """Ids as they are: in vLLM's shape for raw messages, no header or body read."""
+    """Return ids in vLLM's shape for raw messages, with no header or body read."""
     return {"type": RAW, "message": spelled(vocabulary, ids), "tokens": list(ids)}
 
 
 def spelled(vocabulary: Vocabulary, ids: Sequence[int]) -> str:
-    """The text of ids, markers and unknown ids spelled out; what is not UTF-8 becomes U+FFFD."""
+    """Return the text of ids, with markers and unknown ids spelled out.
+
+    Bytes that are not UTF-8 become U+FFFD.
+    """
     pieces = (
         vocabulary.piece(token)
         if token < FIRST_SPECIAL
@@ -86,7 +91,6 @@ def spelled(vocabulary: Vocabulary, ids: Sequence[int]) -> str:
 
 
 def _parts(ids: Sequence[int]) -> Iterator[list[int]]:
-    """One message each: it begins with a start marker, or behind the end of another."""
     part: list[int] = []
     for token in ids:
         if token == START and part:
@@ -108,7 +112,7 @@ def _message(vocabulary: Vocabulary, part: list[int], *, with_ids: bool) -> dict
 
 
 def _well_formed(vocabulary: Vocabulary, part: list[int]) -> dict[str, Any] | None:
-    """The message, None where it is not well-formed. The last one may lack its end."""
+    # None where the message is not well-formed. The last one may lack its end.
     if part[0] != START or MESSAGE not in part:
         return None
     at = part.index(MESSAGE)
@@ -125,7 +129,6 @@ def _well_formed(vocabulary: Vocabulary, part: list[int]) -> dict[str, Any] | No
 
 
 def _header(vocabulary: Vocabulary, head: list[int]) -> dict[str, Any] | None:
-    """Its fields by openai-harmony's names, those that it does not have left out."""
     if any(token >= FIRST_SPECIAL and token not in {CHANNEL, CONSTRAIN} for token in head):
         return None
     front, marked, channel = spelled(vocabulary, head).partition(_MARKERS[CHANNEL])

@@ -76,10 +76,10 @@ class SchemaNormaliser:
         self._param = ""
 
     def normalise(self, schema: Schema, *, param: str) -> Schema:
-        """The normalised schema; `param` names it in errors.
+        """Normalise the schema; `param` names it in errors.
 
-        Raises `InvalidRequest` (`invalid_function_parameters`) when it exceeds the limits or holds
-        a value that JSON cannot express.
+        Raises `InvalidRequest` (`invalid_function_parameters`) when it exceeds the limits or
+        holds a value that JSON cannot express.
         """
         self._root, self._param = schema, param
         spent = self._nodes, self._characters
@@ -100,7 +100,6 @@ class SchemaNormaliser:
     # `$ref` and `allOf` -------------------------------------------------------------------------
 
     def _flatten(self, schema: object, refs: Refs, depth: int) -> tuple[Schema, Refs]:
-        """The schema with `$ref`, `allOf` and `const` resolved into it, and the refs on the way."""
         if depth > self._limits.depth_max:
             raise self._error(f"it is nested more than {self._limits.depth_max} levels deep")
         if not isinstance(schema, dict):
@@ -121,14 +120,14 @@ class SchemaNormaliser:
         return flat, refs
 
     def _resolve(self, ref: str) -> object:
-        """What a JSON pointer into this schema points to (RFC 6901); None for any other address."""
+        # A JSON pointer into this schema (RFC 6901); None for any other address.
         if ref != "#" and not ref.startswith("#/"):
             return None
         found = at_pointer(self._root, ref)
         return None if found is MISSING else found
 
     def _merge(self, first: Schema, second: Schema) -> Schema:
-        """Both at once, as far as that can be written; where they differ the first one wins."""
+        # Where the two differ the first one wins.
         self._spend(sum(len(as_dict(both.get("properties"))) for both in (first, second)))
         merged = second | first
         properties = dict(as_dict(first.get("properties")))
@@ -164,11 +163,8 @@ class SchemaNormaliser:
         return kept
 
     def _union(self, flat: Schema, variants: list[Any], refs: Refs, depth: int) -> Schema:
-        """`oneOf`, with the shape around it pushed into each variant.
-
-        Variants without a shape (as in `anyOf: [{required: [a]}, {required: [b]}]`) say nothing
-        that TypeScript could say: then the schema around them stands alone, as null always does.
-        """
+        # Variants without a shape (`anyOf: [{required: [a]}, ...]`) have no TypeScript: then the
+        # schema around them stands alone.
         outer = {k: v for k, v in flat.items() if k not in {"oneOf", "anyOf"}}
         pushed = {k: v for k, v in outer.items() if k in _PUSHED_KEYS}
         flattened = [self._flatten(variant, refs, depth + 1) for variant in variants]
@@ -276,7 +272,6 @@ class SchemaNormaliser:
 
 
 def _types(flat: Schema) -> list[str]:
-    """The declared types that exist, or the one that the other keywords imply."""
     declared = flat.get("type")
     names: Iterable[object] = declared if isinstance(declared, list) else [declared]
     known = [name for name in names if isinstance(name, str) and name in _TYPES]
@@ -288,14 +283,12 @@ def _types(flat: Schema) -> list[str]:
 
 
 def _is_structured(flat: Schema, kind: str) -> bool:
-    """Whether more than the type's name can be said of it."""
     if kind == "object":
         return bool(as_dict(flat.get("properties"))) or _rest(flat) is not None
     return kind == "array"
 
 
 def _rest(flat: Schema) -> Schema | None:
-    """The schema of properties without a name of their own."""
     candidates = [*as_dict(flat.get("patternProperties")).values()]
     if flat.get("additionalProperties"):
         candidates.append(flat["additionalProperties"])
@@ -308,13 +301,13 @@ def _is_null(flat: Schema) -> bool:
 
 
 def type_text(schema: Schema, indent: str = "") -> str:
-    """The type of a normalised schema (see the top of this file), written at `indent`."""
+    """Return the type of a normalised schema (see the top of this file), written at `indent`."""
     text = _bare_type(schema, indent)
     return f"{text} | null" if schema.get("nullable") else text
 
 
 def function_text(name: str, parameters: Schema | None) -> str:
-    """The declaration of one function, without its description."""
+    """Return the declaration of one function, without its description."""
     if parameters is None:
         return f"type {name} = () => any;\n"
     return f"type {name} = (_: {_closed_type(parameters, '')}) => any;\n"
@@ -336,7 +329,7 @@ def _bare_type(schema: Schema, indent: str) -> str:
 
 
 def _closed_type(schema: Schema, indent: str) -> str:
-    """The type, fit to be followed by more on its line: that must not land in a comment."""
+    # More may follow on the type's line, and must not land in a comment.
     text = type_text(schema, indent)
     return f"{text}\n{indent}" if _ends_in_comment(schema) else text
 
@@ -414,7 +407,6 @@ def _examples(schema: Schema, indent: str) -> list[str]:
 
 
 def _union_property(label: str, schema: Schema, indent: str) -> list[str]:
-    """A property with variants: its description is not repeated at the first of them."""
     variants: list[Schema] = schema["oneOf"]
     described = schema.get("description")
     is_above = described is not None and described != variants[0].get("description")
@@ -434,7 +426,7 @@ def _union_property(label: str, schema: Schema, indent: str) -> list[str]:
 
 
 def _default(schema: Schema) -> str:
-    """A default; that of an enum of strings stands without quotes, as in the library."""
+    # The default of an enum of strings has no quotes, as in the library.
     value = schema["default"]
     if isinstance(value, str) and "enum" in schema:
         return single_line(value)
@@ -446,7 +438,7 @@ def _key(key: str) -> str:
 
 
 def _json(value: object) -> str:
-    """Compact JSON; exponents have no plus sign, as in the library."""
+    # Exponents have no plus sign, as in the library.
     if isinstance(value, dict):
         pairs = (f"{_json(key)}:{_json(member)}" for key, member in value.items())
         return f"{{{','.join(pairs)}}}"
@@ -457,18 +449,17 @@ def _json(value: object) -> str:
 
 
 def json_line(value: object) -> str:
-    """Compact JSON on one line, whatever a reader takes for the end of a line."""
     return orjson.dumps(value).decode().translate(_ESCAPED)
 
 
 def comment_lines(text: str) -> list[str]:
-    """The lines of a text, each of which is to be a comment; a last empty one is left out."""
+    """Split a text into lines for a comment each; a last empty one is left out."""
     *ended, last = _LINE_END.split(text)
     return [*ended, last] if last else ended
 
 
 def single_line(text: str) -> str:
-    """Text that cannot leave the comment it is put into."""
+    """Return text that cannot leave the comment it is put into."""
     lines = text.splitlines()
     if lines == [text] or not text:
         return text

@@ -90,7 +90,7 @@ class Vocabulary:
     """Text to ids and ids to bytes. Immutable; one per process, shared by all threads."""
 
     def __init__(self, ranks: dict[bytes, int]) -> None:
-        """Takes the ranks over: they are gone afterwards."""
+        """Take the ranks over: they are gone afterwards."""
         self._encoding = tiktoken.Encoding(
             "o200k_harmony", pat_str=PATTERN, mergeable_ranks=ranks, special_tokens=NAMED_SPECIALS
         )
@@ -102,7 +102,7 @@ class Vocabulary:
 
     @classmethod
     def load(cls, source: Traversable | None = None) -> Vocabulary:
-        """Read and verify the ranks; those of the package once for all of a process.
+        """Read and verify the ranks; those of the package are read once per process.
 
         Raises `VocabularyError` when the file is missing or not the published one.
         """
@@ -122,10 +122,10 @@ class Vocabulary:
         return cls(dict(zip(pieces, count(), strict=False)))
 
     def encode(self, text: str) -> list[int]:
-        """Ids of ordinary text: no marker in it ever becomes a special id. Frees the GIL.
+        """Return the ids of ordinary text: no marker in it ever becomes a special id.
 
-        Raises `InvalidRequest` for text that the tokeniser cannot split within its bounds (a run
-        of hundreds of thousands of spaces) or that is not valid Unicode.
+        Frees the GIL. Raises `InvalidRequest` for text that the tokeniser cannot split within its
+        bounds (a run of hundreds of thousands of spaces) or that is not valid Unicode.
         """
         try:
             text.encode()  # tiktoken itself would put U+FFFD for a lone surrogate
@@ -134,8 +134,10 @@ class Vocabulary:
             raise _refusal(error) from error
 
     def encode_packed(self, text: str) -> array[int]:
-        """The ids of `encode` in an array, without a list in between: to make a Python number of
-        each of a hundred thousand ids takes milliseconds in which nothing else can run.
+        """Return the ids of `encode` in an array, without a list in between.
+
+        Making a Python number of each of a hundred thousand ids takes milliseconds in which nothing
+        else can run.
         """
         try:
             text.encode()
@@ -148,11 +150,11 @@ class Vocabulary:
         return ids
 
     def piece(self, token: int) -> bytes:
-        """The bytes of a text id; empty for specials and for ids outside of the vocabulary."""
+        # Empty for special ids and for ids outside of the vocabulary.
         return self.pieces[token]
 
     def decode(self, ids: list[int]) -> str:
-        """The text of ids, markers left out; what is not UTF-8 becomes U+FFFD."""
+        # Markers are left out; bytes that are not UTF-8 become U+FFFD.
         return b"".join(map(self.pieces.__getitem__, ids)).decode("utf-8", "replace")
 
 
@@ -169,7 +171,7 @@ def _refusal(error: ValueError) -> InvalidRequest:
 
 @cache
 def _load_packaged() -> Vocabulary:
-    """Immutable, large, and half a second's work."""
+    # Immutable, large, and half a second's work.
     return Vocabulary._read(files("gateway.models.harmony") / "data" / "o200k_base.tiktoken")  # noqa: SLF001
 
 
@@ -189,7 +191,7 @@ class Detokenizer:
         self._tokens: tuple[int, ...] = ()
 
     def feed(self, ids: Sequence[int]) -> str:
-        """What has become readable; bytes of an unfinished character wait for the next call."""
+        # Bytes of an unfinished character wait for the next call.
         return self._readable(b"".join(map(self.piece, ids)))
 
     def read(self, ids: Sequence[int]) -> str | None:
@@ -209,7 +211,7 @@ class Detokenizer:
         return self._readable(spelling)
 
     def read_each(self, ids: Sequence[int]) -> list[str]:
-        """What `read` says to each of the first ids that are text."""
+        """Return what `read` returns for each of the first ids that are text."""
         pieces = list(map(self.piece, ids))
         if not all(pieces):
             del pieces[pieces.index(b"") :]
@@ -246,13 +248,13 @@ class Detokenizer:
         return "".join(texts), tuple(tokens) if is_exact else ()
 
     def flush(self) -> str:
-        """The message is over: an unfinished character becomes one U+FFFD. Ready for the next."""
+        """End the message: an unfinished character becomes one U+FFFD. Ready for the next."""
         text = self._text + self._rest.decode("utf-8", "replace")
         self._text, self._spelling, self._tokens, self._rest = "", b"", (), b""
         return text
 
     def _readable_each(self, pieces: list[bytes]) -> list[str]:
-        """The readable text behind each piece: `_readable` in a loop, in a third of the time."""
+        # `_readable` in a loop, in a third of the time.
         texts, rest = [], self._rest
         for piece in pieces:
             spelling = rest + piece if rest else piece
@@ -263,7 +265,6 @@ class Detokenizer:
         return texts
 
     def _readable(self, spelling: bytes) -> str:
-        """The whole characters of what waits and these bytes; the rest of them waits."""
         spelling = self._rest + spelling
         text, size = _decode(spelling, "replace")
         self._rest = spelling[size:]

@@ -47,7 +47,7 @@ class OutputConstraint:
     answer_only: bool = False
 
     def as_json(self) -> dict[str, Any]:
-        """For the ledger: a tag as the document that it is."""
+        """Return the entry of the ledger, with a structural tag as a document."""
         value = self.value
         return {"kind": self.kind, "value": orjson.loads(value) if _is_document(self) else value}
 
@@ -59,10 +59,10 @@ def _is_document(constraint: OutputConstraint) -> bool:
 def read_constraint(
     structured: Mapping[str, Any], response_format: Mapping[str, Any], options: SimulatorOptions
 ) -> OutputConstraint | None:
-    """What the output is held to; None for nothing, or when this engine cannot.
+    """Return the constraint of the output; None if there is none or this engine supports none.
 
-    Raises `SimulatedError` (400) in the words of vLLM 0.32, but `BadGrammar` for an EBNF grammar
-    that is none: that is found out later than all the rest.
+    Raises `SimulatedError` (400) in the words of vLLM 0.32, but `BadGrammar` for an invalid EBNF
+    grammar, which vLLM detects later than all other errors.
     """
     if options.engine == "sglang":
         return _of_format(response_format) if options.release >= _SGLANG_TAGS_SINCE else None
@@ -114,7 +114,7 @@ def _constraint(kind: str, value: Any) -> OutputConstraint:
 
 
 def _grammar(kind: str, value: Any) -> str:
-    """What the matcher is told. Kept for the next requests that are held to the same."""
+    # Cached for the next requests with the same constraint.
     spelled = orjson.dumps(value)
     if len(spelled) > _KEPT_BYTES_MAX:
         return _GRAMMARS[kind](value)

@@ -61,7 +61,7 @@ class _Fit:
 
     @property
     def body(self) -> int:
-        """Where its last body begins."""
+        # Index of the start of the last body in the draft.
         backwards = reversed(range(len(self.draft)))
         return next((place + 1 for place in backwards if self.draft[place] == MESSAGE), 0)
 
@@ -87,7 +87,7 @@ class Walk:
         self._own = 0
 
     def follow(self, drafts: Iterable[list[int]], ids_max: int) -> list[int]:
-        """Say the draft that fits best; which one that was."""
+        """Generate the draft that fits best, and return it."""
         best = self._best(_to_stop(draft[:ids_max]) for draft in drafts)
         place = 0
         while len(self.said) < ids_max and not self._is_over and not self.is_cut:
@@ -96,11 +96,14 @@ class Walk:
 
     @property
     def is_cut(self) -> bool:
-        """Whether it was given up because no end was in sight."""
+        # Given up because no end was in sight.
         return self._own >= OWN_IDS_MAX
 
     def loosened(self, draft: Sequence[int], loose_from: int) -> list[int]:
-        """What was said up to the id of a body from which on nobody looks, and then the draft."""
+        """Return the generated ids up to id `loose_from` of a body, and then the draft.
+
+        From that id on the grammar is not checked.
+        """
         for message in messages_of([*self._before, *self.said], self._vocabulary):
             if message.body is None or kind_of(message) == ANALYSIS:
                 continue
@@ -116,10 +119,8 @@ class Walk:
         return bool(self.said) and self.said[-1] in STOP_IDS
 
     def _best(self, drafts: Iterable[list[int]]) -> list[int]:
-        """The first draft that fits at least up to its last body, in the version that fits best.
-
-        What is meant to be called or answered stays so, even if its text has to be another.
-        """
+        # Takes the first draft that fits up to its last body, in the version that fits best: the
+        # recipient or channel stays, even if the text has to change.
         fits: list[_Fit] = []
         for draft in drafts:
             fits.append(_Fit(draft, self._guide.accepts(draft)))
@@ -133,7 +134,7 @@ class Walk:
         return (whole or max(fits, key=lambda fit: fit.count)).draft
 
     def _step(self, draft: Sequence[int], place: int) -> int:
-        """Say as much as is clear; where in the draft it stands then."""
+        # Says as much as is clear and returns the new index in the draft.
         for start in range(place, min(place + 1 + _SKIPPED_MAX, len(draft))):
             count = self._guide.accepts(draft[start : start + _AHEAD_MAX])
             if count:
@@ -155,12 +156,12 @@ class Walk:
         self._own += 0 if moves else len(ids)
 
     def _stop_id(self) -> int:
-        """What the message that is open ends with."""
+        # The id that ends the open message.
         messages = messages_of([*self._before, *self.said], self._vocabulary)
         return CALL if messages and is_call(kind_of(messages[-1])) else RETURN
 
     def _chosen(self) -> list[int]:
-        """Ids that bring the end nearer, the same for the same place."""
+        # Ids that bring the end nearer; deterministic at each position.
         choices = self._guide.choices()
         is_free = all(one in choices for one in self._ids(*_LETTERS))
         markers = (MESSAGE, START, CHANNEL)
@@ -173,7 +174,7 @@ class Walk:
         return self._fair(choices, FREE if is_free else MARKS) if known is None else [known]
 
     def _fair(self, choices: Choices, pieces: Sequence[str]) -> list[int]:
-        """What was chosen least often so far, so that whatever leads on has its turn."""
+        # The least used so far, so that whatever leads on has its turn.
         literals = [ids for ids in self._literals if self._guide.accepts(ids) == len(ids)]
         single = [[one] for one in self._ids(*pieces) if one in choices]
         lowest = choices.lowest()
@@ -187,7 +188,7 @@ class Walk:
 
 
 def literals_of(grammar: str, vocabulary: Vocabulary) -> list[list[int]]:
-    """The quoted words of a grammar, the first ones."""
+    """Return the ids of the first quoted words of a grammar."""
     found = list(dict.fromkeys(_QUOTED.findall(grammar)))[:_LITERALS_MAX]
     texts = [text for text in map(_unquoted, found) if text.strip()]
     return [vocabulary.encode(text) for text in texts]
@@ -208,10 +209,10 @@ def constrained(
     ids_max: int,
     vocabulary: Vocabulary,
 ) -> Continuation:
-    """The continuation with at most `ids_max` ids that the constraint allows, stop id included.
+    """Return the continuation with at most `ids_max` ids that the constraint allows.
 
-    One that finds no end is cut, as if its room were used up. CPU work. Raises `SimulatedError`
-    (400) for a grammar that the matcher does not take.
+    The stop id counts. A continuation that finds no end is cut, as if its limit were reached. CPU
+    work. Raises `SimulatedError` (400) for a grammar that the matcher does not accept.
     """
     guide = Guide(constraint.grammar, vocabulary)
     loose_from = continuation.directives.malformed.grammar_ids
@@ -234,7 +235,7 @@ def constrained(
 
 
 def _ids_before_answer(ids: list[int], said: list[int], vocabulary: Vocabulary) -> int | None:
-    """How many ids come before the body of the answer; None when there is none to come."""
+    # None: the turn has no answer.
     for message in messages_of([*said, *ids], vocabulary):
         is_answer = message.role == "assistant" and kind_of(message) == FINAL
         if is_answer and message.body is not None and message.body_end >= len(said):

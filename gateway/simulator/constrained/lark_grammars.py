@@ -30,10 +30,10 @@ class BadGrammar(GatewayError):
 
 
 def lark_of_ebnf(ebnf: str) -> str:
-    """The rules of a grammar whose first rule is `root`, as a Lark grammar that begins at `start`.
+    """Translate a grammar whose first rule is `root` to Lark, with the first rule `start`.
 
-    A grammar that never refers back to itself becomes one token, which the matcher follows exactly;
-    otherwise it cuts the text into the longest literals and classes that fit. Raises `BadGrammar`.
+    A grammar without recursion becomes one token, which the matcher follows exactly; otherwise the
+    matcher cuts the text into the longest literals and classes that fit. Raises `BadGrammar`.
     """
     if _EMPTY_RULE.search(ebnf):
         raise BadGrammar("a rule without a body")
@@ -66,11 +66,8 @@ class BadTag(GatewayError):
 
 
 def lark_of_tag(tag: object) -> str:
-    """The Lark grammar of a structural tag, from the first id on.
-
-    The older form of triggers leaves all text free, as it does until a trigger comes. Raises
-    `BadTag` for what is no tag, `BadGrammar` for a grammar in it that is none.
-    """
+    # The older form of triggers leaves all text free, as it does until a trigger comes. Raises
+    # `BadTag` for an invalid tag, `BadGrammar` for an invalid grammar in it.
     match tag:
         case {"type": "structural_tag", "format": dict(form)}:
             return _Compiler().grammar(form)
@@ -81,10 +78,10 @@ def lark_of_tag(tag: object) -> str:
 
 
 def json_rule(schema: object, whitespace_max: int | None) -> str:
-    """The body of a rule: a JSON value that the schema describes.
+    """Return the body of a rule: a JSON value that the schema describes.
 
-    `whitespace_max` bounds the blanks between two marks. Keywords that the matcher does not know
-    are not held to. Raises `BadTag` for what is no schema.
+    `whitespace_max` bounds the whitespace characters between two tokens of JSON. Keywords that the
+    matcher does not know are not enforced. Raises `BadTag` for an invalid schema.
     """
     if not isinstance(schema, dict):
         if schema is not True:
@@ -200,7 +197,7 @@ class _Compiler:
         return f"({begin} {self._expression(content, depth)} ({closing}))"
 
     def _closed_text(self, ends: Sequence[object], depth: int) -> Iterator[str]:
-        """Text up to the first end. Ends of text are one piece with it: it may begin like one."""
+        # Ends that are text form one terminal with the text before them: it may begin like one.
         words = [end for end in ends if isinstance(end, str)]
         text = self._text_without(words)
         if words:

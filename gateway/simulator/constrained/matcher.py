@@ -37,25 +37,24 @@ class Guide:
             raise bad_request(f"Grammar error: {self._matcher.get_error().rstrip()}")
 
     def accepts(self, ids: Sequence[int]) -> int:
-        """How many of these may be said, one after the other."""
+        # Counts the leading ids that the grammar allows in sequence.
         return self._matcher.validate_tokens(list(ids))
 
     def say(self, ids: Sequence[int]) -> None:
-        """They are said; they must be acceptable."""
+        # Raises `ValueError` for ids that the grammar does not allow.
         if not self._matcher.consume_tokens(list(ids)):
             raise ValueError(self._matcher.get_error())
 
     @property
     def may_end(self) -> bool:
-        """Whether the grammar is satisfied."""
+        # The grammar is satisfied.
         return self._matcher.is_accepting()
 
     def forced(self) -> list[int]:
-        """What must be said next, in the usual ids; empty when there is a choice."""
+        # The only ids that may follow, in the usual tokenization; empty when there is a choice.
         return self._matcher.compute_ff_tokens()
 
     def choices(self) -> Choices:
-        """All ids that may be said next."""
         return Choices(self._matcher.compute_bitmask())
 
 
@@ -69,25 +68,27 @@ class Choices:
         return bool(self._mask >> token & 1)
 
     def lowest(self) -> int | None:
-        """None when nothing may be said."""
+        # None when no id may follow.
         return (self._mask & -self._mask).bit_length() - 1 if self._mask else None
 
 
 @lru_cache(_GRAMMARS_KEPT_MAX)
 def _compiled(grammar: str, vocabulary: Vocabulary) -> LLMatcher:
-    """At the start of the grammar, and to be left there; in error for one that it does not take."""
+    # The matcher stands at the start of the grammar, and callers must not move it. It is in an
+    # error state for a grammar that it does not accept.
     return LLMatcher(_tokenizer(vocabulary), grammar, log_level=0)
 
 
 def load() -> None:
-    """Do what the first grammar would have to wait for, and with it whatever the process does: it
-    takes a second or two in which no other thread runs, and 170 MiB.
+    """Load what the first grammar would have to wait for.
+
+    No other thread runs for the second or two that this takes, and it needs 170 MiB.
     """
     _tokenizer(Vocabulary.load())
 
 
 def _tokenizer(vocabulary: Vocabulary) -> LLTokenizer:
-    """Only for the first grammar of a process, unless it was loaded before; not twice at once."""
+    # Built by the first grammar of a process, unless it was loaded before; never twice at once.
     with _BUILDING:
         return _built(vocabulary)
 

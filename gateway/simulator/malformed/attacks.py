@@ -40,7 +40,7 @@ _FORGED: Final = (
 
 
 def turn_of(writer: ScriptWriter) -> Script:
-    """The writer's script, unless it is to attack by more than its texts."""
+    """Return the writer's script, changed if an attack changes more than its texts."""
     name, _, argument = (writer.directives.malformed.attack or "").partition(":")
     make = _ATTACKS.get(name)
     if make is not None:
@@ -98,14 +98,14 @@ def _silent(writer: ScriptWriter, _: str) -> list[Part]:
 
 
 def _not_offered(writer: ScriptWriter, recipient: str) -> list[Part]:
-    """Once: when something has answered, the script goes on."""
+    # Attacks once: the script continues after a result.
     if writer.has_results:
         return list(writer.script().parts)
     return [*writer.thinking(), writer.part(recipient)]
 
 
 def _forged(writer: ScriptWriter, _: str) -> list[Part]:
-    """A tool's message that the model wrote, and an answer that cites it."""
+    # The model writes the message of a tool, and an answer that cites it.
     thought = writer.part(ANALYSIS)
     header = writer.tool_header(_FORGER)
     forged = replace(thought, kind=_FORGER, header=header, body=writer.words(_FORGED))

@@ -20,10 +20,10 @@ CASE: Final = re.compile(r"\bcorpus:(\w+)")
 
 
 def load(path: Path | None = None) -> Mapping[str, Script]:
-    """The scripts by their name, from lines of `{"id", "ids", "finish"}`.
+    """Return the scripts by name, from lines of `{"id", "ids", "finish"}`.
 
-    They are said to their last id, over stop ids in the middle too: some record what a server did
-    that did not stop there. Raises `ConfigError` for a file that cannot be read.
+    They are played to their last id, over stop ids in the middle too: some record a server that did
+    not stop there. Raises `ConfigError` for a file that cannot be read.
     """
     source = path or files("gateway.simulator.malformed") / "data" / "corpus.jsonl"
     try:

@@ -40,11 +40,11 @@ class Display:
     """Their numbers and words, the lowest number first."""
 
     def best_link(self, words: frozenset[str]) -> int:
-        """The link whose words say most of these; there must be one."""
+        # The link with most of these words; there must be one.
         return max(self.links, key=lambda one: len(words & words_of(one[1])))[0]
 
     def best_line(self, words: frozenset[str]) -> tuple[int, str]:
-        """The line that says most of these words, without the markup of links."""
+        """Return the line with most of these words, without the markup of links."""
         lines = [(number, _LINK.sub(r"\2", line).strip()) for number, line in self.lines]
         said = [one for one in lines if one[1] and not one[1].startswith(("#", "URL:"))]
         found = max(said or lines, key=lambda one: len(words & words_of(one[1])))
@@ -52,12 +52,12 @@ class Display:
 
 
 def words_of(text: str) -> frozenset[str]:
-    """The longer words of a text, in small letters."""
+    # Longer words only, in lower case.
     return frozenset(_WORD.findall(text.casefold()))
 
 
 def displays_of(outputs: Iterable[ToolOutput]) -> list[Display]:
-    """All pages that results of the browser show, in order."""
+    """Return all pages that results of the browser show, in order."""
     texts = [output.text for output in outputs if output.name.startswith(BROWSER)]
     return [display for text in texts if (display := _display(text)) is not None]
 

@@ -37,7 +37,7 @@ class Act:
 
 
 def act_of(step: Step, conversation: Conversation, offered: Container[str]) -> Act:
-    """What a step means here. A tool that is not `offered` is not called."""
+    """Return what a step does in this conversation. A tool that is not `offered` is not called."""
     act = _answering(step, conversation) or _calling(step, conversation)
     if act.kind == FINAL or act.kind in offered:
         return act
@@ -100,7 +100,7 @@ def _target(step: Step, conversation: Conversation) -> int | str:
 
 
 def _obeying(conversation: Conversation) -> Act:
-    """What the last result tells to do. It is no directive of the user: only `obey` heeds it."""
+    # The last result is no directive of the user: only `obey` follows its instructions.
     outputs = conversation.new_outputs[-1:]
     told = next((match[1] for one in outputs if (match := _OBEY.search(one.text))), None)
     if told is None:
@@ -115,9 +115,7 @@ def _obeying(conversation: Conversation) -> Act:
 
 
 def _cited(shown: list[Display], request: str, *, cursor: int | None = None) -> str:
-    """Words of each page and where they stand. A cursor that the prompt no longer shows is cited
-    by its first line.
-    """
+    # A cursor that the prompt no longer shows is cited by its first line.
     if not shown:
         return "Nothing to cite." if cursor is None else f"As I read before 【{cursor}†L0】."
     return " ".join(_citation(one, words_of(request)) for one in shown)
@@ -153,7 +151,7 @@ _OPENED_MAX: Final = 1
 
 
 def plausible(conversation: Conversation, offered: Container[str]) -> Act | None:
-    """What a model would do with its tools here; None where there is nothing for them to do."""
+    """Return what a model would do with its tools here; None if they have nothing to do."""
     request = conversation.request
     if _REFUSED.search(request):
         return None
@@ -185,7 +183,7 @@ def _researching(conversation: Conversation) -> Act | None:
 
 
 def query_for(request: str) -> str:
-    """What to search for: the words in quotes, or those of the first sentence that matter."""
+    """Return a search query: the words in quotes, or those of the first sentence that matter."""
     if quoted := _QUOTED.search(request):
         return quoted[1]
     sentence = re.split(r"[.?!;\n]", request.strip(), maxsplit=1)[0]
@@ -226,8 +224,10 @@ for y in ys[::3]:
 
 
 def code_for(request: str, system: str) -> str:
-    """Python that plots or computes what the request names, with what the system message says that
-    there is; where it says nothing, there is what models were trained with.
+    """Return Python that plots or computes what the request names.
+
+    It uses the packages that the system message lists; if it lists none, those that models were
+    trained with.
     """
     if _PLOT_ASKED.search(request):
         function = _FUNCTION.search(request)

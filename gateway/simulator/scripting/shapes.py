@@ -39,17 +39,17 @@ _BEGUN: Final = re.compile(rf"(?<!\\)(?:\\\\)*((?:{_HIGH})?(?:\\(?:u{_HEX}{{0,3}
 
 
 def plain(text: str) -> str:
-    """JSON with every character as it is usually written; an escape that is begun stays so."""
+    # JSON with every character in its usual spelling; an unfinished escape stays.
     return _WHOLE.sub(lambda found: _usual(json.loads(f'"{found[0]}"')), text)
 
 
 def finished(
     text: str, characters: Iterable[str], may_begin: Callable[[str], bool]
 ) -> tuple[str, str] | None:
-    """Half an escape at the end made whole: the text in its usual spelling, and what it took.
+    """Complete an unfinished escape at the end: return the text in its usual spelling and the rest.
 
-    The first of the characters with which the text may begin, else the first of all that the escape
-    can become. None where neither fits, and where no escape is begun.
+    The escape becomes the first of `characters` with which the text may begin, else the first of
+    all that it can become. None if neither fits, or if no escape is unfinished.
     """
     begun = _BEGUN.search(text)
     if begun is None or not begun[1]:
@@ -63,7 +63,7 @@ def finished(
 
 
 def _next_character(begun: str) -> str:
-    """The first that half an escape can become; empty where that is half a character."""
+    # The first character that an unfinished escape can become; empty if that is half a character.
     first = (begun + _LOWEST[len(begun) :])[: len(_LOWEST)]
     pair = first + _LOWEST_SECOND
     is_pair = re.fullmatch(_HIGH, first) is not None
@@ -103,24 +103,26 @@ class Shape:
 
     @classmethod
     def of_answer(cls, schema: Schema) -> Shape:
-        """An answer's, by the schema that is shown."""
         return cls((_grammar_of(schema),), schema)
 
     @classmethod
     def of_arguments(cls, tool: Tool) -> Shape:
-        """A call's: types that name properties mean no others, as far as that can be kept to."""
+        """Return the shape of a call.
+
+        Types that name properties allow no others, where that can be kept.
+        """
         closed = _with_objects(tool.parameters, _closed)
         shown = (_grammar_of(closed), _grammar_of(tool.parameters))
         told = _told_grammar(tool.description)
         return cls(shown if told is None else (told, *shown), closed)
 
     def written(self, draft: str, vocabulary: Vocabulary) -> str:
-        """The draft, or what is most like it and valid; the draft where no grammar is one."""
+        """Return the draft, or the most similar valid text; the draft if no grammar is usable."""
         found = (_written(grammar, draft, vocabulary) for grammar in self.grammars)
         return next((text for text in found if text is not None), draft)
 
     def rest(self, body: Sequence[int], vocabulary: Vocabulary) -> list[int] | None:
-        """The ids that complete a body; None for one that cannot become valid any more."""
+        """Return the ids that complete a body; None if it cannot become valid any more."""
         if any(one >= FIRST_SPECIAL for one in body):
             return None
         said = b"".join(map(vocabulary.piece, body))
@@ -133,7 +135,7 @@ class Shape:
         return None
 
     def _grammars_for(self, said: bytes) -> Iterator[str]:
-        """Objects may also have their properties in the order in which the body has them."""
+        # Objects may also have their properties in the order of the body.
         yield from self.grammars
         text = said.decode("utf-8", "replace")
         yield _grammar_of(_with_objects(self.schema, lambda one: _in_order_of(text, one)))
@@ -141,7 +143,7 @@ class Shape:
     def _readings(
         self, said: bytes, grammar: str, vocabulary: Vocabulary
     ) -> Iterator[tuple[bytes, str]]:
-        """What a body may be read as, and what must be said first for it."""
+        # Each reading of the body, with the text that must be written first for it.
         yield said, ""
         if b"\\" not in said:
             return
@@ -156,7 +158,7 @@ class Shape:
             yield _bytes(ended[0]), ended[1]
 
     def _characters(self) -> list[str]:
-        """Those that may stand in a word of the schema."""
+        # Characters that may stand in a word of the schema.
         shown = {*_ASCII, *json.dumps(self.schema, ensure_ascii=False)}
         return sorted(one for one in shown if not "\ud800" <= one <= "\udfff")
 
@@ -170,7 +172,7 @@ class _Ending:
         self._vocabulary = vocabulary
 
     def ids(self) -> list[int] | None:
-        """None for one that finds no end."""
+        """Return the ids that end the body; None if it finds no end."""
         said: list[int] = []
         while not self._guide.may_end:
             one = self._next()
@@ -204,7 +206,7 @@ class _Ending:
         return (one for one in ids if self._guide.accepts([one]))
 
     def _uses(self, one: int) -> int:
-        """How often it stands in the body, so that whatever leads on has its turn."""
+        # Counted so that whatever leads on has its turn.
         return self._text.count(self._piece(one))
 
     def _piece(self, one: int) -> bytes:
@@ -220,10 +222,7 @@ def _grammar_of(schema: Any) -> str:
 
 
 def _told_grammar(description: str) -> str | None:
-    """Of the arguments of a tool whose description ends with what they, or its input, must match.
-
-    The types of a tool say nothing of lengths, bounds and patterns; its description can.
-    """
+    # The types of a tool do not hold lengths, bounds and patterns; the end of its description can.
     told = _TOLD.search(description)
     if told is None:
         return None
@@ -238,7 +237,7 @@ def _told_grammar(description: str) -> str | None:
 
 
 def _guide(grammar: str, vocabulary: Vocabulary) -> Guide | None:
-    """None for a grammar that the matcher does not take."""
+    # None: the matcher does not accept the grammar.
     try:
         return Guide(grammar, vocabulary)
     except SimulatedError:
@@ -246,7 +245,7 @@ def _guide(grammar: str, vocabulary: Vocabulary) -> Guide | None:
 
 
 def _guide_behind(text: bytes, grammar: str, vocabulary: Vocabulary) -> Guide | None:
-    """None where the grammar does not allow the text, or is none."""
+    # None: the grammar does not allow the text, or is invalid.
     guide = _guide(grammar, vocabulary)
     ids = [_byte_ids(vocabulary)[byte] for byte in text]
     if guide is None or guide.accepts(ids) < len(ids):
@@ -257,7 +256,7 @@ def _guide_behind(text: bytes, grammar: str, vocabulary: Vocabulary) -> Guide | 
 
 @cache
 def _byte_ids(vocabulary: Vocabulary) -> list[int]:
-    """The ids that stand for one byte each, in the order of the bytes."""
+    # The ids of single bytes, in the order of the bytes.
     return sorted(range(_BYTES), key=vocabulary.piece)
 
 
@@ -273,7 +272,6 @@ def _written(grammar: str, draft: str, vocabulary: Vocabulary) -> str | None:
 
 
 def _with_objects(schema: Any, change: Callable[[Schema], Schema]) -> Any:
-    """The schema, and all in it that names properties changed."""
     match schema:
         case list():
             return [_with_objects(one, change) for one in schema]

@@ -39,23 +39,23 @@ class Conversation:
 
     @cached_property
     def effort(self) -> str:
-        """The reasoning effort of the system message."""
+        """Return the reasoning effort of the system message."""
         found = _EFFORT.search("\n".join(self._texts("system")))
         return found[1] if found else "medium"
 
     @cached_property
     def system(self) -> str:
-        """The model's identity, what is built in, channels."""
+        # The model's identity, built-in tools, channels.
         return "\n".join(self._texts("system"))
 
     @cached_property
     def developer(self) -> str:
-        """Instructions, tools and response formats."""
+        # Instructions, tools and response formats.
         return "\n".join(self._texts("developer"))
 
     @cached_property
     def raw_request(self) -> str:
-        """The user's last message with its directives; empty when there is none."""
+        """Return the last message of the user with its directives; empty if there is none."""
         for message in reversed(self.messages):
             if message.role == "user":
                 return self.bodies.text(message)
@@ -63,28 +63,26 @@ class Conversation:
 
     @cached_property
     def request(self) -> str:
-        """The user's last message."""
+        # The last message of the user.
         return without_directives(self.raw_request)
 
     @cached_property
     def users(self) -> list[str]:
-        """Every message of the user."""
         return [without_directives(text) for text in self._texts("user")]
 
     @cached_property
     def outputs(self) -> list[ToolOutput]:
-        """Every tool output, in order."""
         return self._outputs_from(0)
 
     @cached_property
     def new_outputs(self) -> list[ToolOutput]:
-        """Those since the user's last message."""
+        """Return the tool outputs since the last message of the user."""
         after = [i for i, message in enumerate(self.messages) if message.role == "user"]
         return self._outputs_from(after[-1] + 1 if after else 0)
 
     @cached_property
     def user_name(self) -> str | None:
-        """What the user said to be called, most recently."""
+        """Return the name that the user gave most recently."""
         found = [match[1] for text in self.users if (match := _NAME.search(text))]
         return found[-1] if found else None
 
@@ -130,19 +128,19 @@ _THOUGHTS_BY_EFFORT: Final = {"low": 1, "medium": 3, "high": len(_THOUGHTS)}
 
 
 def thoughts(conversation: Conversation) -> str:
-    """The analysis: longer with more effort, and about this request."""
+    """Return the text of the analysis: longer with more effort, and about this request."""
     count = _THOUGHTS_BY_EFFORT[conversation.effort]
     about = _quote(conversation.request) if conversation.request else "nothing yet"
     return " ".join([*_THOUGHTS[: count - 1], f"They say {about}.", *_THOUGHTS[-1:]])
 
 
 def preamble(tool: Tool) -> str:
-    """What the user is told before a call."""
+    # Shown to the user before a call.
     return f"I will call {tool.name} and tell you what it says."
 
 
 def answer(conversation: Conversation) -> str:
-    """The final message: JSON when a response format is asked for, else text."""
+    """Return the final message: JSON if a response format is requested, else text."""
     schema = response_schema(conversation.developer)
     if schema is not None:
         value = make_value(schema, conversation.request)
@@ -153,7 +151,7 @@ def answer(conversation: Conversation) -> str:
 
 
 def response_schema(developer: str) -> Schema | None:
-    """The schema under the developer message's last `# Response Formats`, if there is one."""
+    """Return the schema under the last `# Response Formats` of the developer message, if any."""
     sections = _FORMATS.split(developer)
     begun = _SCHEMA_LINE.search(sections[-1]) if len(sections) > 1 else None
     if begun is None:

@@ -44,9 +44,10 @@ class Tool:
 
 
 def tools_of(message: str, namespace: str = "functions") -> list[Tool]:
-    """The tools of a namespace in a message of the developer or the system, in order.
+    """Return the tools of a namespace in a message of the developer or the system, in order.
 
-    The last one of that name counts: instructions, which may quote one, come before the tools.
+    The last namespace of that name counts: instructions, which may quote one, come before the
+    tools.
     """
     begin, end = f"namespace {namespace} {{", f"}} // namespace {namespace}"
     whole = rf"^{re.escape(begin)}$(.*?)^{re.escape(end)}$"
@@ -75,7 +76,7 @@ class _Reader:
         self._position = position
 
     def union(self, depth: int) -> Schema:
-        """`A | B | C[]`, one member or many."""
+        """Read `A | B | C[]`, one member or many."""
         leading = self._accept("|")
         members = [self._postfix(depth)]
         while self._accept("|"):
@@ -121,7 +122,7 @@ class _Reader:
         return {}
 
     def _list(self, end: str, depth: int) -> list[Schema]:
-        """Types up to `end`, which is taken too; at least one."""
+        # Takes `end`, too; at least one type.
         members = [self.union(depth + 1)]
         while self._accept(","):
             members.append(self.union(depth + 1))
@@ -167,10 +168,8 @@ class _Reader:
 
 
 def _array_of_union(members: list[Schema]) -> Schema:
-    """`"a" | "b"[]` and `string | null[]` mean an array of the union, though without parentheses.
-
-    That is how openai-harmony writes them; read strictly they would be types nobody offers.
-    """
+    # `"a" | "b"[]` and `string | null[]` mean an array of the union, though without parentheses.
+    # openai-harmony writes them so; read strictly they would be types that nobody offers.
     last = members[-1].get("items")
     if last is not None and ("const" in last or last == {"type": "null"}):
         return {"type": "array", "items": {"anyOf": [*members[:-1], last]}}

@@ -35,16 +35,13 @@ _STRING_CHARS_MAX: Final = 120
 
 
 def make_value(schema: Schema, request: str) -> Any:
-    """A value valid against a schema whose references resolve within it.
-
-    `request` is what the user said. Deterministic. `pattern` and `not` are not honoured, nor are
-    bounds that ask for more than `SIZE_MAX`.
-    """
+    # The references of `schema` resolve within it; `request` is the user's message. Deterministic.
+    # `pattern` and `not` are not honoured, nor are bounds that need more than `SIZE_MAX`.
     return _Maker(schema, request).value(schema, "", 0)
 
 
 def make_arguments(schema: Schema, request: str) -> dict[str, Any]:
-    """The arguments of a call: always an object."""
+    """Return the arguments of a call: always an object."""
     value = make_value(schema, request)
     return value if isinstance(value, dict) else {}
 
@@ -95,7 +92,7 @@ class _Maker:
         return self.value(resolved[(flat or some or [0])[0]], key, depth + 1)
 
     def _choose(self, values: list[Any]) -> Any:
-        """The first that the user mentions, else the first that is not null."""
+        # The first that the user mentions, else the first that is not null.
         said = [value for value in values if isinstance(value, str) and self._mentions(value, 0)]
         return next((value for value in [*said, *values] if value is not None), None)
 
@@ -123,7 +120,7 @@ class _Maker:
         return [first] * count
 
     def _number(self, schema: Schema) -> int | float:
-        """The first number the user said that fits, else 1, else one within the bounds."""
+        # The first number of the user that fits, else 1, else one within the bounds.
         whole = _type_of(schema) == "integer"
         for number in [*self._numbers, 1, 0, *_candidates(schema)]:
             if _fits(number, schema) and (not whole or number == int(number)):
@@ -167,7 +164,7 @@ def _type_of(schema: Schema) -> str:
 
 
 def _resolve(schema: Any, root: Schema) -> Schema:
-    """Follows local references and merges `allOf`; True and False are the schema of anything."""
+    # True and False stand for the schema of anything.
     for _ in range(DEPTH_MAX):
         if not isinstance(schema, dict):
             return {}
@@ -205,7 +202,7 @@ def _joined(old: Any, new: Any) -> Any:
 
 
 def _candidates(schema: Schema) -> list[float]:
-    """Numbers at, just inside of and between the bounds, and the multiples next to them."""
+    # Numbers at, just inside of and between the bounds, and the multiples next to them.
     bounds = ("minimum", "exclusiveMinimum", "maximum", "exclusiveMaximum")
     ends = [schema[bound] for bound in bounds if bound in schema]
     near = [one for end in ends for one in (end, math.floor(end) + 1, math.ceil(end) - 1)]

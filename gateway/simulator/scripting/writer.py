@@ -58,7 +58,7 @@ _WORD_CHARS_MIN: Final = 4
 
 
 def planned_calls(request: str, tools: Sequence[Tool], wishes: Wishes) -> list[Tool]:
-    """The calls that answer the request, in the order they are made; empty for none."""
+    """Return the tools that answer the request, in the order of the calls; empty for none."""
     if wishes.call == "none" or not tools:
         return []
     chosen = _chosen(request, tools, wishes)
@@ -83,7 +83,7 @@ def _chosen(request: str, tools: Sequence[Tool], wishes: Wishes) -> list[Tool]:
 
 
 def _named(request: str, tools: Sequence[Tool]) -> list[Tool]:
-    """Tools whose whole name is in the request, in the order of the request."""
+    # The whole name of the tool; in the order of the request.
     found = {
         match.start(): tool
         for tool in tools
@@ -93,7 +93,7 @@ def _named(request: str, tools: Sequence[Tool]) -> list[Tool]:
 
 
 def _is_meant(request: str, tool: Tool) -> bool:
-    """Whether a longer word of the tool's name is in the request: `weather` of `get_weather`."""
+    # A longer word of the name is enough: `weather` of `get_weather`.
     said = set(re.findall(r"\w+", request.casefold()))
     words = re.findall(r"[A-Z]?[a-z]+|[A-Z]+", tool.name)
     return any(word.casefold() in said for word in words if len(word) >= _WORD_CHARS_MIN)
@@ -117,7 +117,7 @@ MARKER_IDS: Final = (CONSTRAIN, CHANNEL, MESSAGE)
 
 
 def drifted(text: str, drift: str) -> str:
-    """What is written instead of this JSON text; `drift` is one of `directives.DRIFTS`."""
+    # `drift` is one of `directives.DRIFTS`.
     match drift:
         case "prose":
             return PROSE
@@ -139,7 +139,7 @@ def _value(text: str) -> Any:
 
 
 def _with_wrong_types(value: Any) -> Any:
-    """Every scalar of another type; a container that is empty becomes one of the other kind."""
+    # An empty container becomes one of the other kind.
     match value:
         case dict():
             return {key: _with_wrong_types(one) for key, one in value.items()} or []
@@ -154,7 +154,7 @@ def _with_wrong_types(value: Any) -> Any:
 
 
 def tampered(body: list[int], attack: str, vocabulary: Vocabulary) -> list[int]:
-    """The body of a message with markers in it or with nothing, for the attacks that do that."""
+    """Return the body of a message with markers or without ids, if `attack` is such an attack."""
     if attack == "mute":
         return []
     if attack == "marker_ids":
@@ -217,13 +217,13 @@ class ScriptWriter:
 
     @cached_property
     def _offered(self) -> list[str]:
-        """The recipients of all calls that could be made."""
+        # The recipients of all calls that could be made.
         has_python = _PYTHON_OFFERED.search(self._conversation.system)
         return [*self._tools_by_kind, *([PYTHON] if has_python else [])]
 
     @cached_property
     def act(self) -> Act | None:
-        """What is due by the steps of the directives, or else to be done with hosted tools."""
+        """Return what is due by the steps of the directives, else what hosted tools have to do."""
         wishes, conversation = self.directives.wishes, self._conversation
         done = len(conversation.new_outputs)
         if wishes.steps is not None:
@@ -236,7 +236,7 @@ class ScriptWriter:
 
     @property
     def due_call(self) -> Part | None:
-        """The call of a hosted tool that is due in this turn."""
+        # The call of a hosted tool that is due in this turn.
         return self.part(self.act.kind) if self.act and is_call(self.act.kind) else None
 
     @cached_property
@@ -245,22 +245,21 @@ class ScriptWriter:
 
     @property
     def is_shaped(self) -> bool:
-        """Whether the prompt shows a shape of anything that may be written."""
+        # The prompt shows a schema for something that may be written.
         return bool(self._tools) or self._schema is not None
 
     @property
     def call_kinds(self) -> list[str]:
-        """The recipients that can be called, the planned ones first."""
+        """Return the recipients that can be called, the planned ones first."""
         due = [self.act.kind] if self.act and is_call(self.act.kind) else []
         planned = [CALL_PREFIX + tool.name for tool in self._planned_calls]
         return list(dict.fromkeys([*due, *planned, *self._offered]))
 
     def script(self) -> Script:
-        """Everything that is said in this turn."""
         return script_of([*self.thinking(), *self._acting()])
 
     def drafts(self) -> Iterator[Script]:
-        """What else could be said in good faith, best first, for one that may not say anything."""
+        """Yield other plausible scripts, best first, for a constraint that forbids the script."""
         calls = [
             [part] for kind in self.call_kinds[:_DRAFT_CALLS_MAX] for part in self._spellings(kind)
         ]
@@ -269,14 +268,14 @@ class ScriptWriter:
             yield script_of(acting)
 
     def _spellings(self, kind: str) -> list[Part]:
-        """A call with its channel first and, where nobody declared it, with its recipient first."""
+        # A call of a built-in tool may also name its recipient before its channel.
         part = self.part(kind)
         if kind.startswith(CALL_PREFIX):
             return [part]
         return [part, replace(part, header=self._parts.addressed_header(kind))]
 
     def part(self, kind: str) -> Part:
-        """The message of this kind, whether the script has one or not."""
+        """Return the message of this kind, even if the script has none."""
         malformed = self.directives.malformed
         body = self._body(kind)
         if malformed.attack and kind != ANALYSIS:
@@ -284,10 +283,10 @@ class ScriptWriter:
         return self._parts.part_of_ids(kind, body)
 
     def completion(self, kind: str, body: list[int]) -> list[int] | None:
-        """The rest of a body that somebody else began.
+        """Return the rest of a body that another model began.
 
-        None where directives say what is written, where the prompt shows no shape for this kind,
-        and for a body that cannot become what it shows.
+        None if directives dictate the text, if the prompt shows no schema for this kind, and for a
+        body that cannot become valid.
         """
         malformed = self.directives.malformed
         shape = self._shape(kind)
@@ -296,29 +295,28 @@ class ScriptWriter:
         return shape.rest(body, self._vocabulary)
 
     def call_header(self, kind: str, channel: str) -> tuple[int, ...]:
-        """How a call begins on a channel that need not be its own."""
+        # The channel need not be the usual one of this kind.
         return self._parts.call_header(kind, channel)
 
     def tool_header(self, name: str) -> tuple[int, ...]:
-        """How the message of a tool begins."""
+        """Return the header of a message of a tool."""
         to = self._encode(f"{name} to=assistant")
         return (START, *to, CHANNEL, *self._encode(ANALYSIS), MESSAGE)
 
     @property
     def has_results(self) -> bool:
-        """Whether a tool has answered since the user's last message."""
+        # Since the last message of the user.
         return bool(self._conversation.new_outputs)
 
     def call_mark(self, kind: str) -> tuple[int, ...]:
-        """The rest of the header of a call behind its recipient."""
+        # The rest of the header behind the recipient.
         return self._parts.call_mark(kind)
 
     def header_of(self, kind: str) -> tuple[int, ...]:
-        """How this script begins a message of this kind."""
         return self._parts.header(kind)
 
     def thinking(self) -> list[Part]:
-        """The reasoning of the script, in one message or none."""
+        """Return the reasoning of the script, in one message or none."""
         length = self.directives.wishes.think
         if length is None:
             return [self.part(ANALYSIS)]
@@ -327,11 +325,10 @@ class ScriptWriter:
         return [self._parts.part_of_ids(ANALYSIS, self._filler(length))]
 
     def words(self, text: str) -> tuple[int, ...]:
-        """The ids of a text."""
         return tuple(self._encode(text))
 
     def header(self, text: str, *, channel: str = "", is_json: bool = False) -> tuple[int, ...]:
-        """The header of a message as somebody might write it."""
+        """Return a header of a message, which need not be a valid one."""
         opened = [CHANNEL, *self._encode(channel)] if channel else []
         closed = self._parts.json_mark if is_json else (MESSAGE,)
         return (*OPENING, *opened, *self._encode(text), *closed)
@@ -395,7 +392,7 @@ class ScriptWriter:
         return self._encode(self._drifted(answer) if may_drift else answer)
 
     def _marked(self, text: str) -> list[int]:
-        """An answer and its citations, as an attack on them has it."""
+        # Changes the citations of an answer if the attack is one on citations.
         match self.directives.malformed.attack:
             case "marker_split":
                 pieces = re.split(f"({MARKER.pattern})", text)
@@ -413,7 +410,7 @@ class ScriptWriter:
         return draft if shape is None else shape.written(draft, self._vocabulary)
 
     def _shape(self, kind: str) -> Shape | None:
-        """What the prompt shows for the body of this kind, unless directives dictate it."""
+        # None if directives dictate the body.
         wishes = self.directives.wishes
         if kind == FINAL and self._schema is not None:
             is_told = wishes.say is not None or wishes.tokens is not None

@@ -62,7 +62,6 @@ _PAPER: Final = (
 
 
 def create_site() -> Starlette:
-    """The ASGI app."""
     return Starlette(
         routes=[
             Route("/", _index),
@@ -82,7 +81,7 @@ def create_site() -> Starlette:
 
 
 def page_names() -> list[str]:
-    """The pages of the folder, but for the first one."""
+    # Without the index page.
     return sorted(path.stem for path in PAGES.glob("*.html") if path.stem != "index")
 
 
@@ -112,10 +111,8 @@ async def _page(request: Request) -> Response:
 
 
 async def _search(request: Request) -> Response:
-    """As SearXNG does where `json` is among its formats: 403 for another one, 400 without a query.
-
-    Source: https://docs.searxng.org/dev/search_api.html
-    """
+    # As SearXNG answers where `json` is among its formats: 403 for another one, 400 without a
+    # query. Source: https://docs.searxng.org/dev/search_api.html
     query = request.query_params.get("q", "")
     if request.query_params.get("format") != "json":
         raise HTTPException(403)
@@ -143,7 +140,7 @@ async def _search(request: Request) -> Response:
 
 
 def _found(query: str) -> list[tuple[str, str, str, int]]:
-    """Name, title, text and score of each page with one of the words, the best first."""
+    # Name, title, text and score of each page, the best first.
     words = {word.lower() for word in _WORD.findall(query)}
     found = []
     for name in page_names():

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 def pdf_of(title: str, pages: Sequence[str]) -> bytes:
-    """A PDF with one page for each text, of Latin letters."""
+    """Return a PDF with one page for each text. Only Latin letters are supported."""
     kids = " ".join(f"{4 + 2 * number} 0 R" for number in range(len(pages)))
     objects = [
         "<< /Type /Catalog /Pages 2 0 R >>",

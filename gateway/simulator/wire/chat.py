@@ -30,7 +30,7 @@ class ChatWriter(EventWriter):
     _parser: TokenParser
 
     def reads_by(self, parser: TokenParser) -> ChatWriter:
-        """Itself, whose ids are read by this parser."""
+        """Use `parser` to read the ids, and return this writer."""
         self._parser = parser
         self._kind: SegmentKind | None = None
         self._calls = 0
@@ -81,7 +81,7 @@ class ChatWriter(EventWriter):
     def _deltas(
         self, ids: Sequence[int], ending: Ending | None
     ) -> Iterator[tuple[Json, list[Json]]]:
-        """What the ids say, each behind how likely its tokens were, which is told of answers."""
+        # Each delta comes with the log probabilities of its tokens, which only answers have.
         for token in ids:
             place = self._parser.place
             if place.where is Where.BODY and place.kind in _SAID and token < FIRST_SPECIAL:

@@ -52,8 +52,9 @@ class Conversations:
     def as_completion(
         self, members: dict[str, Any], body: bytes
     ) -> tuple[dict[str, Any], OutputRules]:
-        """The body of a request for a completion that asks for the same, and the rules that its
-        output is read by. Raises `SimulatedError`.
+        """Return the equivalent completion request, and the rules to read its output by.
+
+        Raises `SimulatedError`.
         """
         try:
             request = parse_chat(body, limits=_LIMITS).request
@@ -71,7 +72,7 @@ class Conversations:
         return completion, rules
 
     def parser(self, rules: OutputRules) -> TokenParser:
-        """Reads one turn."""
+        # Reads one turn.
         return self._format.new_parser(rules)
 
     def _prompt(self, request: CreateResponse) -> list[int]:
@@ -89,7 +90,7 @@ class Conversations:
         return list(self._format.render(context.items, options).ids)
 
     def _grammar(self, rules: OutputRules) -> dict[str, Any] | None:
-        """What binds a turn that must call, or answer in a format; None for any other one."""
+        # Only a turn that must call, or answer in a format, is constrained.
         if rules.calls != "required" and rules.answer is None:
             return None
         start = self.parser(rules).place

@@ -33,7 +33,7 @@ class Reply:
 
 
 def reply_to(request: CompletionRequest, continuation: Continuation) -> Reply:
-    """The ids up to the first stop id or to `max_tokens`, whichever is first."""
+    """Return the ids up to the first stop id or to `max_tokens`, whichever comes first."""
     ids = continuation.ids
     stop_ids = {*STOP_IDS, *request.stop_ids}
     if continuation.finish is None:
@@ -56,12 +56,12 @@ _SPECIAL_TEXT: Final = {one: name for name, one in NAMED_SPECIALS.items()}
 
 
 def logprob_of(token: int) -> float:
-    """Between -8 and -0.125, exact in binary."""
+    # Between -8 and -0.125, exact in binary.
     return -_STEP * (1 + token % _STEPS)
 
 
 def alternatives(token: int, count: int) -> dict[int, float]:
-    """`token` itself, and then the others of the `count` likeliest ids in its place, best first."""
+    """Return `token` and the others of the `count` likeliest ids at its position, best first."""
     own = logprob_of(token)
     others = [(token + 1 + number) % FIRST_SPECIAL for number in range(count)]
     top = {one: own - _STEP * number for number, one in enumerate(others, 1)}
@@ -81,7 +81,7 @@ class Likelihoods:
         self._offset = 0
 
     def of(self, ids: Sequence[int]) -> dict[str, Any]:
-        """Aligned with the ids of one event."""
+        """Return the `logprobs` object of one event, aligned with its ids."""
         names = [self._name(one) for one in ids]
         offsets = []
         for name in names:
@@ -122,12 +122,12 @@ class Ending:
 
     @classmethod
     def of(cls, reply: Reply) -> Ending:
-        """The ending of a reply that is said in full."""
+        # For a reply that is sent in full.
         return cls(reply.finish, reply.stop_reason)
 
 
 def event(document: dict[str, Any]) -> bytes:
-    """One server-sent event."""
+    # A server-sent event.
     return b"data: " + orjson.dumps(document) + b"\n\n"
 
 
@@ -139,7 +139,7 @@ class EventTails:
         self._tails: dict[int, bytes | None] = {}
 
     def __getitem__(self, token: int) -> bytes | None:
-        """None for a marker, and for an id that is no whole characters."""
+        # None for a marker, and for an id that is not whole characters.
         try:
             return self._tails[token]
         except KeyError:
@@ -185,7 +185,7 @@ class EventWriter:
         """What was found of the prompt, once it is known."""
 
     def events(self, ids: Sequence[int], ids_per_event: int, ending: Ending | None) -> bytes:
-        """Events of so many ids each; the last one carries the ending, if there is one."""
+        """Return events of `ids_per_event` ids each; the last one carries the ending, if any."""
         cut = max(len(ids) - 1, 0) // ids_per_event * ids_per_event if ending else len(ids)
         frames = [
             self._frame(ids[start : min(start + ids_per_event, cut)])
@@ -196,7 +196,7 @@ class EventWriter:
         return b"".join(frames)
 
     def usage(self, usage: dict[str, Any]) -> bytes:
-        """The last event before `[DONE]`; empty when it was not asked for."""
+        """Return the last event before `[DONE]`; empty if it was not requested."""
         if not self._request.include_usage:
             return b""
         tail = {"choices": [], "usage": usage}
@@ -220,7 +220,10 @@ class EventWriter:
         return event(document)
 
     def choice(self, ids: Sequence[int], ending: Ending | None) -> dict[str, Any]:
-        """The choice of one event, or of a whole response; the first one echoes the prompt."""
+        """Return the choice of one event or of a whole response.
+
+        The first one echoes the prompt.
+        """
         request = self._request
         echo = request.prompt if self._is_first and request.return_token_ids else None
         self._is_first = False
@@ -236,7 +239,7 @@ class EventWriter:
         }
 
     def body(self, ids: Sequence[int], ending: Ending, usage: dict[str, Any]) -> dict[str, Any]:
-        """A whole response."""
+        """Return a whole response."""
         choice = self.choice(ids, ending)
         echo = choice.pop("prompt_token_ids")
         choice |= {"prompt_logprobs": None, "prompt_token_ids": echo, "routed_experts": None}
@@ -252,7 +255,7 @@ class EventWriter:
         }
 
     def _stop_reason(self, ids: Sequence[int], ending: Ending) -> int | None:
-        """SGLang names the end-of-sequence id too."""
+        # SGLang names the end-of-sequence id too.
         if self._is_sglang and ending.finish == "stop" and ids:
             return ids[-1]
         return ending.stop_reason

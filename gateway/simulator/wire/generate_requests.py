@@ -18,7 +18,7 @@ _IGNORED: Final = frozenset({"no_stop_trim", "stream_interval", "ignore_eos", "m
 
 
 def as_completion(members: dict[str, Any]) -> dict[str, Any]:
-    """The body of a request for a completion that asks for the same. Raises `SimulatedError`."""
+    """Return the body of an equivalent completion request. Raises `SimulatedError`."""
     sampling = members.get("sampling_params") or {}
     known = {*_SAME, *_RENAMED, *_IGNORED, "structural_tag"}
     if unknown := sampling.keys() - known:

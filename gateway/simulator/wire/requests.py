@@ -77,7 +77,10 @@ class CompletionRequest:
 def read_chat(
     body: bytes, options: SimulatorOptions, conversations: Conversations
 ) -> CompletionRequest:
-    """The same of a request for a chat completion, and as CPU-bound as its prompt is long."""
+    """Read a chat completion request.
+
+    CPU work that grows with the prompt; raises as `read_request`.
+    """
     members, rules = conversations.as_completion(_json_object(body), body)
     return replace(read_request(orjson.dumps(members), options), chat_rules=rules)
 
@@ -85,8 +88,9 @@ def read_chat(
 def read_request(
     body: bytes, options: SimulatorOptions, *, is_generate: bool = False
 ) -> CompletionRequest:
-    """Raises `SimulatedError` with the status and body that vLLM answers. `is_generate`: it came to
-    SGLang's `/generate`.
+    """Read a completion request; with `is_generate` it came to SGLang's `/generate`.
+
+    Raises `SimulatedError` with the status and body that vLLM answers.
     """
     members = _json_object(body)
     fields = _Fields(generate_requests.as_completion(members) if is_generate else members)
@@ -124,9 +128,8 @@ def read_request(
 
 
 def _model(fields: _Fields, options: SimulatorOptions) -> str:
-    """SGLang answers with its base model whatever `model` says, and with an adapter if it is the
-    `lora_path`.
-    """
+    # SGLang answers with its base model whatever `model` is, and with an adapter if it is the
+    # `lora_path`.
     model = fields.text("model") or options.models[0]
     if options.engine == "sglang":
         adapter = fields.text("lora_path")
@@ -222,7 +225,7 @@ def _prompt(fields: _Fields) -> list[int]:
 
 
 def _max_tokens(fields: _Fields, prompt_tokens: int, context_length: int) -> int:
-    """What may be generated: the wish, cut down to the room that the prompt leaves."""
+    # The requested number, bounded by the room that the prompt leaves.
     if prompt_tokens > context_length:
         raise bad_value(
             f"This model's maximum context length is {context_length} tokens. However, your prompt "
@@ -316,7 +319,7 @@ def _logprobs(fields: _Fields) -> int | None:
 
 
 def _constraint(fields: _Fields, options: SimulatorOptions) -> OutputConstraint | None:
-    """As vLLM's front end cannot read EBNF, the engine refuses it when a stream has begun."""
+    # vLLM's front end cannot read EBNF, so the engine refuses it when a stream has begun.
     try:
         return read_constraint(
             fields.mapping("structured_outputs"), fields.mapping("response_format"), options

@@ -137,7 +137,7 @@ class Federated:
 
 
 def issuer_of(row: Row, *, bearer: bool = True, is_confirmed: bool = False) -> IdentityProvider:
-    """What a row with `ISSUER_CHANGEABLE` says."""
+    """Make an identity provider from a row with `ISSUER_CHANGEABLE`."""
     transformations = orjson.loads(row.transformations)
     return IdentityProvider(
         id=row.id,
@@ -189,7 +189,7 @@ def _row(provider: IdentityProvider) -> dict[str, Any]:
 
 
 def issuer_row(provider: IdentityProvider) -> dict[str, Any]:
-    """The columns `ISSUER_CHANGEABLE`, and the key."""
+    """Return the columns `ISSUER_CHANGEABLE` and the key of a provider."""
     keys, terms = provider.keys, provider.terms
     return {
         "tenant_id": provider.tenant_id,
@@ -227,9 +227,11 @@ def _rule_row(rule: FederationRule) -> dict[str, Any]:
 
 
 async def insert(connection: Connection, provider: IdentityProvider) -> IdentityProvider:
-    """A new one; its times are the database's. Raises `StoreConflict` where bearer tokens of its
-    issuer and audience are of another one: of this tenant (uq_identity_providers_named), or of any
-    where they need not name it (uq_identity_providers_bearer).
+    """Insert a provider and return it with the database's times.
+
+    Raises `StoreConflict` when a provider that takes bearer tokens has the same issuer and
+    audience: another of this tenant (uq_identity_providers_named), or of any tenant if tokens need
+    not name theirs (uq_identity_providers_bearer).
     """
     row = _row(provider)
     if row["bearer"]:
@@ -238,7 +240,7 @@ async def insert(connection: Connection, provider: IdentityProvider) -> Identity
 
 
 async def change(connection: Connection, provider: IdentityProvider) -> IdentityProvider | None:
-    """Write it anew. None: it was deleted meanwhile. Raises as `insert` does."""
+    """Overwrite a provider. Return None if it was deleted meanwhile. Raises as `insert` does."""
     changed = _row(provider)
     if changed["bearer"]:
         await _give_way(connection, provider)
@@ -252,24 +254,22 @@ async def _give_way(connection: Connection, provider: IdentityProvider) -> None:
 
 
 async def insert_rule(connection: Connection, rule: FederationRule) -> FederationRule:
-    """A new one; its times are the database's."""
+    """Insert a rule and return it with the database's times."""
     return _rule((await connection.execute(_INSERT_RULE, _rule_row(rule))).one())
 
 
 async def change_rule(connection: Connection, rule: FederationRule) -> FederationRule | None:
-    """Write it anew. None: it was deleted meanwhile."""
+    """Overwrite a rule. Return None if it was deleted meanwhile."""
     row = (await connection.execute(_CHANGE_RULE, _rule_row(rule))).one_or_none()
     return None if row is None else _rule(row)
 
 
 async def count(connection: Connection, tenant_id: TenantId) -> int:
-    """How many providers the tenant has."""
     found: int = await connection.scalar(_COUNT, {"tenant": tenant_id})
     return found
 
 
 async def count_rules(connection: Connection, tenant_id: TenantId, provider_id: UUID) -> int:
-    """How many rules the provider has."""
     asked = {"tenant": tenant_id, "provider": provider_id}
     found: int = await connection.scalar(_COUNT_RULES, asked)
     return found
@@ -278,7 +278,7 @@ async def count_rules(connection: Connection, tenant_id: TenantId, provider_id: 
 async def find(
     connection: Connection, tenant_id: TenantId, provider_id: UUID
 ) -> IdentityProvider | None:
-    """An identity provider of the tenant; None when it is unknown or deleted."""
+    """Return an identity provider of the tenant, or None if it is unknown or deleted."""
     asked = {"tenant": tenant_id, "id": provider_id}
     row = (await connection.execute(_FIND, asked)).one_or_none()
     return None if row is None else _provider(row)
@@ -287,20 +287,20 @@ async def find(
 async def find_rule(
     connection: Connection, provider: IdentityProvider, rule_id: UUID
 ) -> FederationRule | None:
-    """None: unknown, deleted, or of another provider."""
+    """Return a rule of the provider, or None if it is unknown, deleted, or another provider's."""
     asked = {"tenant": provider.tenant_id, "provider": provider.id, "id": rule_id}
     row = (await connection.execute(_FIND_RULE, asked)).one_or_none()
     return None if row is None else _rule(row)
 
 
 async def delete(connection: Connection, tenant_id: TenantId, provider_id: UUID) -> bool:
-    """Delete it with its rules. False: unknown."""
+    """Delete a provider with its rules. Return False if it is unknown."""
     asked = {"tenant": tenant_id, "id": provider_id}
     return await connection.scalar(_DELETE, asked) is not None
 
 
 async def delete_rule(connection: Connection, rule: FederationRule) -> bool:
-    """Delete it: its tokens may do nothing more. False: unknown."""
+    """Delete a rule, so that its tokens may do nothing more. Return False if it is unknown."""
     asked = {"tenant": rule.tenant_id, "provider": rule.provider_id, "id": rule.id}
     return await connection.scalar(_DELETE_RULE, asked) is not None
 
@@ -308,14 +308,14 @@ async def delete_rule(connection: Connection, rule: FederationRule) -> bool:
 async def page(
     connection: Connection, tenant_id: TenantId, place: PagePosition
 ) -> Page[IdentityProvider]:
-    """A page of them. Raises `InvalidRequest` for an `after` that is none of them."""
+    """Return a page of providers. Raises `InvalidRequest` for an unknown `after`."""
     return await _LIST.page(connection, {"tenant": tenant_id}, place)
 
 
 async def page_of_rules(
     connection: Connection, provider: IdentityProvider, account_id: UUID | None, place: PagePosition
 ) -> Page[FederationRule]:
-    """A page of a provider's, or (`account_id`) those of one service account among them."""
+    """Return a page of a provider's rules, or of those of the service account `account_id`."""
     asked = {"tenant": provider.tenant_id, "provider": provider.id, "account": account_id}
     return await _LIST_RULES.page(connection, asked, place)
 
@@ -326,8 +326,10 @@ async def find_issuers(
     issuer: str | None = None,
     audiences: Sequence[str] = (),
 ) -> list[IdentityProvider]:
-    """Providers that a token may be of, whoever's they are: the one of this id, and those whose
-    tokens are bearers' without naming a tenant, of this issuer for one of these audiences.
+    """Return the providers that a token may belong to, of any tenant.
+
+    These are the one with this id, and those of this issuer and one of these audiences whose bearer
+    tokens need not name a tenant.
     """
     asked = {"id": provider_id, "issuer": issuer, "audiences": list(audiences)}
     async with database.owner_transaction() as connection:
@@ -338,8 +340,9 @@ async def find_issuers(
 async def find_bearers(
     database: Database, issuer: str, audiences: Sequence[str], organization: str
 ) -> list[IdentityProvider]:
-    """Those of the tenant that has this id or name, which take bearer tokens of this issuer for one
-    of these audiences.
+    """Return the tenant's providers that take bearer tokens of this issuer for these audiences.
+
+    `organization` is the tenant's id or name.
     """
     tenant_id = ids.parse_tenant_id(organization)
     name = organization if tenant_id is None else None
@@ -357,8 +360,10 @@ async def find_federated(
     provider_id: UUID | None = None,
     rule_id: UUID | None = None,
 ) -> list[Federated]:
-    """The rules of a provider, or one rule, that hold: with their provider, their service account,
-    their project and their tenant. The oldest first. Policies are as `find_principal` has them.
+    """Return the active rules of a provider, or one rule, oldest first.
+
+    Each comes with its provider, service account, project and tenant. Policies are as
+    `find_principal` returns them.
     """
     asked = {"tenant": tenant_id, "provider": provider_id, "rule": rule_id}
     async with database.owner_transaction() as connection:

@@ -96,7 +96,7 @@ _ADMIN_KEYS: Final = PagedStatement("api_keys", KEY_COLUMNS, _OF_ADMINS, key_of_
 
 
 async def insert(connection: Connection, new: KeyMade) -> ApiKey:
-    """A new key. Raises `StoreConflict` when its tenant is unknown."""
+    """Insert a key. Raises `StoreConflict` when its tenant is unknown."""
     terms = new.terms
     row = {
         "tenant": new.tenant_id,
@@ -120,7 +120,7 @@ async def insert(connection: Connection, new: KeyMade) -> ApiKey:
 
 
 async def count(connection: Connection, tenant_id: TenantId) -> int:
-    """How many of a tenant's keys work."""
+    """Count a tenant's keys that work."""
     found: int = await connection.scalar(_COUNT, {"tenant": tenant_id})
     return found
 
@@ -128,7 +128,10 @@ async def count(connection: Connection, tenant_id: TenantId) -> int:
 async def find(
     connection: Connection, tenant_id: TenantId, project_id: ProjectId | None, key_id: UUID
 ) -> ApiKey | None:
-    """A key of a project, or (None) an admin key; None: unknown, ended, or of another project."""
+    """Return a key of a project, or an admin key if `project_id` is None.
+
+    Return None if it is unknown, ended, or of another project.
+    """
     return await _one(connection, _FIND, _of(tenant_id, project_id, key_id))
 
 
@@ -139,7 +142,7 @@ async def change(
     scopes: frozenset[str] | None,
     expires_in_s: int | None,
 ) -> ApiKey | None:
-    """Change what is not None. None: it has ended, or has been replaced."""
+    """Change what is not None. Return None if the key has ended or has been replaced."""
     changed = {
         "sets_scopes": scopes is not None,
         "scopes": sorted(scopes or ()),
@@ -151,15 +154,16 @@ async def change(
 async def end(
     connection: Connection, tenant_id: TenantId, project_id: ProjectId | None, key_id: UUID
 ) -> ApiKey | None:
-    """The key works no more. None: unknown, as `find` has it."""
+    """End a key. Return None if it is unknown, ended, or of another project."""
     return await _one(connection, _END, _of(tenant_id, project_id, key_id))
 
 
 async def replace(
     connection: Connection, key: ApiKey, replaced_by: UUID, *, overlap_s: int
 ) -> ApiKey | None:
-    """The key goes on for so long beside the one that takes its place. None: it has ended, or has
-    been replaced before.
+    """Let the key work for `overlap_s` seconds beside the one that replaces it.
+
+    Return None if it has ended or has been replaced before.
     """
     changed = {"replaced_by": replaced_by, "overlap_s": overlap_s}
     return await _one(connection, _REPLACE, _of(key.tenant_id, None, key.id) | changed)
@@ -168,8 +172,9 @@ async def replace(
 async def page(
     connection: Connection, tenant_id: TenantId, project_id: ProjectId | None, place: PagePosition
 ) -> Page[ApiKey]:
-    """Keys of a project, or (None) admin keys, those that have expired included. Raises
-    `InvalidRequest` for an `after` that is none of them.
+    """Return keys of a project, or admin keys if `project_id` is None, expired ones included.
+
+    Raises `InvalidRequest` for an unknown `after`.
     """
     listed = _ADMIN_KEYS if project_id is None else _PROJECT_KEYS
     asked = {"tenant": tenant_id} | ({} if project_id is None else {"project": project_id})

@@ -73,36 +73,36 @@ def _row(issuer: OperatorIssuer) -> dict[str, Any]:
 
 
 async def insert(connection: Connection, issuer: OperatorIssuer) -> OperatorIssuer:
-    """A new one; its times are the database's. Raises `StoreConflict` (uq_operator_issuers_issuer)
-    where another one has its issuer and audience.
+    """Insert an issuer and return it with the database's times.
+
+    Raises `StoreConflict` (uq_operator_issuers_issuer) if its issuer and audience are taken.
     """
     return _issuer((await connection.execute(_INSERT, _row(issuer))).one())
 
 
 async def change(connection: Connection, issuer: OperatorIssuer) -> OperatorIssuer | None:
-    """Write it anew. None: it was deleted meanwhile. Raises as `insert` does."""
+    """Overwrite an issuer. Return None if it was deleted meanwhile. Raises as `insert` does."""
     row = (await connection.execute(_CHANGE, _row(issuer))).one_or_none()
     return None if row is None else _issuer(row)
 
 
 async def all_issuers(connection: Connection) -> list[OperatorIssuer]:
-    """All that are not deleted, the oldest first."""
+    """Return all issuers that are not deleted, oldest first."""
     return [_issuer(row) for row in await connection.execute(_ALL)]
 
 
 async def find(connection: Connection, issuer_id: UUID) -> OperatorIssuer | None:
-    """An issuer by its id; None when it is unknown or deleted."""
+    """Return an issuer by its id, or None if it is unknown or deleted."""
     row = (await connection.execute(_ONE, {"id": issuer_id})).one_or_none()
     return None if row is None else _issuer(row)
 
 
 async def delete(connection: Connection, issuer_id: UUID) -> None:
-    """None of its tokens works any more."""
     await connection.execute(_DELETE, {"id": issuer_id})
 
 
 async def unknown_tenants(connection: Connection, names: Sequence[str]) -> list[str]:
-    """The names among these that are no tenant's."""
+    """Return the names that no tenant has."""
     known = {row.name for row in await connection.execute(_KNOWN, {"names": list(names)})}
     return [name for name in names if name not in known]
 
@@ -110,8 +110,9 @@ async def unknown_tenants(connection: Connection, names: Sequence[str]) -> list[
 async def find_for(
     connection: Connection, issuer: str, audiences: Sequence[str]
 ) -> list[OperatorIssuer]:
-    """Those of this issuer for one of these audiences, disabled ones included: their tokens are no
-    tenant's either.
+    """Return the issuers of this name for one of these audiences.
+
+    Disabled ones are included, because their tokens are no tenant's either.
     """
     asked = {"issuer": issuer, "audiences": list(audiences)}
     return [_issuer(row) for row in await connection.execute(_FIND, asked)]
@@ -120,7 +121,7 @@ async def find_for(
 async def find_for_token(
     database: Database, issuer: str, audiences: Sequence[str]
 ) -> list[OperatorIssuer]:
-    """The same for a token, whose tenant is not known yet."""
+    """Return the issuers that `find_for` does, for a token whose tenant is not resolved yet."""
     async with database.owner_transaction() as connection:
         await connection.execute(TAKE_ROLE, {"role": APP_ROLE})
         return await find_for(connection, issuer, audiences)
@@ -133,9 +134,11 @@ async def find_principal(
     project_id: UUID | None,
     defaults: TenantPolicy,
 ) -> Principal | None:
-    """Who a token of an issuer is that names this tenant (its id or its name) and this project
-    (None: the default one); None where the tenant is unknown, disabled or deleted, or the project
-    is unknown, archived or another tenant's. Policies are as `tenants.find_principal` has them.
+    """Return the principal of an issuer's token that names this tenant and project.
+
+    `tenant` is an id or a name; `project_id` None is the default project. Return None if the tenant
+    is unknown, disabled or deleted, or if the project is unknown, archived or another tenant's.
+    Policies are as `tenants.find_principal` returns them.
     """
     tenant_id = ids.parse_tenant_id(tenant)
     name = tenant if tenant_id is None else None

@@ -44,7 +44,6 @@ class PagedStatement(Generic[T]):
     """`SELECT` of the rows of one tenant in a table that meet a condition, page by page."""
 
     def __init__(self, table: str, columns: str, condition: str, made: Callable[[Row], T]) -> None:
-        """`condition` is SQL with parameters of its own."""
         parts = {"table": table, "columns": columns, "condition": condition}
         self._made = made
         self._find = Statement(
@@ -65,7 +64,7 @@ class PagedStatement(Generic[T]):
     async def page(
         self, connection: Connection, parameters: Mapping[str, Any], place: PagePosition
     ) -> Page[T]:
-        """The page at that place. Raises `InvalidRequest` for an `after` that is none of them."""
+        """Return the page at `place`. Raises `InvalidRequest` for an unknown `after`."""
         asked = {**parameters, "after": place.after, "after_at": None}
         if place.after is not None:
             asked["after_at"] = await connection.scalar(self._find, asked)

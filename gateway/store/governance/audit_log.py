@@ -98,11 +98,11 @@ class AuditFilter:
 
 
 async def record(connection: Connection, tenant_id: UUID | None, event: AuditEvent) -> AuditEntry:
-    """Add an entry to a tenant's chain (None: to the operator's), in a transaction of the caller's.
+    """Add an entry to a tenant's chain, or the operator's if None, in the caller's transaction.
 
-    It is there if and only if that commits: call it in the transaction that changes what it tells,
-    behind the change, since others of the tenant wait from here to its end. The connection may be
-    that of `Database.transaction(tenant_id)`, or of `owner_transaction`.
+    The entry exists if and only if that transaction commits. Call this in the transaction of the
+    recorded change, after the change, because others of the tenant wait from here to its end. The
+    connection may be one of `Database.transaction(tenant_id)` or `owner_transaction`.
     """
     chain = tenant_id or EVERYONE
     await connection.execute(_TAKE_TURNS, {"lock": _LOCK, "tenant": str(chain)})
@@ -122,10 +122,10 @@ async def page(
     after: UUID | None = None,
     before: UUID | None = None,
 ) -> tuple[list[AuditEntry], bool] | None:
-    """Entries, the newest first, and whether there are more on that side.
+    """Return entries, newest first, and whether there are more on that side.
 
-    `after` is the id of an entry behind which the page begins, `before` of one before which it
-    ends. None: that is no entry of this chain.
+    The page begins after the entry with the id `after`, or ends before the one with the id
+    `before`. Return None if that is no entry of this chain.
     """
     chain = tenant_id or EVERYONE
     parameters = {"tenant": chain, "number": None, "row_limit": limit + 1, **asdict(wanted)}
@@ -143,23 +143,22 @@ async def page(
 
 
 def _reading(database: Database, tenant_id: UUID | None) -> Transaction:
-    """As whoever serves, who need not own the table; the operator's chain is that of the nil
-    tenant.
-    """
+    # As the role that serves, which need not own the table. The nil tenant has the operator's
+    # chain.
     return database.transaction(TenantId(tenant_id or EVERYONE))
 
 
 async def project_names(
     database: Database, tenant_id: UUID, projects: Collection[UUID]
 ) -> dict[UUID, str]:
-    """The names of these projects of a tenant, by their ids."""
+    """Return the names of these projects of a tenant, by id."""
     async with _reading(database, tenant_id) as connection:
         rows = await connection.execute(_PROJECTS, {"ids": list(projects)})
     return {row.id: row.name for row in rows}
 
 
 async def chains(database: Database) -> list[UUID]:
-    """Whose entries there are; the nil id is the operator's."""
+    """Return the tenants that have audit entries. The nil id stands for the operator."""
     async with database.owner_transaction() as connection:
         return list(await connection.scalars(_CHAINS))
 
@@ -167,7 +166,7 @@ async def chains(database: Database) -> list[UUID]:
 async def heads(
     database: Database, *, since_s: float, rows_max: int
 ) -> list[tuple[UUID, int, bytes]]:
-    """Chain, number and hash of the last entry of each chain that was added to lately."""
+    """Return chain, number and hash of the last entry of chains that changed within `since_s`."""
     parameters = {"since_s": since_s, "row_limit": rows_max}
     async with database.runs_transaction() as connection:
         return [tuple(row) for row in await connection.execute(_HEADS, parameters)]
@@ -176,7 +175,7 @@ async def heads(
 async def since(
     database: Database, chain: UUID, number: int | None, *, rows_max: int
 ) -> list[AuditEntry]:
-    """Entries of a chain with higher numbers, the lowest first; None: with any number at all."""
+    """Return entries of a chain with numbers above `number`, lowest first. None: all numbers."""
     parameters = {"tenant": chain, "number": number, "row_limit": rows_max}
     async with database.owner_transaction() as connection:
         return [_entry(row) for row in await connection.execute(_SINCE, parameters)]

@@ -41,7 +41,7 @@ RETURNING true
 
 
 async def of_tenant(database: Database, tenant_id: TenantId) -> Retention | None:
-    """None: there is no such tenant."""
+    """Return the tenant's retention, or None if the tenant is unknown."""
     async with database.transaction(tenant_id) as connection:
         row = (await connection.execute(_OF_TENANT, {"tenant": tenant_id})).one_or_none()
     return None if row is None else Retention(row.retention_type)
@@ -50,7 +50,7 @@ async def of_tenant(database: Database, tenant_id: TenantId) -> Retention | None
 async def set_of_tenant(
     database: Database, tenant_id: TenantId, type_: str, event: AuditEvent
 ) -> bool:
-    """False: there is no such tenant. Tenants are changed by the owner of their table alone."""
+    """Set the tenant's retention, as the owner of the tables. Return False if it is unknown."""
     async with database.owner_transaction() as connection:
         wanted = {"tenant": tenant_id, "type": type_}
         if not await connection.scalar(_SET_OF_TENANT, wanted):
@@ -62,7 +62,7 @@ async def set_of_tenant(
 async def of_project(
     database: Database, tenant_id: TenantId, project_id: ProjectId
 ) -> Retention | None:
-    """None: there is no row of it."""
+    """Return the project's retention, or None if the project has no row."""
     asked = {"tenant": tenant_id, "project": project_id}
     async with database.transaction(tenant_id) as connection:
         row = (await connection.execute(_OF_PROJECT, asked)).one_or_none()
@@ -72,7 +72,7 @@ async def of_project(
 async def set_of_project(
     database: Database, tenant_id: TenantId, project_id: ProjectId, type_: str, event: AuditEvent
 ) -> bool:
-    """False: there is no such project."""
+    """Set the project's retention. Return False if the project is unknown."""
     wanted = {"tenant": tenant_id, "project": project_id, "type": type_}
     wanted["name"] = DEFAULT_PROJECT_NAME
     is_default = project_id == default_project(tenant_id)

@@ -87,20 +87,27 @@ RETURNING true
 
 
 async def mark_deleted(database: Database, name: str, event: AuditEvent) -> Tenant | None:
-    """None of its keys works from now on; its data goes later. None: there is no such tenant."""
+    """Mark a tenant deleted: its keys stop working, its data is erased later.
+
+    Return None if it is unknown.
+    """
     return await _change(database, _MARK, {"name": name}, event)
 
 
 async def restore(
     database: Database, name: str, event: AuditEvent, *, window_s: float
 ) -> Tenant | None:
-    """Take that back. None: there is no such tenant, or it was not deleted, or too long ago."""
+    """Undo `mark_deleted`.
+
+    Return None if the tenant is unknown, not deleted, or past `window_s`.
+    """
     return await _change(database, _RESTORE, {"name": name, "window_s": window_s}, event)
 
 
 async def due(database: Database, *, window_s: float) -> list[Tenant]:
-    """Tenants that were deleted so long ago, and that nobody holds; those that were removed for a
-    day more, should something have come late.
+    """Return unheld tenants that were deleted more than `window_s` ago.
+
+    Tenants already removed are returned for one more day, in case data arrived late.
     """
     async with database.owner_transaction() as connection:
         rows = await connection.execute(_DUE, {"window_s": window_s})
@@ -108,15 +115,16 @@ async def due(database: Database, *, window_s: float) -> list[Tenant]:
 
 
 async def is_due(database: Database, tenant_id: TenantId, *, window_s: float) -> bool:
-    """Is it one of `due` still? It may have been restored since, or held."""
+    """Return True if the tenant is still one of `due`. It may have been restored or held since."""
     async with database.owner_transaction() as connection:
         asked = {"tenant": tenant_id, "window_s": window_s}
         return bool(await connection.scalar(_IS_DUE, asked))
 
 
 async def delete_some(database: Database, tenant_id: TenantId, table: str, *, rows_max: int) -> int:
-    """Delete, or scrub, up to so many rows of a tenant in one of `TABLES` or `SCRUBBED`; how many
-    there were. Raises `DataHeld`.
+    """Delete or scrub up to `rows_max` rows of a tenant in one table; return their number.
+
+    `table` is one of `TABLES` or `SCRUBBED`. Raises `DataHeld`.
     """
     async with database.owner_transaction() as connection:
         await turn_to(connection, tenant_id)
@@ -128,8 +136,9 @@ async def delete_some(database: Database, tenant_id: TenantId, table: str, *, ro
 async def finish_removal(
     database: Database, tenant_id: TenantId, event: AuditEvent, *, is_more: bool
 ) -> bool:
-    """Note that all of it is gone, now; its row stays, and so do its usage and its part of the
-    audit log. False: that was noted before, and nothing more was there (`is_more`).
+    """Record that all data of a tenant is gone. Its row, usage and audit entries stay.
+
+    Return False if that was recorded before and nothing more was found (`is_more`).
     """
     async with database.owner_transaction() as connection:
         wanted = {"tenant": tenant_id, "is_more": is_more}

@@ -73,9 +73,10 @@ class ExportedPage(NamedTuple):
     with_content: bool
 
     def lines(self) -> tuple[bytes, int]:
-        """A line of JSON for each: bytes are text where they are UTF-8, else `{"hex": …}`. Without
-        content the columns that may have some are left out. And how many rows have something that
-        no key opens any more: that is `SEALED`.
+        """Return the rows as lines of JSON, and the number of rows with content that no key opens.
+
+        Bytes are text if they are UTF-8, else `{"hex": …}`. Without content, columns that may hold
+        some are left out. Content that no key opens is `SEALED`.
         """
         shown = [self._shown(row) for row in self.rows]
         sealed = sum(SEALED in told.values() for told in shown)
@@ -105,8 +106,9 @@ class ExportedPage(NamedTuple):
 
 
 def rows_next(rows: int, size_bytes: int) -> int:
-    """How many rows the next page has: about `PAGE_BYTES` where they are like the last `rows`,
-    which had `size_bytes` together; at most twice as many as then.
+    """Return the number of rows of the next page, for about `PAGE_BYTES` bytes.
+
+    Assumes rows like the last `rows`, which had `size_bytes` in total; at most doubles.
     """
     fitting = rows * PAGE_BYTES // max(size_bytes, 1)
     return max(1, min(fitting, 2 * rows, ROWS_MAX))
@@ -115,7 +117,7 @@ def rows_next(rows: int, size_bytes: int) -> int:
 async def pages(
     database: Database, tenant_id: TenantId, table: str, *, with_content: bool = True
 ) -> AsyncIterator[ExportedPage]:
-    """The rows of one of `TABLES`, by their keys. One page is in memory at once."""
+    """Yield the rows of one of `TABLES`, ordered by key. One page at a time is in memory."""
     after: dict[str, Any] = {}
     rows_max = ROWS_FIRST
     while True:
@@ -135,7 +137,7 @@ async def pages(
 
 
 def _cipher(connection: Connection, tenant_id: TenantId) -> ContentCipher:
-    """What opens what can be opened: of a tenant whose keys were all destroyed what is plain."""
+    # If all keys of the tenant were destroyed, only plain content can be read.
     try:
         return connection.cipher(tenant_id)
     except ContentSealed:
@@ -143,7 +145,7 @@ def _cipher(connection: Connection, tenant_id: TenantId) -> ContentCipher:
 
 
 def _size(row: Row) -> int:
-    """Bytes of the columns that may have many."""
+    # In bytes; columns of other types are small.
     return sum(len(value) for value in row if isinstance(value, (bytes, str)))
 
 

@@ -43,8 +43,9 @@ WHERE id = :tenant RETURNING id, name, created_at, disabled_at
 
 
 async def check(connection: Connection, tenant_id: TenantId) -> None:
-    """Raises `DataHeld` where nothing of this tenant may be removed. Call it in the transaction
-    that removes something, before it does.
+    """Raise `DataHeld` if nothing of this tenant may be removed.
+
+    Call it in the transaction that removes something, before the removal.
     """
     await connection.execute(_WAIT_FOR_HOLD, {"lock": _LOCK, "tenant": str(tenant_id)})
     if await connection.scalar(_IS_HELD, {"tenant": tenant_id}):
@@ -53,8 +54,9 @@ async def check(connection: Connection, tenant_id: TenantId) -> None:
 
 @asynccontextmanager
 async def unheld(database: Database, tenant_id: TenantId) -> AsyncIterator[None]:
-    """Inside, nobody can begin to hold the tenant: for what is removed elsewhere. Raises
-    `DataHeld`.
+    """Keep the tenant from being held for the block, for removals outside the database.
+
+    Raises `DataHeld`.
     """
     async with database.owner_transaction() as connection:
         await check(connection, tenant_id)
@@ -62,9 +64,9 @@ async def unheld(database: Database, tenant_id: TenantId) -> AsyncIterator[None]
 
 
 async def hold(database: Database, name: str, event: AuditEvent, *, is_held: bool) -> Tenant | None:
-    """Keep all that a tenant has, or let it go on; when this returns, that counts everywhere.
+    """Place or lift a hold on all data of a tenant; on return it is effective everywhere.
 
-    None: there is no such tenant.
+    Return None if the tenant is unknown.
     """
     async with database.owner_transaction() as connection:
         tenant_id = await connection.scalar(_ID, {"name": name})

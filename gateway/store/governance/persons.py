@@ -173,7 +173,7 @@ class UsedKeys:
 
     @property
     def may_be_shared(self) -> bool:
-        """Others may use some of it, too: of approvals nobody does."""
+        # An approval belongs to one response, so approvals do not count.
         return bool(self.containers or self.files or self.tool_pages)
 
 
@@ -190,8 +190,9 @@ class ReadPage(NamedTuple):
 
 
 def used_in(json: Any) -> UsedKeys:
-    """What a request or an item names, wherever it stands. Words that only look like ids are of
-    those who said them, and count for nothing.
+    """Return the keys that a request or an item names, at any depth.
+
+    Free text that only looks like an id does not count.
     """
     found, waiting = UsedKeys(), [json]
     while waiting:
@@ -215,8 +216,9 @@ def _note(found: UsedKeys, name: str, value: Any) -> None:
 
 
 async def page(database: Database, tenant_id: TenantId, *, after: UUID, rows_max: int) -> ReadPage:
-    """Responses of a tenant behind the one with the id `after`. Raises `ContentSealed` where the
-    tenant has no key any more.
+    """Return a page of the tenant's responses behind the id `after`.
+
+    Raises `ContentSealed` if the tenant has no key any more.
     """
     bounds = {"tenant": tenant_id, "after": after, "rows_max": rows_max}
     rows, found = await _read_page(database, tenant_id, _PAGE, bounds)
@@ -231,7 +233,7 @@ async def continuing(
     responses: Collection[UUID] = (),
     conversations: Collection[UUID] = (),
 ) -> list[ReadResponse]:
-    """Those that continue any of these responses or conversations."""
+    """Return the responses that continue any of these responses or conversations."""
     found: list[ReadResponse] = []
     for statement, some in ((_CHILDREN, responses), (_OF_CONVERSATIONS, conversations)):
         if some:
@@ -250,7 +252,7 @@ async def _read_page(
 
 
 def _response(cipher: ContentCipher, row: Row) -> ReadResponse | None:
-    """None: it cannot be opened."""
+    # None: the content cannot be opened.
     try:
         content = opened(cipher, "responses", row, ("request", "tool_state"))
     except ContentSealed:
@@ -268,7 +270,7 @@ def _response(cipher: ContentCipher, row: Row) -> ReadResponse | None:
 
 
 async def metered(database: Database, tenant_id: TenantId, digest: bytes) -> set[UUID]:
-    """Responses of which usage says that they were for whom `digest` is of (`gateway.metering`)."""
+    """Return the ids of responses whose usage lines carry this end-user digest."""
     async with database.transaction(tenant_id) as connection:
         asked = {"tenant": tenant_id, "digest": digest}
         return set(await connection.scalars(_METERED, asked))
@@ -277,7 +279,7 @@ async def metered(database: Database, tenant_id: TenantId, digest: bytes) -> set
 async def metered_for_others(
     database: Database, tenant_id: TenantId, digest: bytes | None, responses: Collection[UUID]
 ) -> set[UUID]:
-    """Which of these responses usage says to have been for somebody, who is not of this digest."""
+    """Return those of the responses whose usage lines carry another end-user digest."""
     asked = {"tenant": tenant_id, "digest": digest, "ids": list(responses)}
     async with database.transaction(tenant_id) as connection:
         return set(await connection.scalars(_OF_OTHERS, asked))
@@ -290,7 +292,7 @@ async def used_by_items(
     responses: Collection[UUID] = (),
     conversations: Collection[UUID] = (),
 ) -> UsedKeys:
-    """What the items of these responses and conversations name."""
+    """Return the keys that the items of these responses and conversations name."""
     found = UsedKeys()
     for table, some in (("messages", responses), ("conversation_items", conversations)):
         if some:
@@ -306,7 +308,7 @@ async def used_by_items(
 async def used_by_items_of_others(
     database: Database, tenant_id: TenantId, without: Collection[UUID], *, rows_max: int
 ) -> UsedKeys:
-    """What the items of all other responses and conversations of a tenant name."""
+    """Return the keys that the items of all other responses and conversations name."""
     found = UsedKeys()
     for table, statement in _ALL_ITEMS.items():
         place: tuple[UUID, int] = (BEFORE_ALL, -1)
@@ -338,7 +340,7 @@ def _of_items(
 
 
 async def still_there(database: Database, tenant_id: TenantId, used: UsedKeys) -> UsedKeys:
-    """As much of it as there is: most containers were never made, or have expired."""
+    """Return the keys that exist: most containers were never made, or have expired."""
     found = UsedKeys()
     async with database.transaction(tenant_id) as connection:
         for table, statement in _THERE.items():
@@ -352,7 +354,7 @@ async def still_there(database: Database, tenant_id: TenantId, used: UsedKeys) -
 async def erase_of_responses(
     database: Database, tenant_id: TenantId, responses: Collection[UUID]
 ) -> dict[str, int]:
-    """Erase what is known by the responses that it is of, but not these themselves: rows by table.
+    """Erase the data that belongs to these responses, but not the responses; return rows by table.
 
     Traces go as a whole. Raises `DataHeld`.
     """
@@ -362,22 +364,27 @@ async def erase_of_responses(
 async def forget_responses(
     database: Database, tenant_id: TenantId, responses: Collection[UUID]
 ) -> dict[str, int]:
-    """Let the usage of these responses forget who it was; rows by table. Raises `DataHeld`."""
+    """Remove the end user from the usage of these responses; return rows by table.
+
+    Raises `DataHeld`.
+    """
     return await _erase(database, tenant_id, _FORGET, {"responses": list(responses)})
 
 
 async def forget_metered(
     database: Database, tenant_id: TenantId, digest: bytes, *, besides: Collection[UUID]
 ) -> dict[str, int]:
-    """Take this digest out of what is metered, except that of the responses `besides`; rows by
-    table. Raises `DataHeld`.
+    """Remove this end-user digest from usage lines, except of responses in `besides`.
+
+    The tags of these lines go too, and all daily sums of the digest. Return rows by table. Raises
+    `DataHeld`.
     """
     given = {"digest": digest, "besides": list(besides)}
     return await _erase(database, tenant_id, _FORGET_METERED, given)
 
 
 async def erase_used(database: Database, tenant_id: TenantId, used: UsedKeys) -> dict[str, int]:
-    """Erase containers with their files, uploaded files, pages and approvals; rows by table.
+    """Erase containers with their files, uploaded files, pages and approvals; return rows by table.
 
     Raises `DataHeld`.
     """

@@ -112,8 +112,9 @@ _WRITES: Final = {table: _write(table) for table in KEYS}
 async def reseal(
     database: Database, tenant_id: TenantId, table: str, *, after: Place | None, rows_max: int
 ) -> Resealed:
-    """One page of a table, behind the row with the key `after`. Raises `ContentSealed` where the
-    tenant has no key any more, and `StoreUnavailable`.
+    """Reseal a page of a table, behind the row with the key `after`.
+
+    Raises `StoreUnavailable`, and `ContentSealed` if the tenant has no key any more.
     """
     parameters: dict[str, Any] = {"tenant": tenant_id, "rows_max": rows_max}
     if after is not None:
@@ -143,11 +144,11 @@ async def reseal(
 async def reseal_flushes(
     database: Database, tenant_id: TenantId, *, after: FlushPlace, rows_max: int
 ) -> tuple[int, FlushPlace | None]:
-    """One page of the flushes of a tenant, behind the one of this owner and number; how many were
-    written, and the last one; None: there are no more. Raises as `reseal` does.
+    """Reseal a page of the tenant's flushes, behind this owner and number.
 
-    Whoever is moving parts of them has committed that when this returns: nothing of a flush that
-    was read before it was written here comes into a log later.
+    Return the number of rows written and the last one's place, None at the end. Raises as `reseal`
+    does. On return, processes that moved parts of these flushes have committed, so nothing read
+    from a flush before it was resealed can enter a log later.
     """
     await database.keyring.ready([tenant_id])
     async with database.owner_transaction() as connection:
@@ -179,7 +180,7 @@ def _resealed_part(cipher: ContentCipher, uuid: bytes, epoch: int, part: LogRow)
 def _resealed_log(
     cipher: ContentCipher, stored: bytes, response: bytes, epoch: int, first_entry: int
 ) -> bytes:
-    """A frame for each stretch that was packed in one version."""
+    # One frame for each stretch that was packed in one version.
     if not cipher.seals:
         return cipher.open_entries(stored, response)
     parts = cipher.open_parts(stored, response) if stored[:1] == FRAMES else [(0, stored)]
@@ -191,12 +192,12 @@ def _resealed_log(
 
 
 def _keys(kept: Kept, value: bytes) -> frozenset[int]:
-    """Content may begin with any byte: only a log is looked at as one."""
+    # Other content than logs may begin with any byte, so only a log is parsed as frames.
     return keys_of_log(value) if kept is Kept.LOG else keys_of(value)
 
 
 def _change(cipher: ContentCipher, table: str, row: Row) -> dict[str, Any] | None:
-    """Old and new values of a row with something under another key; None: it is as it should be."""
+    # None: nothing in the row is under another key.
     columns = _SEALED[table]
     stored = {name: row[name] for name in columns}
     if all(

@@ -73,7 +73,7 @@ class ResealPlace:
 
 
 def packed_place(place: Place | None) -> bytes | None:
-    """The key of a row as JSON; bytes as hex."""
+    """Encode the key of a row as JSON, with bytes as hex."""
     if place is None:
         return None
     return orjson.dumps([_spelled(one) for one in place])
@@ -86,7 +86,7 @@ def _spelled(one: Any) -> int | str:
 
 
 def place_of(table: str, packed: bytes | None) -> Place | None:
-    """The inverse of `packed_place`, for a row of this table."""
+    """Decode what `packed_place` made for a row of this table."""
     if packed is None:
         return None
     kinds = KEYS[table].values()
@@ -108,8 +108,9 @@ def _value(kind: str, one: Any) -> Any:
 async def take(
     database: Database, tenant_id: TenantId, number: int, *, hold_s: float
 ) -> ResealPlace | None:
-    """Go on for a tenant, towards the key `number`, for `hold_s`. None: it is done, or somebody
-    else does it.
+    """Reserve a tenant's resealing towards the key `number` for `hold_s` seconds.
+
+    Return None if it is done, or another process does it.
     """
     wanted = {"tenant": tenant_id, "number": number, "hold_s": hold_s}
     async with database.owner_transaction() as connection:
@@ -123,7 +124,7 @@ async def take(
 async def move(
     database: Database, tenant_id: TenantId, number: int, place: ResealPlace, *, hold_s: float
 ) -> bool:
-    """Note how far it has come. False: a newer key is the one to bring things under."""
+    """Record the progress. Return False if a newer key has become the target."""
     wanted = {
         "tenant": tenant_id,
         "number": number,
@@ -138,21 +139,21 @@ async def move(
 
 
 async def finish(database: Database, tenant_id: TenantId, number: int, event: AuditEvent) -> None:
-    """Note that all is under this key, and tell it in the audit log."""
+    """Record, also in the audit log, that everything is sealed under this key."""
     async with database.owner_transaction() as connection:
         if await connection.scalar(_FINISH, {"tenant": tenant_id, "number": number}):
             await audit_log.record(connection, tenant_id, event)
 
 
 async def finished(database: Database) -> dict[TenantId, int]:
-    """Under which of its keys all that a tenant had was brought last."""
+    """Return, by tenant, the number of the key that everything was last resealed under."""
     async with database.owner_transaction() as connection:
         rows = await connection.execute(_FINISHED)
     return {TenantId(row.tenant_id): row.number for row in rows}
 
 
 async def state(database: Database, tenant_id: TenantId) -> str:
-    """In words, for operators; empty: it has not begun."""
+    """Describe the state for operators; empty before it has begun."""
     async with database.owner_transaction() as connection:
         row = (await connection.execute(_STATE, {"tenant": tenant_id})).one_or_none()
     if row is None:

@@ -99,35 +99,35 @@ class Horizon:
     next_tx: int
 
     def is_foreign(self, place: LinePosition) -> bool:
-        """No transaction of this cluster can have been there."""
+        # A place after `next_tx` comes from another cluster.
         return place.tx > self.next_tx
 
 
 async def horizon(connection: Connection) -> Horizon:
-    """As it is for this statement: what is below stays so for those behind it."""
+    """Return the horizon of this statement. Lines below it do not change any more."""
     row = (await connection.execute(_HORIZON)).one()
     return Horizon(row.tx, row.next_tx)
 
 
 async def try_lock(connection: Connection, name: str) -> bool:
-    """Be the only one that moves this cursor, to the end of the transaction. False: another is."""
+    """Lock the cursor to the end of the transaction. Return False if another process holds it."""
     return bool(await connection.scalar(_LOCK, {"key": _LOCK_KEY, "name": name}))
 
 
 async def find(connection: Connection, name: str) -> Cursor | None:
-    """The cursor of a reader; None for one that has not begun."""
+    """Return the cursor of a reader, or None if the reader has not begun."""
     row = (await connection.execute(_FIND, {"name": name})).one_or_none()
     return None if row is None else _cursor(row)
 
 
 async def list_all(database: Database) -> list[Cursor]:
-    """Every cursor, by name. Raises `StoreUnavailable`."""
+    """Return every cursor, ordered by name. Raises `StoreUnavailable`."""
     async with database.runs_transaction() as connection:
         return [_cursor(row) for row in await connection.execute(_FIND, {"name": None})]
 
 
 async def move(connection: Connection, cursor: Cursor) -> None:
-    """Put the cursor where it says, or make it."""
+    """Store the cursor, creating it if it is new."""
     place = cursor.place
     await connection.execute(
         _PLACE,
@@ -144,18 +144,18 @@ async def move(connection: Connection, cursor: Cursor) -> None:
 
 
 async def remove(connection: Connection, name: str) -> None:
-    """Forget how far a reader is: it begins anew."""
+    # The reader then begins anew.
     await connection.execute(_REMOVE, {"name": name})
 
 
 async def behind_s(connection: Connection, place: LinePosition) -> float:
-    """For how many seconds the oldest line behind a place has been there; 0.0 without one."""
+    """Return the age in seconds of the oldest line behind a place, 0.0 if none."""
     seconds = await connection.scalar(_BEHIND, {"tx": str(place.tx)})
     return 0.0 if seconds is None else max(0.0, float(seconds))
 
 
 async def age_s(connection: Connection, at: datetime) -> float:
-    """How many seconds ago that was, by the clock of the database; 0.0 if it is yet to come."""
+    """Return the seconds since `at` by the database's clock, 0.0 for a future time."""
     return max(0.0, float(await connection.scalar(_AGE, {"at": at})))
 
 

@@ -113,7 +113,7 @@ class SinkState:
 async def read_lines(
     database: Database, after: LinePosition, *, lines_max: int
 ) -> tuple[list[Row], LinePosition]:
-    """Up to `lines_max` lines behind a place, and the place behind these.
+    """Return up to `lines_max` lines behind a place, and the place after them.
 
     Rows have the columns of `usage`, with `tx` as a number, and `tenant_name`. Raises
     `StoreUnavailable`.
@@ -125,18 +125,17 @@ async def read_lines(
 
 
 def place_of(row: Row) -> LinePosition:
-    """The place behind a line."""
     return LinePosition(row.tx, row.tenant_id, row.response_id, row.seq)
 
 
 async def next_batch(
     database: Database, sink: str, holder: str, *, lease_s: float, lines_max: int
 ) -> LineBatch | None:
-    """What a sink has to be sent next, by `holder`, who has it to itself for `lease_s`.
+    """Return the next batch for a sink, leased to `holder` for `lease_s` seconds.
 
-    None while another has it, it is stopped, or there is nothing. A sink that is new begins with
-    the lines that are written from now on. One whose place is that of another cluster is stopped:
-    lines that are written here would never be sent. Raises `StoreUnavailable`.
+    Return None if another process holds it, it is stopped, or there are no lines. A new sink begins
+    with the lines written from now on. A sink whose place comes from another cluster is stopped,
+    because lines written here would never be sent. Raises `StoreUnavailable`.
     """
     name = SINK_PREFIX + sink
     async with database.runs_transaction() as connection:
@@ -163,21 +162,22 @@ async def next_batch(
 
 
 async def batch_done(database: Database, sink: str, holder: str, batch: LineBatch) -> bool:
-    """The sink has it: go on behind it. False: another process has gone on instead."""
+    """Move the sink's cursor behind this batch. Return False if another process has taken over."""
     async with database.runs_transaction() as connection:
         whose = {"name": SINK_PREFIX + sink, "holder": holder, "batch": batch.number}
         return bool(await connection.count(_DONE, {**whose, "lines": len(batch.lines)}))
 
 
 async def stop(database: Database, sink: str, why: str) -> None:
-    """Send nothing more before an operator says so."""
+    # Until an operator starts the sink again.
     async with database.runs_transaction() as connection:
         await connection.execute(_STOP, {"name": SINK_PREFIX + sink, "why": why})
 
 
 async def resume(database: Database, sink: str, *, is_delivered: bool) -> bool:
-    """Go on with a sink that was stopped: with the batch that was under way, or (`is_delivered`)
-    behind it. False: there is no such sink, or it is not stopped.
+    """Resume a stopped sink, with the unfinished batch or (`is_delivered`) behind it.
+
+    Return False if there is no such sink, or it is not stopped.
     """
     name = {"name": SINK_PREFIX + sink}
     async with database.runs_transaction() as connection:
@@ -187,7 +187,7 @@ async def resume(database: Database, sink: str, *, is_delivered: bool) -> bool:
 
 
 async def states(database: Database) -> list[SinkState]:
-    """How far every sink is, by name. Raises `StoreUnavailable`."""
+    """Return the progress of every sink, ordered by name. Raises `StoreUnavailable`."""
     async with database.runs_transaction() as connection:
         rows = await connection.execute(_STATES)
     return [
@@ -204,7 +204,7 @@ async def states(database: Database) -> list[SinkState]:
 
 
 async def sink_behind_s(database: Database, sink: str) -> float:
-    """For how many seconds the oldest line has been there that it was not sent; 0.0 without one."""
+    """Return the age in seconds of the oldest line that the sink has not received, 0.0 if none."""
     async with database.runs_transaction() as connection:
         cursor = await cursors.find(connection, SINK_PREFIX + sink)
         if cursor is None:

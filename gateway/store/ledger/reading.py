@@ -74,23 +74,23 @@ class Question:
 
     @property
     def by(self) -> tuple[str, ...]:
-        """What is summed up by beside the time, as columns of the answer."""
+        """Return the columns that sums are grouped by beside the time."""
         of_lines = ("end_user",) if self.by_end_user else ()
         return (*self.dimensions, *of_lines, *(f"tag_{at}" for at in range(len(self.tags))))
 
     @property
     def reads_lines(self) -> bool:
-        """Whether the lines have to be read, because no sums answer the question."""
+        # Sums have neither end users nor tags.
         return self.by_end_user or bool(self.tags) or self.span.sums is None
 
 
 async def read(
     database: Database, tenant_id: TenantId | None, question: Question, *, rows_max: int
 ) -> list[Row]:
-    """Rows with `bucket`, the dimensions (`end_user`, `tag_0` … with them) all sums, and
-    `background_requests`.
+    """Return rows of `bucket`, the dimensions, all sums and `background_requests`.
 
-    At most `rows_max`, the earliest first. Of all tenants without one. Raises `StoreUnavailable`.
+    The dimensions include `end_user`, `tag_0` … if the question has them. At most `rows_max` rows,
+    earliest first; of all tenants if `tenant_id` is None. Raises `StoreUnavailable`.
     """
     span = question.span
     shape = _Shape(
@@ -176,7 +176,7 @@ LIMIT :rows_max
 
 
 def _behind(shape: _Shape) -> str:
-    """Lines that are in no sum yet."""
+    # Lines that are in no sum yet.
     return _of_lines(
         shape,
         "line.tx >= CAST(CAST(:tx AS text) AS xid8)"
@@ -185,7 +185,7 @@ def _behind(shape: _Shape) -> str:
 
 
 def _edges(shape: _Shape) -> str:
-    """Lines of times that sums cannot be cut to."""
+    # Lines outside the range of whole buckets, which sums cannot answer for.
     before = "line.at >= :start AND line.at < :inner_start"
     after = "line.at >= :inner_end AND line.at < :end"
     return _of_lines(shape, f"({before} OR {after})")
@@ -229,7 +229,7 @@ WHERE tenant_id = :tenant AND owner_type = 'user' AND owner_id IS NOT NULL
 
 
 async def owners_of_keys(database: Database, tenant_id: TenantId) -> dict[UUID, UUID]:
-    """The people that keys of a tenant belong to, by key. Raises `StoreUnavailable`."""
+    """Return the people that the tenant's keys belong to, by key. Raises `StoreUnavailable`."""
     async with database.transaction(tenant_id) as connection:
         rows = await connection.execute(_OWNERS, {"tenant": tenant_id})
     return {row.id: row.owner_id for row in rows}
@@ -276,8 +276,9 @@ class KeyUsage:
 
 
 async def of_key(database: Database, tenant_id: TenantId, key_id: UUID) -> dict[str, KeyUsage]:
-    """What a key used today, this week (from Monday on), this month, and in `total`, which is as
-    far as sums are kept; in UTC. Raises `StoreUnavailable`.
+    """Return a key's usage today, this week (from Monday), this month, and in `total`, in UTC.
+
+    `total` goes back as far as sums are kept. Raises `StoreUnavailable`.
     """
     async with database.transaction(tenant_id) as connection:
         await connection.script(_SNAPSHOT)

@@ -112,20 +112,21 @@ class Found:
 
     @property
     def agrees(self) -> bool:
-        """Whether lines, responses, logs and sums said the same."""
+        # Lines, responses, logs and sums match.
         return not (self.unmetered or self.wrong_hours or self.wrong_logs)
 
 
 async def sample(database: Database, *, back_s: float, rows_max: int) -> Sequence[Row]:
-    """Lines of responses that have a log, taken by chance, with all columns that count. Raises
-    `StoreUnavailable`.
+    """Return random lines of responses that have a log, with all columns that count.
+
+    Raises `StoreUnavailable`.
     """
     async with database.runs_transaction() as connection:
         return await connection.execute(_SAMPLE, {"back_s": back_s, "rows_max": rows_max})
 
 
 async def compare(database: Database, *, back_s: float, rows_max: int) -> Found:
-    """Hold lines against responses and sums. Raises `StoreUnavailable`."""
+    """Compare lines with responses and sums. Raises `StoreUnavailable`."""
     async with database.runs_transaction() as connection:
         asked = {"back_s": back_s, "rows_max": rows_max}
         unmetered = await connection.execute(_UNMETERED, asked)

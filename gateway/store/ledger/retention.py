@@ -107,10 +107,9 @@ class LedgerRetention:
 async def remove_expired(
     database: Database, keep: LedgerRetention, *, rows_max: int, batches_max: int = 100
 ) -> int:
-    """Remove up to `batches_max` times `rows_max` rows of each kind, and make days of hours; how
-    many that were.
+    """Remove up to `batches_max * rows_max` expired rows of each kind, and sum up hours into days.
 
-    Raises `StoreUnavailable`; what was removed until then is.
+    Return the number of rows removed. Raises `StoreUnavailable`; earlier batches stay removed.
     """
     kinds = {
         _LINES: keep.lines_s,

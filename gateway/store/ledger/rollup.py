@@ -30,7 +30,7 @@ _SUMMED: Final = ", ".join(f"sum({name})" for name in SUMS)
 
 
 def added_to(table: str) -> str:
-    """What becomes of sums that are there already, as SQL."""
+    """Return the SQL that adds new sums to existing ones."""
     added = ", ".join(f"{name} = {table}.{name} + excluded.{name}" for name in SUMS)
     return f"DO UPDATE SET {added}"
 
@@ -108,7 +108,10 @@ class Advance:
 
 
 async def advance(database: Database, terms: RollupTerms) -> Advance | None:
-    """Add up the next lines; None while another process does. Raises `StoreUnavailable`."""
+    """Add the next lines to the sums. Return None if another process is doing it.
+
+    Raises `StoreUnavailable`.
+    """
     async with database.runs_transaction() as connection:
         if not await cursors.try_lock(connection, ROLLUP):
             return None
@@ -135,7 +138,7 @@ async def advance(database: Database, terms: RollupTerms) -> Advance | None:
 
 
 async def behind_s(database: Database) -> float:
-    """For how many seconds the oldest line has been there that is in no sum yet; 0.0 without one.
+    """Return the age in seconds of the oldest line that is in no sum yet, 0.0 if none.
 
     Raises `StoreUnavailable`.
     """
@@ -145,9 +148,9 @@ async def behind_s(database: Database) -> float:
 
 
 async def add_hour_again(database: Database, tenant_id: TenantId, hour: datetime) -> bool:
-    """Make the sums of one hour from its lines. False: another process adds lines up just now.
+    """Rebuild the sums of one hour from its lines. Return False if another process adds lines now.
 
-    Only while all lines of the hour are there. Raises `StoreUnavailable`.
+    Call it only while all lines of the hour exist. Raises `StoreUnavailable`.
     """
     async with database.runs_transaction() as connection:
         if not await cursors.try_lock(connection, ROLLUP):

@@ -92,7 +92,7 @@ class DatedInterval(NamedTuple):
 
 
 async def spent(database: Database, tenant_id: UUID, meter: str, starts_at: datetime) -> int:
-    """What all replicas have spent of a meter in the interval that began then."""
+    """Return what all replicas have spent of a meter in the interval that began at `starts_at`."""
     parameters = {"tenant": tenant_id, "meter": meter, "starts_at": starts_at}
     async with database.runs_transaction() as connection:
         found: int = await connection.scalar(_SPENT, parameters)
@@ -100,8 +100,9 @@ async def spent(database: Database, tenant_id: UUID, meter: str, starts_at: date
 
 
 async def reached(database: Database, spans: Collection[DatedInterval]) -> None:
-    """Have those fire that were reached in these intervals, but for alerts that were made after
-    such a one. Raises `StoreError`.
+    """Record firings of alerts that were reached in these intervals.
+
+    An alert that was made after an interval ended does not fire for it. Raises `StoreError`.
     """
     parameters = {
         "spans": [one.interval for one in spans],
@@ -113,9 +114,7 @@ async def reached(database: Database, spans: Collection[DatedInterval]) -> None:
 
 
 async def take(database: Database) -> Firing | None:
-    """One that is to be told; nobody else gets it for a while. None: there is none. Raises
-    `StoreError`.
-    """
+    """Take a firing to deliver, reserved for `TAKEN_S`, or return None. Raises `StoreError`."""
     parameters = {"attempts_max": ATTEMPTS_MAX, "taken": TAKEN_S}
     async with database.runs_transaction() as connection:
         row = (await connection.execute(_TAKE, parameters)).one_or_none()
@@ -133,7 +132,7 @@ async def take(database: Database) -> Firing | None:
 
 
 async def told(database: Database, firing: Firing, ways: Collection[str], *, is_sent: bool) -> None:
-    """It was told by these ways; with `is_sent` by all that there are. Raises `StoreError`."""
+    """Record the channels that delivered a firing; `is_sent`: all did. Raises `StoreError`."""
     parameters = {
         "tenant": firing.tenant_id,
         "id": firing.alert.id,
@@ -146,7 +145,8 @@ async def told(database: Database, firing: Firing, ways: Collection[str], *, is_
 
 
 async def again(database: Database, tenant_id: UUID, alert_id: UUID) -> None:
-    """It may fire once more in the intervals in which it has: its threshold is another one now.
+    """Let an alert with a new threshold fire again in intervals in which it has fired.
+
     Raises `StoreError`.
     """
     async with database.runs_transaction() as connection:

@@ -54,7 +54,7 @@ SELECT count(*) FROM (
 
 
 async def count(connection: Connection, tenant_id: UUID, limit: Limit) -> int:
-    """How many there are, but for those beyond the limit."""
+    """Count background responses of the limit's scope, up to the limit."""
     asked = {"tenant": tenant_id, "scope_id": limit.scope_id, "value": limit.value}
     found: int = await connection.scalar(_COUNTS[limit.what, limit.scope], asked)
     return found
@@ -63,8 +63,10 @@ async def count(connection: Connection, tenant_id: UUID, limit: Limit) -> int:
 async def check_queue(
     connection: Connection, tenant_id: TenantId, terms: Terms, *, in_turn: bool
 ) -> None:
-    """Raises `RateLimited` where one more may not be queued. `in_turn`: it is queued then, by this
-    transaction, and others of the tenant that do the same wait until it is over.
+    """Raise `RateLimited` if one more response may not be queued.
+
+    With `in_turn` the caller's transaction queues it, and others of the tenant that do the same
+    wait until the transaction ends.
     """
     binding = _queues(terms, "enforce")
     if binding and in_turn:
@@ -76,7 +78,7 @@ async def check_queue(
 
 
 async def observed(database: Database, tenant_id: TenantId, terms: Terms) -> list[Limit]:
-    """The limits that would refuse one more, and are only observed. Raises `StoreError`."""
+    """Return the observed limits that would refuse one more. Raises `StoreError`."""
     observing = _queues(terms, "observe")
     if not observing:
         return []

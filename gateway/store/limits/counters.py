@@ -211,7 +211,7 @@ class SyncReply:
 async def exchange(
     database: Database, replica: str, request: SyncRequest, *, is_round: bool
 ) -> SyncReply:
-    """Exchange figures; without `is_round` only buckets and spending. Raises `StoreError`."""
+    """Exchange counters; without `is_round` only buckets and spending. Raises `StoreError`."""
     async with database.runs_transaction(durable=bool(request.spend)) as connection:
         buckets = await _fill(connection, request.asks)
         spent = await _spend(connection, replica, request)
@@ -224,9 +224,7 @@ async def exchange(
 
 
 async def read(database: Database, replica: str, tenant_id: UUID, terms: Terms) -> Elsewhere:
-    """What is left and spent of limits and budgets, without taking any of it. Raises
-    `StoreError`.
-    """
+    """Read what is left and spent of limits and budgets, taking nothing. Raises `StoreError`."""
     buckets = [one for one in terms.limits if one.window_s]
     names = [one.name for one in terms.limits if not one.window_s]
     names += [one.meter for one in terms.budgets]
@@ -266,9 +264,10 @@ async def resize(
     before: Mapping[str, Limit],
     limits: Collection[Limit],
 ) -> None:
-    """Bring buckets in step with the limits that were set just now, in place of those `before`, by
-    name. What was used stays used: a raised limit gives the difference, and a lowered one leaves no
-    more than it allows. A limit that was not there begins full. Raises `StoreError`.
+    """Adjust buckets to limits that were just set; `before` has the old limits by name.
+
+    Usage is kept: a raised limit adds the difference, a lowered one caps what is left. A new limit
+    begins full. Raises `StoreError`.
     """
     windows = [one for one in limits if one.window_s]
     if not windows:

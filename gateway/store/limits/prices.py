@@ -53,20 +53,21 @@ VALUES (:tenant, :id, :component, :model, :tier, :nano, :valid_from, (
 
 
 async def valid(database: Database) -> list[Price]:
-    """Those that are valid now, or will be. Raises `StoreError`."""
+    """Return the prices that are valid now or will be. Raises `StoreError`."""
     async with database.runs_transaction() as connection:
         return _prices(await connection.execute(_VALID, {"rows_max": PRICES_MAX}))
 
 
 async def every(database: Database) -> list[Price]:
-    """Every price that there was."""
     async with database.owner_transaction() as connection:
         return _prices(await connection.execute(_ALL, {"rows_max": PRICES_MAX}))
 
 
 async def add(database: Database, price: Price, event: AuditEvent) -> bool:
-    """Add a price; the one before it, of the same tenant, model and tier, ends when it begins, and
-    it ends when the one after it does so. Whether there was one before it.
+    """Add a price; return True if it ends an earlier one.
+
+    The earlier price of the same tenant, model and tier ends when this one begins, and this one
+    ends when the next begins.
     """
     place = {"tenant": price.tenant_id, "model": price.model, "tier": price.tier}
     async with database.owner_transaction() as connection:
@@ -81,7 +82,7 @@ async def add(database: Database, price: Price, event: AuditEvent) -> bool:
 async def end(
     database: Database, tenant_id: UUID, model: str, tier: str, at: datetime, event: AuditEvent
 ) -> bool:
-    """End the price of a model; False where it has none."""
+    """End the price of a model. Return False if there is none."""
     place = {"tenant": tenant_id, "model": model, "tier": tier, "at": at}
     async with database.owner_transaction() as connection:
         is_over = bool(await connection.count(_END, place))
@@ -91,12 +92,12 @@ async def end(
 
 
 def _chain(tenant_id: UUID) -> UUID | None:
-    """Prices for all are of no tenant's audit log."""
+    # Prices for all tenants are in no tenant's audit log.
     return None if tenant_id == EVERYONE else tenant_id
 
 
 def _prices(rows: Iterable[Row]) -> list[Price]:
-    """One of the rows of each id."""
+    # Rows are one per component; the rows of one id become one price.
     found: dict[tuple[UUID, UUID], tuple[Row, dict[Component, int]]] = {}
     for row in rows:
         nano: dict[Any, int] = found.setdefault((row.tenant_id, row.id), (row, {}))[1]

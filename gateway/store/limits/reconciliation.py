@@ -143,8 +143,9 @@ class Correction(NamedTuple):
 
 
 async def reconcile(database: Database, now: datetime) -> list[Correction]:
-    """Put right what is spent in the intervals of `now`; of those without an end, since the budget
-    or the alert was made. Raises `StoreError`.
+    """Correct what is recorded as spent in the intervals of `now`.
+
+    Endless intervals count from the creation of the budget or alert. Raises `StoreError`.
     """
     spans: tuple[Interval, ...] = get_args(Interval)
     parameters = {
@@ -158,8 +159,9 @@ async def reconcile(database: Database, now: datetime) -> list[Correction]:
 
 
 async def forget(database: Database, now: datetime) -> None:
-    """Remove what was spent, and which alerts fired, in intervals that were over long ago. Of those
-    without an end what processes spent that are gone becomes one row of each meter. Raises
+    """Remove spending and firings of intervals that ended long ago.
+
+    In endless intervals, the spending of processes that are gone becomes one row per meter. Raises
     `StoreError`.
     """
     forever = begins("none", now)

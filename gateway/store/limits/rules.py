@@ -134,19 +134,16 @@ class SpendAlert:
 
     @property
     def meter(self) -> str:
-        """The name of the meter that the alert looks at."""
         return meter_of(self.scope, self.scope_id, self.unit, self.interval)
 
     @property
     def percent(self) -> int | None:
-        """The share of the budget that the operator set it for; None: an administrator's."""
+        # A percentage of the budget for operators' alerts, None for administrators'.
         return self.channel["percent"] if self.channel.get("type") == OPERATORS else None
 
 
 async def terms_of(database: Database, principal: Principal) -> Terms:
-    """The limits and budgets of a key, its project and its tenant; `NO_TERMS` where there are none,
-    as nearly always.
-    """
+    """Return the limits and budgets of a key, its project and its tenant, mostly `NO_TERMS`."""
     tenant_id, project = principal.tenant_id, principal.project
     own = {"tenant": tenant_id, "project": project, "key": principal.key_id}
     async with database.transaction(tenant_id) as connection:
@@ -169,14 +166,14 @@ async def terms_of(database: Database, principal: Principal) -> Terms:
 
 
 async def limits(connection: Connection, tenant_id: TenantId) -> list[Limit]:
-    """Every limit of a tenant, its projects and keys."""
+    """Return every limit of a tenant, its projects and keys."""
     return [_limit(row) for row in await connection.execute(_LIMITS, {"tenant": tenant_id})]
 
 
 async def project_of_key(
     connection: Connection, tenant_id: TenantId, key_id: UUID
 ) -> ProjectId | None:
-    """The project that a key is of; None where there is no such key."""
+    """Return the project of a key, or None if there is no such key."""
     place = {"tenant": tenant_id, "key": key_id}
     for row in await connection.execute(_PROJECT_OF_KEY, place):
         return row.project_id or default_project(tenant_id)
@@ -184,16 +181,18 @@ async def project_of_key(
 
 
 async def is_key(connection: Connection, tenant_id: TenantId, key_id: UUID) -> bool:
-    """Whether requests of the tenant can have this id as that of their key: it is a key of the
-    tenant, one of its federation rules, or an issuer of the operator.
+    """Return True if requests of the tenant can carry this id as their key's.
+
+    It may be a key of the tenant, one of its federation rules, or an issuer of the operator.
     """
     found: bool = await connection.scalar(_IS_KEY, {"tenant": tenant_id, "key": key_id})
     return found
 
 
 async def first_of_line(connection: Connection, tenant_id: TenantId, key_id: UUID) -> UUID:
-    """The key that this one took the place of, or the first of several: what is set for any of them
-    is kept there, since it holds for all. A key that took nobody's place is the first itself.
+    """Return the first key of a chain of replacements, which holds what is set for all of them.
+
+    A key that replaced none is the first itself.
     """
     found: UUID = await connection.scalar(_FIRST_OF_LINE, {"tenant": tenant_id, "key": key_id})
     return found
@@ -207,8 +206,9 @@ async def set_limits(
     *,
     gone: Sequence[Limit] = (),
 ) -> None:
-    """Write limits, in place of those of the same name, take others away, and write `event` to the
-    audit log, all in the transaction of the caller.
+    """Write and remove limits, and write `event` to the audit log, in the caller's transaction.
+
+    A limit replaces the one of the same name.
     """
     for limit in gone:
         await connection.execute(_UNSET, _row(tenant_id, limit))
@@ -220,7 +220,7 @@ async def set_limits(
 
 
 async def budgets(database: Database, tenant_id: TenantId) -> list[Budget]:
-    """Every budget of a tenant, its projects and keys."""
+    """Return every budget of a tenant, its projects and keys."""
     async with database.transaction(tenant_id) as connection:
         return [_budget(row) for row in await connection.execute(_BUDGETS, {"tenant": tenant_id})]
 
@@ -233,8 +233,9 @@ async def set_budget(
     *,
     is_gone: bool = False,
 ) -> bool:
-    """Write a budget in place of the one of the same scope, unit and interval, as `set_limits`
-    does; with `is_gone` only take that away. Whether that changed anything.
+    """Write a budget in place of the one of the same scope, unit and interval, with `event`.
+
+    With `is_gone` it is only removed. Return True if that changed anything.
     """
     place = _place(tenant_id, budget.scope, budget.scope_id)
     place |= {"unit": budget.unit, "span": budget.interval}
@@ -251,7 +252,7 @@ async def set_budget(
 async def alerts(
     connection: Connection, tenant_id: TenantId, scope: Scope, scope_id: UUID
 ) -> list[SpendAlert]:
-    """Those of one scope, the oldest first."""
+    """Return the spend alerts of one scope, oldest first."""
     place = _place(tenant_id, scope, scope_id)
     return [alert_of(row) for row in await connection.execute(_ALERTS, place)]
 
@@ -268,7 +269,7 @@ async def add_alert(
 async def change_alert(
     database: Database, tenant_id: TenantId, alert: SpendAlert, event: AuditEvent
 ) -> SpendAlert | None:
-    """Change the one with its id; None when there is none in its scope."""
+    """Change the alert with this id. Return None if its scope has none."""
     async with database.transaction(tenant_id) as connection:
         rows = await connection.execute(_CHANGE_ALERT, _alert(tenant_id, alert))
         if (row := rows.one_or_none()) is not None:
@@ -284,7 +285,7 @@ async def remove_alert(
     alert_id: UUID,
     event: AuditEvent,
 ) -> bool:
-    """False when there is no such alert."""
+    """Remove an alert. Return False if it is unknown."""
     place = {**_place(tenant_id, scope, scope_id), "id": alert_id}
     is_gone = bool(await connection.count(_UNSET_ALERT, place))
     if is_gone:
@@ -293,7 +294,7 @@ async def remove_alert(
 
 
 def alert_of(row: Row) -> SpendAlert:
-    """A row of `spend_alerts`."""
+    # `row` is one of `spend_alerts`.
     return SpendAlert(
         id=row.id,
         scope=row.scope,

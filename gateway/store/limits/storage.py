@@ -99,7 +99,7 @@ _BY_ID: Final = (_RESPONSES, _CONVERSATIONS, _FILES)
 
 
 def _by_key(table: str, key: str, columns: str) -> Statement:
-    """Of no project: pages that a browser was shown, traces, and logs that are not moved yet."""
+    # For tables without a project: browser pages, traces, and logs that are not moved yet.
     return Statement(f"""
 WITH page AS MATERIALIZED (
     SELECT {key} AS place, {_size(columns)} AS size FROM {table}
@@ -176,9 +176,9 @@ class MeasureTerms:
 
 
 async def take_turn(database: Database) -> MeasuredTenant | None:
-    """A tenant that is to be measured now, and is left to this process; None: there is none.
+    """Reserve a tenant that is due for measuring. Return None if there is none.
 
-    Raises `StoreError`, as all that follow.
+    Raises `StoreError`, as the functions below do.
     """
     async with database.runs_transaction() as connection:
         rows = await connection.execute(_TURN, {"whole": WHOLE_TENANT, "turn_s": TURN_S})
@@ -187,7 +187,7 @@ async def take_turn(database: Database) -> MeasuredTenant | None:
 
 
 async def measure(database: Database, tenant_id: TenantId, *, rows_max: int) -> dict[UUID, int]:
-    """The bytes of each project of a tenant, and under `WHOLE_TENANT` of all of it."""
+    """Return the bytes of each project of a tenant, and of the whole under `WHOLE_TENANT`."""
     sizes: dict[UUID, int] = defaultdict(int)
     for statement in _BY_ID:
         after: UUID | None = FIRST
@@ -215,7 +215,7 @@ async def _page(
     rows_max: int,
     sizes: dict[UUID, int],
 ) -> UUID | None:
-    """Adds up one page; where the next begins, None behind the last."""
+    # Adds one page to `sizes`. Returns where the next page begins, None behind the last.
     asked = {"tenant": tenant_id, "after": after, "rows_max": rows_max}
     async with database.transaction(tenant_id) as connection:
         rows = list(await connection.execute(statement, asked))
@@ -228,7 +228,7 @@ async def _page(
 async def write(
     database: Database, turn: MeasuredTenant, sizes: dict[UUID, int], terms: MeasureTerms
 ) -> StoredState:
-    """Record a measurement, and forget what it replaces."""
+    """Store a measurement and remove what it replaces."""
     asked = {
         "tenant": turn.tenant_id,
         "begun_at": turn.begun_at,

@@ -23,13 +23,11 @@ class Function:
 
     @property
     def signature(self) -> str:
-        """The name with the types of the parameters."""
         types = ", ".join(one.split()[1] for one in self.parameters.split(", "))
         return f"{self.name}({types})"
 
     @property
     def create(self) -> str:
-        """The statement that makes it."""
         return (
             f"CREATE FUNCTION {self.name}({self.parameters}) RETURNS {self.returns}"
             " LANGUAGE sql STABLE SECURITY DEFINER SET search_path = pg_catalog"
@@ -38,12 +36,11 @@ class Function:
 
     @property
     def close(self) -> str:
-        """The statement that takes it from everybody."""
+        # New functions may be executed by everybody.
         return f"REVOKE ALL ON FUNCTION {self.signature} FROM PUBLIC"
 
     @property
     def grant(self) -> str:
-        """The statement that lets the role of tenants execute it."""
         return f"GRANT EXECUTE ON FUNCTION {self.signature} TO {APP_ROLE}"
 
 

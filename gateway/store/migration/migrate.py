@@ -36,7 +36,7 @@ LOCK_PAUSE_S: Final = 0.1
 
 
 def alembic_config(connection: Connection | None = None) -> Config:
-    """Alembic's configuration without its file; `env.py` migrates over `connection`."""
+    """Make Alembic's configuration without its file; `env.py` migrates over `connection`."""
     config = Config(attributes={"connection": connection})
     config.set_main_option("script_location", str(migrations_folder()).replace("%", "%%"))
     config.set_main_option("path_separator", "os")
@@ -46,13 +46,13 @@ def alembic_config(connection: Connection | None = None) -> Config:
 async def upgrade(url: str, *, wait_s: float = 60.0, connect_timeout_s: float = 10.0) -> Repaired:
     """Bring the database at `url` to `schema.REVISION`, creating what is missing.
 
-    Then see that it can be served from: a revision is a word in a table, which a dump keeps where
-    it loses what roles may do. Any number of processes may call it at once: one works, the others
-    wait up to `wait_s` for it. Within a process it runs once at a time, because Alembic's
-    environment is global. Raises `StoreUnavailable` when the wait, or a lock on a busy table, took
-    too long (what was migrated until then stays), and `StartupError` for a database of a newer
-    release, for roles that an administrator has to make, and for what is missing and cannot be
-    made again.
+    Then check that it can be served from: the revision is only a value in a table, which a dump
+    keeps while it loses the roles' privileges. Any number of processes may call it at once: one
+    works, the others wait up to `wait_s` seconds. Within a process it runs one at a time, because
+    Alembic's environment is global. Raises `StoreUnavailable` when the wait, or a lock on a busy
+    table, took too long (finished migrations stay), and `StartupError` for a database of a newer
+    release, for roles that an administrator has to make, and for missing parts that cannot be made
+    again.
     """
 
     def work(connection: Connection) -> Repaired:
@@ -68,7 +68,7 @@ async def upgrade(url: str, *, wait_s: float = 60.0, connect_timeout_s: float = 
 async def run_locked(
     url: str, work: Callable[[Connection], Result], *, wait_s: float, connect_timeout_s: float
 ) -> Result:
-    """Do `work` on a connection of its own while no other process migrates this database."""
+    """Run `work` on its own connection while no other process migrates this database."""
     engine = create_async_engine(
         "postgresql+asyncpg://",
         connect_args={"dsn": driver_url(url), "timeout": connect_timeout_s},
@@ -92,9 +92,8 @@ async def run_locked(
 
 
 async def _take_lock(connection: AsyncConnection, wait_s: float) -> None:
-    """Asked for again and again: whoever waits for it within a statement keeps the one that has it
-    from building an index concurrently, which waits for all statements that have begun.
-    """
+    # Polled: a session that waits within a statement would block the holder from building an index
+    # concurrently, which waits for all statements that have begun.
     deadline = time.monotonic() + wait_s
     ask = text("SELECT pg_try_advisory_lock(:key)")
     while not await connection.scalar(ask, {"key": _LOCK_KEY}):
@@ -106,7 +105,7 @@ async def _take_lock(connection: AsyncConnection, wait_s: float) -> None:
 
 
 def meaning(error: BaseException) -> StoreError:
-    """As `translation.translate`, of SQLAlchemy's errors too, and of those that it wraps."""
+    """Translate a driver's error as `translation.translate` does, SQLAlchemy's errors included."""
     if isinstance(error, exc.DBAPIError):
         cause = error.driver_exception
         if error.connection_invalidated:

@@ -17,6 +17,9 @@ def migrations_folder() -> Path:
 
 
 def is_older(revision: str) -> bool:
-    """Return True for a revision before `REVISION`; one without a file is of a newer release."""
+    """Return True for a revision before `REVISION`.
+
+    A revision without a file is of a newer release.
+    """
     files = (migrations_folder() / "versions").glob(f"*_{revision}_*.py")
     return revision != REVISION and any(files)

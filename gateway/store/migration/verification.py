@@ -100,7 +100,7 @@ class Requirement:
 
     @property
     def stops(self) -> bool:
-        """Whether requests fail without it."""
+        # A requirement without a cost is one without which requests fail.
         return not self.cost
 
 
@@ -117,7 +117,7 @@ class Policy:
     is_restrictive: bool = False
 
     def requirement(self) -> Requirement:
-        """The policy is there, and is the one that the migrations made."""
+        """Return the requirement that the policy exists as the migrations made it."""
         kind = " AS RESTRICTIVE" if self.is_restrictive else ""
         to = f" TO {self.role}" if self.role else ""
         return Requirement(
@@ -130,7 +130,6 @@ class Policy:
 
 
 def policies() -> Iterator[Policy]:
-    """Every policy of every table."""
     for table in _TABLES:
         yield from _policies_of(table.name, about(table).access)
 
@@ -156,7 +155,7 @@ def _policies_of(table: str, access: Access) -> Iterator[Policy]:
 
 
 def policy_text(table: str, name: str, roles: str, condition: str) -> str:
-    """Required: the policy, whatever parentheses and casts the server puts into it."""
+    """Return the text of a required policy, without the parentheses and casts a server adds."""
     plain = re.sub(r"::(?:text|name)|[\s()]", "", condition).lower()
     return f"policy {name} on {table} to {roles}: {plain}"
 
@@ -175,12 +174,12 @@ def _column_requirements(table: Table) -> Iterator[Requirement]:
 
 
 def privilege_text(role: str, verb: str, what: str) -> str:
-    """Required: a role may do that to a table, a column (`table.column`) or a function."""
+    # `what`: a table, a column (`table.column`) or a function.
     return f"privilege {verb} on {what} of {role}"
 
 
 def requirements() -> Iterator[Requirement]:
-    """All there are; each can be mended once those before it are there."""
+    """Yield every requirement. Each can be repaired once those before it are met."""
     for role in ROLES:
         yield Requirement(f"role {role}")
         yield Requirement(MEMBERSHIP.format(role=role))
@@ -318,10 +317,10 @@ _HURRY: Final = "SET LOCAL lock_timeout = '200ms'"
 
 
 async def missing(database: Database, *, is_patient: bool = True) -> list[Requirement]:
-    """What the database lacks to be served from. Raises `StoreUnavailable`, unless `is_patient`
-    soon where somebody has a table locked.
+    """Return what the database lacks to be served from.
 
-    Who serves need not own the tables (`deploy/roles.sql`): only an upgrade has to.
+    Unless `is_patient`, a locked table raises `StoreUnavailable` soon. The serving login need not
+    own the tables (`deploy/roles.sql`); only an upgrade has to.
     """
     async with database.owner_transaction() as connection:
         if not is_patient:
@@ -331,7 +330,7 @@ async def missing(database: Database, *, is_patient: bool = True) -> list[Requir
 
 
 def missing_from(rows: Iterable[Sequence[str]]) -> list[Requirement]:
-    """The requirements that are not among the rows of `CATALOG`, in the order of `requirements`."""
+    """Return the requirements that no row of `CATALOG` meets, in the order of `requirements`."""
     found = {
         policy_text(text, name, roles, condition) if name else text
         for text, name, condition, roles in rows
@@ -340,7 +339,7 @@ def missing_from(rows: Iterable[Sequence[str]]) -> list[Requirement]:
 
 
 def told(lacking: Sequence[Requirement]) -> str:
-    """One line that names the first of them and counts the rest."""
+    """Return one line that names the first requirements and counts the rest."""
     shown = "; ".join(map(_word, lacking[:TOLD_MAX]))
     more = len(lacking) - TOLD_MAX
     return f"{shown}; and {more} more" if more > 0 else shown
@@ -374,9 +373,9 @@ _TRIES: Final = 3
 
 
 def make_roles(connection: Connection) -> None:
-    """See that the roles are there and may be taken.
+    """Create the roles that are missing and let the user take them.
 
-    Raises `StartupError`, with what an administrator has to do, where the user may not see to it.
+    Raises `StartupError`, with what an administrator has to do, if the user may not do that.
     """
     if any(_have_made_roles(connection) for _ in range(_TRIES)):
         return
@@ -417,9 +416,9 @@ class Repaired:
 
 
 def repair_access(connection: Connection) -> Repaired:
-    """Make again what keeps tenants apart and lets roles in, where it is missing.
+    """Restore missing row-level security and privileges of the roles.
 
-    Raises `StartupError` when something is missing that no statement can bring back.
+    Raises `StartupError` when something is missing that no statement can restore.
     """
     lacking = _lacking(connection)
     unmendable = [requirement for requirement in lacking if not requirement.mend]
@@ -449,7 +448,7 @@ def repair_access(connection: Connection) -> Repaired:
 
 
 def _word(requirement: Requirement) -> str:
-    """The requirement in short: of a policy, without its condition."""
+    # Of a policy: its text without the condition.
     return requirement.text.partition(": ")[0]
 
 

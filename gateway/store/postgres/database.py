@@ -130,12 +130,12 @@ class Result(list[Any]):
     """The rows that a statement returned, or the values of one column."""
 
     def one(self) -> Any:
-        """The only row. Raises `ValueError` when there is none, or another."""
+        """Return the only row. Raises `ValueError` if there is none, or more than one."""
         (found,) = self
         return found
 
     def one_or_none(self) -> Any:
-        """The only row, None without a row. Raises `ValueError` when there are several."""
+        # Raises `ValueError` if there are several rows.
         return self.one() if self else None
 
 
@@ -170,7 +170,6 @@ class Connection:
     __slots__ = ("_keyring", "driver", "state", "tenant_id")
 
     def __init__(self, driver: Any, keyring: Keyring = OFF) -> None:
-        """`driver` is what asyncpg's pool gives for a `Session`."""
         self.driver = driver
         self.state: State = driver.state
         self._keyring = keyring
@@ -178,14 +177,10 @@ class Connection:
         """Whose transaction this is, if it is of one tenant."""
 
     def cipher(self, tenant_id: TenantId) -> ContentCipher:
-        """What seals and opens the content of a tenant whose transaction this is.
-
-        Raises `ContentSealed` where its keys are gone.
-        """
+        # Raises `ContentSealed` if the tenant's keys are gone.
         return self._keyring.of(tenant_id)
 
     async def renew(self, tenant_id: TenantId, lacks: Callable[[ContentCipher], bool]) -> None:
-        """`Keyring.renew`, where anything is sealed."""
         if self._keyring.is_on:
             await self._keyring.renew(tenant_id, lacks)
 
@@ -194,12 +189,11 @@ class Connection:
         statement: Statement,
         parameters: Mapping[str, Any] | Sequence[Mapping[str, Any]] | None = None,
     ) -> Result:
-        """Execute a statement; with several sets of parameters, of the same names, for each.
+        """Execute a statement, once for each set of parameters; the sets have the same names.
 
-        For several, of which there is at least one, it returns nothing, and takes one round trip
-        all the same. What it returns of a tenant was not sealed with a key that is newer than those
-        of `cipher`, if that is called afterwards: it is asked for first, `StoreUnavailable` where
-        that fails.
+        Several sets take one round trip and return no rows; there must be at least one set. Before
+        the rows of a tenant are returned, its keys are loaded, so that `cipher`, called afterwards,
+        has every key that sealed them; `StoreUnavailable` if that fails.
         """
         if parameters is None or isinstance(parameters, Mapping):
             arguments = statement.arguments(parameters or {})
@@ -214,32 +208,32 @@ class Connection:
     async def scalars(
         self, statement: Statement, parameters: Mapping[str, Any] | None = None
     ) -> Result:
-        """The values of the first column."""
+        # The values of the first column.
         return Result([row[0] for row in await self.execute(statement, parameters)])
 
     async def scalar(
         self, statement: Statement, parameters: Mapping[str, Any] | None = None
     ) -> Any:
-        """The first column of the first row; None without a row."""
+        """Return the first column of the first row, or None if there is no row."""
         for row in await self.execute(statement, parameters):
             return row[0]
         return None
 
     async def count(self, statement: Statement, parameters: Mapping[str, Any]) -> int:
-        """How many rows the statement changed."""
+        """Execute a statement and return the number of rows that it changed."""
         arguments = statement.arguments(parameters)
         tag: str = await self.driver.execute(statement.sql, *arguments)
         return int(tag.rpartition(" ")[2])
 
     async def stand_for(self, session: str) -> None:
-        """Execute these `SET` statements, unless they were the last ones that hold for good."""
+        # `session`: `SET` statements, skipped if they were the last ones executed for the session.
         if self.state.session != session:
             self.state.session = ""
             await self.driver.execute(session)
             self.state.session = session
 
     async def script(self, sql: str) -> str:
-        """Execute statements without parameters in one round trip; the tag of the last one."""
+        """Execute statements without parameters in one round trip; return the last one's tag."""
         tag: str = await self.driver.execute(sql)
         return tag
 
@@ -265,10 +259,11 @@ class Transaction:
         session: str = "",
         tenant_id: TenantId | None = None,
     ) -> None:
-        """`is_single`: it has one statement, so a connection for runs needs no `begin`.
+        """Prepare a transaction; nothing is sent before it is entered.
 
-        `session` is for one that has, too: what a direct connection is told once, in its place. The
-        keys of the tenant are made ready before a connection is taken.
+        `is_single`: it has one statement, so a connection for runs needs no `begin`. `session` is
+        for such a transaction: the `SET` statements that a direct connection gets once instead of
+        `begin`. The tenant's keys are loaded before a connection is taken.
         """
         self._tenant_id = tenant_id
         self._database = database
@@ -288,7 +283,7 @@ class Transaction:
         return self._connection
 
     async def _has_begun(self) -> bool:
-        """False: the connection had been lost while nobody used it. There may be another."""
+        # False: the connection was lost while it was idle, and another one may work.
         self._connection = connection = await self._database.take()
         state = connection.state
         self._is_begun = not (self._is_single and state.is_for_runs)
@@ -361,16 +356,15 @@ class Database:
         for_runs: bool = False,
         keyring: Keyring = OFF,
     ) -> None:
-        """A pool for `url` (`driver_url`). Connections are opened when needed: `ping` tries one.
+        """Make a pool for `url` (`driver_url`) that opens connections when they are needed.
 
-        `command_timeout_s` bounds each statement, on this side and on the server (a server that is
-        frozen costs it and the wait for a goodbye), and on the server the pause between two of a
-        transaction; `connect_timeout_s` the wait for a connection that is free or has been opened.
-        `statement_cache_size` None: as many as are useful on a connection that is found to be
-        direct, and none behind a pooler. `for_runs`: for nothing but `runs_transaction`, of which
-        those `in_bulk` take one round trip then, on a direct connection. `keyring` has the keys of
-        tenants; it is the caller's to close. Raises `StartupError` for
-        a URL that is none.
+        `command_timeout_s` bounds each statement, here and on the server (a frozen server costs it
+        plus the wait to close), and on the server the pause between two statements of a
+        transaction. `connect_timeout_s` bounds the wait for a free or new connection.
+        `statement_cache_size` None: a useful number on a direct connection, none behind a pooler.
+        `for_runs`: only for `runs_transaction`; those `in_bulk` then take one round trip on a
+        direct connection. `keyring` has the tenants' keys; the caller closes it. Raises
+        `StartupError` for an invalid URL.
         """
         self._dsn = driver_url(url)
         self._size_max = pool_size_max
@@ -388,15 +382,15 @@ class Database:
 
     @property
     def taken(self) -> int:
-        """How many connections are in use."""
+        """Return the number of connections in use."""
         pool = self._pool
         return pool.get_size() - pool.get_idle_size() if pool else 0
 
     async def take(self) -> Connection:
-        """A connection of the caller's own, until it is given back or closed.
+        """Take a connection for the caller alone, until it is given back or closed.
 
-        The one that came back last is taken first, so that in quiet times few are warm. Raises the
-        driver's errors: `TimeoutError` where none was free, or could be opened, in time.
+        The most recently used one is taken first, so that few stay warm in quiet times. Raises the
+        driver's errors: `TimeoutError` if none was free, or could be opened, in time.
         """
         if self._pool is None:
             # Not where the database is made: a pool belongs to the running loop.
@@ -422,12 +416,12 @@ class Database:
             return Connection(await self._pool.acquire(), self.keyring)
 
     async def give_back(self, connection: Connection) -> None:
-        """For others; nothing may be under way on it."""
+        """Return a connection to the pool. Nothing may be under way on it."""
         assert self._pool is not None
         await self._pool.release(connection.driver)
 
     async def _open(self, *dsn: str, **options: Any) -> Session:
-        """A new connection. The first one that turns out to be a pooler's is opened again."""
+        # The first connection that turns out to go through a pooler is opened again.
         kept = STATEMENTS_MAX if self._statements_max is None else self._statements_max
         session: Session = await asyncpg.connect(*dsn, **options, statement_cache_size=kept)
         try:
@@ -445,7 +439,7 @@ class Database:
         return session
 
     def meaning(self, error: BaseException) -> StoreError:
-        """What a driver's error means to a caller; a fault of writing is kept in mind."""
+        """Translate a driver's error for callers, and record it if the database cannot write."""
         meaning = translate(error)
         reason = _CANNOT_WRITE.get(meaning.state)
         if reason is not None:
@@ -453,27 +447,24 @@ class Database:
         return meaning
 
     async def close(self) -> None:
-        """Close all connections, those in use after a moment. Safe to call twice."""
+        # Connections in use are closed after `CLOSE_WAIT_S`. Safe to call twice.
         if self._pool is not None:
             with suppress(TimeoutError):
                 async with asyncio.timeout(CLOSE_WAIT_S):
                     await self._pool.close()
 
     async def ping(self) -> None:
-        """Return when the database answers."""
         async with self.owner_transaction():
             pass
 
     async def try_write(self) -> None:
-        """Write a little, of which nothing is left. Raises `StoreError` when that fails.
-
-        `StoreUnavailable` means that the database cannot, anything else that its owner may not.
-        """
+        # Leaves nothing behind. Raises `StoreUnavailable` if the database cannot write, and another
+        # `StoreError` if its owner may not.
         async with self.owner_transaction() as connection:
             await connection.script(_TRY_WRITE)
 
     async def revision(self) -> str | None:
-        """The revision of the schema; None for a database that was never migrated."""
+        # None: the database was never migrated.
         async with self.owner_transaction() as connection:
             if not await connection.scalar(_HAS_REVISION):
                 return None
@@ -481,10 +472,11 @@ class Database:
             return revision
 
     def within(self, project_id: ProjectId | None) -> Database:
-        """The same database, where transactions of a tenant see responses, conversations,
-        containers and files of one project alone: others are as good as unknown, whatever a
-        statement says (the policy `one_project`). For what clients name by an id. None: those of
-        all projects.
+        """Return this database limited to one project, or to none if `project_id` is None.
+
+        Transactions of a tenant then see responses, conversations, containers and files of that
+        project alone, whatever a statement says (the policy `one_project`); others look unknown.
+        For ids that clients name.
         """
         view = copy(self)
         view._project_id = project_id  # noqa: SLF001 - it is a copy of this one
@@ -493,11 +485,11 @@ class Database:
     def transaction(
         self, tenant_id: TenantId, *, in_bulk: bool = False, lock_key: int | None = None
     ) -> Transaction:
-        """A transaction that sees and writes rows of one tenant only; `in_bulk`: arrays of them.
+        """Return a transaction that sees and writes rows of one tenant; `in_bulk`: arrays of them.
 
-        With a `lock_key` the setting `app.has_lock` says in it whether it got that advisory lock,
-        which it does not wait for. Raises `StoreUnavailable` (after a lost commit the outcome is
-        unknown) and `StoreConflict`.
+        With a `lock_key`, its setting `app.has_lock` shows whether it got that advisory lock, which
+        it does not wait for. Raises `StoreUnavailable` (after a lost commit the outcome is unknown)
+        and `StoreConflict`.
         """
         begin = _ENTER + self._narrowing() + (_IN_BULK if in_bulk else "")
         if lock_key is not None:
@@ -505,11 +497,10 @@ class Database:
         return self._begin(begin, tenant_id=tenant_id, role=APP_ROLE, tenant=tenant_id)
 
     def bulk_transaction(self, tenant_id: TenantId, *, is_only: bool = True) -> Transaction:
-        """A transaction for a statement of this tenant, which gets arrays of rows, or finds what it
-        reads by its key. Raises as `transaction` does.
+        """Return a transaction for statements of a tenant that get arrays of rows or read by key.
 
-        If the tenant is the only one, each statement may be committed by itself. Otherwise comes
-        `turn_to` before the statement of each further one.
+        If the tenant is the only one, each statement may be committed by itself. Otherwise call
+        `turn_to` before the statement of each further tenant. Raises as `transaction` does.
         """
         words = {"role": APP_ROLE, "tenant": tenant_id, "timeout_ms": self._timeout_ms}
         project = self._project_id or ""
@@ -518,21 +509,20 @@ class Database:
         return Transaction(self._whole, begin, session=session, tenant_id=tenant_id)
 
     def runs_transaction(self, *, durable: bool = True, in_bulk: bool = False) -> Transaction:
-        """A transaction over the claims and logs of all tenants: no body, no item, no key.
+        """Return a transaction over claims and logs of all tenants: no body, no item, no key.
 
-        With `durable` False the commit does not wait for the disk, and may be lost with the
-        server. `in_bulk` is for one statement, which gets arrays of rows. Raises as `transaction`
-        does.
+        With `durable` False the commit does not wait for the disk and may be lost with the server.
+        `in_bulk` is for one statement that gets arrays of rows. Raises as `transaction` does.
         """
         begin = _ENTER + ("" if durable else _DO_NOT_WAIT) + (_IN_BULK if in_bulk else "")
         return self._begin(begin, is_single=in_bulk, role=RUNS_ROLE, tenant="")
 
     def owner_transaction(self) -> Transaction:
-        """A transaction as the owner of the tables: tenants, keys, the schema; no content."""
+        # As the owner of the tables: tenants, keys, the schema; no content.
         return self._begin(_ENTER_AS_OWNER)
 
     async def maintain(self, statement: str) -> None:
-        """Execute a statement as the owner that no transaction may hold, such as VACUUM."""
+        # For statements that cannot run inside a transaction, such as VACUUM.
         try:
             connection = await self.take()
             try:
@@ -562,14 +552,14 @@ class Database:
 
 
 def _as_if_new(begin: str) -> str:
-    """The statements that begin a transaction on a connection that may stand for a tenant."""
+    # For a connection that may still stand for a tenant.
     return _AS_IF_NEW + begin.removeprefix("BEGIN; ")
 
 
 async def turn_to(connection: Connection, tenant_id: TenantId) -> None:
-    """From here on see and write rows of this tenant, in a transaction that began with another's.
+    """Switch a transaction that began with another tenant to the rows of this one.
 
-    So rows of several tenants can be committed together, and each statement sees those of one.
+    So rows of several tenants can be committed together, while each statement sees one tenant's.
     """
     await connection.script(_TURN_TO.format(tenant=tenant_id))
     connection.tenant_id = tenant_id
@@ -580,28 +570,25 @@ def _lacks(rows: Sequence[Row], cipher: ContentCipher) -> bool:
 
 
 async def _note_use(session: Session) -> None:
-    """A transaction leaves nothing in its connection, but the time."""
+    # The time of last use is the only state that a transaction leaves in its connection.
     session.state.used_at = asyncio.get_running_loop().time()
 
 
 async def _drop(connection: Connection) -> None:
-    """Close it: nobody knows what state it is in. What it has under way is cancelled."""
+    # Closing also cancels what the connection has under way.
     with suppress(*DRIVER_ERRORS):
         await connection.driver.close(timeout=CLOSE_WAIT_S)
 
 
 async def _is_direct(session: Session) -> bool:
-    """Is the other end of the connection the server that executes its statements?
-
-    A pooler answers for many servers, so what it gives its clients to cancel with is its own.
-    Prepared under no name, because a named statement would stay in the pooler's server.
-    """
+    # A pooler answers for many servers, so its cancellation key has a process id of its own.
+    # Prepared under no name, because a named statement would stay in the pooler's server.
     asked = await session.prepare("SELECT pg_backend_pid()", name="")
     return bool(await asked.fetchval() == session.get_server_pid())
 
 
 def _is_intact(error: BaseException) -> bool:
-    """May the connection be used again after a rollback? After a cancellation nobody can tell."""
+    # After a cancellation nobody can tell whether the connection may be used again.
     if isinstance(error, asyncpg.InvalidCachedStatementError):
         # What is prepared on it was made for tables that have changed.
         return False

@@ -15,7 +15,9 @@ _WAIT_FOR_HOLDS: Final = Statement("SELECT pg_advisory_xact_lock_shared(:key)")
 
 
 async def removing(connection: Connection) -> None:
-    """Call it in the transaction that removes rows of all tenants that are not held, before the
-    statement that looks which these are.
+    """Wait for holds that are being placed.
+
+    Call it in a transaction that removes rows of all tenants without a hold, before the statement
+    that reads which tenants these are.
     """
     await connection.execute(_WAIT_FOR_HOLDS, {"key": REMOVALS_LOCK})

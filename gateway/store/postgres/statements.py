@@ -48,12 +48,12 @@ class Statement:
         self.names = tuple(places)
 
     def arguments(self, parameters: Mapping[str, Any]) -> list[Any]:
-        """The values in the order of `names`. Raises `KeyError` for one that is missing."""
+        # In the order of `names`. Raises `KeyError` for a missing one.
         return list(map(parameters.__getitem__, self.names))
 
 
 def insert_into(table: str, columns: Iterable[str]) -> str:
-    """SQL that adds one row; its parameters have the names of the columns."""
+    """Return the SQL that inserts one row. Its parameters have the names of the columns."""
     names = tuple(columns)
     values = ", ".join(f":{name}" for name in names)
     return f"INSERT INTO {table} ({', '.join(names)}) VALUES ({values})"  # noqa: S608 - constants
@@ -70,7 +70,7 @@ class Rows:
     """Rows that a statement is sent. `source` is SQL for its FROM, where they are called `name`."""
 
     def __init__(self, name: str, columns: Mapping[str, str]) -> None:
-        """Names and types of the `columns`, of which the first is never null in a row."""
+        # Names and types of the columns; the first is never null in a row.
         self.name = name
         self.columns = tuple(columns)
         self.kinds = tuple(columns.values())
@@ -84,7 +84,7 @@ class Rows:
 
     @cached_property
     def source(self) -> str:
-        """Any number of them, an array for each column."""
+        """Return the SQL source for any number of rows, an array for each column."""
         arrays = (
             f"CAST(:{parameter} AS {kind}[])"
             for parameter, kind in zip(self._in_arrays, self.kinds, strict=True)
@@ -92,7 +92,7 @@ class Rows:
         return f"unnest({', '.join(arrays)}) AS {self.name} ({self.names})"
 
     def few(self, count: int) -> str:
-        """Up to `count` of them, a parameter for each value."""
+        """Return the SQL source for up to `count` rows, a parameter for each value."""
         none = ["NULL"] * len(self.columns)
         sent = [[f":{parameter}" for parameter in names] for names in self._in_values[:count]]
         rows = ", ".join(map(self._spelled_row, sent or [none]))
@@ -102,14 +102,14 @@ class Rows:
         )
 
     def parameters(self, rows: Sequence[Row]) -> dict[str, list[Any]]:
-        """What a statement with `source` is sent for these rows, which have all the columns."""
+        # Each row has all the columns.
         return {
             parameter: [row[column] for row in rows]
             for parameter, column in zip(self._in_arrays, self.columns, strict=True)
         }
 
     def values(self, rows: Sequence[Row], count: int) -> dict[str, Any]:
-        """What a statement with `few(count)` is sent for these rows."""
+        """Return the parameters of a statement with `few(count)` for these rows."""
         sent: dict[str, Any] = {}
         for names, row in zip_longest(self._in_values[:count], rows):
             if row is None:
@@ -132,7 +132,7 @@ class Batch:
         self._statement = cache(self._new_statement)
 
     def of(self, *rows: Sequence[Row]) -> tuple[Statement, dict[str, Any]]:
-        """The statement and its parameters for the rows of each kind, in the order of the kinds."""
+        """Return the statement and its parameters for the rows of each kind, in order of kinds."""
         forms: list[int | None] = []
         parameters: dict[str, Any] = {}
         for kind, some in zip(self._kinds, rows, strict=True):
@@ -146,7 +146,7 @@ class Batch:
         return self._statement(tuple(forms)), parameters
 
     def _new_statement(self, forms: tuple[int | None, ...]) -> Statement:
-        """For each kind a form, by its number of rows; None: arrays, of any number."""
+        # A form is a number of rows; None stands for arrays of any length.
         sources = {
             kind.name: kind.source if form is None else kind.few(form)
             for kind, form in zip(self._kinds, forms, strict=True)
@@ -155,9 +155,9 @@ class Batch:
 
 
 def by_tenant(rows: Iterable[tuple[TenantId, Of]]) -> list[tuple[TenantId, list[tuple[int, Of]]]]:
-    """The rows of each tenant, with their places in `rows`.
+    """Group rows by tenant, each row with its index in `rows`.
 
-    Tenants ascend: whatever locks rows of several does so in this order.
+    Tenants ascend, so that all transactions lock rows of several tenants in the same order.
     """
     groups: dict[TenantId, list[tuple[int, Of]]] = defaultdict(list)
     for place, (tenant_id, row) in enumerate(rows):

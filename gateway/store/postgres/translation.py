@@ -61,10 +61,10 @@ _LAST_WORDS: Final = ("FATAL", "PANIC")
 
 
 def translate(error: BaseException) -> StoreError:
-    """What a driver's error means to a caller; total over `DRIVER_ERRORS`.
+    """Translate a driver's error for callers; accepts all of `DRIVER_ERRORS`.
 
     `StoreUnavailable` when the same work may succeed in a moment, `StoreConflict` for a violated
-    constraint, and a plain `StoreError` for a mistake of ours: SQL, types, a schema that is not
+    constraint, and a plain `StoreError` for a mistake of ours: SQL, types, or a schema that is not
     migrated.
     """
     if isinstance(error, asyncpg.PostgresError):
@@ -75,9 +75,11 @@ def translate(error: BaseException) -> StoreError:
 
 
 def ends_connection(error: asyncpg.PostgresError) -> bool:
-    """Were these the server's last words on the connection? To close it may take it a moment.
+    """Return True if the server closes the connection after this error, which may take a moment.
 
-    Severities: https://www.postgresql.org/docs/18/runtime-config-logging.html.
+    Severities: https:
+
+    www.postgresql.org/docs/18/runtime-config-logging.html.
     """
     return error.severity_en in _LAST_WORDS
 
@@ -96,14 +98,14 @@ def _from_server(error: asyncpg.PostgresError) -> StoreError:
 
 
 def _is_passing(error: BaseException) -> bool:
-    """Errors made on this side of the wire. A `ValueError` is a wrong argument or URL."""
+    # Errors made on this side of the wire. A `ValueError` is a wrong argument or URL.
     if isinstance(error, asyncpg.InterfaceError):
         return not isinstance(error, ValueError)
     return isinstance(error, (OSError, asyncpg_errors.InternalClientError))
 
 
 def _describe(error: asyncpg.PostgresError) -> str:
-    """In the server's own words, of which there is one line, where they are fit to be shown."""
+    # The server's message, cut to one line, if its class is safe to show; else the error's type.
     state: str = error.sqlstate or ""
     said = type(error).__name__
     if state[:2] in _TOLD_CLASSES or state in _TOLD_STATES:

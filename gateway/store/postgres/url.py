@@ -33,12 +33,14 @@ _ENCODED: Final = "In user and password write / as %2F, # as %23, ? as %3F, @ as
 
 
 def driver_url(url: str) -> str:
-    """What operators write, as asyncpg reads it. Raises `StartupError`, without the password in it.
+    """Return an operator's URL in the form that asyncpg reads.
 
-    asyncpg understands libpq's form (https://www.postgresql.org/docs/18/libpq-connect.html) on its
-    own: hosts, unix sockets, `?host=`, `sslmode`, `sslrootcert`. Only the scheme, SQLAlchemy's
-    spelling of the TLS mode, and libpq options that asyncpg would pass on as server settings are
-    mended here.
+    asyncpg understands libpq's form (https:
+
+    www.postgresql.org/docs/18/libpq-connect.html): hosts, unix sockets, `?host=`, `sslmode`,
+    `sslrootcert`. Only the scheme, SQLAlchemy's spelling of the TLS mode, and libpq options that
+    asyncpg would pass on as server settings are changed here. Raises `StartupError`, without the
+    password in it.
     """
     parts = _parts(url)
     if parts.scheme not in _SCHEMES:
@@ -72,7 +74,7 @@ def driver_url(url: str) -> str:
 
 
 def _parts(url: str) -> SplitResult:
-    """What begins at a `#` would be left out, and belongs to a password."""
+    # A `#` belongs to a password that is not encoded; urlsplit would cut the URL there.
     try:
         parts = urlsplit(url)
     except ValueError:
@@ -83,7 +85,7 @@ def _parts(url: str) -> SplitResult:
 
 
 def _ports(netloc: str) -> list[str]:
-    """Those that are written behind hosts, of which an IPv6 address has colons of its own."""
+    # An IPv6 address has colons of its own.
     hosts = netloc.rpartition("@")[2].split(",")
     found = (host.rpartition("]")[2].partition(":") for host in hosts)
     return [port for _, _, port in found if port]

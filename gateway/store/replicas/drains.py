@@ -76,7 +76,7 @@ class DrainReport(NamedTuple):
 
 
 async def drain(database: Database, name: str, *, by: str, author: Author = COMMAND_LINE) -> bool:
-    """Take a backend out of use; False if it was. As the owner of the tables."""
+    """Take a backend out of use, as the owner of the tables. Return False if it was already."""
     parameters = {"nobody": EVERYONE, "name": name, "drained_by": by}
     async with database.owner_transaction() as connection:
         is_new = bool(await connection.count(_DRAIN, parameters))
@@ -89,7 +89,10 @@ async def drain(database: Database, name: str, *, by: str, author: Author = COMM
 
 
 async def undrain(database: Database, name: str, author: Author = COMMAND_LINE) -> bool:
-    """Put a backend to use again; False if it was. As the owner of the tables."""
+    """Put a backend to use again, as the owner of the tables.
+
+    Return False if it was not drained.
+    """
     async with database.owner_transaction() as connection:
         found = await connection.count(_UNDRAIN, {"nobody": EVERYONE, "name": name})
         await connection.execute(_FORGET, {"nobody": EVERYONE, "name": name})
@@ -101,19 +104,18 @@ async def undrain(database: Database, name: str, author: Author = COMMAND_LINE) 
 
 
 async def drains(database: Database) -> list[Drain]:
-    """Every backend that is drained."""
     async with database.runs_transaction() as connection:
         return [Drain(*row) for row in await connection.execute(_DRAINS, {"nobody": EVERYONE})]
 
 
 async def drained(database: Database) -> list[str]:
-    """Names of the backends that are drained. Raises `StoreError`."""
+    """Return the names of drained backends. Raises `StoreError`."""
     async with database.runs_transaction(durable=False) as connection:
         return list(await connection.scalars(_NAMES, {"nobody": EVERYONE}))
 
 
 async def report(database: Database, replica: str, in_flight: Mapping[str, int]) -> None:
-    """Tell how much is under way at each of these drained backends. Raises `StoreError`."""
+    """Record the number of requests under way at these drained backends. Raises `StoreError`."""
     parameters = {
         "nobody": EVERYONE,
         "replica": replica,
@@ -125,14 +127,14 @@ async def report(database: Database, replica: str, in_flight: Mapping[str, int])
 
 
 async def reports(database: Database) -> list[DrainReport]:
-    """What replicas have reported lately of drained backends."""
+    """Return the recent reports of replicas about drained backends."""
     parameters = {"nobody": EVERYONE, "fresh": FRESH_S}
     async with database.runs_transaction() as connection:
         return [DrainReport(*row) for row in await connection.execute(_REPORTS, parameters)]
 
 
 async def loads(database: Database, *, fresh_s: float) -> dict[str, bytes]:
-    """What each replica told last of the load of backends, by replica (see `placements`)."""
+    """Return each replica's last report on the load of backends, by replica (see `placements`)."""
     parameters = {"nobody": EVERYONE, "fresh": fresh_s}
     async with database.runs_transaction() as connection:
         rows = await connection.execute(_LOADS, parameters)

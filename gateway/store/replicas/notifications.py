@@ -53,7 +53,7 @@ class Notice:
 
 
 async def notify(database: Database, notices: Iterable[Notice]) -> None:
-    """Tell every listener, ourselves too. Raises `StoreError`, after which nobody was told."""
+    """Notify every listener, this process included. Raises `StoreError`: no one was notified."""
     payloads = list(_payloads(notices))
     if payloads:
         async with database.runs_transaction(in_bulk=True) as connection:
@@ -71,17 +71,17 @@ class Listener:
         retry_pause_s: float,
         probe_interval_s: float = PROBE_INTERVAL_S,
     ) -> None:
-        """`url` as for `Database`, but of the server itself. Raises as that does."""
+        # `url` is that of the server itself, not of a pooler. Raises as `driver_url` does.
         self._url = driver_url(url)
         self._connect_timeout_s = connect_timeout_s
         self._retry_pause_s = retry_pause_s
         self._probe_interval_s = probe_interval_s
 
     async def run(self, on_notice: Callable[[Notice], None], lost: Callable[[], None]) -> None:
-        """Listen until cancelled, connecting again whenever the connection ends.
+        """Listen until cancelled, reconnecting whenever the connection ends.
 
-        `on_notice` gets every notice; `lost` is called once listening (again), because any number
-        may have been missed before.
+        `on_notice` gets every notice. `lost` is called when listening begins (again), because
+        notices may have been missed before.
         """
         is_reported = False
         while True:
@@ -95,7 +95,7 @@ class Listener:
             await asyncio.sleep(self._retry_pause_s)
 
     async def _listen(self, on_notice: Callable[[Notice], None], lost: Callable[[], None]) -> None:
-        """Listen as long as one connection lasts; raises one of `DRIVER_ERRORS`."""
+        # Returns when the connection ends; raises one of `DRIVER_ERRORS`.
         connection = await asyncpg.connect(
             self._url,
             timeout=self._connect_timeout_s,
@@ -130,7 +130,7 @@ def _receiver(on_notice: Callable[[Notice], None]) -> Callable[..., None]:
 
 
 def _payloads(notices: Iterable[Notice]) -> Iterator[str]:
-    """A kind and the ids of its responses in hex, apart by spaces."""
+    # A kind and the ids of its responses in hex, separated by spaces.
     for notice in notices:
         names = [uuid.hex for uuid in notice.responses]
         for start in range(0, len(names) or 1, RESPONSES_MAX):
@@ -138,7 +138,7 @@ def _payloads(notices: Iterable[Notice]) -> Iterator[str]:
 
 
 def _parse(payload: str) -> Notice | None:
-    """The notice; None for what another release, or somebody else, has to say on this channel."""
+    # None: another release, or another program, sent it on this channel.
     kind, *names = payload.split(" ")
     if kind not in _KINDS:
         return None

@@ -69,7 +69,7 @@ async def exchange(
     entries: bytes,
     seen: Mapping[str, int],
 ) -> list[PostedPlacements]:
-    """Leave a message, and read what others left lately behind the numbers that are `seen` of them.
+    """Leave a message, and read recent ones of other replicas with numbers above those `seen`.
 
     Raises `StoreError`.
     """

@@ -90,7 +90,10 @@ class Start(NamedTuple):
 
 
 async def settle(connection: Connection, ended: Sequence[EndedResponse]) -> None:
-    """Count what was generated. Call it, and `serve`, under the lock of those who claim."""
+    """Count generated responses for their tenants.
+
+    Call it and `serve` under the claimants' lock.
+    """
     if not ended:
         return
     amounts: dict[UUID, float] = defaultdict(float)
@@ -112,7 +115,7 @@ async def settle(connection: Connection, ended: Sequence[EndedResponse]) -> None
 
 
 async def serve(connection: Connection, starts: Sequence[Start]) -> None:
-    """Count what is claimed, with what is expected of it."""
+    """Count claimed responses for their tenants, at their expected cost."""
     if not starts:
         return
     served: dict[UUID, float] = {}
@@ -126,7 +129,7 @@ async def serve(connection: Connection, starts: Sequence[Start]) -> None:
 
 
 async def forget(database: Database) -> None:
-    """Remove tenants that had nothing in background for a long time. Raises `StoreError`."""
+    """Remove tenants without background work for a long time. Raises `StoreError`."""
     async with database.runs_transaction() as connection:
         await removing(connection)
         await connection.execute(_FORGET, {})

@@ -215,29 +215,28 @@ jsonb: Final = _content("jsonb")
 
 
 def tenant_id() -> Column[Any]:
-    """Make the column of the tenant, with which every key and nearly every index starts."""
+    # The first column of every key and nearly every index.
     return uuid("tenant_id", key=True)
 
 
 def table(name: str, *items: SchemaItem, about: TableInfo, **options: Any) -> Table:
-    """Add a table to `metadata`. `options` are those of SQLAlchemy's `Table`."""
+    # `options` are those of SQLAlchemy's `Table`.
     return Table(name, metadata, *items, info={"about": about}, **options)
 
 
 def of_parent(column: str, parent: str) -> ForeignKeyConstraint:
-    """Delete rows with the row of `parent` whose id is in `column`."""
+    """Make a foreign key that deletes rows with the row of `parent` whose id is in `column`."""
     return ForeignKeyConstraint(
         ["tenant_id", column], [f"{parent}.tenant_id", f"{parent}.id"], ondelete="CASCADE"
     )
 
 
 def refers(column: str, parent: str) -> ForeignKeyConstraint:
-    """Keep the row of `parent` whose id is in `column` from being deleted."""
+    """Make a foreign key that keeps the row of `parent` with the id in `column` from deletion."""
     return ForeignKeyConstraint(["tenant_id", column], [f"{parent}.tenant_id", f"{parent}.id"])
 
 
 def of_tenant() -> ForeignKeyConstraint:
-    """Require that the tenant is there."""
     return ForeignKeyConstraint(["tenant_id"], ["tenants.id"])
 
 
@@ -248,17 +247,15 @@ def one_of(column: str, *values: str) -> CheckConstraint:
 
 
 def unique(*columns: str, name: str | None = None, is_upserted: bool = False) -> UniqueConstraint:
-    """Refuse rows with the same in `columns`. `is_upserted`: statements name the key."""
+    # `is_upserted`: statements name the key.
     return UniqueConstraint(*columns, name=name, info={"is_upserted": is_upserted})
 
 
 def index(*columns: str, name: str | None = None, where: str | None = None) -> Index:
-    """Make the rows that `where` lets through quick to find."""
     return Index(name, *columns, postgresql_where=None if where is None else sql(where))
 
 
 def unique_index(name: str, *columns: str, where: str) -> Index:
-    """Refuse rows with the same in `columns` among those that `where` lets through."""
     return Index(name, *columns, unique=True, postgresql_where=sql(where))
 
 
@@ -273,21 +270,20 @@ EVERYTHING: Final = "SELECT, INSERT, UPDATE, DELETE"
 
 
 def about(one: Table) -> TableInfo:
-    """Return the facts about a table."""
     info: TableInfo = one.info["about"]
     return info
 
 
 def kept(column: Column[Any]) -> Kept | None:
-    """Return how the value of a column is kept; None: it can hold no content."""
+    """Return how the value of a column is kept. None: it can hold no content."""
     how: Kept | None = column.info["kept"]
     return how
 
 
 def columns_of(one: Table) -> dict[str, Column[Any]]:
-    """Return the columns of a table by their names, which are plain `str` here.
+    """Return the columns of a table by their names, as plain `str`.
 
-    Those of SQLAlchemy are a subclass, which orjson refuses and dictionaries find more slowly.
+    SQLAlchemy's names are a subclass, which orjson refuses and dictionaries look up more slowly.
     """
     return {str(column.name): column for column in one.columns}
 
@@ -298,7 +294,7 @@ def types(one: Table) -> dict[str, str]:
 
 
 def keys_of_table(name: str) -> dict[str, str]:
-    """Return the columns of a table's primary key but the tenant, with their types."""
+    """Return the columns of a table's primary key, except the tenant, with their types."""
     columns = columns_of(metadata.tables[name])
     return {
         column: of.info["type"]
@@ -308,7 +304,7 @@ def keys_of_table(name: str) -> dict[str, str]:
 
 
 def typed(one: Table, names: str = "", *, without: str = "") -> dict[str, str]:
-    """Return the types of the columns `names`, or of all but those `without`."""
+    """Return the types of the columns `names`, or of all except those `without`."""
     columns = types(one)
     chosen = names.split() or (name for name in columns if name not in without.split())
     return {name: columns[name] for name in chosen}

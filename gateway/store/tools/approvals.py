@@ -50,11 +50,10 @@ async def ask(
     key: bytes,
     ttl_s: float,
 ) -> None:
-    """Remember that an approval was asked for, before anybody is shown the request.
+    """Record an approval request, before anybody is shown it.
 
-    `digest` is `gateway.protocol.hosted.grants.approval_digest`, `key` what it is stored under.
-    Asking again for the same request changes nothing: a replica that took the response over asks
-    again.
+    `digest` is `gateway.protocol.hosted.grants.approval_digest`; it is stored under `key`. A
+    repeated request changes nothing: a replica that takes the response over asks again.
     """
     row = {"tenant": tenant_id, "request_id": pack_text(request_id), "digest": _keyed(digest, key)}
     async with database.transaction(tenant_id) as connection:
@@ -70,10 +69,10 @@ async def consume(
     *,
     key: bytes,
 ) -> Consumed:
-    """Use an approval for a response, whether it was granted or denied; once only.
+    """Use an approval, granted or denied, for a response, once only.
 
-    Used again by the same response it counts again: a request that is retried after its commit was
-    lost must not fail.
+    The same response may use it again, because a request that is retried after a lost commit must
+    not fail.
     """
     asked = {"tenant": tenant_id, "request_id": pack_text(request_id)}
     keyed = _keyed(digest, key)

@@ -148,7 +148,7 @@ _LISTS: Final = {
 async def create(
     database: Database, tenant_id: TenantId, row: ContainerRow, *, containers_max: int
 ) -> bool:
-    """A new container. False: the tenant has as many as it may."""
+    """Insert a container. Return False if the tenant has `containers_max` already."""
     counted = {"tenant": tenant_id, "now": row.created_at, "rows_max": containers_max}
     async with database.transaction(tenant_id) as connection:
         await take_turns(connection, tenant_id, Quota.CONTAINERS)
@@ -159,7 +159,7 @@ async def create(
 
 
 async def load(database: Database, tenant_id: TenantId, uuid: UUID) -> ContainerRow | None:
-    """The container, expired or not; None when it is unknown, deleted, or another tenant's."""
+    """Return the container, expired or not. None: unknown, deleted, or another tenant's."""
     async with database.transaction(tenant_id) as connection:
         found = (await connection.execute(_LOAD, _of(tenant_id, uuid))).one_or_none()
         return _row(connection, tenant_id, found)
@@ -168,7 +168,7 @@ async def load(database: Database, tenant_id: TenantId, uuid: UUID) -> Container
 async def touch(
     database: Database, tenant_id: TenantId, uuid: UUID, *, now: datetime, life_s: int
 ) -> ContainerRow | None:
-    """The container, which is in use now; None when it is unknown or has expired."""
+    """Record a use of the container and return it. None: unknown, or expired."""
     used = _of(tenant_id, uuid) | {"now": now, "life_s": life_s}
     async with database.transaction(tenant_id) as connection:
         found = (await connection.execute(_TOUCH_ONE, used)).one_or_none()
@@ -176,7 +176,7 @@ async def touch(
 
 
 async def delete(database: Database, tenant_id: TenantId, uuid: UUID) -> bool:
-    """Erase it with its files. False: unknown. Raises `DataHeld`."""
+    """Erase a container with its files. Return False if it is unknown. Raises `DataHeld`."""
     async with database.transaction(tenant_id) as connection:
         await holds.check(connection, tenant_id)
         return bool(await connection.scalar(_DELETE, _of(tenant_id, uuid)))
@@ -190,14 +190,14 @@ async def take(
     life_s: int,
     containers_max: int | None = None,
 ) -> ContainerRow | None:
-    """Have the container's interpreter be that of `row.owner`; it is made if there is none.
+    """Take the container's interpreter for `row.owner`; create the container if it is missing.
 
-    `row.epoch` is the epoch of the interpreter that the owner has; 0: it has none. What is returned
-    has the same if nobody else took it meanwhile; otherwise the next one, and `engine` and `handle`
-    of the interpreter that was the last. None: it has expired. Only the first look decides what a
-    new one is like.
+    `row.epoch` is the epoch of the interpreter that the owner has, 0 for none. The result has the
+    same epoch if no one else took it meanwhile; otherwise the next epoch, with `engine` and
+    `handle` of the last interpreter. Return None if the container has expired. Only the first call
+    decides the properties of a new one.
 
-    Raises `TooManyContainers` where there is none, and the tenant has `containers_max` others.
+    Raises `TooManyContainers` if it is missing and the tenant has `containers_max` others.
     """
     now = {"now": row.last_active_at, "life_s": life_s, "had": row.epoch}
     async with database.transaction(tenant_id) as connection:
@@ -219,7 +219,10 @@ async def take(
 async def opened(
     database: Database, tenant_id: TenantId, row: ContainerRow, *, engine: str, handle: bytes | None
 ) -> bool:
-    """The interpreter of `row.owner` and `row.epoch` is there. False: another took it meanwhile."""
+    """Record the started interpreter of `row.owner` and `row.epoch`.
+
+    Return False if another process took it meanwhile.
+    """
     told = {"owner": row.owner, "epoch": row.epoch, "engine": engine, "handle": handle}
     async with database.transaction(tenant_id) as connection:
         return bool(await connection.scalar(_OPENED, _of(tenant_id, row.uuid) | told))
@@ -233,7 +236,10 @@ async def list_containers(
     name: str | None,
     now: datetime,
 ) -> ContainerPage:
-    """A page of those that have not expired. Raises `InvalidRequest` for an unknown `after`."""
+    """Return a page of containers that have not expired.
+
+    Raises `InvalidRequest` for an unknown `after`.
+    """
     wanted: dict[str, Any] = {
         "tenant": tenant_id,
         "now": now,

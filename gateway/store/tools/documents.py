@@ -136,10 +136,10 @@ async def put(
     *,
     language: str,
 ) -> None:
-    """Add documents for a tenant, or for all (None), each in the place of what its URL had before.
+    """Add documents for a tenant, or for all tenants if None; each replaces the one of its URL.
 
     `language` is a text search configuration of Postgres. As the owner of the tables. Raises
-    `StoreError`, also for a language that is not there.
+    `StoreError`, also for an unknown language.
     """
     rows = [
         {
@@ -162,7 +162,7 @@ async def put(
 async def documents_of(
     database: Database, tenant_id: UUID | None, *, rows_max: int
 ) -> list[ListedDocument]:
-    """What is there for one tenant (`schema.EVERYONE`: for all), or, with None, all there is."""
+    """Return the documents of a tenant (`schema.EVERYONE`: for all tenants), or all if None."""
     async with database.owner_transaction() as connection:
         rows = await connection.execute(_LIST, {"tenant": tenant_id, "rows_max": rows_max})
     return [
@@ -181,7 +181,7 @@ async def note_added(
     count: int,
     author: Author = COMMAND_LINE,
 ) -> None:
-    """Tell the audit log that so many documents were put in from a place."""
+    """Record in the audit log that `count` documents were added from a place."""
     event = author.event("harmony.pages.added", place, data={"pages": count})
     async with database.owner_transaction() as connection:
         await audit_log.record(connection, tenant_id, event)
@@ -190,7 +190,7 @@ async def note_added(
 async def remove(
     database: Database, tenant_id: TenantId | None, url: str, author: Author = COMMAND_LINE
 ) -> int:
-    """Remove a document, and all below it where its URL ends with a slash; returns how many."""
+    """Remove a document, and all below it if its URL ends with a slash; return their number."""
     what = {
         "tenant": tenant_id or EVERYONE,
         "url": url,
@@ -205,7 +205,10 @@ async def remove(
 
 
 async def get(database: Database, tenant_id: TenantId, url: str) -> Document | None:
-    """The document of a URL: the tenant's own, or that for all. Raises `StoreUnavailable`."""
+    """Return the document of a URL, the tenant's own or the one for all.
+
+    Raises `StoreUnavailable`.
+    """
     wanted = {"tenant": tenant_id, "everyone": EVERYONE, "key": _key(url)}
     async with database.transaction(tenant_id) as connection:
         row = (await connection.execute(_GET, wanted)).one_or_none()
@@ -224,7 +227,7 @@ async def search(
     count: int,
     language: str,
 ) -> list[FoundDocument]:
-    """Documents with all words of a query, or else with some of them, the best first.
+    """Return documents with all words of a query, or else with some of them, best first.
 
     Raises `StoreError`.
     """

@@ -140,7 +140,6 @@ _LISTS: Final = {
 
 
 def chunk_count(size_bytes: int) -> int:
-    """In how many chunks a file of this size is stored."""
     return -(-size_bytes // CHUNK_BYTES)
 
 
@@ -152,11 +151,11 @@ async def put(
     *,
     bounds: FileBounds,
 ) -> FileRow | None:
-    """Keep a file; `chunks` are its bytes, `CHUNK_BYTES` in each but the last.
+    """Store a file; each of `chunks` except the last has `CHUNK_BYTES` bytes.
 
-    One of a container replaces that of the same path, whose id it is returned with. None: there is
-    no such container. Raises `InvalidRequest` where the container has no room for it, and
-    `RateLimited` where the tenant has none.
+    A file of a container replaces the one of the same path and keeps its id. Return None if the
+    container is unknown. Raises `InvalidRequest` if the container has no room for it, and
+    `RateLimited` if the tenant has none.
     """
     async with database.transaction(tenant_id) as connection:
         kept = await _write_row(connection, tenant_id, row, bounds)
@@ -180,7 +179,7 @@ async def copy(
     copied: UUID,
     bounds: FileBounds,
 ) -> FileRow | None:
-    """The same for a file whose bytes are those of another one of the tenant."""
+    """Store a file as `put` does, with the bytes of another file of the tenant."""
     async with database.transaction(tenant_id) as connection:
         kept = await _write_row(connection, tenant_id, row, bounds)
         if kept is not None:
@@ -198,7 +197,7 @@ async def load(
     container: UUID | None = None,
     now: datetime,
 ) -> FileRow | None:
-    """The file without its bytes; None: it is unknown, deleted, expired, or another tenant's."""
+    """Return the file without its bytes. None: unknown, deleted, expired, or another tenant's."""
     asked = {"tenant": tenant_id, "file": uuid, "container": container, "now": now}
     async with database.transaction(tenant_id) as connection:
         found = (await connection.execute(_LOAD, asked)).one_or_none()
@@ -206,7 +205,10 @@ async def load(
 
 
 async def chunk(database: Database, tenant_id: TenantId, row: FileRow, number: int) -> bytes | None:
-    """One chunk of a file's bytes, from 0; None: the file was replaced or deleted meanwhile."""
+    """Return one chunk of a file, counted from 0.
+
+    None: the file was replaced or deleted meanwhile.
+    """
     asked = {"tenant": tenant_id, "file": row.uuid, "digest": row.digest, "number": number}
     async with database.transaction(tenant_id) as connection:
         content: bytes | None = await connection.scalar(_CHUNK, asked)
@@ -221,7 +223,10 @@ async def delete(
     container: UUID | None = None,
     by_code: bool = False,
 ) -> bool:
-    """Erase a file. False: unknown. Raises `DataHeld`, but for what code does in its container."""
+    """Erase a file. Return False if it is unknown.
+
+    Raises `DataHeld`, except for code that deletes in its container (`by_code`).
+    """
     asked = {"tenant": tenant_id, "file": uuid, "container": container}
     async with database.transaction(tenant_id) as connection:
         if not by_code:
@@ -232,7 +237,7 @@ async def delete(
 async def of_container(
     database: Database, tenant_id: TenantId, container: UUID, *, files_max: int
 ) -> list[FileRow]:
-    """All files of a container, the oldest first, up to `files_max`."""
+    """Return up to `files_max` files of a container, oldest first."""
     asked = {"tenant": tenant_id, "container": container, "row_limit": files_max}
     async with database.transaction(tenant_id) as connection:
         rows = await connection.execute(_ALL, asked)
@@ -248,7 +253,7 @@ async def list_files(
     purpose: str | None = None,
     now: datetime,
 ) -> FilePage:
-    """A page of files. Raises `InvalidRequest` for an `after` that is none of them."""
+    """Return a page of files. Raises `InvalidRequest` for an unknown `after`."""
     wanted: dict[str, Any] = {
         "tenant": tenant_id,
         "container": container,
@@ -273,7 +278,7 @@ async def list_files(
 async def _write_row(
     connection: Connection, tenant_id: TenantId, row: FileRow, bounds: FileBounds
 ) -> FileRow | None:
-    """Write the row of a file, without bytes, in the place of one of the same path."""
+    # Writes no bytes. Replaces the file of the same path, if any.
     cipher, name = connection.cipher(tenant_id), pack_text(row.name)
     asked = {
         "tenant": tenant_id,
@@ -314,11 +319,8 @@ async def _write_row(
 async def _check_among_others(
     connection: Connection, tenant_id: TenantId, row: FileRow, bounds: FileBounds
 ) -> None:
-    """Look again for room, for a file that is written: others may have been written meanwhile.
-
-    From here to the commit files of a tenant take turns, so none of them is missed. Whoever writes
-    the bytes of a file does not hold up others with it. Raises as `put` does.
-    """
+    # Other files may have been written since the first check. From here to the commit, files of a
+    # tenant take turns, so none is missed, but writing bytes holds up no one. Raises as `put` does.
     asked = {"tenant": tenant_id, "container": row.container, "replaced": row.uuid}
     await take_turns(connection, tenant_id, Quota.FILES)
     _check_room(row, (await connection.execute(_SIZES, asked)).one(), bounds)

@@ -67,7 +67,10 @@ def _row(row: Row) -> McpServerRow:
 
 
 async def insert(database: Database, server: McpServerRow, author: Author = COMMAND_LINE) -> None:
-    """Raises `StoreConflict` (uq_mcp_servers_tenant_id_label) where the label is taken."""
+    """Insert a server.
+
+    Raises `StoreConflict` (uq_mcp_servers_tenant_id_label) for a taken label.
+    """
     async with database.transaction(server.tenant_id) as connection:
         await connection.execute(_PUT, asdict(server))
         event = author.event("harmony.mcp_server.added", server.label)
@@ -77,7 +80,6 @@ async def insert(database: Database, server: McpServerRow, author: Author = COMM
 async def remove(
     database: Database, tenant_id: TenantId, label: str, author: Author = COMMAND_LINE
 ) -> bool:
-    """Remove a server by its label; False: there is none."""
     async with database.transaction(tenant_id) as connection:
         is_gone = await connection.count(_REMOVE, {"tenant": tenant_id, "label": label}) > 0
         if is_gone:
@@ -87,14 +89,14 @@ async def remove(
 
 
 async def of_tenant(database: Database, tenant_id: TenantId) -> list[McpServerRow]:
-    """All servers of one tenant, or of `OPERATOR`, by label."""
+    """Return all servers of a tenant, or of `OPERATOR`, ordered by label."""
     async with database.transaction(tenant_id) as connection:
         rows = await connection.execute(_ALL, {"tenant": tenant_id, "rows_max": SERVERS_MAX})
     return [_row(row) for row in rows]
 
 
 async def known_to(database: Database, tenant_id: TenantId) -> dict[str, McpServerRow]:
-    """The servers that a tenant may name, by label: those of all tenants, and its own before."""
+    """Return the servers that a tenant may name, by label. Its own hide those of all tenants."""
     found: list[Row] = []
     async with database.transaction(OPERATOR) as connection:
         for one in (OPERATOR, tenant_id):

@@ -31,7 +31,7 @@ class StoredPage:
 
     @property
     def key(self) -> bytes:
-        """A digest of all of it."""
+        """Return the SHA-256 digest of the whole page."""
         digest = sha256()
         for part in (self.url, self.title, self.text, "\n".join(self.links)):
             content = pack_text(part)
@@ -58,7 +58,10 @@ LIMIT 1
 
 
 async def put(database: Database, tenant_id: TenantId, page: StoredPage, *, asked: str) -> bytes:
-    """Keep a page that the URL `asked` led to, now; its key. Raises `StoreUnavailable`."""
+    """Store a page, fetched now, that the URL `asked` led to; return its key.
+
+    Raises `StoreUnavailable`.
+    """
     row = {
         "tenant": tenant_id,
         "key": page.key,
@@ -75,7 +78,7 @@ async def put(database: Database, tenant_id: TenantId, page: StoredPage, *, aske
 
 
 async def get(database: Database, tenant_id: TenantId, key: bytes) -> StoredPage | None:
-    """The page of a key; None if it is no longer kept. Raises `StoreUnavailable`."""
+    """Return the page of a key, or None if it was removed. Raises `StoreUnavailable`."""
     async with database.transaction(tenant_id) as connection:
         rows = await connection.execute(_GET, {"tenant": tenant_id, "key": key})
         cipher = connection.cipher(tenant_id)
@@ -85,7 +88,7 @@ async def get(database: Database, tenant_id: TenantId, key: bytes) -> StoredPage
 async def find(
     database: Database, tenant_id: TenantId, asked: str, *, age_max_s: float
 ) -> StoredPage | None:
-    """What a URL last led to, if that is at most `age_max_s` ago. Raises `StoreUnavailable`."""
+    """Return the page that a URL led to at most `age_max_s` ago. Raises `StoreUnavailable`."""
     wanted = {"tenant": tenant_id, "asked": _digest(asked), "age_max_s": age_max_s}
     async with database.transaction(tenant_id) as connection:
         rows = await connection.execute(_FIND, wanted)

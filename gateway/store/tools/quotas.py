@@ -28,10 +28,10 @@ class Quota(IntEnum):
 
 
 async def take_turns(connection: Connection, tenant_id: TenantId, quota: Quota) -> None:
-    """Wait for other transactions of the tenant that have called this, until they are over.
+    """Wait for other transactions of the tenant that have called this.
 
-    What they wrote is seen by the next statement. Call it shortly before the commit, and before
-    rows are locked that the others change.
+    The next statement sees what they wrote. Call it shortly before the commit, and before locking
+    rows that the others change.
     """
     asked = {"quota": int(quota), "tenant": str(tenant_id)}
     await connection.execute(_TAKE_TURNS, asked)

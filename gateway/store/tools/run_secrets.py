@@ -28,17 +28,17 @@ DELETE FROM run_secrets WHERE tenant_id = :tenant AND response_id = :id
 
 
 async def add(connection: Connection, tenant_id: TenantId, response: UUID, sealed: bytes) -> None:
-    """Keep what is sealed with its response, inside the transaction that accepts that."""
+    # In the transaction that accepts the response.
     await connection.execute(_ADD, {"tenant": tenant_id, "id": response, "sealed": sealed})
 
 
 async def load(database: Database, tenant_id: TenantId, response: UUID) -> bytes | None:
-    """What is sealed; None where nothing is kept, or the response is over."""
+    """Return the sealed secrets of a response. None: it has none, or it is over."""
     async with database.transaction(tenant_id) as connection:
         sealed: bytes | None = await connection.scalar(_FIND, {"tenant": tenant_id, "id": response})
         return sealed
 
 
 async def erase(connection: Connection, tenant_id: TenantId, response: UUID) -> None:
-    """Forget it, inside the transaction that ends the response."""
+    # In the transaction that ends the response.
     await connection.execute(_ERASE, {"tenant": tenant_id, "id": response})

@@ -76,7 +76,7 @@ class AuditedCall:
 
 
 async def record_all(database: Database, calls: Sequence[tuple[TenantId, AuditedCall]]) -> None:
-    """Write rows, at least one: all of them or none. A second one of an attempt changes nothing."""
+    """Write at least one row, all or none. A second row of an attempt changes nothing."""
     groups = by_tenant(calls)
     await database.keyring.ready([tenant_id for tenant_id, _ in groups])
     async with database.bulk_transaction(groups[0][0], is_only=len(groups) == 1) as connection:
@@ -102,7 +102,7 @@ def _row(call: AuditedCall) -> dict[str, Any]:
 async def since(
     database: Database, tenant_id: TenantId, begin: datetime, *, rows_max: int
 ) -> list[AuditedCall]:
-    """The last calls of a tenant after `begin`, the newest first."""
+    """Return the last calls of a tenant after `begin`, newest first."""
     wanted = {"tenant": tenant_id, "begin": begin, "rows_max": rows_max}
     async with database.transaction(tenant_id) as connection:
         rows = await connection.execute(_SINCE, wanted)

@@ -78,7 +78,7 @@ class Admission:
         metrics: Metrics,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """`clock` gives seconds and never goes back."""
+        # `clock` gives seconds and never goes back.
         self.policy = policy
         self._metrics = metrics
         self._clock = clock
@@ -100,15 +100,13 @@ class Admission:
         )
 
     def forget(self, name: str) -> None:
-        """It is no backend any more: one of that name that comes learns its slots anew."""
         self._members.pop(name, None)
 
     def serves(self, serving: Callable[[], Iterable[str]]) -> None:
-        """`serving` names the backends that take requests; only their slots can be used."""
+        # `serving` names the backends that take requests; only their slots can be used.
         self._serving = serving
 
     def slots(self, name: str) -> MemberSlots:
-        """Those of the backend of that name."""
         known = self._members.get(name)
         if known is None:
             known = self._members[name] = MemberSlots(name, self.policy)
@@ -117,8 +115,9 @@ class Admission:
 
     @property
     def saturation(self) -> float:
-        """Requests under way and waiting, for each slot that there is: above 1 there is too little.
-        Where there is no slot, as if there were one.
+        """Return requests in flight and waiting, for each slot: above 1 there are too few slots.
+
+        Without any slot they are counted as if there were one.
         """
         members = [self.slots(name) for name in self._serving()]
         asked = self.waiting + sum(one.in_flight for one in members)
@@ -126,12 +125,14 @@ class Admission:
 
     @property
     def claimable(self) -> int:
-        """How much more of what waits in the database can be done here soon. It may be negative."""
+        """Return how many more requests waiting in the database can start here soon.
+
+        It may be negative.
+        """
         free = sum(self.slots(name).background_room for name in self._serving())
         return free + CLAIMED_AHEAD - self._queue.accepted
 
     def state(self) -> AdmissionState:
-        """A copy of what is known now, for health reports."""
         return AdmissionState(
             {work.label: count for work, count in self._queue.lengths.items()},
             {name: one.bound for name, one in self._members.items()},
@@ -140,8 +141,10 @@ class Admission:
         )
 
     def require_room(self, model: str, priority: int, tenant: str = "") -> None:
-        """Refuse now what would be refused when it is sent. Raises `Overloaded`, and `RateLimited`
-        where the tenant itself has as many waiting as it may.
+        """Refuse now a request that would be refused when it is sent.
+
+        Raises `Overloaded`, or `RateLimited` when the tenant itself has the most waiting requests
+        that it may.
         """
         work = class_of(priority, is_background=False)
         if not self.waiting or (tenant and self.shares.is_idle(tenant)):
@@ -150,8 +153,9 @@ class Admission:
             raise self._refusal(work, model, cause, tenant)
 
     def make_room(self, tenant: str, names: Collection[str], share: float = 1.0) -> None:
-        """Have a tenant that has too much of the slots of these backends give some up, for another
-        with a `share` of which nothing runs, and that finds none.
+        """Recall requests of a tenant that exceeds its share of these backends' slots.
+
+        They make room for `tenant`, of weight `share`, which has nothing running and finds no slot.
         """
         slots = [self.slots(name) for name in names]
         bound, taken = sum(one.bound for one in slots), sum(one.in_flight for one in slots)
@@ -164,10 +168,10 @@ class Admission:
     async def wait(
         self, request: TokenRequest, start: Callable[[], T | None], *, is_new: bool
     ) -> T:
-        """What `start` returns when it is the turn of the request: see `queue.Ticket`.
+        """Wait for the turn of the request, and return the result of `start`: see `queue.Ticket`.
 
-        Raises as `require_room` does, at once where it cannot be its turn in time, or when it was
-        not; and what `start` raises. Who is cancelled leaves at once.
+        Raises as `require_room` does, at once if its turn cannot come in time, else when it did
+        not; and what `start` raises. A caller that is cancelled leaves the queue at once.
         """
         work, model = class_of(request.priority, is_background=request.background), request.model
         tenant = request.tenant
@@ -207,7 +211,7 @@ class Admission:
         return self._outcome(ticket)
 
     def pump(self) -> None:
-        """Something has changed: send all that can go now."""
+        """Start all requests that can start now; call this after every change."""
         queue = self._queue
         if self._queue:
             queue.pump(self._clock())
@@ -235,7 +239,6 @@ class Admission:
     def _refusal(
         self, work: WorkClass, model: str, cause: RefusedFor, tenant: str
     ) -> Overloaded | RateLimited:
-        """The error, with the time in which those go that wait now."""
         self._metrics.admission_refused(work.label, cause)
         seconds = self._queue.until_its_turn_s(work, model, self._clock(), tenant)
         if seconds is None:

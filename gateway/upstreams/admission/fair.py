@@ -71,9 +71,10 @@ class CountedRequest:
         account.served += (prompt + OUTPUT_WEIGHT * account.expected) / weight
 
     def end(self, output: int | None) -> None:
-        """Replace the expected output by `output` tokens; None: it is unknown, so the expectation
-        stays. Negative counts are taken as 0: whatever a backend reports, a request never lowers
-        its tenant's counter below what it was before.
+        """Replace the expected output by `output` tokens; None: unknown, so the expectation stays.
+
+        Negative counts are taken as 0: whatever a backend reports, a request never lowers its
+        tenant's counter below what it was before.
         """
         account = self._account
         account.running -= 1
@@ -92,7 +93,7 @@ class FairShares:
         """The highest counter that a served tenant had when it was chosen (virtual time)."""
 
     def account(self, tenant: str) -> TenantAccount:
-        """The account of a tenant; a new one starts at the present virtual time."""
+        # A new account starts at the present virtual time.
         found = self._accounts.get(tenant)
         if found is None:
             found = self._accounts[tenant] = TenantAccount(self._now)
@@ -100,21 +101,20 @@ class FairShares:
         return found
 
     def arrive(self, tenant: str) -> None:
-        """Note that a request of the tenant has begun to wait."""
         account = self.account(tenant)
         if not account.queued:
             account.served = max(account.served, self._now)
         account.queued += 1
 
     def leave(self, tenant: str) -> None:
-        """Note that a request of the tenant waits no more."""
         self._accounts[tenant].queued -= 1
 
     def serve(
         self, tenant: str, prompt: int, work: WorkClass, share: float = 1.0
     ) -> CountedRequest:
-        """Count a request with `prompt` tokens that starts now. `share` is its tenant's weight; 1
-        is the usual one.
+        """Count a request with `prompt` tokens that starts now.
+
+        `share` is its tenant's weight; the usual one is 1.
         """
         account = self.account(tenant)
         self._accounts.move_to_end(tenant)
@@ -124,13 +124,15 @@ class FairShares:
         return CountedRequest(account, prompt, CLASS_WEIGHTS[work] * share)
 
     def is_idle(self, tenant: str) -> bool:
-        """Whether a tenant has no running request."""
+        # Idle: no request of the tenant is running.
         account = self._accounts.get(tenant)
         return account is None or not account.running
 
     def has_share(self, tenant: str, free: int) -> bool:
-        """Whether a tenant may take one of `free` free slots. A tenant that holds nearly all slots
-        may not take the last ones: its streams may be long, and others come.
+        """Return True if a tenant may take one of `free` free slots.
+
+        A tenant that holds nearly all slots may not take the last ones: its streams may be long,
+        and other tenants may come.
         """
         account = self._accounts.get(tenant)
         return account is None or account.running < SHARE_OF_FREE_SLOTS * free
@@ -191,7 +193,7 @@ class FairOrder(Order[T], Generic[T]):
 
     @override
     def before(self, tenant: str) -> int:
-        """How many are served before its next one, if all requests cost the same (round robin)."""
+        # As if all requests cost the same (round robin).
         own = len(self._tenants.get(tenant, ()))
         return own + sum(
             min(len(waiting), own + 1) for name, waiting in self._tenants.items() if name != tenant

@@ -82,23 +82,23 @@ class Order(Protocol[T]):
     def push(self, ticket: Ticket[T]) -> None: ...
 
     def remove(self, ticket: Ticket[T]) -> None:
-        """Take a ticket out, wherever it stands: it was started or given up."""
+        """Remove a ticket, at any position, because it was started or given up."""
         ...
 
     def head(self) -> Ticket[T]:
-        """The ticket that is served next. The line must not be empty."""
+        """Return the ticket that is served next. The line must not be empty."""
         ...
 
     def heads(self) -> Iterator[Ticket[T]]:
-        """The next ticket of each tenant, in the order in which the tenants are served."""
+        """Yield the next ticket of each tenant, in the order in which the tenants are served."""
         ...
 
     def oldest(self) -> Ticket[T]:
-        """The ticket that was pushed first. The line must not be empty."""
+        """Return the ticket that was pushed first. The line must not be empty."""
         ...
 
     def before(self, tenant: str) -> int:
-        """About how many tickets would be served before a new one of `tenant`."""
+        """Return about how many tickets would be served before a new one of `tenant`."""
         ...
 
     def __len__(self) -> int: ...
@@ -115,25 +115,21 @@ class Fifo(Generic[T]):
         self._tickets: OrderedDict[int, Ticket[T]] = OrderedDict()
 
     def push(self, ticket: Ticket[T]) -> None:
-        """Add at the end."""
         self._tickets[ticket.number] = ticket
 
     def remove(self, ticket: Ticket[T]) -> None:
-        """Take a ticket out, wherever it stands."""
         del self._tickets[ticket.number]
 
     def head(self) -> Ticket[T]:
-        """The oldest ticket."""
         return next(iter(self._tickets.values()))
 
     def heads(self) -> Iterator[Ticket[T]]:
-        """The oldest ticket alone: tenants do not count here."""
+        # Fifo ignores tenants: only the oldest ticket is a candidate.
         return iter([self.head()])
 
     oldest = head
 
     def before(self, tenant: str) -> int:
-        """How many wait before a new request: all that wait."""
         del tenant
         return len(self._tickets)
 

@@ -51,26 +51,23 @@ class PlacedRequest:
 
     @property
     def upstream(self) -> str:
-        """The name of the backend."""
         return self.member.name
 
     @property
     def share(self) -> float:
-        """How many times the usual share its tenant has."""
         return self._request.share
 
     @property
     def has_begun(self) -> bool:
-        """Its first token has come."""
         return self._slot is not None and self._slot.has_begun
 
     @property
     def can_go_on(self) -> bool:
-        """Somebody can go on with what was generated: ids, in no grammar that began with them."""
+        # Another backend can continue from ids, but not in the middle of a grammar.
         return self._request.chat is None and self._request.constraint is None
 
     def on_first_token(self, seconds: float) -> None:
-        """The first token came, `seconds` after the request was sent."""
+        # `seconds` since the request was sent.
         if self._timer is not None:
             self._timer.cancel()
         if self._slot is not None:
@@ -78,26 +75,22 @@ class PlacedRequest:
             self._start_waiting()
 
     def on_finish(self) -> None:
-        """Its last token came: there is nothing left to call back."""
+        # After the last token there is nothing left to recall.
         if self._admission is not None:
             self._admission.running.discard(self._request.tenant, self)
 
     def on_end(self, tokens: int) -> None:
-        """The stream ended, with `tokens` generated."""
         self._said = tokens
 
     def on_busy(self) -> None:
-        """The backend is too busy to take the request."""
         if self._slot is not None:
             self._slot.refused()
 
     def close(self) -> None:
-        """Give up the slot of a request that is not sent after all."""
         with self:
             pass
 
     def expect(self, within_s: float) -> None:
-        """If its first token does not come by then, others give way to it."""
         self._timer = asyncio.get_running_loop().call_later(within_s, self._overdue)
 
     def _overdue(self) -> None:
@@ -107,14 +100,15 @@ class PlacedRequest:
         self._admission.make_room(self._request.tenant, [self.member.name], self._request.share)
 
     def recall(self) -> None:
-        """Break it off, so that it waits for its turn again."""
+        """Stop the request, so that it waits for its turn again."""
         assert self._task is not None, "it is called back while it is entered"
         self._cancelling = self._task.cancelling()
         self._task.cancel()
 
     def was_recalled(self) -> bool:
-        """Whether the cancellation that came out of it is that of `recall`, and nobody else's. To
-        be asked once, and only then.
+        """Return True if the cancellation that was raised is that of `recall`.
+
+        Call this once, and only after a cancellation.
         """
         if self._cancelling is None or self._task is None:
             return False

@@ -16,13 +16,14 @@ class WorkClass(IntEnum):
 
     @property
     def label(self) -> str:
-        """What metrics and `/readyz` call it."""
+        # The name in metrics and in `/readyz`.
         return self.name.lower()
 
 
 def class_of(priority: int, *, is_background: bool) -> WorkClass:
-    """The class of a request with a `TokenRequest.priority`. What nobody waits for goes one class
-    lower than its tier, and flex is the lowest.
+    """Return the class of a request with a `TokenRequest.priority`.
+
+    A background request goes one class below its tier; flex is the lowest.
     """
     if not priority:  # as nearly always
         return WorkClass.BACKGROUND if is_background else WorkClass.DEFAULT
@@ -70,9 +71,7 @@ class AdmissionPolicy:
     background_promotion_s: float = BACKGROUND_PROMOTION_S
 
     def promotion_of(self, work: WorkClass) -> float:
-        """After how many seconds one of that class goes with the class above it."""
         return self.background_promotion_s if work is WorkClass.BACKGROUND else self.promotion_s
 
     def target_s(self, prompt: int) -> float:
-        """Within how many seconds the first token for a prompt of so many tokens is on time."""
         return self.first_token_target_s + prompt / self.read_tokens_per_s

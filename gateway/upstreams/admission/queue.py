@@ -54,18 +54,18 @@ class DrainRate:
         self._began = 0.0
 
     def begin(self, now: float) -> None:
-        """Note that the queue has just become non-empty."""
+        """Start observing: the queue has just become non-empty."""
         self._at.clear()
         self._began = self.since = now
 
     def count(self, now: float) -> None:
-        """Note that a request has left the queue."""
+        """Count a request that has left the queue."""
         if len(self._at) == GRANTS_KEPT:
             self._began = self._at[0]
         self._at.append(now)
 
     def per_s(self, now: float) -> float | None:
-        """Requests per second; None until there are enough observations."""
+        """Return requests per second; None until there are enough observations."""
         seconds = now - self._began
         if len(self._at) < GRANTS_MIN or seconds < RATE_MIN_S:
             return None
@@ -78,7 +78,7 @@ class AdmissionQueue(Generic[T]):
     def __init__(
         self, policy: AdmissionPolicy, new_order: Callable[[], Order[T]] | None = None
     ) -> None:
-        """`new_order` makes the order of a line."""
+        # `new_order` makes the order of a line.
         self._policy = policy
         self._new_order: Callable[[], Order[T]] = Fifo if new_order is None else new_order
         self._lines: dict[tuple[WorkClass, Demand], Order[T]] = {}
@@ -94,13 +94,13 @@ class AdmissionQueue(Generic[T]):
         return sum(self.lengths.values())
 
     def queued(self, tenant: str) -> int:
-        """How many requests of a tenant wait, without those that were accepted for certain."""
+        # Does not count requests that were accepted for certain.
         return self._of_tenants[tenant]
 
     def refuses(
         self, work: WorkClass, model: str, now: float, tenant: str = ""
     ) -> RefusedFor | None:
-        """Why a new request of this class must not wait; None if it may."""
+        """Return why a new request of this class must not wait; None if it may."""
         free = self._policy.queue_length_max - (len(self) - self.accepted)
         if free <= 0:
             return "full"
@@ -112,24 +112,18 @@ class AdmissionQueue(Generic[T]):
     def until_its_turn_s(
         self, work: WorkClass, model: str, now: float, tenant: str = ""
     ) -> float | None:
-        """How many seconds a new request of this class would wait at the present drain rate; None
-        while that rate is unknown.
-        """
+        # None while the drain rate is unknown.
         return self.drain_s(self.ahead(work, model, tenant) + 1, model, now)
 
     def _patience_s(self, model: str, now: float) -> float:
-        """How many seconds a new request may expect to wait without being refused.
-
-        A short burst may use all of `wait_max_s`. The longer the queue has not been empty, the more
-        this is overload and no burst: the allowance shrinks down to `overload_wait_max_s`, since a
-        longer queue would only add delay.
-        """
+        # A short burst may use all of `wait_max_s`. The longer the queue has not been empty, the
+        # more it is overload: the allowance shrinks to `overload_wait_max_s`, since a longer queue
+        # only adds delay.
         policy = self._policy
         lasts_s = now - self._rates[model].since
         return max(policy.wait_max_s - lasts_s, policy.overload_wait_max_s)
 
     def ahead(self, work: WorkClass, model: str, tenant: str = "") -> int:
-        """How many requests would be served before a new one of this class."""
         return sum(
             line.before(tenant) if one == work else len(line)
             for (one, demand), line in self._lines.items()
@@ -137,8 +131,9 @@ class AdmissionQueue(Generic[T]):
         )
 
     def drain_s(self, count: int, model: str, now: float) -> float | None:
-        """Seconds until `count` more requests of the model have left the queue at the present
-        rate; None while that is unknown.
+        """Return the seconds until `count` more requests of the model leave the queue.
+
+        None while the drain rate is unknown.
         """
         if not self._waits(model):
             return None
@@ -149,7 +144,6 @@ class AdmissionQueue(Generic[T]):
         return any(demand.model == model for _, demand in self._lines)
 
     def push(self, ticket: Ticket[T], now: float) -> None:
-        """Add a ticket to the line of its class and demand."""
         self._number += 1
         ticket.number = self._number
         model = ticket.demand.model
@@ -166,7 +160,6 @@ class AdmissionQueue(Generic[T]):
             self._of_tenants[ticket.tenant] += 1
 
     def remove(self, ticket: Ticket[T]) -> None:
-        """Take a ticket out: it was started, refused, or its client has left."""
         key = (ticket.work, ticket.demand)
         line = self._lines[key]
         line.remove(ticket)
@@ -190,18 +183,16 @@ class AdmissionQueue(Generic[T]):
                 del lines[key]
 
     def _start_any(self, line: Order[T], first: Ticket[T], now: float) -> bool:
-        """Whether the first ticket of a line could be started, or else the next one of another
-        tenant: the first one's tenant may have used up its share of slots.
-        """
+        # If the first ticket's tenant has used up its share of slots, the next ticket of another
+        # tenant may still start.
         if self._start(first, now):
             return True
         others = islice(line.heads(), HEADS_TRIED_MAX)
         return any(self._start(one, now) for one in others if one.tenant != first.tenant)
 
     def _next(self, line: Order[T], now: float) -> tuple[int, int, Ticket[T]]:
-        """Sort key (class, number) and ticket of the next one of a line; the least goes first. A
-        ticket that has waited longer than its class is promoted after counts as one class higher.
-        """
+        # The smallest sort key goes first. A ticket that has waited longer than `promotion_of` its
+        # class counts as one class higher.
         oldest = line.oldest()
         if now - oldest.since >= self._policy.promotion_of(oldest.work):
             return oldest.work - 1, oldest.number, oldest
@@ -209,7 +200,7 @@ class AdmissionQueue(Generic[T]):
         return head.work, head.number, head
 
     def _start(self, ticket: Ticket[T], now: float) -> bool:
-        """Whether the ticket has left the queue: it was started, or starting it raised an error."""
+        # True also if `start` raised: the ticket has then left the queue.
         try:
             ticket.result = ticket.start()
         except Exception as error:  # noqa: BLE001 - whoever waits gets it, not the caller of `pump`

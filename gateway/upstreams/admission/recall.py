@@ -39,13 +39,14 @@ class Recallable(Protocol):
     def can_go_on(self) -> bool: ...
 
     def recall(self) -> None:
-        """Break the request off and put it back into the queue."""
+        """Stop the request and put it back into the queue."""
         ...
 
 
 def excess(running: int, free: int) -> int:
-    """How many of a tenant's `running` requests have to end until it holds no more than its share,
-    counting the slots that this frees. `free` is negative where more slots are taken than exist.
+    """Return how many of a tenant's `running` requests must end to bring it down to its share.
+
+    This counts the slots that they free. `free` is negative if more slots are taken than exist.
     """
     more = running - SHARE_OF_FREE_SLOTS * free
     return max(0, -(-more // (SHARE_OF_FREE_SLOTS + 1)))
@@ -60,15 +61,13 @@ class Running:
 
     @property
     def tenants(self) -> int:
-        """How many tenants have running requests."""
         return len(self._of)
 
     def add(self, tenant: str, one: Recallable) -> None:
-        """Note that a request was sent."""
         self._of.setdefault(tenant, {})[one] = None
 
     def discard(self, tenant: str, one: Recallable) -> None:
-        """Note that a request has ended, for whatever reason."""
+        # For whatever reason the request has ended.
         self._leaving.pop(one, None)
         own = self._of.get(tenant)
         if own is not None and own.pop(one, self) is None and not own:
@@ -77,8 +76,10 @@ class Running:
     def make_room(
         self, tenant: str, at: Collection[str], *, bound: int, free: int, share: float = 1.0
     ) -> int:
-        """Recall requests so that `tenant`, with this weight, finds a slot at one of the backends
-        `at`, which have `bound` slots of which `free` are free. Returns how many were recalled.
+        """Recall requests so that `tenant` finds a slot at one of the backends `at`.
+
+        `share` is its weight. The backends have `bound` slots, of which `free` are free. Returns
+        how many were recalled.
 
         They are taken from one tenant: the one that exceeds its share most. A tenant that holds no
         more than its share loses nothing.
@@ -104,9 +105,7 @@ class Running:
     def _beyond(
         self, tenant: str, at: Collection[str], bound: int, share: float
     ) -> Sequence[Recallable]:
-        """The tenant's requests at the backends `at`, if they exceed its share of `bound` beside a
-        tenant of weight `share`; else nothing. Its own weight is that of its latest request.
-        """
+        # The tenant's weight is that of its latest request.
         own = self._of[tenant]
         latest = next(reversed(own)).share
         part = bound * latest / (latest + share)

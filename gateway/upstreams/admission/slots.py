@@ -109,24 +109,23 @@ class MemberSlots:
         self.background_bound = max(1, int(bound * self._policy.background_share))
 
     def has_room(self, work: WorkClass) -> bool:
-        """Whether one more request of that class may be sent."""
         if self.in_flight >= self.bound:
             return False
         return work is not WorkClass.BACKGROUND or self.background < self.background_bound
 
     @property
     def has_spare(self) -> bool:
-        """Whether one more may be sent beyond the bound, of a tenant that has nothing running."""
+        # The extra slots are for tenants that have nothing running.
         return self.beyond < max(1, int(self.bound * BEYOND_SHARE))
 
     @property
     def background_room(self) -> int:
-        """How many more background requests may be sent."""
         return max(0, min(self.bound - self.in_flight, self.background_bound - self.background))
 
     def take(self, work: WorkClass, prompt: int, *, is_extra: bool = False) -> Slot:
-        """Take a slot for a request with a prompt of `prompt` tokens, even if none is free;
-        `is_extra`: none was (`has_spare`).
+        """Take a slot for a request with a prompt of `prompt` tokens, even if none is free.
+
+        `is_extra`: none was free, and `has_spare` allowed one more.
         """
         self.in_flight += 1
         self.beyond += is_extra
@@ -156,7 +155,6 @@ class MemberSlots:
             self._grow()
 
     def refused(self, slot: Slot) -> None:
-        """Learn from a backend that refused a request because it is busy."""
         if slot.round == self._round:
             self._shrink(self._exact * self._policy.shrink_share)
 
@@ -168,9 +166,10 @@ class MemberSlots:
         self._usual_s = usual_s + alpha * (seconds - usual_s)
 
     def overdue_s(self, prompt: int) -> float | None:
-        """After how many seconds the first token for a prompt of `prompt` tokens is overdue, which
-        means that the request is queued at the backend. None while the usual time is unknown, or
-        while so many slots are free that nothing should be queued.
+        """Return after how many seconds the first token for a prompt of `prompt` tokens is overdue.
+
+        Overdue means that the request is queued at the backend. None while the usual time is
+        unknown, or while so many slots are free that nothing should be queued.
         """
         if self._usual_s is None or self.in_flight < FULL_SHARE * self.bound:
             return None
@@ -178,7 +177,7 @@ class MemberSlots:
         return max(OVERDUE_MIN_S, OVERDUE_FACTOR * self._usual_s) + read_s
 
     def overdue(self, slot: Slot) -> None:
-        """Learn from an overdue first token: the backend runs about as many as have begun."""
+        # An overdue first token means that the backend runs about as many requests as have begun.
         if slot.round == self._round:
             share = self._exact * self._policy.shrink_share
             self._shrink(min(share, max(self.begun, self._exact * HALF)))
@@ -186,8 +185,10 @@ class MemberSlots:
             self._calm_at = self._exact * CALM_GROWTH
 
     def reported(self, waiting: int | None, running: int | None, places: int | None = None) -> None:
-        """Learn from the backend's metrics: how many requests wait and run there, and how many it
-        can run at once (`places`). None: it does not report that.
+        """Learn from the backend's metrics.
+
+        `waiting` and `running` are its requests, `places` how many it can run at once; None: not
+        reported.
         """
         if places is not None:
             self._clamp(places)
@@ -261,21 +262,18 @@ class Slot:
         self.has_begun = False
 
     def first(self, seconds: float) -> None:
-        """Note the first token, `seconds` after the request was sent. Called once."""
+        # Called once, `seconds` after the request was sent.
         self.has_begun = True
         self._slots.begun += 1
         self._slots.answered(self, seconds)
 
     def refused(self) -> None:
-        """Note that the backend was too busy to take the request."""
         self._slots.refused(self)
 
     def overdue(self) -> None:
-        """Note that the first token is overdue (`MemberSlots.overdue_s`)."""
         self._slots.overdue(self)
 
     def release(self) -> None:
-        """Give the slot back."""
         if self._is_held:
             self._is_held = False
             self._slots.in_flight -= 1

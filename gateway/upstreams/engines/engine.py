@@ -55,7 +55,7 @@ class Capabilities:
     max_whitespace: bool = False
 
     def rank(self, constraint: Constraint | None) -> int:
-        """How far a constraint would hold: 2 in all of the turn, 1 in its answer, 0 nowhere."""
+        """Return how far a constraint holds: 2 in all of the turn, 1 in its answer, 0 nowhere."""
         if constraint is None or self.grammars == "none":
             return 0
         if self.grammars == "turn":
@@ -150,45 +150,44 @@ class InferenceEngine(ABC):
     @classmethod
     @abstractmethod
     def read(cls, path: str, document: Mapping[str, Any]) -> Self | None:
-        """The engine behind an answer to one of its `questions`; None: it is another one's."""
+        """Return the engine if `document` is its answer to one of its `questions`, else None."""
 
     @classmethod
     def requirement(cls) -> str:
-        """What it takes to be of use, for operators."""
         return f"{cls.title} >= {_dotted(cls.ids_since)}{cls.ids_need}"
 
     @abstractmethod
     def grammars(self, release: Release) -> Grammars:
-        """What that release can bind."""
+        """Return which grammars the release supports."""
 
     @property
     @abstractmethod
     def priority_sign(self) -> Literal[-1, 1]:
-        """1 where it serves high values of a priority first."""
+        """Return 1 if the engine serves high priority values first, else -1."""
 
     def endpoint(self, request: TokenRequest) -> TokenEndpoint:  # noqa: ARG002 - others look at it
-        """The endpoint that is asked, and how its answer is to be read."""
         return COMPLETIONS
 
     def pair_fields(self, host: str, port: int, room: int) -> Fields:  # noqa: ARG002 - as above
-        """What both servers of a pair are sent, so that they find each other; empty: it has none.
-
-        `room` is a number of this request alone.
-        """
+        # The fields by which both servers of a pair find each other; `room` is unique to the
+        # request.
         return {}
 
     @abstractmethod
     def request_fields(self, request: TokenRequest, served: ServedModel) -> Fields:
-        """What it calls the request's id, its model, and that the stop id is to be told."""
+        """Return the fields of the request id, the model, and the option to report the stop id."""
 
     @abstractmethod
     def tag_fields(self, endpoint: TokenEndpoint, tag: Mapping[str, Any], encoded: bytes) -> Fields:
-        """How a structural tag is sent; `encoded` is its JSON."""
+        """Return the fields of a structural tag; `encoded` is its JSON."""
 
     def body(
         self, request: TokenRequest, served: ServedModel, can: Capabilities, bound: Fields
     ) -> Fields:
-        """All of a request but the ids of its prompt; `bound` are the fields of its grammar."""
+        """Return the fields of a request, without the ids of its prompt.
+
+        `bound` are the fields of its grammar.
+        """
         sampling = request.sampling
         body: Fields = {
             "model": served.name,
@@ -220,19 +219,19 @@ class InferenceEngine(ABC):
         return body | bound
 
     def chat_fields(self, request: TokenRequest) -> Fields:
-        """What its chat endpoint is told besides what all are: what keeps tenants' caches apart."""
+        # The salt keeps the caches of tenants apart.
         return {"cache_salt": request.cache_salt} if request.cache_salt else {}
 
     def answer_fields(self, constraint: Constraint) -> Fields:
-        """How the schema of an answer is sent, where that is all that a release can bind."""
+        # For releases that can bind nothing but the schema of an answer.
         return {"structured_outputs": {"json": constraint.answer}}
 
     def capabilities(self, *, grammars: bool = True, priorities: bool = False) -> Capabilities:
-        """What it can do, as far as the operator lets it.
+        """Return what the engine can do, as far as the operator allows it.
 
-        `priorities` is what the operator says of them; what the engine itself says goes before it.
-        A development build lies somewhere between two releases: it counts as able only to what both
-        of them are able to. An unknown version is asked for nothing that it may not know.
+        `priorities` is the operator's setting; a report of the engine itself overrides it. A
+        development build lies between two releases: it counts as able only to what both of them can
+        do. Of an unknown version nothing is assumed.
         """
         range_ = release_range(self.version)
         bound: set[Grammars] = {"none"}
@@ -249,10 +248,7 @@ class InferenceEngine(ABC):
 
     @property
     def unusable(self) -> Unusable | None:
-        """Why it cannot be used; None where nothing is known against it.
-
-        A development build is given the benefit of the doubt.
-        """
+        # None for development builds: they may be new enough.
         return self._too_old()
 
     def _too_old(self) -> Unusable | None:
@@ -263,7 +259,7 @@ class InferenceEngine(ABC):
 
 
 def release_range(version: str | None) -> tuple[Release, Release] | None:
-    """The oldest and the newest release a build may be equal to; None if it is not known.
+    """Return the oldest and the newest release a build may equal; None for an unknown version.
 
     Builds between releases are numbered after the one before, in its line (`0.26.1.dev7` comes
     after 0.26.0 and may already have all of 0.27), or after a candidate (`0.27.0rc2.dev3`).
@@ -283,14 +279,14 @@ def release_range(version: str | None) -> tuple[Release, Release] | None:
 
 
 def owner_of(models: Mapping[str, Any]) -> object:
-    """Who owns the first model of a list of models; None if nobody does."""
+    """Return the owner of the first model of a list of models; None if it has none."""
     rows = models.get("data")
     first = rows[0] if isinstance(rows, list) and rows else None
     return first.get("owned_by") if isinstance(first, dict) else None
 
 
 def is_older(version: str | None, release: Release) -> bool:
-    """Whether that is sure: of a development build, or without a version, it is not."""
+    """Return True if the version is certainly older; False for development and unknown builds."""
     range_ = release_range(version)
     return range_ is not None and range_[0] == range_[1] and range_[1] < release
 

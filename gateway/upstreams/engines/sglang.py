@@ -94,7 +94,7 @@ class SGLang(InferenceEngine):
     @classmethod
     @override
     def read(cls, path: str, document: Mapping[str, Any]) -> Self | None:
-        """`/server_info` repeats the server's arguments."""
+        # `/server_info` repeats the server's arguments.
         if path == _MODEL_INFO:
             return cls() if isinstance(document.get("model_path"), str) else None
         version = document.get("version")
@@ -130,7 +130,7 @@ class SGLang(InferenceEngine):
 
     @override
     def request_fields(self, request: TokenRequest, served: ServedModel) -> Fields:
-        """It does not look at `model`, and answers with the base model whatever is there."""
+        # It ignores `model`, and answers with the base model whatever it says.
         fields: Fields = {"rid": request.request_id, "no_stop_trim": True}
         if served.parent is not None:
             fields |= {"model": served.parent, "lora_path": served.name}
@@ -172,13 +172,14 @@ class SGLang(InferenceEngine):
         return body
 
     def _salts(self) -> tuple[str, ...]:
-        """What `/generate` calls what keeps tenants' caches apart; both where nobody knows."""
+        # The field of `/generate` that keeps tenants' caches apart; both names if the version is
+        # unknown.
         if self.version is None:
             return "extra_key", "cache_salt"
         return ("extra_key",) if is_older(self.version, _SALTS_SINCE) else ("cache_salt",)
 
     def _sampling(self, request: TokenRequest, endpoint: TokenEndpoint) -> Fields:
-        """`sampling_params`. A name that it does not know would be refused."""
+        # SGLang refuses names that it does not know.
         wanted = request.sampling
         fields: Fields = {
             "max_new_tokens": wanted.max_tokens,

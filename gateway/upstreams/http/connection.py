@@ -91,22 +91,19 @@ class Connection(asyncio.Protocol):
 
     @property
     def usable(self) -> bool:
-        """Whether another request may be sent: open, and nothing is going on."""
         return self._error is None and self._reader is None and not self.lost.done()
 
     @property
     def answered(self) -> bool:
-        """Whether the backend has sent any byte in answer to the current request."""
         return self._reader is not None and self._reader.touched
 
     def take_back(self) -> bytes:
-        """The last request that was sent, for who sends it again; it is not kept once answered."""
+        """Return the last request, to be sent again, and forget it; empty once it was answered."""
         request, self._unanswered = self._unanswered, b""
         return request
 
     @property
     def has_all(self) -> bool:
-        """Whether the whole answer has come."""
         return self._reader is not None and self._reader.complete
 
     async def send(self, data: bytes, timeouts: HttpTimeouts) -> None:
@@ -129,10 +126,11 @@ class Connection(asyncio.Protocol):
     async def head(
         self, timeouts: HttpTimeouts, listener: BodyListener | None = None
     ) -> tuple[int, list[tuple[bytes, bytes]]]:
-        """Status and headers. Raises ReadTimeout, ReadError or RemoteProtocolError.
+        """Return status and headers.
 
-        The body of a 200 is poured into the `listener` from the read on that brings its head; then
-        this returns only when somebody calls `wake`.
+        The body of a 200 is passed to the `listener` from the read on that brings its head; then
+        this returns only when somebody calls `wake`. Raises ReadTimeout, ReadError or
+        RemoteProtocolError.
         """
         reader = self._current()
         if listener is not None and reader.status == _GOOD:
@@ -148,7 +146,7 @@ class Connection(asyncio.Protocol):
         return reader.status, headers
 
     async def read(self, timeouts: HttpTimeouts) -> bytes:
-        """All body bytes there are, waiting for the first; empty at the end of the body.
+        """Return all body bytes that have arrived, waiting for the first; empty at the end.
 
         Raises ReadTimeout, ReadError or RemoteProtocolError, after all bytes that came before it.
         """
@@ -165,21 +163,20 @@ class Connection(asyncio.Protocol):
 
     @property
     def is_pouring(self) -> bool:
-        """A listener takes the body, which has not ended."""
         return self._listener is not None
 
     def pour(self, listener: BodyListener) -> None:
-        """Hand the body to `listener` as it comes, and at once what has come already."""
+        """Pass the body to `listener` as it comes, and at once what has come already."""
         self._listener = listener
         self.go_on()
 
     def hold(self) -> None:
-        """Read no more, and pour no more, until `go_on`; patience has no end meanwhile."""
+        """Stop reading, and passing on the body, until `go_on`; no timeout runs meanwhile."""
         self.defer()
         self._pause_reading()
 
     def defer(self) -> None:
-        """Pour no more until `go_on`, and read no more than once; patience has no end meanwhile.
+        """Stop passing on the body until `go_on`, and read at most once; no timeout runs meanwhile.
 
         If nothing comes in the meantime it costs no system call.
         """
@@ -187,13 +184,13 @@ class Connection(asyncio.Protocol):
         self._is_deferred = True
 
     def go_on(self) -> None:
-        """Pour what came meanwhile, and read on."""
+        """Pass on what came meanwhile, and read on."""
         self._is_deferred = False
         self._resume_reading()
         self._pour()
 
     def finish(self) -> bool:
-        """End the exchange: True if the connection is fit for another one, else it is aborted."""
+        """End the exchange; True if the connection can be used again, else it is aborted."""
         reader = self._current()
         self._listener = self._expecting = None
         self._is_deferred = False
@@ -207,17 +204,16 @@ class Connection(asyncio.Protocol):
         return False
 
     def rest(self, seconds: float) -> None:
-        """Close the socket unless another request is sent within `seconds`."""
         self.deadline.set(seconds)
 
     def hang_up(self, why: str) -> None:
-        """Break off what is going on: who waits for it gets a ReadError, after what came before."""
+        """End the exchange with a ReadError for the reader, after all bytes that came before."""
         self.hung_up = True
         self._error = self._error or httpx2.ReadError(why)
         self.abort()
 
     def abort(self) -> None:
-        """Close the socket now, whatever is going on: this is how a backend learns of a cancel."""
+        """Close the socket now. This is how a backend learns of a cancellation."""
         self.deadline.cancel()
         if self._reader is not None:
             self._reader.close()
@@ -324,7 +320,7 @@ class Connection(asyncio.Protocol):
             raise self._error
 
     async def _wait(self, seconds: float | None) -> bool:
-        """Wait until anything changes; False if `seconds` went by without."""
+        # False if `seconds` passed without a change.
         self._waiter = waiter = self._loop.create_future()
         self._expired = False
         if seconds is not None:
@@ -348,7 +344,6 @@ class Connection(asyncio.Protocol):
         self.wake()
 
     def wake(self) -> None:
-        """Have whoever waits look again at what has come."""
         if self._waiter is not None and not self._waiter.done():
             self._waiter.set_result(None)
 
@@ -373,21 +368,20 @@ class Deadline:
         """When it passes, in the loop's time."""
 
     def set(self, seconds: float) -> None:
-        """Let the deadline be `seconds` from now, whatever it was."""
         self.set_at(self._loop.time() + seconds)
 
     def set_at(self, at: float) -> None:
-        """Let the deadline be at `at` of the loop's time."""
+        # `at` is a time of the loop's clock.
         self.at = at
         if self._timer is None or at < self._due_at:
             self._start(at)
 
     def clear(self) -> None:
-        """No deadline. Its timer runs on, because the next `set` may have use for it."""
+        # The timer runs on, because the next `set` may use it.
         self.at = None
 
     def cancel(self) -> None:
-        """No deadline, and no timer."""
+        # Unlike `clear`, it stops the timer too.
         self.at = None
         self._stop()
 

@@ -38,7 +38,7 @@ class ResponseReader:
         self._parser: httptools.HttpResponseParser | None = httptools.HttpResponseParser(self)
 
     def feed(self, data: bytes) -> None:
-        """Take in what the network brought; raises RemoteProtocolError when it is not HTTP/1.1."""
+        """Parse bytes of the answer. Raises RemoteProtocolError if they are not HTTP/1.1."""
         if self._parser is None:
             self.reusable = False
             return
@@ -67,11 +67,13 @@ class ResponseReader:
 
     @property
     def buffered(self) -> int:
-        """How many bytes of the body were not fetched yet."""
         return sum(map(len, self._pieces))
 
     def feed_eof(self) -> None:
-        """The backend closed; raises RemoteProtocolError unless the body was to end this way."""
+        """End the answer.
+
+        Raises RemoteProtocolError unless the body ends with the connection.
+        """
         if self.complete:
             return
         if not self.touched:
@@ -82,13 +84,13 @@ class ResponseReader:
         self.close()
 
     def take(self) -> bytes:
-        """All body bytes that have arrived since the last call; empty when there are none."""
+        """Return the body bytes that have arrived since the last call; empty if there are none."""
         data = b"".join(self._pieces)  # of one piece it makes no copy
         self._pieces.clear()
         return data
 
     def close(self) -> None:
-        """Break the cycle between parser and reader, so that no garbage collection is needed."""
+        # Breaks the cycle between parser and reader, so that no garbage collection is needed.
         self._parser = None
 
     def on_header(self, name: bytes, value: bytes) -> None:

@@ -87,12 +87,15 @@ class HttptoolsTransport(httpx2.AsyncBaseTransport):
 
     @override
     async def aclose(self) -> None:
-        """Abort every connection, idle or not, and wait until their sockets are closed."""
+        # Abort every connection, idle or not, and wait until the sockets are closed.
         for pool in self._origins.values():
             await pool.aclose()
 
     def origin(self, url: httpx2.URL) -> OriginPool:
-        """The connections to scheme, host and port of `url`. Raises `UnsupportedProtocol`."""
+        """Return the connections to scheme, host and port of `url`.
+
+        Raises `UnsupportedProtocol`.
+        """
         if url.scheme not in _DEFAULT_PORTS:
             raise httpx2.UnsupportedProtocol(f"scheme {url.scheme!r} is not http or https")
         origin = _origin_of(url)
@@ -103,7 +106,7 @@ class HttptoolsTransport(httpx2.AsyncBaseTransport):
         return pool
 
     async def forget(self, url: httpx2.URL) -> None:
-        """Abort every connection to the origin of `url`, of which nothing is wanted any more."""
+        """Abort every connection to the origin of `url`, which is not used any more."""
         pool = self._origins.pop(_origin_of(url), None)
         if pool is not None:
             await pool.aclose()
@@ -164,9 +167,9 @@ class OriginPool:
         timeouts: HttpTimeouts,
         listener: AnswerListener | None = None,
     ) -> HttpAnswer:
-        """The answer to a whole request. Raises as any transport does.
+        """Send a whole request and return its answer. Raises `TransportError`.
 
-        The body of a 200 is poured into the `listener` from the read on that brings its head; then
+        The body of a 200 is passed to the `listener` from the read on that brings its head; then
         this returns only once somebody calls `wake` of the connection, or the body has ended.
         """
         lost: httpx2.TransportError | None = None
@@ -192,7 +195,7 @@ class OriginPool:
         return await exchanging
 
     def take_idle(self) -> Connection | None:
-        """The connection that was used last, for it is the least likely to be closed soon."""
+        # The connection that was used last is the least likely to be closed soon.
         while self._idle:
             connection, _ = self._idle.popitem()
             if connection.usable:
@@ -200,7 +203,7 @@ class OriginPool:
         return None
 
     async def connect(self, timeouts: HttpTimeouts) -> Connection:
-        """A new connection. Raises PoolTimeout, ConnectTimeout or ConnectError."""
+        """Open a connection. Raises PoolTimeout, ConnectTimeout or ConnectError."""
         if len(self._open) + self._connecting >= self._keep_alive.connections_max:
             raise httpx2.PoolTimeout(
                 f"all {self._keep_alive.connections_max} connections to "
@@ -286,15 +289,15 @@ class ResponseBody(httpx2.AsyncByteStream):
         self.close()
 
     def close(self) -> None:
-        """Give the connection back; it is aborted when the body was not read to its end."""
+        """Give the connection back; it is aborted if the body was not read to its end."""
         release, self._release = self._release, None
         if release is not None:
             release(self.connection)
 
     def drain(self, seconds: float) -> None:
-        """Give the connection back once the rest of the body is there, or after `seconds`.
+        """Give the connection back once the rest of the body has come, or after `seconds`.
 
-        Nobody waits for that: the rest is of no interest, and comes for the connection's sake.
+        The rest is dropped; it is read only so that the connection can be used again.
         """
         if self.connection.has_all:
             self.close()
@@ -339,7 +342,7 @@ async def _exchange(
 
 
 async def _encode(request: httpx2.Request) -> bytes:
-    """The whole request in one piece: bodies are ids in JSON, a few MB at the very most."""
+    # In one piece: bodies are ids in JSON, a few MB at most.
     if request.method in {"HEAD", "CONNECT"}:
         raise httpx2.LocalProtocolError(f"method {request.method} is not supported")
     if not isinstance(request.stream, httpx2.AsyncByteStream):
@@ -352,7 +355,7 @@ async def _encode(request: httpx2.Request) -> bytes:
 
 
 def encoded_head(request: httpx2.Request) -> bytes:
-    """Its first line and its headers, but for the length of a body and the empty line.
+    """Return the request line and headers, without the body's length and the empty line.
 
     Raises `LocalProtocolError`.
     """

@@ -43,11 +43,11 @@ class SourceBackends:
 
     @property
     def is_doubted(self) -> bool:
-        """Its last answer was empty, and is not believed yet."""
+        # True while an empty answer is not believed yet.
         return self._empty_since is not None and bool(self.members)
 
     def update(self, answer: Answer, now: float) -> bool:
-        """Take in an answer. Returns whether the `members` are others now."""
+        """Take in an answer; returns True if the `members` have changed."""
         if isinstance(answer, Fault):
             self.fault = answer.reason
             return False
@@ -70,7 +70,7 @@ class Desired(NamedTuple):
 
 
 def merged(sources: Mapping[str, Sequence[Backend]], members_max: int) -> Desired:
-    """The backends of all sources, in their order; of several with one name the first."""
+    """Return the backends of all sources, in their order; of several with one name the first."""
     backends: dict[str, Backend] = {}
     unused, beyond = [], 0
     for source, found in sources.items():
@@ -96,7 +96,6 @@ class Changes(NamedTuple):
 
 
 def changes(known: Mapping[str, Backend], desired: Mapping[str, Backend]) -> Changes:
-    """What leads from the backends that there are to those that are desired."""
     return Changes(
         join=tuple(name for name, one in desired.items() if known.get(name) != one),
         leave=tuple(name for name, one in known.items() if desired.get(name) != one),
@@ -104,5 +103,5 @@ def changes(known: Mapping[str, Backend], desired: Mapping[str, Backend]) -> Cha
 
 
 def named(backends: Iterable[Backend]) -> dict[str, Backend]:
-    """The backends by their names, which are unique; of two with one name the last stays."""
+    # If two have one name, the last is used.
     return {backend.name: backend for backend in backends}

@@ -46,7 +46,7 @@ class DnsSource:
         *,
         port: int | None = DEFAULT_PORT,
     ) -> None:
-        """`port` None: SRV records are asked for, which have ports."""
+        # `port` None: look up SRV records, which have ports.
         self.name = name
         self.empty_s = timing.empty_s
         self._host = host
@@ -56,17 +56,16 @@ class DnsSource:
         self._refresh_s = timing.refresh_s
 
     async def fetch(self) -> tuple[Backend, ...]:
-        """All that there are now. Raises `SourceError`."""
+        """Return all backends now. Raises `SourceError`."""
         if self._port is None:
             return self._backends(await self._services())
         return self._backends(f"{one}:{self._port}" for one in await self._addresses())
 
     def watch(self) -> AsyncGenerator[Answer]:
-        """All that there are, at an interval."""
         return polled(self.fetch, self._refresh_s)
 
     async def _addresses(self) -> list[str]:
-        """Those of IPv6 where there are no others: a server with both is one server."""
+        # IPv6 only where there is no IPv4: a server with both addresses is one server.
         if found := await self._resolver.lookup(self._host, "A"):
             return [one.to_text() for one in found]
         return [f"[{one.to_text()}]" for one in await self._resolver.lookup(self._host, "AAAA")]
@@ -84,5 +83,5 @@ class DnsSource:
         ]
 
     def _backends(self, places: Iterable[str]) -> tuple[Backend, ...]:
-        """In one order, whatever order they were told in: name servers turn it."""
+        # Sorted, because name servers rotate their answers.
         return tuple(self._template.backend(place) for place in sorted(set(places)))

@@ -44,9 +44,8 @@ class Drains:
         metrics: Metrics,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """`drained` asks for names, `report` tells how much is under way at each. Both raise
-        `StoreError`.
-        """
+        # `drained` reads the names, `report` sends how much is in flight at each. Both raise
+        # `StoreError`.
         self._pool = pool
         self._drained = drained
         self._report = report
@@ -58,13 +57,11 @@ class Drains:
         self._is_well = True
 
     async def run(self) -> None:
-        """Follow the table until cancelled."""
         while True:
             await self.once()
             await asyncio.sleep(self._interval_s)
 
     async def once(self) -> None:
-        """Look once, and tell what has changed since it was told last."""
         try:
             names = sorted(await self._drained())
             self._pool.drain(names)
@@ -78,7 +75,8 @@ class Drains:
             self._is_well = True
 
     async def _tell(self, names: Collection[str]) -> None:
-        """Also that there is nothing under way, or no such backend here: it is waited for."""
+        # Reported also if nothing is in flight or the backend is unknown here: the drain command
+        # waits for it.
         here = self._pool.in_flight()
         counts = {name: here.get(name, 0) for name in names}
         now = self._clock()

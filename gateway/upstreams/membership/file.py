@@ -23,20 +23,17 @@ class FileSource:
     def __init__(
         self, name: str, read: Callable[[], tuple[Backend, ...]], *, refresh_s: float
     ) -> None:
-        """`read` reads the file, and may block. It raises `StartupError`,
-        and `ValueError` for what cannot be a backend.
-        """
+        # `read` may block. It raises `StartupError`, and `ValueError` for an entry that cannot be a
+        # backend.
         self.name = name
         self._read = read
         self._refresh_s = refresh_s
 
     async def fetch(self) -> tuple[Backend, ...]:
-        """What the file has now. Raises `SourceError`."""
         try:
             return await asyncio.to_thread(self._read)
         except (StartupError, ValueError) as error:
             raise SourceError(str(error)) from error
 
     def watch(self) -> AsyncGenerator[Answer]:
-        """What the file has, at an interval."""
         return polled(self.fetch, self._refresh_s)

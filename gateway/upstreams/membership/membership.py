@@ -51,7 +51,7 @@ class Membership:
         metrics: Metrics,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """`fixed` are always there, and go before those that are found."""
+        # `fixed` backends are always used, and precede those of the sources.
         self._fixed = tuple(fixed)
         self._sources = sources
         self._apply = apply
@@ -63,7 +63,7 @@ class Membership:
 
     @property
     def warnings(self) -> tuple[str, ...]:
-        """What operators should know of the sources."""
+        """Return warnings about the sources, for operators."""
         faults = [
             f"{name} does not say which backends there are: {known.fault}. "
             f"Those known before count: {len(known.members)}"
@@ -79,24 +79,21 @@ class Membership:
         return (*faults, *doubted, *self._unused)
 
     def awaits_backends(self) -> bool:
-        """Whether a source has none now: there would be no use for it if none were to come."""
+        # True if a source has no members now.
         return any(not known.members for known in self._known.values())
 
     def states(self) -> tuple[SourceState, ...]:
-        """Of every source: how many members it named when last asked, and what went wrong."""
         return tuple(
             SourceState(name, len(known.members), known.fault)
             for name, known in self._known.items()
         )
 
     async def start(self) -> None:
-        """Ask every source once; one that does not answer is asked again by `run`."""
         async with asyncio.TaskGroup() as group:
             for source in self._sources:
                 group.create_task(self._fetch(source))
 
     async def run(self) -> None:
-        """Follow every source, until cancelled."""
         async with asyncio.TaskGroup() as group:
             for source in self._sources:
                 group.create_task(self._follow(source))
@@ -117,7 +114,6 @@ class Membership:
                 self.update(source.name, answer)
 
     def update(self, source: str, answer: Answer) -> None:
-        """Take in the answer of a source."""
         known = self._known[source]
         before = known.fault
         has_changed = known.update(answer, self._clock())
@@ -131,7 +127,6 @@ class Membership:
             self._apply_all()
 
     def _apply_all(self) -> None:
-        """Apply the backends of all sources to the pool."""
         said = {name: known.members for name, known in self._known.items()}
         desired = merged({SETTINGS: self._fixed, **said}, self._members_max)
         for text in desired.unused:

@@ -24,17 +24,17 @@ class Resolver:
     """Asks one name server after the other, each for `ANSWER_S` at most."""
 
     def __init__(self, servers: Sequence[str] = ()) -> None:
-        """`servers` are `host:port`; none: those of the system, read for each look-up, because
-        they change.
-        """
+        # `servers` are `host:port`. Without any, the system's are read for each look-up, because
+        # they change.
         self._servers: list[str | dns.nameserver.Nameserver] = [
             dns.nameserver.Do53Nameserver(host.strip("[]"), int(port))
             for host, _, port in (one.rpartition(":") for one in servers)
         ]
 
     async def lookup(self, name: str, kind: str) -> list[Rdata]:
-        """Return the records of a kind (`A`, `AAAA`, `SRV`); none where the name has none. Raises
-        `SourceError`.
+        """Return the records of a kind (`A`, `AAAA`, `SRV`); empty if the name has none.
+
+        Raises `SourceError`.
         """
         try:
             resolver = self._resolver()

@@ -29,9 +29,7 @@ class BackendTemplate:
     scheme: str = "http"
 
     def backend(self, place: str, name: str | None = None) -> Backend:
-        """The backend at `host:port`, which is its name, too, unless it has another. Raises
-        `SourceError`.
-        """
+        # The address `host:port` is also the default name.
         try:
             return self.make(name or place, f"{self.scheme}://{place}")
         except ValueError as error:
@@ -46,22 +44,22 @@ class BackendSource(Protocol):
 
     @property
     def empty_s(self) -> float:
-        """For how many seconds an answer without any backend is not believed."""
+        """Return for how many seconds an empty answer is not believed."""
         ...
 
     async def fetch(self) -> tuple[Backend, ...]:
-        """All backends now. Raises `SourceError`."""
+        """Return all backends now. Raises `SourceError`."""
         ...
 
     def watch(self) -> AsyncGenerator[Answer]:
-        """All backends, each time that they may have changed; never ends."""
+        """Yield all backends each time that they may have changed; never ends."""
         ...
 
 
 async def polled(
     fetch: Callable[[], Awaitable[tuple[Backend, ...]]], interval_s: float
 ) -> AsyncGenerator[Answer]:
-    """Watch a source that has to be polled, every `interval_s`."""
+    """Fetch every `interval_s` and yield the backends, or a `Fault` for a `SourceError`."""
     while True:
         try:
             yield await fetch()

@@ -29,7 +29,7 @@ KEYS_MAX: Final = 4_096
 
 
 def count_of(length: int) -> int:
-    """How many boundaries a prompt of `length` ids has."""
+    """Return how many boundaries a prompt of `length` ids has."""
     length = min(length, IDS_MAX)
     if length < WIDE_FROM:
         return length // STEP
@@ -37,7 +37,7 @@ def count_of(length: int) -> int:
 
 
 def boundary(place: int) -> int:
-    """The length at boundary number `place` (0, 1, …)."""
+    """Return the length at boundary number `place` (0, 1, …)."""
     if place < _FINE:
         return (place + 1) * STEP
     return WIDE_FROM + (place + 1 - _FINE) * WIDE_STEP
@@ -48,24 +48,24 @@ class Prefix(Protocol):
 
     @property
     def length(self) -> int:
-        """How many ids it has."""
+        """Return the number of ids."""
         ...
 
     @property
     def digests(self) -> Sequence[int]:
-        """One for each boundary, the shortest first."""
+        """Return one digest for each boundary, the shortest prefix first."""
         ...
 
     def at(self, length: int) -> int:
-        """The digest of its first `length` ids, which need not be a boundary."""
+        """Return the digest of the first `length` ids, which need not be a boundary."""
         ...
 
     def longer(self, ids: Sequence[int]) -> Prefix:
-        """The same with these ids behind it."""
+        """Return the prefix with these ids appended."""
         ...
 
     def named(self, name: str) -> int:
-        """What stands for a name that its tenant chose; the same name of another is another."""
+        """Return a digest of a name that the tenant chose; other tenants' digests of it differ."""
         ...
 
 
@@ -79,7 +79,7 @@ class HashedPrefix:
     __slots__ = ("_key", "digests", "ids")
 
     def __init__(self, ids: Sequence[int], key: bytes, known: Sequence[int] = ()) -> None:
-        """Hashes it, in 4 ns for each id; `known` are digests of its first boundaries."""
+        # Hashing takes 4 ns for each id; `known` are digests of the first boundaries.
         self.ids = ids if isinstance(ids, array) and ids.typecode == "I" else array("I", ids)
         self._key = key
         self.digests: list[int] = list(known)
@@ -97,11 +97,9 @@ class HashedPrefix:
 
     @property
     def length(self) -> int:
-        """How many ids it has."""
         return len(self.ids)
 
     def at(self, length: int) -> int:
-        """The digest of its first `length` ids, which need not be a boundary."""
         place = count_of(length)
         start = boundary(place - 1) if place else 0
         if place and start == length:
@@ -112,11 +110,10 @@ class HashedPrefix:
         return int.from_bytes(state.digest())
 
     def longer(self, ids: Sequence[int]) -> HashedPrefix:
-        """The same with these ids behind it; what was hashed is not hashed again."""
+        # The digests are passed on, so that ids are not hashed twice.
         return HashedPrefix(self.ids + array("I", ids), self._key, self.digests)
 
     def named(self, name: str) -> int:
-        """What stands for a name that its tenant chose; the same name of another is another."""
         state = blake2b(name.encode(), digest_size=DIGEST_BYTES, key=self._key, person=b"name")
         return int.from_bytes(state.digest())
 
@@ -129,7 +126,7 @@ class PrefixKeys:
         self._made: LruCache[tuple[str, str], bytes] = LruCache(size_max=KEYS_MAX)
 
     def of(self, salt: str, model: str) -> bytes:
-        """For the tenant with this cache salt and the model, or adapter, of that public name."""
+        # `model` is the public name of a model or adapter.
         named = (salt, model)
         key = self._made.get(named)
         if key is None:

@@ -59,14 +59,15 @@ class Board(Protocol):
     async def __call__(
         self, number: int, load: bytes, entries: bytes, seen: Mapping[str, int]
     ) -> Sequence[Posted]:
-        """Leave a message of this replica, and get those of others that were left lately. `seen`
-        has the number of the last message of each that is known. Raises `StoreError`.
+        """Post a message of this replica and return recent messages of others.
+
+        `seen` has the number of the last message of each replica. Raises `StoreError`.
         """
         ...
 
 
 def packed_load(loads: Mapping[int, tuple[int, int]]) -> bytes:
-    """Of each member in flight and owed, as bytes."""
+    # `loads` maps a member to (in flight, owed).
     return b"".join(
         _LOAD.pack(member, min(in_flight, _COUNT_MAX), min(owed, _COUNT_MAX))
         for member, (in_flight, owed) in loads.items()
@@ -74,19 +75,18 @@ def packed_load(loads: Mapping[int, tuple[int, int]]) -> bytes:
 
 
 def packed_entries(entries: Iterable[PlacedEntry]) -> bytes:
-    """What was placed, as bytes."""
     return b"".join(_ENTRY.pack(*entry) for entry in entries)
 
 
 def in_flight_of(load: bytes) -> dict[int, int]:
-    """Of each member what a replica has in flight there; nothing of what another release wrote."""
+    """Return what a replica has in flight at each member; empty if another release wrote it."""
     if len(load) % _LOAD.size:
         return {}
     return {member: here for member, here, _ in _LOAD.iter_unpack(load)}
 
 
 def report_of(posted: Posted) -> PeerReport | None:
-    """What was told; None for what another release wrote."""
+    """Return the report of a replica; None if another release wrote it."""
     if len(posted.load) % _LOAD.size or len(posted.entries) % _ENTRY.size:
         return None
     loads = {member: (here, owed) for member, here, owed in _LOAD.iter_unpack(posted.load)}
@@ -107,14 +107,14 @@ class Exchange:
         self._is_well = True
 
     async def run(self) -> None:
-        """Exchange at its interval, until cancelled."""
+        """Exchange at the policy's interval, until cancelled."""
         interval_s = self._router.policy.exchange_interval_s
         while True:
             await asyncio.sleep(interval_s * self._random.uniform(1 - JITTER, 1 + JITTER))
             await self.once()
 
     async def once(self) -> None:
-        """One batch each way. What could not be told is not told later: it is old then."""
+        """Exchange one batch each way. What could not be sent is not sent later: it is old then."""
         loads, entries = self._router.report()
         self._number += 1
         load, told = packed_load(loads), packed_entries(entries)

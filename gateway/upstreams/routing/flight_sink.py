@@ -32,7 +32,6 @@ class FlightSink:
         self._is_finished = False
 
     def on_tokens(self, chunk: TokenChunk) -> bool:
-        """Pass a chunk on."""
         said = self._said
         if said is None:
             said = self._said = array("I")
@@ -51,7 +50,7 @@ class FlightSink:
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        """Nothing more comes. Of a member that broke down nobody knows what it still has."""
+        # After an error of the member its cache is unknown, so nothing is noted as placed.
         if self._said is not None and not isinstance(error, UpstreamError):
             self._flight.ended(self._said, self._cached, is_finished=self._is_finished)
         self._flight.close()

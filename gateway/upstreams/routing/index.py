@@ -64,9 +64,10 @@ class PrefixIndex:
             self._entries.popitem(last=False)
 
     def find(self, prefix: Prefix, oldest: Sequence[int]) -> dict[int, Held]:
-        """How much of the prefix each member holds that holds any.
+        """Find how much of the prefix each member holds that holds any.
 
-        `oldest` has for each member's number the least time of last use that counts; none for 0.
+        `oldest` has for each member's number the least time of last use that counts; there is no
+        member number 0.
         """
         entries, digests = self._entries, prefix.digests
         found: dict[int, Held] = {}
@@ -96,9 +97,7 @@ class PrefixIndex:
         oldest: Sequence[int],
         found: dict[int, Held],
     ) -> None:
-        """Members that hold more than the deepest boundary that is known: up to where a turn ended
-        behind it.
-        """
+        # A member may hold more than the deepest boundary: up to the end of a turn after it.
         lengths = sorted((boundary(place) + tail for tail in _each_tail(tails)), reverse=True)
         for length in lengths:
             if length > prefix.length:
@@ -120,10 +119,12 @@ class PrefixIndex:
         *,
         from_place: int = 0,
     ) -> list[tuple[int, int]]:
-        """The member was just sent the prefix; `ends` are lengths at which turns of it ended.
-        Boundaries before number `from_place` are left as they are.
+        """Note that the member was just sent the prefix.
 
-        Returns what is news of that member, and the deepest boundary: digests, each with the length
+        `ends` are lengths at which turns of it ended. Boundaries before number `from_place` are
+        left as they are.
+
+        Returns what is new of that member, and the deepest boundary: digests, each with the length
         behind it at which a turn ended (0: none).
         """
         digests = prefix.digests
@@ -140,8 +141,9 @@ class PrefixIndex:
         return news
 
     def put(self, digest: int, member: int, now: int) -> bool:
-        """The member has used what the digest stands for. True if that is news: it was not known of
-        it, or not for a while.
+        """Note that the member has used a prefix with this digest.
+
+        Returns True if that is new, or was not noted for a while.
         """
         entries = self._entries
         packed = entries.get(digest, 0)
@@ -159,7 +161,7 @@ class PrefixIndex:
         return not before or before // NEWS_TICKS != now // NEWS_TICKS
 
     def note_tail(self, digest: int, tail: int) -> None:
-        """A turn ended so many ids behind the boundary that the digest is of, if that is known."""
+        """Note that a turn ended `tail` ids after an indexed boundary; ignore other digests."""
         packed = self._entries.get(digest)
         if packed is None or tail in _each_tail(packed & _TAILS):
             return
@@ -175,7 +177,7 @@ def _each_tail(tails: int) -> Iterator[int]:
 
 
 def _without(holders: int, member: int) -> tuple[int, int]:
-    """The holders but for this one, and when it was used last; 0 if it was none of them."""
+    # The second result is when `member` used it last; 0 if it was no holder.
     kept, shift, used_at = 0, 0, 0
     while holders:
         if (holders >> _TIME_BITS) & _MEMBER == member:

@@ -57,7 +57,7 @@ class LoadAverage:
         self._owed = 0.0
 
     def advance(self, now: float, in_flight: int, owed: int) -> None:
-        """Take into the average that until `now` it had this much there."""
+        """Add to the average the values that held until `now`."""
         if self._at is not None and now > self._at:
             share = -math.expm1((self._at - now) / self._window_s)
             self._in_flight += share * (in_flight - self._in_flight)
@@ -65,7 +65,6 @@ class LoadAverage:
         self._at = now
 
     def rounded(self) -> tuple[int, int]:
-        """In flight and owed, as whole numbers."""
         return round(self._in_flight), round(self._owed)
 
 
@@ -114,12 +113,14 @@ class MemberLoad:
         self._losses = 0
 
     def rate_at(self, now: float) -> float | None:
-        """Tokens a second that it reads; None while too little is known."""
+        # Tokens a second; None while the last measurement is too old.
         return self._rate if now - self._rate_at <= RATE_KNOWN_S else None
 
     def add(self, now: float, in_flight: int, owed: int) -> None:
-        """Add to the requests in flight and to the tokens owed, when a prompt is sent; below zero:
-        when it was read, or its request has ended.
+        """Add to requests in flight and tokens owed.
+
+        Values are positive when a prompt is sent, negative when it was read or its request has
+        ended.
         """
         self.average.advance(now, self.in_flight, self.owed)
         if owed > 0:
@@ -133,12 +134,15 @@ class MemberLoad:
         self.owed += owed
 
     def averages(self, now: float) -> tuple[int, int]:
-        """In flight and owed on average, for other replicas."""
+        """Return the average requests in flight and tokens owed, for other replicas."""
         self.average.advance(now, self.in_flight, self.owed)
         return self.average.rounded()
 
     def delay_s(self, rate: float, now: float) -> float:
-        """Seconds until it begins to read a new prompt, if it reads `rate` tokens a second."""
+        """Return the seconds until the member begins to read a new prompt.
+
+        `rate` is the tokens that it reads a second.
+        """
         policy = self._policy
         owed, in_flight = float(self.owed), self.in_flight
         if self._unread:
@@ -154,12 +158,12 @@ class MemberLoad:
         return delay_s(owed, in_flight, waiting, rate, policy)
 
     def note_waiting(self, waiting: int, now: float) -> None:
-        """It reports how many requests wait there."""
         self._waiting, self._probed_at = waiting, now
 
     def note_prefill(self, tokens: int, seconds: float, now: float) -> None:
-        """Learn the rate: it had no other prompt of this replica to read, and took `seconds` for
-        `tokens` of this one, up to the first token of the answer.
+        """Learn the read rate from one prompt: `tokens` took `seconds` up to the first token.
+
+        The member must have had no other prompt of this replica to read.
         """
         if tokens < RATE_TOKENS_MIN or seconds <= 0:
             return
@@ -177,8 +181,9 @@ class MemberLoad:
             self._rates.clear()
 
     def note_start(self, epoch: int, age_s: float, now: float) -> bool:
-        """Its process reports that it started at `epoch` (unix seconds), `age_s` ago. Returns
-        whether it is another process than before.
+        """Note that its process reports that it started at `epoch` (unix seconds), `age_s` ago.
+
+        Returns True if it is another process than before.
         """
         if abs(epoch - self.epoch) <= 1:
             return False
@@ -188,12 +193,12 @@ class MemberLoad:
         return self.since > since and since != -math.inf
 
     def forget_cache(self, now: float) -> None:
-        """Nothing that was in its cache counts any more."""
         self.since, self._losses = now, 0
 
     def note_cached(self, expected: int, cached: int, age_s: float, now: float) -> bool:
-        """It reports that `cached` tokens of a prompt were in its cache, of which `expected` were
-        taken to be there, last used `age_s` ago. Returns whether its cache must have been lost.
+        """Note that `cached` tokens of a prompt were in its cache, of `expected` ones.
+
+        `age_s` is how long ago these were last used. Returns True if its cache must have been lost.
         """
         self.reports = self.reports or cached > 0
         if not self.reports or expected <= EXPECTED_MIN:

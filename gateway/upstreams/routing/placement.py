@@ -31,7 +31,7 @@ _NEVER_DROPPED: Final = 4
 
 
 def member_id(name: str) -> int:
-    """The number that stands for a member everywhere: a hash of its name."""
+    # A hash of the name, so that all replicas agree.
     return int.from_bytes(blake2b(name.encode(), digest_size=4).digest())
 
 
@@ -47,13 +47,16 @@ class Placement:
     marks: tuple[Mark, ...]
 
     def pack(self) -> bytes:
-        """As bytes; `unpack` is the inverse."""
+        # `unpack` is the inverse.
         head = _HEAD.pack(_VERSION, self.member, self.epoch, self.at)
         return head + b"".join(_MARK.pack(*mark) for mark in self.marks)
 
     @classmethod
     def unpack(cls, packed: bytes) -> Placement | None:
-        """None for what another release wrote, or is damaged: it is a hint, and can be missing."""
+        """Return the placement that was packed.
+
+        None if another release wrote it or it is damaged: it is a hint, and may be missing.
+        """
         size = len(packed) - _HEAD.size
         if size < 0 or size % _MARK.size or packed[0] != _VERSION:
             return None
@@ -62,7 +65,7 @@ class Placement:
         return cls(member, epoch, at, marks)
 
     def held(self, prefix: Prefix) -> int:
-        """How many of the first ids the member was sent: to the last mark that the prefix has."""
+        """Return how many of the first ids the member was sent, up to the last common mark."""
         for length, digest in reversed(self.marks):
             if 0 < length <= prefix.length and prefix.at(length) == digest:
                 return length
@@ -70,7 +73,7 @@ class Placement:
 
 
 def marks_of(prefix: Prefix, lengths: Iterable[int], before: Iterable[Mark] = ()) -> list[Mark]:
-    """Marks at these lengths, with those of an earlier turn that this prefix has, too."""
+    """Return marks at these lengths, with those of an earlier turn that this prefix also has."""
     marks = {length: prefix.at(length) for length in lengths if 0 < length <= prefix.length}
     for length, digest in before:
         if length not in marks and length <= prefix.length and prefix.at(length) == digest:
@@ -82,9 +85,8 @@ def marks_of(prefix: Prefix, lengths: Iterable[int], before: Iterable[Mark] = ()
 
 
 def _least_missed(marks: list[Mark]) -> int:
-    """The place of the mark without which the least is lost, of all but the last ones: a gap costs
-    as much as is read again, and the further back it is, the rarer somebody goes back to it.
-    """
+    # A gap costs the tokens that are read again; the further back it is, the rarer a request goes
+    # back to it.
     last = marks[-1][0]
 
     def loss(place: int) -> float:

@@ -80,29 +80,36 @@ class Candidate(NamedTuple):
 def delay_s(
     owed: float, in_flight: int, waiting: float, rate: float, policy: RoutingPolicy
 ) -> float:
-    """Seconds until a member gets to a new prompt: it owes so many tokens that it has to read
-    first, has so many requests under way, and so many waiting.
+    """Return the seconds until a member starts to read a new prompt.
+
+    `owed` is the tokens that it has to read first, `in_flight` its requests in progress, `waiting`
+    those in its queue, `rate` the tokens it reads a second.
     """
     return owed / rate + policy.request_s * in_flight + policy.waiting_s * waiting
 
 
 def drained(amount: float, seconds: float, per_s: float, policy: RoutingPolicy) -> float:
-    """What is left of work that was told of `seconds` ago, where `per_s` of it is done a second."""
+    """Return what is left of work that was reported `seconds` ago.
+
+    `per_s` of it is done a second.
+    """
     return max(0.0, amount - policy.drain_share * per_s * max(0.0, seconds))
 
 
 def unread(owed: float, prompts: int, seconds: float, rate: float, policy: RoutingPolicy) -> float:
-    """What is left to read of the tokens of so many prompts (one at least), of which the last first
-    token came, or the reading began, `seconds` ago.
+    """Return how many of the `owed` tokens are still to be read.
 
-    Prompts are read one after another. How far the one that is being read has got is not told: it
-    is taken as one of mean length, so that a member that stands still keeps what is behind it.
+    `prompts` (at least one) is the number of prompts, `seconds` the time since the last first token
+    or the start of reading.
+
+    Prompts are read one after another. Progress within the current prompt is unknown: it counts as
+    one of mean length, so that a member that stands still keeps the prompts behind it.
     """
     return max(owed - owed / prompts, drained(owed, seconds, rate, policy))
 
 
 def cost_s(one: Candidate, prompt: int, least_delay_s: float, policy: RoutingPolicy) -> float:
-    """What it costs to send a prompt of so many tokens there, in seconds of waiting.
+    """Return the cost, in seconds of waiting, to send a prompt of `prompt` tokens there.
 
     `least_delay_s` is that of the idlest candidate.
     """
@@ -112,7 +119,10 @@ def cost_s(one: Candidate, prompt: int, least_delay_s: float, policy: RoutingPol
 
 
 def considered(candidates: Sequence[Candidate], prompt: int, random: Random) -> list[Candidate]:
-    """All, where somebody holds much of the prompt; else who holds the most, and two others."""
+    """Return all candidates if one holds much of the prompt.
+
+    Otherwise, of many candidates, the best holders and two others.
+    """
     few = CACHE_CHOICES + RANDOM_CHOICES
     if len(candidates) <= few or max(one.held for one in candidates) >= WARM_SHARE * prompt:
         return list(candidates)
@@ -125,7 +135,7 @@ def considered(candidates: Sequence[Candidate], prompt: int, random: Random) -> 
 def choose(
     candidates: Sequence[Candidate], prompt: int, policy: RoutingPolicy, random: Random
 ) -> Candidate:
-    """The candidate for a prompt of so many tokens; there must be one."""
+    """Return the candidate for a prompt of `prompt` tokens; there must be one."""
     chosen_from = considered(candidates, prompt, random)
     least_s = min(one.delay_s for one in chosen_from)
     costs = [(cost_s(one, prompt, least_s, policy), one.delay_s) for one in chosen_from]
@@ -137,8 +147,9 @@ def choose(
 def choose_owner(
     candidates: Sequence[Candidate], owner: str, prompt: int, policy: RoutingPolicy, random: Random
 ) -> Candidate:
-    """The same for a prompt of which nobody is known to hold much, and that has an owner: the owner
-    is taken as one who holds all of it.
+    """Return the candidate for a prompt that has an owner and of which no one holds much.
+
+    The owner is treated as if it held all of the prompt.
     """
     least_s = min(one.delay_s for one in candidates)
     mine = next(one for one in candidates if one.name == owner)
@@ -150,10 +161,10 @@ def choose_owner(
 def hold_back(
     candidates: Sequence[Candidate], prompt: int, *, is_continued: bool, policy: RoutingPolicy
 ) -> bool:
-    """Whether a request should wait in the gateway: it begins a session, and the members are busy.
+    """Return True if a request should wait: it begins a session, and the members are busy.
 
-    What is under way ends first: a session that has begun passes. That is one that a response
-    before is known of (`is_continued`), or most of whose prompt some member holds.
+    Sessions in progress go first: those with a response before (`is_continued`), or most of whose
+    prompt some member holds.
     """
     is_warm = any(one.held >= WARM_SHARE * prompt for one in candidates)
     if is_continued or is_warm or not candidates:

@@ -56,8 +56,10 @@ NO_LOAD: Final = ReportedLoad()
 
 
 def from_metrics(text: str, rank: int | None = None) -> ReportedLoad:
-    """From Prometheus' text; several engines behind one server are added up, unless only one `rank`
-    of them is asked for: what the server does not tell by rank is not known of it. Total.
+    """Parse Prometheus' text. Never raises.
+
+    Several engines behind one server are added up, unless only one `rank` is requested: what the
+    server does not report by rank is then unknown.
     """
     sums: dict[str, float] = {}
     blocks: int | None = None
@@ -80,8 +82,9 @@ def from_metrics(text: str, rank: int | None = None) -> ReportedLoad:
 
 
 def from_loads(body: bytes, rank: int | None = None) -> ReportedLoad:
-    """From the JSON of SGLang's `/v1/loads`; ranks of one server are added up, unless only one
-    `rank` is asked for. Total.
+    """Parse the JSON of SGLang's `/v1/loads`. Never raises.
+
+    Ranks of one server are added up, unless only one `rank` is requested.
     """
     try:
         document = orjson.loads(body)
@@ -126,7 +129,7 @@ def _first(sums: Mapping[str, float], names: frozenset[str]) -> int | None:
 
 
 def _whole(value: float | None) -> int | None:
-    """As a number of requests, tokens or seconds; None for what is none."""
+    # None if it is not a plausible number of requests, tokens or seconds.
     return int(value) if value is not None and 0 <= value < 2**40 else None
 
 

@@ -116,7 +116,7 @@ class Router:
         wall: Callable[[], float] = time.time,
         random: Random | None = None,
     ) -> None:
-        """`secret` is the same in all replicas, and keys the digests."""
+        # `secret` is the same in all replicas, and keys the digests.
         self.policy = policy
         self._keys = PrefixKeys(secret)
         self._metrics = metrics
@@ -138,7 +138,7 @@ class Router:
             metrics.routing_reads(age_s=lambda: self.exchange_age_s, entries=self.index.__len__)
 
     def member(self, name: str) -> MemberLoad:
-        """What is known of the member of that name; nothing, the first time."""
+        """Return the load of the member of that name, creating it the first time."""
         known = self._members.get(name)
         if known is None:
             known = MemberLoad(name, 0, member_id(name), self.policy)
@@ -148,9 +148,8 @@ class Router:
         return known
 
     def _number(self, member: MemberLoad) -> None:
-        """Give it a number. Of one that another had the index may know something still: what is
-        older than the member does not count.
-        """
+        # The index may still have entries of the number's previous owner: entries older than the
+        # member do not count.
         if self._numbers_free and self._numbers >= NUMBERS_MIN:
             member.number = self._numbers_free.popleft()
             member.since = self._clock()
@@ -158,11 +157,11 @@ class Router:
             member.number = self._numbers = min(self._numbers + 1, MEMBERS_MAX)
 
     def knows(self, name: str) -> bool:
-        """Whether there is, or just was, a member of that name."""
+        # True also for a member that has just left.
         return name in self._members
 
     def forget(self, name: str) -> None:
-        """There is no member of that name any more, and nothing of it is under way."""
+        """Remove a member, which must have nothing in flight."""
         member = self._members.pop(name, None)
         if member is None:
             return
@@ -172,15 +171,14 @@ class Router:
         self._bound_index()
 
     def visit(self, name: str, sink: TokenSink) -> Visit:
-        """Count a prompt at a member that was not chosen here, while entered."""
+        # For a member that the router did not choose.
         return Visit(self.member(name), sink)
 
     def prefix(self, request: TokenRequest) -> HashedPrefix:
-        """The prompt of a request, hashed."""
         return HashedPrefix(request.prompt_ids, self._keys.of(request.cache_salt, request.model))
 
     def choose(self, names: Sequence[str], prefix: Prefix, route: Route | None = None) -> Decision:
-        """The member for a prompt, of those with these names; there must be one."""
+        """Choose the member for a prompt, of those with these names; there must be one."""
         members = [self.member(name) for name in names]
         placement = self._placement(route)
         known = self._find_known(members, prefix, placement, route)
@@ -211,13 +209,13 @@ class Router:
     def candidates(
         self, names: Sequence[str], prefix: Prefix, route: Route | None = None
     ) -> list[Candidate]:
-        """What the choice would be made from now: for whoever decides whether a request may go."""
+        """Return what a choice would be made from now, to decide whether a request may be sent."""
         members = [self.member(name) for name in names]
         known = self._find_known(members, prefix, self._placement(route), route)
         return self._candidates(members, prefix, known)
 
     def holds_back(self, names: Sequence[str], request: TokenRequest) -> bool:
-        """Whether a request waits until the members with these names are less busy."""
+        """Return True if a request must wait until the members with these names are less busy."""
         policy, now, rate = self.policy, self._clock(), self._default_rate
         limit_s, idle = policy.hold_back_delay_s, 0
         for name in names:
@@ -236,9 +234,7 @@ class Router:
     def begin(
         self, decision: Decision, route: Route | None = None, *, surplus_ids: int = 0
     ) -> Flight:
-        """The prompt is sent to the member that was chosen. `close` must be called in the end.
-        `surplus_ids` is that of `TokenRequest`.
-        """
+        # The caller must call `close` in the end. `surplus_ids` is that of `TokenRequest`.
         return Flight(self, decision, route, surplus_ids)
 
     def probed(
@@ -249,8 +245,10 @@ class Router:
         epoch: int | None = None,
         kv_tokens: int | None = None,
     ) -> None:
-        """What a member says of itself: requests that wait there, when its process began (unix
-        seconds), how many tokens it keeps. None: it does not say.
+        """Note what a member reports of itself; None: not reported.
+
+        `waiting` are its requests that wait, `epoch` the start of its process (unix seconds),
+        `kv_tokens` the size of its cache.
         """
         member, now = self.member(name), self._clock()
         if waiting is not None:
@@ -262,8 +260,9 @@ class Router:
             self._bound_index()
 
     def returned(self, name: str, *, epoch: int | None = None) -> None:
-        """A member is back that could not be reached. Unless it says that its process is the same,
-        nothing of what it held counts any more.
+        """Note that an unreachable member is back.
+
+        Unless it reports the same process as before, its cache counts as lost.
         """
         member = self.member(name)
         if epoch is not None and abs(epoch - member.epoch) <= 1:
@@ -274,8 +273,9 @@ class Router:
         self._note_lost(member)
 
     def report(self) -> tuple[dict[int, tuple[int, int]], list[PlacedEntry]]:
-        """What other replicas are told: of each member in flight and owed, and what was placed
-        since the last time.
+        """Return what other replicas need to know.
+
+        That is (in flight, owed) of each member by id, and the placements since the last call.
         """
         now = self._clock()
         loads = {one.id: one.averages(now) for one in self._members.values()}
@@ -284,7 +284,10 @@ class Router:
         return loads, entries
 
     def exchanged(self, reports: Iterable[PeerReport]) -> None:
-        """What other replicas told since they were asked last; in any order, and repeated."""
+        """Take in the reports of other replicas since the last exchange.
+
+        They may come in any order, and repeated.
+        """
         now = self._exchanged_at = self._clock()
         expiry_s = self.policy.peer_expiry_s
         for member in self._members.values():
@@ -300,12 +303,12 @@ class Router:
 
     @property
     def now(self) -> float:
-        """The present time, in seconds of the router's clock."""
+        # In seconds of the router's clock.
         return self._clock()
 
     @property
     def exchange_age_s(self) -> float:
-        """Seconds since other replicas were heard; 0 where none ever was asked."""
+        # 0 if there was no exchange with other replicas yet.
         return 0.0 if self._exchanged_at is None else self._clock() - self._exchanged_at
 
     def _take(self, report: PeerReport, now: float) -> None:
@@ -337,7 +340,6 @@ class Router:
         placement: Placement | None,
         route: Route | None,
     ) -> dict[str, Known]:
-        """Who holds some of the prompt, by name."""
         now, ticks = self._clock(), self._ticks(self._clock())
         oldest = [0] * (self._numbers + 1)
         for one in members:
@@ -359,7 +361,7 @@ class Router:
     def _held_by_row(
         self, member: MemberLoad, placement: Placement, prefix: Prefix, now: float
     ) -> tuple[int, float]:
-        """How much of the prompt the member holds by a row, and since when nobody used it."""
+        # Returns (tokens held, seconds since the last use).
         age_s = max(0.0, self._wall() - placement.at)
         is_same = not placement.epoch or not member.epoch or placement.epoch == member.epoch
         if not is_same or now - age_s < member.since or age_s > member.horizon_s:
@@ -378,13 +380,12 @@ class Router:
         return made
 
     def _is_cut_off(self) -> bool:
-        """There are other replicas, and they were not heard for a while."""
         return self._has_peers and self.exchange_age_s > self.policy.peer_expiry_s
 
     def _owner(
         self, members: Sequence[MemberLoad], prefix: Prefix, route: Route | None
     ) -> str | None:
-        """Whom every replica sends a session to that none knows anything of (rendezvous)."""
+        # Rendezvous hashing: every replica sends an unknown session to the same member.
         if route is None or (route.cache_key is None and not route.opening):
             return None
         if route.cache_key is not None:
@@ -397,14 +398,18 @@ class Router:
     def placed(
         self, member: MemberLoad, prefix: Prefix, ends: Sequence[int], *, from_place: int = 0
     ) -> None:
-        """A member has read the prefix; `ends` are the lengths at which turns of it ended."""
+        """Note that a member has read the prefix.
+
+        `ends` are the lengths at which turns of it ended.
+        """
         ticks = self._ticks(self._clock())
         news = self.index.touch(prefix, member.number, ticks, ends, from_place=from_place)
         self._news.extend(PlacedEntry(digest, member.id, tail) for digest, tail in news)
 
     def placement(self, decision: Decision, prefix: Prefix) -> Placement:
-        """What the row of a response keeps whose last turn was just generated; `prefix` is its
-        prompt with what was said.
+        """Return the placement for the row of a response whose last turn was just generated.
+
+        `prefix` is its prompt with the ids that were generated.
         """
         member, before = decision.member, decision.placement
         lengths = (decision.prefix.length, prefix.length)
@@ -412,8 +417,10 @@ class Router:
         return Placement(member.id, member.epoch, int(self._wall()), tuple(marks))
 
     def read(self, decision: Decision, seconds: float, cached: int | None) -> None:
-        """A member that had no other prompt to read took `seconds` to the first token. `cached`:
-        how many tokens of the prompt it had; None: it does not say.
+        """Learn the read rate of a member that had no other prompt to read.
+
+        `seconds` passed to the first token. `cached` is how many tokens of the prompt it had; None:
+        not reported.
         """
         had, now = decision.expected if cached is None else cached, self._clock()
         decision.member.note_prefill(decision.prefix.length - had, seconds, now)
@@ -422,7 +429,7 @@ class Router:
         self._default_rate = median(rates) if rates else self.policy.read_tokens_per_s
 
     def reported(self, decision: Decision, cached: int) -> None:
-        """A member reports how many tokens of a prompt it had `cached`."""
+        """Note that a member reports how many tokens of a prompt it had `cached`."""
         member, expected = decision.member, decision.expected
         if self._metrics is not None:
             is_wrong = expected > EXPECTED_MIN and cached < MISS * expected
@@ -476,7 +483,7 @@ class Flight:
         member.add(self._started_at, 1, self._owed)
 
     def first(self) -> None:
-        """The first token came: the prompt is read."""
+        """Note the first token: the prompt is read."""
         decision, now = self._decision, self._router.now
         decision.member.add(now, 0, -self._owed)
         self._owed = 0
@@ -484,10 +491,11 @@ class Flight:
         self._router.placed(decision.member, decision.prefix, (decision.prefix.length,))
 
     def ended(self, said: Sequence[int], cached: int | None, *, is_finished: bool) -> None:
-        """The turn is over, with these ids. `cached` is what the member reported, which it does
-        only of a turn that `is_finished`.
+        """Note the end of the turn, with these ids.
 
-        What it was sent and what it said is there for the next turn, but for the last id, which it
+        `cached` is what the member reported, which it does only of a turn that `is_finished`.
+
+        The prompt and the ids are cached for the next turn, but for the last id, which the member
         has not read.
         """
         if self._first_s is None:
@@ -506,7 +514,7 @@ class Flight:
             router.read(decision, self._first_s, had)
 
     def close(self) -> None:
-        """Take it from the load of its member, however it ended."""
+        # However the request ended.
         self._decision.member.add(self._router.now, -self._in_flight, -self._owed)
         self._in_flight = self._owed = 0
 

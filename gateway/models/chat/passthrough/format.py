@@ -96,7 +96,7 @@ class PassThroughFormat:
         switched: Switched | None = None,
         opens_thought: bool = False,
     ) -> None:
-        """What its server makes of thoughts and calls, and what it is given with each request.
+        """Set how the server handles thoughts and calls, and what each request sends it.
         `thought` is what thoughts stand between that it does not tell from an answer. `switched`
         makes arguments of its template of an effort; None: it is told the effort itself.
         `opens_thought`: what it says begins within a thought.
@@ -112,7 +112,7 @@ class PassThroughFormat:
 
     @classmethod
     def load(cls, limits: SchemaLimits, options: FormatOptions) -> PassThroughFormat:  # noqa: ARG003 - the server writes schemas
-        """Raises `ConfigError` for a way to write thoughts or calls: servers know their own."""
+        """Load the format. Raises `ConfigError` for unknown `reasoning`, or set `calls`."""
         if options.reasoning is not None and options.reasoning not in REASONING:
             raise ConfigError(
                 f"there is no reasoning '{options.reasoning}', which '{options.model}' is given",
@@ -130,7 +130,7 @@ class PassThroughFormat:
 
     @classmethod
     def of(cls, options: FormatOptions) -> PassThroughFormat:
-        """That of a model, whichever way it writes calls."""
+        """Return the format of a model, whichever way it writes calls."""
         reasoning, preset = REASONING.get(options.reasoning or NONE), preset_for(options.model)
         return cls(
             opens_thought=reasoning is THINK and preset is not None and preset.opens_thoughts,
@@ -147,7 +147,6 @@ class PassThroughFormat:
     def reading(
         self, thought: tuple[str, str] | None, switched: Switched, *, calls: bool
     ) -> PassThroughFormat:
-        """The same of a model that writes thoughts like this, or has none."""
         return PassThroughFormat(
             thought=thought,
             thinks=thought is not None,
@@ -160,7 +159,7 @@ class PassThroughFormat:
 
     @property
     def abilities(self) -> tuple[str, ...]:
-        """What the settings say of it: servers do not tell."""
+        # These come from the settings: servers do not report them.
         return (
             *(["reasoning", UNTHINKS] if self._thinks else []),
             *(["tools"] if self._calls else []),
@@ -169,14 +168,14 @@ class PassThroughFormat:
         )
 
     def with_state(self, template_state: bytes) -> PassThroughFormat:  # noqa: ARG002 - there is nothing to know
-        """The same format: it learns nothing of a server."""
+        # This format learns nothing from a server.
         return self
 
     def relearn(self) -> None:
         """Do nothing: this format asks no backend for anything."""
 
     def misfits(self, rendered: Mapping[bytes, Rendering]) -> tuple[str, ...]:  # noqa: ARG002 - nothing is asked
-        """Nothing: no ids are compared."""
+        # No ids are compared.
         return ()
 
     def check(self) -> None:
@@ -190,7 +189,7 @@ class PassThroughFormat:
         options: RenderOptions,
         repeated: RepeatedHistory | None = None,  # noqa: ARG002 - ids are not stored
     ) -> Prompt:
-        """The conversation, with its images; its spans are estimates."""
+        """Return the conversation with its images; its spans are estimates."""
         items = [_with_summary_text(item) for item in items]
         see = None
         if self._sees:
@@ -204,7 +203,7 @@ class PassThroughFormat:
         return Prompt(ids, made.spans(tokens), tokens, opens_thought=self._opens_thought)
 
     def _options(self, options: RenderOptions) -> dict[str, Any]:
-        """The options of the request, which are the first line of a packed prompt."""
+        # The options are the first line of a packed prompt.
         fields: dict[str, Any] = {}
         if tools := functions(options):
             strict = {tool.name for tool in options.tools if tool.strict}
@@ -222,39 +221,35 @@ class PassThroughFormat:
         return fields
 
     def prefill_size(self, prompt_ids: Sequence[int]) -> int:  # noqa: ARG002 - a server's template is its own
-        """0: nothing is put into the model's mouth."""
+        # Prompts contain no beginning of the model's turn.
         return 0
 
     def with_result(self, ids: Sequence[int], result: Sequence[int]) -> Sequence[int]:
-        """The result stands behind the message that called."""
         return [*ids, *result]
 
     def render_item(self, item: ContextItem, function: str | None = None) -> Sequence[int]:  # noqa: ARG002 - a message has none
-        """The line of a message; other items are nothing without their conversation."""
+        """Return the line of a message; other items are empty without their conversation."""
         typed = item.item()
         text = message_text(typed) if isinstance(typed, Message) else ""
         return packed_lines((orjson.dumps({"role": "user", "content": text}),)) if text else ()
 
     def render_result(self, name: str, text: str) -> tuple[int, ...]:
-        """The line with what a tool returned."""
         return tuple(lines.result(name, text))
 
     def render_call(self, name: str, arguments: str) -> tuple[int, ...]:
-        """The line with a call."""
         return tuple(lines.call(name, arguments))
 
     def count_ids(self, text: str) -> int:
-        """About how many tokens a text is."""
+        # An approximate number of tokens.
         return len(packed_lines((text.encode("utf-8", "replace"),)))
 
     def repeated_ids(self, history: Columns, *, is_answered: bool) -> array[int] | None:  # noqa: ARG002 - none are stored
-        """None: its items are told anew."""
+        # None: the items are rendered anew.
         return None
 
     # Transcripts.
 
     def messages(self, prompt: Prompt, *, with_ids: bool) -> list[dict[str, Any]]:  # noqa: ARG002 - there are none
-        """The lines of the prompt."""
         return [
             {"type": RAW, "message": line.decode().rstrip()} for line in unpacked_lines(prompt.ids)
         ]
@@ -266,7 +261,7 @@ class PassThroughFormat:
         *,
         with_ids: bool = False,  # noqa: ARG002 - there are none
     ) -> list[dict[str, Any]]:
-        """The turn as one text, then what of it was taken back."""
+        """Return the turn as one text, then the parts of it that were taken back."""
         void = [
             {"type": RAW, "message": text_of(voided), "taken_back": rule}
             for rule, voided in taken_back
@@ -276,15 +271,14 @@ class PassThroughFormat:
     # Turns.
 
     def new_parser(self, rules: OutputRules, *, trace: bool = False) -> TokenParser:
-        """A parser of one turn; its ids are characters."""
+        # The ids of this parser are characters.
         return TextParser(rules, trace=trace)
 
     def said_ids(self, turns: Sequence[tuple[Sequence[int], Sequence[int]]]) -> list[int]:
-        """As many ids as these turns take of a prompt."""
         return [one for _, said in turns for one in lines.rerendered(said)]
 
     def rerender(self, turns: Iterable[Turn], new_parser: Callable[[], TokenParser]) -> list[int]:  # noqa: ARG002 - marks tell it
-        """The messages of turns; nothing of one that another turn says anew."""
+        # A lost turn is left out: another turn repeats it.
         return [
             one
             for ids, finish in turns
@@ -293,23 +287,22 @@ class PassThroughFormat:
         ]
 
     def answer_opening(self, rules: OutputRules, *, attempt: int) -> tuple[int, ...]:  # noqa: ARG002 - as above
-        """Nothing: the model is asked again."""
+        # The model is asked again instead.
         return ()
 
     def call_opening(self, rules: OutputRules) -> tuple[int, ...]:  # noqa: ARG002 - as above
-        """Nothing: the model is asked again."""
+        # The model is asked again instead.
         return ()
 
     def message_opening(self) -> tuple[int, ...]:
-        """No ids: the server of a text model opens its message itself."""
+        # The server of a text model opens its message itself.
         return ()
 
     def plain_header(self, ids: Sequence[int], at: int) -> int:  # noqa: ARG002 - there are no headers
-        """0: a mark is all that stands before a message."""
+        # Only a mark stands before a message.
         return 0
 
     def has_body(self, message: Sequence[int]) -> bool:
-        """Behind the mark of a text, or of the arguments of a call."""
         return bool(message) and (message[0] != CALL or ARGUMENTS in message)
 
     def turn_constraint(
@@ -319,7 +312,7 @@ class PassThroughFormat:
         message: Sequence[int],  # noqa: ARG002 - as above
         options: GrammarOptions,  # noqa: ARG002 - there is no grammar
     ) -> Constraint | None:
-        """What the server is told of the rules. Whether it keeps to them is found out here."""
+        """Return the rules as they are sent to the server, which may not keep to them."""
         fields: dict[str, Any] = {}
         may_call = bool(rules.allowed) and rules.calls != "none"
         if rules.tools and not may_call:
@@ -334,7 +327,6 @@ class PassThroughFormat:
 
 
 def _without_thoughts(messages: Iterable[ChatMessage]) -> list[ChatMessage]:
-    """The messages as every server takes them; nothing of one that was but a thought."""
     bare = [
         {name: value for name, value in message.items() if name not in _THOUGHTS}
         for message in messages
@@ -345,7 +337,7 @@ def _without_thoughts(messages: Iterable[ChatMessage]) -> list[ChatMessage]:
 
 
 def _with_summary_text(item: ContextItem) -> ContextItem:
-    """A summary that was made just now is known by its line alone."""
+    # A summary made during this request has only its line so far.
     if item.kind != "compaction" or item.ids is None or item.json:
         return item
     text = "".join(orjson.loads(line)["content"] for line in unpacked_lines(item.ids))

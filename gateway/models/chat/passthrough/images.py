@@ -85,7 +85,10 @@ class Gallery:
         self.is_empty = not found
 
     def part(self, source: int, image: InputImage) -> dict[str, Any]:
-        """The part of a message that shows it, or says that it is missing. Raises as above."""
+        """Return the part of a message that shows the image, or says that it is missing.
+
+        Raises the same errors as the constructor.
+        """
         try:
             url = self._data_url(source, image)
         except _Unshowable as error:
@@ -97,7 +100,7 @@ class Gallery:
         return {"type": "image_url", "image_url": shown}
 
     def _bound(self, found: Sequence[tuple[int, InputImage]]) -> None:
-        """Leave out what is too much of the images, of which the first matter most."""
+        # The first images in the list matter most.
         limits, length = self._limits, 0
         lacking: dict[bytes, None] = {}
         for number, (source, image) in enumerate(found):
@@ -116,7 +119,7 @@ class Gallery:
             raise Unrendered(list(lacking))
 
     def _known_url(self, image: InputImage) -> str | None:
-        """Its URL, of one that is fetched the answer; None while there is none."""
+        # None while an image that has to be fetched is not here yet.
         url = image.image_url or ""
         if not url.startswith(_WEB):
             return url
@@ -134,7 +137,7 @@ class Gallery:
         return told
 
     def _leave_out(self, source: int, image: InputImage, why: str) -> None:
-        """Raises `InvalidRequest` for one that is new."""
+        # A new image is refused with `InvalidRequest`.
         if source >= self._new_from:
             raise InvalidRequest(
                 f"An image cannot be shown to the model: {why}.",
@@ -144,7 +147,7 @@ class Gallery:
         self._left_out[source, image.image_url] = why
 
     def _param(self, image: InputImage) -> str:
-        """Where the request has it; `input` for one of its history."""
+        # `input` for an image of the history.
         for at, item in enumerate(self._new_items):
             for name in ("content", "output"):
                 parts = getattr(item, name, None)
@@ -172,12 +175,10 @@ class _Unshowable(ValueError):
 
 
 def _question(image: InputImage) -> bytes:
-    """What is asked about one that is to be fetched."""
     return IMAGE_QUESTION + (image.image_url or "").encode()
 
 
 def _found(items: Sequence[ContextItem]) -> list[tuple[int, InputImage]]:
-    """The images that a context shows, each with the index of its item."""
     return [
         (one.source, image)
         for one in since_compaction(PlacedItem(at, item) for at, item in enumerate(items))
@@ -187,7 +188,7 @@ def _found(items: Sequence[ContextItem]) -> list[tuple[int, InputImage]]:
 
 
 def _file_bytes(url: str) -> int:
-    """How long the file in a data URL is; of what is none, 0."""
+    # 0 for any URL that is not a data URL.
     head, _, encoded = url.partition(",")
     return (len(encoded) - encoded.count("=")) * 3 // 4 if head.startswith(_DATA) else 0
 
@@ -197,7 +198,6 @@ def _may_show(item: ContextItem) -> bool:
 
 
 def _new_from(items: Sequence[ContextItem]) -> int:
-    """The index of the first item that the model has not answered yet."""
     for at in reversed(range(len(items))):
         item = items[at]
         if item.kind == "message" and is_answer(item):
@@ -206,7 +206,6 @@ def _new_from(items: Sequence[ContextItem]) -> int:
 
 
 def _checked(url: str, limits: ImageLimits) -> str:
-    """A data URL with an image in it, as it is. Raises `_Unshowable`."""
     head, comma, encoded = url.partition(",")
     kind = head.removeprefix(_DATA).removesuffix(_BASE64).partition(";")[0].strip().lower()
     if not (comma and head.startswith(_DATA) and head.endswith(_BASE64)):
@@ -225,6 +224,6 @@ def _checked(url: str, limits: ImageLimits) -> str:
 
 
 def has_images(items: Sequence[ContextItem]) -> bool:
-    """Whether there is anything to be seen in a context."""
+    """Return True if a context has images."""
     may_have = any(map(_may_show, items))
     return may_have and bool(_found(items))

@@ -21,7 +21,7 @@ _BEHIND_NAME: Final = "\0"
 
 
 def rerendered(ids: Sequence[int]) -> array[int]:
-    """The line with the assistant's message of a finished turn; empty where it says nothing.
+    """Return the line with the assistant's message of a finished turn; empty without content.
 
     Thoughts are left out, and so is a call that was cut off.
     """
@@ -38,7 +38,7 @@ def rerendered(ids: Sequence[int]) -> array[int]:
 
 
 def assistant(said: str, calls: Sequence[dict[str, Any]]) -> array[int]:
-    """The line with a message of the assistant."""
+    """Return the line with a message of the assistant."""
     message: dict[str, Any] = {"role": "assistant", "content": said}
     if calls:
         message["tool_calls"] = calls
@@ -46,12 +46,14 @@ def assistant(said: str, calls: Sequence[dict[str, Any]]) -> array[int]:
 
 
 def call(name: str, arguments: str) -> array[int]:
-    """The line with one call."""
     return assistant("", [_call("call", name, arguments)])
 
 
 def result(name: str, text: str) -> array[int]:
-    """The line with what the call before it returned, whose id is filled in when it is sent."""
+    """Return the line with the result of the call before it.
+
+    The id of the call is filled in when the line is sent.
+    """
     message = {"role": "tool", "name": offered_name(name), "content": text}
     return packed_lines((orjson.dumps(message),))
 
@@ -65,7 +67,6 @@ def _call(call_id: str, name: str, arguments: str) -> dict[str, Any]:
 
 
 def _parts(ids: Sequence[int]) -> Iterator[tuple[int, str, bool]]:
-    """Each mark with the text behind it, and whether another mark follows."""
     mark, text, begun = ANSWER, "", 0
     for at, one in enumerate([*ids, END]):
         if one in TEXT_IDS:

@@ -62,7 +62,7 @@ class TextParser:
 
     @property
     def place(self) -> ParserPosition:
-        """Where the next id falls."""
+        """Return the position of the next id."""
         start, called = self._start, self._has_called
         if self._is_over:
             kind = SegmentKind.FUNCTION_CALL if self._ended_by else None
@@ -74,7 +74,6 @@ class TextParser:
         return ParserPosition(Where.HEADER, start, called=called)
 
     def piece(self, token: int) -> bytes:
-        """The UTF-8 of a character; nothing for a mark."""
         return text_of((token,)).encode("utf-8", "replace")
 
     def feed(self, ids: Sequence[int]) -> list[SegmentEvent]:
@@ -92,11 +91,11 @@ class TextParser:
         return self._take()
 
     def feed_each(self, ids: Sequence[int]) -> list[str]:  # noqa: ARG002 - logs of text have no single ids
-        """Nothing: what a log has of text is fed as it came."""
+        # The text of a log is fed as it came.
         return []
 
     def finish(self, reason: FinishReason | None) -> list[SegmentEvent]:
-        """The turn is over (None: it was broken off). Ids fed after this are ignored."""
+        """End the turn (`reason` None: it was broken off). Ids fed after this are ignored."""
         if not self._is_over:
             self._close(self._position, complete=reason is FinishReason.STOP, at_mark=False)
         is_whole = reason not in {None, FinishReason.CUT}
@@ -132,7 +131,7 @@ class TextParser:
 
     @property
     def _said(self) -> SegmentKind:
-        """What text for the user is: before a call that is demanded, no answer."""
+        # Text before a call that is demanded is no answer.
         is_owed = self._rules.calls == "required"
         return SegmentKind.COMMENTARY if is_owed else SegmentKind.FINAL
 
@@ -170,7 +169,6 @@ class TextParser:
         self._events.append(self._call)
 
     def _close(self, end: int, *, complete: bool, at_mark: bool) -> None:
-        """What is open ends before position `end`."""
         prose, call, self._prose, self._call = self._prose, self._call, None, None
         if self._name is not None:
             self._name = None
@@ -189,7 +187,6 @@ class TextParser:
 
 
 def _runs(ids: Sequence[int]) -> Iterator[tuple[int, int]]:
-    """Where characters stand together; each other id stands alone."""
     at = 0
     while at < len(ids):
         end = at
@@ -215,30 +212,25 @@ class EitherParser:
 
     @property
     def reasoning_tokens(self) -> int:
-        """Those of the one that reads."""
         return self._parser.reasoning_tokens
 
     @property
     def place(self) -> ParserPosition:
-        """That of the one that reads."""
         return self._parser.place
 
     def piece(self, token: int) -> bytes:
-        """The bytes of an id of either kind."""
         return self._parser.piece(token)
 
     def feed(self, ids: Sequence[int]) -> list[SegmentEvent]:
-        """Take the next ids, all of one kind."""
+        """Take the next ids, any number of them, all of one kind."""
         self._decide(ids)
         return self._parser.feed(ids)
 
     def feed_each(self, ids: Sequence[int]) -> list[str]:
-        """What the one that reads makes of each."""
         self._decide(ids)
         return self._parser.feed_each(ids)
 
     def finish(self, reason: FinishReason | None) -> list[SegmentEvent]:
-        """End the turn: what was held back, and the ends of what is open."""
         return self._parser.finish(reason)
 
     def _decide(self, ids: Sequence[int]) -> None:

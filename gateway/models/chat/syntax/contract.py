@@ -94,9 +94,7 @@ NAME_CHARS_MAX: Final = 512
 
 
 def function_name(written: str) -> str | None:
-    """What a model wrote in the place of a function's name; None if it cannot be one, or one in
-    quotes.
-    """
+    """Return the function's name that a model wrote, without quotes; None if it cannot be one."""
     name = written.strip()
     return name if FUNCTION_NAME.fullmatch(name.strip(QUOTES)) else None
 
@@ -116,11 +114,11 @@ class CallReader(Protocol):
         ...
 
     def mark(self, marker: str) -> Iterator[CallEvent]:
-        """A marker of the syntax."""
+        """Read a marker of the syntax."""
         ...
 
     def close(self, *, cut: bool) -> Iterator[CallEvent]:
-        """There is no more. `cut`: the model did not mean to stop."""
+        """End the region. `cut`: the model did not mean to stop."""
         ...
 
 
@@ -159,7 +157,7 @@ class CallSyntax:
     is_bare: bool = False
 
     def front(self, name: str | None) -> Written:
-        """The first call of a turn up to its arguments; up to its name where that is None.
+        """Return the first call of a turn up to its arguments, or up to its name if that is None.
 
         It ends without the space that would be part of the next id.
         """
@@ -168,7 +166,7 @@ class CallSyntax:
         return (*front, last.rstrip(" ") if isinstance(last, str) else last)
 
     def written(self, calls: Sequence[tuple[str, str]]) -> Written:
-        """Calls (name, arguments as JSON) of one turn."""
+        """Return the text of calls (name, arguments as JSON) of one turn."""
         parts: list[Mark | str] = []
         for name, arguments in calls:
             parts += (*(self.between if parts else ()), *self.before_name, name, *self.behind_name)
@@ -186,7 +184,7 @@ class CallSyntax:
 
 
 def tags_of(arguments: str) -> list[tuple[str, str]]:
-    """Arguments as a model writes them in tags: keys, and the texts of their values."""
+    """Return arguments as a model writes them in tags: keys, and the texts of their values."""
     try:
         values = json.loads(arguments)
     except ValueError:
@@ -221,6 +219,6 @@ class Syntax:
 
     @property
     def markers(self) -> tuple[str, ...]:
-        """Those around thoughts, and around and inside calls, as they are spelled."""
+        """Return the markers around thoughts, and around and inside calls, as they are spelled."""
         thought = (self.reasoning.opening, self.reasoning.closing) if self.reasoning else ()
         return (*thought, *(self.calls.markers if self.calls else ()))

@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 
 
 def full_width(name: str) -> str:
-    """A special token of DeepSeek by its name in ASCII, as in `tool_sep`."""
+    """Return a special token of DeepSeek by its name in ASCII, as in `tool_sep`."""
     spelled = name.replace("_", "\u2581")
     return f"<\uff5c{spelled}\uff5c>"
 
@@ -83,7 +83,6 @@ class DeepSeekReader:
         self._rules: list[Rule] = []
 
     def text(self, text: str) -> Iterator[CallEvent]:
-        """What stands between two markers."""
         if self._where is _Where.NAME:
             word, end, text = text.partition("\n")
             self._word.append(word)
@@ -99,7 +98,6 @@ class DeepSeekReader:
             yield Noted(Rule.CALL_LEFTOVER)
 
     def _behind_fence(self, text: str) -> str:
-        """What is left of the front of a body once it is known where a fence before it ends."""
         front = self._fence + text
         fence = _FENCE_FRONT.match(front)
         assert fence is not None, "it may be empty"
@@ -117,7 +115,6 @@ class DeepSeekReader:
         self._behind.append(rest)
 
     def _name(self, following: _Where) -> Iterator[CallEvent]:
-        """The name of the function is complete."""
         name = function_name("".join(self._word))
         if name is None:
             self._where = _Where.JUNK
@@ -127,7 +124,6 @@ class DeepSeekReader:
         yield Called(name)
 
     def mark(self, marker: str) -> Iterator[CallEvent]:
-        """A part of a call is over."""
         if marker == SEPARATOR:
             if self._where in _OPEN:
                 self._rules.append(Rule.MARKER_IN_BODY)
@@ -162,7 +158,6 @@ class DeepSeekReader:
         return (Rule.ODD_FRAME,) if is_odd else ()
 
     def close(self, *, cut: bool) -> Iterator[CallEvent]:
-        """The turn is over within the region."""
         yield from self._end_call((Rule.UNCLOSED_CALL,), cut=cut)
 
 

@@ -60,7 +60,6 @@ class GlmReader:
         self._rules: list[Rule] = []
 
     def text(self, text: str) -> Iterator[CallEvent]:
-        """What stands between two markers."""
         if self._where is _Where.VALUE:
             if said := self._arguments.text(text):
                 yield Argued(said)
@@ -70,7 +69,6 @@ class GlmReader:
             self._rules.append(Rule.CALL_LEFTOVER)
 
     def mark(self, marker: str) -> Iterator[CallEvent]:
-        """A key or a value begins or ends, or the call does."""
         if self._where is _Where.NAME:
             yield from self._name()
         if marker == VALUE:
@@ -135,7 +133,6 @@ class GlmReader:
         yield Ended(rules=(*self._rules, *rules))
 
     def close(self, *, cut: bool) -> Iterator[CallEvent]:
-        """The turn is over within the region."""
         if self._where is _Where.NAME and not cut:
             yield from self._name()
         is_call = self._where not in {_Where.NAME, _Where.JUNK}

@@ -37,7 +37,6 @@ class HermesReader:
         self._is_parted = self._leftover = False  # a comma, and words, stand behind the object
 
     def text(self, text: str) -> Iterator[CallEvent]:
-        """More of the object; behind it another one may stand, words there are dropped."""
         while text and not self._leftover:
             if self._call.is_over:
                 rest = text.lstrip(WHITE + ",")
@@ -53,7 +52,7 @@ class HermesReader:
             yield from events
 
     def mark(self, marker: str) -> Iterator[CallEvent]:
-        """The call is over; at another opener the next one begins."""
+        """End the call; at another opener the next one begins."""
         rules = (Rule.UNCLOSED_CALL,) if marker == OPENING else ()
         yield from self._end(rules, cut=False)
         if marker == OPENING:
@@ -62,7 +61,6 @@ class HermesReader:
             yield Left()
 
     def close(self, *, cut: bool) -> Iterator[CallEvent]:
-        """The turn is over within the call."""
         yield from self._end((Rule.UNCLOSED_CALL,), cut=cut)
 
     def _end(self, rules: tuple[Rule, ...], *, cut: bool) -> Iterator[CallEvent]:

@@ -23,11 +23,10 @@ class JsonBody:
 
     @property
     def is_over(self) -> bool:
-        """Whether the JSON value is complete."""
         return self._value is not None and self._value.is_over
 
     def feed(self, text: str) -> tuple[list[CallEvent], str]:
-        """What more text tells, and what of it stands behind the value."""
+        """Return the events of more text, and the rest of it behind the value."""
         if self.is_over:
             return [], text
         if self._value is None:
@@ -42,7 +41,7 @@ class JsonBody:
         return ([Argued(told)] if told else []), rest
 
     def finish(self, *rules: Rule, cut: bool) -> Iterator[CallEvent]:
-        """The call is over, or there is no more text."""
+        """End the call: it is over, or there is no more text."""
         value, raw = self._value, "".join(self._raw).strip()
         is_missing = value is None and not raw and cut
         if is_missing or (value is not None and not value.is_over):

@@ -40,7 +40,7 @@ how deep the caller's own stack is, and the result must depend on nothing."""
 
 
 def no_number(name: str) -> None:
-    """Python takes NaN and infinities for JSON."""
+    # Python accepts NaN and infinities as JSON.
     raise ValueError(name)
 
 
@@ -64,7 +64,7 @@ class ValueScanner:
         self._in_string = self._escaped = self._is_scalar = False
 
     def end(self, text: str) -> int | None:
-        """The offset behind the value, if its end is in this text; the text goes on with it."""
+        """Return the offset behind the value if it ends in `text`, the next piece; else None."""
         self.controls.clear()
         if not self.is_begun and text:
             self.is_begun = True
@@ -97,7 +97,7 @@ class ValueScanner:
 
 
 def escaped(text: str, controls: Sequence[int]) -> str:
-    """With escapes in the place of the control characters that stand there."""
+    """Replace the control characters at `controls` by escapes."""
     parts: list[str] = []
     at = 0
     for control in controls:
@@ -107,7 +107,7 @@ def escaped(text: str, controls: Sequence[int]) -> str:
 
 
 def is_json(text: str, deepest: int = 0) -> bool:
-    """Whether a text is a JSON value, one nested `deepest` levels."""
+    """Return True if a text is a JSON value, one nested `deepest` levels."""
     if deepest > DEPTH_MAX:
         return False
     try:
@@ -118,7 +118,7 @@ def is_json(text: str, deepest: int = 0) -> bool:
 
 
 def string_in(text: str) -> str | None:
-    """The text that a JSON string says; None for what is none."""
+    """Return the text of a JSON string; None if it is none."""
     if not text.startswith('"'):
         return None
     try:
@@ -145,22 +145,21 @@ class ArgumentsReader:
 
     @property
     def is_begun(self) -> bool:
-        """Whether the first character of the object came."""
         return bool(self._begin)
 
     @property
     def is_open(self) -> bool:
-        """Its end has not come, and cannot be guessed: that of a number can."""
+        # The end of a number can be guessed; that of these cannot.
         return not self.is_over and self._begin in {"", '"', "{", "["}
 
     @property
     def flows(self) -> bool:
-        """What it is fed goes out at once."""
         return self._begin in {"{", "["}
 
     def feed(self, text: str) -> tuple[str, str]:
-        """What can be told of it now, and what stands behind it once it is over. White space in
-        front of it is not to be fed.
+        """Return the text that can go out now, and the text behind a value that is over.
+
+        White space in front of the value must not be fed.
         """
         self._begin = self._begin or text[0]
         end = self._scanner.end(text)
@@ -172,7 +171,7 @@ class ArgumentsReader:
         return (mine if self.flows else ""), rest
 
     def finish(self) -> tuple[str, tuple[Rule, ...]]:
-        """What was not told yet of a value that is over, and by which rules."""
+        """Return the rest of a value that is over, and the rules that it was read by."""
         text = "".join(self._text)
         if self.flows:
             whole = is_json(text, self._scanner.deepest)
@@ -232,21 +231,18 @@ class JsonCall:
 
     @property
     def is_over(self) -> bool:
-        """Whether the object is closed."""
         return self._phase is _Phase.OVER
 
     @property
     def is_junk(self) -> bool:
-        """What it was fed is no such object, however it goes on."""
         return self._phase is _Phase.JUNK
 
     @property
     def raw(self) -> str:
-        """All that it was fed before the function was told."""
         return "".join(self._raw)
 
     def feed(self, text: str) -> tuple[list[CallEvent], str]:
-        """What more text tells, and what of it stands behind the object."""
+        """Return the events of more text, and the rest of it behind the object."""
         events: list[CallEvent] = []
         rest = text
         while rest and self._phase is not _Phase.OVER:
@@ -326,7 +322,6 @@ class JsonCall:
         return rest
 
     def _tell(self, events: list[CallEvent]) -> None:
-        """What can be told: the function with the first of its arguments, and these."""
         if self.name is None or self._arguments is None or not self._arguments.is_begun:
             return
         self.is_told, self._raw = True, []
@@ -343,7 +338,7 @@ class JsonCall:
         return ""
 
     def _at_sign(self, text: str, following: Mapping[str, _Phase]) -> str:
-        """The next sign behind white space leads to another phase; any other spoils the object."""
+        # Any other sign than these spoils the object.
         rest = text.lstrip(WHITE)
         if not rest:
             return ""
@@ -369,7 +364,6 @@ class JsonCall:
     }
 
     def finish(self, *, cut: bool) -> Iterator[CallEvent]:
-        """The object is over, or there is no more text; a call ends, or it was none."""
         if self.name is None:
             raw = self.raw.strip()
             if not raw or (cut and not self.is_over):

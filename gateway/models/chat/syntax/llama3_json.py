@@ -34,7 +34,6 @@ class Llama3Reader:
         self._is_parted = False  # a semicolon came behind an object
 
     def text(self, text: str) -> Iterator[CallEvent]:
-        """What stands there; behind an object another one may stand."""
         while text:
             if self._call is None:
                 text = text.lstrip(WHITE)
@@ -62,7 +61,7 @@ class Llama3Reader:
         return call.is_over or call.is_junk or not _KEYS.issuperset(call.keys)
 
     def mark(self, _marker: str) -> Iterator[CallEvent]:
-        """There is one marker: calls begin, again."""
+        """Begin calls again: there is one marker only."""
         yield from self._end(cut=False)
         self._call, self._is_bare = JsonCall(), False
 
@@ -71,7 +70,7 @@ class Llama3Reader:
             yield from self._call.finish(cut=cut)
 
     def close(self, *, cut: bool) -> Iterator[CallEvent]:
-        """The turn is over within the region. What could have become a call is what was said."""
+        # Text that could have become a call goes out as text.
         if self._is_bare and self._call is not None:
             yield Left(self._call.raw)
         else:

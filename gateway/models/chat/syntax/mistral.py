@@ -64,7 +64,6 @@ class MistralReader:
         self._rules: list[Rule] = []
 
     def text(self, text: str) -> Iterator[CallEvent]:
-        """What stands between two markers; behind one part of it the next one may stand."""
         while text:
             if self._where is _Where.BEHIND:
                 if text.strip():
@@ -158,7 +157,6 @@ class MistralReader:
     }
 
     def mark(self, marker: str) -> Iterator[CallEvent]:
-        """The name is complete, or another call begins."""
         if marker == OPENING:
             yield from self._end(cut=False)
             self._where, self._word, self._is_list = _Where.FRONT, "", False
@@ -184,7 +182,6 @@ class MistralReader:
             yield Said(word, (Rule.NOT_A_CALL if word else Rule.ABANDONED_CALL,))
 
     def close(self, *, cut: bool) -> Iterator[CallEvent]:
-        """The turn is over within the region."""
         yield from self._end(cut=cut)
 
 

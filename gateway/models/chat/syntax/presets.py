@@ -61,12 +61,11 @@ class Preset:
 
     @property
     def syntax(self) -> Syntax:
-        """What its name stands for: how the family writes thoughts and calls."""
         return Syntax(REASONING[self.reasoning], CALLS[self.calls])
 
     @property
     def opens_thoughts(self) -> bool:
-        """It thinks always, and its template puts the first tag of the thought into the prompt."""
+        # The template puts the opening tag of a thought into the prompt.
         return self.thinks and self.switch is None and REASONING[self.reasoning] is THINK
 
 
@@ -106,5 +105,4 @@ of that behind its own, and a number may be a size (`Qwen-32B`).
 
 
 def preset_for(model: str) -> Preset | None:
-    """What is known of a model, by its name or the path of its folder."""
     return next((preset for preset in PRESETS if preset.models.search(model)), None)

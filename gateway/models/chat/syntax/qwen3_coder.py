@@ -76,7 +76,6 @@ class Qwen3CoderReader:
     # Text.
 
     def text(self, text: str) -> Iterator[CallEvent]:
-        """What stands between two markers."""
         if self._where in {_Where.NAME, _Where.KEY}:
             word, end, text = text.partition(">")
             self._word.append(word)
@@ -126,7 +125,7 @@ class Qwen3CoderReader:
     # Markers.
 
     def mark(self, marker: str) -> Iterator[CallEvent]:
-        """A tag begins, or is there; in a value that of a function is text."""
+        # In a value, the tag of a function is text.
         if marker == FUNCTION and self._where is _Where.VALUE:
             yield from self._in_value(marker)
         elif marker == PARAMETER:
@@ -156,7 +155,6 @@ class Qwen3CoderReader:
         yield Argued(self._arguments.end())
 
     def _at_end(self, marker: str) -> Iterator[CallEvent]:
-        """The end of a function, or of a region, or another one begins."""
         if self._where is _Where.NAME and marker in {FUNCTION_END, CLOSING}:
             yield from self._close_tag()
             self._rules.append(Rule.UNCLOSED_TAG)
@@ -185,14 +183,12 @@ class Qwen3CoderReader:
         self._where = _Where.OUTSIDE
 
     def _said(self) -> Iterator[CallEvent]:
-        """What stood outside of functions; a region without a call."""
         stray, self._stray = "".join(self._stray).strip(), []
         if stray or not (self._has_called or self._has_said):
             self._has_said = True
             yield Said(stray, (Rule.NOT_A_CALL if stray else Rule.ABANDONED_CALL,))
 
     def close(self, *, cut: bool) -> Iterator[CallEvent]:
-        """The turn is over within the region."""
         if self._where in _OPEN and (cut or self._where is not _Where.FUNCTION):
             yield Ended(broken=True, rules=tuple(self._rules))
         elif self._where in _OPEN:

@@ -70,7 +70,7 @@ class TaggedArguments:
         self._value: list[str] = []
 
     def begin(self, key: str) -> str:
-        """A parameter begins: the JSON up to its value, whose type its schema tells."""
+        """Begin a parameter: return the JSON up to its value, whose type its schema tells."""
         front = "{" if self._is_empty else ", "
         self._is_empty = False
         properties = self._schema.get("properties")
@@ -81,28 +81,27 @@ class TaggedArguments:
         return f"{front}{_quoted(key)}: {quote}"
 
     def text(self, text: str) -> str:
-        """JSON of more text of the open value."""
+        """Return JSON of more text of the open value."""
         if self._is_text:
             return _quoted(text)[1:-1]
         self._value.append(text)
         return ""
 
     def end(self) -> str:
-        """JSON that closes the open value."""
+        """Return the JSON that closes the open value."""
         if self._is_text:
             self._is_text = False
             return '"'
         return as_json("".join(self._value), self._types)
 
     def finish(self) -> str:
-        """There are no more parameters."""
         return "{}" if self._is_empty else "}"
 
 
 def types_of(
     schema: Any, root: Mapping[str, Any], untyped: frozenset[str] = STRING
 ) -> frozenset[str]:
-    """The types that a JSON Schema names, those of alternatives among them; else the `untyped`.
+    """Return the types that a JSON Schema names, those of its alternatives too, else `untyped`.
 
     References within `root` are followed.
     """
@@ -143,7 +142,7 @@ def _referred(reference: str, root: Mapping[str, Any]) -> Any:
 
 
 def as_json(value: str, types: frozenset[str]) -> str:
-    """A value as JSON of the first of the types that fits, else as text."""
+    """Return a value as JSON of the first of the types that fits, else as text."""
     is_bound = "string" not in types
     for name, read in _READERS:
         if name not in types or (found := read(value)) is None:
@@ -156,7 +155,6 @@ def as_json(value: str, types: frozenset[str]) -> str:
 
 
 def _says_all(found: str, written: str) -> bool:
-    """Whether a number or a boolean is written as whoever reads it would write it again."""
     if found in {"true", "false"}:
         return found == written.lower()
     return found == written and found in {_integer(found), repr(float(found))}
@@ -197,7 +195,7 @@ def _boolean(value: str) -> str | None:
 
 
 def _nested(value: str) -> str | None:
-    """JSON, as it is written, but for control characters in its strings."""
+    # The JSON as written, except control characters in its strings.
     text, scanner = value.strip(), ValueScanner()
     scanner.end(text)
     text = escaped(text, scanner.controls)
@@ -211,7 +209,6 @@ def _nested(value: str) -> str | None:
 
 
 def _container(opening: str, value: str) -> str | None:
-    """An object or an array, of JSON or of Python."""
     text = value.strip()
     if not text.startswith(opening):
         return None
@@ -222,9 +219,7 @@ def _container(opening: str, value: str) -> str | None:
 
 
 def _from_python(text: str) -> str | None:
-    """What is made of Python's literals, as JSON would be if it is well formed. It is not handed to
-    Python's parser, to which how deep it may go depends on the caller's stack.
-    """
+    # Python's own parser is not used: its nesting limit depends on the caller's stack.
     parts: list[str] = []
     at = 0
     while at < len(text):
