@@ -35,7 +35,6 @@ class RetentionControls:
         self._forget = forget
 
     async def of_organization(self, tenant_id: TenantId) -> dict[str, Any]:
-        """The object of the organization."""
         return await self._controls.of_organization(tenant_id)
 
     async def set_of_organization(self, caller: AdminCaller, type_: str) -> dict[str, Any]:

@@ -144,7 +144,6 @@ def _below(path: str, name: str, item: str, answers: DirectoryEndpoints) -> Iter
 
 
 def _unknown_last(path: str, answers: DirectoryEndpoints) -> Endpoint:
-    """What answers below one thing that there is not: the last parameter of its path."""
     return answers.unknown(path.rpartition("{")[2].partition("}")[0])
 
 
@@ -234,7 +233,7 @@ class DirectoryEndpoints:
 
 
 def _roles(kind: str) -> list[Json]:
-    """Roles of keys: those of the organization, or what a key of a project may do in it."""
+    # Roles of keys, not of people: in the organization, or in one project.
     if kind == "api.project":
         return [_role(kind, "member", "Use of the project, as far as the key's scopes go.", [])]
     told = {"owner": "Everything of the organization.", "reader": "Reading all of it."}

@@ -71,7 +71,6 @@ class ProviderRequest:
 
     @classmethod
     def of(cls, body: ProviderCreate | OperatorIssuerCreate) -> ProviderRequest:
-        """What a body asks for. Raises `InvalidRequest`."""
         return cls(
             name=body.name,
             issuer=body.issuer,
@@ -84,7 +83,6 @@ class ProviderRequest:
         )
 
     def provider(self, uuid: UUID, tenant_id: TenantId) -> IdentityProvider:
-        """The provider that it becomes."""
         return IdentityProvider(
             id=uuid,
             tenant_id=tenant_id,
@@ -136,7 +134,6 @@ class RuleRequest:
 
     @classmethod
     def of(cls, body: RuleCreate) -> RuleRequest:
-        """What a body asks for. Raises `InvalidRequest`."""
         return cls(
             project_id=body.project_id,
             service_account_id=body.service_account_id,
@@ -149,7 +146,7 @@ class RuleRequest:
 
 
 def unknown_provider(provider_id: str) -> ResourceNotFound:
-    """The same for one that is unknown, deleted, and of another tenant."""
+    """Return the same error for a provider that is unknown, deleted, or another tenant's."""
     return ResourceNotFound(
         f"No workload identity provider with id '{shown(provider_id)}' was found.",
         code="workload_identity_provider_not_found",
@@ -158,7 +155,7 @@ def unknown_provider(provider_id: str) -> ResourceNotFound:
 
 
 def unknown_rule(rule_id: str) -> ResourceNotFound:
-    """The same for one that is unknown, deleted, and of another provider or tenant."""
+    """Return the same error for a rule that is unknown, deleted, or another provider's or tenant's."""
     return ResourceNotFound(
         f"No federation rule with id '{shown(rule_id)}' was found at this identity provider.",
         code="federation_rule_not_found",
@@ -195,7 +192,6 @@ class IdentityProviders:
             return made
 
     async def get(self, tenant_id: TenantId, provider_id: str) -> IdentityProvider:
-        """A provider of the tenant by its id."""
         async with self._transactions.reading(tenant_id) as connection:
             return await _require(connection, tenant_id, provider_id)
 
@@ -212,7 +208,7 @@ class IdentityProviders:
     async def change(
         self, caller: AdminCaller, provider_id: str, asked: ProviderUpdate
     ) -> IdentityProvider:
-        """What is left out stays. Raises as `create` does."""
+        # Fields that are left out stay. Raises as `create` does.
         async with self._changing(caller) as connection:
             found = await _require(connection, caller.tenant_id, provider_id)
             wanted = replace(found, **provider_changes(asked, found))
@@ -232,9 +228,7 @@ class IdentityProviders:
             return changed
 
     async def delete(self, caller: AdminCaller, provider_id: str) -> None:
-        """Delete it with its rules: none of its tokens works any more, nor what they were exchanged
-        for.
-        """
+        # Its rules go with it: its tokens and those they were exchanged for stop working.
         async with self._changing(caller) as connection:
             found = await _require(connection, caller.tenant_id, provider_id)
             await rows.delete(connection, caller.tenant_id, found.id)
@@ -281,7 +275,6 @@ class IdentityProviders:
             return made
 
     async def rule(self, tenant_id: TenantId, provider_id: str, rule_id: str) -> FederationRule:
-        """A rule by its id and that of its provider."""
         async with self._transactions.reading(tenant_id) as connection:
             return await _require_rule(connection, tenant_id, provider_id, rule_id)
 
@@ -312,7 +305,6 @@ class IdentityProviders:
     async def change_rule(
         self, caller: AdminCaller, provider_id: str, rule_id: str, changes: Mapping[str, Any]
     ) -> FederationRule:
-        """Change these fields of it."""
         async with self._changing(caller) as connection:
             found = await _require_rule(connection, caller.tenant_id, provider_id, rule_id)
             changed = await rows.change_rule(connection, replace(found, **changes))
@@ -329,7 +321,7 @@ class IdentityProviders:
             return changed
 
     async def delete_rule(self, caller: AdminCaller, provider_id: str, rule_id: str) -> None:
-        """Delete it: what was exchanged by it works no more."""
+        # Tokens that were exchanged by the rule stop working.
         async with self._changing(caller) as connection:
             found = await _require_rule(connection, caller.tenant_id, provider_id, rule_id)
             await rows.delete_rule(connection, found)
@@ -354,7 +346,6 @@ class IdentityProviders:
 
 
 async def _check(connection: Connection, provider: IdentityProvider) -> None:
-    """Raises `InvalidRequest` for what would be of another tenant, or of the operator."""
     if any(one.attribute in OF_OPERATORS for one in provider.transformations):
         raise invalid(
             "attribute_transformations",
@@ -408,7 +399,7 @@ def _too_many(most: int, what: str) -> RateLimited:
 
 
 def told_of(provider: IdentityProvider) -> dict[str, Any]:
-    """What the audit log says of it."""
+    """Return the data of a provider for the audit log."""
     return {
         "issuer": provider.issuer,
         "audience": provider.audience,
@@ -483,7 +474,6 @@ class FederationEndpoints:
         return provider_body(made)
 
     async def get(self, call: AdminCall) -> dict[str, Any]:
-        """A provider by its id, with whence its keys come."""
         return provider_body(await self._providers.get(*_tenant_and_provider(call)))
 
     async def update(self, call: AdminCall) -> dict[str, Any]:
@@ -517,7 +507,6 @@ class FederationEndpoints:
         )
 
     async def rule(self, call: AdminCall) -> dict[str, Any]:
-        """A rule of a provider, with what it matches and for whom it acts."""
         return rule_body(await self._providers.rule(*_tenant_and_provider(call), _rule_id(call)))
 
     async def update_rule(self, call: AdminCall) -> dict[str, Any]:

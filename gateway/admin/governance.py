@@ -77,7 +77,6 @@ class GovernanceEndpoints:
         return await self._logs.list_entries(call.principal.tenant_id, query)
 
     async def organization(self, call: AdminCall) -> dict[str, Any]:
-        """What is kept of the organization."""
         return await self._controls.of_organization(call.principal.tenant_id)
 
     async def set_organization(self, call: AdminCall) -> dict[str, Any]:
@@ -86,7 +85,6 @@ class GovernanceEndpoints:
         return await self._controls.set_of_organization(call.caller, asked.retention_type)
 
     async def project(self, call: AdminCall) -> dict[str, Any]:
-        """What is kept of a project."""
         return await self._controls.of_project(call.principal.tenant_id, call.path["project_id"])
 
     async def set_project(self, call: AdminCall) -> dict[str, Any]:
@@ -125,5 +123,5 @@ def audit_query(given: QueryParams) -> AuditQuery:
 
 
 def _project(project_id: str) -> UUID:
-    """One that is no id of a project finds nothing, as one that is unknown."""
+    # A malformed id finds nothing, like an unknown one.
     return ids.parse_project_id(project_id) or NO_PROJECT

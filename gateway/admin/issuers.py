@@ -65,12 +65,10 @@ class OperatorIssuers:
         self._forget = forget
 
     async def list(self) -> list[OperatorIssuer]:
-        """All that operators trust, the oldest first."""
         async with self._owner() as connection:
             return await rows.all_issuers(connection)
 
     async def get(self, issuer_id: str) -> OperatorIssuer:
-        """The issuer, with whom it may speak for."""
         async with self._owner() as connection:
             return await _require(connection, issuer_id)
 
@@ -102,7 +100,7 @@ class OperatorIssuers:
     async def change(
         self, issuer_id: str, asked: OperatorIssuerUpdate, author: Author = COMMAND_LINE
     ) -> OperatorIssuer:
-        """What is left out stays. Raises as `create` does."""
+        # Fields that are left out stay. Raises as `create` does.
         async with self._changing() as connection:
             found = await _require(connection, issuer_id)
             changes = provider_changes(asked, found.provider)
@@ -121,7 +119,7 @@ class OperatorIssuers:
             return changed
 
     async def delete(self, issuer_id: str, author: Author = COMMAND_LINE) -> None:
-        """None of its tokens works any more."""
+        # Tokens of the issuer stop working.
         async with self._changing() as connection:
             found = await _require(connection, issuer_id)
             await rows.delete(connection, found.provider.id)
@@ -193,7 +191,7 @@ class OperatorIssuers:
 
     @asynccontextmanager
     async def _changing(self, tenant_id: TenantId = _OPERATORS) -> AsyncIterator[Connection]:
-        """One change of what a tenant trusts, or operators, after the other."""
+        # Changes of one tenant's trust, or the operators', run one after the other.
         try:
             async with self._owner() as connection:
                 await take_turns(connection, tenant_id, Quota.ADMINISTRATION)
@@ -210,7 +208,7 @@ class OperatorIssuers:
 
 
 def unknown_issuer(issuer_id: str) -> ResourceNotFound:
-    """The same for one that is unknown, and deleted."""
+    """Return the same error for an issuer that is unknown or deleted."""
     return ResourceNotFound(
         f"There is no issuer '{shown(issuer_id)}'. GET /admin/v1/issuers lists them.",
         code="issuer_not_found",
@@ -279,7 +277,6 @@ class IssuerEndpoints:
         self._issuers = issuers
 
     async def list(self, _: AdminCall) -> dict[str, Any]:
-        """All that operators trust, the oldest first."""
         return whole_page(list(map(operator_issuer_body, await self._issuers.list())))
 
     async def create(self, call: AdminCall) -> dict[str, Any]:
@@ -288,7 +285,6 @@ class IssuerEndpoints:
         return operator_issuer_body(await self._issuers.create(asked, call.author))
 
     async def get(self, call: AdminCall) -> dict[str, Any]:
-        """One of them, with the tenants that it may speak for."""
         return operator_issuer_body(await self._issuers.get(call.path["issuer_id"]))
 
     async def update(self, call: AdminCall) -> dict[str, Any]:

@@ -83,7 +83,7 @@ class KeyRequest:
 
 
 def unknown_key(key_id: str) -> ResourceNotFound:
-    """The same for one that is unknown, has ended, and is of another project or tenant."""
+    """Return the same error for a key that is unknown, ended, or another project's or tenant's."""
     return ResourceNotFound(
         f"No API key with id '{shown(key_id)}' was found.", code="api_key_not_found", param="key_id"
     )
@@ -144,12 +144,11 @@ class Keys:
             return await self._insert(connection, caller, asked, project, account)
 
     async def create_admin(self, caller: AdminCaller, asked: KeyRequest) -> tuple[ApiKey, str]:
-        """An admin key of the tenant, and its secret."""
         async with self._transactions.changing(caller.tenant_id) as connection:
             return await self._insert(connection, caller, asked, None, None)
 
     async def get(self, tenant_id: TenantId, project_id: str | None, key_id: str) -> OwnedKey:
-        """A key of a project, or (None) an admin key."""
+        # Without a project: an admin key.
         async with self._transactions.reading(tenant_id) as connection:
             project = await self._project(connection, tenant_id, project_id)
             key = await self._require(connection, tenant_id, project, key_id)
@@ -258,7 +257,7 @@ class Keys:
         project: Project | None,
         account: ServiceAccount | None,
     ) -> tuple[ApiKey, str]:
-        """An admin key where there is no project."""
+        # Without a project: an admin key.
         self._check_lifetime(asked.expires_in_s)
         await self._check_count(connection, caller.tenant_id)
         terms = replace(asked.terms, kind="admin" if project is None else "project")
@@ -316,7 +315,7 @@ class Keys:
         return found
 
     async def _check_count(self, connection: Connection, tenant_id: TenantId) -> None:
-        """That one more may be made. One that was replaced counts until its overlap is over."""
+        # A replaced key counts until its overlap is over.
         if await rows.count(connection, tenant_id) >= self._policy.keys_max:
             raise RateLimited(
                 f"Your organization has {self._policy.keys_max} API keys, which is as many as may "
@@ -325,7 +324,7 @@ class Keys:
             )
 
     def _lifetime_after(self, old: ApiKey) -> int | None:
-        """Seconds for the key that takes its place: as many as the old one was made for."""
+        # In seconds: the replacement lives as long as the old key was made for.
         most, end = self._policy.lifetime_max_s, old.terms.expires_at
         if end is None:
             return most
@@ -421,7 +420,7 @@ class KeyEndpoints:
         return conversation_page(list(map(_project_key, page.rows)), has_more=page.has_more)
 
     async def get(self, call: AdminCall) -> dict[str, Any]:
-        """A key of a project, with its owner; 404 for an admin key, too."""
+        # Admin keys get 404, too.
         return _project_key(await self._keys.get(call.principal.tenant_id, *_project_and_key(call)))
 
     async def update(self, call: AdminCall) -> dict[str, Any]:

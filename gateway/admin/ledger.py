@@ -91,7 +91,6 @@ class LedgerEndpoints:
         }
 
     async def sinks(self, _: AdminCall) -> dict[str, Any]:
-        """How far each sink has come in the ledger."""
         return whole_page(await self._ledger.sinks())
 
     async def resume(self, call: AdminCall) -> dict[str, Any]:

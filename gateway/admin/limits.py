@@ -59,7 +59,6 @@ class ProjectLimits:
         self._forget = forget
 
     def organization(self, tenant_id: TenantId) -> LimitOwner:
-        """What administrators set for all of the tenant."""
         return LimitOwner(tenant_id, "organization", tenant_id)
 
     async def of_project(
@@ -112,9 +111,8 @@ class ProjectLimits:
         return made
 
     async def alerts(self, owner: LimitOwner) -> list[SpendAlert]:
-        """Those that administrators made, the oldest first: what the operator set beside a budget
-        (`SpendAlert.percent`) is not theirs, and need not be of dollars or of a month.
-        """
+        # Alerts that the operator set beside a budget (`SpendAlert.percent`) are not the
+        # administrators', and may be in other units and intervals than dollars and months.
         return [one for one in await self.limits.alerts(owner) if one.percent is None]
 
     async def alert(self, owner: LimitOwner, alert_id: UUID) -> SpendAlert | None:

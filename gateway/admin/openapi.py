@@ -177,7 +177,6 @@ class _Schemas:
         return {"$ref": REFERENCE + name}
 
     def made(self) -> Json:
-        """All of them by name."""
         return dict(sorted(self._made.items()))
 
 
@@ -218,7 +217,7 @@ def _answer(route: AdminRoute, schemas: _Schemas) -> Json:
 
 
 def _summary(route: AdminRoute, urls: Iterable[str]) -> str:
-    """In words, as `Create service account` or `Archive project`."""
+    # For example `Create service account` or `Archive project`.
     *before, last = [part for part in route.url.split("/") if part]
     named = [part for part in before if not part.startswith("{")]
     is_list = (

@@ -58,7 +58,6 @@ class Operations:
         self._data = data
 
     async def tenants(self) -> list[Tenant]:
-        """All of them, by name."""
         with owned():
             return await self._access.list_tenants()
 
@@ -69,7 +68,6 @@ class Operations:
             return await self._access.show_tenant(name)
 
     async def create_tenant(self, name: str, author: Author) -> Tenant:
-        """Raises `InvalidRequest` for a name that is taken or no name."""
         with owned():
             return await self._access.create_tenant(name, author)
 
@@ -135,7 +133,6 @@ class Operations:
             return await self._data.export(name, author=author, with_content=with_content)
 
     async def prices(self) -> list[Price]:
-        """All there were, by model."""
         with owned():
             return await self._limits.prices()
 
@@ -153,7 +150,7 @@ class Operations:
             )
 
     async def end_price(self, asked: PriceEnd, author: Author) -> bool:
-        """End a price. False: there was none."""
+        # False: there was no such price.
         with owned():
             return await self._limits.end_price(
                 asked.model,
@@ -187,7 +184,6 @@ class Operations:
         return sorted({self._replica, *told})
 
     def settings(self) -> dict[str, Any]:
-        """The effective settings, without secrets."""
         return self._settings()
 
     def _require_backend(self, name: str) -> None:

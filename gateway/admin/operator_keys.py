@@ -106,7 +106,7 @@ def _key(row: Row) -> OperatorKey:
 
 
 def _role(row: Row) -> OperatorRole:
-    """A key from before there were roles has an owner's."""
+    # Keys from before roles existed are owners' keys.
     role: OperatorRole = row.role or "owner"
     return role
 
@@ -140,7 +140,7 @@ class Operators:
         return key, secret.value
 
     async def list(self) -> list[OperatorKey]:
-        """List the oldest first, those that work no more included."""
+        # The oldest first, including keys that no longer work.
         async with self._database.owner_transaction() as connection:
             return [_key(row) for row in await connection.execute(_ALL)]
 
@@ -177,7 +177,7 @@ class Operators:
 
 
 def operator_key_body(key: OperatorKey) -> dict[str, Any]:
-    """Write a key of an operator as JSON, without its secret."""
+    """Return an operator's key as JSON, without its secret."""
     return {
         "id": str(key.id),
         "object": "operator_key",
@@ -210,7 +210,6 @@ class OperatorKeyEndpoints:
         self._operators = operators
 
     async def list(self, _: AdminCall) -> dict[str, Any]:
-        """List all keys, the oldest first."""
         return whole_page(list(map(operator_key_body, await self._operators.list())))
 
     async def create(self, call: AdminCall) -> dict[str, Any]:

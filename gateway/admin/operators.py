@@ -94,7 +94,6 @@ class OperatorEndpoints:
         return _tenant(await self._operations.create_tenant(asked.name, call.author))
 
     async def tenant(self, call: AdminCall) -> dict[str, Any]:
-        """A tenant with what counts for it."""
         return _detail(await self._operations.tenant(call.path["name"]))
 
     async def update_tenant(self, call: AdminCall) -> dict[str, Any]:
@@ -116,7 +115,6 @@ class OperatorEndpoints:
         return {**admin_key_body(key), "value": value}
 
     async def backends(self, call: AdminCall) -> dict[str, Any]:  # noqa: ARG002 - like the others
-        """As this process sees them."""
         return whole_page(await self._operations.backends())
 
     async def drain(self, call: AdminCall) -> dict[str, Any]:
@@ -137,7 +135,6 @@ class OperatorEndpoints:
         return whole_page([{"object": "replica", "id": name} for name in found])
 
     async def settings(self, call: AdminCall) -> dict[str, Any]:  # noqa: ARG002 - like the others
-        """All that this process runs with; secrets are shown as stars."""
         return {"object": "settings", "settings": self._operations.settings()}
 
 

@@ -68,7 +68,7 @@ def cut(items: Sequence[Json], asked: PageParams) -> tuple[list[Json], bool]:
 
 
 def conversation_page(items: Sequence[Json], *, has_more: bool) -> Json:
-    """`SyncConversationCursorPage`: the next one is behind `last_id`."""
+    """Return a `SyncConversationCursorPage`; the next page is behind `last_id`."""
     return {
         "object": "list",
         "data": list(items),
@@ -79,12 +79,12 @@ def conversation_page(items: Sequence[Json], *, has_more: bool) -> Json:
 
 
 def cursor_page(items: Sequence[Json], *, has_more: bool) -> Json:
-    """`SyncCursorPage`: the next one is behind the id of the last item."""
+    """Return a `SyncCursorPage`; the next page is behind the id of the last item."""
     return conversation_page(items, has_more=has_more)
 
 
 def next_page(items: Sequence[Json], *, next_id: str | None) -> Json:
-    """`SyncNextCursorPage`: the next one is behind `next`; None: there is none."""
+    """Return a `SyncNextCursorPage`; the next page is behind `next` (None: this is the last)."""
     return {
         "object": "list",
         "data": list(items),
@@ -94,5 +94,5 @@ def next_page(items: Sequence[Json], *, next_id: str | None) -> Json:
 
 
 def whole_page(items: Sequence[Json]) -> Json:
-    """`SyncPage`: everything there is."""
+    """Return a `SyncPage`, which has all items."""
     return {"object": "list", "data": list(items)}

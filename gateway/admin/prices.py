@@ -34,7 +34,7 @@ class PriceEndpoints:
         self._operations = operations
 
     async def list(self, _: AdminCall) -> dict[str, Any]:
-        """All there were, those that are over included."""
+        # Includes prices that have ended.
         return whole_page(list(map(_price, await self._operations.prices())))
 
     async def create(self, call: AdminCall) -> dict[str, Any]:

@@ -132,7 +132,6 @@ class ProjectCreate(NullableModel):
     residency: dict[str, Any] | None = None
 
     def check_supported(self) -> None:
-        """Raises `InvalidRequest` for what this server cannot do."""
         _check_absent(self, "external_key_id", "geography", "residency")
 
 
@@ -144,7 +143,6 @@ class ProjectUpdate(NullableModel):
     geography: ShortText | None = None
 
     def check_supported(self) -> None:
-        """Raises `InvalidRequest` for what this server cannot do."""
         _check_absent(self, "external_key_id", "geography")
 
 
@@ -186,7 +184,7 @@ class HostedToolsUpdate(NullableModel):
 
 
 def _listed(given: object) -> object:
-    """OpenAI's form of all of them is a word in the place of the list."""
+    # OpenAI writes the word `all` instead of a list.
     return ["all"] if given == "all" else given
 
 
@@ -216,7 +214,6 @@ def _check_absent(body: WireModel, *names: str) -> None:
 
 
 def project_body(project: Project) -> Json:
-    """Write `organization.project`."""
     return {
         "id": ids.project_id(project.id),
         "object": "organization.project",
@@ -347,7 +344,7 @@ def project_uuid(project_id: str) -> ProjectId:
 
 
 def unknown_project(project_id: str) -> ResourceNotFound:
-    """Say that a tenant has no such project, whether or not another tenant has it."""
+    """Return the error for an unknown project, the same if another tenant has one of this id."""
     return ResourceNotFound(
         f"No project with id '{shown(project_id)}' was found. GET /v1/organization/projects lists "
         "those that there are.",
@@ -407,16 +404,13 @@ class Projects:
             return project
 
     async def get(self, tenant_id: TenantId, project_id: str) -> Project:
-        """Find a project by its id, archived or not."""
         async with self._transactions.reading(tenant_id) as connection:
             return await required_project(connection, tenant_id, project_id)
 
     async def list(
         self, tenant_id: TenantId, page: PageParams, *, include_archived: bool = False
     ) -> Page[Project]:
-        """List the oldest first, with the default project. Raises `InvalidRequest` for an unknown
-        `after`.
-        """
+        # Reading creates the tenant's default project if it has none yet.
         async with self._transactions.reading(tenant_id) as connection:
             await _add_default(connection, tenant_id)
             return await _LIST.page(
@@ -466,7 +460,7 @@ class Projects:
         )
 
     async def delete_models(self, caller: AdminCaller, project_id: str) -> Project:
-        """Let keys of the project ask for all models that the tenant may use."""
+        # Keys of the project may then use all models of the tenant.
         return await self._change(
             caller,
             project_id,
@@ -478,7 +472,7 @@ class Projects:
     async def set_tools(
         self, caller: AdminCaller, project_id: str, body: HostedToolsUpdate
     ) -> Project:
-        """Switch hosted tools on or off. One that is off is dropped from requests."""
+        # Tools that are off are dropped from requests.
         return await self._change(
             caller,
             project_id,
@@ -489,7 +483,7 @@ class Projects:
     async def set_tiers(
         self, caller: AdminCaller, project_id: str, body: ServiceTiersUpdate
     ) -> Project:
-        """Set the default tier, or the tiers that requests may ask for; others get the default."""
+        # Requests for a tier that is not allowed get the default.
         return await self._change(caller, project_id, body, body.columns)
 
     async def _change(
@@ -501,7 +495,6 @@ class Projects:
         *,
         event: str = "project.updated",
     ) -> Project:
-        """Set the columns that `columns_of` derives from the controls there are."""
         tenant_id = caller.tenant_id
         async with self._transactions.changing(tenant_id) as connection:
             project = await required_project(connection, tenant_id, project_id, is_active=True)

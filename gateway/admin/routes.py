@@ -70,7 +70,6 @@ class AdminRoute:
 
     @property
     def url(self) -> str:
-        """The path from the root on."""
         return (OPERATOR_BASE if self.plane == "operator" else "/v1") + self.path
 
 
@@ -120,7 +119,6 @@ class AdminCall:
 
     @property
     def path(self) -> Mapping[str, str]:
-        """The ids in the URL, as they came."""
         return self.request.path_params
 
     async def body(self, model: type[Wire]) -> Wire:
@@ -197,7 +195,6 @@ def audited(body: BaseModel) -> Json:
 
 
 def _strange_key(model: type[BaseModel], document: dict[str, Any], within: str = "") -> str | None:
-    """The path of a key that the model, or a model inside of it, does not have."""
     for key in sorted(document):
         if key not in model.model_fields:
             return f"{within}{key}"
@@ -210,7 +207,6 @@ def _strange_key(model: type[BaseModel], document: dict[str, Any], within: str =
 
 
 def _model_of(annotation: Any) -> type[BaseModel] | None:
-    """The model that a field has, or may have instead of null."""
     for kind in get_args(annotation) or (annotation,):
         if isinstance(kind, type) and issubclass(kind, BaseModel):
             return kind
@@ -236,7 +232,7 @@ def starlette_routes(
 
 
 def _pattern(url: str, routes: Iterable[AdminRoute]) -> str:
-    """The URL as Starlette matches it."""
+    # Starlette's converter for an id that may have slashes.
     if any(route.spans_slashes for route in routes):
         return f"{url.removesuffix('}')}:path}}"
     return url
@@ -271,7 +267,7 @@ class _Dispatch:
 
 
 def _check_text(request: Request) -> None:
-    """Raises `InvalidRequest` for a NUL in path or query, which PostgreSQL's text cannot have."""
+    # PostgreSQL's text cannot hold a NUL.
     given = [*request.path_params.items(), *request.query_params.multi_items()]
     for name, value in given:
         if "\0" in name or "\0" in value:
@@ -279,9 +275,7 @@ def _check_text(request: Request) -> None:
 
 
 def _check_query(request: Request, route: AdminRoute) -> None:
-    """Raises `InvalidRequest` for a parameter that the route does not take, as `AdminCall.body`
-    does for a key: a filter that is misspelt would have everything pass.
-    """
+    # A misspelt filter would let everything pass.
     if route.refuses:
         return
     for name in sorted(request.query_params.keys()):

@@ -39,7 +39,7 @@ KIND = "organization.project.service_account"
 
 
 def routes(accounts: ServiceAccounts) -> list[AdminRoute]:
-    """List the routes of service accounts; `keys` has the ones that make keys."""
+    # `keys` has the routes that make keys of service accounts.
     return [
         AdminRoute(
             "GET",
@@ -73,7 +73,6 @@ class ServiceAccountUpdate(NullableModel):
 
 
 def service_account_body(account: ServiceAccount) -> Json:
-    """Write `organization.project.service_account`."""
     return {
         "id": ids.service_account_id(account.id),
         "object": "organization.project.service_account",
@@ -159,7 +158,7 @@ async def find_accounts(
 
 
 def unknown_account(account_id: str) -> ResourceNotFound:
-    """Say that a project has no such account, be it unknown, deleted, or of another project."""
+    """Return the same error for an account that is unknown, deleted, or another project's."""
     return ResourceNotFound(
         f"No service account with id '{shown(account_id)}' was found in this project.",
         code="service_account_not_found",
@@ -216,7 +215,6 @@ class ServiceAccounts:
         return account
 
     async def get(self, tenant_id: TenantId, project_id: str, account_id: str) -> ServiceAccount:
-        """Find an account by its id and that of its project."""
         async with self._transactions.reading(tenant_id) as connection:
             project = await required_project(connection, tenant_id, project_id)
             return await required_account(connection, project, account_id)
@@ -224,7 +222,6 @@ class ServiceAccounts:
     async def list(
         self, tenant_id: TenantId, project_id: str, page: PageParams
     ) -> Page[ServiceAccount]:
-        """List the oldest first. Raises `InvalidRequest` for an unknown `after`."""
         async with self._transactions.reading(tenant_id) as connection:
             project = await required_project(connection, tenant_id, project_id)
             return await _LIST.page(connection, page, tenant=tenant_id, project=project.id)

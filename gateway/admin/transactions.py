@@ -66,7 +66,6 @@ class Transactions:
 
     @asynccontextmanager
     async def reading(self, tenant_id: TenantId) -> AsyncIterator[Connection]:
-        """Sees rows of one tenant only."""
         async with self._database.transaction(tenant_id) as connection:
             yield connection
 
@@ -83,8 +82,9 @@ class Transactions:
 
 @contextmanager
 def owned() -> Iterator[None]:
-    """Around what takes the owner of the tables. Raises `PermissionDenied` where the database's
-    user is another one.
+    """Turn a missing privilege within the block into `PermissionDenied`.
+
+    For work that only the owner of the tables may do, when the process connects as another user.
     """
     try:
         yield

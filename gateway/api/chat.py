@@ -58,7 +58,6 @@ class ChunkEncoder:
         return sse.COMMENT
 
     def run(self, deltas: Deltas) -> bytes:
-        """The frames of a run of deltas."""
         return b"".join(map(self.event, deltas))
 
 

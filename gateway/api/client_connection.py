@@ -48,22 +48,24 @@ class ClientConnection(Protocol):
     """
 
     def write_part(self, part: bytes, /) -> bool:
-        """Write bytes that are a part of the response's body and not its last, as `send` would, but
-        in one call instead of a message and a coroutine. False, and nothing was written: `send`
-        would wait, or would refuse it.
+        """Write bytes of the response's body, without ending it, in one call instead of a
+        coroutine.
+
+        Return False, with nothing written, if `send` would wait or refuse it.
         """
         ...
 
     def watch(self, on_disconnect: OnDisconnect | None, /) -> None:
-        """Call `on_disconnect` once when the client has left, or now if it has; None: stop.
+        """Call `on_disconnect` once when the client leaves, or now if it has left; None: stop.
 
-        It spares a request the task that `receive` needs to tell the same.
+        It replaces a task that waits in `receive`.
         """
         ...
 
     def trust(self) -> None:
-        """The client has shown a valid API key: when connections are too many, those without one
-        are closed first.
+        """Mark the connection as one whose client has shown a valid API key.
+
+        When connections are too many, those without a key are closed first.
         """
         ...
 
@@ -109,9 +111,8 @@ class CancelOnDisconnect:
             raise ClientDisconnected from None
 
     def client_gone(self) -> None:
-        """Cancel the task when it sleeps. One that runs just now may be at its end, and then
-        nothing must be left that would cancel it later.
-        """
+        # Later, when the task sleeps: a task that is running may be about to leave the block, and
+        # must not be cancelled after it.
         asyncio.get_running_loop().call_soon(self._cancel)
 
     def _cancel(self) -> None:
@@ -184,13 +185,11 @@ class BodyReader:
     def parse_request(
         self, body: bytes, parse: Callable[..., T], policy: TenantPolicy
     ) -> Coroutine[Any, Any, T]:
-        """The same for a request that may offer tools: `parse` is given those that are `served` to
-        a tenant with this policy.
-        """
+        # For requests that may offer tools: `parse` gets the ones that this policy allows.
         return self.parse(body, partial(parse, served=self.served(policy)))
 
     def too_large(self, what: str) -> PayloadTooLarge:
-        """What to raise for a request body or a frame (`what`) of more than `bytes_max`."""
+        # `what`: a request body or a frame.
         return PayloadTooLarge(
             f"The {what} is larger than {self.bytes_max} bytes. Please send less input at once; "
             "earlier turns can be left out with `previous_response_id`."

@@ -99,7 +99,7 @@ class ContainerEndpoints:
         return download_response(found)
 
     async def _read(self, request: Request, parse: Callable[..., AnyBody]) -> AnyBody:
-        """The parsed body. What of it means nothing here is named in a header."""
+        # Parameters that have no meaning here are logged, and named in a header.
         body = await self._bodies.read(request.scope, request.receive)
         asked = await self._bodies.parse(body, parse)
         if asked.ignored:
@@ -107,7 +107,6 @@ class ContainerEndpoints:
         return asked
 
     def _caller_and_id(self, request: Request) -> tuple[Principal, str]:
-        """Who asks, and the id of the container in the URL."""
         return caller(request, is_on=self._is_on), request.path_params["container_id"]
 
 

@@ -42,7 +42,6 @@ class ConversationEndpoints:
         return _json(created.body())
 
     async def one(self, request: Request) -> Response:
-        """`/v1/conversations/{id}`: retrieve, update or delete it, by the method."""
         match request.method:
             case "POST":
                 return await self.update(request)
@@ -105,7 +104,6 @@ class ConversationEndpoints:
     async def _read_body(
         self, request: Request, parse: Callable[..., AnyBody]
     ) -> tuple[AnyBody, int]:
-        """The parsed body, and its length in bytes."""
         body = await self._bodies.read(request.scope, request.receive)
         asked = await self._bodies.parse(body, parse)
         if asked.ignored:
@@ -114,7 +112,6 @@ class ConversationEndpoints:
 
 
 def _caller_and_id(request: Request) -> tuple[Any, str]:
-    """The caller, and the id of the conversation in the URL."""
     return request.scope["principal"], request.path_params["conversation_id"]
 
 

@@ -52,17 +52,13 @@ class CreateRequest:
     def parse(
         cls, body: bytes, *, limits: InputLimits, strict: bool, served: Collection[HostedFamily]
     ) -> Self:
-        """Parse a body of `POST /v1/responses`. Raises `InvalidRequest`."""
         return cls(parse_create(body, limits=limits, strict=strict, served=served))
 
     def encoder(self, scope: Scope) -> Encoder:
-        """How the client is shown the events of a stream."""
         return dialects.encoder(scope, obfuscate=self.request.obfuscated)
 
     def body(self, scope: Scope, content: bytes) -> tuple[int, bytes]:
-        """The status and the body of an answer, of the Response object as JSON. One that failed is
-        an answer, too.
-        """
+        # A failed response is an answer, too: status 200.
         return 200, dialects.body(scope, content)
 
     def headers(self, generation: Generation) -> Headers:
@@ -168,7 +164,7 @@ class CreateEndpoint:
 
 
 def _named(dropped: Sequence[str]) -> bytes:
-    """Each tool once, and how many more there are than can be named."""
+    # Each tool once; the rest is counted, to bound the header.
     names = [*dict.fromkeys(dropped)]
     more = len(names) - DROPPED_NAMES_MAX
     told = [*names[:DROPPED_NAMES_MAX], f"more;count={more}"] if more > 0 else names

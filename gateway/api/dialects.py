@@ -49,14 +49,12 @@ def data(scope: Scope, event: Event) -> bytes:
 
 
 def _event(encoder: sse.Encoder, event: Event) -> bytes:
-    """The frames of an event in Open Responses. One that it does not have is replaced by a comment,
-    which still shows the client that the response goes on.
-    """
+    # An event that Open Responses does not have becomes a comment, which still shows the client
+    # that the response goes on.
     shown = open_responses.shown(event)
     return encoder.event(shown) if shown else sse.COMMENT
 
 
 def _run(encoder: sse.Encoder, deltas: Deltas) -> bytes:
-    """The same for a run of deltas."""
     shown = open_responses.shown_deltas(deltas)
     return encoder.run(shown) if shown else sse.COMMENT * len(deltas)

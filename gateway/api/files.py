@@ -80,24 +80,24 @@ def caller(request: Request, *, is_on: bool) -> Principal:
 
 
 def require_file_storage(principal: Principal) -> None:
-    """Raises `InvalidRequest` for a caller of whom nothing is kept. Before its form is read: of a
-    long file that is a file of this machine.
+    """Raise `InvalidRequest` if nothing may be stored for the caller.
+
+    Call it before the form is read: a long form is written to a temporary file.
     """
     require_storage(principal, "A file")
 
 
 def page_limit(request: Request) -> int:
-    """How many things a page of a list has, where that is not said otherwise."""
+    """Return the `limit` of a list, 20 by default. Raises `InvalidRequest`."""
     return integer(request.query_params, "limit", minimum=1, maximum=PAGE_ITEMS_MAX) or 20
 
 
 def json_response(body: Any) -> Response:
-    """A body that is JSON."""
     return Response(orjson.dumps(body), media_type="application/json")
 
 
 def page_response(listed: Sequence[dict[str, Any]], *, has_more: bool) -> Response:
-    """A page of a list."""
+    """Return one page of a list, in OpenAI's form."""
     return json_response(
         {
             "object": "list",

@@ -55,7 +55,6 @@ class FormReader:
 
     @staticmethod
     def is_form(request: Request) -> bool:
-        """Whether the body of a request is a form."""
         return request.headers.get("content-type", "").lower().startswith("multipart/form-data")
 
     @asynccontextmanager
@@ -106,7 +105,6 @@ class FormReader:
             await form.close()
 
     async def _parts(self, receive: Receive) -> AsyncGenerator[bytes, None]:
-        """The body as it comes, as far as it is not too long."""
         size, more = 0, True
         while more:
             message = await receive()

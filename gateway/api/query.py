@@ -69,12 +69,12 @@ def choice(query: Mapping[str, str], name: str, values: Sequence[Word]) -> Word 
 
 
 def several(name: str) -> tuple[str, str]:
-    """The names that the values of a list may have: SDKs spell it `name[]`."""
+    """Return both names of a list parameter: SDKs write `name[]`."""
     return name, f"{name}[]"
 
 
 def without_index(name: str) -> str:
-    """The name of a parameter, with `name[0]` spelled as `name[]`."""
+    """Return the name of a parameter, with `name[0]` written as `name[]`."""
     return _INDEX.sub("[]", name)
 
 

@@ -101,7 +101,7 @@ class RequestContext:
 
 
 async def _refuse(error: Exception, scope: Scope, receive: Receive, send: Send) -> None:
-    """Answer `error` over HTTP. Where the server cannot do that to an upgrade, close it: a 403."""
+    # Where the server cannot answer an upgrade over HTTP, closing it sends a 403.
     if scope["type"] == "http" or "websocket.http.response" in (scope.get("extensions") or ()):
         if isinstance(error, HTTPException):
             response = routing_error_response(scope, error)
@@ -156,7 +156,6 @@ class RequestRecord:
 
     @property
     def started(self) -> bool:
-        """Whether the answer has a status already."""
         return self.status != CLIENT_GONE
 
     @property
@@ -220,9 +219,7 @@ class RequestRecord:
 
 
 def _note_client_request_id(scope: Scope, record: RequestRecord) -> None:
-    """Take the client's own id of the request into the log line. Raises `InvalidRequest` for one
-    that must not be in a log.
-    """
+    # The id goes into the log line, so only printable ASCII is allowed.
     for name, value in scope["headers"]:
         if name == b"x-client-request-id":
             if not _CLIENT_REQUEST_ID.fullmatch(value):

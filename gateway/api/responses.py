@@ -58,9 +58,8 @@ class ResponseEndpoints:
     async def _stream(
         self, request: Request, include: frozenset[str], *, obfuscate: bool
     ) -> ASGIApp:
-        """`GET /v1/responses/{id}?stream=true&starting_after=N`: the events after number N, first
-        those that were recorded and then those to come.
-        """
+        # `GET /v1/responses/{id}?stream=true&starting_after=N`: recorded events after number N,
+        # then those to come.
         after = integer(request.query_params, "starting_after", minimum=0)
         response_id = request.path_params["response_id"]
         source = await self._responses.stream(
@@ -88,7 +87,7 @@ class ResponseEndpoints:
         return Response(dialects.body(request.scope, body), media_type="application/json")
 
     async def _delete(self, request: Request) -> Response:
-        """`DELETE /v1/responses/{id}`: delete it; 400 while it is generated."""
+        # 400 while the response is generated.
         response_id = request.path_params["response_id"]
         await self._responses.delete(request.scope["principal"], response_id)
         body = {"id": response_id, "object": "response", "deleted": True}
@@ -158,7 +157,7 @@ def compaction_endpoint(creation: Creation, bodies: BodyReader) -> SubsetEndpoin
 
 
 def _head_of_stream() -> Response:
-    """The headers of a stream, whose length nobody knows."""
+    # The length of a stream is unknown.
     response = Response(headers={name.decode(): text.decode() for name, text in sse.HEADERS})
     del response.headers["content-length"]
     return response

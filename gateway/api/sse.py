@@ -71,7 +71,7 @@ def plain(event: Event) -> bytes:
 
 
 def unnamed(parts: Iterable[bytes]) -> bytes:
-    """Frames of data alone, one for each of some JSON objects."""
+    """Return one frame without an event name for each JSON object."""
     return one_line(b"data: %b\n\n" % b"\n\ndata: ".join(parts))
 
 
@@ -123,7 +123,6 @@ def _head(type_: str) -> bytes:
 
 
 def _paddings(sequence_number: int, texts: Sequence[str]) -> list[bytes]:
-    """The padding of each of some deltas that follow on each other, from this number on."""
     # Those of the next numbers stand one after the other: nothing is left but to shorten each.
     every, step = _every_padding(), PADDING_STEP
     begin = sequence_number % _STARTS * step
@@ -136,7 +135,7 @@ def _paddings(sequence_number: int, texts: Sequence[str]) -> list[bytes]:
 
 @cache
 def _every_padding() -> bytes:
-    """The longest padding of each number, after which they begin anew."""
+    # The longest padding of each number; numbers repeat after `_STARTS`.
     return b"".join([_padding(number, 0) for number in range(_STARTS)])
 
 
@@ -152,7 +151,7 @@ def _padding(sequence_number: int, delta_length: int) -> bytes:
 
 
 def plain_run(deltas: Deltas) -> bytes:
-    """The frames of a run of deltas, without padding."""
+    """Return the frames of a run of deltas, without padding."""
     return _frames(deltas, [], b'"' + deltas.pattern.behind + b"\n\n")
 
 
@@ -170,7 +169,7 @@ OBFUSCATED: Final = Encoder(obfuscated, obfuscated_run)
 
 
 def _frames(deltas: Deltas, columns: Sequence[list[bytes]], end: bytes) -> bytes:
-    """The frames, of which `columns` are what stands between the texts and the `end`."""
+    # `columns` stand between the texts and the `end`.
     pattern, count = deltas.pattern, len(deltas)
     heads, digits = _frame_numbers(
         (_heads.get(pattern.type) or _head(pattern.type)) + pattern.before, deltas
@@ -180,9 +179,8 @@ def _frames(deltas: Deltas, columns: Sequence[list[bytes]], end: bytes) -> bytes
 
 
 def _frame_numbers(head: bytes, deltas: Deltas) -> tuple[list[bytes], list[bytes]]:
-    """The frames up to their numbers, and the last digits of these. Nothing has to be written for
-    any of them: the other digits are the same for a thousand of them.
-    """
+    # All but the last digits are shared by a thousand frames, so no number has to be formatted per
+    # frame.
     start, stop = deltas.sequence_number, deltas.sequence_number + len(deltas)
     heads: list[bytes] = []
     digits: list[bytes] = []
@@ -196,9 +194,7 @@ def _frame_numbers(head: bytes, deltas: Deltas) -> tuple[list[bytes], list[bytes
 
 
 def _encode_texts(texts: Sequence[str]) -> list[bytes]:
-    """Each of them as JSON, without its quotation marks. To encode them one by one takes ten times
-    as long.
-    """
+    # Encoding the texts one by one takes ten times as long.
     joined = one_line(orjson.dumps(_SEPARATOR.join(texts)))
     encoded = joined[1:-1].split(_SEPARATOR.encode())
     if len(encoded) == len(texts):
@@ -207,7 +203,6 @@ def _encode_texts(texts: Sequence[str]) -> list[bytes]:
 
 
 def _by_rows(columns: Sequence[list[bytes]]) -> bytes:
-    """The first cells of all columns, then the second ones, and so on."""
     width = len(columns)
     cells = [b""] * (width * len(columns[0]))
     for at, column in enumerate(columns):

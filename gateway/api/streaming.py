@@ -129,7 +129,7 @@ class EventStream:
             await rest
 
     def _runs(self, deltas: Deltas) -> Iterator[bytes]:
-        """Their frames, joined to writes of about `write_bytes_max`."""
+        # Frames are joined to writes of about `write_bytes_max`.
         together = max(1, self._limits.write_bytes_max // DELTA_FRAME_BYTES)
         for start in range(0, len(deltas), together):
             if frames := self._encode_run(deltas.part(start, start + together)):
@@ -164,12 +164,8 @@ class EventStream:
         self._written_at = self._clock()
 
     async def _write_commented(self, source: EventSource) -> None:
-        """Write what comes, and a comment into each silence, so that no proxy takes the connection
-        for a dead one.
-
-        There is no task for it, and what is written does not move the timer: when that fires, it
-        waits again for what is left of the silence.
-        """
+        # Comments keep proxies from closing a silent connection. The timer needs no task, and
+        # writes do not move it: when it fires it waits for the rest of the interval.
         with CancelOnDisconnect() as client:
             interval_s, check = self._limits.comment_interval_s, self._comment_if_silent
             self._comment_timer = self._loop.call_later(interval_s, check, client)
@@ -179,7 +175,7 @@ class EventStream:
                 self._comment_timer.cancel()
 
     def _comment_if_silent(self, client: CancelOnDisconnect) -> None:
-        """A client that takes no comment for `write_timeout_s` counts as gone."""
+        # A client that reads no comment for `write_timeout_s` counts as gone.
         interval_s = self._limits.comment_interval_s
         left_s = interval_s - (self._clock() - self._written_at)
         if left_s <= 0:
@@ -191,7 +187,7 @@ class EventStream:
             client.client_gone()
 
     def _write_comment(self) -> bool:
-        """False, and it was not written: the client has more to read before it."""
+        # False: the client has more to read first, and the comment was not written.
         if self._write_part is None:
             # Nobody can tell whether a server that waits now does so because of the client.
             body = {"type": "http.response.body", "body": sse.COMMENT, "more_body": True}
@@ -228,7 +224,7 @@ class Rest:
         self._steps = steps
 
     def close(self) -> None:
-        """Give it up: it is not awaited."""
+        # It is not awaited any more.
         self._steps.close()
 
     def __await__(self) -> Generator[Any, Any, None]:

@@ -53,11 +53,10 @@ class SystemEndpoints:
         return _json(model.body())
 
     async def codex_models(self, request: Request) -> Response:
-        """`GET /v1/codex/models`; the `client_version` in the query makes no difference."""
+        # The `client_version` in the query makes no difference.
         return _json(codex_catalog(self._models, _policy(request)))
 
     async def healthz(self, _: Request) -> Response:
-        """`GET /healthz`: 200 whenever the process answers at all."""
         return _json({"status": "ok"})
 
     async def readyz(self, _: Request) -> Response:
@@ -66,7 +65,6 @@ class SystemEndpoints:
         return _json(report.body(), status=200 if report.is_ready else 503)
 
     async def version(self, _: Request) -> Response:
-        """`GET /version`: the version of the gateway."""
         return _json({"version": __version__})
 
     async def metrics(self, _: Request) -> Response:

@@ -61,8 +61,9 @@ def path_of(scope: Scope) -> str:
 
 
 def known_path(path: str) -> str:
-    """A path as it is logged of who may not be quoted: words of routes, ids that were made here,
-    and `…` for all else.
+    """Return the path for the log of an unauthenticated request.
+
+    Words of routes and ids made here are kept; everything else becomes `…`.
     """
     return "/".join(
         part if part in _WORDS or _OWN_ID.fullmatch(part) else _UNTOLD for part in path.split("/")
@@ -70,7 +71,7 @@ def known_path(path: str) -> str:
 
 
 def is_served(path: str, routes: Routes) -> bool:
-    """Whether a route, of whatever method, leads to the path."""
+    """Return True if a route, of any method, matches the path."""
     return any(route.path_regex.match(path) for route in routes if isinstance(route, Route))
 
 
@@ -96,7 +97,7 @@ def unknown_url(place: str, path: str, routes: Routes) -> str:
 
 
 def _suggest(path: str, routes: Routes) -> str | None:
-    """A sentence about the URL that was probably meant; None where there is no telling."""
+    # None if no likely URL is found.
     once = _TWICE.sub(BASE, path)
     if once != path:
         return f"It has {BASE} twice: the client adds it to a base URL that ends in it already."
@@ -110,7 +111,6 @@ def _suggest(path: str, routes: Routes) -> str | None:
 
 
 def _nearest(path: str, routes: Routes) -> str | None:
-    """The path of a route that is spelled nearly like this one, whatever its ids are."""
     parts = path.split("/")
     if not path.startswith(f"{BASE}/") or len(path) > COMPARED_CHARS_MAX:
         return None

@@ -168,7 +168,6 @@ class Access:
             raise InvalidRequest(f"There is a tenant {name!r} already.", param="name") from conflict
 
     async def list_tenants(self) -> list[Tenant]:
-        """All tenants in the order of their names, disabled ones included."""
         return await tenants.all_tenants(self._database)
 
     async def disable_tenant(self, name: str, author: Author = COMMAND_LINE) -> Tenant:
@@ -180,7 +179,6 @@ class Access:
         return tenant
 
     async def show_tenant(self, name: str) -> TenantDetail:
-        """The tenant and its policy. Raises `ResourceNotFound`."""
         return await self._detail(name, await tenants.find_policy(self._database, name))
 
     async def set_policy(
@@ -289,9 +287,8 @@ class Access:
         return principal
 
     async def run(self) -> None:
-        """Look again for keys that are in use before what is known of them is too old, so that none
-        of their requests has to wait for it. Runs until it is cancelled.
-        """
+        # Keys in use are looked up again before their decision expires, so that no request waits
+        # for it.
         while True:
             await self._has_aged.wait()
             self._has_aged.clear()
@@ -339,13 +336,8 @@ class Access:
     async def _decide(
         self, given: tuple[str, str | None], mark: bytes, now: float, known: _Decision | None
     ) -> _Decision:
-        """What the database says of a key, asked once for all requests that wait for it together:
-        when a decision is too old, all requests of its key miss it at once, and the slower the
-        database, the more there are.
-
-        `known` is what it said before, which counts for `cache_stale_s` more while the database
-        is down. Raises `StoreError`.
-        """
+        # One lookup serves all requests that wait for a key: they all miss an expired decision at
+        # the same time. While the database is down, `known` remains valid for `cache_stale_s` more.
         while (lookup := self._lookups.get(mark)) is not None:
             await lookup.over.wait()
             if lookup.failure is not None:
@@ -400,7 +392,6 @@ class Access:
         self._lookups.clear()
 
     def _keep(self, mark: bytes, decision: _Decision) -> None:
-        """Cache a decision, in place of the one that was least recently used."""
         cache, other = self._known, self._unknown
         if decision.principal is None:
             cache, other = other, cache
@@ -417,16 +408,14 @@ class Access:
         return tenant
 
     async def _no_tenant(self, name: str) -> ResourceNotFound:
-        """The error for an unknown tenant, with the names that may have been meant."""
         known = [tenant.name for tenant in await tenants.all_tenants(self._database)]
         close = " or ".join(map(repr, get_close_matches(name, known)))
         hint = f" Did you mean {close}?" if close else ""
         return ResourceNotFound(f"There is no tenant {name!r}.{hint}", param="tenant")
 
     def _mark(self, secret: str, organization: str | None = None) -> bytes:
-        """The digest that this process knows a key by: no key is kept as it is, and this costs
-        every request a quarter of an HMAC. A token may be another one's with another organization.
-        """
+        # The cache is keyed by a digest, so that no secret stays in memory; it costs a quarter of
+        # an HMAC. The same token may be sent with different organizations.
         marking = self._marking.copy()
         marking.update(secret.encode("utf-8", "surrogatepass"))
         if organization is not None and is_token(secret):
@@ -435,7 +424,6 @@ class Access:
 
 
 def check_name(name: str, *, param: str = "name") -> None:
-    """Check the name of a tenant or a key. Raises `InvalidRequest`."""
     if not _NAME.match(name):
         raise InvalidRequest(
             f"{name!r} is no name: up to 64 letters, digits, '.', '_' and '-', the first of them a"
@@ -445,9 +433,8 @@ def check_name(name: str, *, param: str = "name") -> None:
 
 
 def _has_expired(principal: Principal) -> bool:
-    """The database decides when a key is looked up; between two looks, and while it is away, the
-    clock of this process.
-    """
+    # The database checks expiry at each lookup. Between lookups, and during an outage, this clock
+    # does.
     expires_at = principal.key.expires_at
     return expires_at is not None and expires_at.timestamp() <= time.time()
 
@@ -462,7 +449,7 @@ def _is_meant(key: str, candidate: ApiKey) -> bool:
 
 
 def _incorrect(secret: str) -> AuthenticationError:
-    """The error for a wrong key: of what the caller sent, no more than helps to recognise it."""
+    # Quotes only as much of the secret as its owner needs to recognise it.
     shown = f"{secret[:5]}***{secret[-HINT_CHARS:]}" if _SHOWABLE.match(secret) else "***"
     return AuthenticationError(
         f"Incorrect API key provided: {shown}. Check it, or ask the operator of this server for a "

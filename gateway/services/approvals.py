@@ -120,7 +120,7 @@ def _tool(
 
 
 def refused_use(request_id: str, used: Used) -> InvalidRequest:
-    """Why an answer does not count, by what came of using it."""
+    """Return the error for an approval answer that does not count, by the result of using it."""
     match used:
         case "used":
             return ApprovalUsed(

@@ -79,7 +79,7 @@ class Containers:
 
     @property
     def engine(self) -> str | None:
-        """What Python runs in; None: it does not."""
+        # None: Python does not run here.
         return self._pool.engine
 
     async def granted(
@@ -221,7 +221,6 @@ class Containers:
         return container_file_body(kept)
 
     async def get_file(self, principal: Principal, container_id: str, file_id: str) -> Json:
-        """A file of it, without its bytes. Raises `ResourceNotFound` for an unknown one, too."""
         return container_file_body(await self._file(principal, container_id, file_id))
 
     async def list_files(
@@ -268,7 +267,6 @@ class Containers:
         return uuid, row
 
     async def _use(self, principal: Principal, container_id: str) -> UUID:
-        """A container that is in use from now on."""
         uuid, _ = await self._alive(principal, container_id)
         life_s, now = self._pool.policy.life_s, self._pool.now()
         await rows.touch(self._database, principal.tenant_id, uuid, now=now, life_s=life_s)
@@ -308,7 +306,6 @@ class Containers:
         return row
 
     def _memory(self, policy: TenantPolicy, limit: str | None, *, param: str) -> int:
-        """Bytes of a `memory_limit`. Raises `InvalidRequest`."""
         name = limit or "1g"
         if name not in MEMORY_LIMITS:
             raise wrong_value(param, name, tuple(MEMORY_LIMITS))
@@ -319,7 +316,7 @@ class Containers:
         return MEMORY_LIMITS[name]
 
     def _description(self, files: Sequence[str]) -> str | None:
-        """What the model is told of `python`, where that differs from what it was trained with."""
+        # None unless it differs from the description that the model was trained with.
         capabilities = self._pool.capabilities
         if capabilities is None:
             return None
@@ -327,7 +324,7 @@ class Containers:
 
 
 def container_body(row: ContainerRow) -> Json:
-    """A container as the API shows it; times are unix seconds."""
+    """Return a container as the API shows it. Times are in unix seconds."""
     return {
         "id": ids.container_id(row.uuid),
         "object": "container",

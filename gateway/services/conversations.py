@@ -208,7 +208,6 @@ class Conversations:
         *,
         body_bytes: int,
     ) -> list[ContextItem]:
-        """The items as they are kept, behind those `before` them, by id."""
         copied = may_repeat(new).ids & before.keys()
         _refuse_answers([item for item in new if item.id not in copied])
         stored = await messages.find_items(
@@ -235,11 +234,9 @@ class Conversations:
         return unseal(new, self._sealer, tenant=tenant_id, models=models, param=PARAM)
 
     def _render(self, items: Iterable[ContextItem]) -> Iterator[ContextItem]:
-        """The items with their ids, so that not every turn has to render all of them anew. What was
-        sealed is opened only here, and its JSON says nothing.
-
-        An output whose call is not among them, and a call that was cut off, are left as they are.
-        """
+        # Ids are stored with the items, so that later turns need not render them again. Sealed
+        # items are rendered only when opened: their JSON has no text. Outputs without their call
+        # and calls that were cut off stay as they are.
         functions: dict[str | None, str | None] = {}
         for item in items:
             if item.is_call:
@@ -260,9 +257,8 @@ def _uuid(conversation_id: str) -> UUID:
 
 
 def _refuse_answers(new: Sequence[InputItem]) -> None:
-    """Raises `InvalidRequest` for an approval that nothing follows: it would begin no call. In a
-    history that was kept elsewhere, what came of it stands behind it.
-    """
+    # An answer that nothing follows would start a call, which items cannot do. In a history kept
+    # elsewhere, its result follows it.
     if pending(new, PARAM):
         raise InvalidRequest(
             "Invalid 'items': an 'mcp_approval_response' begins a call, and items of a "

@@ -102,42 +102,46 @@ class Generation:
 
     @property
     def first_token_s(self) -> float | None:
-        """Seconds from the request to the first token, if it was generated here for this request;
-        None while there is none.
+        """Return the seconds from the request to the first token.
+
+        None before the first token, and if the response was not generated here for this request.
         """
         return None
 
     def cancel(self) -> None:
-        """The client has disconnected. Does nothing to a response that is durable, or has ended."""
+        """Cancel the generation because the client disconnected.
+
+        Does nothing if the response is durable or has ended.
+        """
 
     async def produced(self, within_s: float) -> None:
-        """Wait until the status of a stream is known: for the first output, or the end, but for
-        `within_s` seconds at most.
+        """Wait until the HTTP status of a stream is known: for the first output or the end.
 
-        Raises what made it fail before any output. Does not wait for what others generate.
+        Waits `within_s` seconds at most, and not at all for what other processes generate. Raises
+        the error that made the response fail before any output.
         """
 
     def stream(self, sink: EventSink, *, grace_s: float = 0.0) -> Awaitable[None]:
-        """Send a sink all events as they come. Call it once. Returns after the terminal one, or
-        when this process drains. Raises what the sink and what it returns do.
+        """Send all events to a sink as they come; return after the terminal one or on drain.
 
-        With a `grace_s` it begins where `produced` would return, in the same call that brought the
-        first output; raises what that does.
+        Call it once. Raises what the sink and its awaitables raise. With a `grace_s` it begins
+        where `produced` would return, in the call that brought the first output, and raises what
+        `produced` raises.
         """
         raise NotImplementedError
 
     def continued(self) -> History | None:
-        """Once it has ended: the history of a response that continues it.
+        """Return the history of a response that continues this one. Call it after the end.
 
-        None if it is not known here: it is to be read from the database, or the request did not ask
-        to have it remembered.
+        None if it must be read from the database, or if the request did not ask to have it
+        remembered.
         """
         return None
 
     async def response(self) -> bytes:
-        """The Response object as JSON: of a background response as it is, otherwise finished.
+        """Return the Response object as JSON: finished, or for a background response as it is now.
 
-        Raises what made it fail, and `Draining`.
+        Raises the error that made it fail, and `Draining`.
         """
         raise NotImplementedError
 
@@ -150,7 +154,7 @@ class LocalRun(NamedTuple):
 
     @property
     def failure(self) -> Exception | None:
-        """What made it fail, unless another process decides how it ends."""
+        # None if another process took the run over and decides how it ends.
         return None if self.live.handed_over else self.live.failure
 
     async def produced(self, within_s: float) -> None:
@@ -251,7 +255,7 @@ class AcceptedGeneration(Generation):
 
     @override
     async def produced(self, within_s: float) -> None:
-        """Returns at once for a background response."""
+        # A background response has no local run: nothing to wait for.
         if self._local is not None:
             await self._local.produced(within_s)
 
@@ -351,7 +355,7 @@ class Creation:
         return generation
 
     def _unread(self, command: CreateCommand, counts: Mapping[str, int]) -> Mapping[str, int]:
-        """What of it the model is not shown; `counts`: if it saw no images."""
+        # `counts` is the result for a model that sees no images.
         request, policy = command.request, command.principal.policy
         try:
             abilities = self._models.get(request.model, policy).abilities
@@ -383,7 +387,7 @@ class Creation:
         raise KeyTaken
 
     def connected(self, principal: Principal) -> AbstractContextManager[None]:
-        """Counts a WebSocket connection of a key, while entered. Raises `RateLimited` then."""
+        """Count a WebSocket connection of a key for the block. Raises `RateLimited` on entry."""
         return self._limiter.connected(principal)
 
     async def compact(
@@ -430,11 +434,7 @@ class Creation:
         return tokens, () if charge is None else charge.headers
 
     async def _find_repeated(self, command: CreateCommand, key: RequestKey) -> Generation | None:
-        """The response that the key stands for; None where the key is unused, or that response was
-        deleted.
-
-        Raises `InvalidRequest` where it stands for the response to another request.
-        """
+        # None if the key is unused or its response was deleted.
         principal = command.principal
         key_hash = _key_hash(principal, key)
         use = await find_key(self._database, principal.tenant_id, key_hash, ttl_s=self._key_ttl_s)
@@ -452,7 +452,7 @@ class Creation:
         return RepeatedGeneration(principal, stored, self._retrieval, events)
 
     async def _start(self, command: CreateCommand) -> Generation:
-        """Gate 1: charge the request to its key, before its prompt is made, then start it."""
+        # Gate 1: charge the request to its key before its prompt is made.
         principal, request = command.principal, command.request
         if command.generate and not command.request.background:
             # Before anything is read, made or stored for what would be refused.
@@ -476,7 +476,6 @@ class Creation:
         return generation
 
     async def _build_and_begin(self, command: CreateCommand, charge: Charge | None) -> Generation:
-        """Make the run spec, with the summary of its context that may be due, and begin the run."""
         with self._dependencies.supervisor.admitted(command.principal.tenant_id):
             built = await self._builder.build(command)
             if not isinstance(built, DueSummary):
@@ -488,10 +487,7 @@ class Creation:
                 return await self._begin(command, replace(spec, charge=charge))
 
     async def _reserve(self, charge: Charge | None, spec: RunSpec) -> RunSpec:
-        """Gate 2: reserve the tokens that the run may use. Returns the spec with its charge.
-
-        Raises `RateLimited`.
-        """
+        # Gate 2: reserve the tokens that the run may use.
         if charge is None:
             return spec
         most = spec.sampling.max_tokens
@@ -503,7 +499,7 @@ class Creation:
     async def _check_acceptable(
         self, command: CreateCommand, place: ConversationPlace | None
     ) -> None:
-        """Raise now what `_accept` would raise."""
+        # Raises now what `_accept` would raise later.
         if not command.request.store:
             return
         principal, is_background = command.principal, command.request.background
@@ -517,9 +513,7 @@ class Creation:
         )
 
     async def _begin(self, command: CreateCommand, spec: RunSpec) -> Generation:
-        """Start the run with its log in memory, or record it for any replica to go on with: the
-        table of this module tells which.
-        """
+        # The table in this module's docstring says where a run starts.
         if spec.approvals:
             # Before the user's answer is used up.
             await self._check_acceptable(command, spec.conversation)
@@ -551,7 +545,6 @@ class Creation:
         return ForegroundGeneration(spec, LocalRun(run, live))
 
     async def _accept(self, command: CreateCommand, spec: RunSpec) -> AcceptedGeneration:
-        """Record a durable response: a background one for any replica, others to be run here."""
         is_ours = not command.request.background
         key = self._idempotency_key(command)
         if not is_ours and spec.principal.terms.background:
@@ -570,7 +563,7 @@ class Creation:
         return AcceptedGeneration(spec, self._retrieval, local)
 
     async def _queue(self, spec: RunSpec, key: IdempotencyKey | None) -> AcceptedGeneration:
-        """Record a background response of a key that limits how many may be queued."""
+        # Only for keys that limit how many background responses may be queued.
         principal = spec.principal
         for limit in await background.observed(
             self._database, principal.tenant_id, principal.terms
@@ -593,12 +586,9 @@ class Creation:
 
 
 def _key_hash(principal: Principal, key: RequestKey) -> bytes:
-    """The hash that an idempotency key is stored under.
-
-    Two projects of a tenant, and two end users with tokens of their own, may use the same key for
-    different requests. In the default project it is the hash of the key alone, as it was before
-    there were projects.
-    """
+    # Two projects of a tenant, or two end users with their own tokens, may use the same key for
+    # different requests. In the default project the hash is that of the key alone, as before
+    # projects existed.
     if principal.end_user is not None:
         end_user = principal.end_user.encode("utf-8", "surrogatepass")
         return sha256(principal.project.bytes + key.key_hash + end_user).digest()

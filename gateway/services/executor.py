@@ -29,7 +29,7 @@ WORKS_FOR: Final[ContextVar[Hashable]] = ContextVar("works_for", default=None)
 
 
 def _give_way(nice: int) -> None:
-    """Let this thread run after the other threads of the process where CPUs are few."""
+    # Threads of the executor run after the other threads of the process where CPUs are few.
     if sys.platform == "linux":  # elsewhere niceness is that of a process
         thread_id = threading.get_native_id()
         now = os.getpriority(os.PRIO_PROCESS, thread_id)
@@ -103,7 +103,7 @@ class ThreadExecutor:
             )
 
     async def _turn_of(self, tenant: Hashable) -> None:
-        """Return when there is a thread for it; `_next` is to be called when that is free again."""
+        # The caller calls `_next` when the thread is free again.
         if self._free:
             self._free -= 1
             return

@@ -110,7 +110,6 @@ class Files:
         return file_body(row)
 
     async def get(self, principal: Principal, file_id: str) -> dict[str, Any]:
-        """The file, without its bytes."""
         return file_body(await self.find(principal, file_id))
 
     async def list(
@@ -175,7 +174,7 @@ def download(database: Database, tenant_id: TenantId, row: FileRow) -> Download:
 
 
 def file_body(row: FileRow) -> dict[str, Any]:
-    """An uploaded file as the API shows it; times are unix seconds."""
+    """Return an uploaded file as the API shows it. Times are in unix seconds."""
     return {
         "id": ids.file_id(row.uuid),
         "object": "file",

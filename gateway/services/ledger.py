@@ -32,7 +32,6 @@ class LedgerOperations:
         self._reconciliation = reconciliation
 
     def export(self, cursor: str | None, form: Format, *, lines_max: int) -> AsyncIterator[bytes]:
-        """As `ledger.exporting.export`."""
         return export(self._database, cursor, form, lines_max=lines_max)
 
     async def reconcile(self, author: Author = COMMAND_LINE, *, repairs: bool = True) -> Found:
@@ -49,7 +48,6 @@ class LedgerOperations:
         return found
 
     async def sinks(self) -> list[dict[str, Any]]:
-        """How far every sink is, by name, as objects of JSON. Raises `StoreUnavailable`."""
         return [_sink_body(state) for state in await exports.states(self._database)]
 
     async def resume(self, name: str, *, is_delivered: bool, author: Author = COMMAND_LINE) -> None:
@@ -65,7 +63,7 @@ class LedgerOperations:
         await self._tell(author.event("harmony.sink.resumed", name, changes_requested=told))
 
     async def _tell(self, event: AuditEvent) -> None:
-        """Into the chain of operators, as whoever serves may."""
+        # Not as the owner of the tables: any serving process may write to the operators' chain.
         async with self._database.transaction(TenantId(EVERYONE)) as connection:
             await audit_log.record(connection, None, event)
 

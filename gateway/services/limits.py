@@ -50,12 +50,10 @@ class LimitOwner:
 
     @classmethod
     def of_tenant(cls, tenant_id: TenantId) -> LimitOwner:
-        """Where limits and budgets of a whole tenant are set."""
         return cls(tenant_id, "tenant", tenant_id)
 
     @property
     def project(self) -> UUID | None:
-        """The project that it is of."""
         return self.scope_id if self.scope == "project" else None
 
 
@@ -113,7 +111,6 @@ class Limits:
         return LimitOwner(tenant_id, "key", first)
 
     async def limits(self, tenant_id: TenantId) -> list[Limit]:
-        """Every limit of a tenant, its projects and keys."""
         async with self._database.transaction(tenant_id) as connection:
             return await rules.limits(connection, tenant_id)
 
@@ -220,7 +217,6 @@ class Limits:
             return await rules.set_budget(connection, owner.tenant_id, gone, event, is_gone=True)
 
     async def alerts(self, owner: LimitOwner) -> list[SpendAlert]:
-        """Those of an owner, the oldest first."""
         async with self._database.transaction(owner.tenant_id) as connection:
             return await _alerts_of(connection, owner)
 
@@ -271,12 +267,11 @@ class Limits:
     async def remove_alert(
         self, owner: LimitOwner, alert_id: UUID, author: Author = COMMAND_LINE
     ) -> bool:
-        """Delete a spend alert. False: there was none of that id."""
+        # False: there was no alert with that id.
         async with self._database.transaction(owner.tenant_id) as connection:
             return await _remove_alert(connection, owner, alert_id, author)
 
     async def prices(self) -> list[Price]:
-        """Every price that there was, the newest last."""
         return await prices.every(self._database)
 
     async def set_price(
@@ -384,7 +379,6 @@ def _requested_limits(
     mode: Mode | None,
     there: Mapping[tuple[What, int], Limit],
 ) -> list[tuple[Limit, int | None]]:
-    """The limits that are asked for, with their modes, and their values."""
     is_observed = bool(there) and all(one.mode == "observe" for one in there.values())
     new: Mode = "observe" if is_observed else "enforce"
     found = []
@@ -405,7 +399,7 @@ async def _limits_of(connection: Connection, owner: LimitOwner, model: str) -> l
 
 
 async def _limits_around(connection: Connection, owner: LimitOwner) -> list[Limit]:
-    """Limits that those of an owner may not be above."""
+    # Limits of an owner may not exceed these.
     around: set[tuple[Scope, UUID]] = set()
     if owner.scope != "tenant":
         around.add(("tenant", owner.tenant_id))
@@ -433,10 +427,7 @@ async def _set_operators_alerts(
     thresholds: Mapping[int, int],
     author: Author,
 ) -> None:
-    """Have the operator told at these amounts, by the percentages of the budget that they are, and
-    at no others of its unit and interval. One that is as before is not told again. Raises
-    `InvalidRequest` for too many.
-    """
+    # Replaces the operator's alerts of this unit and interval; unchanged ones do not fire again.
     new, gone = dict(thresholds), []
     known = await _alerts_of(connection, owner)
     for one in known:
@@ -489,7 +480,7 @@ def _limits_changed(
     mode: Mode | None,
     author: Author,
 ) -> AuditEvent:
-    """Limits of a project have a type of OpenAI's, and their id."""
+    # Limits of a project have an event type and an id of OpenAI's.
     per = {MINUTE_S: "_per_1_minute", DAY_S: "_per_1_day"}
     changes: dict[str, int | str | None] = {
         f"{what}{per.get(window_s, '')}": value for (what, window_s), value in values.items()
@@ -513,7 +504,7 @@ def _budget_changed(
 
 
 def _check_within(limit: Limit, around: Sequence[Limit]) -> None:
-    """Raises `InvalidRequest` where one around it is lower: it would never be reached."""
+    # A limit above an enclosing one would never be reached.
     for one in around:
         same = (one.what, one.window_s) == (limit.what, limit.window_s)
         if same and one.model in {ALL_MODELS, limit.model} and limit.value > one.value:

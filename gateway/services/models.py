@@ -179,16 +179,17 @@ class Models:
         raise ModelNotFound(shown(name))
 
     def require_logprobs(self, model: Model) -> None:
-        """Make sure that logprobs of this model can be told.
+        """Raise `InvalidRequest` if no backend of this model returns logprobs.
 
-        Raises `InvalidRequest` if no backend of it tells them, `NoUpstreamAvailable` while one that
-        might has not said what it is.
+        Raises `NoUpstreamAvailable` while a backend that might has not yet reported its abilities.
         """
         self._pool.require_logprobs(model.id)
 
     def require_room(self, name: str, priority: int, tenant: str = "") -> None:
-        """Make sure that a request for the model of a name or alias can be sent to a backend, or
-        wait for one. Raises what `get` does, and `Overloaded`.
+        """Raise unless a request for this model name or alias can be sent to a backend or wait for
+        one.
+
+        Raises what `get` raises, and `Overloaded`.
         """
         self._pool.require_room(self.get(name).id, priority, tenant)
 
@@ -224,11 +225,9 @@ def codex_catalog(models: Models, policy: TenantPolicy = DEFAULT_POLICY) -> dict
 
 
 def _entry(model: Model, name: str, priority: int) -> dict[str, Any]:
-    """`priority` is the place in Codex's list; the first is its default.
-
-    gpt-oss calls one tool at a time. Lengths are in tokens; the effective part
-    of the window is what Codex shows as the whole: it uses no more.
-    """
+    # `priority` is the position in Codex's list; the first is its default. Parallel tool calls:
+    # gpt-oss calls one tool at a time. Lengths are in tokens. Codex shows only the effective part
+    # of the window, and uses no more.
     is_alias, length = name != model.id, model.context_length
     tool_output = min(length * TOOL_OUTPUT_PERCENT // 100, TOOL_OUTPUT_TOKENS_MAX)
     return {

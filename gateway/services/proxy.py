@@ -109,7 +109,6 @@ class Proxy:
         return ProxiedAnswer(model.id, answer, () if charge is None else charge.headers)
 
     async def _ask(self, model: Model, request: ProxiedRequest) -> tuple[bytes, int]:
-        """The answer, and how many tokens it read."""
         begun, outcome, upstream, tokens = time.perf_counter(), "failed", "", 0
         try:
             path = PATHS[request.kind]
@@ -186,6 +185,6 @@ def _tokens(usage: Any) -> int:
 
 
 def _refusal_message(error: UpstreamRejected) -> str:
-    """What the server says of the client's own words, without its paths."""
+    # Paths of the server are removed from its message.
     said = _PLACE.sub("…", _STATUS.sub("", error.reason))
     return f"The server of this model refuses the request: {said}"

@@ -191,7 +191,7 @@ class Retrieval:
         return stored.body
 
     async def _find(self, principal: Principal, response_id: str) -> StoredResponse:
-        """The row, if it may be seen: a response without a durable log only once it is over."""
+        # A response without a durable log is visible only after its end.
         uuid = ids.parse_response_id(response_id)
         if uuid is not None:
             stored = await rows.load(self._database_for(principal), principal.tenant_id, uuid)
@@ -205,7 +205,7 @@ class Retrieval:
     async def _snapshot(
         self, tenant_id: TenantId, stored: StoredResponse, include: Collection[str]
     ) -> dict[str, Any]:
-        """What its log says; of one that another release writes, only that it is under way."""
+        # A log that another release writes cannot be folded: only its status is shown.
         if stored.fold_version in FOLD_VERSIONS:
             return await self._feed.snapshot(tenant_id, head_of(stored).including(include))
         status: ResponseStatus = "queued" if stored.status == "queued" else "in_progress"
@@ -213,9 +213,8 @@ class Retrieval:
 
 
 def _no_stream(response_id: str, can: str, why: str) -> InvalidRequest:
-    """`can`: `cannot` or `can no longer`. The id is told, because who sent a request again with its
-    idempotency key may know the response by nothing else.
-    """
+    # `can`: `cannot` or `can no longer`. The message has the id, because a client that repeats a
+    # request with its idempotency key may not know it otherwise.
     return InvalidRequest(
         f"This response {can} be streamed because {why}. Retrieve '{response_id}' without "
         "`stream`.",
@@ -224,14 +223,16 @@ def _no_stream(response_id: str, can: str, why: str) -> InvalidRequest:
 
 
 def _span(seconds: int) -> str:
-    """`24 hours`: the largest unit that is not a single one and leaves no rest."""
+    # In the largest unit that divides it and is not a single one: `24 hours`.
     unit, size = next((u for u in _UNITS if seconds % u[1] == 0 and seconds > u[1]), _UNITS[-1])
     count = seconds // size
     return f"{count} {unit}{'s' if count != 1 else ''}"
 
 
 def not_found(response_id: str) -> ResourceNotFound:
-    """An unknown response, a deleted one, another tenant's and one not stored look the same."""
+    """Return the same error for an unknown response, a deleted one, another tenant's and one not
+    stored.
+    """
     return ResourceNotFound(
         f"Response with id '{shown(response_id)}' not found. Responses are kept only when `store` "
         "is true, until they are deleted or expire; without `background` they are found once they "

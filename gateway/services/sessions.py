@@ -72,7 +72,7 @@ class Memory(Mapping[str, History]):
 
     @property
     def size_bytes(self) -> int:
-        """An upper bound of the memory that the histories take."""
+        # An upper bound of the memory that the histories take.
         return self._size_bytes
 
     def remember(self, lane: str | None, response_id: str, history: History) -> None:
@@ -139,5 +139,5 @@ class Sessions:
             self._metrics.connection_closed()
 
     def close(self) -> None:
-        """Tell all connections to close once they are at rest. May be repeated."""
+        # Connections close once they are at rest. May be called repeatedly.
         self.leaving.set()

@@ -100,7 +100,7 @@ def operator_services(process: Process) -> OperatorServices:
 
 
 def operator_issuers(database: Database, access: Access) -> OperatorIssuers:
-    """Issuers whose tokens name their tenant; `access` is told of what changes."""
+    # `access` forgets its decisions when an issuer changes.
     return OperatorIssuers(database, access.forget)
 
 

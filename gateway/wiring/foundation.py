@@ -104,7 +104,7 @@ class Foundation:
         return partial(Fold, head, parser, model_format.framing, held, seal, transcribe)
 
     async def close(self) -> None:
-        """Close the connections to the database; nothing of it may be in use any more."""
+        # The databases must no longer be in use.
         for database in (self.database, self.lifeline, self.journal, self.notices, self.counters):
             await database.close()
 
@@ -152,7 +152,6 @@ def access(settings: Settings, database: Database, federation: Federation | None
 
 
 def housekeeping(settings: Settings, database: Database) -> Housekeeping:
-    """The rounds that remove what has expired."""
     return Housekeeping(
         database,
         settings.retention.fill(RetentionPolicy),

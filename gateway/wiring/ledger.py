@@ -68,7 +68,6 @@ def adding(settings: Settings, database: Database, metrics: Metrics) -> Adding:
 def reconciliation(
     database: Database, metrics: Metrics, new_fold_for: NewFoldFor
 ) -> Reconciliation:
-    """What holds lines against responses, logs and sums."""
     return Reconciliation(
         database,
         metrics=metrics,

@@ -97,12 +97,9 @@ class Process:
 
 
 def _read_ahead(packages: Sequence[str]) -> None:
-    """Have the system read the compiled code of packages from the disk, and do not wait for it.
-
-    The first request that needs one imports it in 20 ms, but from a busy disk it may take seconds.
-    Imported here they would be 12 MiB of every process, whether it needs them or not. So one that
-    is installed, but cannot be loaded, is noticed by the first request that needs it, or `doctor`.
-    """
+    # The first request that needs a package imports it in 20 ms, but seconds from a busy disk.
+    # Imported here they would take 12 MiB of every process. A package that cannot be loaded is
+    # noticed by the first request that needs it, or by `doctor`.
     if not hasattr(os, "posix_fadvise"):
         return  # on macOS
     for package in packages:
@@ -115,10 +112,8 @@ def _read_ahead(packages: Sequence[str]) -> None:
 
 
 def _keep_pauses_short() -> None:
-    """Set up the interpreter for one event loop beside a few busy threads.
-
-    What was made until now lives as long as the process: no collection has to look at it again.
-    """
+    # One event loop runs beside a few busy threads. Objects made until now live as long as the
+    # process, so the garbage collector need not scan them again.
     sys.setswitchinterval(SWITCH_INTERVAL_S)
     gc.set_threshold(*GC_THRESHOLDS)
     gc.collect()
@@ -127,9 +122,8 @@ def _keep_pauses_short() -> None:
 
 
 def _give_memory_back() -> None:
-    """Have glibc return free memory to the system: it keeps some megabytes that reading the
-    vocabulary took. Other C libraries have no such call, and return it by themselves.
-    """
+    # glibc keeps some megabytes that reading the vocabulary took. Other C libraries lack this call,
+    # and return memory by themselves.
     trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
     if trim is not None:
         trim(0)

@@ -78,7 +78,7 @@ def engines(python: Python) -> Sequence[ContainerEngine]:
 
 
 def _remote(python: Python) -> ContainerEngine:
-    """A server of containers. Only it is connected to, wherever the operator has it."""
+    # Its client may connect only to this server, on any network.
     from gateway.tools.python.remote import RemoteEngine
 
     if python.remote_url is None or python.remote_token is None:

@@ -166,10 +166,8 @@ class Services:
         self.replica.scheduler.wake()
 
     def end_streams(self) -> None:
-        """Cut off the streams of durable responses, without an end: clients resume them elsewhere.
-
-        They would keep the process from ending for as long as others generate.
-        """
+        # Clients resume durable responses at another replica. Their streams would keep this process
+        # from ending for as long as others generate.
         self.replica.feed.close()
 
 
@@ -195,7 +193,7 @@ def _proxy(base: Foundation, models: Models, replica: Replica) -> Proxy:
 
 
 def _tool_grants(base: Foundation, rooms: Rooms, containers: Containers) -> ToolGrants:
-    """Without a room nothing is granted."""
+    # Without an executor no tools are granted.
     sources = None if rooms.executor is None else Sources(base, rooms, containers)
     tools = base.settings.tools
     return ToolGrants(sources, tools.fill(ToolBudget), needs_listings=tools.mcp.strict)

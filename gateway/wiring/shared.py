@@ -108,11 +108,10 @@ class Shared:
     async def running(
         self, *helpers: Callable[[], Coroutine[object, object, None]]
     ) -> AsyncIterator[None]:
-        """Ask the backends what they serve, and keep asking while entered, beside these helpers;
-        then close what is open. Nothing of it may be in use any more.
+        """Run the backends' polling and these helpers for the block; then close all resources.
 
-        A helper that ends by an error ends all of this: without it promises would be broken
-        silently.
+        Nothing may use them afterwards. A helper that fails ends everything: continuing without it
+        would break promises silently.
         """
         try:
             if self.keys is not None:
@@ -135,13 +134,14 @@ class Shared:
 
 
 def load_vocabulary() -> None:
-    """Load the vocabulary of Harmony, which each process has once: `Shared.of` finds it then."""
+    """Load the vocabulary of Harmony once per process, for `Shared.of`."""
     Formats.load({}, SchemaLimits(depth_max=1, nodes_max=1))
 
 
 def formats(settings: Settings) -> Formats:
-    """The format of each model. Raises `StartupError` when a vocabulary is damaged, or a format
-    unknown.
+    """Return the format of each model.
+
+    Raises `StartupError` if a vocabulary is damaged or a format unknown.
     """
     return Formats.load(
         {model.id: model.format for model in settings.models},

@@ -82,11 +82,10 @@ class Rooms:
 
     @property
     def families(self) -> frozenset[HostedFamily]:
-        """What this process can run now."""
         return frozenset(_FAMILIES[kind] for kind in self._tools)
 
     def is_behind_mcp(self, kind: ToolKind) -> bool:
-        """An operator's MCP server does the work of that built-in tool."""
+        # True if an operator's MCP server does the work of this built-in tool.
         return self.mcp is not None and self._tools.get(kind) is self.mcp.builtins
 
     async def start(self) -> None:
@@ -106,13 +105,12 @@ class Rooms:
         self._tools.update(self._own)
 
     async def run(self) -> None:
-        """Do the work of the rooms until cancelled."""
         async with asyncio.TaskGroup() as group:
             for helper in self._helpers:
                 group.create_task(helper())
 
     async def close(self) -> None:
-        """End them; no call may run any more."""
+        # No call may run any more.
         try:
             await self._open.aclose()
         except Exception as error:  # noqa: BLE001 - the process ends all the same
@@ -162,7 +160,7 @@ class Rooms:
             await self._find_builtins()
 
     async def _find_builtins(self) -> None:
-        """An operator's server for a built-in tool comes before the gateway's own."""
+        # An operator's server for a built-in tool takes precedence over the gateway's own.
         assert self.mcp is not None
         try:
             known = await self.mcp.registry.servers(OPERATOR)
@@ -188,7 +186,6 @@ class Sources:
         self._containers = containers
 
     def families(self) -> frozenset[HostedFamily]:
-        """Those that this process can run now."""
         return self._rooms.families
 
     async def container(
@@ -220,7 +217,7 @@ class Sources:
         )
 
     async def _told_of_python(self, tenant_id: TenantId) -> str:
-        """What an operator's server says of its Python; empty where it says nothing."""
+        # Empty if the server has no instructions.
         from gateway.tools.mcp.failures import McpError
 
         assert self._rooms.mcp is not None

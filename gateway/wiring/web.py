@@ -108,7 +108,7 @@ class Workshop:
         return cls(web, fetcher, reader, clients)
 
     async def close(self) -> None:
-        """Close all connections, and end the processes that read."""
+        # Also ends the processes that read pages.
         await self.clients.aclose()
 
     def source(
@@ -125,7 +125,7 @@ class Workshop:
 def _sources(
     workshop: Workshop, index: IndexSource, mcp_call: McpCall | None
 ) -> list[SearchSource]:
-    """Those of the configuration; of several of one kind each has a name of its own."""
+    # Several providers of one kind get distinct names.
     made: list[SearchSource] = []
     for provider in workshop.web.providers:
         source = workshop.source(provider, index, mcp_call)
@@ -150,7 +150,9 @@ async def asked_for_one_page(workshop: Workshop, provider: SearchProvider) -> st
 
 
 def page_policy(web: Web) -> NetworkPolicy:
-    """Where pages may be: on the public internet, if at all, and where the operator says."""
+    """Return where pages may be: the public internet, if allowed, and the operator's networks and
+    hosts.
+    """
     return NetworkPolicy(
         networks=tuple(ip_network(network) for network in web.allowed_networks),
         hosts=frozenset(map(host_and_port, web.allowed_hosts)),
@@ -166,7 +168,7 @@ def _http_source(workshop: Workshop, provider: SearchProvider) -> HttpSource:
 
 
 def _policy_for(url: str) -> NetworkPolicy:
-    """A provider is where the operator says, and nowhere else."""
+    # A provider may be contacted only at its configured host and port.
     parts = urlsplit(url)
     port = parts.port or _PORTS[parts.scheme]
     return NetworkPolicy(hosts=frozenset({((parts.hostname or "").lower(), port)}), public=False)

@@ -111,18 +111,13 @@ class Authentication:
         await self._app(scope, receive, send)
 
     async def _reauthenticate(self, scope: Scope, given: Credentials) -> Principal:
-        """Authenticate the key of a WebSocket again, for one more of its requests: it may have been
-        disabled since the connection was opened.
-        """
+        # The key may have been disabled since the WebSocket was opened.
         assert given.secret is not None, "it was opened with one"
         principal = await self._access.authenticate(given.secret, given.organization)
         self._check(principal, given, scope)
         return principal
 
     def _check(self, principal: Principal, given: Credentials, scope: Scope) -> None:
-        """Raises `AuthenticationError` and `PermissionDenied` for what this key may not do, from
-        wherever it comes.
-        """
         key, path = principal.key, path_of(scope)
         if path.startswith(ADMIN_PATHS) and is_served(path, self._routes):
             require_admin(principal)
@@ -206,6 +201,6 @@ def credentials_of(scope: Scope) -> Credentials:
 
 
 def _bearer(value: bytes) -> str | None:
-    """The key of an Authorization header; None where it has another scheme."""
+    # None for another scheme.
     scheme, _, key = value.decode("latin-1").partition(" ")
     return key.strip() or None if scheme.lower() == "bearer" else None

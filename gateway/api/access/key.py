@@ -91,7 +91,7 @@ def _limit(tightest: BudgetFigure | None) -> dict[str, Any]:
 
 
 def _rate_limit(figures: Figures) -> dict[str, Any] | None:
-    """The lowest number of requests a minute that refuses something."""
+    # Only limits that are enforced count.
     found = [
         one.limit.value
         for one in figures.limits

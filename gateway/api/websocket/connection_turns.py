@@ -195,9 +195,7 @@ class ConnectionTurns:
         await self._send_text(event_frame(data, frame.stream_id))
 
     def _note_end(self, frame: ClientFrame, event: Event, generation: Generation) -> None:
-        """Remember or forget the response before its last event is sent, so that the client can
-        continue it at once.
-        """
+        # Before the last event is sent, so that the client can continue the response at once.
         if event.type == "response.failed":
             self._memory.forget(frame.stream_id, frame.previous_response_id)
         elif (parent := generation.continued()) is not None:
@@ -237,7 +235,7 @@ def error_frame(error: BaseException, *, stream_id: str | None, request_id: str)
 
 
 def unsteered_frame(steer: dict[str, Any]) -> str:
-    """The answer to any `response.steer`: that it is not supported, with its input."""
+    """Return the refusal of any `response.steer`, with its input: steering is not supported."""
     return _frame(
         {
             "type": "response.steer.failed",

@@ -59,7 +59,6 @@ class Lanes:
 
     @property
     def is_at_rest(self) -> bool:
-        """Whether no request is worked on, and none waits."""
         return self._rest.is_set()
 
     def put(self, frame: ClientFrame) -> None:
@@ -90,11 +89,9 @@ class Lanes:
         return dropped
 
     async def at_rest(self) -> None:
-        """Wait until no request is worked on."""
         await self._rest.wait()
 
     def cancel(self) -> None:
-        """Cancel the requests that are worked on."""
         for task in self._busy.values():
             task.cancel()
 

@@ -41,15 +41,13 @@ class KeyUses:
         self._rehashes: dict[UUID, Rehash] = {}
 
     def note(self, principal: Principal) -> None:
-        """A request came with its key."""
         self._used[principal.key_id] = principal
 
     def hash_again(self, principal: Principal, rehash: Rehash) -> None:
-        """The key was found by the hash of the previous pepper."""
+        # For keys that were matched by the hash of the previous pepper.
         self._rehashes[principal.key_id] = rehash
 
     async def run(self) -> None:
-        """Write every `interval_s`. Runs until it is cancelled."""
         while True:
             await asyncio.sleep(self._interval_s)
             await self.flush()

@@ -118,12 +118,11 @@ class Federation:
 
     @property
     def body_bytes_max(self) -> int:
-        """Of a request to exchange a token, which has little besides."""
+        # The body of a token exchange has little besides the token.
         return 2 * self._policy.token_bytes_max
 
     @staticmethod
     def knows(secret: str) -> bool:
-        """Whether a credential is a token, not a key."""
         return secret.startswith(PREFIX) or is_token(secret)
 
     async def principal(self, secret: str, organization: str | None = None) -> Principal:
@@ -173,7 +172,6 @@ class Federation:
         return Exchanged(sealed, ends_at - now, scopes)
 
     async def close(self) -> None:
-        """End what is being fetched."""
         await self._key_sets.close()
 
     def _seal(
@@ -207,9 +205,8 @@ class Federation:
         raise TokenRefused("The token has been revoked. Exchange another one.")
 
     async def _operator_issuer(self, said: Unverified) -> OperatorIssuer | None:
-        """The operator's issuer that the token may be of, which is no tenant's then, whatever a
-        tenant says. Raises `TokenNotAdmitted` where it is disabled.
-        """
+        # A token of an operator's issuer belongs to no tenant's provider, whatever the tenant
+        # configured.
         found = await issuers.find_for_token(self._database, said.issuer, said.audiences)
         if not found:
             return None
@@ -241,9 +238,7 @@ class Federation:
     async def _bearer_provider(
         self, said: Unverified, organization: str | None
     ) -> IdentityProvider:
-        """The provider whose bearer tokens look like this one: of the organization that is named,
-        or the one that needs no name.
-        """
+        # Without an organization, only a provider that needs no name matches.
         found: Sequence[IdentityProvider] = ()
         if organization is not None:
             found = await rows.find_bearers(
@@ -261,9 +256,6 @@ class Federation:
     async def _admit(
         self, provider: IdentityProvider, token: Verified, account_id: UUID | None
     ) -> Federated:
-        """The first rule that admits the token, of this service account if one is named; its
-        principal has the scopes that are granted.
-        """
         attributes = attributes_of(token.claims, provider.transformations)
         for one in await rows.find_federated(
             self._database, provider.tenant_id, self._defaults, provider_id=provider.id
@@ -278,7 +270,7 @@ class Federation:
         raise _not_admitted()
 
     async def _complete(self, principal: Principal, expires_at: float) -> Principal:
-        """With the limits that hold for it. One that is renewed before is verified again."""
+        # Renewed principals are not verified again before they expire.
         terms = await limits.terms_of(self._database, principal)
         ends = datetime.fromtimestamp(expires_at, UTC)
         return replace(principal, terms=terms, key=replace(principal.key, expires_at=ends))

@@ -58,11 +58,11 @@ class Fetcher(Protocol):
     """Gets the keys of an issuer, from wherever its provider says."""
 
     async def keys(self, origin: KeyOrigin) -> Sequence[object]:
-        """Those of an issuer, unchecked. Raises `IssuerUnavailable`."""
+        """Fetch the keys of an issuer, unchecked. Raises `IssuerUnavailable`."""
         ...
 
     async def close(self) -> None:
-        """Nothing is fetched any more."""
+        """Close all connections. Nothing is fetched afterwards."""
         ...
 
 
@@ -132,9 +132,7 @@ class KeySets:
         return since_s > self._policy.unknown_interval_s
 
     async def _refresh(self, origin: KeyOrigin, known: _KeySet) -> None:
-        """Wait until the keys are new. Those that there are go on where they cannot be had; raises
-        `IssuerUnavailable` where there are none.
-        """
+        # If no new keys can be fetched, old ones remain valid for `stale_s`.
         if self._may_fetch(known):
             self._begin(origin, known)
         if known.fetching is not None:
@@ -198,7 +196,6 @@ def _verifies(key: Jwk) -> bool:
 
 
 def _is_sound(modulus: object) -> bool:
-    """Whether the modulus of an RSA key, in base64url, is neither too short nor too long."""
     least, most = RSA_BITS
     # A character has six bits, and the first byte need not be full.
     return isinstance(modulus, str) and (

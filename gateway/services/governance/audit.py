@@ -135,9 +135,8 @@ class AuditLogs:
         ]
 
     async def run(self) -> None:
-        """Every `ANCHOR_S` write to the process log how far the chains have come that were added
-        to, until cancelled. Whoever keeps the log can tell later whether a chain was made anew.
-        """
+        # The process log records how far each chain has come, so that a chain that was made anew
+        # can be detected later.
         while True:
             await asyncio.sleep(ANCHOR_S)
             try:
@@ -182,7 +181,6 @@ def project_names(database: Database) -> Projects:
 
 
 def _filter(query: AuditQuery) -> AuditFilter:
-    """What the store is to filter by. Raises `InvalidRequest` for a query that cannot be meant."""
     if not 1 <= query.limit <= LIMIT_MAX:
         raise InvalidRequest(f"'limit' is a number from 1 to {LIMIT_MAX}.", param="limit")
     if query.after is not None and query.before is not None:
@@ -208,7 +206,7 @@ def _filter(query: AuditQuery) -> AuditFilter:
 
 
 def _bounds(range_: Mapping[str, int]) -> tuple[datetime | None, datetime | None]:
-    """From when on and until when, in whole seconds."""
+    # In whole seconds: from the first one (inclusive) to the second one (exclusive).
     for name, second in range_.items():
         if name not in {"gt", "gte", "lt", "lte"} or not 0 <= second < SECOND_MAX:
             raise InvalidRequest(

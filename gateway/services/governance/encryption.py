@@ -53,11 +53,10 @@ class TenantEncryption:
         self._keys = keys
 
     async def keys(self, tenant_id: TenantId) -> list[WrappedKey]:
-        """All keys of a tenant, the oldest first."""
         return await self._keys.keys(tenant_id)
 
     async def progress(self, tenant_id: TenantId) -> str:
-        """How far what it has was brought under its newest key by itself, in words; or empty."""
+        # In words; empty if nothing was resealed automatically.
         return await reseals.state(self._database, tenant_id)
 
     async def enable(self, tenant_id: TenantId, *, author: Author = COMMAND_LINE) -> WrappedKey:
@@ -70,7 +69,7 @@ class TenantEncryption:
         return await self._add_key(tenant_id, "harmony.encryption.enabled", author)
 
     async def rotate(self, tenant_id: TenantId, *, author: Author = COMMAND_LINE) -> WrappedKey:
-        """Seal with a new key from now on; older ones go on to open what they sealed."""
+        # Older keys stay, to open what they sealed.
         return await self._add_key(tenant_id, "harmony.encryption.rotated", author)
 
     async def disable(self, tenant_id: TenantId, *, author: Author = COMMAND_LINE) -> None:
@@ -131,7 +130,7 @@ class TenantEncryption:
         return total
 
     async def _check_is_everywhere(self, tenant_id: TenantId, number: int) -> None:
-        """Raises `InvalidRequest` where some process may not seal with this key yet."""
+        # Some process may not seal with this key yet.
         needed_s = self._database.keyring.policy.settled_s
         left_s = needed_s - await self._keys.age_s(tenant_id, number)
         if left_s > 0:
@@ -185,6 +184,6 @@ class TenantEncryption:
         return key
 
     async def _tell(self, event: AuditEvent, tenant_id: TenantId) -> None:
-        """Keys are in a database of their own, so this cannot be one transaction with them."""
+        # Keys are in a database of their own, so this cannot be in one transaction with them.
         async with self._database.owner_transaction() as connection:
             await audit_log.record(connection, tenant_id, event)

@@ -33,7 +33,7 @@ class Purging:
         self._data = data
 
     async def run(self) -> None:
-        """Go round until cancelled, whatever the database says; replicas spread out."""
+        # Random pauses keep replicas from working at the same time.
         while True:
             await asyncio.sleep(INTERVAL_S * random.uniform(0.5, 1.0))  # noqa: S311 - see above
             try:

@@ -155,7 +155,7 @@ class TenantData:
         return removed
 
     async def _remove(self, tenant: Tenant, author: Author) -> Removed | None:
-        """None: all of it was gone before. Raises `DataHeld` where it is held by now."""
+        # None: everything was removed before. Raises `DataHeld` under a legal hold.
         keys = 0
         if self._keys is not None:
             async with holds.unheld(self._database, tenant.id):
@@ -227,7 +227,7 @@ class TenantArchive:
         """
 
     async def pieces(self) -> AsyncIterator[bytes]:
-        """The bytes of the file, to be read once. Raises `StoreUnavailable`."""
+        # The bytes can be read only once.
         async with self._turns:
             async for piece in self._generate():
                 yield piece

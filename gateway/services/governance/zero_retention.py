@@ -27,7 +27,7 @@ CODE = "zero_data_retention"
 
 
 def require_storage(principal: Principal, what: str, *, param: str | None = None) -> None:
-    """Raises `InvalidRequest` for a caller of whom nothing is kept; `what` begins the message."""
+    """Raise `InvalidRequest` if nothing may be stored for the caller; `what` begins the message."""
     if principal.keeps_nothing:
         raise InvalidRequest(
             f"{what} is not available with zero data retention: it would have to be stored.",

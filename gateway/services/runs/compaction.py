@@ -81,7 +81,6 @@ class CompactedContext(NamedTuple):
 
     @property
     def model(self) -> str:
-        """The model that wrote the summary."""
         return self.plan.spec.model
 
     @property
@@ -191,20 +190,20 @@ class Compactor:
         return MadeSummary(summary, compacted)
 
     def book(self, made: MadeSummary) -> None:
-        """Book what a summary took that is part of no response."""
+        # For a summary that is part of no response.
         self._summarizer.book(made.summary)
 
 
 def is_triggered(request: CreateResponse) -> bool:
-    """The request asks for a compaction, and for nothing else."""
+    """Return True if the request asks for a compaction and nothing else."""
     return bool(request.input) and isinstance(request.input[-1], CompactionTrigger)
 
 
 def without_trigger(request: CreateResponse) -> tuple[InputItem, ...]:
-    """What it asks to be compacted, beside what it continues."""
+    """Return the items to compact, besides what the request continues."""
     return tuple(item for item in request.input if not isinstance(item, CompactionTrigger))
 
 
 def summary_in(compacted: Compacted) -> ContextItem:
-    """The compaction at the end of a context, as the prompt has it."""
+    """Return the compaction at the end of a context, with its ids in the prompt."""
     return ContextItem("compaction", "", b"", ids=array("I", compacted.ids))

@@ -59,7 +59,6 @@ class History:
 
     @property
     def stored(self) -> tuple[ContextItem, ...]:
-        """The items before the `unstored` ones."""
         return tuple(self.items[: len(self.items) - len(self.unstored)])
 
 
@@ -130,7 +129,7 @@ class HistorySource:
     async def _read_conversation(
         self, principal: Principal, conversation_id: str, *, is_written: bool, **asked: Any
     ) -> History:
-        """`is_written`: the response will be added to it."""
+        # `is_written`: the response will be added to the conversation.
         uuid = ids.parse_conversation_id(conversation_id)
         found = uuid and await turns.read(
             self._database_for(principal),
@@ -200,7 +199,7 @@ def _lacks_json(
     with_calls: bool,
     repeated: Collection[str],
 ) -> bool:
-    """Whether what is asked of the items is not there: of most, their ids alone were read."""
+    # Of most items only the ids were read.
     return any(
         with_json
         or (with_tool_lists and item.kind == "mcp_list_tools")
@@ -212,5 +211,5 @@ def _lacks_json(
 
 
 def _names_servers(request: CreateResponse) -> bool:
-    """Whether lists of the tools of MCP servers matter, which may be long."""
+    # Only then are the tool lists of MCP servers needed, which may be long.
     return any(isinstance(tool, McpServerTool) for tool in request.tools)

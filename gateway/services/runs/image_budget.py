@@ -85,6 +85,5 @@ class ImageBudget:
         self._of_tenants[tenant_id] += size
 
     def let_go(self, tenant_id: TenantId, size: int) -> None:
-        """Count bytes that are held no more."""
         if size:
             self._let_go.append((tenant_id, size))

@@ -47,7 +47,7 @@ class ImageVisits:
 
     @property
     def tenant_visits_max(self) -> int:
-        """How many images of one tenant are fetched at the same time."""
+        # Images of one tenant fetched at the same time.
         return max(1, int(self.visits_max * self.tenant_share))
 
 
@@ -67,7 +67,6 @@ class _Coming:
         self._given_up: set[int] = set()
 
     def check(self, at: int) -> None:
-        """Raises `_NoImage` where there is no room for the image at that index."""
         if at in self._given_up or sum(self._sizes[:at]) >= self._bytes_max:
             raise self._too_long
 
@@ -145,7 +144,6 @@ class ImageFetcher:
         return dict(zip(questions, answers, strict=True)), hold
 
     async def close(self) -> None:
-        """Close all connections."""
         await self._client.aclose()
 
     async def _answer(
@@ -188,7 +186,7 @@ class ImageFetcher:
         raise _NoImage("its URL redirects too often")
 
     async def _get(self, url: str, at: int, coming: _Coming) -> tuple[str, bytes] | str:
-        """Type and content, or where it has moved."""
+        # Returns type and content, or the URL of a redirect.
         headers = {"user-agent": self._user_agent, "accept": ", ".join(TYPES)}
         async with self._client.stream("GET", url, headers=headers) as answer:
             if answer.is_redirect and (where := answer.headers.get("location")):

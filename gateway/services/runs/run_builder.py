@@ -58,7 +58,6 @@ class DueSummary(NamedTuple):
 
     @property
     def conversation(self) -> ConversationPlace | None:
-        """Where the response will be added, as far as that had come."""
         return self.given.history.conversation
 
 
@@ -140,13 +139,14 @@ class RunBuilder:
         return CompactedContext(plan, await self._compactor.make(await admit(plan.spec)))
 
     async def use_approvals(self, spec: RunSpec) -> None:
-        """Use up the answers of the user that a run begins with, right before it does. Raises
-        `InvalidRequest` for one that does not count, and `StoreUnavailable`.
+        """Use up the user's approvals that a run begins with, right before it begins.
+
+        Raises `InvalidRequest` for one that does not count, and `StoreUnavailable`.
         """
         await self._tool_grants.use_approvals(spec)
 
     def book(self, made: MadeSummary) -> None:
-        """Record what a summary took, which its caller pays for."""
+        # The caller of the summary pays for it.
         self._compactor.book(made)
 
     async def count(self, principal: Principal, request: CreateResponse, *, body_bytes: int) -> int:
@@ -161,9 +161,7 @@ class RunBuilder:
         )
 
     async def _look_up(self, command: CreateCommand, *, with_json: bool = False) -> RunInput:
-        """What the command names, looked up. `with_json`: the items of its history are to be shown,
-        not only to be continued.
-        """
+        # `with_json`: the items of the history are shown, not only continued.
         principal, request = command.principal, command.request
         model = self._models.get(request.model, principal.policy, task="generate")
         if request.wants_logprobs:
@@ -201,9 +199,6 @@ class RunBuilder:
         )
 
     async def _with_tools_before(self, given: RunInput) -> CreateCommand:
-        """The command with the tools that its whole context brings. Raises `InvalidRequest` for a
-        choice among tools of what there is not.
-        """
         command, history = given.command, given.history.items
         request = command.request
         if items_of_kinds(tuple(given.stored.values()), BRINGING) or has_kinds(history, BRINGING):
@@ -216,7 +211,7 @@ class RunBuilder:
         return command
 
     def _plan(self, given: RunInput) -> RunSpec | SummaryPlan:
-        """The run spec, or the plan of the summary that has to be made before it."""
+        # A summary has to be made before the run if the context is too long.
         request, grants = given.command.request, given.granted.grants
         if is_triggered(request):
             return self._plan_summary(given)
@@ -247,7 +242,6 @@ class RunBuilder:
 
 
 def _tools_before(given: RunInput) -> tuple[BroughtTools, ...]:
-    """What the items bring that a request continues or names."""
     stored = items_of_kinds(tuple(given.stored.values()), BRINGING)
     return brought_before((*items_of_kinds(given.history.items, BRINGING), *stored))
 
@@ -263,7 +257,6 @@ def opens(request: CreateResponse) -> bool:
 
 
 def _require_messages(principal: Principal) -> None:
-    """Raises `PermissionDenied` for a tenant that may not see the messages of its responses."""
     if principal.policy.response_messages != "allowed":
         raise PermissionDenied(
             "The Harmony messages and token ids of a response are not shown to this API key. Leave "

@@ -51,7 +51,7 @@ def reasoning_budget(
 
 
 def sampling_of(request: CreateResponse, *, room: int) -> Sampling:
-    """Explicit parameters; at most `room` tokens fit behind the prompt."""
+    """Return the explicit parameters; at most `room` tokens fit behind the prompt."""
     return Sampling(
         max_tokens=min(request.max_output_tokens or room, room),
         temperature=request.temperature,

@@ -145,7 +145,7 @@ class CreateCommand:
 
     @property
     def is_remembered(self) -> bool:
-        """Whether its connection alone will know the response."""
+        # Only the connection will know the response.
         return self.remembered and not self.request.store
 
 
@@ -184,7 +184,6 @@ class RunInput:
 
     @property
     def tenant_id(self) -> TenantId:
-        """The tenant whose request it is."""
         return self.command.principal.tenant_id
 
     def with_renderings(self, more: Mapping[bytes, Rendering], hold: object = None) -> RunInput:
@@ -299,9 +298,7 @@ class SpecBuilder:
         )
 
     def knows_stored_ids(self, model: Model) -> bool:
-        """Whether the ids of stored items are those of this model's format: others take the JSON of
-        a history to continue it.
-        """
+        # Formats that do not store ids need the JSON of a history to continue it.
         return self._format_of(model.id).framing.stores_ids
 
     def count(self, given: RunInput) -> int:
@@ -377,7 +374,6 @@ class SpecBuilder:
         )
 
     def _metering(self, command: CreateCommand) -> Metering:
-        """Who asks, as the usage line says it."""
         principal, request = command.principal, command.request
         if principal.keeps_nothing:
             return NOBODY
@@ -390,7 +386,7 @@ class SpecBuilder:
     def _reasoning_budget(
         self, given: RunInput, prompt: Prompt, sampling: Sampling, format_: ModelFormat
     ) -> int | None:
-        """How many ids the model may think; None where its server does not tell ids."""
+        # In ids. None if the server does not return ids.
         if prompt.text_tokens is not None:
             return None
         return reasoning_budget(
@@ -423,11 +419,8 @@ class SpecBuilder:
         )
 
     def _rules_and_checker(self, given: RunInput, echoed: Echo) -> tuple[OutputRules, Checker]:
-        """The rules of the output, and what it is checked by, with schemas and grammars compiled.
-
-        Both are cached, as clients send the same tools again and again. What a request costs must
-        not depend on what another tenant sent before, so what users wrote is cached per tenant.
-        """
+        # Both are cached, because clients send the same tools again and again. User content is
+        # cached per tenant: the time of a request must not depend on other tenants' requests.
         tenant = given.command.principal.tenant_id
         key, size = _rules_key(given, echoed)
         kept = self._rules.get(key)
@@ -449,10 +442,7 @@ class SpecBuilder:
         return rules, checker
 
     def _assemble(self, given: RunInput, *, with_history: bool) -> Context:
-        """The context of a request that continues something, or brings more than new messages.
-
-        Without `with_history` the items of its history are left out: the prompt repeats their ids.
-        """
+        # Without `with_history` the prompt repeats the ids of the history.
         new, history, stored = given.command.request.input, given.history.items, given.stored
         if not self.knows_stored_ids(given.model):
             history = tuple(map(_without_ids, history))
@@ -468,7 +458,7 @@ class SpecBuilder:
         )
 
     def _truncate(self, given: RunInput, written: Written) -> Prompt:
-        """The prompt without the oldest turns, which make room for it and for an answer."""
+        # Drops the oldest turns until prompt and answer fit.
         length, answer_tokens = given.model.context_length, given.command.request.max_output_tokens
         missing = missing_tokens(written.prompt, length, answer_tokens=answer_tokens)
         if missing <= 0:
@@ -485,7 +475,8 @@ class SpecBuilder:
                 return prompt
 
     def _new_cache_salt(self, tenant_id: TenantId) -> str:
-        """Keeps one tenant's cached prefixes from another's timing (CVE-2025-46570)."""
+        # Hides cached prefixes of one tenant from the timing of another's requests
+        # (CVE-2025-46570).
         digest = hmac.digest(self._cache_salt_key, tenant_id.bytes, hashlib.sha256)
         return digest.hex()
 
@@ -505,7 +496,7 @@ def _is_bound(tool: Tool) -> bool:
 
 
 def _require_no_ids(request: CreateResponse) -> None:
-    """Raises `InvalidRequest` for what takes token ids, of a prompt that is sent as messages."""
+    # A prompt that is sent as messages has no token ids.
     if request.wants_input_ids or request.wants_output_ids:
         raise InvalidRequest(
             "This request goes to the chat endpoint of a server, which has no token ids. Leave "
@@ -516,7 +507,6 @@ def _require_no_ids(request: CreateResponse) -> None:
 
 
 def _build_echo(given: RunInput) -> Echo:
-    """What the response repeats of its request, defaults filled in."""
     policy = given.command.principal.policy
     return echo(
         given.command.request,
@@ -529,7 +519,7 @@ def _build_echo(given: RunInput) -> Echo:
 
 
 def _rules_key(given: RunInput, echoed: Echo) -> tuple[bytes, int]:
-    """What rules are cached under: a digest of all that `rules_of` reads; and their weight."""
+    # Digest of everything that `rules_of` reads, and the weight of the cache entry in bytes.
     tools, text, stop = told_tools(echoed), echoed["text"]["format"], echoed.get("stop")
     tenant = given.command.principal.tenant_id
     scope = tenant.bytes if tools or stop or text["type"] == "json_schema" else b""
@@ -541,19 +531,19 @@ def _rules_key(given: RunInput, echoed: Echo) -> tuple[bytes, int]:
 
 
 def _grammar_bytes(rules: OutputRules) -> int:
-    """What the grammars weigh. Each tool has its own compiled for itself."""
+    # Each tool has its own compiled copy of its grammar.
     every = [len(tool.grammar.definition) for tool in rules.tools.values() if tool.grammar]
     return GRAMMAR_BYTES_MIN * len(every) + GRAMMAR_WEIGHT * sum(every)
 
 
 @lru_cache(DATES_MAX)
 def _date(day: int) -> str:
-    """The date (UTC) of a day, which is the number of those since 1970."""
+    # `day` counts days since 1970, UTC.
     return datetime.fromtimestamp(day * DAY_S, UTC).date().isoformat()
 
 
 def _repeat_history(given: RunInput, format_: ModelFormat) -> RepeatedHistory | None:
-    """What the prompt repeats of the history; None where it takes its items to make the prompt."""
+    # None: the prompt has to be made from the items of the history.
     if not format_.framing.stores_ids:
         return None
     new, history = given.command.request.input, given.history.items
@@ -581,9 +571,7 @@ def _repeat_history(given: RunInput, format_: ModelFormat) -> RepeatedHistory | 
 def _items_before(
     history: Sequence[ContextItem], new: Sequence[InputItem]
 ) -> dict[str, ContextItem | None]:
-    """The ids that items of the history have, where a new one might have the same; with the items
-    that new ones may be copies of.
-    """
+    # Maps the ids of the history to the items that new ones may copy; None for all others.
     if not isinstance(history, PackedItems) or all(item.id is None for item in new):
         return {}
     before: dict[str, ContextItem | None] = dict.fromkeys(history.item_ids())
@@ -591,7 +579,7 @@ def _items_before(
 
 
 def _size_bytes(items: Sequence[ContextItem]) -> int:
-    """Of items that are packed still no more is known than what they are together."""
+    # Packed items only know their total size.
     if isinstance(items, PackedItems):
         return len(items) * REPEATED_ITEM_BYTES + items.json_bytes
     return sum(REPEATED_ITEM_BYTES if item.ids is not None else len(item.json) for item in items)
@@ -606,14 +594,12 @@ def _no_room(tokens: int, model: Model) -> ContextLengthExceeded:
 
 
 def _without_ids(item: ContextItem) -> ContextItem:
-    """A stored item for a model in whose format its ids mean something else."""
+    # Ids mean something else in another model's format.
     return replace(item, ids=None)
 
 
 def _added_items(context: Context, prompt: Prompt | None) -> tuple[ContextItem, ...]:
-    """The items that the request brought, with the ids that they have in the whole prompt; without
-    one, with none.
-    """
+    # The ids are those of the whole prompt; without a prompt there are none.
     added = list(context.items[context.inherited :])
     if prompt is None:
         return tuple(added)
