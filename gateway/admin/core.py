@@ -62,7 +62,7 @@ def update_by_id(table: Table, *columns: str) -> CoreStatement:
 
 
 def of_tenant(table: Table, *columns: str) -> list[ColumnElement[bool]]:
-    """Return the conditions that a row is of `tenant` and matches the parameters of these columns."""
+    """Return conditions: the row is of `tenant` and matches the parameters of these columns."""
     return [
         table.c.tenant_id == bindparam("tenant"),
         *(table.c[column] == bindparam(column) for column in columns),

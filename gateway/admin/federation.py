@@ -155,7 +155,7 @@ def unknown_provider(provider_id: str) -> ResourceNotFound:
 
 
 def unknown_rule(rule_id: str) -> ResourceNotFound:
-    """Return the same error for a rule that is unknown, deleted, or another provider's or tenant's."""
+    """Return the same error for a rule that is unknown, deleted, or of another provider or tenant."""
     return ResourceNotFound(
         f"No federation rule with id '{shown(rule_id)}' was found at this identity provider.",
         code="federation_rule_not_found",

@@ -158,8 +158,9 @@ class LocalRun(NamedTuple):
         return None if self.live.handed_over else self.live.failure
 
     async def produced(self, within_s: float) -> None:
-        """Wait for the first output, or the end, but for `within_s` seconds at most. Raises what
-        made it fail before any output.
+        """Wait for the first output or the end, `within_s` seconds at most.
+
+        Raises the error that made the run fail before any output.
         """
         is_known = await self.live.produced.within(within_s)
         if is_known and self.failure is not None and not self.live.fold.output_tokens:
@@ -187,14 +188,14 @@ class ForegroundGeneration(Generation):
 
     @override
     async def produced(self, within_s: float) -> None:
-        """Waits first until what `store: true` promises is in the database."""
+        """Wait, after the response is recorded if `store` is true, for the first output."""
         await self._local.run.begun.wait()
         await self._local.produced(within_s)
 
     @override
     def stream(self, sink: EventSink, *, grace_s: float = 0.0) -> Awaitable[None]:
-        """Raises why what `store: true` promises is not in the database, with a `grace_s` or
-        without.
+        """Stream the run. Raises, even without `grace_s`, the error that kept it from being
+        recorded.
         """
         if grace_s:
             return self._local.live.stream(sink, grace_s=grace_s)
@@ -206,7 +207,7 @@ class ForegroundGeneration(Generation):
 
     @override
     def continued(self) -> History | None:
-        """Its context and what it said, as they would come back from the database."""
+        """Return the context and the output, as the database would return them."""
         spec = self._spec
         if spec.inherited is None:
             return None
@@ -261,14 +262,14 @@ class AcceptedGeneration(Generation):
 
     @override
     async def stream(self, sink: EventSink, *, grace_s: float = 0.0) -> None:
-        """Sends events as soon as they are committed, wherever they are generated."""
+        """Send events as soon as they are committed, wherever they are generated."""
         if grace_s:
             await self.produced(grace_s)
         await self._retrieval.follow(self._tenant_id, self._head, sink)
 
     @override
     async def response(self) -> bytes:
-        """A background response: that it is queued. Otherwise the finished Response object."""
+        """Return a background response as queued, any other when it is finished."""
         if self._local is None:
             return orjson.dumps(response_body(self._head, Outcome("queued"), []))
         finished = await self._retrieval.finished(self._tenant_id, self._head)
@@ -289,7 +290,7 @@ class RepeatedGeneration(Generation):
         retrieval: Retrieval,
         events: EventSource | None,
     ) -> None:
-        """`events` are its own, if the request was for a stream."""
+        """Repeat a stored response; `events` are its own, if the request was for a stream."""
         self.response_id, self.model = ids.response_id(stored.uuid), stored.model
         self._principal = principal
         self._stored = stored
@@ -298,13 +299,13 @@ class RepeatedGeneration(Generation):
 
     @override
     async def stream(self, sink: EventSink, *, grace_s: float = 0.0) -> None:
-        """Sends all events from the first on, then those to come."""
+        """Send all events from the first one on, then those to come."""
         assert self._events is not None, "the request was not for a stream"
         await self._events(sink)
 
     @override
     async def response(self) -> bytes:
-        """A background response as it is, any other once it is over, also if it failed."""
+        """Return a background response as it is now, any other (also a failed one) after its end."""
         if self._stored.background or self._stored.is_terminal:
             return await self._retrieval.get(self._principal, self.response_id)
         return await self._retrieval.finished(self._principal.tenant_id, head_of(self._stored))
@@ -326,10 +327,10 @@ class Creation:
         limiter: Limiter,
         key_ttl_s: float,
     ) -> None:
-        """`key_ttl_s` is how long an idempotency key stands for the same response.
+        """Keep an idempotency key valid for `key_ttl_s` seconds.
 
-        Where the heartbeat of `lease_keeper` says that the database is away, nobody who wants
-        something stored has to wait until that is found out again.
+        While the heartbeat of `lease_keeper` finds the database down, requests that store something
+        are refused at once.
         """
         self._dependencies = dependencies
         self._runs = runs
@@ -342,12 +343,12 @@ class Creation:
         self._key_ttl_s = key_ttl_s
 
     async def create(self, command: CreateCommand) -> Generation:
-        """Start to generate a response, or find the one that was started for the same request.
+        """Start to generate a response, or return the one that the same request started before.
 
-        From here on the generation has an end, whether or not anybody follows it. Raises
-        `RequestError`, `StoreUnavailable`, and `KeyTaken` when others use the key again and again.
-        Where a response that is stored only in the end cannot be recorded, the generation raises
-        that, before a token is spent.
+        The generation ends whether or not anybody follows it. Raises `RequestError`,
+        `StoreUnavailable`, and `KeyTaken` if others keep using the idempotency key. A response that
+        is stored only at its end may fail to be recorded: the generation raises that, before a
+        token is spent.
         """
         generation = await self._create(permitted(command))
         if counts := unread(command.request.input, sees=False):
@@ -393,10 +394,10 @@ class Creation:
     async def compact(
         self, principal: Principal, request: CreateResponse, *, body_bytes: int
     ) -> tuple[CompactedContext, Headers]:
-        """All messages of user and operator, and a compaction item that stands for everything else;
-        and the headers of the limits.
+        """Replace everything but messages of user and operator by a compaction item.
 
-        Raises what `RunBuilder.compact` does, and `RateLimited`.
+        Also returns the headers of the limits. Raises what `RunBuilder.compact` raises, and
+        `RateLimited`.
         """
         _ = permitted(CreateCommand(principal, request, None, body_bytes, 0.0))
         model = self._models.get(request.model, principal.policy, task="generate").id
@@ -419,10 +420,10 @@ class Creation:
     async def count(
         self, principal: Principal, request: CreateResponse, *, body_bytes: int
     ) -> tuple[int, Headers]:
-        """How many tokens the prompt of the request has, and the headers of the limits: it counts
-        as a request, since it is read and tokenised as one.
+        """Return the number of tokens of the request's prompt, and the headers of the limits.
 
-        Raises what `RunBuilder.count` does, and `RateLimited`.
+        It is charged as a request, because it is parsed and tokenised like one. Raises what
+        `RunBuilder.count` raises, and `RateLimited`.
         """
         model = self._models.get(request.model, principal.policy, task="generate").id
         charge = await self._limiter.enter(principal, model, "default")

@@ -39,7 +39,7 @@ class DatabaseCheck:
         *others: Database,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """`others` write to the same database; `clock` counts seconds."""
+        """Check `database`; `others` write to it, too. `clock` returns seconds."""
         self._database = database
         self._writers = (database, *others)
         self._clock = clock
@@ -47,7 +47,7 @@ class DatabaseCheck:
         self._schema_due = self._write_at = float("-inf")
 
     async def reasons(self) -> list[str]:
-        """Why requests cannot be served; empty when they can."""
+        """Return why requests cannot be served; empty if they can."""
         try:
             await self._database.ping()
             await self._look_at_schema()
@@ -114,7 +114,7 @@ class HealthReport:
         return not self.reasons
 
     def body(self) -> dict[str, Any]:
-        """The JSON of `GET /readyz`."""
+        """Return the JSON of `GET /readyz`."""
         status = "draining" if self.is_draining else "ready" if self.is_ready else "not ready"
         body = {
             "status": status,
@@ -145,7 +145,7 @@ class Health:
         self._is_draining = True
 
     async def check(self) -> HealthReport:
-        """Ask the database, look at the backends; when the process is about to end, say only so."""
+        """Check database and backends; while draining, report only that."""
         if self._is_draining:
             return HealthReport(["this process is about to end"], is_draining=True)
         states = self._pool.snapshot()

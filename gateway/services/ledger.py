@@ -35,7 +35,10 @@ class LedgerOperations:
         return export(self._database, cursor, form, lines_max=lines_max)
 
     async def reconcile(self, author: Author = COMMAND_LINE, *, repairs: bool = True) -> Found:
-        """What does not agree; sums that did not are made again. Raises `StoreUnavailable`."""
+        """Find what does not agree; with `repairs` wrong sums are computed again.
+
+        Raises `StoreUnavailable`.
+        """
         await self._adding.round()
         found = await self._reconciliation.round(repairs=repairs)
         told = {
@@ -51,7 +54,7 @@ class LedgerOperations:
         return [_sink_body(state) for state in await exports.states(self._database)]
 
     async def resume(self, name: str, *, is_delivered: bool, author: Author = COMMAND_LINE) -> None:
-        """Go on with a sink that is stopped, with its last batch or behind it.
+        """Resume a stopped sink: with its last batch, or behind it if that was delivered.
 
         Raises `ResourceNotFound` and `StoreUnavailable`.
         """

@@ -71,19 +71,22 @@ class Limits:
     """
 
     def __init__(self, database: Database, aliases: Mapping[str, str] | None = None) -> None:
-        """`aliases` are further names of models, with their ids: requests are counted by these."""
+        """Count requests by the model ids that `aliases` maps further names to."""
         self._database = database
         self._aliases = aliases or {}
 
     async def tenant(self, name: str) -> TenantId:
-        """The tenant of that name. Raises `ResourceNotFound`."""
+        """Return the id of the tenant with this name. Raises `ResourceNotFound`."""
         found = await tenants.find_tenant(self._database, name)
         if found is None:
             raise ResourceNotFound(f"There is no tenant {name!r}.", param="tenant")
         return found.id
 
     async def project(self, tenant_id: TenantId, project_id: UUID) -> LimitOwner:
-        """That of a project. Raises `ResourceNotFound` for one that the tenant does not have."""
+        """Return a project as an owner of limits.
+
+        Raises `ResourceNotFound` for a project that the tenant does not have.
+        """
         async with self._database.transaction(tenant_id) as connection:
             is_there = await tenants.has_project(connection, tenant_id, project_id)
         # The default project need not have been written.
@@ -96,9 +99,10 @@ class Limits:
         return LimitOwner(tenant_id, "project", project_id)
 
     async def key(self, tenant_id: TenantId, key_id: UUID) -> LimitOwner:
-        """That of a key, or of what stands in the place of one: a federation rule, an issuer of the
-        operator. It is the same for a key and the one that took its place. Raises
-        `ResourceNotFound` for one that the tenant does not have.
+        """Return a key, federation rule or operator's issuer as an owner of limits.
+
+        A key and its replacements share one owner. Raises `ResourceNotFound` for one that the
+        tenant does not have.
         """
         async with self._database.owner_transaction() as connection:
             if not await rules.is_key(connection, tenant_id, key_id):
@@ -123,9 +127,10 @@ class Limits:
         mode: Mode | None = None,
         author: Author = COMMAND_LINE,
     ) -> list[Limit]:
-        """`set_limits` in a transaction of its own, of a model under whichever of its names; then
-        what is left in their buckets is brought in step. Where only that fails (`StoreError`) the
-        limits hold all the same, and their buckets fill at their rates.
+        """Call `set_limits` in its own transaction, then adjust the levels of the buckets.
+
+        `model` may be any of the model's names. If only the second step fails (`StoreError`), the
+        limits are in effect, and the buckets fill at their rates.
         """
         model = self._id_of(model)
         async with self._database.transaction(owner.tenant_id) as connection:
@@ -138,7 +143,7 @@ class Limits:
         return changed
 
     async def budgets(self, tenant_id: TenantId) -> list[BudgetState]:
-        """Every budget of a tenant, its projects and keys."""
+        """Return all budgets of a tenant, its projects and keys."""
         now, found = datetime.now(UTC), []
         for budget in await rules.budgets(self._database, tenant_id):
             starts_at = begins(budget.interval, now)
@@ -147,7 +152,7 @@ class Limits:
         return found
 
     async def budget(self, owner: LimitOwner, unit: Unit, interval: Interval) -> BudgetState | None:
-        """That of an owner, if there is one."""
+        """Return the owner's budget, None if it has none."""
         wanted = (owner.scope, owner.scope_id, unit, interval)
         for one in await self.budgets(owner.tenant_id):
             budget = one.budget
@@ -166,11 +171,12 @@ class Limits:
         alert_at: Collection[int] | None = None,
         author: Author = COMMAND_LINE,
     ) -> Budget:
-        """Set the budget of an owner, in nano-dollars or tokens. Without a `mode` it keeps the one
-        that it has; a new one is enforced. The operator is told at these percentages of it, and at
-        no others (None: at the amounts that there are). Raises `InvalidRequest`, and changes
-        nothing then: one in money needs prices, for what has none costs nothing, and there may be
-        too many alerts.
+        """Set the budget of an owner, in nano-dollars or tokens.
+
+        Without a `mode` a budget keeps its mode; a new one is enforced. The operator is alerted at
+        the percentages `alert_at` and at no others (None: alerts stay as they are). Raises
+        `InvalidRequest`, without any change, for a budget in money without prices (usage would cost
+        nothing) and for too many alerts.
         """
         if not 0 <= cap <= CAP_MAX:
             raise InvalidRequest(
@@ -205,8 +211,9 @@ class Limits:
         *,
         with_alerts: bool = False,
     ) -> bool:
-        """Delete the budget of an owner, and with `with_alerts` those of the operator beside it.
-        False: there was none.
+        """Delete the owner's budget; with `with_alerts` the operator's alerts of it, too.
+
+        Return False if there was none.
         """
         gone = Budget(EVERYONE, owner.scope, owner.scope_id, unit, interval, 0)
         event = _budget_changed(owner, gone, None, author)
@@ -230,7 +237,7 @@ class Limits:
         interval: Interval = "month",
         author: Author = COMMAND_LINE,
     ) -> SpendAlert:
-        """Have somebody told when so much is spent. Raises `InvalidRequest` for too many."""
+        """Add an alert for when `threshold` is spent. Raises `InvalidRequest` for too many."""
         new = SpendAlert(
             ids.new_uuid(), owner.scope, owner.scope_id, unit, interval, threshold, channel
         )
@@ -242,8 +249,9 @@ class Limits:
     async def change_alert(
         self, owner: LimitOwner, alert: SpendAlert, author: Author = COMMAND_LINE
     ) -> SpendAlert | None:
-        """Change one; None when the owner has none of its id. At another threshold somebody
-        is told anew.
+        """Change an alert; None if the owner has none with its id.
+
+        With another threshold it fires again.
         """
         event = author.event(
             "harmony.spend_alert.updated",
@@ -284,9 +292,10 @@ class Limits:
         valid_from: datetime | None = None,
         author: Author = COMMAND_LINE,
     ) -> Price:
-        """Set what a model costs from then on (now), for one tenant or for all, until a price that
-        begins later. Lines that are written keep what they cost. Raises `InvalidRequest`, also for
-        a tier that no response can have.
+        """Set the price of a model from `valid_from` (now) until a later price begins.
+
+        It is for one tenant or for all. Written usage lines keep their cost. Raises
+        `InvalidRequest`, also for a tier that no response can have.
         """
         _check_tier(tier)
         # Responses end at whole seconds.
@@ -316,8 +325,9 @@ class Limits:
         tier: str = "*",
         author: Author = COMMAND_LINE,
     ) -> bool:
-        """From now on it costs nothing, or what another price says. Whether it had one. Raises
-        `InvalidRequest` for what is no tier.
+        """End the current price of a model; return False if it had none.
+
+        After that another price applies, or none. Raises `InvalidRequest` for an unknown tier.
         """
         _check_tier(tier)
         model = self._id_of(model)
@@ -344,11 +354,12 @@ async def set_limits(
     mode: Mode | None = None,
     author: Author,
 ) -> list[Limit]:
-    """Set limits by what they limit and their window (seconds); None takes one away. `mode` is that
-    of those that are named, or where none is, of all of the owner and model; without it each keeps
-    its own, and a new one is observed where all others of them are. Returns those of the owner and
-    model that there are then. Raises `InvalidRequest`, also for one that is above that of the scope
-    around it: a project is inside of its tenant, a key inside of its project.
+    """Set limits by kind and window (seconds); None removes a limit.
+
+    Returns all limits of owner and model. `mode` applies to the limits in `values`, or if that is
+    empty to all of owner and model. Without it each keeps its mode; a new limit is observed if all
+    others are, otherwise enforced. Raises `InvalidRequest`, also for a limit above one of the
+    enclosing scope (a project's tenant, a key's project).
     """
     there = {(one.what, one.window_s): one for one in await _limits_of(connection, owner, model)}
     asked = values

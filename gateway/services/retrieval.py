@@ -56,8 +56,9 @@ class Retrieval:
     async def get(
         self, principal: Principal, response_id: str, *, include: Collection[str] = ()
     ) -> bytes:
-        """The Response object: as it was sent, or as far as it has come, with what `include` asks
-        for beside what its request did.
+        """Return the Response object, finished or as far as it has come.
+
+        `include` adds to what its own request included.
         """
         tenant_id = principal.tenant_id
         stored = await self._find(principal, response_id)
@@ -78,10 +79,10 @@ class Retrieval:
         after: int = -1,
         include: Collection[str] = (),
     ) -> EventSource:
-        """The events above the sequence number `after`, then those to come (`Feed.stream`), with
-        what `include` asks for beside what the request did.
+        """Return the events after sequence number `after`, then those to come (`Feed.stream`).
 
-        Raises `InvalidRequest` for a response that has no stream, or whose stream has expired.
+        `include` adds to what its own request included. Raises `InvalidRequest` for a response that
+        has no stream, or whose stream has expired.
         """
         stored = await self._find(principal, response_id)
         if not stored.durable:
@@ -110,10 +111,10 @@ class Retrieval:
         )
 
     async def cancel(self, principal: Principal, response_id: str) -> bytes:
-        """The Response object, cancelled; once more, the same.
+        """Cancel a background response and return it; a second call returns the same.
 
-        A completion that was committed before stays. Raises `InvalidRequest` for a response that
-        ended otherwise, and for one that is no background response and is over.
+        If it was completed before, that stays. Raises `InvalidRequest` for a response that ended
+        otherwise, and for one that is over and was no background response.
         """
         stored: StoredResponse | None
         stored = await self._find(principal, response_id)
@@ -131,10 +132,9 @@ class Retrieval:
         raise InvalidRequest(ENDED[stored.status])
 
     async def delete(self, principal: Principal, response_id: str) -> None:
-        """Forget a response, its items and its log.
+        """Delete a response, its items and its log, also if no key opens it any more.
 
-        What nobody can open any more can be forgotten, too. Raises `InvalidRequest` while it is
-        generated.
+        Raises `InvalidRequest` while it is generated.
         """
         uuid, database = ids.parse_response_id(response_id), self._database_for(principal)
         found = None if uuid is None else await rows.state(database, principal.tenant_id, uuid)
@@ -157,10 +157,9 @@ class Retrieval:
         after: str | None,
         include: Collection[str] = (),
     ) -> ItemPage:
-        """What a response was generated from: resolved history, then its own input; of both what
-        `include` asks for beside the rest.
+        """Return one page of a response's input: resolved history, then its own input.
 
-        Raises `InvalidRequest` for an `after` that is no item of it.
+        `include` names further details to show. Raises `InvalidRequest` for an unknown `after`.
         """
         stored = await self._find(principal, response_id)
         page = await messages.input_items(
@@ -177,10 +176,10 @@ class Retrieval:
         return page
 
     async def finished(self, tenant_id: TenantId, head: ResponseHead) -> bytes:
-        """The Response object once it is over, wherever it is generated.
+        """Return the Response object after its end, wherever it is generated.
 
-        Raises `Draining` when this process is told to end before, `ResourceNotFound` when it is
-        deleted before, `StoreUnavailable`.
+        Raises `Draining` if this process drains before, `ResourceNotFound` if it is deleted before,
+        and `StoreUnavailable`.
         """
         await self._feed.stream(tenant_id, head, send_nobody)
         stored = await rows.load(self._database, tenant_id, head.uuid)

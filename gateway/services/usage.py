@@ -76,8 +76,9 @@ class UsageReports:
         rows_max: int = RESULTS_MAX,
         clock: Callable[[], float],
     ) -> None:
-        """`minutes_s` and `hours_s` are how long sums by the minute and by the hour are kept,
-        `rows_max` how many results one page may have. `clock` tells Unix seconds.
+        """Read sums by minute and hour, kept for `minutes_s` and `hours_s` seconds.
+
+        A page has at most `rows_max` results. `clock` returns unix seconds.
         """
         self._hours_s = hours_s
         self._database = database
@@ -86,8 +87,9 @@ class UsageReports:
         self._clock = clock
 
     async def page(self, tenant_id: TenantId, query: UsageQuery) -> dict[str, Any]:
-        """A page of buckets, as OpenAI has it. Raises `InvalidRequest` where it would have too many
-        results, and `StoreUnavailable`.
+        """Return one page of buckets, in OpenAI's form.
+
+        Raises `InvalidRequest` if it would have too many results, and `StoreUnavailable`.
         """
         found: dict[int, list[dict[str, Any]]] = defaultdict(list)
         owners = await self._owners(tenant_id, query)

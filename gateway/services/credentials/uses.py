@@ -34,7 +34,7 @@ class KeyUses:
     """Keys that were used since they were last written down, at most as many as are cached."""
 
     def __init__(self, database: Database, *, interval_s: float) -> None:
-        """`interval_s` is the pause between two writes."""
+        """Write every `interval_s` seconds."""
         self._database = database
         self._interval_s = interval_s
         self._used: dict[UUID, Principal] = {}
@@ -53,8 +53,9 @@ class KeyUses:
             await self.flush()
 
     async def flush(self) -> None:
-        """Write all that was noted. What the database does not take now is lost, but for hashes:
-        these are made again when the key is used again.
+        """Write all noted uses and new hashes.
+
+        What the database refuses is lost. Hashes are computed again at the key's next use.
         """
         used, self._used = self._used, {}
         rehashes, self._rehashes = self._rehashes, {}

@@ -109,7 +109,7 @@ class Federation:
         *,
         defaults: TenantPolicy = DEFAULT_POLICY,
     ) -> None:
-        """`defaults` count where a tenant has no policy of its own."""
+        """Apply `defaults` where a tenant has no policy of its own."""
         self._database = database
         self._key_sets = key_sets
         self._sealer = sealer
@@ -126,7 +126,9 @@ class Federation:
         return secret.startswith(PREFIX) or is_token(secret)
 
     async def principal(self, secret: str, organization: str | None = None) -> Principal:
-        """Who calls with this token, and says it is for this organization (its id or its name).
+        """Return the principal of a token, for the organization (id or name) that the request
+        names.
+
         Raises `TokenRefused`, `IssuerUnavailable` and `StoreUnavailable`.
         """
         if secret.startswith(PREFIX):
@@ -143,8 +145,10 @@ class Federation:
         return replace(principal, credential="token", end_user=end_user_of(attributes))
 
     async def exchange(self, asked: ExchangeRequest) -> Exchanged:
-        """A token of a service account for one of an issuer. Raises as `principal` does: the same
-        for a provider that is unknown, and one of whom no rule admits this token.
+        """Exchange a token of an issuer for one of a service account.
+
+        Raises as `principal` does: the same error for an unknown provider and for one without a
+        rule that admits this token.
         """
         provider_id = ids.parse_identity_provider_id(asked.provider_id)
         account_id = ids.parse_service_account_id(asked.service_account_id)
@@ -277,7 +281,7 @@ class Federation:
 
 
 def with_scopes(admitted: Federated, scopes: frozenset[str]) -> Federated:
-    """The same for a token that has these scopes."""
+    """Return a copy of the principal with these scopes."""
     principal = admitted.principal
     return replace(
         admitted, principal=replace(principal, key=replace(principal.key, scopes=scopes))

@@ -35,7 +35,7 @@ class KeyFetcher:
         self._metrics = metrics
 
     async def keys(self, origin: KeyOrigin) -> Sequence[object]:
-        """The `keys` of a JSON Web Key Set, unchecked. Raises `IssuerUnavailable`."""
+        """Fetch the `keys` of a JSON Web Key Set, unchecked. Raises `IssuerUnavailable`."""
         if origin.source.jwks is not None:
             return _keys(origin, orjson.loads(origin.source.jwks))
         try:

@@ -49,7 +49,10 @@ def is_token(secret: str) -> bool:
 
 
 def read(token: str, *, bytes_max: int) -> Unverified:
-    """Raises `TokenRefused` for what is none, and for one that names neither key nor issuer."""
+    """Parse a token without verifying it.
+
+    Raises `TokenRefused` for a malformed token, and for one that names no key or no issuer.
+    """
     import jwt
 
     if len(token) > bytes_max:
@@ -72,7 +75,7 @@ def read(token: str, *, bytes_max: int) -> Unverified:
 async def verified(
     token: str, said: Unverified, provider: IdentityProvider, key_sets: KeySets
 ) -> Verified:
-    """Raises `TokenRefused`, and `IssuerUnavailable` where the keys cannot be had."""
+    """Verify a token. Raises `TokenRefused`, and `IssuerUnavailable` without the issuer's keys."""
     terms = provider.terms
     if said.algorithm not in terms.algorithms:
         allowed = ", ".join(terms.algorithms)

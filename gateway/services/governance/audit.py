@@ -74,17 +74,17 @@ class AuditLogs:
     """Use cases of the audit log of one database; all raise `StoreUnavailable`."""
 
     def __init__(self, database: Database, projects: Projects | None = None) -> None:
-        """`projects` tells ids and names of projects, as clients see them."""
+        """Show projects with the ids and names that `projects` returns."""
         self._database = database
         self._projects = projects
 
     async def list_entries(
         self, tenant_id: UUID | None, query: AuditQuery, *, names_operators: bool = False
     ) -> dict[str, Any]:
-        """A page as OpenAI's list object, the newest entry first.
+        """Return one page as OpenAI's list object, the newest entry first.
 
-        Raises `InvalidRequest` for bounds that do not hold, for types that there are not, and for
-        cursors that are no entry of this tenant.
+        Raises `InvalidRequest` for bounds out of range, unknown event types, and cursors that are
+        no entry of this tenant.
         """
         wanted = _filter(query)
         places = {"after": _place(query.after, "after"), "before": _place(query.before, "before")}
@@ -116,9 +116,10 @@ class AuditLogs:
     async def verify(
         self, tenant_id: UUID | None = None, kept: Sequence[ChainState] = ()
     ) -> list[ChainState]:
-        """Check a chain from its oldest entry on; None: all there are. `kept` is what was found
-        before, perhaps several times: all of it must be there still, but for what is so old that
-        retention may have removed it.
+        """Check one chain, or all of them (None), from the oldest entry on.
+
+        `kept` are states from earlier checks, several per chain allowed: their entries must still
+        exist, unless retention may have removed them.
         """
         chains = {*await audit_log.chains(self._database), *(one.tenant_id for one in kept)}
         return [
@@ -145,7 +146,7 @@ class AuditLogs:
                 _log.warning("the audit log was not read, it will be tried again", error=error)
 
     async def anchor(self) -> None:
-        """Write to the process log once how far each chain has come. Raises `StoreError`."""
+        """Write the current end of each chain to the process log. Raises `StoreError`."""
         found = await audit_log.heads(self._database, since_s=2 * ANCHOR_S, rows_max=ANCHORED_MAX)
         for chain, number, digest in found:
             _log.info("audit chain", tenant=str(chain), count=number, rule=digest.hex())
@@ -169,7 +170,7 @@ class AuditLogs:
 
 
 def project_names(database: Database) -> Projects:
-    """Ids and names of projects, as clients see them, from their table."""
+    """Return a lookup of projects' public ids and names from their table."""
 
     async def find(tenant_id: UUID, asked: Collection[UUID]) -> dict[UUID, dict[str, str]]:
         named = await audit_log.project_names(database, tenant_id, asked)

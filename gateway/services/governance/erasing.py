@@ -66,7 +66,7 @@ class Erasing:
     def __init__(
         self, database: Database, tenant_id: TenantId, person: str, digest: bytes | None
     ) -> None:
-        """`digest` is what usage calls the person by; None: nobody knows."""
+        """Erase `person`; `digest` is the person's digest in usage lines, None if unknown."""
         self._database = database
         self._tenant_id = tenant_id
         self._person = person
@@ -79,8 +79,10 @@ class Erasing:
         self._seen = self._sealed = 0
 
     async def run(self) -> Erased:
-        """Find and erase. Raises `StoreUnavailable` and `DataHeld`; what was erased until then is,
-        and the next run goes on.
+        """Find and erase everything.
+
+        Raises `StoreUnavailable` and `DataHeld`; earlier deletions stay, and the next run
+        continues.
         """
         await self._find()
         await self._follow()

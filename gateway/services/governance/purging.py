@@ -42,8 +42,9 @@ class Purging:
                 _log.warning("deleted tenants were not removed, will be tried again", error=error)
 
     async def round(self, *, window_s: float = RESTORE_S) -> list[Removed]:
-        """Remove what tenants have that were deleted `window_s` ago and that nobody holds. Raises
-        `StoreError`; the next round goes on from there.
+        """Remove the data of tenants deleted at least `window_s` seconds ago and not held.
+
+        Raises `StoreError`; the next round continues.
         """
         if not await retention.owns_partitions(self._database):
             return []

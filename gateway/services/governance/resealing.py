@@ -55,9 +55,10 @@ class Resealing:
                 _log.warning("content was not resealed, will be tried again", error=error)
 
     async def round(self) -> int:
-        """Go on for every tenant that has a newer key than its content; how many were finished.
+        """Continue for each tenant with a newer key than its content; return how many were
+        finished.
 
-        Raises `StoreUnavailable`; the next round goes on from there.
+        Raises `StoreUnavailable`; the next round continues.
         """
         if not await retention.owns_partitions(self._database):
             return 0

@@ -37,7 +37,7 @@ def require_storage(principal: Principal, what: str, *, param: str | None = None
 
 
 def permitted(command: CreateCommand) -> CreateCommand:
-    """The command as it may be carried out for its principal. Raises `InvalidRequest`."""
+    """Return the command as its principal may run it. Raises `InvalidRequest`."""
     principal, request = command.principal, command.request
     if not principal.keeps_nothing:
         return command

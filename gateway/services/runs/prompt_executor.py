@@ -68,14 +68,16 @@ class PromptExecutor:
     def __init__(
         self, executor: ThreadExecutor, tokenizers: Tokenizers, images: Images | None = None
     ) -> None:
-        """`images`: None where no model is shown any."""
+        """Fetch images with `images`; None if no model sees any."""
         self._executor = executor
         self._tokenizers = tokenizers
         self._images = images
 
     async def run(self, work: Callable[[Given], T], given: Given, *, size_bytes: int) -> T:
-        """What `ThreadExecutor.run` returns and raises; besides `NoUpstreamAvailable`, where no
-        server of the model renders.
+        """Run `work` as `ThreadExecutor.run` does, with renderings and images from servers.
+
+        Raises what `ThreadExecutor.run` raises, and `NoUpstreamAvailable` if no server of the model
+        renders.
         """
         for _ in range(RENDERINGS_MAX):
             try:

@@ -84,11 +84,11 @@ class RunBuilder:
         self._executor = executor
 
     async def build(self, command: CreateCommand) -> RunSpec | DueSummary:
-        """The run spec of a new response, or the summary that has to be made before.
+        """Return the run spec of a new response, or the summary that has to be made before.
 
-        Raises `RequestError` for whatever the caller has to mend (unknown model, logprobs that
-        nobody can tell, broken chain, unpaired calls, a schema or a grammar that is none, reasoning
-        that was sealed elsewhere, a prompt that is too long), and `StoreUnavailable`.
+        Raises `StoreUnavailable`, and `RequestError` for what the caller has to fix: unknown model,
+        unavailable logprobs, broken chain, unpaired calls, an invalid schema or grammar, reasoning
+        sealed elsewhere, a prompt that is too long.
         """
         given = await self._look_up(command)
         request = command.request
@@ -103,10 +103,10 @@ class RunBuilder:
 
     @asynccontextmanager
     async def summarised(self, due: DueSummary) -> AsyncIterator[RunSpec]:
-        """Makes the summary, and then the spec of the run that begins with it.
+        """Make the summary and yield the spec of the run that begins with it.
 
-        When the block is left by an exception, nothing comes of the run: then the summary is
-        booked by itself. Raises what `build` does, `UpstreamError` and `SummaryFailed`.
+        If the block raises there is no run, and the summary is booked by itself. Raises what
+        `build` raises, `UpstreamError` and `SummaryFailed`.
         """
         made = await self._compactor.make(due.plan.spec)
         given = replace(due.given, compacted=made.compacted)
@@ -126,10 +126,10 @@ class RunBuilder:
         body_bytes: int,
         admit: Callable[[RunSpec], Awaitable[RunSpec]],
     ) -> CompactedContext:
-        """A summary of what the request continues and brings, for its own sake. `admit` is given
-        the run that makes it before a token is spent, and returns it with its charge.
+        """Summarise what the request continues and contains.
 
-        It is yet to be booked (`book`). Raises what `summarised` and `admit` do.
+        `admit` gets the run that makes the summary before a token is spent, and returns it with its
+        charge. The caller books the result (`book`). Raises what `summarised` and `admit` raise.
         """
         command = CreateCommand(principal, request, None, body_bytes, 0.0)
         given = await self._look_up(command, with_json=True)
@@ -150,7 +150,7 @@ class RunBuilder:
         self._compactor.book(made)
 
     async def count(self, principal: Principal, request: CreateResponse, *, body_bytes: int) -> int:
-        """How many tokens the prompt of the request has, also of one that is too long to be run.
+        """Return the number of tokens of the request's prompt, also if it is too long to run.
 
         Raises `RequestError` and `StoreUnavailable` as `build` does.
         """
@@ -247,7 +247,7 @@ def _tools_before(given: RunInput) -> tuple[BroughtTools, ...]:
 
 
 def opens(request: CreateResponse) -> bool:
-    """Whether it continues nothing, and brings nothing but messages without ids."""
+    """Return True if the request continues nothing and has only messages without ids."""
     if request.previous_response_id is not None or request.conversation is not None:
         return False
     for item in request.input:

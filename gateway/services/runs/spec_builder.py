@@ -187,7 +187,7 @@ class RunInput:
         return self.command.principal.tenant_id
 
     def with_renderings(self, more: Mapping[bytes, Rendering], hold: object = None) -> RunInput:
-        """The same, with more of them; `hold` counts the images among them."""
+        """Return a copy with these renderings added; `hold` counts the bytes of their images."""
         holds = self.image_holds if hold is None else (*self.image_holds, hold)
         return replace(self, rendered={**self.rendered, **more}, image_holds=holds)
 
@@ -224,8 +224,9 @@ class SpecBuilder:
         sealer: Sealer,
         answer_share: float = ANSWER_SHARE,
     ) -> None:
-        """`answer_share` is the part of the output that a reasoning budget leaves to the answer;
-        `cache_salt_key` keeps tenants' cached prefixes apart; `sealer` opens their reasoning.
+        """Leave the share `answer_share` of the output to the answer in a reasoning budget.
+
+        `cache_salt_key` separates tenants' cached prefixes; `sealer` opens their reasoning.
         """
         self._format_of = format_of
         self._system_message = system_message
@@ -239,7 +240,7 @@ class SpecBuilder:
         )
 
     def work_bytes(self, given: RunInput) -> int:
-        """How much work `spec` is, in bytes of text that would have to be tokenised."""
+        """Return the work of `spec`, in bytes of text that may have to be tokenised."""
         size_bytes, request = given.command.body_bytes, given.command.request
         if not given.is_opening:
             size_bytes += _size_bytes(given.history.items) + _size_bytes((*given.stored.values(),))
@@ -252,9 +253,9 @@ class SpecBuilder:
         return size_bytes
 
     def write(self, given: RunInput, *, item_by_item: bool = False) -> Written:
-        """The whole prompt. A schema or a grammar that cannot be checked is refused here, too.
+        """Render the whole prompt, and refuse a schema or grammar that cannot be checked.
 
-        `item_by_item`: its items are to be known.
+        `item_by_item`: render the history's items instead of repeating its ids.
         """
         format_ = self._format_of(given.model.id)
         repeated = None if item_by_item or given.is_opening else _repeat_history(given, format_)
@@ -302,7 +303,7 @@ class SpecBuilder:
         return self._format_of(model.id).framing.stores_ids
 
     def count(self, given: RunInput) -> int:
-        """How many tokens the prompt has, also one that is too long to be run."""
+        """Return the number of tokens of the prompt, also if it is too long to run."""
         written = self.write(given)
         prompt = written.prompt
         if given.command.request.truncation == "auto":
@@ -312,7 +313,7 @@ class SpecBuilder:
         return prompt.tokens
 
     def spec(self, given: RunInput, written: Written | None = None) -> RunSpec:
-        """The run spec; `written` is what `write` made of the same input before."""
+        """Return the run spec; `written` is the result of `write` for the same input."""
         written = written or self.write(given)
         command, model, history = given.command, given.model, given.history
         request, policy = command.request, command.principal.policy
@@ -482,7 +483,7 @@ class SpecBuilder:
 
 
 def is_compiled(request: CreateResponse) -> bool:
-    """Whether it brings a schema or a grammar that output is checked against."""
+    """Return True if the request has a schema or grammar that output is checked against."""
     has_schema = isinstance(request.text.format, JsonSchemaFormat)
     return has_schema or any(map(_is_bound, request.offered_tools))
 

@@ -155,7 +155,7 @@ class Granted:
     approvals: tuple[tuple[str, bytes], ...] = ()
 
     def without_approvals(self) -> Granted:
-        """The same for a response that calls nothing: what the user answered stays unused."""
+        """Return a copy for a response that calls nothing: the user's approvals stay unused."""
         grants = self.grants and replace(self.grants, approved=None)
         return replace(self, grants=grants, approvals=())
 
@@ -169,18 +169,20 @@ class ToolGrants:
     def __init__(
         self, sources: ToolSources | None, budget: ToolBudget, *, needs_listings: bool = False
     ) -> None:
-        """Without `sources` nothing is served. `budget` is the operator's; tenants and requests may
-        have less. With `needs_listings` a request is refused one of whose MCP servers does not list
-        its tools, as OpenAI does; otherwise its response tells so, and goes without them.
+        """Serve tools from `sources`; None: serve none.
+
+        `budget` is the operator's; tenants and requests may have less. With `needs_listings` a
+        request is refused if one of its MCP servers does not list its tools, as OpenAI does;
+        otherwise the response reports the failure and goes without them.
         """
         self._sources = sources
         self._budget = budget
         self._needs_listings = needs_listings
 
     def served(self, policy: TenantPolicy) -> frozenset[HostedFamily]:
-        """The families of tools that a tenant's requests may offer; others are dropped from them.
+        """Return the tool families that a tenant's requests may offer; others are dropped.
 
-        Does no I/O: requests are parsed with it (`protocol.responses.create`).
+        Does no I/O: parsing calls it (`protocol.responses.create`).
         """
         if self._sources is None:
             return NO_FAMILIES
@@ -199,10 +201,11 @@ class ToolGrants:
         stored: Mapping[str, ContextItem],
         response: UUID,
     ) -> Granted:
-        """What the response may use; `stored` are items that the request only names.
+        """Decide what the response may use; `stored` are items that the request references.
 
-        Raises `InvalidRequest` for what cannot be had or approved, `ConnectorFailed` for a server
-        that must list its tools, `ResourceNotFound` for an unknown container, `StoreUnavailable`.
+        Raises `InvalidRequest` for what is unavailable or cannot be approved, `ConnectorFailed` for
+        a server that must list its tools, `ResourceNotFound` for an unknown container, and
+        `StoreUnavailable`.
         """
         offered = run_tools(request.tools)
         is_asked = "mcp" in self.served(principal.policy)
@@ -259,11 +262,10 @@ class ToolGrants:
         )
 
     async def use_approvals(self, spec: RunSpec) -> None:
-        """Use up the answers that a response begins with, for it alone; once more for the same one
-        is no harm.
+        """Use up the approvals that a response begins with. Repeating it for one response is safe.
 
-        Raises `InvalidRequest` where another response used one, it has expired, or it was asked for
-        something else; and `StoreUnavailable`.
+        Raises `InvalidRequest` if another response used one, it has expired, or it was for a
+        different call; and `StoreUnavailable`.
         """
         tenant, response = spec.principal.tenant_id, spec.head.uuid
         for request_id, digest in spec.approvals:
@@ -435,7 +437,7 @@ def _list_identity(label: str, tools: Iterable[Mapping[str, Any]]) -> bytes:
 
 
 def rule_key(grants: Grants | None) -> object:
-    """What rules depend on of the grants, in a form that JSON has."""
+    """Return what output rules depend on in the grants, in a form that JSON can encode."""
     if grants is None:
         return None
     servers = [
@@ -462,7 +464,7 @@ def _server_paths(tools: Sequence[Tool]) -> dict[str, str]:
 
 
 def server_tools(tools: Sequence[Tool], grants: Grants) -> ServerTools:
-    """What the model is told of MCP servers: each is a namespace of functions to it."""
+    """Return MCP servers as the model sees them: namespaces of functions."""
     where = _server_paths(tools)
     spaces = [
         NamespaceTool(
