@@ -86,7 +86,7 @@ class PagedSelect(Generic[T]):
         parse_id: Callable[[str], UUID | None],
         *conditions: ColumnElement[bool],
     ) -> None:
-        """`parse_id` reads an id as clients have it; `conditions` may have parameters."""
+        """Parse public ids with `parse_id`; `conditions` may have parameters."""
         self._table = table
         self._made = made
         self._parse_id = parse_id

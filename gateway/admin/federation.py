@@ -102,7 +102,7 @@ class ProviderRequest:
 def provider_changes(
     body: ProviderUpdate | OperatorIssuerUpdate, before: IdentityProvider
 ) -> dict[str, Any]:
-    """The fields that a body changes: what it leaves out stays. Raises `InvalidRequest`."""
+    """Return the fields that a body changes; omitted ones stay. Raises `InvalidRequest`."""
     keys = body.keys(body.issuer or before.issuer)
     if keys is None and body.issuer and before.keys == discovered(before.issuer):
         # Where nobody said otherwise, it is the issuer that says where its keys are.
@@ -155,7 +155,7 @@ def unknown_provider(provider_id: str) -> ResourceNotFound:
 
 
 def unknown_rule(rule_id: str) -> ResourceNotFound:
-    """Return the same error for a rule that is unknown, deleted, or of another provider or tenant."""
+    """Return one error for a rule that is unknown, deleted, or another provider's or tenant's."""
     return ResourceNotFound(
         f"No federation rule with id '{shown(rule_id)}' was found at this identity provider.",
         code="federation_rule_not_found",
@@ -176,9 +176,11 @@ class IdentityProviders:
         self._transactions = transactions
 
     async def create(self, caller: AdminCaller, asked: ProviderRequest) -> IdentityProvider:
-        """Raises `RateLimited` where there are too many, `InvalidRequest` where bearer tokens of
-        the same issuer and audience are those of another provider of the tenant, or the operator's,
-        and for an audience that names another tenant.
+        """Trust an issuer.
+
+        Raises `RateLimited` for too many, and `InvalidRequest` if bearer tokens of this issuer and
+        audience belong to another provider of the tenant or to the operator, or if the audience
+        names another tenant.
         """
         tenant_id = caller.tenant_id
         async with self._changing(caller) as connection:
@@ -198,7 +200,7 @@ class IdentityProviders:
     async def list(
         self, tenant_id: TenantId, *, limit: int, after: str | None, descends: bool = False
     ) -> Page[IdentityProvider]:
-        """By age. Raises `InvalidRequest` for an unknown `after`."""
+        """Return one page of providers by age. Raises `InvalidRequest` for an unknown `after`."""
         place = None if after is None else ids.parse_identity_provider_id(after)
         if after is not None and place is None:
             raise unknown_place()
@@ -237,8 +239,9 @@ class IdentityProviders:
     async def create_rule(
         self, caller: AdminCaller, provider_id: str, asked: RuleRequest
     ) -> FederationRule:
-        """Raises `RateLimited` where the provider has too many, `InvalidRequest` for an archived
-        project.
+        """Add a rule to a provider.
+
+        Raises `RateLimited` for too many, `InvalidRequest` for an archived project.
         """
         tenant_id = caller.tenant_id
         async with self._changing(caller) as connection:
@@ -288,8 +291,9 @@ class IdentityProviders:
         account_id: str | None = None,
         descends: bool = False,
     ) -> Page[FederationRule]:
-        """Those of a provider, or those among them of one service account, by age. Raises
-        `InvalidRequest` for an unknown `after`.
+        """Return one page of a provider's rules by age, optionally those of one service account.
+
+        Raises `InvalidRequest` for an unknown `after`.
         """
         place = None if after is None else ids.parse_federation_rule_id(after)
         if after is not None and place is None:
@@ -428,7 +432,6 @@ RULE_KIND = "organization.workload_identity_federation_rule"
 
 
 def routes(providers: IdentityProviders) -> list[AdminRoute]:
-    """Those of identity providers and their rules."""
     answers = FederationEndpoints(providers)
     return [
         AdminRoute("GET", ALL, "workload_identity.read", answers.list, query=ORDERED_PAGE),
@@ -457,7 +460,6 @@ class FederationEndpoints:
         self._providers = providers
 
     async def list(self, call: AdminCall) -> dict[str, Any]:
-        """List the identity providers of the tenant."""
         asked = page_params(call.request.query_params)
         page = await self._providers.list(
             call.principal.tenant_id,
@@ -468,7 +470,6 @@ class FederationEndpoints:
         return cursor_page(list(map(provider_body, page.rows)), has_more=page.has_more)
 
     async def create(self, call: AdminCall) -> dict[str, Any]:
-        """An issuer that is trusted from now on."""
         asked = await call.body(ProviderCreate)
         made = await self._providers.create(call.caller, ProviderRequest.of(asked))
         return provider_body(made)
@@ -477,17 +478,17 @@ class FederationEndpoints:
         return provider_body(await self._providers.get(*_tenant_and_provider(call)))
 
     async def update(self, call: AdminCall) -> dict[str, Any]:
-        """What is left out stays."""
+        """Change the fields in the body; omitted ones stay."""
         asked = await call.body(ProviderUpdate)
         return provider_body(await self._providers.change(*_caller_and_provider(call), asked))
 
     async def delete(self, call: AdminCall) -> dict[str, Any]:
-        """With its rules; its tokens work no more."""
+        """Delete the provider and its rules; its tokens stop working."""
         await self._providers.delete(*_caller_and_provider(call))
         return deleted_body(KIND, call.path["workload_identity_provider_id"])
 
     async def rules(self, call: AdminCall) -> dict[str, Any]:
-        """Those of one provider, or with `service_account_id` of one account."""
+        """List the rules of a provider, or with `service_account_id` those of one account."""
         query = call.request.query_params
         asked = page_params(query)
         page = await self._providers.rules(
@@ -500,7 +501,7 @@ class FederationEndpoints:
         return cursor_page(list(map(rule_body, page.rows)), has_more=page.has_more)
 
     async def create_rule(self, call: AdminCall) -> dict[str, Any]:
-        """Which tokens act for a service account."""
+        """Add a rule about which tokens act for a service account."""
         asked = await call.body(RuleCreate)
         return rule_body(
             await self._providers.create_rule(*_caller_and_provider(call), RuleRequest.of(asked))
@@ -510,7 +511,7 @@ class FederationEndpoints:
         return rule_body(await self._providers.rule(*_tenant_and_provider(call), _rule_id(call)))
 
     async def update_rule(self, call: AdminCall) -> dict[str, Any]:
-        """What is left out stays."""
+        """Change the fields in the body; omitted ones stay."""
         asked = await call.body(RuleUpdate)
         changes: dict[str, Any] = {
             "name": asked.name,
@@ -526,7 +527,7 @@ class FederationEndpoints:
         return rule_body(changed)
 
     async def delete_rule(self, call: AdminCall) -> dict[str, Any]:
-        """What was exchanged by it works no more."""
+        """Delete the rule; tokens that were exchanged by it stop working."""
         await self._providers.delete_rule(*_caller_and_provider(call), _rule_id(call))
         return deleted_body(RULE_KIND, _rule_id(call))
 

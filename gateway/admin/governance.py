@@ -35,7 +35,6 @@ AUDIT_QUERY: Final = (
 
 
 def routes(logs: AuditLogs, controls: RetentionControls) -> list[AdminRoute]:
-    """Those of the audit log and of data retention."""
     answers = GovernanceEndpoints(logs, controls)
     return [
         AdminRoute(
@@ -72,7 +71,7 @@ class GovernanceEndpoints:
         self._controls = controls
 
     async def audit_logs(self, call: AdminCall) -> dict[str, Any]:
-        """A page of entries, the newest first."""
+        """List entries, the newest first."""
         query = audit_query(call.request.query_params)
         return await self._logs.list_entries(call.principal.tenant_id, query)
 
@@ -80,7 +79,7 @@ class GovernanceEndpoints:
         return await self._controls.of_organization(call.principal.tenant_id)
 
     async def set_organization(self, call: AdminCall) -> dict[str, Any]:
-        """POST of `/data_retention`: `zero_data_retention` or `none`, for all of its projects."""
+        """Set `zero_data_retention` or `none` for all projects that follow the organization."""
         asked = await call.body(DataRetentionUpdate)
         return await self._controls.set_of_organization(call.caller, asked.retention_type)
 
@@ -88,15 +87,16 @@ class GovernanceEndpoints:
         return await self._controls.of_project(call.principal.tenant_id, call.path["project_id"])
 
     async def set_project(self, call: AdminCall) -> dict[str, Any]:
-        """The same for one project, which may also follow its organization again."""
+        """Set the retention of one project, or let it follow its organization again."""
         asked = await call.body(DataRetentionUpdate)
         project_id = call.path["project_id"]
         return await self._controls.set_of_project(call.caller, project_id, asked.retention_type)
 
 
 def audit_query(given: QueryParams) -> AuditQuery:
-    """What a page of the audit log is asked for by; lists come as `name[]=a&name[]=b`, or under the
-    plain name. Raises `InvalidRequest`.
+    """Parse the query of the audit log.
+
+    Lists are `name[]=a&name[]=b` or use the plain name. Raises `InvalidRequest`.
     """
     values = {name: values_of(given, name) for name in LISTS}
     bounds = {}

@@ -60,7 +60,7 @@ class OperatorIssuers:
     """
 
     def __init__(self, database: Database, forget: Callable[[], None]) -> None:
-        """`forget` makes this process look tokens up again."""
+        """Call `forget` after a change: it makes this process look up tokens again."""
         self._database = database
         self._forget = forget
 
@@ -75,9 +75,10 @@ class OperatorIssuers:
     async def create(
         self, asked: OperatorIssuerCreate, author: Author = COMMAND_LINE
     ) -> OperatorIssuer:
-        """Raises `InvalidRequest` where its issuer and audience are trusted already, for unknown
-        tenants, and where nothing says which claim names the tenant; `RateLimited` where there are
-        too many.
+        """Trust an issuer whose tokens name their tenant.
+
+        Raises `InvalidRequest` if issuer and audience are trusted already, for unknown tenants, and
+        if no claim is configured to name the tenant; `RateLimited` for too many.
         """
         provider = ProviderRequest.of(asked).provider(ids.new_uuid(), _OPERATORS)
         new = OperatorIssuer(
@@ -126,7 +127,7 @@ class OperatorIssuers:
             await _note(connection, author, "deleted", found, name=found.provider.name)
 
     async def of_tenant(self, name: str) -> Sequence[IdentityProvider]:
-        """Those that a tenant trusts, the oldest first."""
+        """Return the providers that a tenant trusts, the oldest first."""
         tenant = await self._tenant(name)
         async with self._owner() as connection:
             page = await providers.page(connection, tenant.id, PagePosition(PROVIDERS_MAX))
@@ -135,9 +136,10 @@ class OperatorIssuers:
     async def confirm(
         self, name: str, provider_id: str, author: Author = COMMAND_LINE, *, is_confirmed: bool
     ) -> IdentityProvider:
-        """Bearer tokens of a tenant's provider need not name the tenant from now on, or again have
-        to. Raises `InvalidRequest` where those of the same issuer and audience are another one's
-        already, or are none.
+        """Let bearer tokens of a tenant's provider omit the tenant's name, or no longer.
+
+        Raises `InvalidRequest` if another provider has bearer tokens of this issuer and audience,
+        or if this provider has none.
         """
         tenant = await self._tenant(name)
         uuid = ids.parse_identity_provider_id(provider_id)
@@ -247,7 +249,6 @@ OF_TENANT_ONE = f"{OF_TENANT}/{{workload_identity_provider_id}}"
 
 
 def routes(issuers: OperatorIssuers) -> list[AdminRoute]:
-    """Those of issuers, on the plane of operators."""
     answers = IssuerEndpoints(issuers)
     confirm, withdraw = answers.confirm(is_confirmed=True), answers.confirm(is_confirmed=False)
     return [
@@ -280,7 +281,6 @@ class IssuerEndpoints:
         return whole_page(list(map(operator_issuer_body, await self._issuers.list())))
 
     async def create(self, call: AdminCall) -> dict[str, Any]:
-        """An issuer whose tokens name their tenant, from now on."""
         asked = await call.body(OperatorIssuerCreate)
         return operator_issuer_body(await self._issuers.create(asked, call.author))
 
@@ -288,23 +288,23 @@ class IssuerEndpoints:
         return operator_issuer_body(await self._issuers.get(call.path["issuer_id"]))
 
     async def update(self, call: AdminCall) -> dict[str, Any]:
-        """POST of `/issuers/{issuer_id}`: what is left out stays."""
+        """Change the fields in the body; omitted ones stay."""
         asked = await call.body(OperatorIssuerUpdate)
         issuer_id = call.path["issuer_id"]
         return operator_issuer_body(await self._issuers.change(issuer_id, asked, call.author))
 
     async def delete(self, call: AdminCall) -> dict[str, Any]:
-        """Its tokens work no more, and tenants may trust it themselves."""
+        """Delete the issuer. Its tokens stop working, and tenants may trust it themselves."""
         await self._issuers.delete(call.path["issuer_id"], call.author)
         return deleted_body("issuer", call.path["issuer_id"])
 
     async def of_tenant(self, call: AdminCall) -> dict[str, Any]:
-        """Those that a tenant trusts; `harmony.tenant_told_by` says what makes a token its own."""
+        """List a tenant's providers; `harmony.tenant_told_by` says what ties a token to the tenant."""
         found = await self._issuers.of_tenant(call.path["name"])
         return whole_page(list(map(provider_body, found)))
 
     def confirm(self, *, is_confirmed: bool) -> Endpoint:
-        """Whether bearer tokens of a tenant's issuer are its own where they name no tenant."""
+        """Return an endpoint that lets a provider's bearer tokens omit the tenant, or no longer."""
 
         async def endpoint(call: AdminCall) -> dict[str, Any]:
             await call.body(NoBody)

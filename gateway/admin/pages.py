@@ -35,9 +35,7 @@ class PageParams(NamedTuple):
 
 
 def page_params(query: QueryParams, *, limit_max: int = PAGE_ITEMS_MAX) -> PageParams:
-    """What a query asks for: `limit` (default 20), `after`, `before`, `order`. Raises
-    `InvalidRequest`.
-    """
+    """Parse `limit` (default 20), `after`, `before` and `order`. Raises `InvalidRequest`."""
     limit = integer(query, "limit", minimum=1, maximum=limit_max)
     return PageParams(
         limit=limit or min(PAGE_ITEMS_DEFAULT, limit_max),
@@ -48,8 +46,9 @@ def page_params(query: QueryParams, *, limit_max: int = PAGE_ITEMS_MAX) -> PageP
 
 
 def cut(items: Sequence[Json], asked: PageParams) -> tuple[list[Json], bool]:
-    """The page of a list that is all at hand, the oldest first; and whether there are more behind
-    it, or with `before` ahead of it. Raises `InvalidRequest`.
+    """Return one page of a complete list (the oldest first), and True if there are more.
+
+    More are behind the page, or with `before` ahead of it. Raises `InvalidRequest`.
     """
     listed = list(items)
     if asked.order == "desc":

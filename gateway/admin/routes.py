@@ -84,13 +84,13 @@ class AdminCall:
 
     @property
     def principal(self) -> Principal:
-        """Whose admin key it is, on the plane of tenants."""
+        """Return the owner of the admin key, on the plane of tenants."""
         principal: Principal = self.request.scope["principal"]
         return principal
 
     @property
     def caller(self) -> AdminCaller:
-        """The same, for services that change something."""
+        """Return the owner of the admin key, for services that change something."""
         scope = self.request.scope
         address = client_address(scope, self.trusted_proxies)
         return AdminCaller(
@@ -102,13 +102,13 @@ class AdminCall:
 
     @property
     def operator(self) -> Operator:
-        """Who calls, on the plane of operators."""
+        """Return the operator who calls, on the plane of operators."""
         operator: Operator = self.request.scope["operator"]
         return operator
 
     @property
     def author(self) -> Author:
-        """The same, for the audit log."""
+        """Return the caller for the audit log."""
         scope = self.request.scope
         address = client_address(scope, self.trusted_proxies)
         return Author(
@@ -122,8 +122,10 @@ class AdminCall:
         return self.request.path_params
 
     async def body(self, model: type[Wire]) -> Wire:
-        """The JSON body, checked. Raises `InvalidRequest`, for keys that the model lacks, too: what
-        somebody means to restrict must not be ignored.
+        """Parse and check the JSON body.
+
+        Raises `InvalidRequest`, also for keys that the model does not have: a restriction that
+        somebody meant must not be ignored.
         """
         assert model is self.route.body, "the route says what it reads"
         request, bodies = self.request, self.bodies
@@ -135,7 +137,7 @@ class AdminCall:
 
 
 def read(use_case: Callable[..., Awaitable[T]], shown: Callable[[T], Json]) -> Endpoint:
-    """Answer with `use_case(tenant_id, *ids)`, where the ids are those of the path."""
+    """Return an endpoint that answers with `use_case(tenant_id, *ids)`; the path has the ids."""
 
     async def endpoint(call: AdminCall) -> Json:
         return shown(await use_case(call.principal.tenant_id, *call.path.values()))
@@ -146,8 +148,9 @@ def read(use_case: Callable[..., Awaitable[T]], shown: Callable[[T], Json]) -> E
 def listed(
     use_case: Callable[..., Awaitable[Page[T]]], shown: Callable[[T], Json], *flags: str
 ) -> Endpoint:
-    """Answer with a page of `use_case(tenant_id, *ids, page_params)`; `flags` are parameters of the
-    query that are true or false.
+    """Return an endpoint that answers with a page of `use_case(tenant_id, *ids, page_params)`.
+
+    `flags` are boolean query parameters.
     """
 
     async def endpoint(call: AdminCall) -> Json:
@@ -162,8 +165,9 @@ def listed(
 
 
 def changed(use_case: Callable[..., Awaitable[T]], shown: Callable[[T], Json]) -> Endpoint:
-    """Answer with `use_case(caller, *ids, body)`, where the route says which body it reads. An
-    empty body (`NoBody`) is checked, and not passed on.
+    """Return an endpoint that answers with `use_case(caller, *ids, body)`.
+
+    The route names the model of the body. An empty body (`NoBody`) is checked, but not passed on.
     """
 
     async def endpoint(call: AdminCall) -> Json:
@@ -184,7 +188,7 @@ class AuditedAs:
 
 
 def audited(body: BaseModel) -> Json:
-    """Return the fields that a request sets, as the audit log has them."""
+    """Return the fields that a request sets, in the audit log's form."""
     sent = body.model_dump(mode="json", exclude_unset=True, exclude_none=True)
     data: Json = {}
     for name, value in sent.items():
@@ -216,7 +220,7 @@ def _model_of(annotation: Any) -> type[BaseModel] | None:
 def starlette_routes(
     routes: Iterable[AdminRoute], bodies: BodyReader, trusted_proxies: Sequence[Network] = ()
 ) -> list[Route]:
-    """The routes for a router: one for each path, so that a 405 names all its methods."""
+    """Return one Starlette route per path, so that a 405 names all its methods."""
     by_url: dict[str, dict[str, AdminRoute]] = defaultdict(dict)
     for route in routes:
         assert route.method not in by_url[route.url], f"{route.method} {route.url} is there twice"
@@ -284,7 +288,7 @@ def _check_query(request: Request, route: AdminRoute) -> None:
 
 
 def check_permission(scope: Mapping[str, Any], permission: AnyPermission, plane: Plane) -> None:
-    """Raises `PermissionDenied` where the role of the caller's key does not have it."""
+    """Raise `PermissionDenied` if the role of the caller's key lacks the permission."""
     role: Role | OperatorRole
     if plane == "operator":
         operator: Operator = scope["operator"]

@@ -71,7 +71,7 @@ class ClientConnection(Protocol):
 
 
 def connection_of(scope: Scope) -> ClientConnection | None:
-    """The connection of a request; None with a server that does not have the extension."""
+    """Return the connection of a request; None if the server lacks the extension."""
     extension = (scope.get("extensions") or {}).get(EXTENSION)
     return None if extension is None else extension["connection"]
 
@@ -87,7 +87,7 @@ class CancelOnDisconnect:
     __slots__ = ("_connection", "_is_cancelled", "_is_over", "_task")
 
     def __init__(self, connection: ClientConnection | None = None) -> None:
-        """`connection` calls `client_gone` when the client has left; others may call it, too."""
+        """Watch `connection` for the client's disconnect; others may call `client_gone`, too."""
         self._connection = connection
         self._task = asyncio.current_task()
         self._is_over = False
@@ -139,10 +139,11 @@ class BodyReader:
     served: Callable[[TenantPolicy], Collection[HostedFamily]]
 
     async def read(self, scope: Scope, receive: Receive) -> bytes:
-        """The whole body of a request, decoded in a thread where it came compressed.
+        """Read the whole body of a request; a compressed one is decoded in a thread.
 
         Raises `PayloadTooLarge` without reading on, `UnsupportedEncoding`, `InvalidRequest` for a
-        body that stalls or cannot be decoded, `ClientDisconnected`, and `RateLimited` as `parse`.
+        body that stalls or cannot be decoded, `ClientDisconnected`, and `RateLimited` as `parse`
+        does.
         """
         coding = content_encoding.coding_of(scope["headers"])
         body = await self._received(scope, receive)
@@ -176,8 +177,9 @@ class BodyReader:
         return bytes(body)
 
     def parse(self, body: bytes, parse: Callable[..., T]) -> Coroutine[Any, Any, T]:
-        """What `parse(body, limits=…, strict=…)` returns; raises what it raises. A long body is
-        parsed in a thread.
+        """Return `parse(body, limits=…, strict=…)`; a long body is parsed in a thread.
+
+        Raises what `parse` raises, and `RateLimited` if too much work waits.
         """
         parsing = partial(parse, body, limits=self.input_limits, strict=self.strict)
         return self.executor.run(parsing, size_bytes=len(body))

@@ -35,8 +35,9 @@ _MAGIC: Final[Mapping[Coding, bytes]] = {"gzip": b"\x1f\x8b", "zstd": b"\x28\xb5
 
 
 def coding_of(headers: Iterable[tuple[bytes, bytes]]) -> Coding | None:
-    """Return how the body of a request is compressed, None if it is not. Raises
-    `UnsupportedEncoding`.
+    """Return how the body of a request is compressed, None if it is not.
+
+    Raises `UnsupportedEncoding`.
     """
     applied = _applied(headers)
     if not applied:
@@ -77,7 +78,7 @@ def bytes_max_of(body: bytes, bytes_max: int) -> int:
 def decoded(coding: Coding, body: bytes, bytes_max: int) -> bytes:
     """Decode a compressed body, to `bytes_max` bytes at most.
 
-    Raises `PayloadTooLarge`, and `InvalidRequest` for what is no such data or not all of it.
+    Raises `PayloadTooLarge`, and `InvalidRequest` for malformed or truncated data.
     """
     room = bytes_max_of(body, bytes_max)
     try:

@@ -62,9 +62,10 @@ class CreateRequest:
         return 200, dialects.body(scope, content)
 
     def headers(self, generation: Generation) -> Headers:
-        """Headers of the answer: tools that this gateway does not run, or not for this tenant,
-        images and files that the model is not shown, and whether it is the answer to an earlier
-        request.
+        """Return headers of the answer: dropped tools, dropped input, replay and limits.
+
+        Tools are dropped that this gateway does not run, or not for this tenant; input is dropped
+        that the model is not shown (images, files).
         """
         headers: Headers = []
         if self.request.dropped_tools:
@@ -92,7 +93,7 @@ class CreateEndpoint:
         parse: Callable[..., CreateRequest],
         stream_limits: StreamLimits,
     ) -> None:
-        """`parse(body, limits=…, strict=…, served=…)` is of the API that the endpoint serves."""
+        """Parse requests with the `parse(body, limits=…, strict=…, served=…)` of the API served."""
         self._creation = creation
         self._bodies = bodies
         self._parse = parse

@@ -26,7 +26,7 @@ BASE_PATH: Final = "/openresponses"
 
 
 def encoder(scope: Scope, *, obfuscate: bool) -> sse.Encoder:
-    """How the client of a stream is shown events; with `obfuscate` its deltas are padded."""
+    """Return the encoder of a stream's events; `obfuscate` pads deltas."""
     encoder = sse.OBFUSCATED if obfuscate else sse.PLAIN
     if scope["dialect"] == "openai":
         return encoder
@@ -34,14 +34,14 @@ def encoder(scope: Scope, *, obfuscate: bool) -> sse.Encoder:
 
 
 def body(scope: Scope, content: bytes) -> bytes:
-    """A JSON body that holds items: a Response object, a list of items, a compaction."""
+    """Convert a JSON body with items: a Response object, a list of items, a compaction."""
     if scope["dialect"] == "openai":
         return content
     return orjson.dumps(open_responses.body(orjson.loads(content)))
 
 
 def data(scope: Scope, event: Event) -> bytes:
-    """One event as one JSON object; empty for one that the dialect does not have."""
+    """Return an event as a JSON object; empty if the dialect does not have it."""
     if scope["dialect"] == "openai":
         return event.data
     shown = open_responses.shown(event)

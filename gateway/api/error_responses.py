@@ -242,7 +242,7 @@ def error_response(error: BaseException) -> Response:
 
 
 def described(error: BaseException) -> tuple[ErrorStatus, ErrorDetail]:
-    """The row of the table and the fields of the envelope for `error`, over HTTP or a WebSocket."""
+    """Return the status row and the envelope's fields of `error`, for HTTP and WebSocket."""
     answer = status_of(error)
     if isinstance(error, errors.GatewayError) and error.retry_after_s is not None:
         delay_s = math.ceil(min(max(1, error.retry_after_s), RETRY_AFTER_S_MAX))
@@ -275,7 +275,7 @@ def _rate_limit_status(answer: ErrorStatus, error: errors.RateLimited) -> ErrorS
 
 
 def routing_error_response(scope: Scope, error: HTTPException) -> Response:
-    """The answer to what Starlette itself raises: no such URL, or not with this method."""
+    """Return the answer to Starlette's own errors: unknown URL, or wrong method."""
     place = f"{scope['method']} {shown(scope['path'])}"
     if error.status_code == 404:
         answer = ErrorStatus(404, INVALID_REQUEST)
@@ -305,8 +305,10 @@ def _response(answer: ErrorStatus, detail: ErrorDetail) -> Response:
 
 
 def retry_headers(answer: ErrorStatus) -> dict[str, str]:
-    """Headers that tell clients whether, when and how to send a request again. No other code makes
-    a `Retry-After`: not for HTTP, for a WebSocket's frames, or before the application is called.
+    """Return headers that say if, when and how to send a request again.
+
+    No other code may make a `Retry-After`: not for HTTP, WebSocket frames, or answers before the
+    application is called.
     """
     headers = {}
     if answer.status == 401:

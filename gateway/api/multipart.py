@@ -59,7 +59,7 @@ class FormReader:
 
     @asynccontextmanager
     async def read(self, request: Request) -> AsyncIterator[Form]:
-        """The form of a request; its file is gone when it is left.
+        """Read the form of a request; its file is deleted at the end of the block.
 
         Raises `InvalidRequest`, `PayloadTooLarge`, `UnsupportedEncoding`, `ClientDisconnected`.
         """

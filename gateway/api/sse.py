@@ -65,7 +65,7 @@ _SEPARATOR: Final = "\x7f"
 
 
 def plain(event: Event) -> bytes:
-    """The frame of one event, without padding."""
+    """Return the frame of one event, without padding."""
     head = _heads.get(event.type) or _head(event.type)
     return b"".join((head, one_line(event.data), b"\n\n"))
 
@@ -76,7 +76,7 @@ def unnamed(parts: Iterable[bytes]) -> bytes:
 
 
 def obfuscated(event: Event) -> bytes:
-    """The frame of one event, padded as by `padded`, but without a copy of it in between."""
+    """Return the frame of one event, padded like `padded`, but with one copy less."""
     head = _heads.get(event.type) or _head(event.type)
     # Most are ASCII: there a call per token is saved.
     data = event.data if event.data.isascii() else one_line(event.data)
@@ -89,8 +89,9 @@ def obfuscated(event: Event) -> bytes:
 
 
 def padded(data: bytes, event: Event) -> bytes:
-    """The JSON of an event with padding: an event with a delta gets characters of no meaning, so
-    that its size tells nothing of the token in it. `data` is the JSON without.
+    """Add padding to `data`, the JSON of an event with a delta.
+
+    It hides the length of the token from whoever sees the size of the frame.
     """
     if not event.delta_length:
         return data
@@ -101,7 +102,7 @@ def padded(data: bytes, event: Event) -> bytes:
 def writes(
     events: Sequence[Event], encode: Callable[[Event], bytes], *, bytes_max: int
 ) -> Iterator[bytes]:
-    """Frames joined into writes of about `bytes_max` bytes at most; a frame is never split."""
+    """Join frames into writes of about `bytes_max` bytes; a frame is never split."""
     frames = list(map(encode, events))
     if events and events[-1].is_terminal:
         frames.append(DONE)
@@ -156,7 +157,7 @@ def plain_run(deltas: Deltas) -> bytes:
 
 
 def obfuscated_run(deltas: Deltas) -> bytes:
-    """The frames of a run of deltas, padded."""
+    """Return the frames of a run of deltas, padded."""
     columns = [
         [b'"' + deltas.pattern.behind[:-1] + b',"obfuscation":"'] * len(deltas),
         _paddings(deltas.sequence_number, deltas.texts),

@@ -80,15 +80,13 @@ class EventStream:
     async def write(
         self, source: EventSource, *, headers: Iterable[tuple[bytes, bytes]] = (), comments: bool
     ) -> None:
-        """Status 200, the events as they come, and the end.
+        """Write status 200, the events as they come, and the end.
 
-        The status is written with the first events, or at once where there are `comments`: what
-        the source raises before is for whoever can still answer with another one. The end mark
-        follows the terminal event, or an empty list, which says that it was there before; a stream
-        that ends otherwise was cut off, and its client may resume it. `comments` into silence are
-        for streams whose silence may be that of another replica; a run says by itself that it is
-        alive.
-        Raises `ClientDisconnected`.
+        The status is written with the first events, or at once with `comments`; before that, errors
+        of the source can still be answered with another status. The end mark follows the terminal
+        event, or an empty list if that was sent before. A stream without it was cut off, and its
+        client may resume it. `comments` during silence are for streams of other replicas; a local
+        run sends signs of life itself. Raises `ClientDisconnected`.
         """
         headers = [*sse.HEADERS, *headers]
         head = {"type": "http.response.start", "status": 200, "headers": headers}
@@ -106,7 +104,7 @@ class EventStream:
             await self._wait(rest)
 
     def __call__(self, events: Sequence[Event]) -> Awaitable[None] | None:
-        """Write events as an `EventSink`: None, or what to await until the client has read on."""
+        """Write events as an `EventSink`; the result, if any, waits until the client has read on."""
         if self._head is not None:
             head, self._head = self._head, None
             if (rest := begin(self._send(head))) is not None:
@@ -200,11 +198,11 @@ class EventStream:
 
 
 def begin(sending: Awaitable[None]) -> Rest | None:
-    """Do as much of it as can be done now, wherever this is called from.
+    """Do as much of `sending` as is possible now, without a task.
 
-    Returns None when that was all, otherwise the rest, which is to be awaited in a task. Raises
-    what `sending` raises. A server's `send` waits only while the client's buffer is full, so nearly
-    always all of it is done in the call that made the bytes, and nobody has to wake up for it.
+    Returns None if that was all, otherwise the rest, to be awaited in a task. Raises what `sending`
+    raises. A server's `send` waits only while the client's buffer is full, so that nearly always
+    everything is done here, without waking up a task.
     """
     steps = sending.__await__()
     try:

@@ -55,7 +55,7 @@ class WebSocketElsewhere:
 
 
 def path_of(scope: Scope) -> str:
-    """What routes are looked up by: the path below the root path, if there is one."""
+    """Return the path below the root path, which routes are matched against."""
     path: str = scope["path"]
     return path.removeprefix(scope.get("root_path", ""))
 
@@ -76,9 +76,7 @@ def is_served(path: str, routes: Routes) -> bool:
 
 
 def unknown_url(place: str, path: str, routes: Routes) -> str:
-    """The message of the 404 for `path`, which no route leads to. `place` is the method and path
-    as the message shows them.
-    """
+    """Return the message of the 404 for `path`; `place` is method and path as shown in it."""
     meant = _suggest(path, routes)
     if meant is not None:
         return f"Invalid URL ({place}). {meant}"

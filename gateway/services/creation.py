@@ -305,7 +305,7 @@ class RepeatedGeneration(Generation):
 
     @override
     async def response(self) -> bytes:
-        """Return a background response as it is now, any other (also a failed one) after its end."""
+        """Return a background response as it is now, any other (even a failed one) after its end."""
         if self._stored.background or self._stored.is_terminal:
             return await self._retrieval.get(self._principal, self.response_id)
         return await self._retrieval.finished(self._principal.tenant_id, head_of(self._stored))
@@ -388,7 +388,7 @@ class Creation:
         raise KeyTaken
 
     def connected(self, principal: Principal) -> AbstractContextManager[None]:
-        """Count a WebSocket connection of a key for the block. Raises `RateLimited` on entry."""
+        # Counts a WebSocket connection while entered. Raises `RateLimited` on entry.
         return self._limiter.connected(principal)
 
     async def compact(

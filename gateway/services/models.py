@@ -178,18 +178,12 @@ class Models:
         raise ModelNotFound(shown(name))
 
     def require_logprobs(self, model: Model) -> None:
-        """Raise `InvalidRequest` if no backend of this model returns logprobs.
-
-        Raises `NoUpstreamAvailable` while a backend that might has not yet reported its abilities.
-        """
+        # Raises `InvalidRequest` if no backend of this model returns logprobs,
+        # `NoUpstreamAvailable` while a backend that might has not yet reported its abilities.
         self._pool.require_logprobs(model.id)
 
     def require_room(self, name: str, priority: int, tenant: str = "") -> None:
-        """Raise unless a request for this model name or alias can be sent to a backend or wait for
-        one.
-
-        Raises what `get` raises, and `Overloaded`.
-        """
+        # Raises what `get` raises, and `Overloaded` if no request can be sent or wait.
         self._pool.require_room(self.get(name).id, priority, tenant)
 
     def _candidates(self, name: str) -> Iterable[str]:

@@ -36,7 +36,7 @@ def ledger_jobs(
     owner: str,
     new_fold_for: NewFoldFor,
 ) -> list[Callable[[], Coroutine[Any, Any, None]]]:
-    """What runs as long as the process; none of it raises."""
+    """Return the jobs that run as long as the process; none of them raises."""
     ledger = settings.ledger
     keep = ledger.fill(LedgerRetention)
     removing = partial(remove_expired, database, keep, rows_max=BATCH_ROWS_MAX)
@@ -59,7 +59,7 @@ def ledger_jobs(
 
 
 def adding(settings: Settings, database: Database, metrics: Metrics) -> Adding:
-    """The job that adds usage lines up to sums."""
+    """Return the job that adds up usage lines to sums."""
     ledger = settings.ledger
     terms = RollupTerms(minutes_s=ledger.minutes_s)
     return Adding(database, terms, metrics=metrics)
@@ -76,7 +76,6 @@ def reconciliation(
 
 
 def sink_of(settings: Settings, sink: SinkSettings) -> CloudEventsSink:
-    """The sink that these settings describe."""
     target = SinkTarget(
         name=sink.name,
         url=sink.url,

@@ -42,7 +42,7 @@ class McpRoom:
 def new_room(
     settings: Settings, database: Database, sealer: Sealer, metrics: Metrics | None = None
 ) -> McpRoom:
-    """Connects to nothing. Raises `StartupError` without the SDK."""
+    """Build the MCP room without connecting. Raises `StartupError` if the SDK is missing."""
     mcp = settings.tools.mcp
     if find_spec("mcp") is None:
         raise StartupError(

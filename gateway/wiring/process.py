@@ -50,7 +50,7 @@ class Process:
 
     @classmethod
     def of(cls, settings: Settings) -> Process:
-        """Raises `StartupError` for settings that are not complete; connects to nothing."""
+        """Build the process without connecting. Raises `StartupError` for incomplete settings."""
         shared = Shared.of(settings)
         services = Services.of(settings, shared)
         database = services.foundation.database
@@ -65,7 +65,7 @@ class Process:
 
     @asynccontextmanager
     async def running(self) -> AsyncIterator[None]:
-        """Serve while entered; at the end hand durable runs over, and end what is left."""
+        """Serve for the block; then hand over durable runs and end the rest."""
         _read_ahead(LIBRARIES)
         async with AsyncExitStack() as stack:
             helpers = (self.access.run, self.access.uses.run)
@@ -81,17 +81,14 @@ class Process:
                 await self.access.uses.flush()
 
     async def begin_drain(self) -> None:
-        """The process is about to end: it is not ready, claims nothing more, and lets others go on
-        with its durable runs. Returns when they may; everything else goes on. May be repeated.
+        """Start to drain: report not ready, claim no more runs, hand over durable ones.
+
+        Returns when other replicas may continue those; everything else goes on. May be repeated.
         """
         self.health.begin_drain()
         await self.services.begin_drain()
 
     def end_streams(self) -> None:
-        """Cut off the streams of durable responses, without an end: clients resume them elsewhere.
-
-        They would keep the process from ending for as long as others generate.
-        """
         self.services.end_streams()
         self.shared.sessions.close()
 

@@ -33,13 +33,13 @@ def containers(
     owner: str,
     metrics: Metrics,
 ) -> ContainerPool:
-    """The containers of one database's tenants in this process; none without engines."""
+    """Return the container pool of this process; without engines it has none."""
     policy = _policy(settings.tools.python)
     return ContainerPool(database, engines, policy, owner=owner, metrics=metrics)
 
 
 def linux_engine(python: Python) -> LinuxEngine:
-    """Containers of this machine."""
+    """Return the engine that runs containers on this machine."""
     from gateway.tools.python.cgroups import Cgroups
     from gateway.tools.python.linux import LinuxEngine, LinuxOptions
 
@@ -59,7 +59,7 @@ def _uids(python: Python) -> range:
 
 
 def engines(python: Python) -> Sequence[ContainerEngine]:
-    """Those that are tried, the first one first."""
+    """Return the engines in the order in which they are tried."""
     from gateway.tools.python.monty import MontyEngine
 
     kinds: Mapping[EngineName, Callable[[], ContainerEngine]] = {

@@ -79,7 +79,7 @@ class NotificationRouter:
         notifier: Notifier | None,
         metrics: Metrics,
     ) -> None:
-        """`notifier` None: other replicas are told nothing."""
+        """Send notices to other replicas with `notifier`; None: send none."""
         self._watcher = watcher
         self._lease_keeper = lease_keeper
         self._notifier = notifier
@@ -88,13 +88,13 @@ class NotificationRouter:
         """What looks for work: the scheduler's, which is built from what announces."""
 
     def announce(self, notice: Notice) -> None:
-        """Pass on what happened here, to this process and to other replicas."""
+        """Pass on a local event to this process and to other replicas."""
         self._pass_on(notice)
         if self._notifier is not None:
             self._notifier.announce(notice)
 
     def on_notice(self, notice: Notice) -> None:
-        """Pass on what happened at a replica, which may be this one."""
+        """Pass on an event of a replica, which may be this one."""
         self._metrics.notice_heard(notice.kind)
         if notice.kind != "follow":
             self._pass_on(notice)
@@ -102,7 +102,7 @@ class NotificationRouter:
             self._notifier.followed(notice.responses)
 
     def on_gap(self) -> None:
-        """Notices of others may have been lost: anything may have happened."""
+        """Assume anything may have happened: notices of other replicas may be lost."""
         self._watcher.poll_all()
         if self.wake is not None:
             self.wake()
@@ -134,7 +134,7 @@ class Replica:
 
     @classmethod
     def of(cls, base: Foundation) -> Replica:
-        """Builds all of it, in the order of who needs whom; connects to nothing."""
+        """Build all parts in the order of their dependencies, without connecting."""
         settings, database, metrics = base.settings, base.database, base.metrics
         lease_keeper = LeaseKeeper(
             partial(

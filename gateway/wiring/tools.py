@@ -50,7 +50,7 @@ class Rooms:
     """All hosted tools of a process; nothing where none is enabled."""
 
     def __init__(self, base: Foundation) -> None:
-        """Builds what needs no event loop; connects to nothing. Raises `StartupError`."""
+        """Build what needs no event loop, without connecting. Raises `StartupError`."""
         tools = base.settings.tools
         self._base = base
         self._tools: dict[ToolKind, HostedTools] = {}
@@ -89,9 +89,10 @@ class Rooms:
         return self.mcp is not None and self._tools.get(kind) is self.mcp.builtins
 
     async def start(self) -> None:
-        """Try what each room stands on. One that does not stand is left out, and the log says why:
-        its tools are dropped from requests, as if they were not enabled. Raises `StartupError` for
-        one that is enabled without what it needs being installed.
+        """Test what each room depends on, and leave out rooms that fail.
+
+        The log says why; their tools are dropped from requests, as if they were not enabled. Raises
+        `StartupError` if what an enabled room needs is not installed.
         """
         tools = self._base.settings.tools
         if tools.web.enabled:
@@ -197,8 +198,9 @@ class Sources:
         inherited: str | None,
         param: str,
     ) -> PythonGrant:
-        """The container of a response; where an operator's server runs Python it has no other name
-        than the response.
+        """Return the container of a response.
+
+        If an operator's server runs Python, it is named after the response.
         """
         if self._rooms.is_behind_mcp("python"):
             uuid = ids.auto_container(response)
@@ -240,7 +242,6 @@ class Sources:
         *,
         anew: bool,
     ) -> Sequence[ServerListing]:
-        """What MCP servers offer."""
         from gateway.tools.mcp.listing import AskedServer
         from gateway.tools.mcp.servers import UrlTerms
 
@@ -255,7 +256,6 @@ class Sources:
     async def use_approval(
         self, tenant_id: TenantId, request_id: str, digest: bytes, response: UUID
     ) -> Used:
-        """Use up an approval."""
         key = self._base.settings.mcp_identity_key
         return await approvals.consume(
             self._base.database, tenant_id, request_id, digest, response, key=key

@@ -57,10 +57,10 @@ _PORTS: Final = {"http": 80, "https": 443}
 def browser_tools(
     settings: Settings, database: Database, metrics: Metrics, mcp_call: McpCall | None = None
 ) -> BrowserTools | None:
-    """The browser; None where it is off.
+    """Build the browser; None if it is off.
 
-    `mcp_call` asks providers that are MCP servers. Raises `StartupError` without the libraries that
-    it needs, or without `mcp_call` for such a provider.
+    `mcp_call` calls providers that are MCP servers. Raises `StartupError` if its libraries are
+    missing, or `mcp_call` for such a provider.
     """
     web = settings.tools.web
     if not web.enabled:
@@ -90,7 +90,7 @@ class Workshop:
 
     @classmethod
     def of(cls, web: Web, metrics: Metrics) -> Workshop:
-        """Raises `StartupError` without the libraries that it needs."""
+        """Build the workshop. Raises `StartupError` if its libraries are missing."""
         if missing := missing_libraries():
             raise StartupError(
                 f"web search needs what is not installed: {', '.join(missing)}",
@@ -114,7 +114,10 @@ class Workshop:
     def source(
         self, provider: SearchProvider, index: IndexSource, mcp_call: McpCall | None
     ) -> SearchSource:
-        """Raises `StartupError` for an MCP server without `mcp_call`."""
+        """Build the source of a provider.
+
+        Raises `StartupError` for an MCP server without `mcp_call`.
+        """
         if provider.kind == "index":
             return index
         if provider.kind == "mcp":
@@ -137,7 +140,7 @@ def _sources(
 
 
 async def asked_for_one_page(workshop: Workshop, provider: SearchProvider) -> str:
-    """Why a search engine does not answer; empty where it does."""
+    """Send one query to a search engine; return why it fails, empty if it answers."""
     http = _http_source(workshop, provider)
     try:
         async with asyncio.timeout(SEARCH_TIMEOUT_S):

@@ -74,7 +74,7 @@ class Authentication:
         trusted_proxies: Sequence[Network] = (),
         reads_per_minute: int = 0,
     ) -> None:
-        """`reads_per_minute` is how often one key may read; 0: any number."""
+        """Limit reads of one key to `reads_per_minute`; 0: no limit."""
         self._app = app
         self._access = access
         self._routes = routes
@@ -137,8 +137,10 @@ class Authentication:
 
 
 def require_admin(principal: Principal) -> None:
-    """Raises `PermissionDenied` for a key of a project, and `AuthenticationError` for a token: none
-    opens the admin API.
+    """Require an admin key.
+
+    Raises `PermissionDenied` for a key of a project, and `AuthenticationError` for a token: no
+    token opens the admin API.
     """
     if principal.credential != "key":
         raise AuthenticationError(
@@ -155,9 +157,10 @@ def require_admin(principal: Principal) -> None:
 
 
 def check_named(principal: Principal, given: Credentials) -> None:
-    """`OpenAI-Organization` and `OpenAI-Project` are checked, not obeyed: what a key is for, is
-    decided when it is made. (Of a token the former told whose it is, so it is right already, or
-    the token needs none.) Raises `AuthenticationError`.
+    """Compare `OpenAI-Organization` and `OpenAI-Project` with the key's; they select nothing.
+
+    A key belongs to one project since it was made. For a token the organization selected the
+    tenant, so it is right already, or the token does not need it. Raises `AuthenticationError`.
     """
     tenants = {ids.tenant_id(principal.tenant_id), principal.tenant_name}
     if given.organization is not None and given.organization not in tenants:
@@ -177,7 +180,7 @@ def check_named(principal: Principal, given: Credentials) -> None:
 
 
 def check_address(principal: Principal, scope: Scope, trusted: Sequence[Network]) -> None:
-    """Raises `AuthenticationError` where the key may not be used from where the request comes."""
+    """Raise `AuthenticationError` if the key may not be used from the client's address."""
     address = client_address(scope, trusted)
     if address is None or not is_in(address, principal.key.networks):
         raise AuthenticationError(
@@ -188,7 +191,7 @@ def check_address(principal: Principal, scope: Scope, trusted: Sequence[Network]
 
 
 def credentials_of(scope: Scope) -> Credentials:
-    """What the headers say; of a header that comes twice, the first counts."""
+    """Return the credentials in the headers; of a repeated header the first one counts."""
     secret = organization = project = None
     for name, value in scope["headers"]:
         if name == b"authorization":

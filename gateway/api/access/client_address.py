@@ -24,8 +24,9 @@ _HOPS_MAX: Final = 32
 
 
 def client_address(scope: Scope, trusted: Sequence[Network]) -> Address | None:
-    """The address of the client. None where none can be read: over a Unix socket, or behind a proxy
-    that sends none.
+    """Return the address of the client.
+
+    None over a Unix socket, or behind a proxy that sends no address.
     """
     client = scope.get("client")
     address = _parse_address(client[0]) if client else None

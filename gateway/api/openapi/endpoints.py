@@ -85,7 +85,7 @@ def packaged(file: str = FILE) -> bytes:
 
 
 def page(document: Json) -> str:
-    """The document as HTML; every schema has an anchor that others link to."""
+    """Return the document as HTML; every schema has an anchor that others link to."""
     info = document["info"]
     parts = [
         "<!doctype html><html lang=en><meta charset=utf-8>",

@@ -404,7 +404,7 @@ def _parameter(parameter: Parameter) -> Json:
 
 
 def schemas() -> Json:
-    """Every schema by its public name, those that they refer to among them."""
+    """Return all schemas by public name, including those that they refer to."""
     adapters = [(name, "validation", TypeAdapter(kind)) for name, kind in TYPES.items()]
     found, shared = TypeAdapter.json_schemas(adapters, ref_template=f"{REFERENCE}{{model}}")  # type: ignore[arg-type]
     made: Json = dict(shared["$defs"])

@@ -115,7 +115,7 @@ class Operation:
 
     @property
     def all_parameters(self) -> tuple[Parameter, ...]:
-        """Those of the path first."""
+        """Return all parameters, those of the path first."""
         in_path = [
             Parameter(name, "path", PATH_PARAMETERS[name], _TEXT)
             for name in re.findall(r"{(\w+)}", self.path)

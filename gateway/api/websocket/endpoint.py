@@ -81,7 +81,7 @@ class Ending:
 
 
 def expired(lifetime_s: float) -> Ending:
-    """The end of a connection that has reached its lifetime, in OpenAI's words."""
+    """Return the end of a connection that reached its lifetime, in OpenAI's words."""
     refusal = InvalidRequest(
         f"Responses websocket connection limit reached ({lifetime_s / 60:g} minutes). Create a new "
         "websocket connection to continue.",
@@ -91,7 +91,7 @@ def expired(lifetime_s: float) -> Ending:
 
 
 def idle(idle_timeout_s: float) -> Ending:
-    """The end of a connection on which no request came for `idle_timeout_s`."""
+    """Return the end of a connection without a request for `idle_timeout_s`."""
     refusal = InvalidRequest(
         f"This connection was closed after {idle_timeout_s:g} seconds without a request. Create a "
         "new websocket connection to continue.",

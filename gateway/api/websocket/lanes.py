@@ -64,8 +64,8 @@ class Lanes:
     def put(self, frame: ClientFrame) -> None:
         """Queue a frame for its turn.
 
-        Raises `InvalidRequest` for one lane too many, `RateLimited` for one request too many, and
-        what `refuse` was given.
+        Raises `InvalidRequest` for too many lanes, `RateLimited` for too many requests, and after
+        `refuse` its `refusal`.
         """
         if self._refusal is not None:
             raise self._refusal
@@ -78,7 +78,8 @@ class Lanes:
             self._busy[lane] = self._group.create_task(self._work(lane))
 
     def refuse(self, refusal: Exception) -> list[ClientFrame]:
-        """Raise `refusal` for every later frame; returns the frames that wait, which have no turn.
+        """Refuse every later frame with `refusal`; drop and return the frames that wait.
+
         Requests that have begun go on.
         """
         self._refusal = refusal

@@ -139,10 +139,8 @@ class RunBuilder:
         return CompactedContext(plan, await self._compactor.make(await admit(plan.spec)))
 
     async def use_approvals(self, spec: RunSpec) -> None:
-        """Use up the user's approvals that a run begins with, right before it begins.
-
-        Raises `InvalidRequest` for one that does not count, and `StoreUnavailable`.
-        """
+        # To be called right before the run begins. Raises `InvalidRequest` for an approval that
+        # does not count, and `StoreUnavailable`.
         await self._tool_grants.use_approvals(spec)
 
     def book(self, made: MadeSummary) -> None:
