@@ -50,7 +50,7 @@ class AdminCaller:
         project_id: ProjectId | None = None,
         **details: Any,
     ) -> None:
-        """Record a change in the audit log, at the end of the transaction that made it."""
+        """Record a change in the audit log, after it in the same transaction."""
         told = self.author.event(event, target, project_id, **details)
         await audit_log.record(connection, self.tenant_id, told)
 

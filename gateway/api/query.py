@@ -52,7 +52,10 @@ def integer(
 
 
 def boolean(query: Mapping[str, str], name: str, *, default: bool = False) -> bool:
-    """Return True if `name` is `true`; absent: `default`. Raises `InvalidRequest` for other words."""
+    """Return True if `name` is `true`, `default` if absent.
+
+    Raises `InvalidRequest` for words other than `true` and `false`.
+    """
     word = choice(query, name, ("true", "false"))
     return default if word is None else word == "true"
 

@@ -104,7 +104,10 @@ class EventStream:
             await self._wait(rest)
 
     def __call__(self, events: Sequence[Event]) -> Awaitable[None] | None:
-        """Write events as an `EventSink`; the result, if any, waits until the client has read on."""
+        """Write events as an `EventSink`.
+
+        Returns None, or what to await until the client has read on.
+        """
         if self._head is not None:
             head, self._head = self._head, None
             if (rest := begin(self._send(head))) is not None:

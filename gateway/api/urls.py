@@ -61,7 +61,7 @@ def path_of(scope: Scope) -> str:
 
 
 def known_path(path: str) -> str:
-    """Return the path for the log of an unauthenticated request.
+    """Return the path for the log, without content that a client may have written into it.
 
     Words of routes and ids made here are kept; everything else becomes `…`.
     """

@@ -237,8 +237,8 @@ class Conversations:
 
     def _render(self, items: Iterable[ContextItem]) -> Iterator[ContextItem]:
         # Ids are stored with the items, so that later turns need not render them again. Sealed
-        # items are rendered only when opened: their JSON has no text. Outputs without their call
-        # and calls that were cut off stay as they are.
+        # items are opened only here, and their JSON has no text to render later. Outputs without
+        # their call and calls that were cut off stay as they are.
         functions: dict[str | None, str | None] = {}
         for item in items:
             if item.is_call:

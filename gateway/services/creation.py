@@ -305,7 +305,7 @@ class RepeatedGeneration(Generation):
 
     @override
     async def response(self) -> bytes:
-        """Return a background response as it is now, any other (even a failed one) after its end."""
+        """Return a background response as it is now, any other after its end, even if it failed."""
         if self._stored.background or self._stored.is_terminal:
             return await self._retrieval.get(self._principal, self.response_id)
         return await self._retrieval.finished(self._principal.tenant_id, head_of(self._stored))

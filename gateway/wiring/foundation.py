@@ -117,7 +117,7 @@ def connect(
     for_runs: bool = False,
     keyring: Keyring = OFF,
 ) -> Database:
-    """Return the database of `settings`, which must have its URL; it connects on first use.
+    """Return the database of `settings`, which must have its URL.
 
     `answer_within_s` is for callers that should learn soon that it does not answer; `for_runs` is
     that of `Database`.

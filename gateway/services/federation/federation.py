@@ -242,7 +242,7 @@ class Federation:
     async def _bearer_provider(
         self, said: Unverified, organization: str | None
     ) -> IdentityProvider:
-        # Without an organization, only a provider that needs no name matches.
+        # A provider of the named organization comes first, then one that needs no name.
         found: Sequence[IdentityProvider] = ()
         if organization is not None:
             found = await rows.find_bearers(
@@ -274,7 +274,7 @@ class Federation:
         raise _not_admitted()
 
     async def _complete(self, principal: Principal, expires_at: float) -> Principal:
-        # Renewed principals are not verified again before they expire.
+        # The decision ends with the token; a lookup before that verifies the token again.
         terms = await limits.terms_of(self._database, principal)
         ends = datetime.fromtimestamp(expires_at, UTC)
         return replace(principal, terms=terms, key=replace(principal.key, expires_at=ends))

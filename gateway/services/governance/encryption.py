@@ -81,7 +81,7 @@ class TenantEncryption:
     async def shred(self, tenant_id: TenantId, *, author: Author = COMMAND_LINE) -> int:
         """Destroy all keys of a tenant for good and return their number.
 
-        Everything that they sealed becomes unreadable, backups included. Raises `DataHeld`.
+        Everything that they sealed becomes unreadable, wherever it is. Raises `DataHeld`.
         """
         async with holds.unheld(self._database, tenant_id):
             destroyed = await self._keys.destroy(tenant_id)

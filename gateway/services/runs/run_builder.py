@@ -209,7 +209,7 @@ class RunBuilder:
         return command
 
     def _plan(self, given: RunInput) -> RunSpec | SummaryPlan:
-        # A summary has to be made before the run if the context is too long.
+        # A summary is made first if the request asks for one or its context is too long.
         request, grants = given.command.request, given.granted.grants
         if is_triggered(request):
             return self._plan_summary(given)
