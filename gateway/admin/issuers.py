@@ -299,7 +299,7 @@ class IssuerEndpoints:
         return deleted_body("issuer", call.path["issuer_id"])
 
     async def of_tenant(self, call: AdminCall) -> dict[str, Any]:
-        """List a tenant's providers; `harmony.tenant_told_by` is what assigns their tokens to it."""
+        # `harmony.tenant_told_by` is what assigns the tokens of a provider to the tenant.
         found = await self._issuers.of_tenant(call.path["name"])
         return whole_page(list(map(provider_body, found)))
 
