@@ -33,7 +33,7 @@ def containers(
     owner: str,
     metrics: Metrics,
 ) -> ContainerPool:
-    """Return the container pool of this process; without engines it has none."""
+    """Return the pool of containers of this process for one database; empty without engines."""
     policy = _policy(settings.tools.python)
     return ContainerPool(database, engines, policy, owner=owner, metrics=metrics)
 

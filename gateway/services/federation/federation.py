@@ -126,8 +126,7 @@ class Federation:
         return secret.startswith(PREFIX) or is_token(secret)
 
     async def principal(self, secret: str, organization: str | None = None) -> Principal:
-        """Return the principal of a token, for the organization (id or name) that the request
-        names.
+        """Return the principal of a token; `organization` (id or name) is what the request names.
 
         Raises `TokenRefused`, `IssuerUnavailable` and `StoreUnavailable`.
         """
