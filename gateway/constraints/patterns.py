@@ -80,7 +80,6 @@ def found_by(pattern: str) -> Language:
 
 
 def _has_options(pattern: str) -> bool:
-    """A `|` stands outside of all groups and sets."""
     bare = re.sub(r"\\.|\[\^?\]?(?:\\.|[^\]\\])*\]", "", pattern, flags=re.DOTALL)
     while (shorter := re.sub(r"\([^()]*\)", "", bare)) != bare:
         bare = shorter
@@ -202,7 +201,6 @@ class _Reader:
         return Chars(inverted(chars.ranges)) if inverts else chars
 
     def _span(self) -> tuple[Range, ...]:
-        """One character of a set, one range or one class."""
         low = self._member()
         if not isinstance(low, str):
             return low

@@ -67,7 +67,7 @@ class ToolRule:
 
     @property
     def is_hosted(self) -> bool:
-        """The gateway runs it, or asks the user whether it may."""
+        # The gateway runs such a tool, or asks the user for approval.
         return self.kind in HOSTED_KINDS or self.kind is SegmentKind.MCP_APPROVAL_REQUEST
 
     @property
@@ -122,12 +122,11 @@ class OutputRules:
 
     @cached_property
     def checks_calls(self) -> bool:
-        """Some of the tools are checked."""
         return any(tool.is_checked for tool in self.tools.values())
 
     @cached_property
     def binds_messages(self) -> bool:
-        """More is asked for than the format of the answer."""
+        # True if more than the format of the answer is bound.
         return (
             self.calls == "required"
             or (self.calls == "none" and bool(self.tools))
@@ -137,12 +136,11 @@ class OutputRules:
 
     @cached_property
     def is_binding(self) -> bool:
-        """Some turn may be bound, though the model may think as long as it likes."""
+        # True even if the model may think without bounds before.
         return self.answer is not None or self.binds_messages
 
     @cached_property
     def hosted(self) -> frozenset[str]:
-        """The names of the tools that the gateway runs itself."""
         return frozenset(name for name, tool in self.tools.items() if tool.is_hosted)
 
     @cached_property
@@ -159,9 +157,7 @@ class OutputRules:
 
     @cached_property
     def derived(self) -> dict[Hashable, Any]:
-        """What is made of these rules, for the next request that has them: those of one kind share
-        theirs, also in several threads.
-        """
+        # A cache for all requests with these rules, shared between threads.
         return {}
 
 

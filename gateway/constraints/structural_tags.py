@@ -98,13 +98,8 @@ class _Writer:
         return _around("optional", alternative) if None in formats else alternative
 
     def _token(self, id_: int) -> Format:
-        """One id, in a shape of its own: an alternative of as many equal ones as no other id has.
-
-        What xgrammar (seen of 0.2.8) has compiled it reuses in other grammars wherever the
-        automaton has the same shape, and the shape does not tell which id it is about: of two
-        markers in the same place one would be allowed for the other. Ids that frame no message
-        share a shape.
-        """
+        # xgrammar (0.2.8) reuses compiled automata of the same shape, whichever id they allow. So
+        # each id gets a shape of its own: an alternative of as many equal ids as no other id has.
         markers = self._markers
         copies = 1 + (markers.index(id_) if id_ in markers else len(markers))
         token = {"type": "token", "token": id_}

@@ -49,15 +49,15 @@ class SchemaCache:
     """
 
     def __init__(self, *, json_bytes_max: int = 1 << 20) -> None:
-        """Compiled a schema takes about thirty times as much memory as it is long."""
+        # A compiled schema takes about thirty times the memory of its JSON.
         self._by_digest: LruCache[bytes, SchemaValidator] = LruCache(size_max=json_bytes_max)
 
     def get(self, scope: bytes, schema: dict[str, Any]) -> SchemaValidator | None:
-        """The schema, compiled; None where it has to be compiled anew."""
+        # None means that the schema has to be compiled again.
         return self._by_digest.get(_digest(scope, orjson.dumps(schema)))
 
     def put(self, scope: bytes, schema: dict[str, Any], validator: SchemaValidator) -> None:
-        """Keep it, unless it is too long to be kept at all."""
+        # A schema that is too long for the cache is not kept.
         if not validator.has_patterns:
             spelled = orjson.dumps(schema)
             self._by_digest.put(_digest(scope, spelled), validator, size=len(spelled))
@@ -120,7 +120,6 @@ class Checker:
         self.is_compiled = True
 
     def _bound_patterns(self) -> None:
-        """Raises `InvalidRequest` for more regular expressions than may be compiled."""
         tools = self._rules.tools.values()
         schemas = [
             tool.schema
@@ -165,7 +164,6 @@ class Checker:
         return str(self._call_fields(tool, name, arguments)["input"])
 
     def _shape_fault(self, tool: ToolRule, name: str, arguments: str) -> str | None:
-        """What an item of this kind cannot be made of."""
         if tool.kind is SegmentKind.FUNCTION_CALL or tool.is_hosted:
             return None
         try:
@@ -208,9 +206,8 @@ class Checker:
         return self._schema_validator(tool.schema or {})
 
     def _hosted_validator(self, schema: dict[str, object]) -> SchemaValidator:
-        """Nobody who asks wrote the schema of a server's tool: one that cannot be used, or has
-        patterns, which are bounded by what a request may have, is left to the tool.
-        """
+        # The caller did not write this schema: one that is unusable or has patterns is left to the
+        # tool.
         if patterns_in(schema):
             return self._schema_validator(_ANY_OBJECT)
         try:
@@ -236,7 +233,6 @@ def _invalid(what: str, error: ValueError, code: str, param: str) -> InvalidRequ
 
 
 def _short(fault: str | None) -> str | None:
-    """A fault on one line of `_FAULT_CHARS_MAX` characters at most; None for None."""
     if fault is None:
         return None
     line = " ".join(fault.split())

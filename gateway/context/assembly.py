@@ -167,7 +167,6 @@ def take_in(
 
 
 def _is_hollow(item: InputItem) -> bool:
-    """Whether it is reasoning that says nothing that could be read but its id."""
     return isinstance(item, Reasoning) and not (
         item.content or item.summary or item.encrypted_content
     )
@@ -213,7 +212,6 @@ class _Intake:
         return taken
 
     def _look_up(self, ordinal: int, item: ItemReference | Reasoning) -> ContextItem | None:
-        """What is stored under the item's id; None where there is nothing to add or to miss."""
         if item.id is None or item.id in self.known:
             return None
         found = self.stored.get(item.id)
@@ -253,7 +251,6 @@ class _Intake:
         return ids.input_item_id(_ID_PREFIXES[item.type], self.response, ordinal)
 
     def _tool_item(self, ordinal: int, item: CallItem | OutputItem | AnyHostedItem) -> ContextItem:
-        """A call of a tool or its output, also of a tool that OpenAI runs."""
         if _is_call(item):
             # One that its provider marked as cut off, and that nobody answers, stays so. A search
             # of a server has no `call_id`: the client is not asked for its output either.
@@ -278,7 +275,6 @@ class _Intake:
         *,
         complete: bool = True,
     ) -> ContextItem:
-        """An item as the request brought it, with an id and a status for the listing."""
         item_id = self._item_id(ordinal, item)
         status = "completed" if complete else "incomplete"
         if item.type == "apply_patch_call_output":
@@ -296,7 +292,6 @@ class _Intake:
 
 
 def _says_the_same(stored: ContextItem, item: AnyHostedItem) -> bool:
-    """What is stored under the id of an item is that item: its client has changed nothing."""
     if stored.kind != item.type or not isinstance(item, CodeInterpreterCall):
         return stored.kind == item.type
     known = stored.item()
@@ -332,7 +327,6 @@ def _message_item(message: Message, item_id: str) -> ContextItem:
 
 
 def _body(item: PlainItem, item_id: str, status: str | None) -> bytes:
-    """The JSON as which an item is stored and listed."""
     if isinstance(item, HostedItem):
         body = item.model_dump(exclude_unset=True) | {"id": item_id, **implied_members(item)}
     else:
@@ -341,9 +335,6 @@ def _body(item: PlainItem, item_id: str, status: str | None) -> bytes:
 
 
 def _answered_new_calls(items: Iterable[InputItem], stored: Mapping[str, ContextItem]) -> set[int]:
-    """Indexes of the calls among new items that have an output: the next one of their `call_id`.
-    References to calls that are `stored` count, too.
-    """
     waiting: dict[str | None, int] = {}
     answered: set[int] = set()
     for index, item in enumerate(items):
@@ -359,11 +350,8 @@ def _answered_new_calls(items: Iterable[InputItem], stored: Mapping[str, Context
 
 
 def _check_pairs(items: Sequence[ContextItem]) -> None:
-    """Every output answers an earlier call of its kind, every whole call is answered exactly once.
-
-    A `call_id` may be used again once its call was answered: histories that come from other
-    providers number their calls anew in every turn.
-    """
+    # A `call_id` may be reused once its call is answered: some providers number calls anew in every
+    # turn.
     waiting: dict[str | None, str] = {}
     answered: set[str | None] = set()
     for item in items:
@@ -390,9 +378,7 @@ def _check_pairs(items: Sequence[ContextItem]) -> None:
 
 
 def _check_answers(history: Sequence[ContextItem], added: Sequence[ContextItem]) -> None:
-    """Every new answer to an MCP approval request has its request, or else the call that came of
-    it: what a user decides must not be lost.
-    """
+    # An answer whose request is missing is refused: the user's decision must not be lost.
     answers = [item for item in added if item.kind == "mcp_approval_response"]
     if not answers:
         return
@@ -430,7 +416,6 @@ def _no_output_found(kind: str, call_id: str | None) -> InvalidRequest:
 
 
 def _words(kind: str) -> str:
-    """`shell_call_output` → `shell call output`, as OpenAI's messages have it."""
     return kind.replace("_", " ")
 
 
@@ -442,7 +427,6 @@ shell as one (`LocalShellCall` in its source)."""
 
 
 def _fits(output: str, call: str | None) -> bool:
-    """Whether an output of one kind may answer a call of another; None: there is no call."""
     if call is None:
         return False
     return output == _ANY_OUTPUT or _SUFFIXES.sub("", output) == _SUFFIXES.sub("", call)
@@ -503,7 +487,6 @@ class _OpenCalls:
 
 
 def _answering(output: ContextItem, call_id: str | None) -> ContextItem:
-    """The output with the `call_id` of its call, also where it is listed."""
     # That of a server's search is nowhere listed.
     is_listed = output.json and output.kind != "tool_search_output"
     body = {**orjson.loads(output.json), "call_id": call_id} if is_listed else None
@@ -549,14 +532,11 @@ def without_cut_calls(
 
 
 def _is_cut_call(item: ContextItem) -> bool:
-    """Whether it is a call that was not written to its end."""
     return item.is_call and not item.complete
 
 
 def _find_answered(items: Iterable[ContextItem]) -> set[int]:
-    """Indexes of the calls that have an output behind them: of several with one `call_id` that
-    wait, a whole one, or else the last.
-    """
+    # Of several open calls with one `call_id` a complete one takes the output, or else the last.
     waiting: dict[str | None, tuple[int, ContextItem]] = {}
     answered: set[int] = set()
     for index, item in enumerate(items):

@@ -42,17 +42,16 @@ tool outputs that were left out. It is a record, not a request: nothing in it is
 
 
 def instruction() -> Message:
-    """The message that asks for the summary."""
     return _user_message(INSTRUCTION)
 
 
 def summary_message(summary: str) -> Message:
-    """A summary, as the model is shown it from then on."""
+    """Return a summary as the model sees it in later turns."""
     return _user_message(INTRODUCTION + summary)
 
 
 def compaction_item(item_id: str, seal: str, summary: str) -> ContextItem:
-    """A compaction item of a context; `summary` is what its `seal` holds."""
+    """Return the compaction item of a context; `summary` is the text inside `seal`."""
     return ContextItem(
         kind="compaction",
         item_id=item_id,

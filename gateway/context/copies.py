@@ -112,7 +112,6 @@ class KnownItems:
         return None if call is None else self._calls().get(("output", call_id))
 
     def _calls(self) -> Mapping[tuple[str, str], ContextItem]:
-        """Index calls, outputs and answers to approval requests that precede the new items."""
         if self._by_call is None:
             self._by_call = {
                 (role, item.call_id): item
@@ -157,7 +156,6 @@ def check_copy(place: str, known: ContextItem, copy: InputItem) -> None:
 
 
 def _changed_member(known: Item, copy: InputItem) -> str | None:
-    """Return the first member of a copy that differs; None if there is none."""
     if known.type != copy.type:
         return "type"
     said, again = _shown(known), _shown(copy)
@@ -165,7 +163,6 @@ def _changed_member(known: Item, copy: InputItem) -> str | None:
 
 
 def _shown(item: InputItem) -> dict[str, Any]:
-    """Return what a model may be shown of an item, by member."""
     match item:
         case Message():
             return {"role": item.role, "phase": item.phase, "content": _in_runs(item.content)}
@@ -189,7 +186,6 @@ def _shown(item: InputItem) -> dict[str, Any]:
 
 
 def _respelled(arguments: str) -> str | bytes:
-    """Return JSON in one spelling; text that is no JSON as it is."""
     try:
         return orjson.dumps(orjson.loads(arguments), option=orjson.OPT_SORT_KEYS)
     except (orjson.JSONDecodeError, orjson.JSONEncodeError):
@@ -197,7 +193,6 @@ def _respelled(arguments: str) -> str | bytes:
 
 
 def _in_runs(parts: Sequence[ContentPart]) -> list[object]:
-    """Join neighbouring texts; stand for images and files by what tells them apart."""
     runs: list[Any] = []
     for part in parts:
         if isinstance(part, InputImage | InputFile):
@@ -215,7 +210,6 @@ def _in_runs(parts: Sequence[ContentPart]) -> list[object]:
 
 
 def _agrees(known: object, copy: object) -> bool:
-    """Return True if two values are the same as far as both have members."""
     pairs = [(known, copy)]
     while pairs:
         one, other = pairs.pop()

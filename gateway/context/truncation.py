@@ -80,9 +80,6 @@ def _first_after_instructions(items: Sequence[ContextItem]) -> int:
 
 
 def _turn_starts(items: Sequence[ContextItem], first: int) -> list[int]:
-    """Indexes from `first` on of the user messages before which no call waits for its output, or,
-    approved, to be made.
-    """
     approved = {item.call_id for item in items if item.approves}
     waiting: set[str | None] = set()
     is_asked = False

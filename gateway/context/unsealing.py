@@ -49,7 +49,6 @@ def unseal(
 
 
 def _open_seal(seal: str, sealer: Sealer, tenant: UUID, models: Sequence[str]) -> Unsealed:
-    """What reasoning holds, sealed for one of the `models`. Raises `SealBroken`."""
     *others, last = models
     for model in others:
         with suppress(SealBroken):
@@ -92,7 +91,7 @@ def _summary(item: Compaction, sealer: Sealer, tenant: UUID) -> Unsealed:
 
 
 def _unverified_content(place: str, item_id: str | None, broken: SealBroken) -> InvalidRequest:
-    """OpenAI's code and wording, by which clients know that they must do without the item."""
+    # OpenAI's code and wording: clients drop the item when they see it.
     which = f"for item {item_id}" if item_id else f"of {place}"
     return InvalidRequest(
         f"The encrypted content {which} could not be verified. Reason: {broken}. Send it unchanged "

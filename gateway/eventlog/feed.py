@@ -66,7 +66,7 @@ class ReadLog(Protocol):
     async def __call__(
         self, tenant_id: TenantId, uuid: UUID, day: date, /, *, from_entry: int, bytes_max: int
     ) -> list[LogRow]:
-        """Rows from the one that holds `from_entry` on. Raises `StoreUnavailable`."""
+        """Read rows from the one that holds `from_entry` on. Raises `StoreUnavailable`."""
 
 
 class Cursor:
@@ -130,7 +130,6 @@ class Cursor:
 
     @property
     def day(self) -> date:
-        """The partition of its rows."""
         return day_of(datetime.fromtimestamp(self._head.created_at, UTC))
 
     @property
@@ -141,11 +140,10 @@ class Cursor:
         return self._fold
 
     def live_in(self, live_logs: LiveLogRegistry) -> LiveLog | None:
-        """The live log whose events this stream may show, if the response is generated here."""
+        # None if the response is not generated in this process.
         return None if self.shows_more else live_logs.get(self.uuid)
 
     def is_folded(self) -> bool:
-        """All of its rows are folded, up to the end of the log."""
         return self.fold.is_finished
 
     def forget_rows(self) -> None:
@@ -154,7 +152,7 @@ class Cursor:
         self._fold = None
 
     def unread(self, rows: Iterable[LogRow]) -> Iterator[Portion]:
-        """Their entries from `next_entry` on, as far as none is missing."""
+        # Stops before the first missing entry.
         for row in rows:
             if row.first_entry > self.next_entry:
                 return
@@ -163,7 +161,7 @@ class Cursor:
                 yield portion
 
     def close(self) -> None:
-        """Send no more, and end what is done in here, which sleeps. Safe to call twice."""
+        # Safe to call twice.
         if not self._is_closed and self._task is not None:
             self._is_closed = True
             self._task.cancel()
@@ -289,7 +287,6 @@ class Feed:
             cursor.close()
 
     async def _stream_rows(self, cursor: Cursor) -> None:
-        """Events of rows, until the end, or until the response is generated here."""
         with self._watcher.watch(cursor.tenant_id, cursor.uuid, cursor.day) as log:
             reader = RemoteReader(cursor, log, self._live_logs)
             while not cursor.is_folded():
@@ -325,7 +322,6 @@ class Feed:
         )
 
     async def _fold(self, cursor: Cursor, rows: Sequence[LogRow]) -> None:
-        """Fold rows, slice by slice, and send the stream their events."""
         is_short = sum(len(row.entries) for row in rows) <= SHORT_BYTES
         log, slice_s = cursor.unread(rows), self._limits.slice_s
         is_more = True

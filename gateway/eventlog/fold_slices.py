@@ -52,7 +52,6 @@ class EntryBuffer:
         self._ends.append(len(self._ids))
 
     def add(self, portion: Portion) -> None:
-        """Add the entries of one portion at the end."""
         if isinstance(portion, Singles):
             end = len(self._ids)
             self._ids.extend(portion.ids)
@@ -61,16 +60,13 @@ class EntryBuffer:
             self.append(portion)
 
     def portions(self, start: int, stop: int) -> Iterator[Portion]:
-        """The entries from number `start` on, before number `stop`, which must be there; those with
-        a single id together.
-        """
+        # Entries with a single id are joined.
         while start < stop:
             ids = self._singles(start, min(stop, start + SINGLES_MAX))
             yield Singles(ids) if ids else self._entry_at(start)
             start += len(ids) or 1
 
     def _singles(self, start: int, stop: int) -> tuple[int, ...]:
-        """The ids of the first entries between these, as far as each has one."""
         first = self._ends[start - 1] if start else 0
         end = first
         for end_of_one in self._ends[start:stop]:
@@ -121,7 +117,7 @@ def fold_slice(
 
 
 def send_nobody(_events: Sequence[Event]) -> None:
-    """An `EventSink` for a log that is only folded."""
+    """Ignore events: an `EventSink` for a log that is only folded."""
 
 
 async def fold_rows(
@@ -145,7 +141,6 @@ async def fold_rows(
 def _keep_portions(
     entries: EntryBuffer, rows: Iterable[LogRow], from_entry: int
 ) -> Iterator[Portion]:
-    """What is left of the rows, each portion kept once it is folded."""
     for row in rows:
         done = from_entry + len(entries)
         if row.first_entry > done:
@@ -156,6 +151,6 @@ def _keep_portions(
 
 
 def check_complete(entries: int, next_entry: int) -> None:
-    """Raises `ValueError` for a log that does not have the entries that its head promises."""
+    """Raise `ValueError` for a log without all the entries that its head promises."""
     if entries != next_entry:
         raise ValueError(f"the log has {entries} entries where there should be {next_entry}")

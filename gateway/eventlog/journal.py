@@ -40,23 +40,23 @@ class Journal(ABC):
 
     @property
     def is_full(self) -> bool:
-        """The log is too far ahead of the database: time to wait for `room`."""
+        """Return True if the log is too far ahead of the database; then wait for `room`."""
         return False
 
     @abstractmethod
     async def room(self) -> None:
-        """Wait until it is not full. Raises `ClaimLost`."""
+        """Wait until the log is not full. Raises `ClaimLost`."""
 
     @abstractmethod
     async def committed(self) -> None:
-        """Wait until all that was appended is as durable as it will be. Raises `ClaimLost`."""
+        """Wait until all appended entries are as durable as they will be. Raises `ClaimLost`."""
 
     @abstractmethod
     async def finish(self, finished: Finished) -> None:
-        """Commit the last entry and show it: it is visible when this returns.
+        """Commit the last entry and show it; it is visible on return.
 
         When it raises (`StoreError`, `ClaimLost`), nothing of the end is shown, and the fold is
-        what it was before.
+        unchanged.
         """
 
     def abandon(self) -> None:
@@ -65,8 +65,9 @@ class Journal(ABC):
         self.append = _refuse
 
     def release(self) -> None:
-        """Refer to nothing that refers back, once the run is over: all ids of a response would stay
-        in memory until the next full garbage collection.
+        """Drop reference cycles once the run is over.
+
+        Otherwise all ids of a response stay in memory until the next full garbage collection.
         """
         self.append = _refuse
 
@@ -90,11 +91,13 @@ class MemoryJournal(Journal):
 
     @override
     async def room(self) -> None:
-        """Return at once: it never is."""
+        # A memory journal is never full.
+        ...
 
     @override
     async def committed(self) -> None:
-        """Return: nobody goes on with what is lost with this process."""
+        # What is lost with this process is never continued elsewhere.
+        ...
 
     @override
     async def finish(self, finished: Finished) -> None:
@@ -139,7 +142,6 @@ class DurableJournal(Journal):
         return self.channel.is_full
 
     def _write(self, entry: Entry) -> None:
-        """Fold an entry and hand it to the writer; it is shown when it is committed."""
         self.live.append(entry)
         self.channel.append(entry)
 
@@ -149,7 +151,7 @@ class DurableJournal(Journal):
 
     @override
     async def committed(self) -> None:
-        """Wait until the log is in the database, as long as that is away. Raises `ClaimLost`."""
+        # Waits as long as the database is away. Raises `ClaimLost`.
         await self.channel.flushed()
 
     @override
@@ -221,7 +223,6 @@ class KeepAliveTimer:
         self._timer = self._loop.call_at(at, self._on_interval)
 
     def _on_interval(self) -> None:
-        """The interval has passed: append `Alive`, unless readers saw something meanwhile."""
         if self._journal.is_abandoned:
             return
         if self._too_long is not None and self._loop.time() >= self._ends_at:
@@ -242,4 +243,5 @@ def _refuse(_entry: Entry) -> None:
 
 
 def _tell_nobody() -> None:
-    """The run that would be told that its claim is lost is over."""
+    # The run that a lost claim would stop is over.
+    ...

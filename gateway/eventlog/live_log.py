@@ -115,12 +115,10 @@ class LiveLog:
 
     @property
     def next_entry(self) -> int:
-        """The number that the next entry gets."""
         return len(self._entries)
 
     @property
     def is_holding(self) -> bool:
-        """There are entries that are not shown yet."""
         return self._shown < len(self._entries)
 
     @property
@@ -178,7 +176,7 @@ class LiveLog:
                 self._release()
 
     def show(self, count: int) -> None:
-        """The first `count` entries are committed: readers get those they have not seen."""
+        # The first `count` entries are committed.
         if not self.handed_over and count > self._shown and self._withheld is not None:
             self._reveal(count, self._withheld.take(count - self._shown))
 
@@ -193,19 +191,13 @@ class LiveLog:
         self._wake_readers()
 
     def hand_over(self) -> None:
-        """End readers without a terminal event: they find the rest elsewhere.
-
-        Nothing more is shown. Does nothing once there is an end.
-        """
+        # Readers find the rest elsewhere. Does nothing after the terminal event.
         if not self.closed.is_set():
             self.handed_over = True
             self._wake_readers()
 
     def give_up(self, failure: Exception) -> None:
-        """End readers without a terminal event. Does nothing once there is one.
-
-        Only a defect leads here; nobody may wait for ever because of it.
-        """
+        # Only a defect leads here; readers must not wait for ever because of it.
         if not self.closed.is_set():
             self.failure = self._defect = failure
             self._wake_readers()
@@ -257,10 +249,7 @@ class LiveLog:
             self._readers = tuple(one for one in self._readers if one is not reader)
 
     async def _catch_up(self, reader: Reader) -> None:
-        """Fold again from the start, in slices, until nothing was shown meanwhile.
-
-        However many readers do so at once: the loop comes round between any two slices.
-        """
+        # In slices, so that the event loop runs other tasks in between.
         fold = self._new_fold()
         done = 0
         while (left := self._shown - done) > 0:
@@ -277,7 +266,6 @@ class LiveLog:
         reader.lags = False
 
     def _reveal(self, count: int, events: Sequence[Event] | None) -> None:
-        """Entries below number `count` are visible from now on; `events`, if known, are new."""
         self._shown = count
         if events is None or events:
             self._send_readers(events)
@@ -401,7 +389,6 @@ class Reader:
         return is_held
 
     def wake(self) -> None:
-        """There is something to do for the task that follows."""
         if self._waiter is not None and not self._waiter.done():
             self._waiter.set_result(None)
 
@@ -487,11 +474,10 @@ class LiveLogRegistry:
         self._logs: dict[UUID, LiveLog] = {}
 
     def add(self, uuid: UUID, live: LiveLog) -> None:
-        """The response is generated here from now on, into this log."""
         self._logs[uuid] = live
 
     def discard(self, uuid: UUID, live: LiveLog) -> None:
-        """It is not any more. Another log of it, because the response came back, stays."""
+        # A newer log of the same response stays.
         if self._logs.get(uuid) is live:
             del self._logs[uuid]
 

@@ -116,15 +116,12 @@ class Flusher:
         self._is_synced = True
 
     def fence(self, tenant_id: TenantId) -> int | None:
-        """Under which fence this process writes for a tenant; None: it does not know."""
+        # None: not known.
         return self._fences.get(tenant_id)
 
     def begins(self, claim: WriteClaim, day: date, next_entry: int, fence: int) -> None:
-        """A response was claimed after the fence of its tenant was this one.
-
-        If it still is, the claim is proven: a fence never comes back, and whoever takes the
-        response from this process moves it. Otherwise the first batch proves it.
-        """
+        # An unchanged fence proves the claim, because taking a response from this process moves the
+        # fence. Otherwise the first batch proves it.
         if self._fences.get(claim.tenant_id) == fence and claim.uuid not in self._tracks:
             self._tracks[claim.uuid] = _LogPosition(claim, day, next_entry)
 
@@ -157,18 +154,14 @@ class Flusher:
             await self._prune()
 
     async def heads(self, asked: Collection[tuple[TenantId, UUID]]) -> dict[UUID, LogHead]:
-        """As `store.claims.heads`, of logs that are all in their places."""
+        # As `store.claims.heads`, after all flushed entries are in their own logs.
         async with self._lock:
             if not self._is_synced:
                 await self._adopt(set())
             return await claims.heads(self._database, asked)
 
     async def complete_row(self, claim: WriteClaim, row: LogRow) -> LogRow:
-        """The row that ends a log, together with what flushes have of it.
-
-        From here on it is left alone, until `resume` or `close` is called. Raises
-        `StoreUnavailable`.
-        """
+        # The log is left alone until `resume` or `close`. Raises `StoreUnavailable`.
         async with self._lock:
             if not self._is_synced:
                 await self._adopt(set())
@@ -193,7 +186,7 @@ class Flusher:
             track.is_closed = True
 
     def ended(self, claim: WriteClaim) -> None:
-        """Its end is committed, with all that `complete_row` said."""
+        # The row of `complete_row` is committed.
         if self._track(claim) is not None:
             del self._tracks[claim.uuid]
 
@@ -202,7 +195,6 @@ class Flusher:
         return track if track is not None and track.claim == claim else None
 
     async def _adopt(self, tenants: set[TenantId]) -> None:
-        """Begin again from what the database has: after a failure, or when a fence has moved."""
         tenants |= {track.claim.tenant_id for track in self._tracks.values()}
         ending = {uuid: track for uuid, track in self._tracks.items() if track.is_ending}
         if tenants:
@@ -244,7 +236,6 @@ class Flusher:
         return committed
 
     def _due(self) -> list[LogBatch]:
-        """What flushes have of some responses, to be moved into their own logs now."""
         now = asyncio.get_running_loop().time()
         if not self._round and now >= self._round_at:
             self._round_at = now + self._settle_interval_s
@@ -262,14 +253,13 @@ class Flusher:
         return batches
 
     async def _learn_fences(self, tenants: set[TenantId]) -> None:
-        """From here on they are the ones to flush under: each claim has to be proven again."""
+        # Under new fences each claim has to be proven again.
         self._fences |= await flushes.fences(self._database, self._owner, tenants)
         for track in self._tracks.values():
             if track.claim.tenant_id in tenants:
                 track.is_proven = False
 
     async def _write(self, batches: Sequence[LogBatch]) -> frozenset[UUID]:
-        """Write batches, at least one, each into its own log; the responses whose batch is in."""
         committed = await events.append(self._database, batches)
         for batch in batches:
             uuid = batch.claim.uuid
@@ -288,7 +278,6 @@ class Flusher:
     async def _flush(
         self, together: dict[TenantId, list[tuple[_LogPosition, LogBatch]]]
     ) -> frozenset[UUID]:
-        """Write batches into flushes: those of a tenant into one row."""
         refused: set[TenantId] = set()
         keyring = self._database.keyring
         await events.ready(self._database, together)
@@ -318,7 +307,6 @@ class Flusher:
         return await self._write(again) | frozenset(committed)
 
     async def _prune(self) -> None:
-        """Remove flushes of which nothing is needed, once a round is over."""
         if self._round or not self._may_prune or not self._numbers:
             return
         self._may_prune = False

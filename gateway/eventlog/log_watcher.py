@@ -51,8 +51,10 @@ class ReadLogChanges(Protocol):
     async def __call__(
         self, asked: Sequence[LogQuery], seen: Seen, wanted: Collection[bytes], /
     ) -> LogChanges:
-        """What these logs have beyond what is known of them, and what flushes after `seen` have of
-        all that are `wanted`; `seen` is brought up to date. Raises `StoreUnavailable`.
+        """Read what these logs, and flushes after `seen`, have beyond what is known of them.
+
+        Of flushes only entries of `wanted` logs are returned; `seen` is updated. Raises
+        `StoreUnavailable`.
         """
 
 
@@ -60,10 +62,10 @@ class LogSubscriber(Protocol):
     """Who is sent what a watched log brings."""
 
     def on_entries(self, part: LogRow) -> bool:
-        """It came next. Whether it is done with it."""
+        """Receive the next entries. Return True if the subscriber is done with the log."""
 
     def on_moved(self) -> None:
-        """The log has moved, and this is all that is known."""
+        """Learn that the log has moved, without its entries."""
 
 
 class WatchedLog:
@@ -98,7 +100,6 @@ class WatchedLog:
         return rows if rows and rows[0].first_entry <= entry else []
 
     def is_beyond(self, entries: int) -> bool:
-        """Whether the log is known to have more than so many `entries`, or to have ended."""
         return self.has_ended or self.entries > entries
 
     def query(self, *, is_due: bool) -> LogQuery:
@@ -196,7 +197,7 @@ class LogWatcher:
             self._wake.set()
 
     def poll_all(self) -> None:
-        """A notification may have been lost: poll all of them now."""
+        # For when a notification may have been lost.
         self.poll_soon(list(self._logs))
 
     async def run(self) -> None:
@@ -225,7 +226,7 @@ class LogWatcher:
             await asyncio.sleep(self._pause_s)
 
     def _go_on_following(self, now: float) -> None:
-        """Not at the first poll: most that are watched from their beginning soon run here."""
+        # Not at the first poll: most logs watched from their beginning soon run in this process.
         asked = tuple([uuid for uuid, log in self._logs.items() if log.follow_at <= now])
         for log in self._logs.values():
             if log.follow_at <= now:
@@ -236,7 +237,6 @@ class LogWatcher:
             self._follow(asked)
 
     async def _is_woken(self, *, before: float) -> bool:
-        """Wait until some logs are to be polled soon, or it is time to poll all of them."""
         if asyncio.get_running_loop().time() < before:
             try:
                 async with asyncio.timeout_at(before):
@@ -266,7 +266,7 @@ class LogWatcher:
                 del self._seen[writer]
 
     async def _show_parts(self, parts: Iterable[Part]) -> None:
-        """All of them, because what is seen now is not read again."""
+        # Every part must be shown: parts are not read again.
         by_key: dict[bytes, list[tuple[int, LogRow]]] = defaultdict(list)
         for number, (key, epoch, part) in enumerate(parts, 1):
             by_key[key].append((epoch, part))
@@ -285,9 +285,7 @@ class LogWatcher:
 
 
 def _together(parts: Sequence[tuple[int, LogRow]]) -> Iterator[tuple[int, LogRow]]:
-    """Those that follow on each other, of one process as their epoch tells, as one: all that came
-    since the last poll is one write, so that whoever is late catches up.
-    """
+    # Joined per process (epoch), so that a late reader catches up with one write.
     run: list[LogRow] = []
     of_run, end = 0, 0
     for epoch, part in parts:

@@ -121,7 +121,6 @@ class Outbox:
 
     @property
     def has_waiting(self) -> bool:
-        """There are entries for another batch."""
         return bool(self._waiting)
 
     def waiting(self) -> LogRow:
@@ -157,7 +156,7 @@ class Outbox:
         return freed_bytes
 
     def refused(self) -> None:
-        """The database did not append the batch under way; `learn` tells why."""
+        # `learn` tells why.
         self._is_refused = True
 
     def learn(self, head: LogHead | None) -> BatchOutcome:
@@ -215,10 +214,7 @@ class Channel:
         )
 
     def append(self, entry: Entry) -> None:
-        """Hand over an entry. Never waits; does nothing when the claim is lost or given up.
-
-        Raises `ValueError` as `entries.pack` does.
-        """
+        # Never waits; does nothing after the claim is lost. Raises `ValueError` as `entries.pack`.
         if self.is_open:
             self._writer.pending_bytes += self.outbox.put(entry)
             if not self.is_queued:
@@ -262,10 +258,7 @@ class Channel:
             self._writer.resume(self)
 
     def close(self, *, has_ended: bool = False) -> None:
-        """Drop what is not under way yet. Safe to call twice, and after the claim was lost.
-
-        `has_ended`: the end is committed, so that nothing of the log is left over.
-        """
+        # Drops what is not under way. Safe to call twice. `has_ended`: the end is committed.
         self._writer.forget(self, has_ended=has_ended)
 
     def _check(self) -> None:
@@ -341,15 +334,14 @@ class LogWriter:
         return channel
 
     def fence(self, tenant_id: TenantId) -> int | None:
-        """Under which fence this process writes for a tenant; None: not known yet."""
+        # None: not known yet.
         return None if self._flusher is None else self._flusher.fence(tenant_id)
 
     async def run(self) -> None:
-        """Write what the channels bring, until cancelled."""
+        # Runs until cancelled.
         await self._queue.run()
 
     async def _write(self, channels: list[Channel]) -> None:
-        """Write their batches, and what is due between two flushes."""
         await commit_but_defects(channels, self._write_until_decided, self._lose_faulty)
         if self._flusher is not None:
             # Nobody waits for it. What fails is made up for by the next.
@@ -361,7 +353,6 @@ class LogWriter:
         self._wake_blocked()
 
     async def _wait_for_company(self, early_s: float) -> None:
-        """Wait `early_s` until a flush is due, or less where many runs have something."""
         crowded_s = early_s - self.bounds.flush_interval_s * (1 - CROWDED_SHARE)
         if crowded_s > 0:
             await asyncio.sleep(crowded_s)
@@ -390,7 +381,7 @@ class LogWriter:
             self._crowded.set()
 
     def forget(self, channel: Channel, *, has_ended: bool = False) -> None:
-        """Nothing more of a channel is written, but for what is under way."""
+        # A batch under way is still written.
         if channel.is_open:
             channel.is_open = False
             if self._flusher is not None:
@@ -431,7 +422,6 @@ class LogWriter:
                 channel.moved.set()
 
     async def _write_until_decided(self, channels: Sequence[Channel]) -> None:
-        """Write until each batch is in the log, or its channel is closed or lost."""
         while channels := [one for one in channels if one.is_open and one.outbox.batch is not None]:
             try:
                 channels = await self._flush(channels)
@@ -442,7 +432,6 @@ class LogWriter:
                 channels = await self._resolve(channels)
 
     async def _flush(self, channels: list[Channel]) -> list[Channel]:
-        """Commit their batches; returns the channels whose batch was refused."""
         batches: list[LogBatch] = []
         size_bytes = 0
         for channel in channels:
@@ -466,11 +455,6 @@ class LogWriter:
         return refused
 
     async def _resolve(self, channels: list[Channel]) -> list[Channel]:
-        """Find out from the heads of the logs what became of these batches.
-
-        Returns the channels whose batch has to be sent again: it is not in the log, and their claim
-        holds.
-        """
         unclear = [one for one in channels if one.is_open and one.outbox.batch is not None]
         if not unclear:
             return []
@@ -546,7 +530,6 @@ class LogWriter:
 
 
 def _begin_batch(channel: Channel) -> int | None:
-    """Put what waits in a channel under way; its bytes, or None where there is no need."""
     channel.is_queued = False
     if channel.is_open and not channel.is_ending:
         return len(channel.outbox.take().entries)

@@ -48,7 +48,7 @@ class Notifier:
         self._is_away = False
 
     def announce(self, notice: Notice) -> None:
-        """Have it sent soon. Returns at once; what cannot be sent is dropped."""
+        # Returns at once; a notice that cannot be sent is dropped.
         if notice.kind == "log":
             self.committed(notice.responses)
         else:
@@ -84,7 +84,7 @@ class Notifier:
             del self._followed[first]
 
     async def run(self) -> None:
-        """Send notices soon after they come, until cancelled."""
+        # Runs until cancelled.
         while True:
             await self._wake.wait()
             await self.flush()

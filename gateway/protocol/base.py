@@ -47,7 +47,6 @@ class BodyModel(WireModel):
 
     @classmethod
     def parameters(cls) -> frozenset[str]:
-        """The keys that mean something."""
         return frozenset(cls.model_fields.keys() - BodyModel.model_fields.keys())
 
 
@@ -67,7 +66,7 @@ Many = Annotated[tuple[T, ...], Field(strict=False, fail_fast=True)]
 
 
 def _known_status(status: object) -> object:
-    """What a client says of an item's status matters only where it is one that is known."""
+    # Statuses that the API does not define are ignored.
     return None if isinstance(status, str) and status not in _STATUSES else status
 
 

@@ -84,7 +84,6 @@ class BroughtTools:
         return len(self.tools) + sum(map(len, spaces))
 
     def named(self) -> Iterator[NamedTool]:
-        """Yield the tools that can be called."""
         return named(self.tools)
 
 
@@ -111,7 +110,9 @@ def _brought_before(items: Iterable[ContextItem]) -> Iterator[BroughtTools]:
 
 
 def brought_by(items: Iterable[InputItem], param: str = "input") -> tuple[BroughtTools, ...]:
-    """Return what items of a request bring; `param` holds them. Raises `InvalidRequest`."""
+    """Return the tools that items of a request bring; `param` names their array. Raises
+    `InvalidRequest`.
+    """
     return tuple(
         BroughtTools.of(item, f"{param}[{index}].")
         for index, item in enumerate(items)
@@ -172,7 +173,6 @@ def _purposes(tools: Iterable[Tool]) -> dict[str, str]:
 
 
 def _told(tool: NamedTool, left: Sequence[NamedTool], purposes: Mapping[str, str]) -> NamedTool:
-    """Add to a search what it can load, a namespace as one; return other tools as they are."""
     if not left or not isinstance(tool.tool, ToolSearchTool):
         return tool
     names = {
@@ -189,7 +189,6 @@ def _told(tool: NamedTool, left: Sequence[NamedTool], purposes: Mapping[str, str
 
 
 def _grouped(tools: Iterable[NamedTool], purposes: Mapping[str, str]) -> list[Tool]:
-    """Return tools as a request declares them, each namespace where its first tool is."""
     groups: dict[str, list[NamedTool]] = {}
     for tool in tools:
         groups.setdefault(tool.namespace or f".{tool.name}", []).append(tool)

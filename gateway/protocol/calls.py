@@ -80,7 +80,7 @@ class _Patch(WireModel):
 
 
 def call_of(item: CallItem) -> Call:
-    """What the model wrote, or would have written, to make this call."""
+    """Return the call as the model wrote it, or would have written it."""
     match item:
         case FunctionCall():
             return Call(flat_name(item.namespace, item.name), item.arguments)
@@ -109,7 +109,7 @@ def author_of(item: OutputItem) -> str | None:
 
 
 def output_text(item: OutputItem) -> str:
-    """What the model is shown of a call's output; what it cannot read is named in its place."""
+    """Return the text of a call's output for the model, with notes in place of unreadable parts."""
     match item:
         case FunctionCallOutput() | CustomToolCallOutput():
             if isinstance(item.output, str):
@@ -149,9 +149,6 @@ def unread(items: Iterable[InputItem], *, sees: bool) -> Counter[str]:
 
 
 def _found(tools: object, namespace: str | None = None) -> Iterator[dict[str, Any]]:
-    """What a search found, by the names by which the model can call it; its parameters are declared
-    where those of all tools are.
-    """
     for tool in tools if isinstance(tools, list | tuple) else ():
         match tool:
             case {"type": "namespace", "name": str(name), "tools": [*members]}:
@@ -177,7 +174,7 @@ def mcp_name(item: McpCall | McpApprovalRequest) -> str | None:
 
 
 def asked_tool(item: Item) -> str | None:
-    """The tool, by the name that the model knows, whose call an MCP approval request asks about."""
+    """Return the model's name of the tool of an MCP approval request; None for other items."""
     return mcp_name(item) if isinstance(item, McpApprovalRequest) else None
 
 
@@ -257,7 +254,6 @@ def hosted_call_id(item: Item) -> str | None:
 
 
 def _readable(value: object) -> object:
-    """`value` with a note in place of each image in it."""
     match value:
         case str() if value.startswith("data:"):
             return IMAGE_NOTE
@@ -318,7 +314,6 @@ def call_fields(rule: ToolRule | None, name: str, arguments: str) -> dict[str, A
 
 
 def _parse_arguments(model: type[_M], arguments: str) -> _M:
-    """Strict, as JSON Schema would have it. Raises `ValueError`."""
     try:
         return model.model_validate(orjson.loads(arguments))
     except (orjson.JSONDecodeError, ValidationError) as error:
@@ -349,7 +344,6 @@ def _custom_input(arguments: str) -> str:
 
 
 def _operation(operation: FileOperation) -> dict[str, Any]:
-    """The JSON of a file operation: one of `delete_file` has no diff."""
     fields: dict[str, Any] = {"type": operation.type, "path": operation.path}
     return fields if operation.type == "delete_file" else {**fields, "diff": operation.diff}
 
@@ -365,5 +359,4 @@ def _part_text(part: InputText | InputImage | InputFile) -> str:
 
 
 def _json(value: object) -> str:
-    """Compact, with every character as itself."""
     return orjson.dumps(value).decode()

@@ -93,7 +93,7 @@ def parse_container(body: bytes, *, limits: InputLimits, strict: bool = False) -
 def parse_container_file(
     body: bytes, *, limits: InputLimits, strict: bool = False
 ) -> NewContainerFile:
-    """An uploaded file to copy into a container. Raises `InvalidRequest`."""
+    """Parse an upload to a container. Raises `InvalidRequest`."""
     return _parse(NewContainerFile, body, limits, strict=strict)
 
 
@@ -161,12 +161,11 @@ def check_file_name(name: str) -> str:
 
 
 def memory_limit_of(memory_bytes: int) -> str | None:
-    """What a request calls so much memory; None: it has no name."""
+    """Return the API's name for this amount of memory; None if there is none."""
     return next((name for name, size in MEMORY_LIMITS.items() if size == memory_bytes), None)
 
 
 def unknown_container(container_id: str, *, param: str | None = None) -> ResourceNotFound:
-    """The refusal of an id that names no container of the tenant."""
     return ResourceNotFound(
         f"Container with id '{shown(container_id)}' not found. Create one with POST "
         "/v1/containers.",
@@ -176,7 +175,6 @@ def unknown_container(container_id: str, *, param: str | None = None) -> Resourc
 
 
 def expired_container(container_id: str, *, param: str | None = None) -> InvalidRequest:
-    """The refusal of a container that is over."""
     return InvalidRequest(
         f"Container '{shown(container_id)}' has expired: its files and variables are gone. Use "
         'another one, or let the server choose one with {"type": "auto"}.',
@@ -186,7 +184,6 @@ def expired_container(container_id: str, *, param: str | None = None) -> Invalid
 
 
 def unknown_file(file_id: str, *, param: str | None = None) -> ResourceNotFound:
-    """The refusal of an id that names no file of the tenant, or of a container of it."""
     return ResourceNotFound(
         f"No such File object: '{shown(file_id)}'. It was deleted, has expired, or never was.",
         param=param,
@@ -194,5 +191,4 @@ def unknown_file(file_id: str, *, param: str | None = None) -> ResourceNotFound:
 
 
 def deleted(kind: str, public_id: str) -> dict[str, Any]:
-    """What is answered where something was deleted."""
     return {"id": public_id, "object": kind, "deleted": True}

@@ -88,17 +88,15 @@ class ContextItem:
 
     @property
     def is_call(self) -> bool:
-        """Whether a client is to execute it, and to answer."""
         return self.kind in CALL_KINDS
 
     @property
     def is_output(self) -> bool:
-        """Whether it is what a client says that a call returned."""
         return self.kind in OUTPUT_KINDS
 
     @property
     def stands_alone(self) -> bool:
-        """Whether it is an output of a tool that nobody called."""
+        # No call was made: the output of an unknown call.
         return self.is_output and self.call_id is None and self.name is not None
 
     @property
@@ -113,19 +111,14 @@ class ContextItem:
 
     @property
     def outlives_compaction(self) -> bool:
-        """Whether the model is shown it beside a summary of what was around it."""
         return self.role in _OUTLIVING
 
     def item(self) -> Item:
-        """The typed item; parsed from `json` when it came from the store."""
+        # Parsed from `json` when it came from the store.
         return self.parsed or _ITEM.validate_json(self.json)
 
     def with_ids(self, ids: array[int]) -> ContextItem:
-        """The same item with the `ids` that stand for it in a prompt.
-
-        It is no longer `parsed`: a prompt takes its ids from then on, and a run, which keeps it for
-        minutes, needs nothing else of it but its JSON.
-        """
+        # Drop `parsed`: the prompt now uses the ids, and a run keeps the item for minutes.
         return ContextItem(
             kind=self.kind,
             item_id=self.item_id,

@@ -48,7 +48,7 @@ class Conversation:
     metadata: dict[str, str]
 
     def body(self) -> dict[str, Any]:
-        """The conversation as the API shows it; times are unix seconds."""
+        # Times are unix seconds.
         return {
             "id": ids.conversation_id(self.uuid),
             "object": "conversation",
@@ -58,10 +58,7 @@ class Conversation:
 
 
 def _plain_parts(item: object) -> object:
-    """Parts of messages that only conversations name, under the names that responses know.
-
-    A `text` of any kind is one of its message's role, a screenshot is an image.
-    """
+    # A `text` takes the type of its message's role; a screenshot becomes an image.
     if not isinstance(item, dict) or not isinstance(item.get("content"), list):
         return item
     kind = item.get("type")
@@ -155,7 +152,6 @@ def _check_items(items: Sequence[InputItem], limits: InputLimits, *, strict: boo
 
 
 def unknown_conversation(conversation_id: str) -> ResourceNotFound:
-    """The refusal of an id that names no conversation of the tenant."""
     return ResourceNotFound(
         f"Conversation with id '{shown(conversation_id)}' not found. Conversations are kept until "
         "they are deleted; create a new one with POST /v1/conversations."
@@ -163,7 +159,6 @@ def unknown_conversation(conversation_id: str) -> ResourceNotFound:
 
 
 def unknown_item(conversation_id: str, item_id: str) -> ResourceNotFound:
-    """The refusal of an id that names no item of a conversation."""
     return ResourceNotFound(
         f"Item with id '{shown(item_id)}' not found in conversation '{conversation_id}'. GET "
         f"/v1/conversations/{conversation_id}/items lists those that it has."

@@ -26,7 +26,7 @@ class DomainRules:
 
     @classmethod
     def of(cls, allowed: str, denied: str) -> DomainRules:
-        """From lists as policies have them: separated by spaces."""
+        # Policies store the lists separated by spaces.
         return cls(tuple(allowed.split()), tuple(denied.split()))
 
     def permits(self, host: str) -> bool:

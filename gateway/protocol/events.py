@@ -41,7 +41,6 @@ class Event:
 
     @property
     def is_terminal(self) -> bool:
-        """Whether it is the last one of its stream."""
         return self.type in TERMINAL_TYPES
 
 
@@ -94,11 +93,11 @@ class Deltas(Sequence[Event]):
 
     @property
     def last_number(self) -> int:
-        """The sequence number of the last; of an empty run, that before its first."""
+        # For an empty run this is the number before its first.
         return self.sequence_number + len(self.texts) - 1
 
     def part(self, start: int, stop: int) -> Deltas:
-        """The deltas from index `start` up to, not including, `stop`."""
+        # `stop` is excluded.
         return Deltas(self.pattern, self.sequence_number + start, self.texts[start:stop])
 
     @override

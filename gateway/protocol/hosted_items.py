@@ -33,7 +33,7 @@ _WITH_STATUS: Final = frozenset(
 
 
 def check_hosted(path: str, item: AnyHostedItem | ToolSearchOutput) -> None:
-    """Raises `InvalidRequest` for what an item at `path` lacks, and for members of a wrong type."""
+    """Raise `InvalidRequest` for missing members of the item at `path`, and for wrong types."""
     match item:
         case McpListTools():
             if item.server_label is None:

@@ -97,11 +97,7 @@ def parse_object(body: bytes, limits: InputLimits) -> dict[str, Any]:
 
 
 def _check_size(body: bytes, containers_max: int) -> None:
-    """Before anything is made of it: millions of values are made in one go, while all else waits.
-
-    Most bodies have too few signs of them at all. In others those are told apart that text is made
-    of.
-    """
+    # Runs before parsing: parsing millions of values at once would block the event loop.
     signs = _Count.of(_pieces(body))
     if signs.containers <= containers_max and signs.values <= VALUES_MAX:
         return
@@ -141,7 +137,6 @@ def _pieces(body: bytes) -> Iterator[bytes]:
 
 
 def _outside_texts(body: bytes) -> Iterator[bytes]:
-    """What is not inside of a string, if it is JSON."""
     in_string, rest = False, b""
     for piece in _pieces(body):
         unread = rest + piece

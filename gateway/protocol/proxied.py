@@ -85,9 +85,6 @@ def parse_proxied(
 
 
 def _check_media(said: object, param: str, place: str = "") -> None:
-    """`place`: the key that leads to what is `said`. Raises `InvalidRequest` for an address that
-    the server would fetch, or read from its disk.
-    """
     if isinstance(said, str):
         if place not in _WORDS and not said.startswith("data:"):
             raise invalid(

@@ -50,12 +50,12 @@ def listed(values: Sequence[str], conjunction: str) -> str:
 
 
 def invalid(param: str, what: str, code: str = "invalid_value") -> InvalidRequest:
-    """`what` is the sentence behind the place, such as `empty array. Expected ...`."""
+    """Return the refusal of `param`; `what` follows its name, as in `empty array. Expected ...`."""
     return InvalidRequest(f"Invalid '{param}': {what}", code=code, param=param)
 
 
 def unknown_approval(request_id: str | None) -> InvalidRequest:
-    """An answer to an MCP approval request that nobody made."""
+    """Return the refusal of an answer to an MCP approval request that does not exist."""
     return InvalidRequest(
         f"Invalid 'input': there is no approval request '{request_id}' in the context of this "
         "request. Send its item before the answer, or continue the response that asked "
@@ -66,7 +66,7 @@ def unknown_approval(request_id: str | None) -> InvalidRequest:
 
 
 def unknown_place() -> InvalidRequest:
-    """The error for an `after` that is not the id of an item of the list."""
+    """Return the refusal of an `after` that is not the id of an item of the list."""
     return invalid(
         "after",
         "this list has no item of that id, or has it no longer. Begin again without 'after'.",
@@ -86,7 +86,7 @@ def unknown(param: str) -> InvalidRequest:
 
 
 def wrong_type(param: str, expected: str, value: object) -> InvalidRequest:
-    """`expected` in OpenAI's words, such as `a string` or `one of 'auto' or 'disabled'`."""
+    """Return the refusal of a type; `expected` in OpenAI's words, such as `a string`."""
     return InvalidRequest(
         f"Invalid type for '{param}': expected {expected}, but got {_TYPE_NAMES[type(value)]} "
         "instead.",
@@ -183,7 +183,7 @@ def unsupported_value(
 
 
 def tool_not_found(kind: str, param: str = "tool_choice") -> InvalidRequest:
-    """A choice of a tool of this type, which the request does not have."""
+    """Return the refusal of a choice of a tool type that the request lacks."""
     return InvalidRequest(
         f"Tool choice '{kind}' not found in 'tools' parameter.", code="invalid_value", param=param
     )
@@ -261,7 +261,7 @@ _QUOTED: Final = re.compile(r"'([^']*)'")
 
 
 def validated(model: type[M], document: dict[str, Any], context: object = None) -> M:
-    """What the document says, as the model, whose validators are given `context`.
+    """Parse the document as the model, whose validators get `context`.
 
     Raises `InvalidRequest` for the first mistake.
     """
@@ -296,7 +296,6 @@ def param_path(location: Location) -> str:
 
 
 def _is_tag(part: str, before: int | str, field: str) -> bool:
-    """`before` is what stands before it, `field` the last field."""
     if before in _SHAPE_TAGS:
         return part in _SHAPE_TAGS[before]
     return isinstance(before, int) and part in _MEMBER_TAGS.get(field, ())
@@ -311,7 +310,7 @@ def _expecting(expected: str) -> Translation:
 
 
 def _integer(path: str, details: ErrorDetails) -> InvalidRequest:
-    """Integers of more than 64 bits come out of JSON as floats; a fraction has no such size."""
+    # Integers of more than 64 bits come out of the JSON parser as floats.
     value = details["input"]
     if isinstance(value, float) and abs(value) > COUNT_MAX:
         above = value > 0
@@ -400,7 +399,7 @@ def _unknown_member(path: str, details: ErrorDetails) -> InvalidRequest:
 
 
 def _other(path: str, details: ErrorDetails) -> InvalidRequest:
-    """A finding this table does not know: our own omission, but still the caller's mistake."""
+    # An error type that the table lacks is still the caller's mistake.
     return InvalidRequest(
         f"Invalid '{path}': {details['msg']}.", code="invalid_value", param=path or None
     )

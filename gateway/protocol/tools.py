@@ -122,7 +122,6 @@ class ShellTool(NullableModel):
 
     @property
     def skills(self) -> tuple[Skill, ...]:
-        """What the model is told of beside the shell itself."""
         return (self.environment and self.environment.skills) or ()
 
 
@@ -157,10 +156,7 @@ class HostedTool(NullableModel):
 
 
 def _tag_of(value: object) -> str | None:
-    """The tag of a tool of a known type, raw or typed.
-
-    The tags are no names of fields, so that a path can be told from them.
-    """
+    # Tags are no field names, so that error paths can tell them apart.
     kind = value.get("type") if isinstance(value, dict) else getattr(value, "type", None)
     if not isinstance(kind, str):
         return None
@@ -172,7 +168,6 @@ def _tag_of(value: object) -> str | None:
 
 
 def _is_hosted(kind: str, tool: object) -> bool:
-    """A shell is, if it is in a container, and a search for tools that is not the client's."""
     match tool:
         case {"type": "shell", "environment": {"type": place}}:
             return bool(place != "local")
@@ -183,7 +178,6 @@ def _is_hosted(kind: str, tool: object) -> bool:
 
 
 def _known(value: object, known: tuple[str, ...], served: tuple[str, ...]) -> object:
-    """`value`, unless its type is not `known`; then those that are `served` are named."""
     match value:
         case {"type": str(kind)} if kind not in known:
             raise PydanticCustomError("unknown_member", "", {"member": "type", "supported": served})
@@ -192,7 +186,7 @@ def _known(value: object, known: tuple[str, ...], served: tuple[str, ...]) -> ob
 
 
 def _tool(value: object, info: ValidationInfo) -> object:
-    """`info.context` are the families that the gateway runs for whoever asks."""
+    # `info.context` holds the hosted families that the gateway runs for this caller.
     families = info.context or ()
     run = tuple(kind for kind, family in FAMILIES.items() if family in families)
     return _known(value, TOOL_TYPES, SERVED_TOOL_TYPES + run)
@@ -253,7 +247,6 @@ def without_unserved(tools: object, served: Collection[HostedFamily]) -> object:
 
 
 def _served(tool: object, served: Collection[HostedFamily]) -> object:
-    """The raw `tool`, or what stands for it where it is dropped."""
     match tool:
         case {"type": str(kind)} if (family := family_of(kind)) and family not in served:
             return HostedTool(type=kind)
@@ -265,7 +258,6 @@ def _served(tool: object, served: Collection[HostedFamily]) -> object:
 
 
 def _called(tool: object, known: Sequence[str]) -> object:
-    """The same for a tool of a `known` type that only programs may call."""
     match tool:
         case {"type": str(kind), "allowed_callers": [*callers], **others} if (
             kind in known and callers and "direct" not in callers
@@ -288,7 +280,6 @@ def dropped(tools: Iterable[Tool]) -> tuple[HostedTool, ...]:
 
 
 def run_tools(tools: Iterable[Tool]) -> tuple[RunTool, ...]:
-    """The tools that the gateway runs."""
     return tuple(
         tool
         for tool in tools
@@ -416,17 +407,16 @@ class NamedTool(NamedTuple):
 
     @property
     def kind(self) -> SegmentKind:
-        """The kind of segment that a call of it is in the model's output."""
         return KINDS[type(self.tool)]
 
 
 def flat_name(namespace: str | None, name: str) -> str:
-    """The name by which the model knows a tool: `namespace.name`."""
+    """Return the model's name of a tool: `namespace.name`."""
     return f"{namespace}.{name}" if namespace else name
 
 
 def named(tools: Iterable[Tool]) -> Iterator[NamedTool]:
-    """Every tool that a client executes, namespaces opened."""
+    """Yield every tool that a client executes, including those of namespaces."""
     for index, tool in enumerate(tools):
         path = f"[{index}]"
         match tool:
@@ -503,7 +493,6 @@ def _shell(tool: ShellTool) -> FunctionTool:
 
 
 def _custom(tool: CustomTool) -> FunctionTool:
-    """A function with one text, the description of which is the tool's, with its grammar."""
     description = tool.description
     if isinstance(tool.format, GrammarFormat):
         language = f"The input must match {_SYNTAXES[tool.format.syntax]}:"
@@ -513,7 +502,7 @@ def _custom(tool: CustomTool) -> FunctionTool:
 
 
 def means(wanted: ToolName, tool: NamedTool) -> bool:
-    """Whether `tool` is the one that is named, or one of those."""
+    """Return True if `wanted` names `tool` or a group that it belongs to."""
     match wanted.type:
         case "function" | "custom" if wanted.namespace:
             named = (wanted.namespace, wanted.name) == (tool.namespace, tool.shown_name)

@@ -69,7 +69,6 @@ class CitationReader:
 
     @property
     def held(self) -> str:
-        """What was fed last and not returned yet."""
         return self._held
 
     def feed(self, text: str) -> Sequence[str | Citation]:
@@ -109,7 +108,6 @@ class CitationReader:
 
 
 def _keep(pieces: list[str | Citation], plain: list[str]) -> None:
-    """Add the text so far, if there is any, and begin anew."""
     if text := "".join(plain):
         pieces.append(text)
     plain.clear()
@@ -157,9 +155,6 @@ class Pages:
 
 
 def _find_hit(page: ShownPage, lines: tuple[int, int]) -> tuple[str, str]:
-    """URL and words of the result in which these lines begin, or else of the first that begins in
-    them; empty for none.
-    """
     first, last = lines
     hits = [(line, url, words) for (line, words), url in zip(page.hits, page.links, strict=False)]
     above = [hit for hit in hits if hit[0] <= first]
@@ -207,7 +202,6 @@ class ContainerFiles:
         self._pattern = None
 
     def annotation(self, path: str) -> dict[str, Any]:
-        """That of the API, without its place."""
         return {
             "type": "container_file_citation",
             "container_id": self.container_id,
@@ -216,7 +210,7 @@ class ContainerFiles:
         }
 
     def find(self, text: str, start: int) -> re.Match[str] | None:
-        """The first path from `start` on; its first group is the path itself."""
+        # The first group of the match is the path itself.
         return self._compile_pattern().search(text, start)
 
     def front(self, text: str, start: int) -> int | None:
@@ -248,11 +242,9 @@ class FileReader:
         """What may become a path."""
 
     def feed(self, text: str) -> list[CitedText]:
-        """What is decided by more text."""
         return self._cite_paths(self.held + text, is_last=False)
 
     def end(self) -> list[CitedText]:
-        """What was held back: no path goes on."""
         return self._cite_paths(self.held, is_last=True)
 
     def _cite_paths(self, text: str, *, is_last: bool) -> list[CitedText]:
@@ -347,14 +339,14 @@ class CitedAnswer:
         return [CitedText(text)] if self._files is None else self._files.feed(text)
 
     def _tell(self, shown: list[CitedText]) -> None:
-        """The logprobs of all ids since the last time go with the last text."""
+        # The logprobs of all ids since the last call go with the last text.
         logprobs, self._spelled = self._spelled, []
         if logprobs and shown:
             last = shown[-1]
             shown[-1] = replace(last, logprobs=[*(last.logprobs or ()), *logprobs])
 
     def _with_offsets(self, piece: CitedText) -> CitedText:
-        """Offsets count characters (code points) of the text that the client has."""
+        # Offsets count code points of the text that the client has.
         start, self._length = self._length, self._length + len(piece.text)
         if piece.annotation is None:
             return piece
@@ -374,7 +366,6 @@ class CitedAnswer:
 
 
 def _join(shown: list[CitedText], piece: CitedText) -> None:
-    """Add a piece; plain text behind plain text is one."""
     if shown and shown[-1].annotation is None and piece.annotation is None:
         shown[-1] = replace(shown[-1], text=shown[-1].text + piece.text)
     else:

@@ -227,7 +227,6 @@ class Builder:
 
     @property
     def has_open_item(self) -> bool:
-        """An item that was begun has no end yet: it is being said, or was cut off."""
         return self._item is not None
 
     def compact(self, seal: str) -> list[Event]:
@@ -324,7 +323,6 @@ class Builder:
         return events
 
     def may_finish(self, outcome: Outcome) -> bool:
-        """Whether this can be the end of what has not started."""
         return self.is_started and outcome.status in RESPONSE_STATUSES[self._outcome.status]
 
     def finish(self, outcome: Outcome) -> list[Event]:
@@ -344,11 +342,9 @@ class Builder:
         return events
 
     def response(self) -> dict[str, Any]:
-        """The Response object as it is now, an open item with the text that it has so far."""
         return response_body(self._head, self._outcome, self._items())
 
     def encoded_response(self) -> bytes:
-        """The Response object as JSON."""
         return self._ended or self._encode_body(self._items())
 
     def _items(self) -> list[dict[str, Any]]:
@@ -395,7 +391,6 @@ class Builder:
     def _write(
         self, texts: list[SegmentText], spelling: Spelling | None, events: list[Event]
     ) -> None:
-        """Show the texts, which are taken out of the list, as one delta."""
         if self._segment is None:
             raise ValueError("text outside of a segment")
         if self._cited is not None:
@@ -434,7 +429,6 @@ class Builder:
         return item
 
     def _new_citations(self, kind: SegmentKind) -> CitedAnswer | None:
-        """What tells citations from the text of such a segment, where there may be any."""
         if kind not in _CITING or (self._pages is None and not self._files):
             return None
         is_free = kind is not SegmentKind.REFUSAL
@@ -444,7 +438,6 @@ class Builder:
     def _show_cited(
         self, segment: SegmentStarted, pieces: Sequence[CitedText], events: list[Event]
     ) -> None:
-        """Show text without markers, each link alone, and behind it what it cites."""
         for piece in pieces:
             item = self._item or self._open_item(segment, events)
             events.append(self._delta(item, piece.text, piece.logprobs))
@@ -477,7 +470,6 @@ class Builder:
         self._item = self.flowing = self.said = None
 
     def _note_call(self, segment: SegmentStarted, ended: SegmentEnded, events: list[Event]) -> None:
-        """A call that the gateway runs was said, or (then it runs nothing) was cut off."""
         arguments, self._whole = "".join(self._whole), []
         if not ended.complete:
             return
@@ -488,7 +480,6 @@ class Builder:
         self.said = CallSaid(segment.name, arguments, ended)
 
     def _end_text(self, item: OpenItem, events: list[Event]) -> None:
-        """All text of an item is there, of which the end is still to come."""
         if not item.text:
             events.append(self._delta(item, ""))
         item.is_said = True
@@ -497,7 +488,6 @@ class Builder:
     def _open_call(
         self, call: UnansweredCall, shown: dict[str, Any], approval: str | None
     ) -> list[Event]:
-        """Have the item of a call show this, too; the events that open it, where it is not open."""
         self._require_open()
         include = self._head.grants.include if self._head.grants else ()
         if self._item is not None:
@@ -521,7 +511,7 @@ class Builder:
         return events
 
     def _ask(self, segment: SegmentStarted, ended: SegmentEnded, events: list[Event]) -> None:
-        """The item that asks the user whether a call may be run: whole, as it has no status."""
+        # An approval request has no status, so it is shown complete.
         arguments, self._whole = "".join(self._whole), []
         if not ended.complete:
             return
@@ -562,13 +552,11 @@ class Builder:
         self._note_shown(segment)
 
     def _keep_open(self, item: OpenItem) -> Event:
-        """The open item is done, with what it would show to whoever asks for more."""
         if item.includable:
             self.includable[item.output_index] = item.includable
         return self._keep(item.envelope.closing[-1], item.output_index, item.body())
 
     def _keep(self, event_type: str, index: int, body: dict[str, Any]) -> Event:
-        """An item is done: the event that shows all of it."""
         self.output.append(body)
         event = self._emit(event_type, {"output_index": index, "item": body})
         self._hosted_before += body["type"] in HOSTED_ITEMS
@@ -583,7 +571,6 @@ class Builder:
         self.is_answered = self.is_answered or kind in ANSWERS
 
     def _summarize(self, item: OpenItem, text: str | None, events: list[Event]) -> None:
-        """Show what the summary says after this text, or (None) at the end of the item."""
         is_first = not item.summary
         more = item.summarize(text)
         if not more:
@@ -599,10 +586,7 @@ class Builder:
         return ids.output_item_id(envelope.id_prefix, self._head.uuid, len(self.output), form)
 
     def _mcp_call(self, name: str, approval: str | None = None) -> dict[str, Any]:
-        """What an item shows of the tool of an MCP server, of which rules know this name.
-
-        Of a call that was approved they may know it no more, or as another tool.
-        """
+        # After an approval the rules may lack the tool, or have another one of this name.
         label, _, shown_name = name.partition(".")
         tool = self._rules.tools.get(name)
         if tool is not None and tool.is_hosted and tool.namespace is not None:
@@ -613,9 +597,6 @@ class Builder:
         return {"call_id": ids.call_id(self._head.uuid, len(self.output), segment.form)}
 
     def _call_fields(self, segment: SegmentStarted) -> dict[str, Any]:
-        """What the client calls the tool, of which the model knows another name; nothing for what
-        is no call.
-        """
         if segment.kind is SegmentKind.MCP_CALL:
             return self._mcp_call(segment.name)
         if segment.kind is SegmentKind.CODE_INTERPRETER_CALL:
@@ -642,7 +623,6 @@ class Builder:
         return encoded_body(self._head, self._outcome, output, echo=echo)
 
     def _show(self, event_type: str, body: bytes) -> Event:
-        """An event with the Response object."""
         number = self._sequence_number
         self._sequence_number = number + 1
         frame = b'{"type":"%b","sequence_number":%d,"response":%b}'
@@ -658,7 +638,6 @@ class Builder:
 def _pieces(
     cited: CitedAnswer, kind: SegmentKind, texts: Sequence[SegmentText], spelling: Spelling | None
 ) -> list[CitedText]:
-    """What more texts of an answer show, with the logprobs of their ids where these are known."""
     if spelling is None or ENVELOPES[kind].part != "output_text":
         return cited.feed("".join(text.text for text in texts))
     units = (unit for text in texts for unit in spelled_units(text, spelling))
@@ -668,7 +647,6 @@ def _pieces(
 def _logprobs(
     item: OpenItem, texts: list[SegmentText], spelling: Spelling
 ) -> list[dict[str, Any]] | None:
-    """The entries of all the ids of these texts; None where some are not known."""
     if item.envelope.part != "output_text":
         return None
     told: list[dict[str, Any]] = []
@@ -681,11 +659,8 @@ def _logprobs(
 
 
 def _error_fields(error: dict[str, Any]) -> dict[str, Any]:
-    """The body of an `error` event, in both shapes that clients read.
-
-    The API nests it; OpenAI's SDK types describe it flat, and its iterator raises only for the
-    nested one.
-    """
+    # The API nests the error; OpenAI's SDK types have it flat, but its iterator raises only for the
+    # nested one.
     code = error["code"]
     flat = {"code": code, "message": error["message"], "param": None}
     return {**flat, "error": {"type": ERROR_TYPES.get(code, code), **flat}}

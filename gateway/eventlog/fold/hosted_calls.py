@@ -78,7 +78,7 @@ GATEWAY_TOOLS: Final = {
 
 
 def family_of(name: str) -> str:
-    """What fails together with this tool: the browser, Python, or all tools of one MCP server."""
+    """Return the name of what fails together with this tool: a built-in tool or one MCP server."""
     return name.partition(".")[0]
 
 
@@ -130,7 +130,6 @@ class HostedCalls:
             self.rules = self._narrow_rules()
 
     def expect(self, name: str, arguments: str) -> None:
-        """A turn ended with this call."""
         self.call = UnansweredCall(self.results, name, arguments)
 
     def start(self, entry: ToolStarted) -> tuple[UnansweredCall, dict[str, Any]]:
@@ -222,18 +221,13 @@ class HostedCalls:
         return self._is_over or failures >= self._budget.failures_max
 
     def _withdrawn_tools(self) -> frozenset[str]:
-        """The hosted tools that might be called, had there been fewer calls or failures."""
         tools = self._asked.tools
         hosted = (name for name in self._asked.allowed if name in tools and tools[name].is_hosted)
         return frozenset(name for name in hosted if self._is_withdrawn(name))
 
     def _narrow_rules(self) -> OutputRules:
-        """The rules without the tools that may not be called any more, and without the demand for a
-        call where one was answered.
-
-        The first few are kept with the rules that they are made of, for the next response that has
-        these: what is derived from them takes long.
-        """
+        # The first few results are kept with the original rules: deriving grammars from rules is
+        # slow.
         rules = self._asked
         withdrawn = self._withdrawn_tools() if self._is_over or self._failures else frozenset()
         allowed = rules.allowed - withdrawn
@@ -249,7 +243,6 @@ class HostedCalls:
 
 
 def _json_object(content: bytes) -> dict[str, Any]:
-    """Raises `ValueError` for what is none."""
     if content and content[:1] != b"{":
         raise ValueError("what a tool shows, or leaves behind, is no JSON object")
     value: dict[str, Any] = orjson.loads(content) if content else {}

@@ -104,12 +104,10 @@ class OpenItem:
 
     @property
     def text(self) -> str:
-        """All that was written so far."""
         return self._text.decode()
 
     @property
     def summary(self) -> str:
-        """All that its summary says so far."""
         return "".join(self._summary)
 
     def write(
@@ -174,7 +172,7 @@ class OpenItem:
         self.includable = {**before, **more}
 
     def close(self, status: ItemStatus) -> None:
-        """Nothing will be appended. Raises `ValueError` if the item was closed before."""
+        # Raises `ValueError` if the item was closed before.
         self.status = advance(ITEM_STATUSES, self.status, status)
 
     def body(self) -> dict[str, Any]:
@@ -201,7 +199,6 @@ class OpenItem:
         return self.status
 
     def fields(self, event_type: str) -> dict[str, Any]:
-        """What an event of this item says beside its type and number."""
         return {name: _FIELDS[name](self) for name in EVENT_FIELDS[event_type]}
 
     def summary_fields(self, event_type: str, text: str) -> dict[str, Any]:
@@ -245,11 +242,9 @@ class OpenItem:
         }
 
     def logprobs(self) -> list[dict[str, Any]]:
-        """The entries of the ids that spell all of its text, if they are known."""
         return self._logprobs if self._spelled_bytes == len(self._text) else []
 
     def tool_name(self) -> str | None:
-        """What clients call the tool of a call; None for any other item."""
         return self._call.get("name")
 
 
@@ -272,10 +267,7 @@ _FIELDS: Final[Mapping[str, Callable[[OpenItem], Any]]] = {
 
 @cache
 def _delta_template(envelope: Envelope) -> tuple[bytes, bytes, bytes]:
-    """What the delta events of all such items have in common: before the number; before the text,
-    which is to be formatted with the item's id, in which there is no `%`, and its index; and behind
-    the text.
-    """
+    # The middle part is a `%` template for item id and index; item ids contain no `%`.
     values = {
         "item_id": b'"%b"',
         "output_index": b"%d",
@@ -310,7 +302,6 @@ class WholeItem:
         return {"output_index": self.output_index, "item": body}
 
     def commands(self) -> Iterator[tuple[str, dict[str, Any]]]:
-        """The events of its commands: type and fields."""
         for index, command in enumerate(self._commands()):
             place = {"output_index": self.output_index, "command_index": index}
             added, delta, done = COMMAND_EVENTS
@@ -319,7 +310,6 @@ class WholeItem:
             yield done, {**place, "command": command}
 
     def body(self) -> dict[str, Any]:
-        """The item when it is done, as its last event shows it."""
         return self._body("completed")
 
     def _body(self, status: ItemStatus) -> dict[str, Any]:
@@ -387,7 +377,7 @@ class Spelling(Protocol):
 
 
 def is_boundary(content: bytes, at: int) -> bool:
-    """Whether a character begins, or everything ends, at this offset into UTF-8."""
+    """Return True if a character begins or the text ends at this offset into UTF-8."""
     return at == len(content) or content[at] & 0xC0 != 0x80
 
 
@@ -438,7 +428,6 @@ def logprob_entries(text: SegmentText, spelling: Spelling) -> list[dict[str, Any
 
 
 def _text_token_entry(token: TextToken) -> dict[str, Any]:
-    """A token of a text as its server told it, white space in front included."""
     return {
         **_logprob_entry(token.piece, token.logprob),
         "top_logprobs": [_logprob_entry(*one) for one in token.top],
@@ -446,7 +435,7 @@ def _text_token_entry(token: TextToken) -> dict[str, Any]:
 
 
 def _top_logprobs(told: TokenLogprob, spelling: Spelling) -> list[dict[str, Any]]:
-    """The alternatives that are text: a marker is none, and ends or divides a message."""
+    # Only text tokens: a marker ends or divides a message.
     pieces = [(spelling.piece(token), logprob) for token, logprob in told.top]
     return [_logprob_entry(piece, logprob) for piece, logprob in pieces if piece]
 
@@ -460,5 +449,5 @@ def _logprob_entry(piece: bytes, logprob: float) -> dict[str, Any]:
 
 
 def _single(logprob: float) -> float:
-    """As exact as the packed log is, so that a replay shows the same digits."""
+    # Single precision, as in the packed log, so that a replay shows the same digits.
     return float(_SINGLE.unpack(_SINGLE.pack(logprob))[0])

@@ -217,7 +217,6 @@ class Envelope:
 def _message_envelope(
     item_type: ItemType, id_prefix: str, part: PartType, text: str, *, phase: Phase | None = None
 ) -> Envelope:
-    """An item with content; `text` begins the names of the events that show it."""
     return Envelope(
         item_type=item_type,
         id_prefix=id_prefix,
@@ -230,7 +229,6 @@ def _message_envelope(
 
 
 def _call_envelope(item_type: ItemType, id_prefix: str, text_field: str, text: str) -> Envelope:
-    """A call with a text; `text` begins the names of the events that show it."""
     return Envelope(
         item_type=item_type,
         id_prefix=id_prefix,
@@ -254,9 +252,6 @@ def _whole(item_type: ItemType, id_prefix: str) -> Envelope:
 def _hosted_call_envelope(
     item_type: ItemType, text_field: str, text: str, *, running: str = "", failed: str = ""
 ) -> Envelope:
-    """A call with a text that the gateway runs; `text` begins the names of the events that show it.
-    `running` and `failed` end the names of those which say that it runs, and that it failed.
-    """
     call = f"response.{item_type}"
     return Envelope(
         item_type=item_type,

@@ -46,7 +46,7 @@ class Turn:
     is_text: bool = False
 
     def tokens(self, ids: int) -> int:
-        """How many tokens this many of its ids are; for text, an estimate."""
+        # An estimate for text.
         return estimated_tokens(ids) if self.is_text else ids
 
 
@@ -115,24 +115,22 @@ class TurnReader:
         self._prefilled_reasoning_tokens = self.parser.reasoning_tokens
 
     def _adopt(self, stages: _Stages) -> None:
-        """Go on with stages that have read all of the turn."""
         self._stages = stages
         self.parser = stages.parser
         self.screen = stages.screen
 
     @property
     def reasoning_tokens(self) -> int:
-        """Those that the model said; what was prefilled is input."""
+        # Without the prefill, which is input.
         return self.turn.tokens(self.parser.reasoning_tokens - self._prefilled_reasoning_tokens)
 
     @property
     def output_tokens(self) -> int:
-        """How many tokens it said, without those that were taken back."""
+        # Without ids that were taken back.
         return self.turn.tokens(len(self.turn.said))
 
     @property
     def is_held(self) -> bool:
-        """Nobody vouches for what it says but the gateway itself."""
         return self._held_at is not None
 
     @property
@@ -199,7 +197,7 @@ class TurnReader:
         return texts
 
     def _note(self, entry: Tokens) -> None:
-        """Keep how likely the next ids are; a turn that begins with that is traced."""
+        # A turn is traced if its first entry has likelihoods.
         if entry.logprobs and len(entry.logprobs) != len(entry.ids):
             raise ValueError("not one logprob for each id")
         turn = self.turn
@@ -210,7 +208,7 @@ class TurnReader:
         turn.logprobs += entry.logprobs or [None] * len(entry.ids)
 
     def hold(self) -> None:
-        """From here on nothing of a checked body is shown before the turn has ended."""
+        # From here on a checked body is shown only when the turn ends.
         if self._held_at is None:
             self._held_at = len(self.turn.said)
             if self.screen is not None:
@@ -254,7 +252,6 @@ class TurnReader:
         return screen.bodies
 
     def piece(self, token: int) -> bytes:
-        """The bytes of an id."""
         return self.parser.piece(token)
 
     def token_at(self, position: int) -> tuple[int, Likelihood | None]:
@@ -269,7 +266,6 @@ class TurnReader:
         return self.piece(self.token_at(position)[0])
 
     def _replay(self, said: Sequence[int]) -> _Stages:
-        """New ones that have read the prefill and these ids, the first that the model said."""
         parser = self._new_parser(self.is_traced)
         prefilled = parser.feed(self.turn.prefill) if self.turn.prefill else []
         screen = None if self._new_screen is None else self._new_screen(self._piece_at)

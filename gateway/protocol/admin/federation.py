@@ -49,7 +49,7 @@ DISCOVERY_PATH: Final = "/.well-known/openid-configuration"
 
 
 def _url(url: str) -> str:
-    """Without user info: such a URL is never asked, and a password would be shown with it."""
+    # A URL with user info is refused: it would be shown with its password.
     try:
         parts = urlsplit(url)
         is_one = parts.scheme in {"http", "https"} and bool(parts.hostname) and parts.port != 0
@@ -272,7 +272,7 @@ class RuleUpdate(_RuleFields):
 
 
 def discovered(issuer: str, discovery_url: str | None = None) -> KeySource:
-    """The configuration of an issuer, at the usual place unless another is named.
+    """Return the key source of an issuer, with the usual discovery URL unless another is given.
 
     https://openid.net/specs/openid-connect-discovery-1_0.html#ProviderConfigurationRequest
     """

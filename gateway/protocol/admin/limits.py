@@ -34,7 +34,7 @@ RATE_LIMIT_PREFIX: Final = "rl-"
 
 
 def _printable(text: str) -> str:
-    """A mail's subject is one line, and some separate lines by more than line breaks."""
+    # The name becomes part of a mail's subject, which is one line.
     if not text.isprintable():
         raise ValueError("must have printable characters alone")
     return text
@@ -112,7 +112,7 @@ class RateLimitUpdate(WireModel):
 
     @property
     def mode(self) -> Mode | None:
-        """The mode that is asked for; None leaves it as it is."""
+        # None leaves the mode unchanged.
         return None if self.harmony is None else self.harmony.mode
 
     @property
@@ -130,7 +130,7 @@ class RateLimitUpdate(WireModel):
 def _given(
     model: WireModel, fields: Mapping[str, tuple[What, int]]
 ) -> dict[tuple[What, int], int | None]:
-    """The fields that were given, by what they limit; of OpenAI's what is no limit is None."""
+    # OpenAI's value for "no limit" becomes None.
     found = {name: getattr(model, name) for name in fields if name in model.model_fields_set}
     return {
         fields[name]: None if name in _FIELDS and (value or 0) >= UNLIMITED else value
@@ -189,7 +189,7 @@ def rate_limit_body(model: str, limits: Iterable[Limit]) -> Json:
 
 
 def spend_limit_body(owner: str, cap: int, spent: int) -> Json:
-    """`organization.spend_limit` or `project.spend_limit`; amounts in nano-dollars."""
+    # Amounts are nano-dollars.
     return {
         "object": f"{owner}.spend_limit",
         "currency": "USD",
@@ -200,7 +200,7 @@ def spend_limit_body(owner: str, cap: int, spent: int) -> Json:
 
 
 def spend_alert_body(owner: str, alert_id: UUID, threshold: int, channel: Json) -> Json:
-    """`organization.spend_alert` or `project.spend_alert`; the threshold in nano-dollars."""
+    # The threshold is in nano-dollars.
     return {
         "id": ids.spend_alert_id(alert_id),
         "object": f"{owner}.spend_alert",

@@ -27,7 +27,7 @@ def seconds_of(moment: datetime | None) -> int | None:
 
 
 def account_key_body(key: ApiKey, secret: str) -> Json:
-    """`organization.project.service_account.api_key`: the only time that its value is shown."""
+    # The only response that contains the key's value.
     return {
         "id": ids.api_key_id(key.id),
         "object": "organization.project.service_account.api_key",
@@ -40,7 +40,7 @@ def account_key_body(key: ApiKey, secret: str) -> Json:
 
 
 def project_key_body(key: ApiKey, account: ServiceAccount | None) -> Json:
-    """`organization.project.api_key`. One of no service account is shown as the operator's."""
+    # A key of no service account is shown as the operator's.
     return {
         "id": ids.api_key_id(key.id),
         "object": "organization.project.api_key",

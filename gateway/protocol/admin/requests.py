@@ -29,7 +29,7 @@ SECOND_MAX: Final = 253_402_300_799
 
 
 def _printable(name: str) -> str:
-    """The database's `text` takes no NUL, and no reader of a list a line break."""
+    # PostgreSQL's `text` takes no NUL, and lists show one name a line.
     if not name.isprintable() or not name.strip():
         raise ValueError("must have printable characters alone, and one that is no space")
     return name
@@ -179,7 +179,7 @@ def scopes_of(given: tuple[str, ...]) -> frozenset[str]:
 
 
 def terms_of(scopes: tuple[str, ...], extras: KeyExtras) -> KeyTerms:
-    """What a key that is asked for may do. Raises `InvalidRequest`."""
+    """Return what the requested key may do. Raises `InvalidRequest`."""
     return KeyTerms(
         scopes=scopes_of(scopes),
         networks=tuple(

@@ -85,7 +85,6 @@ class ItemText:
 
 
 def is_formatted(response: Json) -> bool:
-    """The answer is in a format that the request asked for."""
     return bool(response["text"]["format"]["type"] != "text")
 
 
@@ -111,7 +110,6 @@ def texts_of(response: Json) -> Iterator[ItemText]:
 
 
 def calls_of(response: Json) -> list[Json]:
-    """The items of a body that are calls a chat knows."""
     return [item for item in response["output"] if item["type"] in CALL_TEXTS]
 
 
@@ -177,12 +175,10 @@ def identity(response: Json, kind: str) -> Json:
 
 
 def text_choice(text: str, finish: str | None) -> Json:
-    """The only choice of a completion, or of a chunk of one."""
     return {"text": text, "index": 0, "logprobs": None, "finish_reason": finish}
 
 
 def stop_reason(response: Json) -> str:
-    """Why an answer ended where it does."""
     return "length" if response["status"] == "incomplete" else "stop"
 
 
@@ -224,7 +220,7 @@ def usage_of(response: Json) -> Json:
 
 
 def _message(response: Json, calls: list[Json], *, is_deprecated: bool) -> Json:
-    """Content is null only where there is something else: clients strip the text of an answer."""
+    # Null only beside other output: clients call string methods on the text of an answer.
     texts = _join_texts(response)
     refusal = texts.get("refusal")
     is_other = bool(calls) or refusal is not None
@@ -244,7 +240,6 @@ def _message(response: Json, calls: list[Json], *, is_deprecated: bool) -> Json:
 
 
 def _join_texts(response: Json) -> dict[Field, str]:
-    """The texts of each sort; a sort that the response has not is absent."""
     joiner = Joiner()
     texts: dict[Field, str] = {}
     for piece in texts_of(response):
@@ -254,7 +249,6 @@ def _join_texts(response: Json) -> dict[Field, str]:
 
 
 def _citations(response: Json) -> list[Json]:
-    """Those of the content, in order."""
     joiner, length = Joiner(), 0
     found: list[Json] = []
     for piece in texts_of(response):
@@ -342,7 +336,7 @@ class Chunks:
         return self._call(position, said) if data["delta"] else []
 
     def _text(self, event: Event, field: Field) -> list[bytes]:
-        """More text of the last item that was added: items never overlap."""
+        # Items never overlap, so the text belongs to the item added last.
         logprobs: list[Json] = []
         text = event.text
         if not text:
@@ -364,24 +358,20 @@ class Chunks:
         self._is_begun = False
         return []
 
-    def _begin(self, field: Field, separator: str) -> None:
-        """The next text is of another item, and `separator` stands before it."""
+    def _begin(self, field: Field, separator: str) -> None: ...
 
     def _annotation_chunks(self, annotation: Json) -> list[bytes]:
-        """Tell what the text of the last item cites."""
         raise NotImplementedError
 
     def _name(self, response: Json, **more: str) -> None:
-        """Note what all chunks of the stream begin with; comes before the first of them."""
+        # Must run before the first chunk of the stream.
         named = orjson.dumps({**identity(response, self._kind), **more})
         self._head = named.removesuffix(b"}") + b',"choices":['
 
     def _chunk(self, choice: Json) -> bytes:
-        """The chunk with this choice."""
         return self._head + orjson.dumps(choice) + self._tail
 
     def _around(self, choice: Callable[[Json], Json], *fields: str) -> Around:
-        """What is around the text of chunks whose `choice` has it in all the `fields`."""
         before, around = self._chunk(choice(dict.fromkeys(fields, ""))), deque[bytes]()
         for field in reversed(fields):
             before, name, behind = before.rpartition(b'"%b":""' % field.encode())
@@ -390,7 +380,6 @@ class Chunks:
         return (before, *around)
 
     def _last(self, choice: Json, response: Json) -> list[bytes]:
-        """The end of a stream: why it ended, and perhaps the usage; or the error that ended it."""
         failure = failure_of(response)
         if failure is not None:
             return [orjson.dumps({"error": failure})]
@@ -400,19 +389,16 @@ class Chunks:
         return [self._chunk(choice), b'%b],"usage":%b}' % (self._head, usage)]
 
     def _first(self, response: Json) -> list[bytes]:
-        """The chunks that open the stream. The response has no output yet."""
         raise NotImplementedError
 
     def _text_chunks(self, field: Field, text: bytes, logprobs: list[Json]) -> list[bytes]:
-        """More of one of the texts, encoded as JSON."""
         raise NotImplementedError
 
     def _call(self, position: int, call: Json) -> list[bytes]:
-        """A call, the `position`-th of the response from 0, or more of what it was given."""
+        # `position` counts the calls of the response from 0.
         raise NotImplementedError
 
     def _last_choice(self, response: Json) -> Json:
-        """The choice of the last chunk, which says why the answer ended."""
         raise NotImplementedError
 
 
@@ -460,7 +446,7 @@ class ChatChunks(Chunks):
 
     @override
     def _call(self, position: int, call: Json) -> list[bytes]:
-        """The deprecated form knows only one."""
+        # The deprecated `function_call` form has room for one call only.
         self._is_silent = False
         if not self._form.is_deprecated:
             delta: Json = {"tool_calls": [{"index": position, **call}]}
@@ -543,7 +529,7 @@ class ChatAdapter:
         }
 
     def chunks(self) -> Chunks:
-        """For a new stream, whose chunks are each a `chat.completion.chunk`."""
+        # Each is a `chat.completion.chunk`.
         return ChatChunks(self)
 
 
@@ -563,7 +549,6 @@ class CompletionAdapter:
         }
 
     def chunks(self) -> Chunks:
-        """For a new stream, whose chunks are each a `text_completion`, too."""
         return CompletionChunks(include_usage=self.include_usage)
 
 

@@ -21,7 +21,6 @@ ChatRole = Literal["developer", "system", "user", "assistant", "tool", "function
 
 
 def _image(value: object) -> object:
-    """A URL alone is an image without a detail."""
     return {"url": value} if isinstance(value, str) else value
 
 
@@ -98,7 +97,7 @@ class ChatMessage(NullableModel):
     @model_validator(mode="before")
     @classmethod
     def _split(cls, value: object) -> object:
-        """A text is kept apart from parts, so that neither is taken for the other."""
+        # Texts and parts have fields of their own, so that neither is read as the other.
         if not isinstance(value, dict):
             return value
         content = value.get("content")
@@ -176,7 +175,6 @@ class ChatRequest(NullableModel):
 
     @property
     def has_names(self) -> bool:
-        """A participant is named, of which the model is not told."""
         return any(message.name and message.role != "function" for message in self.messages)
 
 

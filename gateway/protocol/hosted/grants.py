@@ -116,7 +116,6 @@ class ServerGrant:
 
     @property
     def has_secrets(self) -> bool:
-        """The server cannot be asked with what the grant alone says."""
         return bool(self.credential) or not self.server.startswith(REGISTERED)
 
 
@@ -168,7 +167,6 @@ class Grants:
 
     @property
     def has_tools(self) -> bool:
-        """Whether there is anything to call."""
         return self.browser is not None or self.python is not None or bool(self.servers)
 
     @property
@@ -191,7 +189,7 @@ def grants_json(grants: Grants) -> dict[str, Any]:
 
 
 def grants_of(stored: object) -> Grants:
-    """Raises `ValueError` for what is none."""
+    """Parse stored grants. Raises `ValueError` for anything else."""
     return _GRANTS.validate_python(stored)
 
 

@@ -25,7 +25,7 @@ class ToolState:
 
     @property
     def first_cursor(self) -> int:
-        """The cursor of the next page: those of earlier answers must not mean another."""
+        # Cursors of earlier answers must not come to mean another page.
         return max((page.cursor + 1 for page in self.pages), default=0)
 
 

@@ -160,7 +160,6 @@ def echo(
 
 
 def _text(asked: TextOptions) -> dict[str, Any]:
-    """The format and the verbosity of an answer."""
     format_ = asked.format
     text: dict[str, Any] = {"format": {"type": format_.type if format_ else "text"}}
     if isinstance(format_, JsonSchemaFormat):
@@ -176,9 +175,7 @@ def _text(asked: TextOptions) -> dict[str, Any]:
 
 
 def _tool_choice(choice: AllowedTools | ToolChoice, offered: OfferedTools) -> dict[str, Any]:
-    """In a form that OpenAI's types have: they know no choice of `local_shell` alone, nor of
-    `web_search` by that name. Tools that were dropped are left out.
-    """
+    # OpenAI's types have no choice of `local_shell` alone and none named `web_search`.
     match choice:
         case AllowedTools() as allowed:
             tools = [
@@ -194,7 +191,6 @@ def _tool_choice(choice: AllowedTools | ToolChoice, offered: OfferedTools) -> di
 
 
 def _named_tool(tool: ToolName) -> dict[str, Any]:
-    """Without what means nothing for a tool of its type."""
     members = _NAME_MEMBERS.get(tool.type, ())
     named = {name: getattr(tool, name) for name in members}
     return without_nulls({"type": tool.type, **named})
@@ -210,7 +206,7 @@ def _tools(tools: Iterable[Tool]) -> list[dict[str, Any]]:
 
 
 def _tool(tool: Tool) -> dict[str, Any]:
-    """Of a function all five keys, null where the request said nothing (Open Responses)."""
+    # Open Responses requires all five keys of a function, null where the request had none.
     match tool:
         case WebSearchTool() | CodeInterpreterTool() | McpServerTool():
             return echoed_tool(tool)
@@ -404,16 +400,16 @@ def tool_usage_body(web_searches: int) -> dict[str, Any]:
 
 
 def compaction_body(item_id: str, seal: str) -> dict[str, Any]:
-    """A compaction item as clients are shown it. It has a status in none of the published types."""
+    # The published types of compaction items have no status.
     return {"id": item_id, "type": "compaction", "encrypted_content": seal}
 
 
 def compacted_response(
     uuid: UUID, created_at: int, output: Sequence[dict[str, Any]], usage: TokenUsage
 ) -> dict[str, Any]:
-    """The answer of `POST /v1/responses/compact`; `created_at` is in unix seconds.
+    """Return the body of `POST /v1/responses/compact`; `created_at` is in unix seconds.
 
-    Keys are those of `CompactResource` (Open Responses 2026-04-24) and OpenAI's SDK.
+    The keys are those of `CompactResource` (Open Responses 2026-04-24) and of OpenAI's SDK.
     """
     return {
         "id": ids.response_id(uuid),
@@ -476,7 +472,6 @@ def told_tools(echo: Mapping[str, Any]) -> list[dict[str, Any]]:
 
 
 def _allowed_hosted(choice: str | Mapping[str, Any], hosted: Sequence[ToolRule]) -> Iterator[str]:
-    """The names of the hosted tools that may be called."""
     if isinstance(choice, str):
         return (tool.name for tool in hosted)
     wanted = choice["tools"] if choice["type"] == "allowed_tools" else (choice,)
@@ -485,7 +480,6 @@ def _allowed_hosted(choice: str | Mapping[str, Any], hosted: Sequence[ToolRule])
 
 @cache
 def _plain_rules(calls: CallMode, one_call: bool, summary: str | None) -> OutputRules:  # noqa: FBT001 - as `cache` wants it
-    """Those of a request that demands next to nothing: the same for all of them."""
     return OutputRules(
         tools={},
         allowed=frozenset(),

@@ -114,7 +114,6 @@ TOKEN_ID_VALUES: Final = literal_values(TokenIds)
 
 
 def _input_items(value: object) -> object:
-    """A string is one user message, the empty string none."""
     match value:
         case "":
             return ()
@@ -128,7 +127,6 @@ def _input_items(value: object) -> object:
 
 
 def _stops(value: object) -> object:
-    """One string is a list of one."""
     match value:
         case str():
             return (value,)
@@ -209,17 +207,15 @@ class CreateResponse(WireModel):
 
     @property
     def known_tools(self) -> tuple[Tool, ...]:
-        """The tools that can be called, whatever `tool_choice` says."""
+        # `tool_choice` plays no role here.
         return offered(self.tools, self.brought)
 
     @property
     def offered_tools(self) -> tuple[Tool, ...]:
-        """The tools the model may know of."""
         return () if self.tool_choice == "none" else self.known_tools
 
     @property
     def tool_paths(self) -> dict[str, str]:
-        """Where the request has each tool that can be called, by the name that the model knows."""
         return paths_of(self.tools, self.brought)
 
     @property
@@ -238,7 +234,6 @@ class CreateResponse(WireModel):
 
     @property
     def wants_logprobs(self) -> bool:
-        """Whether the answer comes with the probabilities of its tokens."""
         return LOGPROBS in self.include or self.top_logprobs > 0
 
     @property
@@ -250,17 +245,14 @@ class CreateResponse(WireModel):
 
     @property
     def wants_input_ids(self) -> bool:
-        """Whether those of the prompt come with their token ids."""
         return INPUT_IDS in self.include
 
     @property
     def wants_output_ids(self) -> bool:
-        """Whether those of the output come with their token ids."""
         return OUTPUT_IDS in self.include
 
     @property
     def prewarms(self) -> bool:
-        """Whether its context is to be prepared and nothing to be generated."""
         return self.prompt_cache_options is not None and self.prompt_cache_options.prewarm
 
     @property
@@ -271,7 +263,7 @@ class CreateResponse(WireModel):
 
     @property
     def obfuscated(self) -> bool:
-        """Whether delta events are padded; OpenAI's default."""
+        # OpenAI pads delta events by default.
         return self.stream_options is None or self.stream_options.include_obfuscation
 
 
@@ -318,7 +310,6 @@ class Parameters:
     def of(
         cls, documented: frozenset[str], remedies: Mapping[str, str] = IN_RESPONSES
     ) -> Parameters:
-        """Those of an API that has some of the parameters of a response."""
         return cls(documented & PARAMETERS, documented, remedies)
 
 
@@ -401,7 +392,7 @@ def parse_create(
 
 
 def _validated(document: dict[str, Any], served: Collection[HostedFamily]) -> CreateResponse:
-    """The request; of a tool or a choice that is shaped as in a chat the refusal says so."""
+    # The refusal points out tools and choices in the shape of Chat Completions.
     try:
         return validated(CreateResponse, document, served)
     except InvalidRequest as error:
@@ -439,7 +430,6 @@ def warm_up(request: CreateResponse, parameter: str) -> CreateResponse:
 
 
 def _with_tools(request: CreateResponse, limits: InputLimits) -> CreateResponse:
-    """The request with the tools that its items bring; these and its own are checked."""
     brought = check_brought(request.input, limits)
     if request.tools:
         check_tools(request.tools, limits)
@@ -449,10 +439,6 @@ def _with_tools(request: CreateResponse, limits: InputLimits) -> CreateResponse:
 def _without_unserved(
     document: dict[str, Any], parameters: Parameters, *, strict: bool
 ) -> tuple[dict[str, Any], tuple[str, ...]]:
-    """The parameters that are served, and the names of the others that may be shown.
-
-    With `strict` a name that is not documented either is refused.
-    """
     served: dict[str, Any] = {}
     others = []
     for name, value in document.items():
@@ -466,7 +452,6 @@ def _without_unserved(
 
 
 def _with_hints(ignored: tuple[str, ...], document: dict[str, Any]) -> tuple[str, ...]:
-    """The names with those of the hints that a document has; `prewarm` is none."""
     if document.keys().isdisjoint(HINTS):
         return ignored
     hints = HINTS[1:] if _prewarms(document) else HINTS
@@ -474,7 +459,7 @@ def _with_hints(ignored: tuple[str, ...], document: dict[str, Any]) -> tuple[str
 
 
 def presentable(names: tuple[str, ...]) -> tuple[str, ...]:
-    """Names that may stand in a response header; others are not from any client's author."""
+    """Return the names that may stand in a response header."""
     return tuple(name for name in names if _HEADER_SAFE.fullmatch(name))[:IGNORED_NAMES_MAX]
 
 
@@ -503,8 +488,9 @@ def check_metadata(document: dict[str, Any]) -> None:
 
 
 def check_items(items: Sequence[InputItem], limits: InputLimits, *, param: str = "input") -> None:
-    """Refuse texts that are too long, names that are none and items of hosted tools that could not
-    be listed; a command or a patch counts as one text. `param` is what holds the items.
+    """Refuse texts that are too long, bad names, and hosted items that could not be listed.
+
+    A command or a patch counts as one text. `param` names the array of items.
     """
     for index, item in enumerate(items):
         path = f"{param}[{index}]"
@@ -544,7 +530,6 @@ def check_brought(
 def _check_tool_item(
     path: str, item: CallItem | OutputItem | AnyHostedItem, limits: InputLimits
 ) -> None:
-    """The same for a call of a tool or its output."""
     match item.type:
         case "function_call":
             check_text(f"{path}.arguments", item.arguments, limits)
@@ -579,7 +564,6 @@ def _check_tool_item(
 
 
 def _check_parts(path: str, parts: Sequence[Any], limits: InputLimits) -> None:
-    """Refuse texts that are too long among the parts of a message, of reasoning or of an output."""
     for index, part in enumerate(parts):
         field = _PART_TEXTS.get(part.type)
         if field is not None and len(getattr(part, field)) > limits.text_chars_max:
@@ -595,7 +579,7 @@ _UNREAD: Final = {
 
 
 def check_images(items: Sequence[InputItem]) -> None:
-    """Refuse new images, for a model that sees none. Raises `InvalidRequest`."""
+    """Refuse new images, for a model without vision. Raises `InvalidRequest`."""
     check_media(items, strict=True, refused=MEDIA - FILES)
 
 
@@ -634,7 +618,6 @@ def check_media(
 
 
 def _check_format(asked: JsonSchemaFormat, limits: InputLimits) -> None:
-    """Refuse a schema that an answer cannot be held to."""
     check_text("text.format.description", asked.description, limits)
     fault = schema_fault(asked.schema_, limits, of_objects=asked.strict)
     if fault is not None:
@@ -646,7 +629,6 @@ def _check_format(asked: JsonSchemaFormat, limits: InputLimits) -> None:
 
 
 def _check_support(request: CreateResponse, *, needs_input: bool) -> None:
-    """Refuse what OpenAI documents and is not served, and combinations that make no sense."""
     if request.conversation and request.previous_response_id is not None:
         raise InvalidRequest(
             "Mutually exclusive parameters: 'previous_response_id' and 'conversation'. Ensure you "
@@ -682,13 +664,14 @@ def _check_support(request: CreateResponse, *, needs_input: bool) -> None:
 
 
 def check_choice(request: CreateResponse) -> None:
-    """Refuse a choice of a tool that there is not; `request` has all that its context brings."""
+    """Refuse the choice of a missing tool; `request` must include the tools that its context
+    brings.
+    """
     if request.tool_choice != "auto":
         check_tool_choice(request.tool_choice, request.known_tools, request.dropped_tools)
 
 
 def _check_model_options(request: CreateResponse) -> None:
-    """The same of `reasoning`, `stop` and compaction."""
     if request.reasoning.context == "all_turns":
         raise unsupported_value("reasoning.context", "all_turns", ("auto", "current_turn"))
     asked = request.text.format
@@ -736,7 +719,7 @@ def request_key(values: Sequence[bytes], body: bytes, *, store: bool) -> Request
 
 
 def refuse_key(headers: Iterable[tuple[bytes, bytes]]) -> None:
-    """Raises `InvalidRequest` where a request has a key and would be done twice all the same."""
+    """Raise `InvalidRequest` for an idempotency key that would not prevent a second run."""
     if any(name == b"idempotency-key" for name, _ in headers):
         raise InvalidRequest(
             f"'{IDEMPOTENCY_KEY}' is not supported here: the same request would be done twice. It "
@@ -748,7 +731,7 @@ def refuse_key(headers: Iterable[tuple[bytes, bytes]]) -> None:
 
 
 def reused_key() -> InvalidRequest:
-    """The key stands for a request with another body."""
+    """Return the refusal of an idempotency key that belongs to a request with another body."""
     return InvalidRequest(
         f"This '{IDEMPOTENCY_KEY}' was used with another request body. Use a new key for a new "
         "request.",

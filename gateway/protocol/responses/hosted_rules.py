@@ -81,7 +81,7 @@ def hosted_rules(grants: Grants) -> Iterator[ToolRule]:
 
 
 def _mcp_rule(server: ServerGrant, tool: McpTool) -> ToolRule:
-    """Its schema binds what it is called with if a grammar can be made of it; the server checks."""
+    # The schema binds the arguments if a grammar can be made of it; the server checks them.
     asks, schema = tool.needs_approval, tool.parameters
     return ToolRule(
         flat_name(server.label, tool.name),

@@ -153,6 +153,5 @@ def _check_transport(fields: dict[str, Any], *, strict: bool) -> None:
 
 
 def _asks_otherwise(name: str, value: object) -> bool:
-    """Whether a parameter of the transport asks for anything but what a connection does."""
     usual = {"stream": True, "background": False}
     return name in usual and value is not None and value is not usual[name]
