@@ -126,7 +126,7 @@ def chain(*parts: Language) -> Language:
 
 
 def either(*options: Language) -> Language:
-    """Any one of these, without those that are never."""
+    """Return the union of these languages, without empty ones."""
     some = tuple(option for option in options if option != NEVER)
     return some[0] if len(some) == 1 else Choice(some)
 
@@ -151,7 +151,7 @@ def quoted(language: Language) -> Language:
 
 
 def inverted(ranges: tuple[Range, ...]) -> tuple[Range, ...]:
-    """All characters that are in none of these ranges."""
+    """Return all characters that are in none of these ranges."""
     gaps, start = [], 0
     for low, high in sorted(ranges):
         if start < low:
@@ -161,9 +161,9 @@ def inverted(ranges: tuple[Range, ...]) -> tuple[Range, ...]:
 
 
 def grammar_of(root: Language, rules: Mapping[str, Language]) -> str:
-    """The grammar whose first rule is `root`, with those of the rules that it needs.
+    """Return the grammar with the first rule `root` and the rules that it needs.
 
-    Raises `UntranslatableGrammar` when it gets too long, or repeats too much.
+    Raises `UntranslatableGrammar` if it gets too long, or repeats too much.
     """
     writer = _Writer()
     lines: dict[str, str] = {}
@@ -372,9 +372,9 @@ class Quotient:
     _steps: dict[tuple[_Ways, str], _Ways] = field(default_factory=dict)
 
     def behind(self, beginning: str) -> Language:
-        """All that may follow this; a chain without parts, where nothing may.
+        """Return what may follow this beginning; a chain without parts if nothing may.
 
-        Raises `UntranslatableGrammar` where no text begins so, or it cannot be followed.
+        Raises `UntranslatableGrammar` if no text begins so, or if it cannot be followed.
         """
         ways: _Ways = (self._way(self.root, None),)
         for number, character in enumerate(beginning):
@@ -473,7 +473,7 @@ def _space(most: int) -> Space:
 
 @lru_cache(maxsize=256)
 def escapes(ranges: tuple[Range, ...]) -> Language:
-    """What may follow a backslash in a JSON string to stand for one of these characters."""
+    """Return what may follow a backslash in a JSON string to encode one of these characters."""
     short = (text(letter) for point, letter in _ESCAPES.items() if _holds(ranges, point))
     code = _codes(common(ranges, _CODES), 0, 4)
     beyond = common(ranges, (_BEYOND,))

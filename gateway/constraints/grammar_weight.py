@@ -41,7 +41,7 @@ _PART: Final = re.compile(
 
 
 def check(grammar: TextGrammar) -> None:
-    """Raise `UnusableGrammar` where compiling it would take too long."""
+    """Raise `UnusableGrammar` if compiling the grammar would take too long."""
     if grammar.syntax == "regex":
         works = [_empty_parts(grammar.definition) ** 2]
     else:

@@ -394,7 +394,7 @@ def _integer(schema: Schema) -> Language:
 
 
 def between(low: int | None, high: int | None) -> Language:
-    """The integers from `low` to `high`, both included, as JSON; None: without a bound."""
+    """Return the integers from `low` to `high`, both included, as JSON; None means no bound."""
     natural = NEVER if high is not None and high < 0 else _natural(max(low or 0, 0), high)
     if low is not None and low >= 0:
         return natural
@@ -461,7 +461,7 @@ class Remainder:
 
 
 def body_of(schema: object) -> Body:
-    """JSON that a schema describes; any JSON, where it cannot be said what the schema describes."""
+    """Return the JSON that a schema describes; any JSON if that cannot be expressed."""
     try:
         documents = JsonLanguage(schema)
     except UntranslatableGrammar:
@@ -478,10 +478,10 @@ ANY_JSON: Final = _any_json()
 
 
 def remainder_of(body: Body, said: bytes, byte_ids: Sequence[int]) -> Remainder | None:
-    """What may follow this beginning; `byte_ids[b]` is the id that spells the single byte `b`.
+    """Return what may follow this beginning; `byte_ids[b]` is the id of the single byte `b`.
 
-    Where the body cannot be followed any more, or its rest not be written down, at least JSON is
-    demanded. None where not even that can be said.
+    Falls back to any JSON if the body cannot be followed or its rest cannot be written down. None
+    if even that cannot be expressed.
     """
     for candidate in (body, ANY_JSON):
         try:

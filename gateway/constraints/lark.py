@@ -89,8 +89,9 @@ _LANGUAGES: Final = "languages"
 
 
 def languages_of(rules: OutputRules) -> dict[TextGrammar, Node]:
-    """The grammars of the tools, as the engines take them. CPU work, for a thread, before
-    a grammar of a turn needs them.
+    """Translate the grammars of the tools for the engines.
+
+    CPU work, for a thread, before a grammar of a turn needs them.
     """
     derived = rules.derived  # once: two threads that ask for it first may get one each
     if _LANGUAGES not in derived:
@@ -114,8 +115,9 @@ def ebnf_of(grammar: TextGrammar) -> str:
 
 
 def input_of(grammar: TextGrammar) -> tuple[Language, Rules]:
-    """What a custom tool with this grammar is called with, `{"input": "…"}`, as a language, and the
-    rules that it names. Raises `UntranslatableGrammar`.
+    """Return the language of `{"input": "…"}` for a custom tool with this grammar, and its rules.
+
+    Raises `UntranslatableGrammar`.
     """
     if grammar.syntax == "regex":
         return _wrapped(language_of(grammar.definition)), {}

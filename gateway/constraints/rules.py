@@ -72,7 +72,7 @@ class ToolRule:
 
     @property
     def is_checked(self) -> bool:
-        """What the model writes for it can be wrong, and is not shown as a call then."""
+        """Return True if arguments are checked; a call with wrong ones is not shown."""
         if self.is_hosted:
             return self.kind in _MCP_KINDS
         is_bound = self.schema is not None or self.grammar is not None
@@ -93,7 +93,7 @@ class AnswerFormat:
 
     @property
     def demand(self) -> dict[str, Any]:
-        """The JSON Schema that the answer has to satisfy, whatever else the model was shown."""
+        """Return the JSON Schema that the answer has to satisfy, whatever the prompt shows."""
         if self.kind == "json_schema" and self.strict:
             return self.schema
         is_object = self.kind == "json_object" or self.schema.get("type") == "object"
@@ -145,13 +145,13 @@ class OutputRules:
 
     @cached_property
     def calls_functions(self) -> bool:
-        """All tools are functions to the client, too, and may be given anything."""
+        """Return True if all tools are client functions without checked arguments."""
         kinds = {tool.kind for tool in self.tools.values()}
         return not self.checks_calls and kinds <= {SegmentKind.FUNCTION_CALL}
 
     @cached_property
     def grammars(self) -> frozenset[TextGrammar]:
-        """The grammars of the tools, each once."""
+        """Return the grammars of the tools, each once."""
         every = (tool.grammar for tool in self.tools.values())
         return frozenset(grammar for grammar in every if grammar is not None)
 

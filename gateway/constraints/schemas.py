@@ -88,8 +88,9 @@ def size_fault(schema: Schema, limits: SchemaBounds) -> str | None:
 
 
 def schema_fault(schema: Schema, limits: SchemaBounds, *, of_objects: bool) -> str | None:
-    """Why output cannot be held to the schema, None if it can. `of_objects`: it must be one of
-    objects.
+    """Return why output cannot be bound to the schema; None if it can.
+
+    `of_objects`: it must describe objects.
     """
     spelled = orjson.dumps(schema)
     return (
@@ -188,7 +189,7 @@ def _references(part: Schema) -> Iterator[str]:
 
 
 def at_pointer(root: object, reference: str) -> object:
-    """What a JSON Pointer (RFC 6901) in a fragment leads to, or `MISSING`."""
+    """Return the target of a JSON Pointer (RFC 6901) in a fragment, or `MISSING`."""
     path = unquote(reference).removeprefix("#")
     if path and not path.startswith("/"):
         return MISSING
@@ -208,7 +209,7 @@ def at_pointer(root: object, reference: str) -> object:
 
 
 def types_of(value: object) -> frozenset[str]:
-    """The names under which JSON Schema knows a value."""
+    """Return the JSON Schema type names of a value."""
     for known, names in _VALUE_TYPES:
         if isinstance(value, known):
             return names
@@ -229,7 +230,7 @@ def is_one_of(value: object, types: Collection[str]) -> bool:
 
 
 def objects_in(root: dict[str, Any]) -> Iterator[dict[str, Any]]:
-    """All JSON objects in it, whatever they stand for."""
+    """Yield all JSON objects in it, whatever they stand for."""
     waiting: list[Any] = [root]
     while waiting:
         node = waiting.pop()
@@ -241,7 +242,7 @@ def objects_in(root: dict[str, Any]) -> Iterator[dict[str, Any]]:
 
 
 def patterns_in(root: dict[str, Any]) -> set[str]:
-    """The regular expressions that it takes to check against this schema."""
+    """Return the regular expressions needed to check against this schema."""
     patterns: set[str] = set()
     for node in objects_in(root):
         patterns.update(as_dict(node.get("patternProperties")))
@@ -388,7 +389,7 @@ _FORM_MAPS: Final = frozenset(keyword for keyword, form in _FORMS.items() if for
 
 
 def form_fault(schema: Schema) -> str | None:
-    """The first keyword of another form, with its JSON pointer; None if there is none."""
+    """Return the first malformed keyword, with its JSON pointer; None if there is none."""
     waiting: list[tuple[Any, Path]] = [(schema, ())]
     while waiting:
         part, path = waiting.pop()

@@ -37,10 +37,10 @@ class Unsayable(ValueError):
 
 
 def tag_of(constraint: Constraint, *, max_whitespace: bool) -> Format:
-    """The tag as JSON data. `max_whitespace`: runs of white space inside JSON can be bounded.
+    """Return the tag as JSON data. `max_whitespace`: white space inside JSON can be bounded.
 
-    Engines refuse a sequence, an alternative or a string that is empty: these are left out, and
-    what might be one of them becomes optional. Raises Unsayable when nothing is left, or too much.
+    Engines refuse an empty sequence, alternative or string: these are left out, and what might be
+    empty becomes optional. Raises `Unsayable` if nothing is left, or too much.
     """
     writer = _Writer(constraint.markers, max_whitespace=max_whitespace)
     format_ = writer.format(constraint.turn, NESTING_MAX)

@@ -88,9 +88,11 @@ class Checker:
         scope: bytes = b"",
         paths: Mapping[str, str] = _NO_PATHS,
     ) -> None:
-        """`call_fields` makes the fields of an item from what a tool was called with. In
-        `cache` are schemas that were compiled before, those of this `scope` for it. `paths` are
-        where the request declares its tools, by the names that the model knows.
+        """Hold output to `rules`.
+
+        `call_fields` makes the fields of an item from the arguments of a tool. `cache` holds
+        compiled schemas, by `scope`. `paths` are the parameter paths of the tools, by the model's
+        names.
         """
         self._rules = rules
         self._call_fields = call_fields
@@ -106,9 +108,9 @@ class Checker:
         """There is nothing left that would have to be compiled at first use."""
 
     def compile(self) -> None:
-        """CPU work, for a thread.
+        """Compile schemas and grammars. CPU work, for a thread.
 
-        Raises `InvalidRequest` with `param` when a schema or a grammar cannot be used.
+        Raises `InvalidRequest` with `param` if one cannot be used.
         """
         if self.is_compiled:
             return
@@ -139,14 +141,14 @@ class Checker:
             )
 
     def answer_fault(self, text: str) -> str | None:
-        """Why the answer is not what was asked for, as a short clause; None if it is."""
+        """Return why the answer breaks its format, as a short clause; None if it does not."""
         validator = self._answer_validator()
         return None if validator is None else _short(validator.fault(text))
 
     def call_fault(self, name: str, arguments: str) -> str | None:
-        """Why these are not the arguments of this call, as a short clause; None if they are.
+        """Return what is wrong with the arguments, as a short clause; None if nothing is.
 
-        What nobody declared may be called with anything.
+        A tool that nobody declared takes any arguments.
         """
         tool = self._rules.tools.get(name)
         if tool is None:

@@ -226,11 +226,11 @@ def _item_parts(schema: dict[str, Any], value: list[Any]) -> Iterator[Pair]:
 
 
 def impossible(schema: object, place: str = "") -> str | None:
-    """Where a valid schema cannot be satisfied, as a JSON pointer; None: nowhere that shows.
+    """Return the JSON pointer of a contradiction in a valid schema; None if none is visible.
 
-    A model that is bound to such a schema can say nothing that is right, so it is a mistake of the
-    request. What is found is certain; `$ref` is not followed, and of what contradicts itself in
-    other ways (two patterns, for one) only a generation finds out.
+    A model bound to such a schema has no valid output, so it is a mistake of the request. There are
+    no false positives; `$ref` is not followed, and other contradictions (two patterns, for one)
+    only show in generation.
     """
     if schema is False:
         return place or "/"
@@ -335,7 +335,7 @@ class SchemaValidator:
             raise UnusableSchema(_line(str(error))) from None
 
     def fault(self, text: str) -> str | None:
-        """What is wrong with it, as a short clause; None if nothing is."""
+        """Return what is wrong with the text, as a short clause; None if nothing is."""
         try:
             value = orjson.loads(text)
         except ValueError as error:  # also half of a surrogate pair
@@ -402,10 +402,10 @@ def _line(text: str) -> str:
 
 
 def parts_of(schema: Schema) -> Iterator[Schema]:
-    """Schemas that a value has to satisfy, all of them, to satisfy this one.
+    """Yield schemas that a value must all satisfy to satisfy this one.
 
-    A schema that refers to parts of itself is one part, however large, and so is one that is nested
-    too deeply to be written as JSON.
+    A schema that refers to parts of itself is one part, however large, and so is one nested too
+    deeply to be written as JSON.
     """
     try:
         is_one = _weight(schema) <= PART_BYTES or count_references(schema) > 0
@@ -489,7 +489,7 @@ class GrammarValidator:
             raise UnusableGrammar(self._matcher.get_error().partition("\n")[0])
 
     def fault(self, text: str) -> str | None:
-        """What is wrong with it, as a short clause; None if nothing is."""
+        """Return what is wrong with the text, as a short clause; None if nothing is."""
         try:
             content = text.encode()
         except UnicodeEncodeError:

@@ -140,7 +140,7 @@ class Cursor:
         return self._fold
 
     def live_in(self, live_logs: LiveLogRegistry) -> LiveLog | None:
-        # None if the response is not generated in this process.
+        # None if generated elsewhere, or if this stream shows more than the live log's events.
         return None if self.shows_more else live_logs.get(self.uuid)
 
     def is_folded(self) -> bool:

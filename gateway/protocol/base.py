@@ -23,7 +23,7 @@ class WireModel(BaseModel):
 
 
 def without_nulls(mapping: dict[str, Any]) -> dict[str, Any]:
-    """The same without keys whose value is None; itself, where there are none."""
+    """Return the mapping without None values; the same object if it has none."""
     if None not in mapping.values():
         return mapping
     return {key: value for key, value in mapping.items() if value is not None}
@@ -79,7 +79,7 @@ _EXACT_MAX: Final = 2**53
 
 
 def whole(value: object) -> object:
-    """The integer that a double is, because to JSON `1.0` is as whole as `1`; else the same."""
+    """Return a float with an integer value as int (`1.0` is an integer in JSON); else the value."""
     if isinstance(value, float) and value.is_integer() and abs(value) <= _EXACT_MAX:
         return int(value)
     return value

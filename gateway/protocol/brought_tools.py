@@ -79,7 +79,7 @@ class BroughtTools:
 
     @property
     def count(self) -> int:
-        """Number of tools, those in namespaces included."""
+        """Count the tools, including those in namespaces."""
         spaces = (tool.tools for tool in self.tools if isinstance(tool, NamespaceTool))
         return len(self.tools) + sum(map(len, spaces))
 
@@ -88,8 +88,9 @@ class BroughtTools:
 
 
 def brought_before(items: Sequence[ContextItem]) -> tuple[BroughtTools, ...]:
-    """Return what stored items bring, the last `BROUGHT_TOOLS_MAX` tools at most. They were checked
-    when they were new.
+    """Return the tools of stored items, at most the last `BROUGHT_TOOLS_MAX`.
+
+    They are not checked again.
     """
     kept: list[BroughtTools] = []
     count = 0
@@ -121,10 +122,10 @@ def brought_by(items: Iterable[InputItem], param: str = "input") -> tuple[Brough
 
 
 def offered(tools: Sequence[Tool], brought: Sequence[BroughtTools] = ()) -> tuple[Tool, ...]:
-    """Return the tools that a model is told of: each name once, declared ones before loaded ones.
+    """Return the tools that the model sees: each name once, declared tools before loaded ones.
 
-    What defers its loading is left out until it is loaded, where a client can load it: it searches
-    for tools, or has done so. Without a search nobody could ever call it.
+    A tool with deferred loading is left out until it is loaded, if the client can load it: it has a
+    tool search, or has used one. Without a search such a tool could never be called.
     """
     added = [tool for each in brought if not each.loaded for tool in each.tools]
     declared = [*tools, *added]
@@ -146,7 +147,7 @@ def offered(tools: Sequence[Tool], brought: Sequence[BroughtTools] = ()) -> tupl
 
 
 def paths_of(tools: Sequence[Tool], brought: Sequence[BroughtTools] = ()) -> dict[str, str]:
-    """Return where each tool stands that can be called, by the name that the model knows."""
+    """Return the parameter path of each tool that can be called, by the model's name for it."""
     paths = {tool.name: f"{each.path}tools{tool.path}" for each in brought for tool in each.named()}
     return paths | {tool.name: f"tools{tool.path}" for tool in named(tools)}
 

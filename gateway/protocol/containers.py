@@ -83,7 +83,10 @@ class NewContainerFile(BodyModel):
 
 
 def parse_container(body: bytes, *, limits: InputLimits, strict: bool = False) -> NewContainer:
-    """A container to create. Raises `InvalidRequest`; with `strict` for unknown keys, too."""
+    """Parse the creation of a container.
+
+    Raises `InvalidRequest`; if `strict`, for unknown keys, too.
+    """
     asked = _parse(NewContainer, body, limits, strict=strict, extra=("skills",))
     if asked.network_policy.type != "disabled":
         raise unsupported("network_policy.type", "Leave it out: code has no network.")
@@ -118,8 +121,9 @@ def _parse(
 
 
 def parse_upload(fields: Mapping[str, str]) -> tuple[str, int | None]:
-    """The purpose of an uploaded file, and after how many seconds it expires, from the fields of
-    its form. Raises `InvalidRequest`.
+    """Return purpose and lifetime in seconds of an uploaded file, from its form fields.
+
+    Raises `InvalidRequest`.
     """
     purpose = fields.get("purpose")
     if purpose is None:
@@ -147,7 +151,7 @@ def parse_upload(fields: Mapping[str, str]) -> tuple[str, int | None]:
 
 
 def check_file_name(name: str) -> str:
-    """The name that a file was uploaded by, without folders. Raises `InvalidRequest`."""
+    """Return the file name of an upload, without folders. Raises `InvalidRequest`."""
     bare = name.replace("\\", "/").rpartition("/")[2]
     if len(bare) > NAME_CHARS_MAX:
         raise string_too_long("file", len(bare), NAME_CHARS_MAX)

@@ -96,13 +96,14 @@ class ContextItem:
 
     @property
     def stands_alone(self) -> bool:
-        # No call was made: the output of an unknown call.
+        # Such an output names its tool and answers no call.
         return self.is_output and self.call_id is None and self.name is not None
 
     @property
     def approves(self) -> bool:
-        """Whether it is the user's consent to a call of an MCP server. It is never shown to the
-        model, and so has no ids: what it had is what the call returned.
+        """Return True for the user's consent to an MCP call.
+
+        The model never sees it, so it has no ids: its effect is the result of the call.
         """
         if self.kind != "mcp_approval_response" or self.ids is not None:
             return False
@@ -155,7 +156,7 @@ class Columns:
     ids: array[int]
 
     def starts(self) -> list[int]:
-        """Where the ids of each item begin; at last where all of them end."""
+        """Return the offset of each item's first id, then the offset of the end."""
         width = self.ids.itemsize
         return list(accumulate((size // width for size in self.sizes), initial=0))
 

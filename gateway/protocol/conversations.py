@@ -103,9 +103,9 @@ class NewMetadata(BodyModel):
 def parse_conversation(
     body: bytes, *, limits: InputLimits, strict: bool = False
 ) -> NewConversation:
-    """A conversation to create; an empty body asks for an empty one. Raises `InvalidRequest`.
+    """Parse the creation of a conversation; an empty body creates an empty one.
 
-    With `strict`, unknown keys, images and files are refused.
+    Raises `InvalidRequest`; if `strict`, for unknown keys, images and files, too.
     """
     asked = _parse(NewConversation, parse_object(body or b"{}", limits), strict=strict)
     _check_items(asked.items, limits, strict=strict)
@@ -113,14 +113,14 @@ def parse_conversation(
 
 
 def parse_items(body: bytes, *, limits: InputLimits, strict: bool = False) -> NewItems:
-    """Items to add. Raises as `parse_conversation` does."""
+    """Parse items to add. Raises as `parse_conversation`."""
     asked = _parse(NewItems, parse_object(body, limits), strict=strict)
     _check_items(asked.items, limits, strict=strict)
     return asked
 
 
 def parse_metadata(body: bytes, *, limits: InputLimits, strict: bool = False) -> NewMetadata:
-    """Metadata to set; null sets none. Raises as `parse_conversation` does."""
+    """Parse new metadata; null means none. Raises as `parse_conversation`."""
     document = parse_object(body, limits)
     if document.get("metadata", "") is None:
         document["metadata"] = {}

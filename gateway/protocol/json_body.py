@@ -64,7 +64,7 @@ class InputLimits:
 
 
 def parse_object(body: bytes, limits: InputLimits) -> dict[str, Any]:
-    """The object that `body` spells. Raises `InvalidRequest`, whose code is null (OpenAI's way)."""
+    """Parse a JSON object. Raises `InvalidRequest`, with a null code as OpenAI does."""
     if len(body) > min(2 * limits.json_containers_max, VALUES_MAX):
         _check_size(body, limits.json_containers_max)
     try:
@@ -123,7 +123,7 @@ class _Count:
 
     @classmethod
     def of(cls, parts: Iterable[bytes]) -> _Count:
-        """What the brackets, commas and colons in these parts stand for."""
+        """Count what brackets, commas and colons in these parts stand for."""
         containers = commas = colons = 0
         for part in parts:
             containers += part.count(b"{") + part.count(b"[")

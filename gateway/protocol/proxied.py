@@ -62,9 +62,10 @@ class ProxiedRequest:
 def parse_proxied(
     body: bytes, kind: ProxiedKind, *, limits: InputLimits, strict: bool = False
 ) -> ProxiedRequest:
-    """Raises `InvalidRequest`. Values are for the server to judge, but for the addresses of media.
+    """Parse a request that another server answers.
 
-    `strict` refuses what else is ignored.
+    Raises `InvalidRequest`. The server checks values, except addresses of media. If `strict`,
+    parameters are refused that are otherwise ignored.
     """
     fields = parse_object(body, limits)
     for name, kinds in _NEEDED[kind].items():

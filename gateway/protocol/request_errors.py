@@ -42,7 +42,7 @@ _TYPE_NAMES: Final = {
 
 
 def listed(values: Sequence[str], conjunction: str) -> str:
-    """`'a'`, `'a' and 'b'`, `'a', 'b', and 'c'`."""
+    """Join values in prose: `'a'`, `'a' and 'b'`, `'a', 'b', and 'c'`."""
     quoted = [f"'{value}'" for value in values]
     if len(quoted) <= 2:
         return f" {conjunction} ".join(quoted)
@@ -74,7 +74,7 @@ def unknown_place() -> InvalidRequest:
 
 
 def missing(param: str, hint: str = "") -> InvalidRequest:
-    """`hint` is a sentence: what may have been meant."""
+    """Return the refusal of a missing parameter; `hint` is a sentence on what may be meant."""
     message = f"Missing required parameter: '{param}'."
     return InvalidRequest(
         f"{message} {hint}" if hint else message, code="missing_required_parameter", param=param
@@ -104,7 +104,10 @@ def wrong_value(param: str, value: str, supported: Sequence[str]) -> InvalidRequ
 
 
 def number_out_of_range(param: str, value: float, *, bound: float, above: bool) -> InvalidRequest:
-    """`bound` itself is allowed; the message speaks of integers where the bound is one."""
+    """Return the refusal of a number beyond `bound`, which itself is allowed.
+
+    The message says "integer" if the bound is one.
+    """
     kind, limit = ("integer", f"{bound}") if isinstance(bound, int) else ("decimal", f"{bound:g}")
     side, sign = ("above maximum", "<=") if above else ("below minimum", ">=")
     what = f"{kind} {side} value. Expected a value {sign} {limit}, but got {value} instead."
@@ -162,7 +165,10 @@ def property_name_too_long(param: str, name: str, maximum: int) -> InvalidReques
 
 
 def unsupported(param: str, remedy: str, *, value: str | None = None) -> InvalidRequest:
-    """Documented by OpenAI, not served here. `remedy` is a sentence: what to do instead."""
+    """Return the refusal of what OpenAI documents and the gateway does not support.
+
+    `remedy` is a sentence: what to do instead.
+    """
     what = f"'{param}'" if value is None else f"'{param}' with value '{shown(value)}'"
     return InvalidRequest(
         f"Unsupported parameter: {what} is not supported by this server. {remedy}",
@@ -190,7 +196,7 @@ def tool_not_found(kind: str, param: str = "tool_choice") -> InvalidRequest:
 
 
 def dropped_tools(kinds: Sequence[str], param: str = "tool_choice") -> InvalidRequest:
-    """A choice that only tools could satisfy which are not served here. `kinds` are their types."""
+    """Return the refusal of a choice that only unsupported tools of types `kinds` satisfy."""
     names = listed(tuple(dict.fromkeys(kinds)), "and")
     return InvalidRequest(
         f"Unsupported parameter: '{param}' needs {names}, which this server does not run for this "
@@ -203,13 +209,13 @@ def dropped_tools(kinds: Sequence[str], param: str = "tool_choice") -> InvalidRe
 
 
 def duplicate_name(param: str, name: str) -> InvalidRequest:
-    """Two tools that the model could not tell apart."""
+    """Return the refusal of two tools with the same name for the model."""
     more = f"there is more than one tool named '{shown(name)}'"
     return invalid(param, f"{more}. Give every tool a name of its own.")
 
 
 def grammars_too_long(param: str, size: int, maximum: int) -> InvalidRequest:
-    """The grammars of the custom tools up to this one, in bytes of UTF-8."""
+    """Return the refusal of custom tool grammars of `size` bytes of UTF-8 in total."""
     found = f"the grammars of the tools up to this one have {size} bytes together"
     return invalid(param, f"{found}. Expected at most {maximum} bytes.")
 
@@ -272,16 +278,17 @@ def validated(model: type[M], document: dict[str, Any], context: object = None) 
 
 
 def refusal_of(error: ValidationError, within: str = "") -> InvalidRequest:
-    """The first mistake that pydantic found, in OpenAI's words; `within` begins its path."""
+    """Return pydantic's first error in OpenAI's words; `within` begins its path."""
     details = error.errors(include_url=False)[0]
     translate = _TRANSLATIONS.get(details["type"], _other)
     return translate(within + param_path(details["loc"]), details)
 
 
 def param_path(location: Location) -> str:
-    """`("input", 1, "message", "content", 0, "text")` → `input[1].content[0].text`.
+    """Format a location: `("input", 1, "message", "content", 0, "text")` →
+    `input[1].content[0].text`.
 
-    pydantic puts the tag of a union's member after what holds it: an index or a field's name.
+    pydantic puts the tag of a union's member after the index or field that holds it.
     """
     path = field = ""
     before: int | str = ""

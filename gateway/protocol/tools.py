@@ -150,7 +150,7 @@ class HostedTool(NullableModel):
 
     @property
     def label(self) -> str:
-        """What a response header says of it."""
+        """Return the tool's name in a response header."""
         is_safe = self.name is not None and FUNCTION_NAME.fullmatch(self.name)
         return f"{self.type};name={self.name}" if is_safe else self.type
 
@@ -238,8 +238,10 @@ AnyTool = Annotated[
 
 
 def without_unserved(tools: object, served: Collection[HostedFamily]) -> object:
-    """The raw `tools` of a request; those that the gateway could run and does not are dropped,
-    whatever else they say. So is what only programs may call, since none run here.
+    """Return the raw `tools` without hosted tools that are not `served`.
+
+    They are dropped whatever else they contain. Tools that only programs may call are dropped, too,
+    because no programs run here.
     """
     if not isinstance(tools, list | tuple):
         return tools
@@ -269,7 +271,7 @@ def _called(tool: object, known: Sequence[str]) -> object:
 
 
 def dropped(tools: Iterable[Tool]) -> tuple[HostedTool, ...]:
-    """The tools that are dropped, those in namespaces among them."""
+    """Return the tools that are dropped, including those in namespaces."""
     found: list[HostedTool] = []
     for tool in tools:
         if isinstance(tool, HostedTool):
@@ -438,10 +440,10 @@ def _members(space: NamespaceTool, path: str) -> Iterator[NamedTool]:
 
 
 def declared(tools: Sequence[Tool]) -> tuple[FunctionTool, ...]:
-    """The functions that the model is told of.
+    """Return the functions that the model sees.
 
-    What a namespace is for stands at the first of its functions, because all functions of a prompt
-    stand in one namespace.
+    The first function of a namespace carries its description, because a prompt has one namespace
+    for all functions.
     """
     purposes = {
         tool.name: f"Tools of `{tool.name}`: {tool.description}"
@@ -502,7 +504,7 @@ def _custom(tool: CustomTool) -> FunctionTool:
 
 
 def means(wanted: ToolName, tool: NamedTool) -> bool:
-    """Return True if `wanted` names `tool` or a group that it belongs to."""
+    """Return True if `wanted` names `tool`, its namespace or its type."""
     match wanted.type:
         case "function" | "custom" if wanted.namespace:
             named = (wanted.namespace, wanted.name) == (tool.namespace, tool.shown_name)
@@ -516,8 +518,10 @@ def means(wanted: ToolName, tool: NamedTool) -> bool:
 
 
 def means_hosted(wanted: ToolName, tools: Iterable[RunTool]) -> bool:
-    """Whether one of `tools` is meant. A family has several names, one of which stands for all; of
-    an MCP server the label is told, and perhaps a tool, which nobody knows before it is listed.
+    """Return True if `wanted` selects one of `tools`.
+
+    A family has several type names, one of which stands for all. For an MCP server it is the label
+    and perhaps a tool, which is not known before the tools are listed.
     """
     family = family_of(wanted.type)
     return any(
@@ -530,7 +534,7 @@ def means_hosted(wanted: ToolName, tools: Iterable[RunTool]) -> bool:
 
 
 def allowed_names(choice: AnyToolChoice, tools: Sequence[NamedTool]) -> frozenset[str]:
-    """The names, as the model knows them, of what may be called."""
+    """Return the model's names of the tools that may be called."""
     match choice:
         case "none":
             return frozenset()

@@ -69,8 +69,9 @@ class TraceRecord:
 def parse_traces(
     body: bytes, *, input_limits: InputLimits, limits: TraceLimits
 ) -> list[TraceRecord]:
-    """The records of a body, each once: of those with the same key the last. Raises
-    `InvalidRequest` for the first that is none; then nothing of the body is to be kept.
+    """Parse the records of a body; of several with the same key the last counts.
+
+    Raises `InvalidRequest` for the first malformed one; then nothing of the body is to be kept.
     """
     document = parse_object(body, input_limits)
     if document.get("data") is None:

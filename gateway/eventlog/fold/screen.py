@@ -298,7 +298,7 @@ class Screen:
         self._show(open_segment, replace(segment, verbatim=False) if self.stopped else segment)
 
     def _refuse_unreadable(self, segment: _Open) -> None:
-        # The whole approval request is still unshown at this point.
+        # Users cannot approve arguments that are no object. The request is still withheld here.
         is_asked = segment.kind is SegmentKind.MCP_APPROVAL_REQUEST
         if not is_asked or is_object(segment.checked.decode()):
             return

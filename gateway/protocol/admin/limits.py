@@ -91,7 +91,7 @@ class KeyLimits(RateLimitExtras):
 
     @property
     def values(self) -> dict[tuple[What, int], int | None]:
-        """The limits that are not null, by what they limit."""
+        # Nulls are left out.
         given = _given(self, _FIELDS) | _given(self, _EXTRA_FIELDS)
         return {what: value for what, value in given.items() if value is not None}
 
@@ -117,8 +117,9 @@ class RateLimitUpdate(WireModel):
 
     @property
     def values(self) -> dict[tuple[What, int], int | None]:
-        """The new values, by what they limit; None: no limit any more. Raises `InvalidRequest` for
-        what is not served.
+        """Return the new values by limit; None removes a limit.
+
+        Raises `InvalidRequest` for limits that are not supported.
         """
         for name in self.model_fields_set - _FIELDS.keys() - {"harmony"}:
             if getattr(self, name) is not None:
@@ -164,7 +165,7 @@ class SpendAlertUpdate(WireModel):
 
     @property
     def channel(self) -> Json:
-        """As it is kept, and shown again."""
+        """Return the channel as it is stored and shown."""
         given = self.notification_channel
         return {
             "type": given.type,
@@ -174,7 +175,7 @@ class SpendAlertUpdate(WireModel):
 
 
 def rate_limit_body(model: str, limits: Iterable[Limit]) -> Json:
-    """`project.rate_limit`, of the limits that a project has for a model."""
+    """Return `project.rate_limit` from the limits of a project for a model."""
     values = {(one.what, one.window_s): one.value for one in limits}
     modes = {one.mode for one in limits}
     body: Json = {

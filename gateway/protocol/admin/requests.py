@@ -80,7 +80,7 @@ class ServiceAccountCreate(NullableModel):
     harmony: KeyExtras = KeyExtras()
 
     def check_consistent(self) -> None:
-        """Raises `InvalidRequest` for the lifetime or the terms of a key that is not asked for."""
+        """Raise `InvalidRequest` for a key's lifetime or terms without a request for a key."""
         if not self.create_service_account_only:
             return
         for name in ("expires_in_seconds", "harmony"):
@@ -171,7 +171,7 @@ class Export(WireModel):
 
 
 def scopes_of(given: tuple[str, ...]) -> frozenset[str]:
-    """Raises `InvalidRequest` for one that is not known."""
+    """Return the scopes as a set. Raises `InvalidRequest` for an unknown one."""
     for index, scope in enumerate(given):
         if scope not in SCOPES:
             raise wrong_value(f"scopes[{index}]", scope, tuple(SCOPES))

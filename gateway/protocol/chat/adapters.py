@@ -89,13 +89,13 @@ def is_formatted(response: Json) -> bool:
 
 
 def field_of(item: Json, *, formatted: bool) -> Field:
-    """Where the text of a message or of reasoning is shown, unless it is a refusal."""
+    """Return the field that shows the text of a message or of reasoning, refusals aside."""
     is_aside = formatted and item.get("phase") == "commentary"
     return "reasoning_content" if is_aside or item["type"] == "reasoning" else "content"
 
 
 def texts_of(response: Json) -> Iterator[ItemText]:
-    """The texts of a body, in order."""
+    """Yield the texts of a body, in order."""
     formatted = is_formatted(response)
     for index, item in enumerate(response["output"]):
         if item["type"] not in {"message", "reasoning"}:
@@ -118,7 +118,7 @@ CITATION: Final = "url_citation"
 
 
 def citation_body(annotation: Json, offset: int) -> Json:
-    """A citation of a page, whose text begins at `offset` of the content."""
+    """Return a URL citation; its text begins at `offset` of the content."""
     cited = {name: annotation[name] for name in ("url", "title")}
     for name in ("start_index", "end_index"):
         cited[name] = annotation[name] + offset
@@ -132,14 +132,14 @@ class Joiner:
         self._last: dict[Field, int] = {}
 
     def add(self, field: Field, index: int, text: str) -> str:
-        """What to append for more text of the item at `index`."""
+        """Return what to append for more text of the item at `index`."""
         before = self._last.get(field, index)
         self._last[field] = index
         return text if before == index else SEPARATOR + text
 
 
 def failure_of(response: Json) -> Json | None:
-    """The error of a response that failed or was cancelled, as envelopes spell it."""
+    """Return the error of a failed or cancelled response in envelope form; None otherwise."""
     if response["status"] not in {"failed", "cancelled"}:
         return None
     error = response["error"] or {"code": None, "message": CANCELLED}
@@ -158,10 +158,10 @@ FINGERPRINT_CHARS: Final = 10
 
 
 def identity(response: Json, kind: str) -> Json:
-    """The first members of every body and chunk; `kind` is the `object`.
+    """Return the first members of every body and chunk; `kind` is the `object`.
 
-    The id is that of the response, with another prefix. The fingerprint is that of the model and of
-    the release that serves it: what changes at a backend, nobody tells the gateway.
+    The id is that of the response with another prefix. The fingerprint covers the model and the
+    gateway's release, because backends do not report their own changes.
     """
     prefix = COMPLETION_PREFIX if kind == "text_completion" else CHAT_PREFIX
     served = f"{__version__} {response['model']}".encode()
@@ -183,7 +183,7 @@ def stop_reason(response: Json) -> str:
 
 
 def finish_reason(response: Json, *, is_deprecated: bool) -> str:
-    """The same, where it may have ended with calls."""
+    """Return the `finish_reason` of an answer that may have ended with calls."""
     reason = stop_reason(response)
     if reason == "stop" and calls_of(response):
         return "function_call" if is_deprecated else "tool_calls"
@@ -191,7 +191,7 @@ def finish_reason(response: Json, *, is_deprecated: bool) -> str:
 
 
 def call_body(item: Json) -> Json:
-    """One of `tool_calls`, from the item of a call."""
+    """Return an entry of `tool_calls` from a call item."""
     kind, text = CALL_KINDS[item["type"]], CALL_TEXTS[item["type"]]
     return {
         "id": item["call_id"],
@@ -201,7 +201,9 @@ def call_body(item: Json) -> Json:
 
 
 def usage_of(response: Json) -> Json:
-    """The same exact counts under the names of these APIs; what there is no notion of is 0."""
+    """Return the exact token counts under the names of these APIs; counts without a source are
+    0.
+    """
     usage = response["usage"]
     cached = usage["input_tokens_details"]["cached_tokens"]
     reasoning = usage["output_tokens_details"]["reasoning_tokens"]
@@ -292,7 +294,7 @@ class Chunks:
     """
 
     def __init__(self, kind: str, *, include_usage: bool) -> None:
-        """`kind` is the `object` of each chunk."""
+        # `kind` is the `object` of each chunk.
         self._kind = kind
         self._include_usage = include_usage
         self._head = b""
@@ -306,9 +308,9 @@ class Chunks:
         self._joiner = Joiner()
 
     def of(self, event: Event) -> list[bytes]:
-        """The chunks that show the next event, encoded: none, one or several. An error is one, too.
+        """Return the chunks that show the next event, encoded: none, one or several.
 
-        What text they have is that of the event: as long, but for what joins two texts.
+        An error is a chunk, too. Their text is as long as the event's, except for separators.
         """
         is_refusal = _SAID.get(event.type)
         if is_refusal is not None:
@@ -512,7 +514,7 @@ class ChatAdapter:
     include_usage: bool = False
 
     def body(self, response: Json) -> Json:
-        """A finished Response object as a `chat.completion` of one choice."""
+        """Return a finished Response object as a `chat.completion` with one choice."""
         calls = calls_of(response)
         choice = {
             "index": 0,
@@ -540,7 +542,7 @@ class CompletionAdapter:
     include_usage: bool
 
     def body(self, response: Json) -> Json:
-        """A finished Response object as a `text_completion`: the answer without the reasoning."""
+        """Return a finished Response object as a `text_completion`, without the reasoning."""
         text = _join_texts(response).get("content", "")
         return {
             **identity(response, TEXT_CHUNK),

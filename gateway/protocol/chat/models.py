@@ -115,7 +115,7 @@ class ChatMessage(NullableModel):
 
     @property
     def thought(self) -> tuple[str, str] | None:
-        """The chain of thought that the assistant is given back: its field's name, and the text."""
+        """Return the field name and text of the chain of thought that the client sends back."""
         for name in ("reasoning_content", "reasoning"):
             value = getattr(self, name)
             if isinstance(value, str) and value:
@@ -124,7 +124,7 @@ class ChatMessage(NullableModel):
 
 
 def in_chat_words(message: str) -> str:
-    """What a message calls parameters of the Responses API, as this API calls them."""
+    """Replace names of Responses API parameters in a message by those of this API."""
     for name, word in _WORDS.items():
         message = message.replace(name, word)
     return message

@@ -88,9 +88,9 @@ def parse_chat(
     strict: bool = False,
     served: Collection[HostedFamily] = NO_FAMILIES,
 ) -> Converted:
-    """The request that `body` spells, as one of the Responses API.
+    """Parse `body` into a request to the Responses API.
 
-    Raises `InvalidRequest` with OpenAI's message, code and param, and nothing else for any bytes.
+    Raises only `InvalidRequest`, with OpenAI's message, code and param, whatever the bytes are.
     """
     document = _document(body, limits, IN_CHATS, required="messages")
     ignored = tuple(name for name in document if name not in CHAT_PARAMETERS)
@@ -153,7 +153,7 @@ TOOL_TYPES: Final = ("function", "custom")
 
 
 def tools_of(request: ChatRequest, places: ParameterPaths) -> list[Json]:
-    """The tools, or else the deprecated functions. Raises `InvalidRequest` for both at once."""
+    """Return the tools, or the deprecated functions. Raises `InvalidRequest` for both."""
     if request.tools and request.functions:
         raise InvalidRequest(
             "Mutually exclusive parameters: 'functions' and 'tools'. 'functions' is deprecated: "
@@ -213,7 +213,7 @@ def _object(value: object, path: str) -> Json:
 
 
 def tool_choice_of(request: ChatRequest, places: ParameterPaths) -> object:
-    """The choice, or else the deprecated one of a function; None for neither."""
+    """Return the tool choice, or the deprecated function choice; None for neither."""
     choice = request.tool_choice
     if choice is None:
         return _function_call(request.function_call, places)
@@ -256,7 +256,7 @@ def _type_of(value: object) -> object:
 
 
 def format_of(asked: object, places: ParameterPaths) -> object:
-    """What `response_format` asks for, as `text.format`."""
+    """Return `response_format` in the form of `text.format`."""
     places.add("text.format", "response_format")
     if not isinstance(asked, dict) or asked.get("type") != "json_schema":
         return asked
@@ -267,7 +267,7 @@ def format_of(asked: object, places: ParameterPaths) -> object:
 
 
 def reasoning_of(request: ChatRequest, places: ParameterPaths) -> object:
-    """`reasoning`, with the effort that `reasoning_effort` names."""
+    """Return `reasoning`, with the effort of `reasoning_effort`."""
     if request.reasoning_effort is None:
         return request.reasoning
     places.add("reasoning.effort", "reasoning_effort")
@@ -281,7 +281,7 @@ def reasoning_of(request: ChatRequest, places: ParameterPaths) -> object:
 
 
 def check_served(request: ChatRequest) -> None:
-    """Raises `InvalidRequest` for what would be answered in another way than it was asked for."""
+    """Raise `InvalidRequest` for parameters that the gateway would not honour."""
     if request.n is not None and request.n > 1:
         raise unsupported("n", "Send the request as often as you want answers.")
     if request.logit_bias:
@@ -293,10 +293,10 @@ def check_served(request: ChatRequest) -> None:
 
 
 def items_of(messages: Sequence[ChatMessage], places: ParameterPaths) -> list[Json]:
-    """The items that these messages mean; `places` learns where each came from.
+    """Return the items of these messages; note the origin of each in `places`.
 
-    Raises `InvalidRequest` for a message without its content, a part that its role has not, a call
-    without its output and an output without its call.
+    Raises `InvalidRequest` for a message without content, a part that its role does not allow, a
+    call without output and an output without call.
     """
     builder = _ItemBuilder(places)
     for index, message in enumerate(messages):
@@ -487,10 +487,10 @@ PART_TYPES: Final[dict[str, tuple[str, ...]]] = {
 
 
 def converted_parts(message: ChatMessage, path: str, places: ParameterPaths, to: str) -> list[Json]:
-    """The content of the message at `path`, as that at `to` of the converted request.
+    """Return the content of the message at `path`, converted for `to` of the new request.
 
-    Notes in `places` where each part came from. Raises `InvalidRequest` for a part of a type that
-    its role has not, and for one that lacks what it is named after.
+    Notes the origin of each part in `places`. Raises `InvalidRequest` for a part of a type that its
+    role does not allow, or without the member that its type names.
     """
     if message.text is not None:
         places.add(f"{to}[0].text", f"{path}.content")
@@ -592,7 +592,7 @@ class ParameterPaths:
         self._places[path] = original
 
     def original(self, path: str) -> str:
-        """The client's path of what stands at `path`; the same where nothing else is known."""
+        """Return the client's path for `path`; the same if no other is noted."""
         known, rest = path, ""
         while known not in self._places:
             cut = max(map(known.rfind, _SEPARATORS))
@@ -602,7 +602,7 @@ class ParameterPaths:
         return self._places[known] + rest
 
     def restated(self, error: InvalidRequest) -> InvalidRequest:
-        """The same refusal, in the words of the client's request."""
+        """Return the refusal with the client's parameter names."""
         if error.param is None:
             return InvalidRequest(in_chat_words(error.message), code=error.code)
         param = self.original(error.param)
@@ -614,9 +614,9 @@ COMPLETION_PARAMETERS: Final = frozenset(CompletionRequest.model_fields) | SHARE
 
 
 def parse_completion(body: bytes, *, limits: InputLimits, strict: bool = False) -> Converted:
-    """The request that `body` spells, as one of the Responses API.
+    """Parse `body` into a request to the Responses API.
 
-    Raises `InvalidRequest` with OpenAI's message, code and param, and nothing else for any bytes.
+    Raises only `InvalidRequest`, with OpenAI's message, code and param, whatever the bytes are.
     """
     document = _document(body, limits, IN_COMPLETIONS, required="prompt")
     ignored = tuple(name for name in document if name not in COMPLETION_PARAMETERS)

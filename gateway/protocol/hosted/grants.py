@@ -171,8 +171,9 @@ class Grants:
 
     @property
     def cited_pages(self) -> tuple[ShownPage, ...] | None:
-        """The pages of earlier responses that answers may cite; None: what looks like a citation is
-        text.
+        """Return the pages of earlier responses that answers may cite.
+
+        None: text that looks like a citation is plain text.
         """
         if self.browser is not None:
             return self.browser.pages
@@ -183,7 +184,7 @@ _GRANTS: Final = TypeAdapter(Grants)
 
 
 def grants_json(grants: Grants) -> dict[str, Any]:
-    """The form in which they are stored."""
+    """Return the form in which grants are stored."""
     stored: dict[str, Any] = _GRANTS.dump_python(grants, mode="json", exclude_defaults=True)
     return stored
 
@@ -194,8 +195,9 @@ def grants_of(stored: object) -> Grants:
 
 
 def approval_digest(server: ServerGrant, tool: McpTool, arguments: str) -> bytes:
-    """What an approval is bound to: this tool of this server, as it was listed, with exactly these
-    arguments.
+    """Return the digest that an approval is bound to.
+
+    It covers the tool as the server listed it, and the exact arguments.
     """
     parts = (server.label, server.server, server.credential, tool.name, tool.digest, arguments)
     digest = hashlib.sha256()

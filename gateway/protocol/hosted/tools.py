@@ -70,9 +70,9 @@ _DOMAIN: Final = re.compile(rf"[^\s/:?#@\\,;\"'<>]{{1,{DOMAIN_CHARS_MAX}}}")
 
 
 def domain_of(text: str) -> str:
-    """`https://www.example.com/` → `www.example.com`; in lower case, subdomains are meant too.
+    """Return the domain in lower case: `https://www.example.com/` → `www.example.com`.
 
-    Raises `ValueError` for what is none.
+    It stands for its subdomains, too. Raises `ValueError` for other text.
     """
     host = _SCHEME.sub("", text, count=1).rstrip("/").removeprefix("*.").rstrip(".").lower()
     if not _DOMAIN.fullmatch(host):
@@ -112,7 +112,7 @@ class UserLocation(NullableModel):
 
     @property
     def in_words(self) -> str | None:
-        """`Paris, Île-de-France, FR, timezone Europe/Paris`; None where nothing is said."""
+        """Return e.g. `Paris, Île-de-France, FR, timezone Europe/Paris`; None if it is empty."""
         zone = f"timezone {self.timezone}" if self.timezone else None
         words = [word for word in (self.city, self.region, self.country, zone) if word]
         return ", ".join(" ".join(word.split()) for word in words) or None
@@ -138,7 +138,7 @@ class WebSearchTool(NullableModel):
 
     @property
     def allowed_domains(self) -> tuple[str, ...]:
-        """The domains as they are compared."""
+        """Return the allowed domains in the form used for comparison."""
         named = self.filters.allowed_domains if self.filters else ()
         return tuple(dict.fromkeys(map(domain_of, named)))
 
@@ -244,7 +244,7 @@ class McpServerTool(NullableModel):
 
     @property
     def shown_url(self) -> str | None:
-        """Scheme and host of the URL: its path may be a secret."""
+        """Return scheme and host of the URL; its path may be a secret."""
         if self.server_url is None:
             return None
         try:

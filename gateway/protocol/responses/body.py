@@ -112,12 +112,12 @@ def echo(
     summaries: bool = True,
     unthinks: bool = False,
 ) -> dict[str, Any]:
-    """What the response repeats of its request, with the values in effect.
+    """Return the parameters that the response repeats, with the values in effect.
 
-    `model` is the model that answers, where the request named an alias, `service_tier` the tier
-    that it gets. Without `summaries` there are none, whatever the request asks for. `unthinks`: the
-    model can be told not to think.
-    `rules_of` reads it back, so it holds every demand on the output.
+    `model` is the model that answers if the request named an alias, `service_tier` the tier in
+    effect. Without `summaries` there are none, whatever the request asks for. `unthinks`: thinking
+    can be switched off for the model. `rules_of` reads the result, so it holds every demand on the
+    output.
     """
     choice, asked = request.tool_choice, request.reasoning
     summary = (asked.summary or asked.generate_summary) if summaries else None
@@ -266,8 +266,9 @@ class ResponseHead:
     grants: Grants | None = field(default=None, hash=False)
 
     def including(self, include: Collection[str]) -> ResponseHead:
-        """The head of the same response for a reader who asks for more than its request did: what
-        is folded with it shows that, too, and is otherwise the same.
+        """Return the head for a reader whose `include` is longer than the request's.
+
+        A fold with it shows those fields, too, and is otherwise the same.
         """
         if self.grants is None:
             return self
@@ -299,7 +300,7 @@ class Outcome:
 def response_body(
     head: ResponseHead, outcome: Outcome, output: Sequence[dict[str, Any]]
 ) -> dict[str, Any]:
-    """The Response object, of what JSON has. Raises `KeyError` when the `echo` lacks a field."""
+    """Return the Response object. Raises `KeyError` if the `echo` lacks a field."""
     body: dict[str, Any] = orjson.loads(
         encoded_body(head, outcome, output, echo=spelled_echo(head.echo))
     )
@@ -309,10 +310,10 @@ def response_body(
 def encoded_body(
     head: ResponseHead, outcome: Outcome, output: Sequence[dict[str, Any]], *, echo: bytes
 ) -> bytes:
-    """The Response object as JSON; `echo` is `spelled_echo` of the head's.
+    """Return the Response object as JSON; `echo` is `spelled_echo` of the head's.
 
-    Keys come in a fixed order: identity and fate, the output, `ECHO_FIELDS`, what else `echo`
-    holds, the usage (null until the end), the use of hosted tools and the Harmony messages if any.
+    The order of keys is fixed: identity and status, the output, `ECHO_FIELDS`, the rest of `echo`,
+    the usage (null until the end), the use of hosted tools and the Harmony messages if any.
     """
     fate = orjson.dumps(
         {
@@ -336,9 +337,9 @@ def encoded_body(
 
 
 def spelled_echo(echo: Mapping[str, Any]) -> bytes:
-    """What the Response object shows of `echo`, as the inside of a JSON object.
+    """Return the members of `echo` that the Response object shows, as JSON without braces.
 
-    Raises `KeyError` when it lacks a field.
+    Raises `KeyError` if it lacks a field.
     """
     shown = {**dict(zip(ECHO_FIELDS, _echoed(echo), strict=True)), **echo}
     shown.pop("background", None)  # it stands before the output
@@ -347,7 +348,7 @@ def spelled_echo(echo: Mapping[str, Any]) -> bytes:
 
 
 def kept_echo(echo: Mapping[str, Any]) -> bytes:
-    """`spelled_echo` where that is long, and nothing where it is short: what a head keeps of it."""
+    """Return `spelled_echo` if it is long, else nothing: the part that a head keeps."""
     spelled = spelled_echo(echo)
     return spelled if len(spelled) >= LONG_ECHO_BYTES else b""
 
@@ -383,9 +384,7 @@ def usage_body(usage: TokenUsage) -> dict[str, Any]:
 
 
 def tool_usage_body(web_searches: int) -> dict[str, Any]:
-    """`tool_usage` as the API spells it: both families are required by OpenAI's type, and images
-    are made by nobody here.
-    """
+    """Return `tool_usage`. OpenAI's type requires both families; the gateway makes no images."""
     image_details = {"image_tokens": 0, "text_tokens": 0}
     return {
         "image_gen": {
@@ -433,12 +432,10 @@ _SUMMARIES: Final[dict[str | None, Summary]] = {
 
 
 def rules_of(echo: Mapping[str, Any], grants: Grants | None = None) -> OutputRules:
-    """The rules of a response that repeats `echo` of its request (what the function `echo` makes)
-    and has these `grants`.
+    """Return the rules of a response with this `echo` (of the function `echo`) and `grants`.
 
-    They follow from that alone, so that whoever folds the log again, on another replica or a year
-    later, has the same ones. A function of the request that has the name of a hosted tool is meant
-    by it.
+    They depend on nothing else, so that a fold on another replica or a year later has the same
+    rules. A function of the request with the name of a hosted tool replaces it.
     """
     choice = echo["tool_choice"]
     told = told_tools(echo)
@@ -466,7 +463,7 @@ def rules_of(echo: Mapping[str, Any], grants: Grants | None = None) -> OutputRul
 
 
 def told_tools(echo: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """The tools that the model is told of by a response that repeats `echo` of its request."""
+    """Return the tools that the model sees in a response with this `echo`."""
     tools: list[dict[str, Any]] = echo.get(OFFERED, echo["tools"])
     return tools
 

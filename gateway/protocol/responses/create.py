@@ -220,7 +220,7 @@ class CreateResponse(WireModel):
 
     @property
     def dropped_tools(self) -> tuple[str, ...]:
-        """The tools that are not served, here or to this tenant, in their order, by their types."""
+        """Return the types of the tools that this gateway or this tenant lacks, in order."""
         if not (self.tools or self.brought):
             return ()
         groups = (self.tools, *(each.tools for each in self.brought))
@@ -228,7 +228,7 @@ class CreateResponse(WireModel):
 
     @property
     def looks_back(self) -> bool:
-        """Whether its context has more than the input says."""
+        """Return True if the context has more than the input."""
         continues = self.previous_response_id is not None or self.conversation is not None
         return continues or any(isinstance(item, ItemReference) for item in self.input)
 
@@ -238,7 +238,7 @@ class CreateResponse(WireModel):
 
     @property
     def wants_messages(self) -> bool:
-        """Whether the response comes with the Harmony messages of its prompt and its output."""
+        """Return True if the response includes the Harmony messages of prompt and output."""
         if not self.include:
             return self.enable_response_messages
         return self.enable_response_messages or self.wants_input_ids or self.wants_output_ids
@@ -257,7 +257,7 @@ class CreateResponse(WireModel):
 
     @property
     def compares_caches(self) -> bool:
-        """Whether it wants to know how its cache and that of another response differ."""
+        """Return True if the request asks how its cache differs from another response's."""
         options = self.prompt_cache_options
         return options is not None and options.comparison_response_id is not None
 
@@ -331,9 +331,9 @@ def parse_subset(
     strict: bool = False,
     served: Collection[HostedFamily] = NO_FAMILIES,
 ) -> CreateResponse:
-    """The request to an API that has only these `parameters`. Nothing of it is stored.
+    """Parse a request to an API with only these `parameters`; it is never stored.
 
-    Raises as `parse_create` does.
+    Raises as `parse_create`.
     """
     request = parse_create(body, parameters, limits=limits, strict=strict, served=served)
     if request.prewarms:
@@ -351,13 +351,13 @@ def parse_create(
     served: Collection[HostedFamily] = NO_FAMILIES,
     needs_input: bool = True,
 ) -> CreateResponse:
-    """The request that `body` spells: JSON, or its fields where that was read already.
+    """Parse a request from JSON bytes or from its fields.
 
-    Of the tools that the gateway can run those are left that are `served`. One that `needs_input`
-    has some of its own, or continues something. Unknown top-level keys and `HINTS` are listed in
-    `ignored`, tools that are not served in `dropped_tools`; with `strict` unknown ones and such
-    tools are refused, and so are images and files. Raises `InvalidRequest`
-    with OpenAI's message, code and param, and nothing else for any bytes.
+    Of the tools that the gateway can run those in `served` are kept. If `needs_input`, the request
+    must have input or continue something. Unknown top-level keys and `HINTS` are listed in
+    `ignored`, unserved tools in `dropped_tools`; if `strict`, unknown keys, unserved tools, images
+    and files are refused. Raises only `InvalidRequest`, with OpenAI's message, code and param,
+    whatever the bytes are.
     """
     fields = body if isinstance(body, dict) else parse_object(body, limits)
     document, ignored = without_nulls(fields), tuple[str, ...]()
@@ -413,8 +413,9 @@ def _prewarms(document: dict[str, Any]) -> bool:
 
 
 def warm_up(request: CreateResponse, parameter: str) -> CreateResponse:
-    """The request of which nothing is to be generated, as this `parameter` says. No token is spent:
-    what would compact its context is left to what continues it. Raises `InvalidRequest`.
+    """Return the request without generation, as this `parameter` asks. Raises `InvalidRequest`.
+
+    No token is spent: a compaction is left to the request that continues it.
     """
     # Both stand at the end: an answer before other items may be one that was heard long ago.
     for item in request.input[-1:]:
@@ -464,8 +465,9 @@ def presentable(names: tuple[str, ...]) -> tuple[str, ...]:
 
 
 def check_counts(document: dict[str, Any], limits: InputLimits) -> None:
-    """Refuse more items, tools or metadata than a request may have, before anything looks at each
-    of them. Wrong types are left to the models.
+    """Refuse too many items, tools or metadata, before any of them is parsed.
+
+    Wrong types are left to the models.
     """
     said = document.get("input")
     if isinstance(said, str):
@@ -481,7 +483,6 @@ def check_counts(document: dict[str, Any], limits: InputLimits) -> None:
 
 
 def check_metadata(document: dict[str, Any]) -> None:
-    """Refuse more pairs of metadata than an object may have."""
     metadata = document.get("metadata")
     if isinstance(metadata, dict) and len(metadata) > METADATA_PAIRS_MAX:
         raise too_many_properties("metadata", len(metadata), METADATA_PAIRS_MAX)
@@ -509,8 +510,9 @@ def check_items(items: Sequence[InputItem], limits: InputLimits, *, param: str =
 def check_brought(
     items: Sequence[InputItem], limits: InputLimits, *, param: str = "input"
 ) -> tuple[BroughtTools, ...]:
-    """What items bring. Refuses tools that cannot be told to the model; one that comes twice was
-    found twice.
+    """Return the tools that items bring. Refuses tools that the model could not see.
+
+    A tool may come twice, because a search may return it twice.
     """
     brought = brought_by(items, param)
     count = 0
@@ -590,12 +592,11 @@ def check_media(
     param: str = "input",
     refused: frozenset[str] = MEDIA,
 ) -> None:
-    """Refuse images and files of the assistant, and with `strict` new ones of anybody that are
-    among the `refused` types.
+    """Refuse images and files of the assistant and, if `strict`, new ones of `refused` types.
 
-    What the model has answered already is not new: clients that keep the history themselves could
-    never go on with a conversation that has an image in it. Those in outputs of tools are not
-    looked at: a tool that returns one must not end a session. `param` names the items.
+    Media that the model has answered already are not new: a client that keeps the history itself
+    could otherwise never continue after an image. Media in tool outputs are not checked: a tool
+    that returns one must not end a session. `param` names the items.
     """
     is_new = strict
     fault: InvalidRequest | None = None
@@ -696,12 +697,12 @@ class RequestKey:
 
 
 def request_key(values: Sequence[bytes], body: bytes, *, store: bool) -> RequestKey | None:
-    """The key among a request's headers (`values` are those of `Idempotency-Key`), if it has one.
+    """Return the idempotency key of a request (`values` of `Idempotency-Key`), None if none.
 
-    OpenAI promises none for these routes. What holds here: the same key with the same body stands
-    for the same response, as long as the operator says (`retention.idempotency_key_s`).
-    `store`: whether the response is kept. Raises `InvalidRequest` for a key that is none, for more
-    than one, and for a response that could not be returned again because it is not kept.
+    OpenAI promises none for these routes. Here the same key with the same body stands for the same
+    response, for `retention.idempotency_key_s` seconds. `store`: the response is kept. Raises
+    `InvalidRequest` for a malformed key, for more than one, and for a response that is not stored
+    and so could not be returned again.
     """
     if not values:
         return None

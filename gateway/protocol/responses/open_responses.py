@@ -77,7 +77,7 @@ _TOOL: Final[TypeAdapter[AnyTool]] = TypeAdapter(AnyTool)
 
 
 def shown(event: Event) -> Event | None:
-    """The event as the dialect has it, under its own number; None where the dialect has none."""
+    """Convert an event to the dialect, with its own number; None if the dialect lacks it."""
     if event.type in UNCHANGED:
         return _with_shown_index(event) if event.hosted_before else event
     name = RENAMED.get(event.type)
@@ -104,7 +104,7 @@ def _with_shown_index(event: Event) -> Event:
 
 
 def shown_deltas(deltas: Deltas) -> Deltas | None:
-    """The same of a run of deltas, as long as they differ in nothing but their name; else None."""
+    """Convert a run of deltas that differ from the dialect only by name; None for others."""
     pattern = deltas.pattern
     if pattern.type in UNCHANGED and not pattern.hosted_before:
         return deltas
@@ -302,7 +302,7 @@ def _part(said: Json) -> Json:
 
 
 def _text(said: Json) -> Json:
-    # The schema of a format may only be null in the published document.
+    # The published Open Responses types allow no schema here but null.
     form = said["format"]
     return {**said, "format": {**form, "schema": None}} if "schema" in form else said
 

@@ -75,8 +75,10 @@ def check_name(path: str, name: str) -> None:
 def check_tools(
     tools: Sequence[Tool], limits: InputLimits, *, within: str = "", unique: bool = True
 ) -> None:
-    """Refuse tools that cannot be told to the model: with names that are none or (`unique`) come
-    twice, with texts that are too long, or too many of them. `within` begins their paths.
+    """Refuse too many tools, and tools that the model cannot be shown.
+
+    Those have malformed names, duplicate names (if `unique`) or texts that are too long. `within`
+    begins their paths.
     """
     param = f"{within}tools"
     for index, tool in enumerate(tools):
@@ -197,7 +199,7 @@ def _check_server(path: str, tool: McpServerTool, limits: InputLimits) -> None:
 
 
 def check_none_dropped(tools: Sequence[Tool], brought: Sequence[BroughtTools] = ()) -> None:
-    """Refuse tools that OpenAI runs, or programs call, and this gateway drops."""
+    """Refuse tools that only OpenAI runs, or only programs call, and the gateway drops."""
     remedy = "Leave the tool out, or offer a tool that your client executes."
     groups = [("", tools), *((each.path, each.tools) for each in brought)]
     for within, group in groups:
@@ -228,7 +230,7 @@ class OfferedTools(NamedTuple):
 
 
 def check_tool_choice(choice: AnyToolChoice, tools: Sequence[Tool], dropped: Sequence[str]) -> None:
-    """Refuse a choice of what the request does not have, or of what is `dropped` of it."""
+    """Refuse a choice of a tool that the request lacks, or that is `dropped`."""
     offered = OfferedTools.of(tools, dropped)
     match choice:
         case ToolChoice() as wanted:
