@@ -61,10 +61,10 @@ def compaction_item(item_id: str, seal: str, summary: str) -> ContextItem:
 
 
 def droppable(items: Sequence[ContextItem]) -> list[int]:
-    """Indexes of the items that a compaction at the end would newly hide; empty: it is in vain.
+    """Return the indexes of the items that a compaction at the end would newly hide.
 
-    What an earlier compaction hides already is not among them, nor is its summary, which the new
-    one would take in.
+    Items that an earlier compaction hides are not among them, nor is its summary, which the new one
+    would include. Empty means that a compaction is useless.
     """
     compacted = [index for index, item in enumerate(items) if item.kind == "compaction"]
     first = compacted[-1] + 1 if compacted else 0

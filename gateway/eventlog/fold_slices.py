@@ -44,7 +44,6 @@ class EntryBuffer:
             self.append(entry)
 
     def append(self, entry: Entry) -> None:
-        """Add one entry at the end."""
         if type(entry) is Tokens and not entry.logprobs:
             self._ids.extend(entry.ids)
         else:
@@ -95,11 +94,11 @@ class EntryBuffer:
 def fold_slice(
     fold: Fold, log: Iterator[Portion], sink: EventSink, *, after: int, slice_s: float
 ) -> tuple[Awaitable[None] | None, bool]:
-    """Fold for `slice_s`, to the end, or until the sink has something to wait for.
+    """Fold for `slice_s` seconds, to the end, or until the sink returns an awaitable.
 
-    Returns that, and whether there is more. The sink gets the events (`Fold.replay`) in short
-    sequences, so that what they take is free again for the next. Raises what it does, and
-    `ValueError` for entries that cannot stand where they stand.
+    Returns that awaitable, and True if there is more. The sink gets the events (`Fold.replay`) in
+    short sequences, to bound memory. Raises what the sink raises, and `ValueError` for entries that
+    are invalid at their position.
     """
     events: Sequence[Event] = ()
     until = monotonic() + slice_s
@@ -125,8 +124,8 @@ async def fold_rows(
 ) -> EntryBuffer:
     """Fold the entries of a log from number `from_entry` on, and return them.
 
-    `rows` begin with the row that holds it. Raises `ValueError` when some are missing or damaged,
-    or cannot stand where they stand.
+    `rows` begin with the row that holds it. Raises `ValueError` if some are missing, damaged or
+    invalid at their position.
     """
     entries = EntryBuffer()
     log = _keep_portions(entries, rows, from_entry)

@@ -60,7 +60,7 @@ class Journal(ABC):
         """
 
     def abandon(self) -> None:
-        """Let nobody write any more, whoever has this journal: another replica does."""
+        """Refuse all further writes, by any holder of this journal: another replica writes now."""
         self.is_abandoned = True
         self.append = _refuse
 
@@ -101,7 +101,7 @@ class MemoryJournal(Journal):
 
     @override
     async def finish(self, finished: Finished) -> None:
-        """Commit the end, if anything is kept, then show it. Raises what `commit` does."""
+        """Commit the end, if anything is stored, then show it. Raises what `commit` does."""
         events = self.live.fold.apply(finished)
         if self._commit is not None:
             try:
@@ -156,10 +156,10 @@ class DurableJournal(Journal):
 
     @override
     async def finish(self, finished: Finished) -> None:
-        """Commit the end, with all before it that is not durable yet, then show it.
+        """Commit the end and all entries before it that are not durable yet, then show it.
 
-        Waits while the database is away. Raises `ClaimLost`, and what `commit` does; then it may
-        be called again.
+        Waits while the database is away. Raises `ClaimLost`, and what `commit` does; then it may be
+        called again.
         """
         try:
             async with self.channel.ending() as rest:

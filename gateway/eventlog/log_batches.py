@@ -59,32 +59,32 @@ class _LogPosition:
         self.settled(first_entry)
 
     def settled(self, first_entry: int) -> None:
-        """All entries before this one are in the response's own log."""
+        """Note that all entries before this one are in the response's own log."""
         self.first_entry = first_entry
         self.count = self.since = 0
         self.entries = bytearray()
 
     def continues_with(self, claim: WriteClaim, first_entry: int) -> bool:
-        """Whether this is the next entry under the same claim."""
+        """Return True if this is the next entry under the same claim."""
         if first_entry != self.first_entry + self.count:
             return False
         return claim is self.claim or claim == self.claim
 
     def add(self, batch: LogBatch, number: int) -> None:
-        """The flush of this number has a batch of it."""
+        """Note that the flush of this number holds a batch of the log."""
         self.since = self.since or number
         self.count += batch.count
         self.entries += batch.entries[1:] if self.entries else batch.entries
 
     def complete_row(self, row: LogRow) -> LogRow:
-        """What flushes have of the log, and `row` behind it, as one row."""
+        """Return one row with the log's entries in flushes, followed by `row`."""
         if not self.count:
             return row
         entries = bytes(self.entries) + row.entries[1:]
         return LogRow(self.first_entry, self.count + row.count, entries)
 
     def batch(self, more: LogBatch | None) -> LogBatch:
-        """The same as a batch."""
+        """Return one batch with the log's entries in flushes, followed by `more`."""
         if more is None:
             entries = bytes(self.entries)
             return LogBatch(self.claim, self.day, self.first_entry, self.count, entries)
@@ -126,9 +126,9 @@ class Flusher:
             self._tracks[claim.uuid] = _LogPosition(claim, day, next_entry)
 
     async def append(self, batches: Sequence[LogBatch]) -> frozenset[UUID]:
-        """Commit batches, at most one for a response; the responses whose batches are committed.
+        """Commit batches, at most one for a response; return the responses that were committed.
 
-        Raises as `store.events.append` does.
+        Raises as `store.events.append`.
         """
         async with self._lock:
             if not self._is_synced:
@@ -139,7 +139,7 @@ class Flusher:
         return committed
 
     async def settle(self) -> None:
-        """Move some of what has been in flushes for long. Raises `StoreError`."""
+        """Move some old entries from flushes to their own logs. Raises `StoreError`."""
         is_new_round = asyncio.get_running_loop().time() >= self._round_at
         if not (is_new_round or self._round or self._may_prune):
             return
@@ -173,13 +173,13 @@ class Flusher:
             return track.complete_row(row)
 
     def resume(self, claim: WriteClaim) -> None:
-        """The response has not ended after all."""
+        # The end of the response was not committed.
         track = self._track(claim)
         if track is not None:
             track.is_ending = track.is_proven = False
 
     def close(self, claim: WriteClaim) -> None:
-        """End writing here. What flushes have of the log is settled all the same."""
+        # Entries in flushes are still settled.
         track = self._track(claim)
         if track is not None:
             track.is_ending = track.is_proven = False

@@ -95,7 +95,7 @@ class WatchedLog:
         self._parts: deque[LogRow] = deque(maxlen=PARTS_MAX)
 
     def since(self, entry: int) -> list[LogRow]:
-        """The log from entry number `entry` on, as far as it is at hand; [] when that is not."""
+        """Return the log from number `entry` on as far as it is at hand; [] if `entry` is not."""
         rows = [part for part in self._parts if part.first_entry + part.count > entry]
         return rows if rows and rows[0].first_entry <= entry else []
 
@@ -103,8 +103,9 @@ class WatchedLog:
         return self.has_ended or self.entries > entries
 
     def query(self, *, is_due: bool) -> LogQuery:
-        """How to ask for more of it. Of one that has moved since it was due no head is needed:
-        whoever moved it still writes it.
+        """Return the query for more of the log.
+
+        A log that has moved since it was last due needs no head: its writer is alive.
         """
         is_still = is_due and not self._has_moved
         self._has_moved = self._has_moved and not is_due
@@ -114,7 +115,7 @@ class WatchedLog:
         )
 
     def add(self, epoch: int, part: LogRow) -> None:
-        """The log has this, written under an epoch. Shown to who waits, kept for who does not."""
+        """Add entries of an epoch: show them to waiting readers, keep them for others."""
         end = part.first_entry + part.count
         if (epoch, end) <= (self.epoch, self.entries):
             return
@@ -130,7 +131,7 @@ class WatchedLog:
             self._parts.clear()
 
     def show(self, head: LogHead | None, owner: str | None) -> None:
-        """Tell who waits of what the head of the log says. A log does not become shorter."""
+        """Notify waiting readers of the log's head. A log never becomes shorter."""
         self.owner = owner
         before = (self.entries, self.has_ended)
         if head is not None:
@@ -157,7 +158,7 @@ class LogWatcher:
         pause_s: float = POLL_PAUSE_S,
         follow: Callable[[tuple[UUID, ...]], None] = lambda _: None,
     ) -> None:
-        """`follow` asks other processes to tell of these logs, for `notifications.FOLLOWED_S`."""
+        # `follow` asks other processes to announce these logs, for `notifications.FOLLOWED_S`.
         self._poll_logs = poll
         self._seen: Seen = {}
         self._follow = follow
@@ -171,7 +172,7 @@ class LogWatcher:
 
     @contextmanager
     def watch(self, tenant_id: TenantId, uuid: UUID, day: date) -> Iterator[WatchedLog]:
-        """Keep an eye on a log, from now on until this is left. `day` is that of its rows."""
+        """Watch a log for the block. `day` is the partition of its rows."""
         log = self._logs.get(uuid)
         if log is None:
             log = self._logs[uuid] = WatchedLog(tenant_id, uuid, day)
@@ -190,7 +191,7 @@ class LogWatcher:
                 self._seen.clear()
 
     def poll_soon(self, uuids: Iterable[UUID]) -> None:
-        """There is more in these logs: poll them now. Those that nobody watches are left alone."""
+        """Poll these logs now, because they have grown. Logs without watchers are ignored."""
         told = self._logs.keys() & set(uuids)
         if told:
             self._chosen |= told
@@ -203,7 +204,7 @@ class LogWatcher:
     async def run(self) -> None:
         """Poll until cancelled.
 
-        While the database is away it is tried again, and whoever waits goes on waiting.
+        While the database is away it retries, and readers go on waiting.
         """
         due = 0.0
         is_reported = False

@@ -124,13 +124,13 @@ class Outbox:
         return bool(self._waiting)
 
     def waiting(self) -> LogRow:
-        """The waiting entries as the next row of the log. They go on waiting."""
+        """Return the waiting entries as the next row of the log. They stay waiting."""
         assert self.batch is None, "a batch is under way"
         count = self.end - self.next_entry
         return LogRow(self.next_entry, count, VERSION_BYTE + self._waiting)
 
     def put(self, entry: Entry) -> int:
-        """Add an entry. Returns its length in bytes. Raises `ValueError` as `pack` does."""
+        """Add an entry. Return its length in bytes. Raises `ValueError` as `pack`."""
         packed = packed_entry(entry)
         self._waiting += packed
         self.end += 1
@@ -138,7 +138,7 @@ class Outbox:
         return len(packed)
 
     def take(self) -> LogBatch:
-        """Make a batch of all waiting entries, which is under way now. No other may be."""
+        """Put all waiting entries under way as one batch. No other may be under way."""
         entries = VERSION_BYTE + self._waiting
         self._waiting.clear()
         count = self.end - self.next_entry
@@ -146,7 +146,7 @@ class Outbox:
         return self.batch
 
     def committed(self) -> int:
-        """The batch under way is in the log. Returns how many bytes that frees."""
+        """Note that the batch under way is in the log. Return how many bytes that frees."""
         batch, self.batch = self.batch, None
         assert batch is not None, "no batch is under way"
         self._is_refused = False
@@ -160,7 +160,7 @@ class Outbox:
         self._is_refused = True
 
     def learn(self, head: LogHead | None) -> BatchOutcome:
-        """What became of the batch, by a head that was read since; None: the response is gone.
+        """Return the outcome of the batch by a head read since; None: the response is gone.
 
         For `COMMITTED` call `committed`, for `ABSENT` send the same batch again.
         """
@@ -206,7 +206,7 @@ class Channel:
 
     @property
     def is_full(self) -> bool:
-        """The database is too far behind: time to wait for `room`."""
+        """Return True if the database is too far behind; then wait for `room`."""
         writer = self._writer
         return self.is_open and (
             self.outbox.pending_bytes >= writer.bounds.run_pending_bytes_max
@@ -221,13 +221,13 @@ class Channel:
                 self._writer.enqueue(self)
 
     async def room(self) -> None:
-        """Wait until it is not full. Raises `ClaimLost`."""
+        """Wait until the channel is not full. Raises `ClaimLost`."""
         while self.is_full:
             await self._writer.wait_for_relief(self)
         self._check()
 
     async def flushed(self) -> int:
-        """Wait until all that was appended before is durable; the number of the next entry.
+        """Wait until all entries so far are durable; return the number of the next entry.
 
         Raises `ClaimLost`. Waits for as long as the database is away.
         """
@@ -240,11 +240,11 @@ class Channel:
 
     @asynccontextmanager
     async def ending(self) -> AsyncIterator[LogRow]:
-        """What of the log is not written yet, for the end to be committed together with it.
+        """Hold the log for the block; yield the unwritten rest, to be committed with the end.
 
-        Entered when nothing is under way, for which it waits as long as the database is away; from
-        then on nothing is taken. Leave it without closing the channel, and that waits as before.
-        Raises `ClaimLost`. Nothing may be appended meanwhile.
+        Entered once nothing is under way, for which it waits as long as the database is away;
+        inside, nothing is taken from the channel. If the block does not close the channel, writing
+        goes on after it. Raises `ClaimLost`. Nothing may be appended meanwhile.
         """
         self.is_ending = True
         try:
@@ -317,12 +317,11 @@ class LogWriter:
         lost: Callable[[], None],
         fence: int | None = None,
     ) -> Channel:
-        """A way into the log of a response, from entry number `next_entry` on.
+        """Open a channel to the log of a response, from entry number `next_entry` on.
 
-        `day` is the partition of its log (`store.events.day_of`). `fence` is what `self.fence` was
-        before the response was claimed; then its claim has to be proven by nothing else. A channel
-        that is open to the same log is lost: a claim that was made after its own has brought the
-        response back here.
+        `day` is the partition of its log (`store.events.day_of`). `fence` is the value of
+        `self.fence` before the response was claimed; then the claim needs no other proof. An open
+        channel to the same log is lost: a later claim has brought the response back here.
         """
         if fence is not None and self._flusher is not None:
             self._flusher.begins(claim, day, next_entry, fence)
@@ -367,14 +366,14 @@ class LogWriter:
         return runs >= CROWD_MIN and self.pending_bytes <= runs * CROWDED_BYTES_MAX
 
     def resume(self, channel: Channel) -> None:
-        """The end was not committed after all: write what waits in the channel."""
+        # The end was not committed, so what waits in the channel is written.
         if channel.is_open and self._flusher is not None:
             self._flusher.resume(channel.claim)
         if channel.is_open and channel.outbox.has_waiting and not channel.is_queued:
             self.enqueue(channel)
 
     def enqueue(self, channel: Channel) -> None:
-        """Something waits in a channel that is not queued yet."""
+        """Queue a channel that has waiting entries and is not queued yet."""
         channel.is_queued = True
         self._queue.put(channel)
         if len(self._queue) == CROWD_MIN and self._is_crowded:
@@ -392,7 +391,7 @@ class LogWriter:
             self._wake_blocked()
 
     async def complete_row(self, channel: Channel) -> LogRow:
-        """The row with all that is not in the log of a channel yet, to be written with its end.
+        """Return the row with all entries that the log lacks, to be written with its end.
 
         Waits while the database is away. Raises `ClaimLost`.
         """

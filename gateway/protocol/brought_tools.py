@@ -90,7 +90,7 @@ class BroughtTools:
 def brought_before(items: Sequence[ContextItem]) -> tuple[BroughtTools, ...]:
     """Return the tools of stored items, at most the last `BROUGHT_TOOLS_MAX`.
 
-    They are not checked again.
+    They were checked when they were new.
     """
     kept: list[BroughtTools] = []
     count = 0
@@ -111,8 +111,9 @@ def _brought_before(items: Iterable[ContextItem]) -> Iterator[BroughtTools]:
 
 
 def brought_by(items: Iterable[InputItem], param: str = "input") -> tuple[BroughtTools, ...]:
-    """Return the tools that items of a request bring; `param` names their array. Raises
-    `InvalidRequest`.
+    """Return the tools that items of a request bring; `param` names their array.
+
+    Raises `InvalidRequest`.
     """
     return tuple(
         BroughtTools.of(item, f"{param}[{index}].")

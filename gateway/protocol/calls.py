@@ -98,8 +98,9 @@ def call_of(item: CallItem) -> Call:
 
 
 def author_of(item: OutputItem) -> str | None:
-    """Return the model's name of the function that an output names instead of a call; None if
-    none.
+    """Return the model's name of the function that an output names in place of its call.
+
+    None if it answers a call, or names no function.
     """
     if item.call_id is not None:
         return None
@@ -167,8 +168,9 @@ NOT_APPROVED: Final = "The user did not approve this call. It was not made."
 
 
 def mcp_name(item: McpCall | McpApprovalRequest) -> str | None:
-    """Return the model's name of an MCP tool; None if the item of another server has no such
-    name.
+    """Return the model's name of an MCP tool.
+
+    None if it is no valid function name, which can happen in items of other servers.
     """
     name = flat_name(item.server_label, item.name)
     return name if FUNCTION_NAME.fullmatch(name) else None

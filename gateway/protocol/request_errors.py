@@ -215,7 +215,7 @@ def duplicate_name(param: str, name: str) -> InvalidRequest:
 
 
 def grammars_too_long(param: str, size: int, maximum: int) -> InvalidRequest:
-    """Return the refusal of custom tool grammars of `size` bytes of UTF-8 in total."""
+    """Return the refusal of grammars, `size` bytes of UTF-8 up to the tool at `param`."""
     found = f"the grammars of the tools up to this one have {size} bytes together"
     return invalid(param, f"{found}. Expected at most {maximum} bytes.")
 
@@ -285,10 +285,10 @@ def refusal_of(error: ValidationError, within: str = "") -> InvalidRequest:
 
 
 def param_path(location: Location) -> str:
-    """Format a location: `("input", 1, "message", "content", 0, "text")` →
-    `input[1].content[0].text`.
+    """Return the parameter path of a location.
 
-    pydantic puts the tag of a union's member after the index or field that holds it.
+    `("input", 1, "message", "content", 0, "text")` → `input[1].content[0].text`: pydantic puts the
+    tag of a union's member after the index or field that holds it.
     """
     path = field = ""
     before: int | str = ""

@@ -72,7 +72,7 @@ class CitationReader:
         return self._held
 
     def feed(self, text: str) -> Sequence[str | Citation]:
-        """What is decided by more text. No piece of text is empty, and no two stand together."""
+        """Return the decided pieces of more text; texts are never empty, and never adjacent."""
         if not self._held and OPENING not in text:
             return (text,) if text else ()
         pieces: list[str | Citation] = []
@@ -94,7 +94,7 @@ class CitationReader:
         return pieces
 
     def end(self) -> str:
-        """What was held back: nothing follows, so it is text."""
+        """Return the held text: nothing follows, so it is plain text."""
         held, self._held = self._held, ""
         return held
 
@@ -139,9 +139,10 @@ class Pages:
         self._pages[page.cursor] = page
 
     def cited(self, citation: Citation) -> tuple[str, str] | None:
-        """URL and title of what is meant: of what was found on a page, that page; of results of a
-        search, the one that stands there. None where nothing of that cursor was shown, or nothing
-        with an address.
+        """Return URL and title of a citation's page; None if nothing with an address was shown.
+
+        For matches found in a page it is that page; for search results, the result in the cited
+        lines.
         """
         page = self._pages.get(citation.cursor)
         if page is not None and not page.url and page.of is not None:
@@ -196,7 +197,7 @@ class ContainerFiles:
         return bool(self._ids)
 
     def put(self, container_id: str, files: Mapping[str, str]) -> None:
-        """These are all, by path, with their ids; of too many those that come last."""
+        """Replace the files of the container: ids by path. Of too many the last are kept."""
         self.container_id = container_id
         self._ids = dict(list(files.items())[-FILES_MAX:])
         self._pattern = None
@@ -214,7 +215,10 @@ class ContainerFiles:
         return self._compile_pattern().search(text, start)
 
     def front(self, text: str, start: int) -> int | None:
-        """Where from `start` on a path may begin that ends behind the text."""
+        """Return the position from `start` on of a path that may continue after the text.
+
+        None if there is none.
+        """
         self._compile_pattern()
         begin, fronts = max(start, len(text) - self._longest), self._fronts
         return next((at for at in range(begin, len(text)) if text[at:] in fronts), None)
@@ -289,7 +293,7 @@ class CitedAnswer:
         """How many markers became nothing."""
 
     def feed(self, text: str) -> list[CitedText]:
-        """What is decided by more text."""
+        """Return the pieces that more text decides."""
         shown: list[CitedText] = []
         for piece in (text,) if self._pages is None else self._reader.feed(text):
             if isinstance(piece, str):
@@ -303,11 +307,11 @@ class CitedAnswer:
         return list(map(self._with_offsets, shown))
 
     def feed_spelled(self, units: Iterable[tuple[str, Logprobs | None]]) -> list[CitedText]:
-        """The same of text with the logprobs of its ids, in units of as few ids as spell whole
-        characters.
+        """Return the pieces that more text with logprobs decides.
 
-        They go with the text as soon as it is certain that none of it is a marker. Those of a
-        marker, and of what an id says beside it, are told with nothing.
+        Each unit has as few ids as spell whole characters. Logprobs go with the text as soon as it
+        is certain that none of it is a marker. Those of a marker, and of other text of its ids, are
+        dropped.
         """
         shown: list[CitedText] = []
         for text, logprobs in units:
@@ -323,8 +327,10 @@ class CitedAnswer:
         return shown
 
     def end(self, *, is_complete: bool) -> list[CitedText]:
-        """The text that was held back. The front of a marker is none: nobody can tell what it would
-        have cited. In an answer that was cut off, nobody knows what a bracket begins.
+        """Return the text that was held back.
+
+        An incomplete marker is dropped: its target is unknown. In an answer that was cut off, an
+        open bracket is dropped, too.
         """
         held = self._reader.end()
         if held and (not is_complete or DAGGER in held):

@@ -43,7 +43,7 @@ class CustomInput:
         self._after: list[str] = []
 
     def feed(self, text: str) -> str:
-        """What may be handed out now; possibly nothing."""
+        """Return the input that more text completes; possibly nothing."""
         if self._phase is _Phase.RAW:
             return text
         if self._phase is _Phase.AFTER:
@@ -55,7 +55,7 @@ class CustomInput:
         return self._read_string()
 
     def finish(self, *, is_complete: bool) -> str:
-        """The arguments are over; those that were cut off leave no half of a word of JSON."""
+        """Return the rest of the input; of arguments that were cut off, no partial JSON token."""
         if self._phase is not _Phase.AFTER:
             is_nothing = not is_complete or _EMPTY.fullmatch(self._held)
             return "" if is_nothing else self._held

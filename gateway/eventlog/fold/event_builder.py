@@ -172,13 +172,13 @@ class Builder:
         """The terminal event was emitted."""
 
     def queue(self) -> list[Event]:
-        """The events of a response that is accepted, and not begun."""
+        """Return the events of a response that is accepted, but not started."""
         if self.is_started:
             raise ValueError("the response was started before")
         return self._open("queued")
 
     def start(self) -> list[Event]:
-        """The events that precede all work."""
+        """Return the events that precede all work."""
         if not self.is_started:
             return self._open("in_progress")
         self._outcome = Outcome(advance(RESPONSE_STATUSES, self._outcome.status, "in_progress"))
@@ -188,7 +188,7 @@ class Builder:
     def feed(
         self, segments: Sequence[SegmentEvent], spelling: Spelling | None = None
     ) -> list[Event]:
-        """The events that show these segment events; `spelling` knows the ids of traced text."""
+        """Return the events of these segment events; `spelling` has the ids of traced text."""
         item = self.flowing
         if item is not None and len(segments) == 1 and spelling is None:
             # Nearly every call is for more text of the open item.
@@ -219,7 +219,7 @@ class Builder:
         return events
 
     def feed_each(self, texts: Sequence[str], after: int) -> Deltas:
-        """The deltas above `after` of texts of the `flowing` item, none of which is empty."""
+        """Return the deltas above `after` of texts of the `flowing` item; no text is empty."""
         assert self.flowing is not None, "nothing is open"
         number = self._sequence_number
         self._sequence_number = number + len(texts)
@@ -230,7 +230,7 @@ class Builder:
         return self._item is not None
 
     def compact(self, seal: str) -> list[Event]:
-        """The events of a compaction, whole: it comes before anything else."""
+        """Return all events of a compaction. Raises `ValueError` if it is not the first item."""
         self._require_open()
         if self.output or self.has_open_item:
             raise ValueError("a compaction is the first item, or none")
@@ -244,9 +244,7 @@ class Builder:
         ]
 
     def list_tools(self, label: str, tools: object, error: object) -> list[Event]:
-        """The events of what an MCP server told of its tools, or (`error` not None) why it told
-        nothing.
-        """
+        """Return the events of an MCP server's tools, or of an `error` (not None) instead."""
         self._require_open()
         index = len(self.output)
         item_id = ids.output_item_id(ids.HOSTED_PREFIXES[LISTING_ITEM], self._head.uuid, index)
@@ -270,10 +268,10 @@ class Builder:
     def run_call(
         self, call: UnansweredCall, shown: dict[str, Any], *, approval: str | None = None
     ) -> list[Event]:
-        """The events of the gateway's beginning to run a call; of beginning anew, none.
+        """Return the events of the start of a call that the gateway runs; none for a restart.
 
-        `approval` is the id of the item that asked the user whether it may; then the call was said
-        in an earlier response.
+        `approval` is the id of the approval request, if any; then the call is from an earlier
+        response.
         """
         events = self._open_call(call, shown, approval)
         item = self._item
@@ -291,7 +289,7 @@ class Builder:
         *,
         approval: str | None = None,
     ) -> list[Event]:
-        """The events of the end of a call that the gateway ran, or did not even begin to run."""
+        """Return the events of the end of a call that the gateway ran, or never started."""
         events = self._open_call(call, shown, approval)
         item = self._item
         assert item is not None, "it was just opened"
@@ -308,14 +306,15 @@ class Builder:
         return events
 
     def alive(self) -> list[Event]:
-        """The status again: unlike an SSE comment it resets the timers of clients."""
+        """Repeat the status: unlike an SSE comment it resets the timers of clients."""
         self._require_open(may_wait=True)
         # Without the items so far: a client takes them from item events, and would have them twice.
         return [self._show(STATUS_EVENTS[self._outcome.status], self._encode_body([]))]
 
     def break_off(self) -> list[Event]:
-        """What is open stays as far as it was said, and all that was is said anew: the user has
-        nothing of it yet.
+        """Close the open item as `incomplete`; the turn is generated again.
+
+        All that was shown so far no longer counts as output for the user.
         """
         events: list[Event] = []
         self._close_item("incomplete", events)
@@ -326,7 +325,7 @@ class Builder:
         return self.is_started and outcome.status in RESPONSE_STATUSES[self._outcome.status]
 
     def finish(self, outcome: Outcome) -> list[Event]:
-        """Close what is open, then the one terminal event (after an `error` event for `failed`)."""
+        """Return the closing events; `failed` has an `error` event before the terminal one."""
         self._require_open(may_wait=True)
         advance(RESPONSE_STATUSES, self._outcome.status, outcome.status)
         events: list[Event] = []

@@ -157,14 +157,14 @@ class Fold:
 
     @property
     def bodies(self) -> tuple[Body, ...]:
-        """What waits for the end of the open turn, to be checked before it."""
+        """Return the bodies to check before the open turn ends."""
         screen = self._screen
         return tuple(screen.bodies) if screen else ()
 
     def bodies_after(self, finish: FinishReason) -> tuple[Body, ...]:
-        """What would wait to be checked if the open turn ended like this.
+        """Return the bodies to check if the open turn ended like this.
 
-        Reads the turn again, unless nothing but its end is missing.
+        Reads the turn again, unless it lacks nothing but its end.
         """
         place = self.place
         is_told = place.where is Where.BETWEEN and not place.waiting and place.broken is None
@@ -178,7 +178,7 @@ class Fold:
 
     @property
     def called(self) -> bool:
-        """A call that may be shown came, and nobody has answered it."""
+        """Return True if there is an unanswered call that may be shown."""
         screen = self._screen
         return self._builder.is_called or (screen is not None and screen.called)
 
@@ -198,7 +198,7 @@ class Fold:
 
     @property
     def stopped(self) -> bool:
-        """The answer came to a stop string; what follows is not shown."""
+        """Return True if the answer contained a stop string; what follows is not shown."""
         screen = self._screen
         return self._is_stopped or (screen is not None and screen.stopped)
 
@@ -258,7 +258,7 @@ class Fold:
 
     @property
     def last_finish(self) -> FinishReason | None:
-        """Why the last turn that ended did; None while none has."""
+        """Return why the last finished turn ended; None before the first."""
         for turn in reversed(self.turns):
             if turn.finish is not None:
                 return turn.finish
@@ -275,13 +275,13 @@ class Fold:
 
     @property
     def only_announced(self) -> bool:
-        """Of what the user has, all is preambles: no call came out, and no answer."""
+        """Return True if the user has only preambles: no call and no answer."""
         builder = self._builder
         return builder.is_visible and not (builder.is_called or builder.is_answered)
 
     @property
     def output_tokens(self) -> int:
-        """How many ids the model said, without those that were taken back."""
+        """Count the generated ids, without those that were taken back."""
         reader = self._reader
         return self._usage.output_tokens + (reader.output_tokens if reader else 0)
 
@@ -296,7 +296,7 @@ class Fold:
 
     @property
     def reasoning_tokens(self) -> int:
-        """How many of them spell reasoning."""
+        """Count the generated ids that spell reasoning."""
         reader = self._reader
         return self._usage.reasoning_tokens + (reader.reasoning_tokens if reader else 0)
 
@@ -306,11 +306,11 @@ class Fold:
 
     @property
     def usage(self) -> TokenUsage:
-        """Token counts so far, those of a compaction included.
+        """Return the token counts so far, those of a compaction included.
 
-        The output is every id of the log, or what the server of a turn of text told. Cached tokens
-        count only as far as a turn's input does, so that a turn which the gateway continued by
-        itself cannot make them exceed the input.
+        The output is every id of the log, or for text turns the server's count. Cached tokens count
+        only up to a turn's counted input, so that turns which the gateway continued by itself
+        cannot make them exceed the input.
         """
         if self._final_usage is not None:
             return self._final_usage
@@ -339,8 +339,9 @@ class Fold:
 
     @property
     def recoveries(self) -> Mapping[str, int]:
-        """How often each recovery rule of the parser fired, and each repair's, over all turns; and
-        how many citations were of nothing that is known.
+        """Count how often each parser recovery rule and each repair fired, over all turns.
+
+        Includes the number of citations of unknown pages.
         """
         unresolved = self._builder.unresolved
         fired = self._reader.parser.recoveries if self._reader else None
@@ -350,7 +351,7 @@ class Fold:
         return self._recoveries + Counter({UNRESOLVED_CITATION: unresolved}) + Counter(fired)
 
     def apply(self, entry: Entry) -> list[Event]:
-        """The events of one more entry."""
+        """Apply one more entry and return its events."""
         if type(entry) is Tokens:  # nearly every entry is
             reader = self._reader or self._open_reader()
             shown = reader.feed(entry)
@@ -360,10 +361,10 @@ class Fold:
         return self._HANDLERS[type(entry)](self, entry)
 
     def replay(self, portion: Portion, after: int = -1) -> Sequence[Event]:
-        """The events of one more portion of a log that was; some that are not above number `after`
-        may be missing. Raises as `apply` does, for an entry after which those before it count.
+        """Apply one more portion of a stored log and return its events.
 
-        They are `Deltas` where all of it is more text of one part.
+        Events up to number `after` may be missing. They are `Deltas` if the whole portion is text
+        of one part. Raises as `apply`; the entries before the faulty one stay applied.
         """
         if not isinstance(portion, Singles):
             return self.apply(portion)
@@ -380,10 +381,10 @@ class Fold:
         return events
 
     def items(self) -> list[RenderedItem]:
-        """The items that are done, with the ids that repeat them in the next prompt.
+        """Return the finished items, with the ids that repeat them in the next prompt.
 
-        Ids are known once the turn has ended. They are None where a recovery rule had a part in
-        the message, and where it was cut off; then of a hosted call its result is told apart.
+        Ids exist once the turn has ended. They are None if a recovery rule changed the message, and
+        if it was cut off; the result of a hosted call is then kept beside its item.
         """
         includable = self._builder.includable
         if not self._framing.stores_ids:

@@ -133,7 +133,7 @@ class HostedCalls:
         self.call = UnansweredCall(self.results, name, arguments)
 
     def start(self, entry: ToolStarted) -> tuple[UnansweredCall, dict[str, Any]]:
-        """The call, and what its item shows from now on."""
+        """Start the call; return it with the fields that its item shows from now on."""
         call, shown = self._require_call(entry.ordinal), _json_object(entry.shown)
         if self.started is not None and not self.started.repeatable:
             raise ValueError("a call is run again that must not be")
@@ -143,14 +143,14 @@ class HostedCalls:
         return call, shown
 
     def hold(self, entry: ToolHandle) -> None:
-        """A call that runs can be found by something."""
+        """Keep the handle by which a running call can be resumed."""
         self._require_call(entry.ordinal)
         if self.started is None:
             raise ValueError("a tool has a handle that was not started")
         self.handle = entry.handle
 
     def end(self, entry: ToolEnded) -> tuple[UnansweredCall, dict[str, Any]]:
-        """The call, and what its item shows in the end."""
+        """End the call; return it with the fields that its item shows at the end."""
         call, shown = self._require_call(entry.ordinal), _json_object(entry.shown)
         state = _json_object(entry.state)
         page = _PAGE.validate_python(state["page"]) if state.get("page") is not None else None
@@ -172,9 +172,7 @@ class HostedCalls:
         return call, shown
 
     def withdrawn_by(self, outcome: ToolOutcome) -> Withdrawal | None:
-        """Which tools may not be called any more once the call has ended like this, if that is due
-        to it.
-        """
+        """Return which tools would be withdrawn because the call ended like this; None for none."""
         if outcome == "over_budget" or self.results + 1 >= self._budget.calls_max:
             return "calls"
         if self.call is None or outcome not in FAILURES:
@@ -183,8 +181,10 @@ class HostedCalls:
         return "failures" if failures >= self._budget.failures_max else None
 
     def state_json(self) -> bytes | None:
-        """What responses that continue this one have to know: `pages` and `container_id`, as JSON;
-        None for nothing, and where nothing could be called: then they know what this one did.
+        """Return the tool state for responses that continue this one, as JSON.
+
+        It has `pages` and `container_id`. None if it is empty, and if this response had no tools:
+        then later ones use the state that this one had.
         """
         if not self._grants.has_tools:
             return None

@@ -113,10 +113,10 @@ class OpenItem:
     def write(
         self, text: str, sequence_number: int, logprobs: list[dict[str, Any]] | None = None
     ) -> Event:
-        """Append text; the delta event that shows it.
+        """Append text and return the delta event that shows it.
 
         `logprobs` are the entries of the ids that spell it. Once they are missing for some text,
-        the whole has none: half of them could be told to belong to anything.
+        the item has none, because partial logprobs could not be matched to the text.
         """
         self._text += text.encode()
         # A copy, as `lasting_json` makes it: the event may wait for its commit, or for its reader.
@@ -139,9 +139,9 @@ class OpenItem:
         return Event(self.envelope.delta, sequence_number, data, len(text), hosted_before=before)
 
     def write_each(self, texts: Sequence[str], sequence_number: int, after: int) -> Deltas:
-        """Append texts; the deltas that show them, numbered from `sequence_number` on.
+        """Append texts and return their deltas, numbered from `sequence_number` on.
 
-        Those that are not above number `after` are left out.
+        Those up to number `after` are left out.
         """
         self._text += "".join(texts).encode()
         known = max(0, after + 1 - sequence_number)
@@ -152,7 +152,7 @@ class OpenItem:
         return Deltas(pattern, sequence_number + known, texts[known:])
 
     def summarize(self, text: str | None) -> str:
-        """What more the summary says after this text, or (None) at the end."""
+        """Return the new part of the summary after this text, or (None) at the end."""
         assert self._summarizer is not None, "there is no summary"
         more = self._summarizer.finish() if text is None else self._summarizer.feed(text)
         if more:
@@ -160,8 +160,8 @@ class OpenItem:
         return more
 
     def show(self, fields: Mapping[str, Any], include: Collection[str]) -> None:
-        """What a call that the gateway runs shows from now on, of the fields that it has, as far as
-        the request asked for it by `include`.
+        """Set the fields that a call run by the gateway shows from now on, as far as `include`
+        asks.
         """
         own = {*self._call, *self._shown}
         fields = {name: fields[name] for name in fields if name in own}
@@ -176,7 +176,7 @@ class OpenItem:
         self.status = advance(ITEM_STATUSES, self.status, status)
 
     def body(self) -> dict[str, Any]:
-        """The item as it stands. Before any text it has no content part yet."""
+        """Return the item as it stands. Before any text it has no content part."""
         envelope = self.envelope
         start = {"id": self.item_id, "type": envelope.item_type, "status": self._shown_status}
         if envelope.text_field:
@@ -202,7 +202,7 @@ class OpenItem:
         return {name: _FIELDS[name](self) for name in EVENT_FIELDS[event_type]}
 
     def summary_fields(self, event_type: str, text: str) -> dict[str, Any]:
-        """The same for an event of its summary, of which the event says `text`."""
+        """Return the fields of an event of the item's summary with this `text`."""
         values = {
             "item_id": self.item_id,
             "output_index": self.output_index,
@@ -216,7 +216,7 @@ class OpenItem:
         return {**fields, "status": "incomplete"} if is_cut else fields
 
     def annotate(self, annotation: dict[str, Any]) -> dict[str, Any]:
-        """Note what the end of its text cites; the fields of the event that says so."""
+        """Note a citation at the end of the text; return the fields of its event."""
         self.annotations.append(annotation)
         values = {
             "item_id": self.item_id,
@@ -228,7 +228,7 @@ class OpenItem:
         return {name: values[name] for name in EVENT_FIELDS[ANNOTATION_EVENT]}
 
     def part(self) -> dict[str, Any]:
-        """The content part of the item, of which there is one."""
+        """Return the only content part of the item."""
         if self.envelope.part == "reasoning_text":
             return {"type": "reasoning_text", "text": self.text}
         if self.envelope.part == "refusal":
@@ -295,7 +295,7 @@ class WholeItem:
         self._call: dict[str, Any] = orjson.loads(orjson.dumps(call))
 
     def added(self) -> dict[str, Any]:
-        """The fields of its first event. The commands of a shell are yet to come."""
+        """Return the fields of the item's first event; a shell call has no commands there yet."""
         body = self._body("in_progress")
         if self._commands():
             body["action"] = {**body["action"], "commands": []}
@@ -338,7 +338,7 @@ class SummaryReader:
         self._is_told = False
 
     def feed(self, text: str) -> str:
-        """What more the summary says after this text; often nothing."""
+        """Return the new part of the summary after this text; often nothing."""
         if self._detailed:
             return text
         if self._is_told:
@@ -348,7 +348,7 @@ class SummaryReader:
         return self.finish() if found or len(self._text) > SUMMARY_CHARACTERS_MAX else ""
 
     def finish(self) -> str:
-        """What it says at the end of the text, if that was not handed out before."""
+        """Return the rest of the summary at the end of the text."""
         if self._detailed or self._is_told:
             return ""
         self._is_told = True
@@ -372,7 +372,7 @@ class Spelling(Protocol):
     def piece(self, token: int) -> bytes: ...
 
     def token_at(self, position: int) -> tuple[int, Likelihood | None]:
-        """The id at a position, and what the backend told of it."""
+        """Return the id at a position, and the likelihood that the backend reported, if any."""
         ...
 
 
@@ -382,8 +382,9 @@ def is_boundary(content: bytes, at: int) -> bool:
 
 
 def spelled_units(text: SegmentText, spelling: Spelling) -> Iterator[SegmentText]:
-    """The text cut wherever an id of it ends and a character does; one piece where its ids are not
-    known.
+    """Yield the text, split wherever both an id and a character end.
+
+    Text without known ids is one piece.
     """
     content, start, end = text.text.encode(), 0, 0
     tokens: list[int] = []
@@ -397,11 +398,10 @@ def spelled_units(text: SegmentText, spelling: Spelling) -> Iterator[SegmentText
 
 
 def logprob_entries(text: SegmentText, spelling: Spelling) -> list[dict[str, Any]] | None:
-    """The logprobs of a text as the API shows them, one for each token; None where they are not
-    known.
+    """Return the logprobs of a text, one entry for each token; None if some are unknown.
 
-    Their `bytes`, joined, are the text: of an id that says more than it the rest is left out. Of a
-    text without ids a token is told as a whole where it begins.
+    Their `bytes`, joined, are the text: of an id that spells more than it the rest is left out. In
+    a text without ids the entry of a token belongs to the text in which it begins.
     """
     left = len(text.text.encode())
     told: list[dict[str, Any]] = []

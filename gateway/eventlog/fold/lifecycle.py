@@ -332,7 +332,7 @@ GATEWAY_KINDS: Final = HOSTED_KINDS | {SegmentKind.MCP_APPROVAL_REQUEST}
 
 
 def advance(table: Mapping[_Status, frozenset[_Status]], now: _Status, to: _Status) -> _Status:
-    """`to`, where `table` lets it follow `now`. Raises `ValueError` where it does not."""
+    """Return `to` if `table` lets it follow `now`. Raises `ValueError` otherwise."""
     if to not in table[now]:
         raise ValueError(f"status {to} cannot follow {now}")
     return to

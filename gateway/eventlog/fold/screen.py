@@ -103,7 +103,7 @@ class _Open:
     """What came before it was known what an answer begins like."""
 
     def body(self, start: int) -> Body:
-        """What is to be checked of the segment, which is complete."""
+        """Return the body to check of the complete segment."""
         text = self.checked.decode()
         if self.kind is SegmentKind.CUSTOM_CALL:
             text = orjson.dumps({"input": text}).decode()
@@ -163,7 +163,7 @@ class Screen:
         self._is_answered = False
 
     def feed(self, segments: Iterable[SegmentEvent]) -> list[SegmentEvent]:
-        """What may be shown now."""
+        """Return the segment events that may be shown now."""
         for segment in segments:
             if isinstance(segment, SegmentText):
                 self._screen_text(segment)
@@ -175,13 +175,13 @@ class Screen:
         return shown
 
     def hold(self) -> None:
-        """From here on nothing of a checked body is shown before the turn has ended."""
+        """Show no more of a checked body before the turn has ended."""
         self._is_held = True
         if self._open is not None and self._open.is_checked:
             self._waits = True
 
     def release(self) -> list[SegmentEvent]:
-        """What waited. The turn has ended."""
+        """Return the withheld events at the end of the turn."""
         withheld, self._withheld = self._withheld, []
         self._waits = False
         return withheld
@@ -375,7 +375,7 @@ class Beginning:
         self._words = ""
 
     def read(self, text: str) -> Verdict:
-        """What the answer is, as far as this text and those before it tell."""
+        """Return the verdict on the answer after this text and those before it."""
         self._words = (self._words + text).lstrip()
         words = self._words.replace(_CURLY_APOSTROPHE, "'")
         if not words:
@@ -415,7 +415,7 @@ class Stops:
         self._is_traced = True
 
     def feed(self, text: SegmentText) -> list[SegmentText]:
-        """What may be shown now; nothing after a stop string."""
+        """Return the text that may be shown now; nothing after a stop string."""
         if self.is_reached:
             return []
         self._text += text.text

@@ -201,9 +201,7 @@ def call_body(item: Json) -> Json:
 
 
 def usage_of(response: Json) -> Json:
-    """Return the exact token counts under the names of these APIs; counts without a source are
-    0.
-    """
+    """Return the exact token counts under the names of these APIs; kinds not counted are 0."""
     usage = response["usage"]
     cached = usage["input_tokens_details"]["cached_tokens"]
     reasoning = usage["output_tokens_details"]["reasoning_tokens"]

@@ -49,7 +49,7 @@ def included(
 ) -> dict[str, Any]:
     """Return the item with those `includable` fields that `include` asks for.
 
-    The result has the same keys in the same order as if its request had asked for them.
+    The result is the same as if its request had asked for them.
     """
     field, value = _FIELDS.get(item["type"], ("", ""))
     if value not in include or field not in includable:

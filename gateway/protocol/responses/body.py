@@ -354,20 +354,19 @@ def kept_echo(echo: Mapping[str, Any]) -> bytes:
 
 
 def usage_body(usage: TokenUsage) -> dict[str, Any]:
-    """`usage` as the API spells it. Every count is of ids, so it is exact on every exit path.
+    """Return `usage` as the API has it. Every count is of ids, so it is exact on every exit path.
 
-    * input: the ids of the rendered prompt, system and developer messages included. What the
-      gateway itself writes to make a model go on that had stopped without an answer is not counted.
-    * cached: as many of them as the backend says it took from its prefix cache; 0 if it says
-      nothing.
+    * input: the ids of the rendered prompt, system and developer messages included. Text that the
+      gateway adds to make a model continue that stopped without an answer is not counted.
+    * cached: those that the backend reports as read from its prefix cache; 0 without a report.
     * output: all ids that the model generated, headers and markers included, whatever became of
       them.
-    * reasoning: those of them inside the bodies of messages that became reasoning items.
+    * reasoning: those inside the bodies of messages that became reasoning items.
     * cache writes: 0, because backends cache every prompt and charge nothing for it.
-    * estimated: the server of a model without token ids told no usage of some turn, and its
+    * estimated: the server of a model without token ids reported no usage for some turn, so its
       characters were counted instead; shown only then.
     * tool output: the results of tools that the gateway ran, which are part of the input; shown
-      only where it ran any (vLLM's name).
+      only if it ran any (vLLM's name).
     """
     details = {"reasoning_tokens": usage.reasoning_tokens}
     if usage.tool_output_tokens:

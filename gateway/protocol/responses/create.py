@@ -665,9 +665,7 @@ def _check_support(request: CreateResponse, *, needs_input: bool) -> None:
 
 
 def check_choice(request: CreateResponse) -> None:
-    """Refuse the choice of a missing tool; `request` must include the tools that its context
-    brings.
-    """
+    """Refuse the choice of a missing tool; `request` has all tools that its context brings."""
     if request.tool_choice != "auto":
         check_tool_choice(request.tool_choice, request.known_tools, request.dropped_tools)
 
