@@ -333,7 +333,7 @@ def _spaced(value: Language) -> Language:
 
 
 def _exactly(value: object) -> Language:
-    # Engines write the value without white space; white space is accepted all the same.
+    # Without white space, as engines write it; a checked answer may still contain it.
     match value:
         case str():
             return chain(_QUOTE, quoted(text(value)), _QUOTE)

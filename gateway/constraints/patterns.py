@@ -87,7 +87,6 @@ def _has_options(pattern: str) -> bool:
 
 
 def unanchored(pattern: str) -> str:
-    """Return the pattern without anchors at its two ends."""
     pattern = pattern.removeprefix("^")
     backslashes = len(pattern) - 1 - len(pattern[:-1].rstrip("\\"))
     return pattern[:-1] if pattern.endswith("$") and backslashes % 2 == 0 else pattern

@@ -151,7 +151,6 @@ class OutputRules:
 
     @cached_property
     def grammars(self) -> frozenset[TextGrammar]:
-        """Return the grammars of the tools, each once."""
         every = (tool.grammar for tool in self.tools.values())
         return frozenset(grammar for grammar in every if grammar is not None)
 

@@ -186,7 +186,7 @@ class Flusher:
             track.is_closed = True
 
     def ended(self, claim: WriteClaim) -> None:
-        # The row of `complete_row` is committed.
+        # The end of the log is committed, with all that `complete_row` returned.
         if self._track(claim) is not None:
             del self._tracks[claim.uuid]
 

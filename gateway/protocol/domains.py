@@ -30,7 +30,6 @@ class DomainRules:
         return cls(tuple(allowed.split()), tuple(denied.split()))
 
     def permits(self, host: str) -> bool:
-        """Return True if tools may connect to the host."""
         is_denied = bool(self.denied) and is_within(host, self.denied)
         return not is_denied and is_within(host, self.allowed)
 

@@ -70,7 +70,6 @@ class DeltaPattern:
     hosted_before: int = 0
 
     def event(self, number: int, text: str) -> Event:
-        """Return the delta event with this sequence number and text."""
         encoded = b"%b" % orjson.dumps(text)  # a copy, as `lasting_json` makes it
         data = b"%b%d%b%b%b" % (self.before, number, self.between, encoded, self.behind)
         return Event(self.type, number, data, len(text), encoded, self.hosted_before)

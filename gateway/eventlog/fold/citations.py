@@ -134,7 +134,6 @@ class Pages:
         return iter(self._pages.values())
 
     def add(self, page: ShownPage) -> None:
-        """Note a page that the browser has shown."""
         self._pages.pop(page.cursor, None)
         self._pages[page.cursor] = page
 

@@ -184,7 +184,7 @@ class Fold:
 
     @property
     def breaks_off(self) -> bool:
-        # Arguments that end in the middle of their JSON.
+        # The last item is a call whose arguments end in the middle of their JSON.
         return self._builder.breaks_off
 
     @property

@@ -228,7 +228,6 @@ class OpenItem:
         return {name: values[name] for name in EVENT_FIELDS[ANNOTATION_EVENT]}
 
     def part(self) -> dict[str, Any]:
-        """Return the only content part of the item."""
         if self.envelope.part == "reasoning_text":
             return {"type": "reasoning_text", "text": self.text}
         if self.envelope.part == "refusal":

@@ -95,7 +95,6 @@ def field_of(item: Json, *, formatted: bool) -> Field:
 
 
 def texts_of(response: Json) -> Iterator[ItemText]:
-    """Yield the texts of a body, in order."""
     formatted = is_formatted(response)
     for index, item in enumerate(response["output"]):
         if item["type"] not in {"message", "reasoning"}:

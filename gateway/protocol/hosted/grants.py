@@ -184,7 +184,6 @@ _GRANTS: Final = TypeAdapter(Grants)
 
 
 def grants_json(grants: Grants) -> dict[str, Any]:
-    """Return the form in which grants are stored."""
     stored: dict[str, Any] = _GRANTS.dump_python(grants, mode="json", exclude_defaults=True)
     return stored
 
