@@ -126,7 +126,7 @@ class EmbeddedPostgres:
 
     @property
     def is_owner(self) -> bool:
-        """Did this object start the server? Otherwise it uses another process's."""
+        # False: the server belongs to another process.
         return self._process is not None
 
     def __enter__(self) -> Self:
@@ -142,9 +142,10 @@ class EmbeddedPostgres:
         self.stop()
 
     def start(self) -> None:
-        """Return when the server accepts connections. Raises `StartupError`; nothing is left then.
+        """Start or join the server, and return when it accepts connections.
 
-        Finds the cluster of the last start again, after a crash too.
+        Reuses the cluster of the last start, after a crash too. Raises `StartupError` and leaves
+        nothing running then.
         """
         try:
             self._start(time.monotonic() + self._start_timeout_s)
@@ -192,7 +193,7 @@ class EmbeddedPostgres:
             time.sleep(_POLL_INTERVAL_S)
 
     def _take_lock(self, deadline: float) -> bool:
-        """True: this object owns the server. False: it found one that another process owns."""
+        # True: this object owns the server. False: it joined the server of another process.
         self._lock = _open_lock(self._data_dir / "lock")
         is_told = False
         while not _try_lock(self._lock):
@@ -217,9 +218,8 @@ class EmbeddedPostgres:
         return True
 
     def _use_others(self) -> bool:
-        """Use the server of the process that holds the lock, which waits for us before it stops it;
-        False while there is none, or it is being stopped.
-        """
+        # The process that holds the lock waits for its users before it stops the server. False
+        # while there is no server, or while it is being stopped.
         assert self._lock is not None, "it was opened"
         users = _open_lock(self._data_dir / "users")
         if _try_lock(users, fcntl.LOCK_SH) and os.pread(self._lock, 20, 0) != _STOPPING:
@@ -231,9 +231,7 @@ class EmbeddedPostgres:
         return False
 
     def _wait_for_users(self) -> None:
-        """Until no other process uses the server, for `stop_timeout_s` at most. None begins to: the
-        lock says that it is being stopped.
-        """
+        # No user can come meanwhile: the lock says that the server is being stopped.
         deadline = time.monotonic() + self._stop_timeout_s
         users = _open_lock(self._data_dir / "users")
         while not _try_lock(users) and time.monotonic() < deadline:
@@ -241,15 +239,13 @@ class EmbeddedPostgres:
         os.close(users)
 
     def _write_lock(self, holder: bytes) -> None:
-        """Say in the lock, which must be ours, who holds it: empty for a command, which is waited
-        for.
-        """
+        # The lock must be ours. An empty `holder` is a command, for which other processes wait.
         assert self._lock is not None, "it was opened"
         os.pwrite(self._lock, holder, 0)
         os.ftruncate(self._lock, len(holder))
 
     def _release(self) -> None:
-        """Let go of the lock, which names nobody while nobody has it."""
+        # An unlocked file names no holder.
         assert self._lock is not None, "it was opened"
         if self._is_locked:
             with suppress(OSError):
@@ -258,7 +254,7 @@ class EmbeddedPostgres:
         self._lock, self._is_locked = None, False
 
     def _initialise(self, programs: Path, account: ServerAccount) -> None:
-        """A new cluster, in place only when it is complete."""
+        # The cluster is moved into place only when it is complete.
         partial = self._data_dir / "cluster.partial"
         shutil.rmtree(partial, ignore_errors=True)
         password = self._data_dir / "password"
@@ -289,7 +285,7 @@ class EmbeddedPostgres:
         partial.rename(self._cluster)
 
     def _evict(self) -> None:
-        """End the server that a killed gateway left behind, and disarm its file."""
+        # A killed gateway may have left its server running.
         last = Postmaster.read(self._cluster)
         if last is None:
             return
@@ -303,7 +299,7 @@ class EmbeddedPostgres:
         _remove_socket_folder(last.socket_folder)
 
     def _launch(self, programs: Path, account: ServerAccount, deadline: float) -> bool:
-        """False when the server may start in a moment; raises when it will not."""
+        # False: a retry may succeed in a moment. Raises when it cannot.
         self._socket_folder = Path(tempfile.mkdtemp(prefix=_SOCKET_PREFIX))
         log = self._data_dir / "server.log"
         if log.exists():
@@ -360,7 +356,7 @@ def _in_use(data_dir: Path, holder: bytes) -> DatabaseInUse:
 
 
 def _end(process: subprocess.Popen[bytes], timeout_s: float) -> None:
-    """Fast shutdown, then immediate shutdown, then the end; each stage has `timeout_s`."""
+    # Fast shutdown, immediate shutdown, SIGKILL; each stage has `timeout_s`.
     for stage in (signal.SIGINT, signal.SIGQUIT, signal.SIGKILL):
         process.send_signal(stage)
         with suppress(subprocess.TimeoutExpired):
@@ -369,7 +365,7 @@ def _end(process: subprocess.Popen[bytes], timeout_s: float) -> None:
 
 
 def _remove_socket_folder(folder: Path | None) -> None:
-    """Only what we made: the file that named it could name anything."""
+    # Only a folder of ours: the file that names it could name anything.
     if folder is not None and folder.name.startswith(_SOCKET_PREFIX):
         shutil.rmtree(folder, ignore_errors=True)
 
@@ -424,7 +420,10 @@ def _name_of(uid: int) -> str:
 
 
 def run(command: list[str], account: ServerAccount) -> subprocess.CompletedProcess[bytes]:
-    """Run to the end, whatever its exit status; raises `OSError` when it cannot be executed."""
+    """Run a command as `account` to its end, whatever its exit status.
+
+    Raises `OSError` when it cannot be executed.
+    """
     return subprocess.run(  # noqa: S603 - our own arguments, no shell
         command,
         stdin=subprocess.DEVNULL,

@@ -95,7 +95,7 @@ def adopt_pid_file(cluster: Path) -> None:
 
 
 def _looks_like_postgres(pid: int) -> bool:
-    """By the name of the program, which everyone may see."""
+    # By the name of the program, which every user may read.
     if not _has_proc():
         listing = subprocess.run(  # noqa: S603 - our own arguments, no shell
             ["/bin/ps", "-o", "comm=", "-p", str(pid)], capture_output=True, check=False

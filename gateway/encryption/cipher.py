@@ -54,7 +54,6 @@ class ContentCipher:
 
     @property
     def seals(self) -> bool:
-        """What is written is sealed."""
         return self._own is not None
 
     @overload
@@ -124,7 +123,7 @@ class ContentCipher:
         return False
 
     def lacks_of_log(self, stored: bytes) -> bool:
-        """The same of entries of one log."""
+        # `lacks` for the frames of one log.
         try:
             return not keys_of_log(stored) <= self._keys.keys() | {PLAIN_KEY}
         except ValueError:
@@ -211,9 +210,7 @@ def keys_of_log(stored: bytes) -> frozenset[int]:
 
 
 def _frames(stored: bytes) -> Iterator[tuple[int, int, bytes, bytes]]:
-    """Of each frame, in order: number of the key and of its first entry, head and body. Raises
-    `ValueError`.
-    """
+    # Yields key number, number of the first entry, head and body. Raises `ValueError`.
     at, size, next_entry = 1, len(stored), -1
     while at < size:
         length, begin = _read_number(stored, at)
@@ -230,7 +227,7 @@ def _frames(stored: bytes) -> Iterator[tuple[int, int, bytes, bytes]]:
 
 
 def _fields(*fields: bytes) -> bytes:
-    """Associated data: no two lists of fields have the same."""
+    # Lengths are part of it, so no two lists of fields have the same associated data.
     return b"".join([_number(len(field)) + field for field in fields])
 
 
@@ -250,7 +247,7 @@ def _number(value: int) -> bytes:
 
 
 def _read_number(stored: bytes, at: int) -> tuple[int, int]:
-    """The number that stands there, and where it ends. Raises `ValueError`."""
+    # The number and the offset behind it. Raises `ValueError`.
     value = 0
     for shift in range(0, _NUMBER_BITS_MAX, 7):
         if at >= len(stored):

@@ -60,7 +60,6 @@ class WrappedKey:
 
     @property
     def seals(self) -> bool:
-        """It is neither retired nor destroyed."""
         return self.retired_at is None and self.destroyed_at is None
 
 
@@ -107,7 +106,7 @@ class KeyringPolicy:
 
     @property
     def settled_s(self) -> float:
-        """Seconds after a key was made from which on no process seals with the one before."""
+        # From this age of a key on no process seals with the one before it.
         return max(self.fresh_s, self.stale_s) + SETTLED_MARGIN_S
 
 
@@ -220,18 +219,19 @@ class Keyring:
         return held.cipher
 
     def find(self, tenant_id: TenantId) -> ContentCipher | None:
-        """The same; None where `of` raises."""
+        # None where `of` raises.
         try:
             return self.of(tenant_id)
         except (ContentSealed, StoreUnavailable):
             return None
 
     def forget(self, tenant_id: TenantId) -> None:
-        """Ask for its keys again when they are needed next."""
+        # The keys are read again when they are next needed.
         self._held.pop(tenant_id, None)
 
     def _is_at_hand(self, tenant_id: TenantId) -> bool:
-        """Nobody has to wait for its keys. Before they are old they are asked for again."""
+        # True: nobody has to wait for the keys. They are renewed in the background before they are
+        # too old.
         held = self._held.get(tenant_id)
         if held is None:
             return False
@@ -263,7 +263,7 @@ class Keyring:
         return asking is not None and not asking.done()
 
     async def _ask_each(self, tenants: Iterable[TenantId]) -> list[StoreUnavailable]:
-        """Ask for the keys of all; what became of those that are not at hand for it."""
+        # The failures of tenants that are left without keys at hand.
         outcomes = await asyncio.gather(*map(self._ask, tenants), return_exceptions=True)
         failures = []
         for tenant_id, outcome in zip(tenants, outcomes, strict=True):
@@ -352,10 +352,8 @@ class Keyring:
 
     @asynccontextmanager
     async def _unless_down(self, service: str) -> AsyncIterator[None]:
-        """Ask, unless it could not be asked a moment ago: not every tenant waits for its timeout.
-
-        Raises `StoreUnavailable`.
-        """
+        # A service that failed a moment ago is not asked: not every tenant waits for its timeout.
+        # Raises `StoreUnavailable`.
         if _now() < self._down.get(service, 0):
             raise StoreUnavailable(f"{service} did not answer a moment ago")
         try:

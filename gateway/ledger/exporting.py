@@ -27,7 +27,6 @@ _CURSOR: Final = re.compile(r"u1-([0-9]{1,19})-([0-9a-f]{32})-([0-9a-f]{32})-(-?
 
 
 def cursor_of(place: LinePosition) -> str:
-    """The cursor that stands for a place."""
     return f"u1-{place.tx}-{place.tenant.hex}-{place.response.hex}-{place.seq}"
 
 

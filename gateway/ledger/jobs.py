@@ -43,7 +43,7 @@ FOUND_MAX: Final = 1_000
 async def again_and_again(
     work: Callable[[], Awaitable[object]], interval_s: float, what: str
 ) -> None:
-    """Do it until cancelled, whatever the database says; replicas spread out."""
+    # Errors of the database do not end the loop; random pauses spread the replicas out.
     while True:
         try:
             await work()
@@ -69,7 +69,6 @@ class Adding:
         self._metrics = metrics
 
     async def run(self) -> None:
-        """Work in rounds until cancelled."""
         await again_and_again(self.round, self._interval_s, "adding usage up")
 
     async def round(self) -> int:
@@ -113,7 +112,7 @@ class Delivery:
         self._failures = 0
 
     async def run(self) -> None:
-        """Go round until cancelled; after failures more and more rarely."""
+        # The pauses grow after failures.
         try:
             while True:
                 await self._attempt()
@@ -182,7 +181,6 @@ class Reconciliation:
         self._metrics = metrics
 
     async def run(self) -> None:
-        """Work in rounds until cancelled."""
         await again_and_again(self.round, self._interval_s, "reconciling usage")
 
     async def round(self, *, repairs: bool = True) -> Found:

@@ -59,7 +59,7 @@ class LogAudit:
         return LogsCompared(compared, tuple(wrong))
 
     async def _counted(self, tenant_id: TenantId, uuid: UUID) -> dict[str, int | None] | None:
-        """What the log comes to; None where it is not whole any more, or not to be read."""
+        # None where the log is incomplete or cannot be read.
         try:
             stored = await responses.load(self._database, tenant_id, uuid)
             if stored is None or stored.fold_version not in FOLD_VERSIONS:

@@ -63,7 +63,7 @@ class CloudEventsSink:
 
 
 def _new_client() -> httpx2.AsyncClient:
-    """No redirects, nothing from the environment."""
+    # No redirects, and no proxies or credentials from the environment.
     return httpx2.AsyncClient(
         headers={"user-agent": f"harmony-gateway/{__version__}"},
         trust_env=False,
@@ -72,7 +72,7 @@ def _new_client() -> httpx2.AsyncClient:
 
 
 async def _post(http: httpx2.AsyncClient, target: SinkTarget, body: bytes) -> tuple[int, str]:
-    """The status of the answer, and the beginning of what it says."""
+    # Status and the beginning of the body.
     headers = {"content-type": CLOUDEVENTS_TYPE}
     if target.secret is not None:
         headers["authorization"] = f"Bearer {target.secret}"

@@ -125,12 +125,12 @@ class UsageQuery:
         return list(itertools.pairwise(cuts))
 
     def bucket_of(self, at: int) -> int:
-        """The beginning of the bucket that holds what is summed up at `at`, a full unit of time."""
+        # `at` is a full unit of time, which may begin before the page.
         return max(at, self.page_start)
 
 
 def lists_of(report: Report) -> tuple[str, ...]:
-    """The parameters of a report that have several values."""
+    """Return the report's parameters that may have several values."""
     return (*_LISTS, *_OWN_LISTS.get(report, ()))
 
 
@@ -283,7 +283,7 @@ def _groups(report: Report, lists: _Parameters) -> tuple[tuple[str, ...], tuple[
 
 
 def _page(token: str | None, digest: str) -> tuple[int, int] | None:
-    """Where the page of this token begins, and where the question ends; None: it is the first."""
+    # The start of the page and the end of the query; None for the first page.
     if not token:
         return None
     match _unpacked(token):

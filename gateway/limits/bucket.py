@@ -66,12 +66,11 @@ class Bucket:
 
     @property
     def is_detached(self) -> bool:
-        """The database is away, and nobody knows what the others use."""
+        # A bucket has a rate of its own only while the database is away.
         return self._own_rate is not None
 
     @property
     def is_needed(self) -> bool:
-        """A request waits for the answer to the next statement."""
         return self._needed > 0
 
     def resize(self, rate: float, capacity: float) -> None:
@@ -95,7 +94,7 @@ class Bucket:
             self._refill(now)
 
     def take(self, cost: float) -> None:
-        """Use `cost`; what was used already is taken even if it is more than there is."""
+        # `held` may go below 0: tokens that were used already are taken in any case.
         self.held -= cost
 
     def give_back(self, amount: float, now: float) -> None:
@@ -105,7 +104,7 @@ class Bucket:
             self.used_at = max(self.used_at, now)
 
     def available(self, now: float) -> float:
-        """About how much could be used now, of the slice and of what is left in the row."""
+        # The slice of this process, and an estimate of the rest of the row.
         return max(0.0, self.held + self._estimate(now))
 
     def is_worth_asking(self, cost: float, now: float) -> bool:
@@ -125,11 +124,11 @@ class Bucket:
         return max(0.0, cost - self.held - self._estimate(now)) / self.rate
 
     def until_full_s(self, available: float) -> float:
-        """About how many seconds until it is full, if `available` is what could be used now."""
+        # `available` is what could be used now.
         return max(0.0, self.capacity - available) / self.rate
 
     def need(self, cost: float) -> None:
-        """Ask for `cost` with the next statement: a request waits for it."""
+        # A request waits for the next statement to grant this.
         self._needed += cost
 
     def ask(self, now: float) -> Ask | None:
@@ -178,13 +177,13 @@ class Bucket:
         self._level_at = now
 
     def _surplus(self, share: float) -> float:
-        """What to give back: a debt, all of an idle slice, or what is far more than the share."""
+        # Give back a debt, all of an idle slice, or what is far more than the share.
         if self.held < 0 or not share:
             return self.held
         return self.held - share if self.held > 2 * share + self._needed else 0.0
 
     def _estimate(self, now: float) -> float:
-        """What the row has. What is on its way back to it is there before anything asks again."""
+        # Tokens on their way back to the row are there before the next statement.
         if self._own_rate is not None:
             return 0.0
         if self._level is None:

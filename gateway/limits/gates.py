@@ -261,7 +261,6 @@ class Gates:
             aside.meter.spend(cost if aside.meter.meter.unit == "usd" else spent, at)
 
     def hand_over(self, charge: Charge) -> None:
-        """Release what a charge holds: another process settles it. Called by a charge, once."""
         self._release(charge)
 
     def place(self, tenant_id: UUID, limit: Limit, terms: Terms) -> None:
@@ -289,7 +288,7 @@ class Gates:
             one.meter.reserved -= one.reserved
 
     def _has_place(self, caller: Caller, rules: Rules, attempt: int) -> bool:
-        """False: nobody knows yet what is under way elsewhere. Raises `RateLimited`."""
+        # False: the requests in progress elsewhere are not known yet.
         now = self._clock()
         for limit in rules.places:
             key = (caller.tenant_id, limit.name)
@@ -311,7 +310,7 @@ class Gates:
         return True
 
     def _has_budget(self, caller: Caller, rules: Rules, attempt: int) -> bool:
-        """False: nobody knows yet what is spent. Raises `RateLimited`."""
+        # False: the spending is not known yet.
         if not rules.meters:
             return True
         now, meters = self._now(), self._meters[caller.tenant_id]
@@ -351,9 +350,7 @@ class Gates:
         )
 
     def _take(self, costs: Sequence[Cost], caller: Caller, attempt: int) -> Sequence[Cost] | None:
-        """Take all, or nothing: None, and the rows are to be asked first. What is only observed is
-        taken where it is there. Raises `RateLimited`.
-        """
+        # All or nothing. None: ask the rows first. Observed limits are taken where there is enough.
         now = self._clock()
         if not attempt:
             for one in costs:
@@ -373,7 +370,7 @@ class Gates:
         return costs
 
     def _asks(self, short: Sequence[Cost], caller: Caller, now: float, *, is_last: bool) -> bool:
-        """Whether rows are to be asked for what is missing. Raises `RateLimited`."""
+        # True: ask the rows for what is missing. Raises `RateLimited` where they cannot have it.
         ask = [one for one in short if one.bucket.is_worth_asking(one.amount, now) and not is_last]
         hopeless = [one for one in short if one not in ask and one.limit.mode == "enforce"]
         if hopeless:
@@ -418,11 +415,11 @@ class Gates:
         raise refusal
 
     def _refusals_of(self, limit: Limit) -> float:
-        """How many requests a minute may be refused for a limit."""
+        # Per minute.
         return max(1.0, self._refused_factor * limit.rate * MINUTE_S)
 
     def _check_refused(self, caller: Caller, rules: Rules) -> None:
-        """Who goes on and on with what is refused has to pause. Raises `RateLimited`."""
+        # A client that keeps sending refused requests has to pause. Raises `RateLimited`.
         for limit in rules.requests:
             key = (caller.tenant_id, limit.name)
             if limit.mode == "observe" or key not in self._refused:
@@ -434,9 +431,7 @@ class Gates:
                 self._refuse(limit, refusal, caller.tenant_id)
 
     def _tightest(self, limits: Sequence[Limit], buckets: Mapping[str, Bucket]) -> Headroom | None:
-        """Which of the buckets of a tenant has the least of its limit left; None where that is not
-        known.
-        """
+        # The smallest remaining share of a limit; None where it is not known.
         least, tightest, now = 2.0, None, self._clock()
         for limit in limits:
             bucket = buckets.get(limit.name)
@@ -454,7 +449,6 @@ class Gates:
         return Headroom(limit.value, left, bucket.until_full_s(available), is_project)
 
     def _bucket(self, buckets: dict[str, Bucket], limit: Limit) -> Bucket:
-        """That of a limit, of those of its tenant."""
         bucket = buckets.get(limit.name)
         if bucket is None:
             bucket = buckets[limit.name] = Bucket(limit.rate, limit.value, self._clock())
@@ -463,7 +457,6 @@ class Gates:
         return bucket
 
     def _meter(self, meters: dict[str, SpendMeter], meter: Meter) -> SpendMeter:
-        """What is spent of one, of those of its tenant."""
         known = meters.get(meter.name)
         if known is None:
             known = meters[meter.name] = SpendMeter(meter, self._now())

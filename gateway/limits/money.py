@@ -43,7 +43,6 @@ class Price:
     valid_until: datetime | None = None
 
     def is_valid(self, at: datetime) -> bool:
-        """Whether it is the price then."""
         return self.valid_from <= at and (self.valid_until is None or at < self.valid_until)
 
     def tokens(self, *, input_tokens: int, cached_tokens: int, output_tokens: int) -> int:

@@ -30,11 +30,10 @@ class Paces(Generic[K]):
         self._full_at: OrderedDict[K, float] = OrderedDict()
 
     def __len__(self) -> int:
-        """How many buckets may be less than full."""
         return len(self._full_at)
 
     def __contains__(self, key: K) -> bool:
-        """Whether it may not be full; what has never been used is."""
+        # An unused bucket is full.
         return key in self._full_at
 
     def take(self, key: K, capacity: float, now: float) -> float:

@@ -49,7 +49,7 @@ class SpendMeter:
 
     @property
     def is_known(self) -> bool:
-        """Whether the database has told what all have spent in this interval."""
+        # True once the database has reported the spending of all processes in this interval.
         return self._others is not None
 
     def spent(self, now: datetime) -> int:
@@ -63,7 +63,7 @@ class SpendMeter:
         return self.own
 
     def committed(self, now: datetime) -> int:
-        """The same, with what requests under way may spend."""
+        # The spending so far and all reservations.
         return self.spent(now) + self.reserved + self._others_reserved
 
     def spend(self, amount: int, now: datetime) -> None:
@@ -96,7 +96,6 @@ class SpendMeter:
 
     @property
     def is_written(self) -> bool:
-        """Whether all that it has spent is written."""
         return self._is_written and not self._closed
 
     def _begin(self, now: datetime) -> None:

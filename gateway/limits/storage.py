@@ -60,7 +60,6 @@ class StorageAccount:
 
     @property
     def added(self) -> int:
-        """The bytes that this process has stored since the measurement; never below 0."""
         return max(0, int(sum(size for _, size in self._added)))
 
     def add(self, size: int, now: float) -> None:
@@ -99,14 +98,14 @@ class StoredCharge:
         self._add(size)
 
     def end(self, tokens_in: int, tokens_out: int) -> None:
-        """The request has ended. Without any tokens nothing was stored of it."""
+        # Without any tokens nothing of the request was stored.
         if tokens_in or tokens_out:
             self._add(TOKEN_BYTES * tokens_out)
         else:
             self.give_back()
 
     def give_back(self) -> None:
-        """Take back what the constructor counted: the request stored nothing."""
+        # Undo the constructor's count: the request stored nothing.
         self._add(-self._size)
 
     def _add(self, size: int) -> None:
@@ -187,5 +186,5 @@ def account_of(limit: Limit) -> str:
 
 
 def project_of(account: str) -> UUID:
-    """The inverse: a project, or `WHOLE_TENANT`."""
+    """Return the project of an account that `account_of` named, or `WHOLE_TENANT`."""
     return UUID(account.removeprefix("stored/"))

@@ -66,7 +66,7 @@ class Limit:
 
     @property
     def rate(self) -> float:
-        """Units a second; of nothing at all it does not matter."""
+        # Per second. A limit of 0 has the rate of 1, which never matters: it admits nothing.
         return max(self.value, 1) / self.window_s
 
     def check(self) -> None:
@@ -109,7 +109,6 @@ class Budget:
 
 
 def meter_of(scope: Scope, scope_id: UUID, unit: Unit, interval: Interval) -> str:
-    """The name of what one scope spends in one interval."""
     return f"{scope}/{scope_id}/{unit}/{interval}"
 
 
@@ -172,7 +171,6 @@ class Terms:
             return rules
 
     def at_once(self, what: What) -> tuple[Limit, ...]:
-        """Limits of what is counted at one moment, of all models together."""
         return tuple(one for one in self.limits if one.what == what)
 
     def _new_rules(self, model: str) -> Rules | None:

@@ -123,5 +123,5 @@ class Breaker:
             self._failures.popitem(last=False)
 
     def answered(self, key: Hashable) -> None:
-        """It is well, whatever it said."""
+        # An answer of any kind shows that the peer works.
         self._failures.pop(key, None)

@@ -56,7 +56,8 @@ def server_of(name: str, grants: Grants | None) -> str:
 
 
 async def _assured() -> None:
-    """Of a response that lives and dies with its process."""
+    # For a response that is not stored: it cannot be claimed by another process.
+    pass
 
 
 @dataclass(frozen=True, slots=True)

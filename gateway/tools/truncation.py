@@ -71,10 +71,8 @@ def _end(text: str, ids_max: int, count_ids: Callable[[str], int]) -> str:
 
 
 def _length(count: Callable[[int], int], length: int, ids_max: int) -> int:
-    """How many characters are `ids_max` ids at most, if not always as many as could be.
-
-    `count` tells the ids of so many; it is asked a few times, of not much more than that.
-    """
+    # A number of characters that is at most `ids_max` ids, not always the greatest. `count` is
+    # called a few times, with not much more than that.
     size, best = min(length, ids_max * CHARS_PER_ID), min(length, ids_max // BYTES_PER_CHAR_MAX)
     for _ in range(_TRIES_MAX):
         if size <= best:

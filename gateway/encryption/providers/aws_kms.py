@@ -43,7 +43,6 @@ class KmsPlace:
 
     @property
     def address(self) -> str:
-        """The URL of the key service."""
         return self.url or f"https://kms.{self.region}.amazonaws.com/"
 
 
@@ -69,7 +68,6 @@ class AwsKms:
         return _bytes(await self._ask("Decrypt", tenant_id, sent), "Plaintext")
 
     async def close(self) -> None:
-        """Close its connections."""
         await self._client.close()
 
     async def _ask(self, act: str, tenant_id: TenantId, sent: dict[str, Any]) -> dict[str, Any]:

@@ -57,7 +57,7 @@ class FileKeys:
         """Do nothing: no connection or file is open."""
 
     def _current(self) -> dict[str, DataKey]:
-        """What is in the file now. Raises `StoreUnavailable`."""
+        # Reads the file again when it has changed. Raises `StoreUnavailable`.
         try:
             state = _state(self._path)
             if state != self._state:
@@ -73,7 +73,7 @@ def _bound_to(tenant_id: TenantId) -> bytes:
 
 
 def _state(path: Path) -> tuple[int, ...]:
-    """What differs once the file was changed, or another one put in its place."""
+    # Differs once the file was changed or replaced.
     try:
         found = path.stat()
     except OSError as error:

@@ -52,5 +52,4 @@ class KeyServiceClient:
         return answer.status_code, found if isinstance(found, dict) else {}
 
     async def close(self) -> None:
-        """Close its connections."""
         await self._client.aclose()

@@ -69,7 +69,6 @@ class VaultTransit:
         return self._ciphertext(data)
 
     async def close(self) -> None:
-        """Close its connections."""
         await self._client.close()
 
     async def _ask(

@@ -66,7 +66,7 @@ class DocumentReader:
         return Page(**answer | {"links": tuple(answer["links"])})
 
     async def close(self) -> None:
-        """End the processes; nobody reads any more."""
+        # No read may be in progress.
         while self._idle:
             await _end(self._idle.pop())
 

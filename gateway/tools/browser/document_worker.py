@@ -54,7 +54,8 @@ def _frame(stream: IO[bytes]) -> bytes:
 
 
 def _allow_cpu(timeout_s: float) -> None:
-    """Have the kernel end this process after so much more work, whoever waits for it or not."""
+    # The kernel ends this process after `timeout_s` more of CPU time, whether anybody waits for it
+    # or not.
     _, hard = resource.getrlimit(resource.RLIMIT_CPU)
     resource.setrlimit(resource.RLIMIT_CPU, (math.ceil(time.process_time() + timeout_s), hard))
 

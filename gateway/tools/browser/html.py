@@ -67,7 +67,7 @@ def page_of(html: str, url: str) -> Page:
 
 
 def _base(tree: LexborHTMLParser, url: str) -> str:
-    """What links are relative to."""
+    # The URL that links are relative to.
     base = tree.css_first("base[href]")
     href = base.attributes.get("href") if base is not None else None
     try:
@@ -77,7 +77,7 @@ def _base(tree: LexborHTMLParser, url: str) -> str:
 
 
 def _content(tree: LexborHTMLParser) -> LexborNode | None:
-    """What the page is about, if it says so; else all of it."""
+    # The main part of the page if it is marked, otherwise the body.
     main = tree.css_first("main, [role=main]")
     if main is not None:
         return main
@@ -86,7 +86,7 @@ def _content(tree: LexborHTMLParser) -> LexborNode | None:
 
 
 def _walk(root: LexborNode, writer: _Writer) -> None:
-    """Visit all nodes in their order, without recursion: a page may nest as deep as it likes."""
+    # Without recursion: a page may nest as deep as it likes.
     opened = [root]
     node = root.first_child
     while opened:
@@ -189,7 +189,7 @@ class _Writer:
         self._images += bool(words)
 
     def _target(self, href: str | None) -> str | None:
-        """Where a link leads; None for a part of this page, and for what is no page."""
+        # None for a part of this page, and for a URL that is no page.
         if not href:
             return None
         try:
@@ -219,12 +219,11 @@ class _Writer:
 
 
 def _is_hidden(attributes: Mapping[str, str | None]) -> bool:
-    """What a reader does not see is a place for orders to a model."""
+    # Text that readers do not see may be instructions to a model.
     if "hidden" in attributes or attributes.get("aria-hidden") == "true":
         return True
     return _HIDING.search(attributes.get("style") or "") is not None
 
 
 def _break_of(run: re.Match[str]) -> str:
-    """What a run of line ends and edges of blocks reads as."""
     return "\n\n" if _PARAGRAPH in run[0] or run[0].count("\n") > 1 else "\n"

@@ -81,7 +81,6 @@ def _open(name: str, opened: list[str], count: Counter[str]) -> None:
 
 
 def _close(name: str, opened: list[str], count: Counter[str]) -> None:
-    """End the last element of that name, if there is one, and all within it."""
     if count[name]:
         _close_within(name, opened, count)
         count[opened.pop()] -= 1

@@ -110,11 +110,10 @@ class SessionPages:
         return own or await self._kept.get(key)
 
     async def find(self, url: str, *, age_max_s: float) -> Page | None:
-        """As `KeptPages.find`."""
         return await self._kept.find(url, age_max_s=age_max_s)
 
     def close(self) -> None:
-        """Forget what was kept for this response alone."""
+        # Pages of this response that were never stored.
         for key in self._keys:
             self._kept.cache.drop((self._response, key))
 

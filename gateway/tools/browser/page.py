@@ -59,7 +59,7 @@ class Page:
 
     @cached_property
     def lines(self) -> list[str]:
-        """The text in lines of `LINE_CHARS_MAX` characters at most, empty ones kept."""
+        # At most `LINE_CHARS_MAX` characters each; empty lines are kept.
         return [line for whole in self.text.split("\n") for line in _wrapped(whole)]
 
 
@@ -100,7 +100,7 @@ class Links:
 
     @property
     def urls(self) -> tuple[str, ...]:
-        """All of them, by their numbers."""
+        # In the order of their numbers.
         return tuple(self._numbers)
 
 
@@ -109,7 +109,7 @@ class NoSuchLine(ValueError):
 
 
 def plain(text: str) -> str:
-    """Text of a page without what only the frame around it may say, and without hidden marks."""
+    """Remove hidden characters, and those by which a page could imitate the frame around it."""
     return _UNSEEN.sub("", _LINE_ENDS.sub("\n", text)).translate(_FRAME_CHARS)
 
 
@@ -150,12 +150,12 @@ def view(
 
 
 def words_of(text: str) -> str:
-    """Text of a page with the words of its links in their places."""
+    """Replace the links of a page's text by their words."""
     return _LINK.sub(r"\2", text)
 
 
 def links_in(shown: str) -> int:
-    """How many of the links of a page, from the first on, have to be known for what is shown."""
+    """Count the page's links, from the first on, that are needed for what is shown."""
     return 1 + max((int(found[1]) for found in _LINK_BEGIN.finditer(shown)), default=-1)
 
 

@@ -81,7 +81,6 @@ class HttpSource:
     is_live: bool = True
 
     async def find(self, query: Query, tenant_id: TenantId) -> Sequence[Hit]:  # noqa: ARG002
-        """The same for all tenants. Raises `SourceFailed`."""
         try:
             return self.provider.hits(await self._answer(query))
         except StatusError as error:
@@ -149,7 +148,6 @@ class McpSource:
     is_live: bool = True
 
     async def find(self, query: Query, tenant_id: TenantId) -> Sequence[Hit]:  # noqa: ARG002
-        """The same for all tenants. Raises `SourceFailed`."""
         try:
             return hits_of_tool(await self.call({"query": query.text}))
         except Exception as error:
@@ -179,7 +177,7 @@ class SearchClient:
 
     @property
     def names(self) -> list[str]:
-        """The sources in the order in which they are asked."""
+        # In the order in which the sources are asked.
         return [source.name for source in self.sources]
 
     async def search(self, query: Query, tenant_id: TenantId, *, is_live: bool = True) -> list[Hit]:
@@ -223,9 +221,8 @@ class SearchClient:
 
 
 def _is_wanted(hit: Hit, query: Query) -> bool:
-    """A page on the web, of a domain that was asked for: a provider may take that lightly. One
-    whose URL names a user looks like that of another host, and is never opened.
-    """
+    # Providers may ignore the domains of a query. A URL with a user name looks like one of another
+    # host, and is never opened.
     try:
         # Escaping makes names of hosts of what is none.
         urlsplit(hit.url)

@@ -64,7 +64,7 @@ class BrowserTools:
         self._close = close
 
     def session(self, scope: ToolScope) -> BrowserSession:
-        """That of one response, which must have a browser among its grants."""
+        # The scope must grant a browser.
         return BrowserSession(scope, self._workplace, self._cache, self._views)
 
     async def check(self) -> str:
@@ -73,7 +73,7 @@ class BrowserTools:
         return f"web search by {names}"
 
     async def close(self) -> None:
-        """Close connections; no session may be in use."""
+        # No session may be in use.
         if self._close is not None:
             await self._close()
 
@@ -115,7 +115,7 @@ class BrowserSession:
         call: ToolCall,
         on_handle: Callable[[bytes], None],  # noqa: ARG002 - it has none
     ) -> ToolResult:
-        """Search, open, or find; whatever fails is told to the model."""
+        # Failures are shown to the model.
         shown = await self._browser(call).call(_function(call), call.arguments)
         if shown.page is not None:
             self._shown[call.ordinal] = shown.page
@@ -132,16 +132,16 @@ class BrowserSession:
         call: ToolCall,  # noqa: ARG002
         handle: bytes,  # noqa: ARG002
     ) -> ToolResult | None:
-        """Nothing: it has no handles."""
+        # There are no handles.
         return None
 
     async def close(self) -> None:
-        """What is stored stays for later responses; the rest goes with it."""
+        # Stored pages stay for later responses.
         if isinstance(self._store, SessionPages):
             self._store.close()
 
     def _browser(self, call: ToolCall) -> Browser:
-        """With all that was shown before a call; it may be one that runs again."""
+        # With the pages that were shown before this call; the call may be one that runs again.
         own = [page for ordinal, page in self._shown.items() if ordinal < call.ordinal]
         return Browser(
             (*self._earlier, *own),
@@ -173,7 +173,7 @@ def _action(shown: Shown) -> Mapping[str, Any]:
 
 
 def _pages_of(states: Sequence[Mapping[str, Any]]) -> Iterator[ShownPage]:
-    """Pages that calls were shown which ended before; a state that is damaged has none."""
+    # Of calls that ended before. A damaged state has no page.
     for state in states:
         try:
             yield _PAGE.validate_python(state.get("page"))

@@ -59,7 +59,6 @@ class TenantWeb:
     rules: DomainRules = EVERY_DOMAIN
 
     async def search(self, query: Query) -> list[Hit]:
-        """Hits within the domains. Raises `SearchFailed`."""
         return await self.workplace.search.search(query, self.tenant_id, is_live=self.is_live)
 
     async def open(self, url: str, *, anew: bool) -> Page:
@@ -82,7 +81,7 @@ class TenantWeb:
         return page
 
     async def _find_known(self, url: str, *, anew: bool) -> Page | None:
-        """The page, where nobody has to be asked for it."""
+        # None where the page has to be fetched.
         workplace = self.workplace
         try:
             document = await documents.get(workplace.database, self.tenant_id, url)

@@ -146,7 +146,7 @@ def _unmapped(address: IPv4Address | IPv6Address) -> IPv4Address | IPv6Address:
 
 
 def _embedded(address: IPv6Address) -> IPv4Address | None:
-    """The IPv4 address that an IPv6 one leads to by a translator, which is its last 32 bits."""
+    # A translator's IPv6 address holds the IPv4 one in its last 32 bits.
     if address.ipv4_mapped is not None:
         return address.ipv4_mapped
     if any(address in network for network in _EMBEDDING):

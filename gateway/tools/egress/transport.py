@@ -76,7 +76,7 @@ class EgressLimits:
 
 
 def normalised(url: str) -> str:
-    """A URL as it is requested: its host in ASCII, what has to be escaped escaped, no default port.
+    """Return a URL as it is requested: host in ASCII, special characters escaped, no default port.
 
     Raises one of `EGRESS_ERRORS`.
     """
@@ -173,9 +173,7 @@ class GuardedTransport(httpx2.AsyncBaseTransport):
 
     @cached_property
     def _pool(self) -> httpcore2.AsyncConnectionPool:
-        """Made with the first request: a client that is never used has no certificates in memory,
-        which take a MiB.
-        """
+        # Created with the first request: certificates take a MiB, which an unused client saves.
         return httpcore2.AsyncConnectionPool(
             ssl_context=httpx2.create_ssl_context(trust_env=False),
             max_connections=self._limits.connections_max,
@@ -281,7 +279,7 @@ _ERRORS: Final = (
 
 @contextmanager
 def _translate_errors() -> Iterator[None]:
-    """httpx2's errors for those of its connections."""
+    # From httpcore2 to httpx2.
     try:
         yield
     except Exception as error:

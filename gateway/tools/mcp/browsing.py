@@ -65,7 +65,7 @@ class Display:
     last: int
 
     def page(self, function: str) -> dict[str, Any]:
-        """The page, so that it can be cited."""
+        # State of the call, so that the page can be cited.
         return {
             "cursor": self.cursor,
             "key": "",
@@ -134,7 +134,6 @@ class Browsing:
         return page.url
 
     def theirs(self, cursor: int) -> int:
-        """What the server calls a page that it has."""
         return self._theirs[cursor]
 
     def opened(self, cursor: int, output: str) -> None:
@@ -175,7 +174,7 @@ class Browsing:
         return str(page["url"]) if searched is None else searched.url
 
     def _searched(self, cursor: int | None) -> ShownPage | None:
-        """The page that something was looked for on; None: only the server knows."""
+        # The page that the search was on; None: only the server knows.
         last = max(self._pages, default=-1)
         page = self._pages.get(last if cursor is None else cursor)
         if page is not None and page.of is not None:
@@ -204,7 +203,7 @@ class Browsing:
         return function in _KINDS or (page is not None and not page.url)
 
     def _may_read(self, url: str) -> bool:
-        """Whether a page may be opened and shown; what is on no host of the web may be."""
+        # A page that is on no host of the web may be read.
         host = _host(url)
         if host is None or not self._is_bound:
             return True
@@ -230,14 +229,12 @@ def display_of(output: str) -> Display | None:
 
 
 def _address(url: str) -> str:
-    """A URL as a server shows it → as it can be linked to."""
+    # A URL as a server shows it → one that can be linked to.
     return _SPACE.sub(lambda one: quote(one[0]), _BEFORE_URL.sub("", url, count=1))
 
 
 def _host(url: str) -> str | None:
-    """The host of a URL of the web, empty where others than we may read another one; None for what
-    is no such URL.
-    """
+    # None for what is no URL of the web; empty where other clients may read another host.
     address = _BEFORE_URL.sub("", url, count=1)
     if address.partition(":")[0].lower() not in _WEB:
         return None

@@ -78,7 +78,7 @@ class HttpTrace:
         self._on_trouble = on_trouble
 
     async def trace(self, event: str, _info: Mapping[str, Any]) -> None:
-        """What the connection is doing, as httpcore2 tells it."""
+        # httpcore2 calls this for each event of the connection.
         if event.endswith("send_request_headers.started"):
             self.is_sent = True
         elif event.endswith(".failed") and self._on_trouble is not None:
@@ -95,19 +95,17 @@ EXCHANGE: Final[ContextVar[HttpTrace]] = ContextVar("mcp_exchange")
 
 
 def watch(http: EgressClient) -> None:
-    """Have the client tell of each request to the exchange in whose context it is made."""
+    """Record each request of the client in the `EXCHANGE` of its context."""
     http.event_hooks = {"request": [_follow], "response": [_note]}
 
 
 async def _follow(request: httpx2.Request) -> None:
-    """A hook of the HTTP client: before a request."""
     exchange = EXCHANGE.get(None)
     if exchange is not None:
         request.extensions = {**request.extensions, "trace": exchange.trace}
 
 
 async def _note(response: httpx2.Response) -> None:
-    """A hook of the HTTP client: when an answer begins."""
     exchange = EXCHANGE.get(None)
     if exchange is not None:
         exchange.answered(response.status_code)
@@ -132,7 +130,7 @@ def translated(error: BaseException, exchange: HttpTrace) -> McpError:
 
 
 def _protocol_error(code: int, message: str, exchange: HttpTrace) -> McpError:
-    """What the SDK's error means: it makes some of them itself."""
+    # The SDK makes some of these errors itself.
     status, sent = exchange.status, exchange.is_sent
     if status == httpx2.codes.NOT_FOUND and code != METHOD_NOT_FOUND and message != "Not Found":
         # Servers before 2026 answer so where they do not know the session: nothing was executed.
@@ -153,7 +151,7 @@ def _protocol_error(code: int, message: str, exchange: HttpTrace) -> McpError:
 
 
 def _may_hold_an_error(status: int) -> bool:
-    """A JSON-RPC error may come with this status, as a modern server sends it."""
+    # Modern servers send JSON-RPC errors with these statuses.
     return status in {400, 404, 422, 500}
 
 

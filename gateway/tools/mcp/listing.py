@@ -114,7 +114,7 @@ class ApprovalRule:
 
     @classmethod
     def of(cls, given: object, param: str) -> ApprovalRule:
-        """From `require_approval`. Raises `InvalidRequest`."""
+        """Parse `require_approval`. Raises `InvalidRequest`."""
         match given:
             case None | "always":
                 return cls()
@@ -271,7 +271,7 @@ class McpServers:
         return self._within_tools_max([one.result() for one in running])
 
     async def builtin(self, tenant_id: TenantId, purpose: Purpose) -> McpServer | None:
-        """The server that does the work of a built-in tool for this tenant. Raises `StoreError`."""
+        # Raises `StoreError`.
         return await self.resolver.registry.for_purpose(tenant_id, purpose)
 
     async def instructions(self, tenant_id: TenantId, server: McpServer) -> str:
@@ -303,7 +303,7 @@ class McpServers:
         return Listing(granting, shown, secrets=secrets)
 
     async def _pages(self, peer: Peer, *, anew: bool = False) -> ToolPages:
-        """The server's tools, as they were listed lately or are now. Raises `McpError`."""
+        # From the cache while it is fresh. Raises `McpError`.
         asking = self._asking.get(peer)
         if asking is None:
             asking = self._asking[peer] = _Asking()
@@ -329,19 +329,17 @@ class McpServers:
             return pages
 
     def _ttl_s(self, pages: ToolPages) -> float:
-        """The SDK's servers say 0 where nobody thought of it, so 0 means nothing."""
+        # The SDK's servers send 0 by default, so 0 means no value.
         return min(pages.ttl_s, TTL_S_MAX) or self._limits.ttl_s
 
     def _forget(self, peer: Peer) -> None:
-        """The server's tools are others now."""
+        # The server's tools have changed.
         self._kept.put(peer, _Kept(ToolPages(()), 0.0), size=1)
 
     def _grant_tools(
         self, tools: Sequence[ServerTool], asked: AskedServer, server: McpServer
     ) -> tuple[tuple[McpTool, ...], tuple[dict[str, Any], ...]]:
-        """Those of the tools that may be used, as they are granted and as they are shown. Raises
-        `McpError` for more than there may be.
-        """
+        # As granted and as shown. Raises `McpError` for too many tools.
         granted: list[McpTool] = []
         shown: list[dict[str, Any]] = []
         size = left_out = 0
@@ -364,7 +362,7 @@ class McpServers:
         return tuple(granted), tuple(shown)
 
     def _within_tools_max(self, listings: Sequence[Listing]) -> Sequence[Listing]:
-        """The same, without the tools of servers that have more than those before them left."""
+        # Servers that do not fit into what the earlier ones leave have no tools.
         left = self._limits.tools_max
         kept = []
         for listing in listings:
@@ -390,7 +388,7 @@ def _refuse_repeated(asked: Sequence[AskedServer]) -> None:
 
 
 def _refuse_replaced(asked: AskedServer, server: McpServer) -> None:
-    """A request does not replace what the operator gave for a server."""
+    # A request does not replace the operator's headers.
     both = sorted(asked.sent.keys() & server.headers.keys())
     if both:
         message = (
@@ -408,7 +406,7 @@ def _is_allowed(tool: ServerTool, asked: AskedServer, server: McpServer) -> bool
 
 
 def _tool(tool: ServerTool, asked: AskedServer, server: McpServer) -> McpTool | None:
-    """A tool as it is granted; None for one that no model could call."""
+    # None for a tool that no model could call.
     if not FUNCTION_NAME.fullmatch(f"{asked.label}.{tool.name}"):
         return None
     parameters = _parameters(tool.input_schema)
@@ -429,9 +427,8 @@ def _tool(tool: ServerTool, asked: AskedServer, server: McpServer) -> McpTool | 
 
 
 def _parameters(schema: Mapping[str, Any]) -> dict[str, Any] | None:
-    """A schema without what a reader would obey in its texts; None for one that is of no object,
-    too deep, cannot be stored, or has names or values that a reader does not see as they are.
-    """
+    # Removes hidden instructions from the texts of a schema. None for a schema that is not of an
+    # object, is too deep, cannot be stored, or has unclean names or values.
     if not schema:
         return dict(_ANY)
     if schema.get("type", "object") != "object":
@@ -446,11 +443,8 @@ def _parameters(schema: Mapping[str, Any]) -> dict[str, Any] | None:
 
 
 def _clean(value: Any, depth_left: int, *, is_named: bool = False) -> Any:
-    """A part of a schema; `is_named`: one whose keys are names that the server chose.
-
-    Texts are cleaned. Names and values mean something to the server: cleaned they would be others,
-    so they are refused. Raises `ValueError`.
-    """
+    # `is_named`: the keys are names that the server chose. Texts are cleaned; names and values mean
+    # something to the server, so unclean ones are refused. Raises `ValueError`.
     if depth_left < 0:
         raise ValueError("the schema is nested too deeply")
     if isinstance(value, dict):
@@ -467,7 +461,6 @@ def _clean(value: Any, depth_left: int, *, is_named: bool = False) -> Any:
 
 
 def _member(keyword: str, value: Any, depth_left: int) -> Any:
-    """What stands under a keyword of a schema."""
     if keyword in _TEXTS and isinstance(value, str):
         return bounded(value, TOOL_DESCRIPTION_CHARS_MAX)
     if keyword in _HINTS:
@@ -480,7 +473,7 @@ def _member(keyword: str, value: Any, depth_left: int) -> Any:
 
 
 def _shown_hint(value: Any, depth_left: int) -> Any:
-    """What only advises a reader, cleaned wherever it has text. Raises `ValueError`."""
+    # Hints only advise a reader, so their texts are cleaned at any depth. Raises `ValueError`.
     if depth_left < 0:
         raise ValueError("the schema is nested too deeply")
     if isinstance(value, dict):
@@ -504,9 +497,7 @@ def _digest(name: str, description: str, parameters: Mapping[str, Any]) -> str:
 
 
 def _tool_body(made: McpTool, tool: ServerTool) -> dict[str, Any]:
-    """A tool as `mcp_list_tools` has it; what it lacks is left out, for clients that know no null
-    there.
-    """
+    # Absent fields are left out, for clients that accept no null there.
     annotations = _clean(dict(tool.annotations), 1)
     shown = {
         "name": made.name,

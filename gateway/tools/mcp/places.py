@@ -39,7 +39,6 @@ class SessionPlaces:
         self._waiting: dict[asyncio.Future[None], TenantId] = {}
 
     def held(self, tenant_id: TenantId) -> int:
-        """How many a tenant has."""
         return self._held[tenant_id]
 
     async def take(self, tenant_id: TenantId, *, wait_s: float) -> None:

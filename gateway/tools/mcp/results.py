@@ -56,9 +56,10 @@ def _block(block: ContentBlock) -> Mapping[str, Any]:
 
 
 def plain(text: str) -> str:
-    """Text without what a terminal or a reader would obey, or would not see: control characters but
-    for new lines and tabs, what turns the direction of writing, and tags. Lone surrogates become
-    question marks.
+    """Remove what a terminal or reader would obey or not see from a text.
+
+    These are control characters except new lines and tabs, direction marks, and tags. Lone
+    surrogates become question marks.
     """
     return without_unseen(text).encode("utf-8", "replace").decode()
 

@@ -172,7 +172,7 @@ class Registry:
         )
 
     def _server(self, row: McpServerRow) -> McpServer | None:
-        """None for one whose credentials cannot be opened: it would be asked without them."""
+        # None where the credentials cannot be opened: the server would be called without them.
         try:
             opened = unsealed_headers(self._sealer, row)
         except SealBroken as error:
@@ -253,7 +253,7 @@ class ServerResolver:
         return plain and keyed_digest(plain.encode(), self._identity_key)
 
     def is_credential(self, stored: str, sent: Mapping[str, str]) -> bool:
-        """Whether these are the headers that a grant knows."""
+        # Grants of earlier builds hold the digest without a key.
         return stored in {self.credential(sent), headers.credential(sent)}
 
 
@@ -284,12 +284,11 @@ def kept_secrets(server: McpServer, sent: Mapping[str, str]) -> dict[str, str]:
 
 
 def headers_of(secrets: Mapping[str, str]) -> dict[str, str]:
-    """The headers among `kept_secrets`."""
+    """Return the headers among `kept_secrets`."""
     return {name: value for name, value in secrets.items() if name != URL}
 
 
 def identity_of(row_id: UUID) -> str:
-    """The identity of a registered server, from the id of its row."""
     return f"{REGISTERED}{row_id.hex}"
 
 
@@ -336,7 +335,7 @@ def checked_purposes(given: Sequence[str]) -> str:
 
 
 def server_json(server: McpServer) -> dict[str, Any]:
-    """What may be shown of a registered server: never a value of a header."""
+    """Return what may be shown of a registered server: never a value of a header."""
     return {
         "label": server.label,
         "url": server.url,

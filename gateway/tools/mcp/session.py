@@ -207,7 +207,7 @@ class McpSession:
                 connecting.reschedule(clock() + self._limits.connect_timeout_s)
 
     async def _watch(self, client: Client) -> None:
-        """Have the server tell when its tools change, if it can: `_on_message` hears of it."""
+        # The server's notifications go to `_on_message`.
         tools = client.server_capabilities.tools
         if tools is None or not tools.list_changed:
             return
@@ -223,7 +223,7 @@ class McpSession:
             self._on_list_changed()
 
     async def _next_job(self) -> _Job[Any] | None:
-        """What to ask next; None: nobody has asked anything for long, or it would be no use."""
+        # None: the session was idle for long, or is retired or given up.
         while not self._is_given_up:
             if self._is_retired and not self._waiting:
                 return None
@@ -243,7 +243,7 @@ class McpSession:
         self._jobs.put_nowait(None)
 
     async def _ask(self, asked: Callable[[Client], Awaitable[T]], timeout_s: float) -> T:
-        """Have something done in a task below the owner's."""
+        # Runs the job in a task below the owner's.
         if self.is_over:
             raise self._session_lost(sent=False)
         job = _Job(asked)
@@ -261,7 +261,7 @@ class McpSession:
                 self._jobs.put_nowait(None)  # the owner now waits for so long and no longer
 
     def _session_lost(self, *, sent: bool) -> McpError:
-        """What is said to those who wait when the session ends; `sent`: their request had left."""
+        # `sent`: the request had left.
         why = self._failure
         if why is None:
             return McpError("http_error", 0, "the session is over", sent=sent)
@@ -293,21 +293,21 @@ class _Job(Generic[T]):
                 self.answer.set_result(result)
 
     def fail(self, error: McpError) -> None:
-        """Tell whoever waits, if anybody does."""
+        # The caller may have stopped waiting.
         if not self.answer.done():
             self.answer.set_exception(error)
 
 
 @cache
 def _load_sdk() -> None:
-    """What a session needs of it, and what that needs."""
+    # Imports what a session needs.
     for module in ("mcp", "mcp.client.sse", "mcp.client.streamable_http"):
         import_module(module)
 
 
 @cache
 def _call_answer() -> Any:
-    """What a call may be answered with, as pydantic reads it."""
+    # A type adapter for all results of a call.
     from mcp import types
     from pydantic import TypeAdapter
 
@@ -318,7 +318,7 @@ def _call_answer() -> Any:
 async def _streams(
     transport: Transport, url: str, http: EgressClient, check: ToolCheck
 ) -> AsyncIterator[Any]:
-    """The transport of the SDK, on a client that is entered already."""
+    # The SDK's transport on a client that is entered already.
     if transport == "http":
         from mcp.client.streamable_http import streamable_http_client
 
@@ -398,11 +398,8 @@ def _server_tool(tool: Tool) -> ServerTool:
 async def _call_tool(
     client: Client, name: str, arguments: Mapping[str, Any], meta: Mapping[str, Any]
 ) -> CallToolResult:
-    """The result of a call, as the server gave it.
-
-    The SDK's own way also holds the result against the schema of the server's last listing, for
-    which it may list its tools behind the call: a result must not be lost by that.
-    """
+    # The SDK's own method also validates the result against the schema of the last listing, and may
+    # list the tools again for it: that could lose a result.
     from mcp import types
 
     state: str | None = None
@@ -421,7 +418,7 @@ async def _call_tool(
 
 
 async def _send_request(client: Client, request: Any) -> Any:
-    """The answer to a call, which a modern server may refuse until its tools were listed anew."""
+    # A modern server may refuse a call until its tools were listed again.
     from mcp.shared.exceptions import MCPError
 
     try:

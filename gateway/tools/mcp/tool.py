@@ -70,11 +70,10 @@ class McpTools:
         self._limits = limits
 
     def session(self, scope: ToolScope) -> McpToolSession:
-        """Connects to nothing before its first call."""
+        # Connects to nothing before the first call.
         return McpToolSession(scope, self._resolver, self._sessions, self._limits)
 
     async def run(self) -> None:
-        """Hold the connections to servers until cancelled."""
         await self._sessions.run()
 
 
@@ -124,14 +123,14 @@ class McpToolSession:
         return await self._call_with_retry(call, tool, given, peer, timeout_s=timeout_s)
 
     async def resume(self, call: ToolCall, handle: bytes) -> ToolResult | None:  # noqa: ARG002
-        """No server knows its calls by a handle."""
+        # Servers have no handles for their calls.
         return None
 
     async def close(self) -> None:
         """Connections are shared, and end when nobody uses them."""
 
     def _is_approved(self, call: ToolCall) -> bool:
-        """It is the one that the user said yes to, which is made before all others."""
+        # The call that the user approved is made before all others.
         approved = self._scope.grants.approved
         return approved is not None and (call.ordinal, call.name, call.arguments) == (
             0,
@@ -140,7 +139,7 @@ class McpToolSession:
         )
 
     async def _server(self, grant: ServerGrant) -> McpServer | str:
-        """The server of a grant, or why it must not be called. Raises `StoreError`."""
+        # The server, or the reason why it must not be called. Raises `StoreError`.
         secrets = self._secrets(grant)
         is_gone = grant.has_secrets and not secrets
         if is_gone or not self._resolver.is_credential(grant.credential, headers_of(secrets)):
@@ -176,9 +175,7 @@ class McpToolSession:
 
     @staticmethod
     def _may_repeat(tool: McpTool, error: McpError) -> bool:
-        """Whether a call whose connection was lost is made again, here and now: attempts that an
-        earlier replica made are another matter, which the engine counts.
-        """
+        # Only in this process and now; the engine counts the attempts of earlier replicas.
         is_lost = error.type == "http_error" and error.code == 0 and error.sent
         return is_lost and (tool.is_read_only or tool.is_idempotent)
 
@@ -204,7 +201,6 @@ class McpToolSession:
         )
 
     def _refusal(self, told: str, message: str) -> ToolResult:
-        """The result of a call that was refused before anything was sent."""
         error = {
             "type": "mcp_protocol_error",
             "code": INVALID_PARAMS,

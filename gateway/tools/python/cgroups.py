@@ -72,9 +72,8 @@ class Cgroups:
         return group
 
     def _sweep(self) -> None:
-        """Delete groups that were not empty yet when their container ended: its processes die a
-        moment after the first of them. Those of other processes that live are theirs.
-        """
+        # A container's group may not be empty yet when the container ends: its processes die a
+        # moment later. Groups of other living gateways stay.
         for folder in self.folders:
             for left in folder.glob("*-*"):
                 owner = left.name.partition("-")[0]
@@ -106,7 +105,7 @@ class Cgroup:
     folders: tuple[Path, ...]
 
     def remove(self) -> None:
-        """Delete it, if no process is in it any more; otherwise the next container does."""
+        # A group that still has a process is deleted by a later container.
         for folder in self.folders:
             with suppress(OSError):
                 folder.rmdir()

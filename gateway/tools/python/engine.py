@@ -49,7 +49,7 @@ class ContainerLimits:
     start_timeout_s: float = 30.0
 
     def resources(self) -> Mapping[str, int]:
-        """The same as the kernel's names and values."""
+        # By the kernel's names.
         return {
             "RLIMIT_AS": self.memory_bytes,
             "RLIMIT_CPU": self.cpu_s,

@@ -105,7 +105,7 @@ class Interpreter:
 
 
 def _chain(path: Path) -> list[str]:
-    """A path, and those that it leads to as a link."""
+    # The path and the targets of its symbolic links.
     found = [str(path)]
     while path.is_symlink() and len(found) < 8:
         path = Path(os.path.normpath(path.parent / os.readlink(path)))
@@ -143,7 +143,7 @@ def worker_words(interpreter: Interpreter, limits: ContainerLimits) -> list[str]
 
 
 def _without_nested(paths: tuple[str, ...]) -> list[str]:
-    """The paths that are in none of the others: these bring them along."""
+    # A mounted folder includes the paths below it.
     unique = list(dict.fromkeys(paths))
     return [
         path
@@ -245,7 +245,7 @@ class LinuxEngine(ContainerEngine):
         return self._interpreter
 
     def _take_uid(self) -> int | None:
-        """One that no living container has. Raises `EngineBroken` where there is none."""
+        # A uid that no living container has. Raises `EngineBroken` where there is none.
         if os.getuid() != 0:
             return None
         for uid in itertools.islice(self._uids, len(self._options.uids)):
@@ -295,17 +295,14 @@ class LinuxEngine(ContainerEngine):
 
 
 def _launched(uid: int | None, when_killed: Literal["ends", "goes on"]) -> list[str]:
-    """What stands before a command that another user may have to run; `when_killed` is what becomes
-    of it when we are killed.
-    """
+    # A prefix for a command that another user may have to run; `when_killed` is its fate when this
+    # process is killed.
     return [sys.executable, "-I", "-S", "-c", _LAUNCH, str(uid or 0), when_killed]
 
 
 def _end_orphans() -> None:
-    """Kill what gateways that were killed while they opened containers have left on this machine:
-    the first process of a namespace whose bubblewrap is gone before it said how to go on. It has
-    run nothing, and waits for ever.
-    """
+    # A gateway that is killed while it opens a container leaves the first process of its namespace
+    # behind. That process has run nothing, and waits for ever.
     for entry in Path("/proc").glob("[0-9]*"):
         with suppress(OSError):
             # Held, so that its number cannot become another process's meanwhile.
@@ -318,7 +315,7 @@ def _end_orphans() -> None:
 
 
 def _is_orphan(entry: Path) -> bool:
-    """Whether a process of `/proc` is such a one. Raises `OSError` where it cannot be read."""
+    # Raises `OSError` where the process cannot be read.
     if str(WORKER).encode() not in (entry / "cmdline").read_bytes().split(b"\0"):
         return False
     status = _status(entry)
@@ -331,6 +328,6 @@ def _is_orphan(entry: Path) -> bool:
 
 
 def _status(entry: Path) -> dict[str, str]:
-    """Source: proc(5)."""
+    # Source: proc(5).
     lines = (entry / "status").read_text().splitlines()
     return {name: text.strip() for name, _, text in (line.partition(":") for line in lines)}

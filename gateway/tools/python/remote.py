@@ -105,7 +105,6 @@ class RemoteContainer(Container):
         return ran
 
     async def _found_again(self, key: str, timeout_s: float) -> Ran | None:
-        """The result of a run whose connection broke off."""
         for _ in range(RETRIES):
             await asyncio.sleep(RETRY_PAUSE_S)
             with suppress(*_ERRORS):
@@ -142,7 +141,7 @@ class RemoteContainer(Container):
             await self._ask("DELETE", "")
 
     async def check(self) -> bool:
-        """Whether the server has it still. Raises `EngineBroken`."""
+        # True if the server still has the container. Raises `EngineBroken`.
         try:
             return (await self._ask("GET", "")).status_code != 404
         except _ERRORS as error:
@@ -172,7 +171,7 @@ class RemoteContainer(Container):
         content: bytes | None = None,
         timeout_s: float = ANSWER_TIMEOUT_S,
     ) -> httpx2.Response:
-        """The answer. Raises what httpx2 does, and `EngineBroken` for a refusal."""
+        # Raises httpx2's errors, and `EngineBroken` for a refusal.
         data = orjson.dumps(body) if body is not None else content
         answer = await self._client.request(
             method, self._path + place, content=data, timeout=timeout_s

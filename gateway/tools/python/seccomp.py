@@ -62,7 +62,7 @@ _CLONE_NEWUSER: Final = 0x10000000
 
 
 def is_known(machine: str) -> bool:
-    """Whether there is a filter for this kind of processor."""
+    """Return True if there is a filter for this processor architecture."""
     return machine in _MACHINES
 
 
@@ -98,5 +98,5 @@ def program(machine: str) -> bytes:
 
 
 def _step(operation: int, value: int, *, then: int = 0, otherwise: int = 0) -> bytes:
-    """One instruction: `struct sock_filter` of the kernel. Jumps count steps that are left out."""
+    # `struct sock_filter` of the kernel. Jumps count the instructions to skip.
     return struct.pack("=HBBI", operation, then, otherwise, value)

@@ -94,7 +94,7 @@ async def allowed_attacks(engine: ContainerEngine, *, is_whole: bool = True) -> 
 async def _tried(
     engine: ContainerEngine, container: Container, attack: str
 ) -> tuple[Ran, Container]:
-    """What came of an attack, and the container for the next one."""
+    # The container is the one for the next attack.
     try:
         ran = await container.run(script(attack), timeout_s=ATTACK_TIMEOUT_S)
     except EngineBroken:  # its own bounds, or the kernel's, have ended it

@@ -86,11 +86,11 @@ class Output:
         return kept.decode("utf-8", "replace"), dropped
 
     def so_far(self) -> str:
-        """What was printed by now: a part, for the case that there is no more."""
+        # For a run whose output ends early.
         return bytes(self._kept).decode("utf-8", "replace")
 
     def _pump(self) -> None:
-        """Read the pipe for ever; the mark may come in pieces."""
+        # The mark may arrive in pieces.
         tail = b""
         while data := os.read(self._read, 65536):
             text = tail + data
@@ -109,7 +109,7 @@ class Output:
 
 
 def _overlap(text: bytes, mark: bytes) -> int:
-    """How many bytes at the end of `text` may be the beginning of `mark`."""
+    # The number of bytes at the end of `text` that may begin `mark`.
     for size in range(min(len(text), len(mark) - 1), 0, -1):
         if text.endswith(mark[:size]):
             return size
@@ -184,12 +184,12 @@ class Notebook:
         }  # fmt: skip
 
     def _interrupt(self, *_: object) -> None:
-        """Only the code is interrupted: what tells of it is not."""
+        # Only user code is interrupted, not the report of it.
         if self._is_executing:
             raise KeyboardInterrupt
 
     def _execute(self, name: str, code: str) -> None:
-        """Run all statements; the value of a last expression is shown as a notebook does."""
+        # The value of a last expression is shown, as in a notebook.
         linecache.cache[name] = (len(code), None, code.splitlines(keepends=True), name)
         tree = ast.parse(code, name)
         last = tree.body.pop() if tree.body and isinstance(tree.body[-1], ast.Expr) else None
@@ -201,7 +201,6 @@ class Notebook:
                 self._display(value)
 
     def _display(self, *values: object) -> None:
-        """Show values as a notebook does: those that can be drawn as images, others as text."""
         for value in values:
             draw = getattr(type(value), "_repr_png_", None)
             image = draw(value) if callable(draw) else None
@@ -212,7 +211,6 @@ class Notebook:
                 print(repr(value))
 
     def _draw(self) -> None:
-        """Save the figures that are open, as files that the protocol tells of."""
         pyplot = sys.modules.get("matplotlib.pyplot")
         if pyplot is None:
             return
@@ -221,7 +219,7 @@ class Notebook:
 
     @staticmethod
     def _forget_figures() -> None:
-        """What was drawn before an error is not shown with the next run."""
+        # Figures of a failed run are not shown with the next one.
         pyplot = sys.modules.get("matplotlib.pyplot")
         if pyplot is not None:
             with suppress(Exception):
@@ -236,7 +234,7 @@ class Notebook:
 
 
 def _print_error(error: BaseException) -> None:
-    """A traceback without the frames of this file."""
+    # Without the frames of this file.
     trace = error.__traceback__
     while trace is not None and trace.tb_frame.f_code.co_filename == __file__:
         trace = trace.tb_next
@@ -244,7 +242,7 @@ def _print_error(error: BaseException) -> None:
 
 
 def _files() -> dict[str, tuple[int, int]]:
-    """Size and time of what is in the data folder, hidden things left out."""
+    # Size and modification time by path; hidden files and folders are left out.
     found: dict[str, tuple[int, int]] = {}
     for folder, folders, names in os.walk(DATA):
         folders[:] = [name for name in folders if not name.startswith(".")]
@@ -287,7 +285,6 @@ class Files:
         return {}
 
     def get(self, path: str, frame: dict[str, Any]) -> dict[str, Any]:
-        """Read a piece of a file."""
         with open(os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK), "rb") as file:
             file.seek(frame["at"])
             return {"content": base64.b64encode(file.read(frame["size"])).decode()}
@@ -305,7 +302,7 @@ class Files:
 
 
 def _listen(frames: Frames, output: Output, runs: queue.SimpleQueue[dict[str, Any]]) -> None:
-    """Take orders while code runs: an interrupt must not wait for its end."""
+    # Runs beside the code: an interrupt must not wait for its end.
     main = threading.main_thread().ident
     assert main is not None
     while (frame := frames.read()) is not None:

@@ -123,7 +123,6 @@ class WorkerContainer(Container):
 
     @property
     def pid(self) -> int:
-        """The process that was started."""
         return self._process.pid
 
     @property
@@ -150,7 +149,7 @@ class WorkerContainer(Container):
 
     @override
     async def run(self, code: str, *, timeout_s: float, key: str = "") -> Ran:
-        """The results of the last runs that had a key are kept."""
+        # Results of the last runs with a key are kept for `result_of`.
         async with self._turn:
             self._running[key] = ended = OnceEvent()
             try:
@@ -191,7 +190,7 @@ class WorkerContainer(Container):
             answer.cancel()
 
     async def _abandon(self, number: int, answer: asyncio.Task[Ran]) -> None:
-        """Interrupt a run that nobody waits for, and end the container where that is of no use."""
+        # Nobody waits for the run. A container that cannot be interrupted is ended.
         try:
             await self._write({"interrupt": number})
             async with asyncio.timeout(INTERRUPT_GRACE_S):
@@ -222,7 +221,7 @@ class WorkerContainer(Container):
 
     @override
     async def leave(self) -> None:
-        """Nobody else can have it."""
+        # No other process can use it.
         await self.close()
 
     @override
@@ -237,16 +236,15 @@ class WorkerContainer(Container):
             self.on_closed.pop()()
 
     async def _end_by_itself(self) -> None:
-        """Let a worker find that nobody is there. Killed while it makes the sandbox, bubblewrap
-        leaves a process behind that waits for it for ever.
-        """
+        # bubblewrap that is killed while it makes the sandbox leaves a process that waits for ever,
+        # so the worker gets the time to see the closed pipe.
         self._pipes.writer.close()
         with suppress(TimeoutError):
             async with asyncio.timeout(UNBEGUN_GRACE_S):
                 await self._process.wait()
 
     async def _order(self, kind: str, path: str, /, **given: object) -> Mapping[str, Any]:
-        """Have something done with a file (`pieces.FileOrder`)."""
+        # A `pieces.FileOrder`.
         self._orders += 1
         number = self._orders
         await self._write({kind: number, "path": path, **given})

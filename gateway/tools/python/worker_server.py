@@ -110,7 +110,6 @@ class ServedContainer:
 
     @property
     def is_busy(self) -> bool:
-        """Whether code runs in it."""
         return any(not run.done() for run in self.runs.values())
 
 
@@ -126,7 +125,7 @@ class WorkerServer:
         self._served: dict[str, ServedContainer] = {}
 
     async def run(self) -> None:
-        """End containers that are not used, until cancelled."""
+        # Ends idle containers until cancelled.
         while True:
             await asyncio.sleep(SWEEP_INTERVAL_S)
             await self.sweep()
@@ -230,7 +229,7 @@ class WorkerServer:
         return 200, orjson.dumps({"id": container_id})
 
     async def _make_room(self) -> None:
-        """End the container that rested longest. Raises `Answered` where all run code."""
+        # Ends the container that was idle longest. Raises `Answered` where all run code.
         idle = [(one.used_at, name) for name, one in self._served.items() if not one.is_busy]
         if not idle:
             raise Answered(503, "every container runs code; try again later")
@@ -273,7 +272,7 @@ class WorkerServer:
     async def _await_run(
         self, served: ServedContainer, run: asyncio.Task[Ran]
     ) -> tuple[int, bytes]:
-        """What came of a run, which goes on should whoever asks be gone."""
+        # The run goes on when the client disconnects.
         await asyncio.wait({run})
         served.used_at = self._time()
         if run.cancelled():
@@ -341,7 +340,7 @@ class WorkerServer:
 
 
 async def _live(receive: Receive, send: Send) -> None:
-    """The lifespan of an application that has nothing to begin or to end."""
+    # ASGI lifespan: nothing to start or stop.
     for kind in ("startup", "shutdown"):
         await receive()
         await send({"type": f"lifespan.{kind}.complete"})
