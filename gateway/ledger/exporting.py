@@ -31,7 +31,7 @@ def cursor_of(place: LinePosition) -> str:
 
 
 def place_of(cursor: str | None) -> LinePosition:
-    """The place that a cursor stands for. Raises `InvalidRequest`."""
+    """Return the position that a cursor stands for. Raises `InvalidRequest`."""
     if not cursor:
         return LinePosition()
     found = _CURSOR.fullmatch(cursor)
@@ -47,7 +47,7 @@ def place_of(cursor: str | None) -> LinePosition:
 async def export(
     database: Database, cursor: str | None, form: Format, *, lines_max: int = PAGE_LINES_MAX
 ) -> AsyncIterator[bytes]:
-    """Lines of text, the last of which tells the next cursor: the same one where there is no more.
+    """Yield lines of text; the last has the next cursor, the same one at the end of the data.
 
     Raises `InvalidRequest` and `StoreUnavailable`.
     """

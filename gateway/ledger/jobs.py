@@ -72,7 +72,7 @@ class Adding:
         await again_and_again(self.round, self._interval_s, "adding usage up")
 
     async def round(self) -> int:
-        """Add up all that can be; how many lines that were. Raises `StoreError`."""
+        """Add up all lines that are ready, and return their number. Raises `StoreError`."""
         lines = 0
         while (done := await rollup.advance(self._database, self._terms)) is not None:
             lines += done.lines
@@ -101,7 +101,7 @@ class Delivery:
         lease_s: float,
         metrics: Metrics,
     ) -> None:
-        """`lease_s` is how long others wait for a process that has taken a batch."""
+        # After `lease_s` another process may take over a batch.
         self._database = database
         self._sink = sink
         self._holder = holder
@@ -128,7 +128,7 @@ class Delivery:
             _log.warning("usage cannot be read for a sink", source=self._sink.name, error=error)
 
     async def round(self) -> int:
-        """Send all that can be; how many lines that were. Raises `StoreError`."""
+        """Send all lines that are ready, and return their number. Raises `StoreError`."""
         lines = 0
         while sent := await self._send_next():
             lines += sent
@@ -173,7 +173,7 @@ class Reconciliation:
         metrics: Metrics,
         logs: LogAudit | None = None,
     ) -> None:
-        """`back_s`: how far back it looks. Without `logs` lines are not held against these."""
+        # `back_s` bounds how far back it looks. Without `logs` lines are not compared to logs.
         self._logs = logs
         self._database = database
         self._interval_s = interval_s
@@ -184,8 +184,9 @@ class Reconciliation:
         await again_and_again(self.round, self._interval_s, "reconciling usage")
 
     async def round(self, *, repairs: bool = True) -> Found:
-        """What does not agree; sums are made again from their lines, and so is what is spent of
-        budgets. Raises `StoreError`.
+        """Find disagreements; recompute sums and the spending of budgets from their lines.
+
+        Raises `StoreError`.
         """
         found = await reconciliation.compare(
             self._database,

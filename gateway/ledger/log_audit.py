@@ -45,8 +45,9 @@ class LogAudit:
         self._responses_max = responses_max
 
     async def round(self, *, back_s: float) -> LogsCompared:
-        """Compare up to `responses_max` of those that ended within `back_s`. Raises
-        `StoreUnavailable`.
+        """Compare up to `responses_max` responses that ended within `back_s` seconds.
+
+        Raises `StoreUnavailable`.
         """
         compared, wrong = 0, []
         for row in await sample(self._database, back_s=back_s, rows_max=self._responses_max):

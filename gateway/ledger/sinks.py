@@ -50,8 +50,9 @@ class CloudEventsSink:
         return self._target.name
 
     async def send(self, batch: LineBatch) -> None:
-        """Have it take a batch, or what is left of it. Raises `SinkFailed`, and `SinkRefused` where
-        sending it again would not help.
+        """Send a batch, or what is left of it.
+
+        Raises `SinkFailed`, and `SinkRefused` where a retry would not help.
         """
         events = cloud_events(batch.lines, source=self._source, customers=self._target.customers)
         status, said = await _post(self._client, self._target, orjson.dumps(events))

@@ -111,14 +111,14 @@ class UsageQuery:
 
     @property
     def next_page(self) -> str | None:
-        """The token of the page behind this one; None for the last."""
+        """Return the token of the next page; None for the last."""
         if self.page_end >= self.end:
             return None
         packed = orjson.dumps([self.page_end, self.end, self.digest])
         return _PREFIX + base64.urlsafe_b64encode(packed).decode().rstrip("=")
 
     def buckets(self) -> list[tuple[int, int]]:
-        """Beginning and end of every bucket of this page."""
+        """Return start and end of every bucket of this page."""
         width = WIDTHS_S[self.width]
         edges = range(self.page_start - self.page_start % width + width, self.page_end, width)
         cuts = [self.page_start, *edges, self.page_end]
@@ -135,7 +135,7 @@ def lists_of(report: Report) -> tuple[str, ...]:
 
 
 def usage_query(report: Report, given: Sequence[tuple[str, str]], *, now: int) -> UsageQuery:
-    """The question that the parameters of a query ask, at `now`. Raises `InvalidRequest`."""
+    """Parse the query parameters of a report at `now`. Raises `InvalidRequest`."""
     lists = _Parameters(given)
     width = _width(report, lists)
     start = lists.integer("start_time", least=0, most=TIME_MAX)
@@ -215,7 +215,7 @@ class _Parameters:
         return values
 
     def ids(self, name: str, parse: Any) -> tuple[UUID, ...] | None:
-        """What cannot be an id of ours is that of nothing."""
+        """Parse a list of ids, without invalid ones, which match nothing."""
         values = self.several(name)
         if values is None:
             return None

@@ -74,9 +74,10 @@ class Bucket:
         return self._needed > 0
 
     def resize(self, rate: float, capacity: float) -> None:
-        """The limit was changed, and its row with it. A lower one holds at once: what was taken
-        ahead by the higher one is forgotten, and the row is asked anew. A higher one gives the
-        difference.
+        """Change the limit, whose row has changed, too.
+
+        A lower limit applies at once: tokens taken ahead under the higher one are dropped, and the
+        row is asked again. A higher one adds the difference.
         """
         if capacity < self.capacity:
             self.held = min(self.held, 0.0)
@@ -87,7 +88,7 @@ class Bucket:
         self.rate, self.capacity, self._short_at = rate, capacity, float("-inf")
 
     def demand(self, cost: float, now: float) -> None:
-        """Count what a request asks for, whether it gets it or not."""
+        """Count the demand of a request, whether it is admitted or not."""
         self.used_at = now
         self._demand += cost
         if self._own_rate is not None:
@@ -98,7 +99,7 @@ class Bucket:
         self.held -= cost
 
     def give_back(self, amount: float, now: float) -> None:
-        """Return an `amount` that was not used; below zero: that much more was used."""
+        """Return an unused `amount`; a negative one takes that much more."""
         self.held += amount
         if self.held < 0:
             self.used_at = max(self.used_at, now)
@@ -108,8 +109,9 @@ class Bucket:
         return max(0.0, self.held + self._estimate(now))
 
     def is_worth_asking(self, cost: float, now: float) -> bool:
-        """Whether the row may have what is missing: what was refused is not asked for again before
-        it can be there.
+        """Return True if the row may have what is missing.
+
+        After a refusal it is not asked again before it can have refilled.
         """
         if self._own_rate is not None or cost > self.capacity:
             return False
@@ -118,7 +120,7 @@ class Bucket:
         return self._level is None or self.held + self._estimate(now) >= cost
 
     def until_fits_s(self, cost: float, now: float) -> float:
-        """About how many seconds until `cost` could be used."""
+        """Estimate the seconds until `cost` is available."""
         if self._own_rate is not None:
             return max(0.0, cost - self.held) / self._own_rate
         return max(0.0, cost - self.held - self._estimate(now)) / self.rate
@@ -132,8 +134,9 @@ class Bucket:
         self._needed += cost
 
     def ask(self, now: float) -> Ask | None:
-        """What to say in the next statement; None where nothing has changed. To be followed by
-        `answered` or `failed`.
+        """Return what the next statement asks of the row; None where nothing has changed.
+
+        Call `answered` or `failed` afterwards.
         """
         share = 0.0
         if now - self.used_at < IDLE_S:
@@ -150,7 +153,7 @@ class Bucket:
         return Ask(self.rate, self.capacity, change, want)
 
     def answered(self, granted: float, level: float, now: float) -> None:
-        """The row gave `granted`, and has `level` left."""
+        """Record that the row gave `granted`, and has `level` left."""
         self._own_rate, self._change, self.is_asked = None, 0.0, False
         self.held += granted
         self._level, self._level_at = level, now
@@ -158,8 +161,9 @@ class Bucket:
             self._short_at = now
 
     def failed(self, ask: Ask, now: float, *, replicas: int, until: float) -> None:
-        """The statement failed. From now on and `until` then the slice fills by itself, at this
-        process's share of the rate among `replicas`.
+        """Fall back to refilling locally, because the statement failed.
+
+        Until `until` the slice refills at this process's share of the rate among `replicas`.
         """
         self.held += ask.change
         self._change, self.is_asked = 0.0, False

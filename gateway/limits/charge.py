@@ -93,7 +93,9 @@ class Charge:
             self._books.hand_over(self)
 
     def packed(self) -> dict[str, Any] | None:
-        """What another process needs to settle, as JSON; None where there is nothing."""
+        """Return as JSON what another process needs to settle the charge; None if that is
+        nothing.
+        """
         if not self.tokens and not self.spend:
             return None
         return {

@@ -71,7 +71,7 @@ class Figures:
 
     @property
     def tightest(self) -> BudgetFigure | None:
-        """Of the budgets of money that refuse something, the one of which the least is left."""
+        """Return the enforced money budget with the least left."""
         binding = [
             one for one in self.budgets if one.budget.unit == "usd" and one.budget.mode == "enforce"
         ]

@@ -100,9 +100,8 @@ class Gates:
         observer: GateObserver,
         refused_factor: int = REFUSED_FACTOR,
     ) -> None:
-        """`clock` never goes back, `now` is the time; `random` gives numbers from 0 to 1.
-        `refused_factor` times a limit of requests may be refused for it.
-        """
+        # `clock` is monotonic, `now` is the time, `random` returns numbers from 0 to 1.
+        # `refused_factor` times a request limit may be refused a minute.
         self._clock = clock
         self._now = now
         self._random = random
@@ -126,7 +125,7 @@ class Gates:
         """Something without a price was used: perhaps there is one by now."""
 
     def reports(self) -> dict[Key, int]:
-        """Requests in progress here, of all that was asked for lately."""
+        """Return the requests in progress here, by every limit used lately."""
         now = self._clock()
         gone = [key for key, at in self._places_used.items() if now - at > FORGOTTEN_S]
         for key in gone:
@@ -135,7 +134,7 @@ class Gates:
         return {key: self.places.get(key, 0) for key in self._places_used}
 
     def known(self) -> Iterator[tuple[Key, Bucket]]:
-        """Every bucket that was used lately."""
+        """Yield the buckets that were used lately, and forget the others."""
         now = self._clock()
         for (tenant_id, name), bucket in _all(self._buckets):
             if not bucket.held and not bucket.is_asked and now - bucket.used_at > FORGOTTEN_S:
@@ -144,7 +143,7 @@ class Gates:
                 yield (tenant_id, name), bucket
 
     def meters(self) -> Iterator[tuple[Key, SpendMeter]]:
-        """Every meter that was used lately, or has something to be written."""
+        """Yield the meters that were used lately or have unwritten spending; forget the others."""
         now = self._clock()
         for (tenant_id, name), meter in _all(self._meters):
             # Made again, it goes on from the row of this process.
@@ -155,20 +154,23 @@ class Gates:
                 yield (tenant_id, name), meter
 
     def held(self, key: Key) -> float:
-        """What this process has of a bucket beside its row; below 0 where it used more."""
+        """Return the tokens of a bucket held outside its row; below 0 after overuse."""
         tenant_id, name = key
         bucket = self._buckets.get(tenant_id, {}).get(name)
         return 0.0 if bucket is None else bucket.held
 
     def spending(self, key: Key, now: datetime) -> tuple[int, int]:
-        """What this process has spent of a meter in the interval of `now`, and set aside."""
+        """Return this process's spending of a meter in the interval of `now`, and its
+        reservations.
+        """
         tenant_id, name = key
         meter = self._meters.get(tenant_id, {}).get(name)
         return (0, 0) if meter is None else (meter.own_spent(now), meter.reserved)
 
     def enter(self, caller: Caller, rules: Rules, attempt: int = 0) -> Charge | None:
-        """Gate 1. None: ask the rows first, and then make the next attempt. Raises `RateLimited`,
-        after `ATTEMPTS_MAX` in any case.
+        """Admit a request at gate 1; None: ask the rows first, then make the next attempt.
+
+        Raises `RateLimited`, after `ATTEMPTS_MAX` in any case.
         """
         if not attempt and self._refused:
             self._check_refused(caller, rules)
@@ -191,8 +193,10 @@ class Gates:
     def reserve(
         self, charge: Charge, caller: Caller, rules: Rules, size: tuple[int, int], attempt: int = 0
     ) -> bool:
-        """Gate 2, for the `size` of a request: tokens of its input, and the most of its output.
-        False as None at gate 1. Raises `RateLimited`; the charge stays open.
+        """Reserve at gate 2 for `size`: a request's input tokens, and its maximum of output tokens.
+
+        False: ask the rows first, then make the next attempt. Raises `RateLimited`; the charge
+        stays open then.
         """
         tokens_in, most = size
         expected = self._estimates.reserve((caller.project, caller.model), most)
@@ -218,8 +222,9 @@ class Gates:
         return True
 
     def adopt(self, tenant_id: UUID, model: str, packed: dict[str, Any]) -> Charge:
-        """The charge of a response that another process admitted: it was charged there, and is
-        settled here. Raises `ValueError`, `TypeError` or `LookupError` for what is damaged.
+        """Return the charge of a response that another process admitted, to be settled here.
+
+        Raises `ValueError`, `TypeError` or `LookupError` for damaged data.
         """
         charge = Charge(self, tenant_id, UUID(packed["project"]), model, packed["tier"])
         tokens, buckets = [], self._buckets[tenant_id]
@@ -237,7 +242,7 @@ class Gates:
         return charge
 
     def settle(self, charge: Charge, used: Used) -> None:
-        """What was charged becomes what was used. Called by a charge, once."""
+        """Replace the charge's reservations by the usage. A charge calls it once."""
         self._release(charge)
         spent = used.input_tokens + used.output_tokens
         is_refunded = not used.output_tokens and not used.is_whole
@@ -264,7 +269,7 @@ class Gates:
         self._release(charge)
 
     def place(self, tenant_id: UUID, limit: Limit, terms: Terms) -> None:
-        """Take one place of a limit of concurrency. Raises `RateLimited`."""
+        """Take one slot of a concurrency limit. Raises `RateLimited`."""
         key = (tenant_id, limit.name)
         used = self.places[key] + self.elsewhere.get(key, 0)
         if used >= limit.value:
@@ -273,7 +278,7 @@ class Gates:
         self.places[key] += 1
 
     def give_up_place(self, tenant_id: UUID, name: str) -> None:
-        """Give back a place that `place` or `enter` took."""
+        """Release a slot that `place` or `enter` took."""
         key = (tenant_id, name)
         left = self.places[key] - 1
         if left:

@@ -63,7 +63,7 @@ class StorageAccount:
         return max(0, int(sum(size for _, size in self._added)))
 
     def add(self, size: int, now: float) -> None:
-        """Add bytes that are stored; below 0: they were not stored after all."""
+        """Add stored bytes; a negative `size` takes back bytes that were not stored after all."""
         if self._added and now - self._added[-1][0] < STEP_S:
             self._added[-1][1] += size
             return
@@ -73,9 +73,7 @@ class StorageAccount:
             self._added[0][1] += oldest
 
     def update(self, measurement: Measurement | None, now: float) -> None:
-        """Take in the last measurement, which has all that was stored before it began. None: there
-        is none.
-        """
+        """Take over the last measurement, which includes all that was stored before it began."""
         self.is_known = True
         if measurement is None:
             return
@@ -120,13 +118,13 @@ class Storage:
     def __init__(
         self, clock: Callable[[], float], refuse: Callable[[Limit, RateLimited, UUID], None]
     ) -> None:
-        """`refuse` raises the refusal, or only counts it where the limit is observed."""
+        # `refuse` raises the refusal, or only counts it where the limit is observed.
         self._clock = clock
         self._refuse = refuse
         self._accounts: dict[Key, StorageAccount] = {}
 
     def is_known(self, tenant_id: UUID, limits: Iterable[Limit]) -> bool:
-        """Whether the database was asked for all of these; from now on it is."""
+        """Return True if all of these were read from the database; from now on they will be."""
         now, is_known = self._clock(), True
         for limit in limits:
             account = self._account((tenant_id, account_of(limit)), now)
@@ -136,8 +134,9 @@ class Storage:
     def hold(
         self, tenant_id: UUID, terms: Terms, size: int, elsewhere: Mapping[Key, int]
     ) -> StoredCharge:
-        """Count `size` bytes. `elsewhere` is what other processes have added, by `watched`.
-        Raises `RateLimited` where they do not fit.
+        """Count `size` bytes against the limits. Raises `RateLimited` where they do not fit.
+
+        `elsewhere` is what other processes have added, by the keys of `watched`.
         """
         now, accounts = self._clock(), {}
         for limit in terms.stored:
@@ -150,12 +149,12 @@ class Storage:
         return StoredCharge(tuple(accounts.values()), size, self._clock)
 
     def used(self, key: Key) -> int:
-        """What this process has added to a measurement, as far as it is not in it."""
+        """Return the bytes this process has added to an account since its measurement."""
         account = self._accounts.get(key)
         return 0 if account is None else account.added
 
     def watched(self) -> Iterator[tuple[Key, int]]:
-        """Whose figures are needed, and what this process has added to each."""
+        """Yield the accounts to be measured, and the bytes this process has added to each."""
         now = self._clock()
         for key, account in list(self._accounts.items()):
             idle_s = now - account.used_at
@@ -165,7 +164,7 @@ class Storage:
                 yield key, account.added
 
     def update(self, keys: Iterable[Key], measured: Mapping[Key, Measurement]) -> None:
-        """Take in the last measurements of these accounts."""
+        """Take over the last measurements of these accounts."""
         now = self._clock()
         for key in keys:
             if (account := self._accounts.get(key)) is not None:
@@ -180,7 +179,7 @@ class Storage:
 
 
 def account_of(limit: Limit) -> str:
-    """Of whose bytes a limit is, by a name within its tenant."""
+    """Return the name, within the tenant, of the account that a limit bounds."""
     holder = limit.scope_id if limit.scope == "project" else WHOLE_TENANT
     return f"stored/{holder}"
 

@@ -31,7 +31,7 @@ class KeyServiceClient:
     async def post(
         self, url: str, body: bytes, headers: Mapping[str, str]
     ) -> tuple[int, dict[str, Any]]:
-        """Status below 500, and the JSON object of the answer; empty where it is none."""
+        """Return a status below 500 and the answer's JSON object, empty where it is none."""
         try:
             async with self._client.stream("POST", url, content=body, headers=headers) as answer:
                 content = bytearray()
