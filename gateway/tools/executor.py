@@ -91,7 +91,7 @@ class ToolLimits:
     error_ids_max: int = 512
 
     def call_max_s(self, kind: ToolKind) -> float:
-        """How long one call of this kind may take."""
+        """Return the seconds that one call of this kind may take."""
         seconds = {
             "browser": self.browser_call_max_s,
             "python": self.python_call_max_s,

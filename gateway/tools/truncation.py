@@ -21,11 +21,12 @@ _FILL: Final = 0.85
 
 
 def truncated(text: str, ids_max: int, count_ids: Callable[[str], int], advice: str) -> str:
-    """The text, if it is `ids_max` ids at most; otherwise 60 % from its beginning, a note of what
-    is missing, with `advice` on how to get it, and 40 % from its end, `ids_max` together at most.
+    """Return the text, shortened to at most `ids_max` ids where it is longer.
 
-    Parts are cut between lines where there are any. Where not even the note has room there is only
-    some of the beginning. `count_ids` may take time: for a long text call this in a thread.
+    Keeps 60 % from the beginning and 40 % from the end, with a note between them of what is
+    missing, and `advice` on how to get it. Parts are cut between lines where there are any. Where
+    not even the note fits, there is only some of the beginning. `count_ids` may take long: call
+    this in a thread for a long text.
     """
     if _is_short(text, ids_max, count_ids):
         return text

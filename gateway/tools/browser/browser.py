@@ -79,11 +79,11 @@ class PageStore(Protocol):
     """Where the text of pages is kept between calls, for one tenant."""
 
     async def put(self, page: Page, asked: str = "") -> str:
-        """Keep a page that the URL `asked` led to; the key it is found by."""
+        """Store a page that the URL `asked` led to, and return its key."""
         ...
 
     async def get(self, key: str) -> Page | None:
-        """A page that was kept; None if it no longer is."""
+        """Return a stored page; None if it is no longer stored."""
         ...
 
 
@@ -91,12 +91,13 @@ class Web(Protocol):
     """Pages that can be found, and read, within what a response may."""
 
     async def search(self, query: Query) -> list[Hit]:
-        """The hits for a query, best first. Raises `SearchFailed`."""
+        """Return the hits for a query, best first. Raises `SearchFailed`."""
         ...
 
     async def open(self, url: str, *, anew: bool) -> Page:
-        """The page at a URL; `anew`: as it is now, not as it was a moment ago. Raises
-        `FetchFailed`.
+        """Return the page at a URL; `anew`: fetch it, instead of a recent copy.
+
+        Raises `FetchFailed`.
         """
         ...
 
@@ -147,7 +148,7 @@ class Browser:
         self._options = options
 
     def action(self, function: Function, arguments: str) -> dict[str, Any]:
-        """What a call is about to do, as far as that is known before. Raises nothing."""
+        """Describe what a call is about to do, as far as its arguments tell. Raises nothing."""
         if function == "search":
             return {"type": "search"}
         try:
@@ -370,7 +371,7 @@ class _Arguments:
         return value if isinstance(value, str) else ""
 
     def url(self, name: str) -> str | None:
-        """A text that is no number."""
+        """Return an argument that is text but no number."""
         value = self.text(name).strip()
         return value if value and _whole(value) is None else None
 

@@ -42,8 +42,9 @@ class DocumentReader:
         self._idle: list[Process] = []
 
     async def read(self, found: Fetched) -> Page:
-        """Return the page that a document is. Raises `Unreadable`. When the caller is cancelled,
-        the work has ended before this does.
+        """Return the page of a document. Raises `Unreadable`.
+
+        When the caller is cancelled, the work ends before this returns.
         """
         async with self._turns:
             process = await self._process()

@@ -27,7 +27,10 @@ _FILES_MAX: Final = 16
 
 
 def main(limits_json: str) -> None:
-    """Read and answer. A document that has no page is answered, too, unless it ends the process."""
+    """Read documents and answer until the input ends.
+
+    A document without a page is answered, too, unless it ends the process.
+    """
     sys.path.insert(0, str(Path(__file__).parents[3]))  # alone, it sees installed packages only
     from gateway.tools.browser.extraction import ReadLimits
 

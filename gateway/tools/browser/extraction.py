@@ -47,7 +47,7 @@ class ReadLimits:
 
 
 def page_of(found: Fetched, limits: ReadLimits) -> Page:
-    """Return the page that a document is. Raises `Unreadable`."""
+    """Return the page of a document. Raises `Unreadable`."""
     if found.content_type == PDF:
         return _pdf(found, limits)
     if found.content_type in _HTML:

@@ -91,7 +91,7 @@ class PageFetcher:
     async def fetch(
         self, url: str, *, may_visit: Callable[[str], bool] = lambda _: True
     ) -> Fetched:
-        """Get a page. `may_visit` is asked of the host of each URL on the way.
+        """Fetch a page. `may_visit` decides on the host of each URL on the way.
 
         Raises `FetchFailed`.
         """

@@ -53,7 +53,7 @@ _SPACES: Final = re.compile(" {2,}")
 
 
 def page_of(html: str, url: str) -> Page:
-    """The page that an HTML document is. `url` is where it was found. Raises `Unreadable`."""
+    """Return the page of an HTML document from `url`. Raises `Unreadable`."""
     html_bounds.check(html)
     tree = LexborHTMLParser(html)
     title = tree.css_first("title")
@@ -122,7 +122,7 @@ class _Writer:
         """One of them leads somewhere."""
 
     def open(self, node: LexborNode) -> bool:
-        """Begin an element; False: nothing in it is read."""
+        """Begin an element; return False if nothing in it is read."""
         tag = node.tag or ""
         if tag in _LEFT_OUT or not tag or tag.startswith(("-", "!")):
             return False
@@ -149,7 +149,7 @@ class _Writer:
         return True
 
     def write(self, text: str) -> None:
-        """Add text between tags: its spaces count as one, but for those of preformatted text."""
+        """Add text between tags; white space is collapsed unless it is preformatted."""
         text = plain(text)
         if self._preformatted:
             self._parts.append(text.replace("\t", "    ").replace(" ", _KEPT_SPACE))
@@ -157,7 +157,7 @@ class _Writer:
             self._parts.append(_SPACE.sub(" ", text))
 
     def close(self, node: LexborNode) -> None:
-        """The end of an element that was begun."""
+        """End an element that was begun."""
         tag = node.tag or ""
         if tag == "a":
             self._close_link()
@@ -171,7 +171,7 @@ class _Writer:
             self._break(tag)
 
     def text(self) -> str:
-        """All of it, empty lines squeezed."""
+        """Return all text, with runs of empty lines collapsed."""
         text = _SPACES.sub(" ", "".join(self._parts))
         return _BREAKS.sub(_break_of, text).strip().replace(_KEPT_SPACE, " ")
 

@@ -45,7 +45,7 @@ _FOREIGN: Final = ("svg", "math")
 
 
 def check(html: str) -> None:
-    """Raise `Unreadable` for a document that is nested too deep, or has a tag with too much."""
+    """Raise `Unreadable` for a document that is nested too deeply, or has too large a tag."""
     opened: list[str] = []
     count: Counter[str] = Counter()
     at = 0

@@ -60,7 +60,7 @@ class Loader:
     tenant_id: TenantId | None = None
 
     async def add_url(self, url: str, *, pages_max: int = 1) -> AsyncIterator[Loaded]:
-        """A page and, breadth first, those of the same host that it leads to, up to `pages_max`.
+        """Store a page and, breadth first, up to `pages_max` pages of the same host it links to.
 
         Raises `StoreError`.
         """

@@ -88,7 +88,7 @@ class Links:
         self._chars = 0
 
     def number(self, url: str) -> int | None:
-        """That of a URL; None where there is no room for another one."""
+        """Return the number of a URL; None where there is no room for another one."""
         known = self._numbers.get(url)
         if known is not None:
             return known
@@ -114,7 +114,7 @@ def plain(text: str) -> str:
 
 
 def link(number: int, text: str, domain: str | None = None) -> str:
-    """How a link reads; `domain` is said where it is another than that of the page."""
+    """Format a link; `domain` is shown if it is not that of the page."""
     words = " ".join(plain(text).split())
     return f"【{number}†{words}†{plain(domain)}】" if domain else f"【{number}†{words}】"
 
@@ -128,9 +128,9 @@ def view(
     ids_max: int,
     count_ids: Callable[[str], int],
 ) -> View:
-    """Lines of a page from number `first` on, as many as were asked for and fit in `ids_max` ids.
+    """Return lines of a page from `first` on, as many as wanted and fit in `ids_max` ids.
 
-    One line is shown in any case. Raises `NoSuchLine`.
+    At least one line is shown. Raises `NoSuchLine`.
     """
     lines = page.lines
     if not 0 <= first < len(lines):
@@ -160,8 +160,9 @@ def links_in(shown: str) -> int:
 
 
 def link_places(page: Page) -> tuple[tuple[int, str], ...]:
-    """For each link of a page the line where its words begin first, and these; empty for a page
-    that does not say all of its links.
+    """Return for each link the line and the words where it first occurs.
+
+    Empty for a page whose text does not contain all of its links.
     """
     places: dict[int, tuple[int, str]] = {}
     number = 0
@@ -174,7 +175,9 @@ def link_places(page: Page) -> tuple[tuple[int, str], ...]:
 
 
 def find(page: Page, pattern: str) -> Page:
-    """The places of a page that contain a text, whatever its case; links count as their words."""
+    """Return the places of a page that contain a text, ignoring case; links count as their
+    words.
+    """
     lines = [words_of(line) for line in page.lines]
     wanted = pattern.casefold()
     chunks: list[str] = []

@@ -80,15 +80,15 @@ class Provider(Protocol):
 
     @property
     def base_url(self) -> str:
-        """Where it is, without a slash at the end."""
+        """Return the provider's URL, without a slash at the end."""
         ...
 
     def request(self, query: Query) -> SearchRequest:
-        """The HTTP request that asks it for `query`."""
+        """Return the HTTP request for `query`."""
         ...
 
     def hits(self, answer: bytes) -> list[Hit]:
-        """What it found, best first. Raises `BadAnswer`."""
+        """Parse the hits of an answer, best first. Raises `BadAnswer`."""
         ...
 
 
@@ -255,8 +255,10 @@ class YouCom:
 
 
 def hits_of_tool(answer: Mapping[str, Any] | str) -> list[Hit]:
-    """Hits in the result of an MCP server's tool: `results`, or a list, of objects with a `url`; or
-    text whose paragraphs have a URL each. Raises `BadAnswer`.
+    """Parse the hits in the result of an MCP server's tool.
+
+    The result is `results` or a list, of objects with a `url`; or text whose paragraphs have a URL
+    each. Raises `BadAnswer`.
     """
     try:
         said = orjson.loads(answer) if isinstance(answer, str) else answer

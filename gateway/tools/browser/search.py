@@ -58,16 +58,16 @@ class SearchSource(Protocol):
 
     @property
     def name(self) -> str:
-        """As logs and metrics name it."""
+        """Return the name for logs and metrics."""
         ...
 
     @property
     def is_live(self) -> bool:
-        """Whether it asks somebody outside."""
+        """Return True if the source sends queries to an outside service."""
         ...
 
     async def find(self, query: Query, tenant_id: TenantId) -> Sequence[Hit]:
-        """What it finds, best first. Raises `SourceFailed`."""
+        """Return the hits, best first. Raises `SourceFailed`."""
         ...
 
 
@@ -121,7 +121,6 @@ class IndexSource:
     is_live: bool = False
 
     async def find(self, query: Query, tenant_id: TenantId) -> Sequence[Hit]:
-        """The hits of this source for a query. Raises `SourceFailed`."""
         try:
             found = await documents.search(
                 self.database, tenant_id, query.text,
@@ -181,7 +180,7 @@ class SearchClient:
         return [source.name for source in self.sources]
 
     async def search(self, query: Query, tenant_id: TenantId, *, is_live: bool = True) -> list[Hit]:
-        """Hits within the domains of the query, `count` at most. Raises `SearchFailed`."""
+        """Return at most `count` hits within the domains of the query. Raises `SearchFailed`."""
         causes: list[str] = []
         for source in self._in_turn() if is_live else (self.offline,):
             try:

@@ -41,7 +41,7 @@ class Views:
     high_ids_max: int = 2048
 
     def ids_max(self, size: SearchContextSize) -> int:
-        """How many ids of a page one call shows, for this `search_context_size`."""
+        """Return how many ids of a page one call shows for this `search_context_size`."""
         sizes = {"low": self.low_ids_max, "high": self.high_ids_max}
         return sizes.get(size, self.medium_ids_max)
 
@@ -57,7 +57,7 @@ class BrowserTools:
         views: Views = Views(),
         close: Callable[[], Awaitable[None]] | None = None,
     ) -> None:
-        """`close` closes what the workplace has open."""
+        # `close` closes the connections of the workplace.
         self._workplace = workplace
         self._cache = cache
         self._views = views
@@ -68,7 +68,7 @@ class BrowserTools:
         return BrowserSession(scope, self._workplace, self._cache, self._views)
 
     async def check(self) -> str:
-        """In words, for the log of the start, who is asked to search."""
+        """Return a line for the start-up log that names the search sources."""
         names = ", ".join(self._workplace.search.names)
         return f"web search by {names}"
 
@@ -106,7 +106,9 @@ class BrowserSession:
         )
 
     def start(self, call: ToolCall) -> ToolStart:
-        """What the item shows while it runs. It only reads, so it may run again."""
+        """Return what the item shows while the call runs. The call only reads, so it may run
+        again.
+        """
         action = self._browser(call).action(_function(call), call.arguments)
         return ToolStart(repeatable=True, shown={"action": action})
 
@@ -153,7 +155,7 @@ class BrowserSession:
 
 
 def domain_of(allowed: str) -> str:
-    """A domain as a request names it, without scheme, path and port; empty if it is none."""
+    """Return the domain of a request's filter without scheme, path and port; empty if invalid."""
     try:
         host = urlsplit(allowed if "//" in allowed else f"//{allowed}").hostname or ""
         ascii_host = host.strip(".").encode("idna").decode() if host else ""

@@ -81,7 +81,7 @@ class Browsing:
     """What one response was shown, and what it may be."""
 
     def __init__(self, grant: BrowserGrant | None, states: Sequence[ToolState]) -> None:
-        """`states` are those of the calls that ended before."""
+        # `states` are those of the calls that ended before.
         self._grant = grant = grant or BrowserGrant("web_search")
         self._rules = DomainRules(grant.tenant_domains, grant.denied_domains)
         self._domains = tuple(one.lower() for one in grant.allowed_domains)
@@ -97,7 +97,7 @@ class Browsing:
         self._next = max(grant.first_cursor, 1 + max(self._pages, default=-1))
 
     def refusal(self, given: Mapping[str, Any]) -> str | None:
-        """Why a call is not made at all; None: it may be."""
+        """Return why a call must not be made; None: it may be."""
         if not self._grant.is_live:
             return CLOSED
         url = given.get("id")
@@ -107,7 +107,10 @@ class Browsing:
         return None if is_allowed else "The domain is not among those that may be read."
 
     def cursor(self, function: str, given: Mapping[str, Any]) -> int | None:
-        """The cursor that a call means; None: it means none, or the server knows."""
+        """Return the cursor that a call refers to; None: it has none, or the server knows it.
+
+        Raises `NotShown` for a cursor that was not shown.
+        """
         if function == "search" or isinstance(given.get("id"), str):
             return None
         asked = given.get("cursor")
@@ -121,8 +124,9 @@ class Browsing:
         return asked if is_named else last
 
     def url_of(self, cursor: int) -> str | None:
-        """What has to be opened before the server knows this page; None: it does. Raises
-        `NotShown` for what cannot be opened.
+        """Return the URL to open before the server knows this page; None: it knows the page.
+
+        Raises `NotShown` for what cannot be opened.
         """
         if cursor in self._theirs:
             return None
@@ -137,7 +141,7 @@ class Browsing:
         return self._theirs[cursor]
 
     def opened(self, cursor: int, output: str) -> None:
-        """A page of before was opened once more. Raises `NotShown` if it was not."""
+        """Record that an earlier page was opened again. Raises `NotShown` if it was not."""
         display = display_of(output)
         if display is None:
             raise NotShown(f"Error: the page [{cursor}] is no longer there: search again.")
@@ -145,10 +149,10 @@ class Browsing:
         self._is_told = False
 
     def shown(self, function: str, output: str, about: int | None) -> tuple[str, dict[str, Any]]:
-        """What the model is shown of a server's display, and the state of its call; no state for
-        what is no page. `about` is the cursor that the call was about, None for the last one.
+        """Return what the model sees of a server's display, and the state of the call.
 
-        Raises `NotShown` for a page that this response may not read.
+        The state is empty where no page is shown. `about` is the cursor that the call was about,
+        None for the last one. Raises `NotShown` for a page that this response may not read.
         """
         display = display_of(output)
         if not self._may_show(function, display, about) and _VIEWING in output:
@@ -169,7 +173,7 @@ class Browsing:
         return shown, state
 
     def address(self, page: Mapping[str, Any]) -> str:
-        """The URL of a page that was shown; of what was found on one, the URL of that."""
+        """Return the URL of a page that was shown; for results of a find, that of their page."""
         searched = self._pages.get(page.get("of", -1))
         return str(page["url"]) if searched is None else searched.url
 
@@ -211,7 +215,7 @@ class Browsing:
 
 
 def display_of(output: str) -> Display | None:
-    """The page that is shown; None for what is headed otherwise."""
+    """Parse the page in a server's output; None where it has no page header."""
     found = _DISPLAY.match(output)
     if found is None:
         return None

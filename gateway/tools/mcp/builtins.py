@@ -68,13 +68,13 @@ class BuiltinSession:
         self._browsing = Browsing(scope.grants.browser, scope.states)
 
     def start(self, call: ToolCall) -> ToolStart:
-        """The browser only reads; what Python does may be anything."""
+        # The browser only reads; Python code may have any effect.
         if call.name == PYTHON:
             return ToolStart(repeatable=False)
         return ToolStart(repeatable=True, shown={"action": _action(call, "")})
 
     async def run(self, call: ToolCall, on_handle: Callable[[bytes], None]) -> ToolResult:  # noqa: ARG002 - there is none
-        """Run it; whatever happens to the server, there is a result."""
+        """Run a call; every failure of the server becomes a result."""
         purpose: Purpose = "python" if call.name == PYTHON else "browser"
         given = {"code": call.arguments} if purpose == "python" else _object(call.arguments)
         if given is None:
@@ -168,8 +168,10 @@ class BuiltinSession:
 def search_call(
     registry: Registry, sessions: SessionPool, *, timeout_s: float
 ) -> Callable[[Mapping[str, Any]], Awaitable[str]]:
-    """What the browser asks for hits with: arguments → what the tool `search` of the operator's
-    server for that returns. It raises `McpError` where there is none, and where it fails.
+    """Return a function that calls the tool `search` of the operator's server.
+
+    It maps arguments to the tool's output, and raises `McpError` where there is no server, or where
+    the call fails.
     """
 
     async def call(arguments: Mapping[str, Any]) -> str:

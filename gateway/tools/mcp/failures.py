@@ -71,7 +71,7 @@ class HttpTrace:
     __slots__ = ("_on_trouble", "is_sent", "status")
 
     def __init__(self, on_trouble: Callable[[], None] | None = None) -> None:
-        """`on_trouble` is told of a request that failed, or was refused."""
+        # `on_trouble` is called when a request failed or was refused.
         self.is_sent = False
         self.status: int | None = None
         """Of the last answer that was none: a redirect that is not followed, or an error."""
@@ -85,7 +85,7 @@ class HttpTrace:
             self._on_trouble()
 
     def answered(self, status: int) -> None:
-        """Note the status of an answer that begins."""
+        """Record the status of an answer that begins."""
         self.status = status if status >= httpx2.codes.MULTIPLE_CHOICES else None
         if self.status is not None and self._on_trouble is not None:
             self._on_trouble()
@@ -112,7 +112,7 @@ async def _note(response: httpx2.Response) -> None:
 
 
 def translated(error: BaseException, exchange: HttpTrace) -> McpError:
-    """What a failure means for whoever asked; of a group, the first that says something."""
+    """Translate a failure for the caller; for an exception group, its first meaningful one."""
     if isinstance(error, McpError):
         return error
     if isinstance(error, BaseExceptionGroup):

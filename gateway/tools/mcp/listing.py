@@ -90,7 +90,7 @@ class ToolFilter:
 
     @classmethod
     def of(cls, given: Mapping[str, Any] | Sequence[str], param: str) -> ToolFilter:
-        """From a list of names, or an object. Raises `InvalidRequest`."""
+        """Parse a list of names, or an object. Raises `InvalidRequest`."""
         if not isinstance(given, dict):
             return cls(names=_names(given, param))
         names, read_only = given.get("tool_names"), given.get("read_only")
@@ -134,7 +134,7 @@ class ApprovalRule:
                 raise _invalid(message, param)
 
     def narrowed(self) -> ApprovalRule:
-        """Of a filter in which nothing is given, nothing follows: it does not mean every tool."""
+        """Return the rule without empty filters, which would mean every tool."""
         never = None if self.never is None or self.never.is_empty else self.never
         return ApprovalRule(self.always, never)
 
@@ -160,10 +160,9 @@ class AskedServer:
 
     @classmethod
     def of(cls, tool: Mapping[str, Any], param: str) -> AskedServer:
-        """From a tool of type `mcp` as a request spells it; `param` is its path, `tools[0]`.
+        """Parse a tool of type `mcp` of a request; `param` is its path, such as `tools[0]`.
 
-        Fields have the types that the API gives them; null is as good as absent. Raises
-        `InvalidRequest`.
+        Fields must have the API's types; null counts as absent. Raises `InvalidRequest`.
         """
         label = tool.get("server_label")
         if not isinstance(label, str) or not LABEL.fullmatch(label):
@@ -204,7 +203,7 @@ class Listing:
     secrets: Mapping[str, str] = field(default_factory=dict, repr=False)
 
     def entry(self) -> ToolsListed:
-        """The log entry that shows the listing to clients."""
+        """Return the log entry that shows the listing to clients."""
         error = b"" if self.error is None else lasting_json(self.error)
         return ToolsListed(self.grant.label, lasting_json(list(self.shown)), error)
 
@@ -250,11 +249,10 @@ class McpServers:
         *,
         anew: bool = False,
     ) -> Sequence[Listing]:
-        """What each server offers to a response of this tenant, in the order of `asked`; `anew`:
-        what it offers now, not what is kept.
+        """List the tools of each server for this tenant, in the order of `asked`.
 
-        Raises `InvalidRequest` for a server that may not be used, and `StoreError`. A server that
-        may, and cannot be listed, is told of by `Listing.error`.
+        `anew` bypasses the cache. Raises `InvalidRequest` for a server that may not be used, and
+        `StoreError`. If listing a permitted server fails, `Listing.error` says why.
         """
         _refuse_repeated(asked)
         found = [
@@ -275,8 +273,9 @@ class McpServers:
         return await self.resolver.registry.for_purpose(tenant_id, purpose)
 
     async def instructions(self, tenant_id: TenantId, server: McpServer) -> str:
-        """What a server that stands for a built-in tool says of it, for the prompt; empty where it
-        says nothing. Raises `McpError`.
+        """Return a built-in tool server's instructions for the prompt; empty where it has none.
+
+        Raises `McpError`.
         """
         pages = await self._pages(server.peer(tenant_id, {}))
         return bounded(pages.instructions, SERVER_DESCRIPTION_CHARS_MAX)

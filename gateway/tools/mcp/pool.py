@@ -162,7 +162,7 @@ class SessionPool:
                 self._remove(peer, shared)
 
     async def list_tools(self, peer: Peer) -> ToolPages:
-        """All tools of a server. Raises `McpError`."""
+        """List all tools of a server. Raises `McpError`."""
         timeout_s = self._session_limits.list_timeout_s + self._session_limits.connect_timeout_s
         clock, outcome = asyncio.get_running_loop().time, "cancelled"
         began = clock()
@@ -188,7 +188,8 @@ class SessionPool:
     ) -> CallResult:
         """Run a tool. Raises `McpError`.
 
-        A request that certainly never reached the server is sent once more, over a new connection.
+        A request that certainly never reached the server is sent once more, over a new
+        connection.
         """
 
         def ask(session: McpSession, left_s: float) -> Awaitable[CallResult]:

@@ -27,7 +27,7 @@ class CallResult:
 
 
 def shown(result: CallToolResult) -> CallResult:
-    """One text block as it is; anything else as compact JSON, binary content by its length."""
+    """Render one text block as it is; anything else as compact JSON, binary data by its length."""
     content = result.content
     if len(content) == 1 and content[0].type == "text" and result.structured_content is None:
         return CallResult(content[0].text, result.is_error)
@@ -65,7 +65,7 @@ def plain(text: str) -> str:
 
 
 def cut(text: str, bytes_max: int) -> str:
-    """Text of about `bytes_max` bytes of UTF-8 at most: its head, its tail, and a note between."""
+    """Shorten text to about `bytes_max` bytes of UTF-8: head, note, and tail."""
     content = text.encode("utf-8", "replace")
     if len(content) <= bytes_max:
         return content.decode()
@@ -76,6 +76,6 @@ def cut(text: str, bytes_max: int) -> str:
 
 
 def bounded(text: str, chars_max: int) -> str:
-    """Plain text of so many characters at most."""
+    """Clean a text, and cut it to `chars_max` characters."""
     cleaned = plain(text)
     return cleaned if len(cleaned) <= chars_max else cleaned[: chars_max - 1] + "…"

@@ -111,7 +111,7 @@ class McpSession:
         transport: Transport | None = None,
         on_list_changed: Callable[[], None] = lambda: None,
     ) -> None:
-        """`transport`: the one that the server is known to have; None: find out."""
+        # `transport` is the server's known transport; None: detect it.
         self._url = url
         self._connect = connect
         self._limits = limits
@@ -126,12 +126,12 @@ class McpSession:
         self.is_over = False
 
     def retire(self) -> None:
-        """End as soon as nobody waits for an answer any more."""
+        """End the session as soon as nobody waits for an answer."""
         self._is_retired = True
         self._jobs.put_nowait(None)
 
     async def run(self) -> None:
-        """Hold the connection. Never raises: whoever waits for an answer is told what happened."""
+        """Hold the connection. Never raises: callers that wait get the error."""
         exchange = HttpTrace()
         EXCHANGE.set(exchange)
         try:
@@ -145,14 +145,14 @@ class McpSession:
                 job.fail(self._session_lost(sent=job.exchange.is_sent))
 
     async def list_tools(self) -> ToolPages:
-        """All tools of the server, page by page. Raises `McpError`."""
+        """List all tools of the server, page by page. Raises `McpError`."""
         pages = await self._ask(_list_tools(self._limits), self._limits.list_timeout_s)
         return replace(pages, instructions=self._instructions)
 
     async def call(
         self, name: str, arguments: Mapping[str, Any], *, timeout_s: float, meta: Mapping[str, Any]
     ) -> CallResult:
-        """Run a tool. Cancelled, it is cancelled on the server, too. Raises `McpError`."""
+        """Run a tool; a cancelled call is cancelled on the server, too. Raises `McpError`."""
 
         async def call(client: Client) -> CallResult:
             return shown(await _call_tool(client, name, arguments, meta))
@@ -277,7 +277,7 @@ class _Job(Generic[T]):
         self._asked = asked
 
     async def run(self, client: Client) -> None:
-        """Ask it, unless nobody waits any more; who stops waiting cancels it."""
+        """Run the job unless nobody waits for it; a caller that stops waiting cancels it."""
         if self.answer.done():
             return
         task = asyncio.current_task()

@@ -94,12 +94,12 @@ class McpToolSession:
         }
 
     def start(self, call: ToolCall) -> ToolStart:
-        """Hints are granted only where the operator trusts the server."""
+        # Hints are granted only where the operator trusts the server.
         _, tool = self._granted.get(call.name, (None, None))
         return ToolStart(tool is not None and (tool.is_read_only or tool.is_idempotent))
 
     async def run(self, call: ToolCall, on_handle: Callable[[bytes], None]) -> ToolResult:  # noqa: ARG002 - a call of an MCP server has none
-        """Run it, within the server's deadline; whatever happens to the server, it has a result."""
+        """Run a call within the server's deadline; every failure of the server becomes a result."""
         grant, tool = self._granted.get(call.name, (None, None))
         if grant is None or tool is None:
             return self._refusal(f"There is no tool {call.name}.", "the tool is not offered")
@@ -127,7 +127,8 @@ class McpToolSession:
         return None
 
     async def close(self) -> None:
-        """Connections are shared, and end when nobody uses them."""
+        # Connections are shared, and end when they are idle.
+        pass
 
     def _is_approved(self, call: ToolCall) -> bool:
         # The call that the user approved is made before all others.
@@ -231,8 +232,10 @@ _NO_REGISTRY: Final = "the registry of servers cannot be read now"
 
 
 def outcome_of(error: McpError, *, only_reads: bool) -> ToolOutcome:
-    """`unknown` is only what may have had an effect: the connection was lost behind the request, or
-    somebody on the way says that it failed there. `refused` is what never left for lack of room.
+    """Return the outcome of a failed call.
+
+    `unknown` is for calls that may have had an effect: the connection was lost after the request,
+    or a proxy reports a failure. `refused` is for calls never sent for lack of room.
     """
     if error.code == BUSY and not error.sent:
         return "refused"
@@ -245,8 +248,9 @@ def outcome_of(error: McpError, *, only_reads: bool) -> ToolOutcome:
 
 
 def call_meta(response: UUID, ordinal: int, timeout_s: float) -> dict[str, Any]:
-    """What a server is told of a call beside its arguments: a key that is the same for all attempts
-    of it, until when anybody waits, and the trace that it belongs to (W3C Trace Context).
+    """Return the metadata of a call: idempotency key, deadline, trace context.
+
+    The key is the same for all attempts of a call; the trace is in W3C Trace Context.
     """
     key = hashlib.sha256(response.bytes + ordinal.to_bytes(4, "big")).hexdigest()
     return {

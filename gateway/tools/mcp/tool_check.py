@@ -32,7 +32,7 @@ class ToolCheck:
         self.version: str | None = None
 
     def passed(self, message: Any) -> Any:
-        """A message as the SDK is to see it; the same, but for answers that list tools."""
+        """Return a message as the SDK is to see it; only answers that list tools are changed."""
         result = getattr(getattr(message, "message", None), "result", None)
         # The result of a call may have anything in it, but always has its content.
         if self.version is not None and isinstance(result, dict) and "content" not in result:

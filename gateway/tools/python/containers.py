@@ -155,7 +155,7 @@ class LiveContainer:
         return self.tenant_id, self.uuid
 
     async def end(self) -> None:
-        """End the interpreter of this replica, with its names; row and files stay."""
+        """End the interpreter of this replica, with its variables; row and files stay."""
         container, self.container, self.held = self.container, None, {}
         if container is not None:
             await container.close()
@@ -176,9 +176,8 @@ class ContainerPool:
         metrics: Metrics,
         now: Callable[[], datetime] = utc_now,
     ) -> None:
-        """`engines` are tried in this order; none of them is asked for anything before `check`.
-        `owner` names this process in rows.
-        """
+        # `engines` are tried in this order, and not used before `check`. `owner` names this process
+        # in rows.
         self._database = database
         self._engines = engines
         self.policy = policy
@@ -200,7 +199,7 @@ class ContainerPool:
         return self._chosen.capabilities
 
     async def check(self) -> str:
-        """Choose the engine. What is returned is for the log: which one, and why not others."""
+        """Choose the engine; return a log line that names it, and why others were not chosen."""
         self._chosen = await choose(self._engines)
         if self._chosen.engine is not None:
             self._metrics.watch_containers(self._chosen.engine.name, self._count)
@@ -222,14 +221,14 @@ class ContainerPool:
             await asyncio.sleep(SWEEP_INTERVAL_S)
 
     async def sweep(self) -> None:
-        """Close the interpreters that were not used for as long as containers live."""
+        """Close the interpreters that were idle for the lifetime of containers."""
         oldest = self.now() - timedelta(seconds=self.policy.idle_s)
         for live in list(self._live.values()):
             if live.used_at < oldest and not live.lock.locked():
                 await self._drop(live)
 
     async def close(self) -> None:
-        """End all of them. Files that were kept stay."""
+        """End all interpreters. Stored files stay."""
         for live in list(self._live.values()):
             await self._drop(live)
         while self._warm:
@@ -276,9 +275,9 @@ class ContainerPool:
     async def resume(
         self, tenant_id: TenantId, grant: PythonGrant, handle: bytes, *, timeout_s: float
     ) -> Execution | None:
-        """What came of a run that was begun under a handle of `execute`; None: nobody knows.
+        """Return the result of a run by a handle of `execute`; None: it is lost.
 
-        A container of an engine that others cannot take over is known to its own process only.
+        Where an engine's containers cannot be taken over, only their own process knows a run.
         """
         told = orjson.loads(handle)
         uuid = ids.parse_container_id(grant.container_id)
@@ -576,7 +575,7 @@ async def _image(live: LiveContainer, path: str) -> Image | None:
 
 
 async def read(database: Database, tenant_id: TenantId, row: FileRow) -> bytes | None:
-    """All bytes of a stored file; None: it was replaced or deleted meanwhile."""
+    """Read all bytes of a stored file; None: it was replaced or deleted meanwhile."""
     content = bytearray()
     for number in range(files.chunk_count(row.size_bytes)):
         part = await files.chunk(database, tenant_id, row, number)

@@ -52,8 +52,9 @@ class Bundle:
         limits: ContainerLimits,
         uid: int | None,
     ) -> Bundle:
-        """A bundle that runs `worker`, for which `paths` are there, read-only. `uid` is who starts
-        it, None: this process's user. Raises `OSError`.
+        """Create a bundle that runs `worker`, with `paths` mounted read-only.
+
+        `uid` is the user that starts it, None: this process's user. Raises `OSError`.
         """
         bundle = cls(
             Path(tempfile.mkdtemp(prefix="gateway-gvisor-")), f"python-{os.urandom(8).hex()}"

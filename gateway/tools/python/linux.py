@@ -84,7 +84,7 @@ class Interpreter:
 
     @classmethod
     async def found(cls, executable: Path) -> Interpreter:
-        """The interpreter at a path, with what it says that it needs. Raises `EngineBroken`."""
+        """Inspect the interpreter at a path, and what it needs. Raises `EngineBroken`."""
         try:
             process = await asyncio.create_subprocess_exec(
                 str(executable), "-I", "-c", _ASK,
@@ -116,7 +116,7 @@ def _chain(path: Path) -> list[str]:
 def command(
     interpreter: Interpreter, limits: ContainerLimits, *, filter_fd: int, bwrap: str = "bwrap"
 ) -> list[str]:
-    """The command line of a container. `filter_fd` is where bubblewrap reads the filter from."""
+    """Return the command line of a container; bubblewrap reads the filter from `filter_fd`."""
     walls = [
         *("--unshare-user", "--unshare-all", "--disable-userns", "--cap-drop", "ALL"),
         *("--new-session", "--die-with-parent", "--hostname", "sandbox"),
@@ -137,7 +137,7 @@ def command(
 
 
 def worker_words(interpreter: Interpreter, limits: ContainerLimits) -> list[str]:
-    """The command line of the worker inside."""
+    """Return the command line of the worker inside the container."""
     resources = json.dumps(limits.resources())
     return [interpreter.executable, "-I", "-B", str(WORKER), resources]
 
@@ -227,11 +227,13 @@ class LinuxEngine(ContainerEngine):
 
     @override
     async def attach(self, handle: bytes) -> None:
-        """Its processes end with the one that started them: nobody else has them."""
+        # Containers end with the process that started them.
+        pass
 
     @override
     async def close(self) -> None:
-        """Its containers were closed, and it has nothing else open."""
+        # Its containers are closed already, and it holds nothing else.
+        pass
 
     async def _found(self) -> Interpreter:
         if self._interpreter is None:

@@ -217,7 +217,7 @@ class MontyEngine(ContainerEngine):
     name: EngineName = "monty"
 
     def __init__(self, *, containers_max: int) -> None:
-        """At most so many of them live at a time."""
+        # `containers_max` may live at a time.
         self._containers_max = containers_max
         self._pool: Any = None
         self._opened = AsyncExitStack()
@@ -256,7 +256,8 @@ class MontyEngine(ContainerEngine):
 
     @override
     async def attach(self, handle: bytes) -> None:
-        """Its processes end with the one that started them: nobody else has them."""
+        # Containers end with the process that started them.
+        pass
 
     @override
     async def close(self) -> None:

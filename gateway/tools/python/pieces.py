@@ -29,8 +29,10 @@ async def put_file(order: FileOrder, path: str, content: bytes, *, piece_bytes: 
 
 
 async def get_file(order: FileOrder, path: str, *, piece_bytes: int, bytes_max: int) -> bytes:
-    """Read a file. Raises `FileRefused` if it is longer than `bytes_max`, `EngineBroken` for an
-    answer that is no piece, and what `order` does.
+    """Read a file in pieces.
+
+    Raises `FileRefused` if it is longer than `bytes_max`, `EngineBroken` for an invalid piece, and
+    what `order` does.
     """
     content = bytearray()
     while True:

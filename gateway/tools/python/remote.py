@@ -79,9 +79,7 @@ class RemoteContainer(Container):
 
     @override
     async def run(self, code: str, *, timeout_s: float, key: str = "") -> Ran:
-        """A connection that breaks off leaves the run as it is: its result
-        is asked for again.
-        """
+        # The run goes on when the connection breaks, so its result is requested again.
         key = key or secrets.token_hex(8)
         patience_s = timeout_s + INTERRUPT_GRACE_S + ANSWER_TIMEOUT_S
         asked = {"key": key, "code": code, "timeout_s": timeout_s}
@@ -131,11 +129,12 @@ class RemoteContainer(Container):
 
     @override
     async def leave(self) -> None:
-        """Leave the container to its server, which keeps it."""
+        # The server keeps the container.
+        pass
 
     @override
     async def close(self) -> None:
-        """A server that cannot be reached ends it when it is idle."""
+        # A server that cannot be reached ends the container when it is idle.
         self._is_gone = True
         with suppress(*_ERRORS, EngineBroken):
             await self._ask("DELETE", "")
@@ -240,7 +239,7 @@ class _Opened(BaseModel):
 
 
 def port_of(url: str) -> int:
-    """The port that a URL leads to."""
+    """Return the port of a URL."""
     parts = urlsplit(url)
     return parts.port or (443 if parts.scheme == "https" else 80)
 

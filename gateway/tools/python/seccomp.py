@@ -67,7 +67,7 @@ def is_known(machine: str) -> bool:
 
 
 def program(machine: str) -> bytes:
-    """The filter, as `bwrap --seccomp` reads it. Raises KeyError for an unknown machine."""
+    """Return the filter for `bwrap --seccomp`. Raises `KeyError` for an unknown machine."""
     number_of_machine, calls = _MACHINES[machine]
     refused = [number for name, number in calls.items() if name not in _LOOKED_AT]
     code = [

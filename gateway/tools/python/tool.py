@@ -103,7 +103,7 @@ class PythonSession(ToolSession):
 
     @override
     def start(self, call: ToolCall) -> ToolStart:
-        """Code may have effects on its files and variables."""
+        # Code may change its files and variables.
         grant = self._scope.grants.python
         shown = {} if grant is None else {"container_id": grant.container_id}
         return ToolStart(repeatable=False, shown=shown)
@@ -153,7 +153,8 @@ class PythonSession(ToolSession):
 
     @override
     async def close(self) -> None:
-        """The container is for the responses that go on with it."""
+        # The container stays for later responses.
+        pass
 
     def _key(self, call: ToolCall) -> str:
         # The same for all attempts of a call, so that the run is found again.

@@ -74,7 +74,7 @@ class Output:
         threading.Thread(target=self._pump, daemon=True).start()
 
     def take(self) -> tuple[str, int]:
-        """The text so far, and how many bytes of it were dropped."""
+        """Return the text so far, and how many bytes of it were dropped."""
         for stream in (sys.stdout, sys.stderr):
             with suppress(Exception):
                 stream.flush()
@@ -129,7 +129,7 @@ class Frames:
         sys.stdin = io.StringIO()
 
     def read(self) -> dict[str, Any] | None:
-        """The next frame; None at the end."""
+        """Read the next frame; return None at the end."""
         head = self._input.read(4)
         if len(head) < 4:
             return None
@@ -137,7 +137,6 @@ class Frames:
         return frame
 
     def write(self, frame: dict[str, Any]) -> None:
-        """Send a frame."""
         data = json.dumps(frame).encode()
         with self._lock:
             self._output.write(struct.pack(">I", len(data)) + data)
@@ -157,7 +156,7 @@ class Notebook:
         self.files = _files()
 
     def run(self, number: int, code: str) -> dict[str, Any]:
-        """Run code; what a notebook would show of it."""
+        """Run code, and return what a notebook would show of it."""
         signal.signal(signal.SIGINT, self._interrupt)
         status = "ok"
         self._images = []
@@ -264,7 +263,7 @@ class Files:
         self._notebook = notebook
 
     def serve(self, frame: dict[str, Any]) -> dict[str, Any]:
-        """Do what a frame orders; the answer."""
+        """Carry out a frame's order, and return the answer."""
         order = next(name for name in ("put", "get", "remove") if name in frame)
         answer = {order: frame[order]}
         try:
@@ -274,7 +273,7 @@ class Files:
             return answer | {"refused": error.strerror or "it failed"}
 
     def put(self, path: str, frame: dict[str, Any]) -> dict[str, Any]:
-        """Write a piece of a file; the first one replaces it, and makes its folders."""
+        """Write a piece of a file; the first piece replaces the file, and makes its folders."""
         if frame["at"] == 0:
             os.makedirs(os.path.dirname(path), exist_ok=True)
             with suppress(FileNotFoundError):
@@ -290,7 +289,7 @@ class Files:
             return {"content": base64.b64encode(file.read(frame["size"])).decode()}
 
     def remove(self, path: str, _frame: dict[str, Any]) -> dict[str, Any]:
-        """Delete a file, if it is there."""
+        """Delete a file, if it exists."""
         with suppress(FileNotFoundError):
             os.remove(path)
         self._notebook.files.pop(path, None)

@@ -50,7 +50,7 @@ class Pipes:
 
     @classmethod
     async def opened(cls) -> tuple[Pipes, tuple[int, int]]:
-        """Our ends, and the descriptors of theirs, for the caller to close. Raises `OSError`."""
+        """Open the pipes; the caller closes the worker's descriptors. Raises `OSError`."""
         loop = asyncio.get_running_loop()
         their_input, our_output = os.pipe()
         our_input, their_output = os.pipe()
@@ -66,12 +66,12 @@ class Pipes:
         return cls(reader, reading, writer, words), (their_input, their_output)
 
     def last_words(self) -> str:
-        """What the command said that was to start the worker."""
+        """Return the error output of the command that starts the worker."""
         self.words.seek(0)
         return self.words.read(_WORDS_BYTES_MAX).decode("utf-8", "replace").strip()
 
     def close(self) -> None:
-        """Close our ends."""
+        """Close this process's ends."""
         self.writer.close()
         self.reading.close()
         self.words.close()
@@ -101,7 +101,7 @@ class WorkerContainer(Container):
 
     @classmethod
     async def start(cls, words: Sequence[str], *, pass_fds: Sequence[int]) -> WorkerContainer:
-        """The container of a command; it is not ready yet. Raises `OSError`."""
+        """Start the container of a command; it is not ready yet. Raises `OSError`."""
         pipes, stdio = await Pipes.opened()
         try:
             process = await asyncio.create_subprocess_exec(
@@ -131,7 +131,7 @@ class WorkerContainer(Container):
         return self._process.returncode is None
 
     async def begin(self, *, timeout_s: float) -> None:
-        """Return once it is ready. Raises `EngineBroken`, and has ended it then."""
+        """Return once it is ready. Raises `EngineBroken` after ending the container."""
         try:
             async with asyncio.timeout(timeout_s):
                 ready = await self._read()

@@ -131,20 +131,19 @@ class WorkerServer:
             await self.sweep()
 
     async def sweep(self) -> None:
-        """End those that have not been used for long enough."""
+        """End the containers that were idle for too long."""
         oldest = asyncio.get_running_loop().time() - self._limits.idle_s
         for container_id, served in list(self._served.items()):
             if served.used_at < oldest and not served.is_busy:
                 await self._end(container_id)
 
     async def close(self) -> None:
-        """End all containers, with what is only in them."""
+        """End all containers, with all files and variables in them."""
         for container_id in list(self._served):
             await self._end(container_id)
         await self._engine.close()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Serve one request."""
         if scope["type"] == "lifespan":
             await _live(receive, send)
             return
