@@ -64,7 +64,9 @@ class ContentCipher:
     def seal(self, value: bytes | None, column: str, *row: Place) -> bytes | None: ...
 
     def seal(self, value: bytes | None, column: str, *row: Place) -> bytes | None:
-        """Encrypt a value for this column of the row with this key; None stays None."""
+        """Return a value as it is stored in this column of the row with this key; None stays
+        None.
+        """
         if value is None:
             return None
         if self._own is None:
@@ -73,14 +75,16 @@ class ContentCipher:
         return head + self._own.seal(value, self._bound_to(head, column, row))
 
     def seal_name(self, name: bytes, column: str, *row: Place) -> bytes:
-        """Encrypt a name deterministically: equal names are stored as equal bytes, for look-ups."""
+        """Return the stored form of a name; equal names give equal bytes, so they can be looked
+        up.
+        """
         if self._own is None:
             return self.seal(name, column, *row)
         head = MAGIC + _number(self.sealing)
         return head + self._own.seal_name(name, self._bound_to(head, column, row))
 
     def names(self, name: bytes, column: str, *row: Place) -> list[bytes]:
-        """Return every stored form of a name, one for each key, to look it up."""
+        """Return all stored forms of a name, plain and under each key, to look it up."""
         found = [name if name[:4] != MAGIC else MAGIC + _number(PLAIN_KEY) + name]
         for number, key in self._keys.items():
             head = MAGIC + _number(number)
@@ -95,7 +99,9 @@ class ContentCipher:
     def open(self, stored: bytes | None, column: str, *row: Place) -> bytes | None: ...
 
     def open(self, stored: bytes | None, column: str, *row: Place) -> bytes | None:
-        """Decrypt what `seal` or `seal_name` made. Raises `ContentSealed` where it cannot."""
+        """Return the value that `seal` or `seal_name` stored. Raises `ContentSealed` if it
+        cannot.
+        """
         if stored is None or stored[:4] != MAGIC:
             return stored
         try:
@@ -141,7 +147,7 @@ class ContentCipher:
         return FRAMES + _number(len(head) + len(seal)) + head + seal
 
     def open_entries(self, stored: bytes, response: bytes) -> bytes:
-        """Decrypt the packed entries of a log, or of a part of one.
+        """Return the packed entries of a stored log, or of a part of one.
 
         Raises `ContentSealed`, and `ValueError` for frames that are not consecutive.
         """
@@ -153,9 +159,10 @@ class ContentCipher:
         return parts[0][1] if parts else stored[:0]
 
     def open_parts(self, stored: bytes, response: bytes) -> list[tuple[int, bytes]]:
-        """Decrypt frames that releases packed in several versions, as one part for each stretch.
+        """Return the entries of frames that releases packed in several versions.
 
-        Each part comes with the number of its first entry. Raises as `open_entries` does.
+        Each run of frames of one version is one part, with the number of its first entry. Raises as
+        `open_entries` does.
         """
         parts: list[tuple[int, list[bytes]]] = []
         for number, first_entry, head, body in _frames(stored):
@@ -201,10 +208,10 @@ def keys_of(stored: bytes) -> frozenset[int]:
 
 
 def keys_of_log(stored: bytes) -> frozenset[int]:
-    """Return the key numbers of a log, `PLAIN_KEY` for plain parts; none if it has no frames.
+    """Return the key numbers of a log; `PLAIN_KEY` for plain frames and a log not in frames.
 
-    A plain value may begin with the same byte as a framed log: the caller must know which of the
-    two it has. Raises `ValueError`.
+    A value that is no log may begin with the same byte as a framed log: the caller must know which
+    of the two it has. Raises `ValueError`.
     """
     if stored[:1] == FRAMES:
         return frozenset(number for number, _, _, _ in _frames(stored))

@@ -436,7 +436,7 @@ class Gates:
                 self._refuse(limit, refusal, caller.tenant_id)
 
     def _tightest(self, limits: Sequence[Limit], buckets: Mapping[str, Bucket]) -> Headroom | None:
-        # The smallest remaining share of a limit; None where it is not known.
+        # The limit with the smallest share left; None where that is not known.
         least, tightest, now = 2.0, None, self._clock()
         for limit in limits:
             bucket = buckets.get(limit.name)

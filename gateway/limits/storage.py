@@ -124,7 +124,9 @@ class Storage:
         self._accounts: dict[Key, StorageAccount] = {}
 
     def is_known(self, tenant_id: UUID, limits: Iterable[Limit]) -> bool:
-        """Return True if all of these were read from the database; from now on they will be."""
+        """Return True if these accounts were all read from the database; start watching the
+        others.
+        """
         now, is_known = self._clock(), True
         for limit in limits:
             account = self._account((tenant_id, account_of(limit)), now)

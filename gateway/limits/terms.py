@@ -159,7 +159,7 @@ class Terms:
         object.__setattr__(self, "writes", Rules(requests, (), (), (), ()) if requests else None)
 
     def rules(self, model: str) -> Rules | None:
-        """Return the rules for requests of a model; usually None, as nothing limits them."""
+        """Return the rules for requests of a model; None where nothing limits them."""
         if not self.limits and not self.meters and not self.budgets:
             return None
         try:

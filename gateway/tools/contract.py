@@ -106,9 +106,10 @@ _INVALID_REQUEST: Final = -32600
 
 
 def explained(name: str, result: ToolResult) -> ToolResult:
-    """Add to a failed MCP call's item the error that the gateway has for it.
+    """Return the result of a failed MCP call with an error in its item, if it has none.
 
-    Results that ended well, or have an item already, are returned unchanged.
+    No server reported an error for a call that the gateway refused, gave up or lost, but the item
+    has a field for one. Other results are returned unchanged.
     """
     if result.outcome in {"ok", "cancelled"} or result.shown or kind_of(name) != "mcp":
         return result

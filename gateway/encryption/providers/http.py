@@ -31,7 +31,10 @@ class KeyServiceClient:
     async def post(
         self, url: str, body: bytes, headers: Mapping[str, str]
     ) -> tuple[int, dict[str, Any]]:
-        """Return a status below 500 and the answer's JSON object, empty where it is none."""
+        """Post a body; return the status (below 500) and the JSON object, empty where it is none.
+
+        Raises `StoreUnavailable`.
+        """
         try:
             async with self._client.stream("POST", url, content=body, headers=headers) as answer:
                 content = bytearray()

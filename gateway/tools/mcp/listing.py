@@ -134,7 +134,7 @@ class ApprovalRule:
                 raise _invalid(message, param)
 
     def narrowed(self) -> ApprovalRule:
-        """Return the rule without empty filters, which would mean every tool."""
+        """Return the rule without an empty `never` filter, which would match every tool."""
         never = None if self.never is None or self.never.is_empty else self.never
         return ApprovalRule(self.always, never)
 

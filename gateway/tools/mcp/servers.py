@@ -78,7 +78,7 @@ class McpServer:
     def peer(
         self, tenant_id: TenantId, given: Mapping[str, str], response: UUID | None = None
     ) -> Peer:
-        """Return the connection key; headers of the request never replace the operator's."""
+        """Return the connection to use; `given` headers never replace the operator's."""
         sent = {**given, **self.headers}
         digest = headers.credential(sent)
         return Peer(

@@ -221,7 +221,7 @@ class ContainerPool:
             await asyncio.sleep(SWEEP_INTERVAL_S)
 
     async def sweep(self) -> None:
-        """Close the interpreters that were idle for the lifetime of containers."""
+        """Close the interpreters that were idle for `policy.idle_s`."""
         oldest = self.now() - timedelta(seconds=self.policy.idle_s)
         for live in list(self._live.values()):
             if live.used_at < oldest and not live.lock.locked():
