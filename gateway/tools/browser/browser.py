@@ -386,7 +386,7 @@ class _Arguments:
 
 
 def _whole(value: object) -> int | None:
-    # An integer, however it is spelled: models write `3`, `3.0` and `"3"`.
+    # Accepts `3`, `3.0` and `"3"`; None for anything else.
     if not isinstance(value, int | float | str):
         return None
     try:

@@ -223,7 +223,7 @@ class McpSession:
             self._on_list_changed()
 
     async def _next_job(self) -> _Job[Any] | None:
-        # None: the session was idle for long, or is retired or given up.
+        # None: the session was idle for `idle_s`, or is retired and nobody waits.
         while not self._is_given_up:
             if self._is_retired and not self._waiting:
                 return None
