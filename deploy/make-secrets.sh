@@ -2,8 +2,8 @@
 # deploy/make-secrets.sh [FOLDER]
 #
 # Makes the secrets that deploy/compose.yaml reads, in the folder secrets beside it, or in FOLDER:
-# then GATEWAY_SECRETS has to name that. Those that are there stay as they are. Remove one and run
-# this again to have another; docs/deploy.md tells what has to follow.
+# then GATEWAY_SECRETS has to name that. Those that are there stay as they are. Remove one (rm -f) and
+# run this again to have another; docs/deploy.md tells what has to follow.
 #
 # Only you can enter the folder. Its files can be read by all, because a container sees no more than
 # the file that it is given, and reads it as a user whom the host does not know.

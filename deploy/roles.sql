@@ -13,6 +13,7 @@
 -- or, without those, the files of the same names in /run/secrets.
 
 \set ON_ERROR_STOP on
+SET client_min_messages = warning;
 \if :{?owner_password}
 \else
     \set owner_password `cat /run/secrets/owner_password`

@@ -79,7 +79,7 @@ class Adding:
             if done.is_foreign:
                 _log.error(
                     "usage is not added up: the cursor is ahead of all transactions, as after a "
-                    "dump was restored into another cluster; see docs/usage.md"
+                    "dump was restored into another cluster: run `harmony-gateway db upgrade`"
                 )
             if done.is_done:
                 break

@@ -12,6 +12,7 @@ from alembic import op
 from sqlalchemy.schema import CreateIndex, CreateTable
 
 from gateway.store.migration.functions import FUNCTIONS, TRIGGERS
+from gateway.store.migration.transaction_ids import DROP_LEDGER_TX, create_ledger_tx
 from gateway.store.migration.verification import MAKE_ROLE, ROLES, requirements
 from gateway.store.tables import columns_of, metadata
 
@@ -25,6 +26,7 @@ def upgrade() -> None:
     with op.get_context().autocommit_block():
         for role in ROLES:
             op.execute(MAKE_ROLE.format(role=role))
+    op.execute(create_ledger_tx(0))
     create_tables()
     for function in FUNCTIONS:
         op.execute(function.create)
@@ -58,3 +60,4 @@ def downgrade() -> None:
         op.execute(f"DROP TABLE {table.name}")
     for function_of_trigger in TRIGGERS:
         op.execute(f"DROP FUNCTION {function_of_trigger}")
+    op.execute(DROP_LEDGER_TX)

@@ -95,6 +95,11 @@ def test_a_service_can_do_little_and_take_little(name: str) -> None:
     assert "privileged" not in service
 
 
+def test_the_gateway_has_a_place_for_large_uploads() -> None:
+    assert SERVICES["gateway"]["read_only"] is True
+    assert SERVICES["gateway"]["tmpfs"] == ["/tmp"]
+
+
 def test_the_container_waits_longer_than_the_drain() -> None:
     grace = SERVICES["gateway"]["stop_grace_period"]
     server = load_settings(environ={}).server

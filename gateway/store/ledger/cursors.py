@@ -6,7 +6,8 @@ so a line may become visible behind one with a greater id. But of transactions b
 reads lines below the horizon, and goes on from there, reads each once, whatever was slow.
 
 Ids are compared within one cluster. A dump that is restored into another brings lines and cursors
-whose ids that has not reached yet (`Horizon.is_foreign`).
+whose ids that has not reached yet (`Horizon.is_foreign`), until an upgrade makes them go on behind
+those (`store.migration.transaction_ids`).
 """
 
 from __future__ import annotations
@@ -29,8 +30,8 @@ SINK_PREFIX: Final = "sink:"
 NIL: Final = UUID(int=0)
 
 _HORIZON: Final = Statement("""
-SELECT CAST(CAST(pg_snapshot_xmin(pg_current_snapshot()) AS text) AS bigint) AS tx,
-       CAST(CAST(pg_snapshot_xmax(pg_current_snapshot()) AS text) AS bigint) AS next_tx
+SELECT CAST(CAST(ledger_tx(pg_snapshot_xmin(pg_current_snapshot())) AS text) AS bigint) AS tx,
+       CAST(CAST(ledger_tx(pg_snapshot_xmax(pg_current_snapshot())) AS text) AS bigint) AS next_tx
 """)
 _FIND: Final = Statement(f"""
 SELECT name, CAST(CAST(tx AS text) AS bigint) AS tx, of_tenant, response_id, seq, batch, lines,

@@ -24,8 +24,8 @@ if TYPE_CHECKING:
 
 LINE_COLUMNS: Final = tuple(columns_of(usage))
 FOREIGN: Final = (
-    "its cursor is ahead of all transactions, as after a dump was restored into another cluster; "
-    "see docs/usage.md"
+    "its cursor is ahead of all transactions, as after a dump was restored into another cluster: "
+    "run `harmony-gateway db upgrade`, then `harmony-gateway usage resume`"
 )
 _SELECTED: Final = ", ".join(f"line.{name}" for name in LINE_COLUMNS if name != "tx")
 _KEY: Final = "line.tx, line.tenant_id, line.response_id, line.seq"

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from dataclasses import replace
 from typing import TYPE_CHECKING, Final, TypeVar
 
 from alembic import command
@@ -17,6 +18,7 @@ from sqlalchemy.ext.asyncio import create_async_engine
 
 from gateway.errors import StartupError, StoreError, StoreUnavailable
 from gateway.store.migration.revisions import migrations_folder
+from gateway.store.migration.transaction_ids import continue_ids
 from gateway.store.migration.verification import Repaired, make_roles, repair_access
 from gateway.store.postgres.translation import DRIVER_ERRORS, translate
 from gateway.store.postgres.url import driver_url
@@ -31,6 +33,7 @@ if TYPE_CHECKING:
 Result = TypeVar("Result")
 
 _LOCK_KEY: Final = 0x4861726D6F6E79  # "Harmony", as the number of an advisory lock
+CONTINUED: Final = "ids of transactions in the ledger, behind those of the cluster of the dump"
 LOCK_PAUSE_S: Final = 0.1
 """Between two attempts to be the one that migrates."""
 
@@ -60,7 +63,10 @@ async def upgrade(url: str, *, wait_s: float = 60.0, connect_timeout_s: float = 
         command.upgrade(alembic_config(connection), "head")
         # Who serves without owning the tables sees by it which revision they are at.
         connection.exec_driver_sql(f"GRANT SELECT ON alembic_version TO {APP_ROLE}")
-        return repair_access(connection)
+        repaired = repair_access(connection)
+        if not continue_ids(connection):
+            return repaired
+        return replace(repaired, mended=(*repaired.mended, CONTINUED))
 
     return await run_locked(url, work, wait_s=wait_s, connect_timeout_s=connect_timeout_s)
 

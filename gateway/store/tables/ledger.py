@@ -90,7 +90,7 @@ usage: Final = table(
     jsonb("tools", Kept.WORD, null=True),
     text("reason", Kept.WORD, null=True),
     text("author", Kept.WORD, null=True),
-    xid8("tx", null=True, default="pg_current_xact_id()"),
+    xid8("tx", null=True, default="ledger_tx(pg_current_xact_id())"),
     uuid("project_id", null=True),
     uuid("price_id", null=True),
     *(bigint(name, null=True) for name in COST_COLUMNS),
