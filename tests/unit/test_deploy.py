@@ -24,6 +24,8 @@ ROOT = Path(__file__).parents[2]
 DEPLOY = ROOT / "deploy"
 DOCKERFILE = (DEPLOY / "Dockerfile").read_text("utf-8")
 ROLES = (DEPLOY / "roles.sql").read_text("utf-8")
+PAGE = (ROOT / "docs" / "deploy.md").read_text("utf-8")
+COMMANDS = re.findall(r"^\$ (.*)$", PAGE.replace("\\\n", " "), re.MULTILINE)
 COMPOSE: dict[str, Any] = yaml.safe_load((DEPLOY / "compose.yaml").read_text("utf-8"))
 SERVICES: dict[str, Any] = COMPOSE["services"]
 OURS = sorted(SERVICES.keys() - {"postgres"})
@@ -93,6 +95,33 @@ def test_a_service_can_do_little_and_take_little(name: str) -> None:
     assert service["mem_limit"]
     assert service["pids_limit"] > 0
     assert "privileged" not in service
+
+
+def test_commands_of_the_page_name_services_that_exist() -> None:
+    of_services = re.compile(r"docker compose (run|exec|build|up) (?:-\S+ )*([^#]+)")
+    named = [match for line in COMMANDS if (match := of_services.match(line))]
+    assert len(named) > 10
+    for match in named:
+        words = match[2].split()
+        services = words[:1] if match[1] in {"run", "exec"} else words
+        assert {one for one in services if not one.startswith("-")} <= SERVICES.keys(), match[0]
+
+
+def test_the_page_removes_secrets_without_a_question_that_eats_the_next_line() -> None:
+    removed = [line.split() for line in COMMANDS if line.startswith("rm ")]
+    assert len(removed) == 2
+    assert {words[1] for words in removed} == {"-f"}
+
+
+def test_a_restore_waits_for_the_server() -> None:
+    restore = next(at for at, line in enumerate(COMMANDS) if "pg_restore" in line)
+    assert COMMANDS[restore - 1] == "docker compose up --detach --wait postgres"
+
+
+def test_the_page_starts_every_service_where_nothing_waits_for_health() -> None:
+    (told,) = re.findall(r"Podman 4\.3 does not wait.*?\n\n", PAGE, re.DOTALL)
+    started = {name for name, service in SERVICES.items() if "profiles" not in service}
+    assert {word for word in re.findall(r"`(\w+)`", told) if word in SERVICES} == started
 
 
 def test_the_gateway_has_a_place_for_large_uploads() -> None:
