@@ -62,7 +62,7 @@ def update_by_id(table: Table, *columns: str) -> CoreStatement:
 
 
 def of_tenant(table: Table, *columns: str) -> list[ColumnElement[bool]]:
-    """Return conditions: the row is of `tenant`, and has the parameters of these columns."""
+    """Return conditions: the row is of `tenant` and matches the parameters of these columns."""
     return [
         table.c.tenant_id == bindparam("tenant"),
         *(table.c[column] == bindparam(column) for column in columns),
@@ -86,7 +86,7 @@ class PagedSelect(Generic[T]):
         parse_id: Callable[[str], UUID | None],
         *conditions: ColumnElement[bool],
     ) -> None:
-        """`parse_id` reads an id as clients have it; `conditions` may have parameters."""
+        """Parse public ids with `parse_id`; `conditions` may have parameters."""
         self._table = table
         self._made = made
         self._parse_id = parse_id

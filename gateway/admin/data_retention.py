@@ -29,17 +29,16 @@ class RetentionControls:
     def __init__(
         self, database: Database, transactions: Transactions, forget: Callable[[], None]
     ) -> None:
-        """`forget` makes this process look keys up again."""
+        """Call `forget` after a change: it makes this process look up keys again."""
         self._controls = DataRetention(database)
         self._transactions = transactions
         self._forget = forget
 
     async def of_organization(self, tenant_id: TenantId) -> dict[str, Any]:
-        """The object of the organization."""
         return await self._controls.of_organization(tenant_id)
 
     async def set_of_organization(self, caller: AdminCaller, type_: str) -> dict[str, Any]:
-        """Change it. Raises `PermissionDenied` where this process does not own the tables."""
+        """Change the setting. Raises `PermissionDenied` if this process does not own the tables."""
         try:
             changed = await self._controls.set_of_organization(
                 caller.tenant_id, type_, author=caller.author
@@ -56,7 +55,6 @@ class RetentionControls:
         return changed
 
     async def of_project(self, tenant_id: TenantId, project_id: str) -> dict[str, Any]:
-        """The object of a project."""
         async with self._transactions.reading(tenant_id) as connection:
             project = await required_project(connection, tenant_id, project_id)
         return await self._controls.of_project(tenant_id, project.id)
@@ -64,7 +62,7 @@ class RetentionControls:
     async def set_of_project(
         self, caller: AdminCaller, project_id: str, type_: str
     ) -> dict[str, Any]:
-        """Change it. Raises `InvalidRequest` for an archived project, too."""
+        """Change the setting. Raises `InvalidRequest`, also for an archived project."""
         tenant_id = caller.tenant_id
         async with self._transactions.reading(tenant_id) as connection:
             project = await required_project(connection, tenant_id, project_id, is_active=True)

@@ -105,7 +105,7 @@ _OF_CERTIFICATES: Final = tuple(
 
 
 def routes(projects: Projects) -> list[AdminRoute]:
-    """Those of roles, and of everything that there is none of."""
+    """Return the routes of roles, and of the lists that are always empty here."""
     answers = DirectoryEndpoints(projects)
     found = []
     for path, kind in ((ORGANIZATION_ROLES, "api.organization"), (PROJECT_ROLES, "api.project")):
@@ -144,7 +144,6 @@ def _below(path: str, name: str, item: str, answers: DirectoryEndpoints) -> Iter
 
 
 def _unknown_last(path: str, answers: DirectoryEndpoints) -> Endpoint:
-    """What answers below one thing that there is not: the last parameter of its path."""
     return answers.unknown(path.rpartition("{")[2].partition("}")[0])
 
 
@@ -173,7 +172,7 @@ class DirectoryEndpoints:
         self._projects = projects
 
     def roles(self, kind: str) -> Endpoint:
-        """All roles of one kind of resource."""
+        """Return an endpoint that lists the roles of one kind of resource."""
 
         async def endpoint(call: AdminCall) -> Json:
             asked = page_params(call.request.query_params)
@@ -184,7 +183,7 @@ class DirectoryEndpoints:
         return endpoint
 
     def role(self, kind: str) -> Endpoint:
-        """The predefined role of that id; any other is a 404."""
+        """Return an endpoint for one predefined role; any other id is a 404."""
 
         async def endpoint(call: AdminCall) -> Json:
             await self._check_project(call)
@@ -196,7 +195,7 @@ class DirectoryEndpoints:
         return endpoint
 
     async def refuse_role(self, call: AdminCall) -> Json:
-        """Raises `InvalidRequest`: there are no custom ones."""
+        """Raise `InvalidRequest`: there are no custom roles."""
         await self._check_project(call)
         raise InvalidRequest(
             "Roles are predefined here: an admin key without scopes has that of an owner, one with "
@@ -205,7 +204,7 @@ class DirectoryEndpoints:
         )
 
     def empty(self, page: Callable[[], Json]) -> Endpoint:
-        """A list of which there is nothing."""
+        """Return an endpoint that answers with an empty list."""
 
         async def endpoint(call: AdminCall) -> Json:
             page_params(call.request.query_params)
@@ -215,7 +214,7 @@ class DirectoryEndpoints:
         return endpoint
 
     def unknown(self, parameter: str) -> Endpoint:
-        """One of such a list."""
+        """Return an endpoint that answers 404 for any id of an empty list."""
 
         async def endpoint(call: AdminCall) -> Json:
             await self._check_project(call)
@@ -224,7 +223,7 @@ class DirectoryEndpoints:
         return endpoint
 
     async def unsupported(self, call: AdminCall) -> Json:
-        """Raises `ResourceNotFound`, saying that it is the endpoint that is not there."""
+        """Raise `ResourceNotFound`, which names the endpoint as missing."""
         await self._check_project(call)
         _refuse(call)
 
@@ -234,7 +233,7 @@ class DirectoryEndpoints:
 
 
 def _roles(kind: str) -> list[Json]:
-    """Roles of keys: those of the organization, or what a key of a project may do in it."""
+    # Roles of keys, not of people: in the organization, or in one project.
     if kind == "api.project":
         return [_role(kind, "member", "Use of the project, as far as the key's scopes go.", [])]
     told = {"owner": "Everything of the organization.", "reader": "Reading all of it."}

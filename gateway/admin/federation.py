@@ -71,7 +71,6 @@ class ProviderRequest:
 
     @classmethod
     def of(cls, body: ProviderCreate | OperatorIssuerCreate) -> ProviderRequest:
-        """What a body asks for. Raises `InvalidRequest`."""
         return cls(
             name=body.name,
             issuer=body.issuer,
@@ -84,7 +83,6 @@ class ProviderRequest:
         )
 
     def provider(self, uuid: UUID, tenant_id: TenantId) -> IdentityProvider:
-        """The provider that it becomes."""
         return IdentityProvider(
             id=uuid,
             tenant_id=tenant_id,
@@ -104,7 +102,7 @@ class ProviderRequest:
 def provider_changes(
     body: ProviderUpdate | OperatorIssuerUpdate, before: IdentityProvider
 ) -> dict[str, Any]:
-    """The fields that a body changes: what it leaves out stays. Raises `InvalidRequest`."""
+    """Return the fields that a body changes; omitted ones stay. Raises `InvalidRequest`."""
     keys = body.keys(body.issuer or before.issuer)
     if keys is None and body.issuer and before.keys == discovered(before.issuer):
         # Where nobody said otherwise, it is the issuer that says where its keys are.
@@ -136,7 +134,6 @@ class RuleRequest:
 
     @classmethod
     def of(cls, body: RuleCreate) -> RuleRequest:
-        """What a body asks for. Raises `InvalidRequest`."""
         return cls(
             project_id=body.project_id,
             service_account_id=body.service_account_id,
@@ -149,7 +146,7 @@ class RuleRequest:
 
 
 def unknown_provider(provider_id: str) -> ResourceNotFound:
-    """The same for one that is unknown, deleted, and of another tenant."""
+    """Return the same error for a provider that is unknown, deleted, or another tenant's."""
     return ResourceNotFound(
         f"No workload identity provider with id '{shown(provider_id)}' was found.",
         code="workload_identity_provider_not_found",
@@ -158,7 +155,7 @@ def unknown_provider(provider_id: str) -> ResourceNotFound:
 
 
 def unknown_rule(rule_id: str) -> ResourceNotFound:
-    """The same for one that is unknown, deleted, and of another provider or tenant."""
+    """Return one error for a rule that is unknown, deleted, or another provider's or tenant's."""
     return ResourceNotFound(
         f"No federation rule with id '{shown(rule_id)}' was found at this identity provider.",
         code="federation_rule_not_found",
@@ -179,9 +176,11 @@ class IdentityProviders:
         self._transactions = transactions
 
     async def create(self, caller: AdminCaller, asked: ProviderRequest) -> IdentityProvider:
-        """Raises `RateLimited` where there are too many, `InvalidRequest` where bearer tokens of
-        the same issuer and audience are those of another provider of the tenant, or the operator's,
-        and for an audience that names another tenant.
+        """Trust an issuer.
+
+        Raises `RateLimited` for too many, and `InvalidRequest` if bearer tokens of this issuer and
+        audience belong to another provider of the tenant or to the operator, or if the audience
+        names another tenant.
         """
         tenant_id = caller.tenant_id
         async with self._changing(caller) as connection:
@@ -195,14 +194,13 @@ class IdentityProviders:
             return made
 
     async def get(self, tenant_id: TenantId, provider_id: str) -> IdentityProvider:
-        """A provider of the tenant by its id."""
         async with self._transactions.reading(tenant_id) as connection:
             return await _require(connection, tenant_id, provider_id)
 
     async def list(
         self, tenant_id: TenantId, *, limit: int, after: str | None, descends: bool = False
     ) -> Page[IdentityProvider]:
-        """By age. Raises `InvalidRequest` for an unknown `after`."""
+        """Return one page of providers by age. Raises `InvalidRequest` for an unknown `after`."""
         place = None if after is None else ids.parse_identity_provider_id(after)
         if after is not None and place is None:
             raise unknown_place()
@@ -212,7 +210,7 @@ class IdentityProviders:
     async def change(
         self, caller: AdminCaller, provider_id: str, asked: ProviderUpdate
     ) -> IdentityProvider:
-        """What is left out stays. Raises as `create` does."""
+        # Fields that are left out stay. Raises as `create` does.
         async with self._changing(caller) as connection:
             found = await _require(connection, caller.tenant_id, provider_id)
             wanted = replace(found, **provider_changes(asked, found))
@@ -232,9 +230,7 @@ class IdentityProviders:
             return changed
 
     async def delete(self, caller: AdminCaller, provider_id: str) -> None:
-        """Delete it with its rules: none of its tokens works any more, nor what they were exchanged
-        for.
-        """
+        # Its rules go with it: its tokens and those they were exchanged for stop working.
         async with self._changing(caller) as connection:
             found = await _require(connection, caller.tenant_id, provider_id)
             await rows.delete(connection, caller.tenant_id, found.id)
@@ -243,8 +239,9 @@ class IdentityProviders:
     async def create_rule(
         self, caller: AdminCaller, provider_id: str, asked: RuleRequest
     ) -> FederationRule:
-        """Raises `RateLimited` where the provider has too many, `InvalidRequest` for an archived
-        project.
+        """Add a rule to a provider.
+
+        Raises `RateLimited` for too many, `InvalidRequest` for an archived project.
         """
         tenant_id = caller.tenant_id
         async with self._changing(caller) as connection:
@@ -281,7 +278,6 @@ class IdentityProviders:
             return made
 
     async def rule(self, tenant_id: TenantId, provider_id: str, rule_id: str) -> FederationRule:
-        """A rule by its id and that of its provider."""
         async with self._transactions.reading(tenant_id) as connection:
             return await _require_rule(connection, tenant_id, provider_id, rule_id)
 
@@ -295,8 +291,9 @@ class IdentityProviders:
         account_id: str | None = None,
         descends: bool = False,
     ) -> Page[FederationRule]:
-        """Those of a provider, or those among them of one service account, by age. Raises
-        `InvalidRequest` for an unknown `after`.
+        """Return one page of a provider's rules by age, optionally those of one service account.
+
+        Raises `InvalidRequest` for an unknown `after`.
         """
         place = None if after is None else ids.parse_federation_rule_id(after)
         if after is not None and place is None:
@@ -312,7 +309,6 @@ class IdentityProviders:
     async def change_rule(
         self, caller: AdminCaller, provider_id: str, rule_id: str, changes: Mapping[str, Any]
     ) -> FederationRule:
-        """Change these fields of it."""
         async with self._changing(caller) as connection:
             found = await _require_rule(connection, caller.tenant_id, provider_id, rule_id)
             changed = await rows.change_rule(connection, replace(found, **changes))
@@ -329,7 +325,7 @@ class IdentityProviders:
             return changed
 
     async def delete_rule(self, caller: AdminCaller, provider_id: str, rule_id: str) -> None:
-        """Delete it: what was exchanged by it works no more."""
+        # Tokens that were exchanged by the rule stop working.
         async with self._changing(caller) as connection:
             found = await _require_rule(connection, caller.tenant_id, provider_id, rule_id)
             await rows.delete_rule(connection, found)
@@ -354,7 +350,6 @@ class IdentityProviders:
 
 
 async def _check(connection: Connection, provider: IdentityProvider) -> None:
-    """Raises `InvalidRequest` for what would be of another tenant, or of the operator."""
     if any(one.attribute in OF_OPERATORS for one in provider.transformations):
         raise invalid(
             "attribute_transformations",
@@ -408,7 +403,7 @@ def _too_many(most: int, what: str) -> RateLimited:
 
 
 def told_of(provider: IdentityProvider) -> dict[str, Any]:
-    """What the audit log says of it."""
+    """Return the data of a provider for the audit log."""
     return {
         "issuer": provider.issuer,
         "audience": provider.audience,
@@ -437,7 +432,6 @@ RULE_KIND = "organization.workload_identity_federation_rule"
 
 
 def routes(providers: IdentityProviders) -> list[AdminRoute]:
-    """Those of identity providers and their rules."""
     answers = FederationEndpoints(providers)
     return [
         AdminRoute("GET", ALL, "workload_identity.read", answers.list, query=ORDERED_PAGE),
@@ -466,7 +460,6 @@ class FederationEndpoints:
         self._providers = providers
 
     async def list(self, call: AdminCall) -> dict[str, Any]:
-        """List the identity providers of the tenant."""
         asked = page_params(call.request.query_params)
         page = await self._providers.list(
             call.principal.tenant_id,
@@ -477,27 +470,25 @@ class FederationEndpoints:
         return cursor_page(list(map(provider_body, page.rows)), has_more=page.has_more)
 
     async def create(self, call: AdminCall) -> dict[str, Any]:
-        """An issuer that is trusted from now on."""
         asked = await call.body(ProviderCreate)
         made = await self._providers.create(call.caller, ProviderRequest.of(asked))
         return provider_body(made)
 
     async def get(self, call: AdminCall) -> dict[str, Any]:
-        """A provider by its id, with whence its keys come."""
         return provider_body(await self._providers.get(*_tenant_and_provider(call)))
 
     async def update(self, call: AdminCall) -> dict[str, Any]:
-        """What is left out stays."""
+        """Change the fields in the body; omitted ones stay."""
         asked = await call.body(ProviderUpdate)
         return provider_body(await self._providers.change(*_caller_and_provider(call), asked))
 
     async def delete(self, call: AdminCall) -> dict[str, Any]:
-        """With its rules; its tokens work no more."""
+        """Delete the provider and its rules; its tokens stop working."""
         await self._providers.delete(*_caller_and_provider(call))
         return deleted_body(KIND, call.path["workload_identity_provider_id"])
 
     async def rules(self, call: AdminCall) -> dict[str, Any]:
-        """Those of one provider, or with `service_account_id` of one account."""
+        """List the rules of a provider, or with `service_account_id` those of one account."""
         query = call.request.query_params
         asked = page_params(query)
         page = await self._providers.rules(
@@ -510,18 +501,17 @@ class FederationEndpoints:
         return cursor_page(list(map(rule_body, page.rows)), has_more=page.has_more)
 
     async def create_rule(self, call: AdminCall) -> dict[str, Any]:
-        """Which tokens act for a service account."""
+        """Add a rule about which tokens act for a service account."""
         asked = await call.body(RuleCreate)
         return rule_body(
             await self._providers.create_rule(*_caller_and_provider(call), RuleRequest.of(asked))
         )
 
     async def rule(self, call: AdminCall) -> dict[str, Any]:
-        """A rule of a provider, with what it matches and for whom it acts."""
         return rule_body(await self._providers.rule(*_tenant_and_provider(call), _rule_id(call)))
 
     async def update_rule(self, call: AdminCall) -> dict[str, Any]:
-        """What is left out stays."""
+        """Change the fields in the body; omitted ones stay."""
         asked = await call.body(RuleUpdate)
         changes: dict[str, Any] = {
             "name": asked.name,
@@ -537,7 +527,7 @@ class FederationEndpoints:
         return rule_body(changed)
 
     async def delete_rule(self, call: AdminCall) -> dict[str, Any]:
-        """What was exchanged by it works no more."""
+        """Delete the rule; tokens that were exchanged by it stop working."""
         await self._providers.delete_rule(*_caller_and_provider(call), _rule_id(call))
         return deleted_body(RULE_KIND, _rule_id(call))
 

@@ -35,7 +35,6 @@ AUDIT_QUERY: Final = (
 
 
 def routes(logs: AuditLogs, controls: RetentionControls) -> list[AdminRoute]:
-    """Those of the audit log and of data retention."""
     answers = GovernanceEndpoints(logs, controls)
     return [
         AdminRoute(
@@ -72,33 +71,32 @@ class GovernanceEndpoints:
         self._controls = controls
 
     async def audit_logs(self, call: AdminCall) -> dict[str, Any]:
-        """A page of entries, the newest first."""
+        """List entries, the newest first."""
         query = audit_query(call.request.query_params)
         return await self._logs.list_entries(call.principal.tenant_id, query)
 
     async def organization(self, call: AdminCall) -> dict[str, Any]:
-        """What is kept of the organization."""
         return await self._controls.of_organization(call.principal.tenant_id)
 
     async def set_organization(self, call: AdminCall) -> dict[str, Any]:
-        """POST of `/data_retention`: `zero_data_retention` or `none`, for all of its projects."""
+        """Set `zero_data_retention` or `none` for all projects that follow the organization."""
         asked = await call.body(DataRetentionUpdate)
         return await self._controls.set_of_organization(call.caller, asked.retention_type)
 
     async def project(self, call: AdminCall) -> dict[str, Any]:
-        """What is kept of a project."""
         return await self._controls.of_project(call.principal.tenant_id, call.path["project_id"])
 
     async def set_project(self, call: AdminCall) -> dict[str, Any]:
-        """The same for one project, which may also follow its organization again."""
+        """Set the retention of one project, or let it follow its organization again."""
         asked = await call.body(DataRetentionUpdate)
         project_id = call.path["project_id"]
         return await self._controls.set_of_project(call.caller, project_id, asked.retention_type)
 
 
 def audit_query(given: QueryParams) -> AuditQuery:
-    """What a page of the audit log is asked for by; lists come as `name[]=a&name[]=b`, or under the
-    plain name. Raises `InvalidRequest`.
+    """Parse the query of the audit log.
+
+    Lists are `name[]=a&name[]=b` or use the plain name. Raises `InvalidRequest`.
     """
     values = {name: values_of(given, name) for name in LISTS}
     bounds = {}
@@ -125,5 +123,5 @@ def audit_query(given: QueryParams) -> AuditQuery:
 
 
 def _project(project_id: str) -> UUID:
-    """One that is no id of a project finds nothing, as one that is unknown."""
+    # A malformed id finds nothing, like an unknown one.
     return ids.parse_project_id(project_id) or NO_PROJECT

@@ -50,9 +50,10 @@ class Inspection:
         created_from: int | None = None,
         created_until: int | None = None,
     ) -> tuple[list[dict[str, Any]], bool]:
-        """Responses, the newest first, and whether there are more. Seconds of unix time bound when
-        they were created; without these, the last `SPAN_MAX`. Raises `InvalidRequest` for what is
-        no id, and for more than `SPAN_MAX`.
+        """Return responses, the newest first, and True if there are more.
+
+        `created_from` and `created_until` are unix seconds; without them: the last `SPAN_MAX`.
+        Raises `InvalidRequest` for malformed ids and for a longer period than `SPAN_MAX`.
         """
         until = datetime.now(UTC) + timedelta(minutes=1)
         if created_until is not None:
@@ -122,7 +123,7 @@ RESPONSES_QUERY: Final = (
 
 
 def routes(inspection: Inspection, logs: AuditLogs, operations: Operations) -> list[AdminRoute]:
-    """Those of the plane of operators that only read."""
+    """Return the read-only routes of operators."""
     answers = InspectionEndpoints(inspection, logs, operations)
     return [
         AdminRoute(
@@ -153,8 +154,10 @@ class InspectionEndpoints:
         self._operations = operations
 
     async def responses(self, call: AdminCall) -> dict[str, Any]:
-        """Stored responses by `tenant`, `id`, `project_id`, `api_key_id`, `model`, `status` (more
-        than once: one of them), `created_at[gte]` and `created_at[lt]`.
+        """List stored responses.
+
+        Filters: `tenant`, `id`, `project_id`, `api_key_id`, `model`, `status` (repeat it for any of
+        several), `created_at[gte]` and `created_at[lt]`.
         """
         query = call.request.query_params
         statuses = values_of(query, "status")
@@ -176,7 +179,7 @@ class InspectionEndpoints:
         return conversation_page(found, has_more=has_more)
 
     async def audit_log(self, call: AdminCall) -> dict[str, Any]:
-        """The chain of a `tenant` by its name, or without one that of the operators."""
+        """List the chain of `tenant` (a name), or without it that of the operators."""
         query = call.request.query_params
         name, tenant_id = query.get("tenant"), None
         if name is not None:

@@ -60,26 +60,25 @@ class OperatorIssuers:
     """
 
     def __init__(self, database: Database, forget: Callable[[], None]) -> None:
-        """`forget` makes this process look tokens up again."""
+        """Call `forget` after a change: it makes this process look up tokens again."""
         self._database = database
         self._forget = forget
 
     async def list(self) -> list[OperatorIssuer]:
-        """All that operators trust, the oldest first."""
         async with self._owner() as connection:
             return await rows.all_issuers(connection)
 
     async def get(self, issuer_id: str) -> OperatorIssuer:
-        """The issuer, with whom it may speak for."""
         async with self._owner() as connection:
             return await _require(connection, issuer_id)
 
     async def create(
         self, asked: OperatorIssuerCreate, author: Author = COMMAND_LINE
     ) -> OperatorIssuer:
-        """Raises `InvalidRequest` where its issuer and audience are trusted already, for unknown
-        tenants, and where nothing says which claim names the tenant; `RateLimited` where there are
-        too many.
+        """Trust an issuer whose tokens name their tenant.
+
+        Raises `InvalidRequest` if issuer and audience are trusted already, for unknown tenants, and
+        if no claim is configured to name the tenant; `RateLimited` for too many.
         """
         provider = ProviderRequest.of(asked).provider(ids.new_uuid(), _OPERATORS)
         new = OperatorIssuer(
@@ -102,7 +101,7 @@ class OperatorIssuers:
     async def change(
         self, issuer_id: str, asked: OperatorIssuerUpdate, author: Author = COMMAND_LINE
     ) -> OperatorIssuer:
-        """What is left out stays. Raises as `create` does."""
+        # Fields that are left out stay. Raises as `create` does.
         async with self._changing() as connection:
             found = await _require(connection, issuer_id)
             changes = provider_changes(asked, found.provider)
@@ -121,14 +120,14 @@ class OperatorIssuers:
             return changed
 
     async def delete(self, issuer_id: str, author: Author = COMMAND_LINE) -> None:
-        """None of its tokens works any more."""
+        # Tokens of the issuer stop working.
         async with self._changing() as connection:
             found = await _require(connection, issuer_id)
             await rows.delete(connection, found.provider.id)
             await _note(connection, author, "deleted", found, name=found.provider.name)
 
     async def of_tenant(self, name: str) -> Sequence[IdentityProvider]:
-        """Those that a tenant trusts, the oldest first."""
+        """Return the providers that a tenant trusts, the oldest first."""
         tenant = await self._tenant(name)
         async with self._owner() as connection:
             page = await providers.page(connection, tenant.id, PagePosition(PROVIDERS_MAX))
@@ -137,9 +136,10 @@ class OperatorIssuers:
     async def confirm(
         self, name: str, provider_id: str, author: Author = COMMAND_LINE, *, is_confirmed: bool
     ) -> IdentityProvider:
-        """Bearer tokens of a tenant's provider need not name the tenant from now on, or again have
-        to. Raises `InvalidRequest` where those of the same issuer and audience are another one's
-        already, or are none.
+        """Let bearer tokens of a tenant's provider omit the tenant's name, or no longer.
+
+        Raises `InvalidRequest` if another provider has bearer tokens of this issuer and audience,
+        or if this provider has none.
         """
         tenant = await self._tenant(name)
         uuid = ids.parse_identity_provider_id(provider_id)
@@ -193,7 +193,7 @@ class OperatorIssuers:
 
     @asynccontextmanager
     async def _changing(self, tenant_id: TenantId = _OPERATORS) -> AsyncIterator[Connection]:
-        """One change of what a tenant trusts, or operators, after the other."""
+        # Changes of one tenant's trust, or the operators', run one after the other.
         try:
             async with self._owner() as connection:
                 await take_turns(connection, tenant_id, Quota.ADMINISTRATION)
@@ -210,7 +210,7 @@ class OperatorIssuers:
 
 
 def unknown_issuer(issuer_id: str) -> ResourceNotFound:
-    """The same for one that is unknown, and deleted."""
+    """Return the same error for an issuer that is unknown or deleted."""
     return ResourceNotFound(
         f"There is no issuer '{shown(issuer_id)}'. GET /admin/v1/issuers lists them.",
         code="issuer_not_found",
@@ -249,7 +249,6 @@ OF_TENANT_ONE = f"{OF_TENANT}/{{workload_identity_provider_id}}"
 
 
 def routes(issuers: OperatorIssuers) -> list[AdminRoute]:
-    """Those of issuers, on the plane of operators."""
     answers = IssuerEndpoints(issuers)
     confirm, withdraw = answers.confirm(is_confirmed=True), answers.confirm(is_confirmed=False)
     return [
@@ -279,36 +278,33 @@ class IssuerEndpoints:
         self._issuers = issuers
 
     async def list(self, _: AdminCall) -> dict[str, Any]:
-        """All that operators trust, the oldest first."""
         return whole_page(list(map(operator_issuer_body, await self._issuers.list())))
 
     async def create(self, call: AdminCall) -> dict[str, Any]:
-        """An issuer whose tokens name their tenant, from now on."""
         asked = await call.body(OperatorIssuerCreate)
         return operator_issuer_body(await self._issuers.create(asked, call.author))
 
     async def get(self, call: AdminCall) -> dict[str, Any]:
-        """One of them, with the tenants that it may speak for."""
         return operator_issuer_body(await self._issuers.get(call.path["issuer_id"]))
 
     async def update(self, call: AdminCall) -> dict[str, Any]:
-        """POST of `/issuers/{issuer_id}`: what is left out stays."""
+        """Change the fields in the body; omitted ones stay."""
         asked = await call.body(OperatorIssuerUpdate)
         issuer_id = call.path["issuer_id"]
         return operator_issuer_body(await self._issuers.change(issuer_id, asked, call.author))
 
     async def delete(self, call: AdminCall) -> dict[str, Any]:
-        """Its tokens work no more, and tenants may trust it themselves."""
+        """Delete the issuer. Its tokens stop working, and tenants may trust it themselves."""
         await self._issuers.delete(call.path["issuer_id"], call.author)
         return deleted_body("issuer", call.path["issuer_id"])
 
     async def of_tenant(self, call: AdminCall) -> dict[str, Any]:
-        """Those that a tenant trusts; `harmony.tenant_told_by` says what makes a token its own."""
+        # `harmony.tenant_told_by` is what assigns the tokens of a provider to the tenant.
         found = await self._issuers.of_tenant(call.path["name"])
         return whole_page(list(map(provider_body, found)))
 
     def confirm(self, *, is_confirmed: bool) -> Endpoint:
-        """Whether bearer tokens of a tenant's issuer are its own where they name no tenant."""
+        """Return an endpoint that lets a provider's bearer tokens omit the tenant, or no longer."""
 
         async def endpoint(call: AdminCall) -> dict[str, Any]:
             await call.body(NoBody)

@@ -83,7 +83,7 @@ class KeyRequest:
 
 
 def unknown_key(key_id: str) -> ResourceNotFound:
-    """The same for one that is unknown, has ended, and is of another project or tenant."""
+    """Return the same error for a key that is unknown, ended, or another project's or tenant's."""
     return ResourceNotFound(
         f"No API key with id '{shown(key_id)}' was found.", code="api_key_not_found", param="key_id"
     )
@@ -119,8 +119,9 @@ class Keys:
         name: str,
         asked: KeyRequest | None,
     ) -> tuple[ServiceAccount, tuple[ApiKey, str] | None]:
-        """A service account, and a key of it with its secret, unless `asked` is None: it has no
-        role then. Raises `RateLimited` where there are too many of either.
+        """Create a service account, and unless `asked` is None a key of it with its secret.
+
+        Without a key the account has no role. Raises `RateLimited` for too many of either.
         """
         tenant_id = caller.tenant_id
         async with self._transactions.changing(tenant_id) as connection:
@@ -134,8 +135,9 @@ class Keys:
     async def create(
         self, caller: AdminCaller, project_id: str, account_id: str, asked: KeyRequest
     ) -> tuple[ApiKey, str]:
-        """A key of a service account, and its secret. Raises `RateLimited` where there are too
-        many.
+        """Create a key of a service account and return it with its secret.
+
+        Raises `RateLimited` for too many.
         """
         tenant_id = caller.tenant_id
         async with self._transactions.changing(tenant_id) as connection:
@@ -144,12 +146,11 @@ class Keys:
             return await self._insert(connection, caller, asked, project, account)
 
     async def create_admin(self, caller: AdminCaller, asked: KeyRequest) -> tuple[ApiKey, str]:
-        """An admin key of the tenant, and its secret."""
         async with self._transactions.changing(caller.tenant_id) as connection:
             return await self._insert(connection, caller, asked, None, None)
 
     async def get(self, tenant_id: TenantId, project_id: str | None, key_id: str) -> OwnedKey:
-        """A key of a project, or (None) an admin key."""
+        # Without a project: an admin key.
         async with self._transactions.reading(tenant_id) as connection:
             project = await self._project(connection, tenant_id, project_id)
             key = await self._require(connection, tenant_id, project, key_id)
@@ -164,8 +165,9 @@ class Keys:
         after: str | None,
         descends: bool = False,
     ) -> Page[OwnedKey]:
-        """Keys of a project, or (None) admin keys. Raises `InvalidRequest` for an unknown
-        `after`.
+        """Return one page of a project's keys, or (None) of admin keys.
+
+        Raises `InvalidRequest` for an unknown `after`.
         """
         place = None if after is None else ids.parse_api_key_id(after)
         if after is not None and place is None:
@@ -186,8 +188,8 @@ class Keys:
         scopes: frozenset[str] | None,
         expires_in_s: int | None,
     ) -> OwnedKey:
-        """Change what is not None. Raises `InvalidRequest` for a key that has expired, and for an
-        archived project.
+        """Change what is not None. Raises `InvalidRequest` for an expired key or an archived
+        project.
         """
         tenant_id = caller.tenant_id
         self._check_lifetime(expires_in_s)
@@ -205,7 +207,6 @@ class Keys:
             return (await _with_owners(connection, tenant_id, [changed]))[0]
 
     async def end(self, caller: AdminCaller, project_id: str | None, key_id: str) -> None:
-        """Disable a key: from now on it is refused."""
         tenant_id = caller.tenant_id
         async with self._transactions.changing(tenant_id) as connection:
             project = await self._project(connection, tenant_id, project_id)
@@ -216,10 +217,11 @@ class Keys:
     async def rotate(
         self, caller: AdminCaller, project_id: str | None, key_id: str, overlap_s: int | None
     ) -> tuple[ApiKey, str]:
-        """A key that takes the place of another one, with the same terms, limits and budgets, and
-        its secret. It lives as long as the other was made for; the other goes on for `overlap_s`
-        (None: as the policy says). Raises `InvalidRequest` for one that has expired or has been
-        replaced already, and for an archived project, and `RateLimited` where there are too many.
+        """Replace a key and return the new one with its secret.
+
+        It has the terms, limits, budgets and lifetime of the old one, which works for `overlap_s`
+        seconds more (None: the policy's). Raises `InvalidRequest` for a key that has expired or has
+        been replaced, and for an archived project; `RateLimited` for too many.
         """
         tenant_id = caller.tenant_id
         overlap_s = self._policy.overlap_s if overlap_s is None else overlap_s
@@ -258,7 +260,7 @@ class Keys:
         project: Project | None,
         account: ServiceAccount | None,
     ) -> tuple[ApiKey, str]:
-        """An admin key where there is no project."""
+        # Without a project: an admin key.
         self._check_lifetime(asked.expires_in_s)
         await self._check_count(connection, caller.tenant_id)
         terms = replace(asked.terms, kind="admin" if project is None else "project")
@@ -316,7 +318,7 @@ class Keys:
         return found
 
     async def _check_count(self, connection: Connection, tenant_id: TenantId) -> None:
-        """That one more may be made. One that was replaced counts until its overlap is over."""
+        # A replaced key counts until its overlap is over.
         if await rows.count(connection, tenant_id) >= self._policy.keys_max:
             raise RateLimited(
                 f"Your organization has {self._policy.keys_max} API keys, which is as many as may "
@@ -325,7 +327,7 @@ class Keys:
             )
 
     def _lifetime_after(self, old: ApiKey) -> int | None:
-        """Seconds for the key that takes its place: as many as the old one was made for."""
+        # In seconds: the replacement lives as long as the old key was made for.
         most, end = self._policy.lifetime_max_s, old.terms.expires_at
         if end is None:
             return most
@@ -368,7 +370,6 @@ _ACCESS = ("active", "inactive", "any")
 
 
 def routes(keys: Keys) -> list[AdminRoute]:
-    """Those of keys, whoever owns them."""
     answers = KeyEndpoints(keys)
     return [
         AdminRoute(
@@ -409,7 +410,10 @@ class KeyEndpoints:
         self._keys = keys
 
     async def list(self, call: AdminCall) -> dict[str, Any]:
-        """Those of one project. All owners have access: one that is deleted ends its keys."""
+        """List the keys of one project.
+
+        All owners in it have access: deleting one ends its keys.
+        """
         query = call.request.query_params
         asked = page_params(query)
         if choice(query, "owner_project_access", _ACCESS) == "inactive":
@@ -421,11 +425,10 @@ class KeyEndpoints:
         return conversation_page(list(map(_project_key, page.rows)), has_more=page.has_more)
 
     async def get(self, call: AdminCall) -> dict[str, Any]:
-        """A key of a project, with its owner; 404 for an admin key, too."""
+        # Admin keys get 404, too.
         return _project_key(await self._keys.get(call.principal.tenant_id, *_project_and_key(call)))
 
     async def update(self, call: AdminCall) -> dict[str, Any]:
-        """Change the scopes of a key, or when it expires."""
         asked = await call.body(ProjectKeyUpdate)
         changed = await self._keys.change(
             call.caller,
@@ -436,12 +439,12 @@ class KeyEndpoints:
         return _project_key(changed)
 
     async def delete(self, call: AdminCall) -> dict[str, Any]:
-        """DELETE of a key: refused at once here, elsewhere within `auth.key_cache_ttl_s`."""
+        """Disable a key: at once here, at other replicas within `auth.key_cache_ttl_s`."""
         await self._keys.end(call.caller, *_project_and_key(call))
         return deleted_body("organization.project.api_key", call.path["api_key_id"])
 
     async def rotate(self, call: AdminCall) -> dict[str, Any]:
-        """Another one in its place, beside which it goes on for a while."""
+        """Replace a key; the old one keeps working for a while."""
         asked = await call.body(KeyRotate)
         key, value = await self._keys.rotate(
             call.caller, *_project_and_key(call), overlap_s=asked.overlap_seconds
@@ -451,7 +454,7 @@ class KeyEndpoints:
         return {**_project_key(owned), "value": value}
 
     async def create_account(self, call: AdminCall) -> dict[str, Any]:
-        """Create a service account, with a key unless only the account is asked for."""
+        """Create a service account, with a key unless the body asks for the account only."""
         asked = await call.body(ServiceAccountCreate)
         asked.check_consistent()
         limits = asked.harmony.limits
@@ -471,7 +474,7 @@ class KeyEndpoints:
         return {**service_account_body(account), "api_key": key}
 
     async def create_of_account(self, call: AdminCall) -> dict[str, Any]:
-        """Create a key of a service account; its value is shown this once."""
+        """Create a key of a service account; its value is shown only once."""
         asked = await call.body(AccountKeyCreate)
         wanted = KeyRequest(
             name=asked.name or DEFAULT_NAME,
@@ -486,7 +489,7 @@ class KeyEndpoints:
         return account_key_body(*made)
 
     async def list_admin(self, call: AdminCall) -> dict[str, Any]:
-        """Those of the tenant, by default the oldest first."""
+        """List the admin keys of the tenant, by default the oldest first."""
         asked = page_params(call.request.query_params)
         page = await self._keys.list(
             call.principal.tenant_id,
@@ -498,7 +501,7 @@ class KeyEndpoints:
         return cursor_page([admin_key_body(one.key) for one in page.rows], has_more=page.has_more)
 
     async def create_admin(self, call: AdminCall) -> dict[str, Any]:
-        """For the whole admin API, or with the scope `api.all.read` for reading it."""
+        """Create a key for the whole admin API, or with scope `api.all.read` for reading it."""
         asked = await call.body(AdminKeyCreate)
         if asked.scopes and asked.scopes != (READ_ONLY_SCOPE,):
             raise wrong_value("scopes[0]", asked.scopes[0], (READ_ONLY_SCOPE,))
@@ -511,17 +514,17 @@ class KeyEndpoints:
         return {**admin_key_body(key), "value": value}
 
     async def get_admin(self, call: AdminCall) -> dict[str, Any]:
-        """An admin key, by the id that lists show; 404 for a key of a project."""
+        """Return an admin key; 404 for a key of a project."""
         found = await self._keys.get(call.principal.tenant_id, None, call.path["api_key_id"])
         return admin_key_body(found.key)
 
     async def delete_admin(self, call: AdminCall) -> dict[str, Any]:
-        """DELETE of an admin key, which may be the one that asks."""
+        """Disable an admin key, even the one of this request."""
         await self._keys.end(call.caller, None, call.path["api_key_id"])
         return deleted_body("organization.admin_api_key", call.path["api_key_id"])
 
     async def rotate_admin(self, call: AdminCall) -> dict[str, Any]:
-        """An admin key with the same scopes; the old one goes on for `overlap_seconds`."""
+        """Replace an admin key; the old one keeps working for `overlap_seconds`."""
         asked = await call.body(KeyRotate)
         key, value = await self._keys.rotate(
             call.caller, None, call.path["api_key_id"], asked.overlap_seconds

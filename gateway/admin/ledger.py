@@ -24,7 +24,6 @@ _FORMATS: tuple[Format, ...] = ("jsonl", "csv")
 
 
 def routes(ledger: LedgerOperations) -> list[AdminRoute]:
-    """Those of the plane of operators that are about usage."""
     answers = LedgerEndpoints(ledger)
     resume = "/usage/sinks/{name}/resume"
     return [
@@ -51,7 +50,7 @@ class LedgerEndpoints:
         self._ledger = ledger
 
     async def export(self, call: AdminCall) -> Response:
-        """Lines behind `from_tx`, as text; the last one tells from where on the next are."""
+        """Send usage lines behind `from_tx` as text; the last one has the next `from_tx`."""
         query = call.request.query_params
         form = choice(query, "format", _FORMATS) or "jsonl"
         lines_max = integer(query, "limit", minimum=1, maximum=PAGE_LINES_MAX) or PAGE_LINES_MAX
@@ -64,7 +63,7 @@ class LedgerEndpoints:
         )
 
     async def reconcile(self, call: AdminCall) -> dict[str, Any]:
-        """Compare now, and mend what can be."""
+        """Compare lines, logs and sums now, and repair what can be repaired."""
         await call.body(NoBody)
         found = await self._ledger.reconcile(call.author)
         return {
@@ -91,11 +90,10 @@ class LedgerEndpoints:
         }
 
     async def sinks(self, _: AdminCall) -> dict[str, Any]:
-        """How far each sink has come in the ledger."""
         return whole_page(await self._ledger.sinks())
 
     async def resume(self, call: AdminCall) -> dict[str, Any]:
-        """Go on with one that is stopped."""
+        """Resume a stopped sink."""
         asked = await call.body(SinkResume)
         name = call.path["name"]
         await self._ledger.resume(name, is_delivered=asked.delivered, author=call.author)

@@ -52,26 +52,31 @@ class ProjectLimits:
         models: Callable[[], Sequence[str]],
         forget: Callable[[], None],
     ) -> None:
-        """`models` are those that are served; `forget` has keys looked up again in this process."""
+        """Show limits of the served `models`.
+
+        `forget`, called after a change, makes this process look up keys again.
+        """
         self.limits = limits
         self._transactions = transactions
         self._models = models
         self._forget = forget
 
     def organization(self, tenant_id: TenantId) -> LimitOwner:
-        """What administrators set for all of the tenant."""
         return LimitOwner(tenant_id, "organization", tenant_id)
 
     async def of_project(
         self, tenant_id: TenantId, project_id: str, *, is_active: bool = False
     ) -> LimitOwner:
-        """That of a project; with `is_active` raises `InvalidRequest` for an archived one, too."""
+        """Return a project as an owner of limits.
+
+        Raises `ResourceNotFound`, and with `is_active` `InvalidRequest` for an archived one.
+        """
         async with self._transactions.reading(tenant_id) as connection:
             project = await required_project(connection, tenant_id, project_id, is_active=is_active)
         return LimitOwner(tenant_id, "project", project.id)
 
     async def by_model(self, owner: LimitOwner) -> dict[str, list[Limit]]:
-        """The limits of a project by model: of all that are served, and those that have some."""
+        """Return the owner's limits by model, for served models and those with limits."""
         found: dict[str, list[Limit]] = {model: [] for model in sorted(self._models())}
         for limit in await self.limits.limits(owner.tenant_id):
             if (limit.scope, limit.scope_id) == (owner.scope, owner.scope_id):
@@ -93,12 +98,12 @@ class ProjectLimits:
         return changed
 
     async def set_budget(self, owner: LimitOwner, cap: int, author: Author) -> None:
-        """Set the spend limit of a month, in nano-dollars."""
+        """Set the spend limit per month, in nano-dollars."""
         await self.limits.set_budget(owner, cap, author=author)
         self._forget()
 
     async def remove_budget(self, owner: LimitOwner, author: Author) -> bool:
-        """No budget of money a month. Whether there was one."""
+        """Delete the spend limit per month. Return False if there was none."""
         is_gone = await self.limits.remove_budget(owner, "usd", "month", author)
         self._forget()
         return is_gone
@@ -106,32 +111,31 @@ class ProjectLimits:
     async def add_alert(
         self, owner: LimitOwner, threshold: int, channel: dict[str, object], author: Author
     ) -> SpendAlert:
-        """Have somebody told when so many nano-dollars are spent in a month."""
+        """Add an alert at `threshold` nano-dollars a month."""
         made = await self.limits.add_alert(owner, threshold, channel, author=author)
         self._forget()
         return made
 
     async def alerts(self, owner: LimitOwner) -> list[SpendAlert]:
-        """Those that administrators made, the oldest first: what the operator set beside a budget
-        (`SpendAlert.percent`) is not theirs, and need not be of dollars or of a month.
-        """
+        # Alerts that the operator set beside a budget (`SpendAlert.percent`) are not the
+        # administrators', and may be in other units and intervals than dollars and months.
         return [one for one in await self.limits.alerts(owner) if one.percent is None]
 
     async def alert(self, owner: LimitOwner, alert_id: UUID) -> SpendAlert | None:
-        """The one of that id among them; None where the owner has none."""
+        """Return the owner's alert with this id, None if there is none."""
         found = await self.alerts(owner)
         return next((one for one in found if one.id == alert_id), None)
 
     async def change_alert(
         self, owner: LimitOwner, alert: SpendAlert, author: Author
     ) -> SpendAlert | None:
-        """Another threshold or channel. None: it is gone."""
+        """Change threshold or channel of an alert. None: it was deleted."""
         changed = await self.limits.change_alert(owner, alert, author)
         self._forget()
         return changed
 
     async def remove_alert(self, owner: LimitOwner, alert_id: UUID, author: Author) -> bool:
-        """Delete a spend alert. False: there was none of that id."""
+        """Delete a spend alert. Return False if there was none with this id."""
         theirs = {one.id for one in await self.alerts(owner)}
         is_gone = alert_id in theirs and await self.limits.remove_alert(owner, alert_id, author)
         self._forget()
@@ -143,7 +147,6 @@ PROJECT = "/organization/projects/{project_id}"
 
 
 def routes(limits: ProjectLimits) -> list[AdminRoute]:
-    """Those of limits, budgets and alerts."""
     rates = RateLimitEndpoints(limits)
     found = [
         AdminRoute(
@@ -188,7 +191,7 @@ class RateLimitEndpoints:
         self._limits = limits
 
     async def list(self, call: AdminCall) -> Json:
-        """Of every model that is served, and of those that have limits."""
+        """List the limits of each model that is served or has limits."""
         asked = page_params(call.request.query_params)
         owner = await self._limits.of_project(call.principal.tenant_id, call.path["project_id"])
         by_model = await self._limits.by_model(owner)
@@ -197,7 +200,6 @@ class RateLimitEndpoints:
         return conversation_page(page, has_more=has_more)
 
     async def update(self, call: AdminCall) -> Json:
-        """Other values for one model."""
         asked = await call.body(RateLimitUpdate)
         owner = await self._limits.of_project(
             call.principal.tenant_id, call.path["project_id"], is_active=True
@@ -228,28 +230,28 @@ class SpendEndpoints:
         self._kind = kind
 
     async def limit(self, call: AdminCall) -> Json:
-        """The hard limit of a month."""
+        """Return the hard limit per month."""
         found = await self._limits.limits.budget(await self._owner_of(call), "usd", "month")
         if found is None:
             raise _no_spend_limit()
         return spend_limit_body(self._kind, found.budget.cap, found.spent)
 
     async def set_limit(self, call: AdminCall) -> Json:
-        """POST of `…/spend_limit`: cents a month, from which on requests get 429."""
+        """Set the limit in cents a month; above it requests get 429."""
         asked = await call.body(SpendLimitUpdate)
         owner = await self._owner_of(call, is_active=True)
         await self._limits.set_budget(owner, asked.threshold_amount * CENT, call.caller.author)
         return await self.limit(call)
 
     async def delete_limit(self, call: AdminCall) -> Json:
-        """DELETE of `…/spend_limit`; 404 where none is set."""
+        """Delete the limit; 404 if none is set."""
         owner = await self._owner_of(call, is_active=True)
         if not await self._limits.remove_budget(owner, call.caller.author):
             raise _no_spend_limit()
         return deleted_body(f"{self._kind}.spend_limit")
 
     async def alerts(self, call: AdminCall) -> Json:
-        """All alerts, the oldest first, or with `order=desc` the newest."""
+        """List all alerts, the oldest first; with `order=desc` the newest."""
         asked = page_params(call.request.query_params)
         found = await self._limits.alerts(await self._owner_of(call))
         bodies = [spend_alert_body(self._kind, one.id, one.threshold, one.channel) for one in found]
@@ -257,7 +259,7 @@ class SpendEndpoints:
         return conversation_page(page, has_more=has_more)
 
     async def create_alert(self, call: AdminCall) -> Json:
-        """POST of `…/spend_alerts`: who is told at which sum of cents a month."""
+        """Add an alert: recipients and a threshold in cents a month."""
         asked = await call.body(SpendAlertUpdate)
         owner = await self._owner_of(call, is_active=True)
         made = await self._limits.add_alert(
@@ -266,14 +268,14 @@ class SpendEndpoints:
         return spend_alert_body(self._kind, made.id, made.threshold, made.channel)
 
     async def alert(self, call: AdminCall) -> Json:
-        """GET of `…/spend_alerts/{alert_id}`; 404 for one of another scope."""
+        """Return an alert; 404 for one of another scope."""
         found = await self._limits.alert(await self._owner_of(call), _alert_id(call))
         if found is None:
             raise _unknown_alert(call)
         return spend_alert_body(self._kind, found.id, found.threshold, found.channel)
 
     async def update_alert(self, call: AdminCall) -> Json:
-        """POST of `…/spend_alerts/{alert_id}`: threshold and recipients, both of them anew."""
+        """Replace both threshold and recipients of an alert."""
         asked = await call.body(SpendAlertUpdate)
         owner = await self._owner_of(call, is_active=True)
         known = await self._limits.alert(owner, _alert_id(call))
@@ -285,7 +287,7 @@ class SpendEndpoints:
         return spend_alert_body(self._kind, new.id, new.threshold, new.channel)
 
     async def delete_alert(self, call: AdminCall) -> Json:
-        """DELETE of `…/spend_alerts/{alert_id}`; 404 for one of another scope."""
+        """Delete an alert; 404 for one of another scope."""
         owner, alert_id = await self._owner_of(call, is_active=True), _alert_id(call)
         if not await self._limits.remove_alert(owner, alert_id, call.caller.author):
             raise _unknown_alert(call)

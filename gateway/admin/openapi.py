@@ -107,14 +107,14 @@ class Unasked:
 
 
 def described_routes() -> list[AdminRoute]:
-    """Those that the document has."""
+    """Return the routes that the document describes."""
     nobody: Any = Unasked()
     found = [*admin_routes(nobody), *operator_routes(nobody)]
     return [one for one in found if not one.refuses]
 
 
 def admin_document() -> Json:
-    """The OpenAPI document of both planes."""
+    """Return the OpenAPI document of both planes."""
     served = described_routes()
     schemas = _Schemas()
     paths: dict[str, Json] = {}
@@ -150,7 +150,7 @@ class _Schemas:
         self._made: Json = {"Error": ERROR, "Object": {"type": "object"}}
 
     def of(self, kind: Any, *, is_closed: bool = False) -> Json:
-        """A reference to the schema of a type; `is_closed`: it has no other keys."""
+        """Return a reference to the schema of a type; `is_closed` forbids other keys."""
         schema = TypeAdapter(kind).json_schema(ref_template=f"{REFERENCE}{{model}}")
         for name, one in schema.pop("$defs", {}).items():
             self._made.setdefault(name, one)
@@ -162,7 +162,7 @@ class _Schemas:
         return {"$ref": REFERENCE + name}
 
     def page_of(self, kind: Any) -> Json:
-        """A reference to a page of a list of these."""
+        """Return a reference to the schema of a list page of this type."""
         one = self.of(kind)
         name = one["$ref"].removeprefix(REFERENCE) + "List"
         self._made[name] = {
@@ -177,7 +177,6 @@ class _Schemas:
         return {"$ref": REFERENCE + name}
 
     def made(self) -> Json:
-        """All of them by name."""
         return dict(sorted(self._made.items()))
 
 
@@ -218,7 +217,7 @@ def _answer(route: AdminRoute, schemas: _Schemas) -> Json:
 
 
 def _summary(route: AdminRoute, urls: Iterable[str]) -> str:
-    """In words, as `Create service account` or `Archive project`."""
+    # For example `Create service account` or `Archive project`.
     *before, last = [part for part in route.url.split("/") if part]
     named = [part for part in before if not part.startswith("{")]
     is_list = (

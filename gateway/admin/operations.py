@@ -48,7 +48,7 @@ class Operations:
         replica: str,
         settings: Callable[[], dict[str, Any]],
     ) -> None:
-        """`replica` is the name of this process, `settings` the effective ones without secrets."""
+        """Take the name of this process (`replica`) and its effective settings, without secrets."""
         self._access = access
         self._database = database
         self._pool = pool
@@ -58,29 +58,30 @@ class Operations:
         self._data = data
 
     async def tenants(self) -> list[Tenant]:
-        """All of them, by name."""
         with owned():
             return await self._access.list_tenants()
 
     async def tenant(self, name: str) -> TenantDetail:
-        """The tenant and its policy. Raises `ResourceNotFound`."""
+        """Return the tenant and its policy. Raises `ResourceNotFound`."""
         check_name(name, param="tenant")
         with owned():
             return await self._access.show_tenant(name)
 
     async def create_tenant(self, name: str, author: Author) -> Tenant:
-        """Raises `InvalidRequest` for a name that is taken or no name."""
         with owned():
             return await self._access.create_tenant(name, author)
 
     async def set_policy(self, name: str, changes: PolicyChanges, author: Author) -> TenantDetail:
-        """Raises `ResourceNotFound`, and `InvalidRequest` for a value out of bounds."""
+        """Change a tenant's policy.
+
+        Raises `ResourceNotFound`, and `InvalidRequest` for a value out of bounds.
+        """
         check_name(name, param="tenant")
         with owned():
             return await self._access.set_policy(name, changes, author)
 
     async def disable_tenant(self, name: str, author: Author) -> Tenant:
-        """None of its keys works any more. Raises `ResourceNotFound`."""
+        """Disable all keys of a tenant. Raises `ResourceNotFound`."""
         check_name(name, param="tenant")
         with owned():
             return await self._access.disable_tenant(name, author)
@@ -88,19 +89,20 @@ class Operations:
     async def create_admin_key(
         self, name: str, key_name: str, author: Author
     ) -> tuple[ApiKey, str]:
-        """An admin key of a tenant, for its first owner, and its secret."""
+        """Create an admin key for a tenant's first owner; return it with its secret."""
         check_name(name, param="tenant")
         with owned():
             return await self._access.create_key(name, key_name, kind="admin", author=author)
 
     async def backends(self) -> list[dict[str, Any]]:
-        """Those that this process knows, as JSON; `drained` says who took them out of use."""
+        """Return the backends of this process as JSON; `drained` names who drained them."""
         drained = {one.name: one for one in await drains.drains(self._database)}
         return [_backend(state, drained.get(state.name)) for state in self._pool.snapshot()]
 
     async def delete_tenant(self, name: str, author: Author) -> None:
-        """None of its keys works any more, and what it has goes later. Raises `ResourceNotFound`,
-        as all do that follow and name a tenant.
+        """Disable all keys of a tenant; its data is removed later.
+
+        Raises `ResourceNotFound`, like all methods below that name a tenant.
         """
         check_name(name, param="tenant")
         with owned():
@@ -108,39 +110,39 @@ class Operations:
         self._access.forget()
 
     async def restore_tenant(self, name: str, author: Author) -> None:
-        """Take that back. Raises `InvalidRequest` where there is nothing to take back."""
+        """Undo a deletion. Raises `InvalidRequest` if there is none to undo."""
         check_name(name, param="tenant")
         with owned():
             await self._data.restore(name, author=author)
         self._access.forget()
 
     async def hold_tenant(self, name: str, author: Author, *, is_held: bool) -> None:
-        """Keep all that a tenant has, or no longer."""
+        """Put a tenant's data under legal hold, or release it."""
         check_name(name, param="tenant")
         with owned():
             await self._data.hold(name, is_held=is_held, author=author)
 
     async def erase(self, name: str, person: str, author: Author) -> Erased:
-        """Delete what is stored of a person. It reads all responses of the tenant."""
+        """Delete everything stored for an end user. Reads all responses of the tenant."""
         check_name(name, param="tenant")
         with owned():
             return await self._data.erase_person(name, person, author=author)
 
     async def export(self, name: str, author: Author, *, with_content: bool) -> TenantArchive:
-        """An archive of what a tenant has, to be read once; where as many are being read as this
-        process makes at once, it begins when one of them ends.
+        """Return an archive of a tenant's data, which can be read once.
+
+        Reading waits while this process sends its maximum of archives.
         """
         check_name(name, param="tenant")
         with owned():
             return await self._data.export(name, author=author, with_content=with_content)
 
     async def prices(self) -> list[Price]:
-        """All there were, by model."""
         with owned():
             return await self._limits.prices()
 
     async def set_price(self, asked: PriceCreate, author: Author) -> Price:
-        """Raises `InvalidRequest` for what is no price."""
+        """Set a price. Raises `InvalidRequest` for an invalid one."""
         begins = asked.valid_from
         with owned():
             return await self._limits.set_price(
@@ -153,7 +155,7 @@ class Operations:
             )
 
     async def end_price(self, asked: PriceEnd, author: Author) -> bool:
-        """End a price. False: there was none."""
+        # False: there was no such price.
         with owned():
             return await self._limits.end_price(
                 asked.model,
@@ -169,25 +171,24 @@ class Operations:
         return await self._limits.tenant(name)
 
     async def drain(self, name: str, author: Author) -> None:
-        """It gets nothing new, on any replica. Raises `ResourceNotFound`."""
+        """Send no new requests to a backend, at any replica. Raises `ResourceNotFound`."""
         self._require_backend(name)
         with owned():
             by = f"operator {author.actor.owner_id}"
             await drains.drain(self._database, name, by=by, author=author)
 
     async def undrain(self, name: str, author: Author) -> None:
-        """It is used again. Raises `ResourceNotFound`."""
+        """Use a backend again. Raises `ResourceNotFound`."""
         self._require_backend(name)
         with owned():
             await drains.undrain(self._database, name, author)
 
     async def replicas(self) -> Sequence[str]:
-        """The process itself, and those that told lately of their backends."""
+        """Return the names of this process and of others that reported their backends lately."""
         told = await drains.loads(self._database, fresh_s=LOADS_FRESH_S)
         return sorted({self._replica, *told})
 
     def settings(self) -> dict[str, Any]:
-        """The effective settings, without secrets."""
         return self._settings()
 
     def _require_backend(self, name: str) -> None:

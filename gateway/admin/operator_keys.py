@@ -106,7 +106,7 @@ def _key(row: Row) -> OperatorKey:
 
 
 def _role(row: Row) -> OperatorRole:
-    """A key from before there were roles has an owner's."""
+    # Keys from before roles existed are owners' keys.
     role: OperatorRole = row.role or "owner"
     return role
 
@@ -140,12 +140,12 @@ class Operators:
         return key, secret.value
 
     async def list(self) -> list[OperatorKey]:
-        """List the oldest first, those that work no more included."""
+        # The oldest first, including keys that no longer work.
         async with self._database.owner_transaction() as connection:
             return [_key(row) for row in await connection.execute(_ALL)]
 
     async def disable(self, key_id: UUID, author: Author = COMMAND_LINE) -> OperatorKey:
-        """Disable a key: from now on it is refused. Raises `ResourceNotFound`."""
+        """Disable a key from now on. Raises `ResourceNotFound`."""
         async with self._database.owner_transaction() as connection:
             row = (await connection.execute(_DISABLE, {"id": key_id})).one_or_none()
             if row is None:
@@ -155,7 +155,7 @@ class Operators:
         return _key(row)
 
     async def authenticate(self, secret: str) -> Operator:
-        """Find the operator of a key. Raises `AuthenticationError` for any other key."""
+        """Return the operator of a key. Raises `AuthenticationError` for any other key."""
         found = None
         if kind_of(secret) == "operator" and not is_mistyped(secret):
             peppers = (self._peppers.current, self._peppers.previous)
@@ -177,7 +177,7 @@ class Operators:
 
 
 def operator_key_body(key: OperatorKey) -> dict[str, Any]:
-    """Write a key of an operator as JSON, without its secret."""
+    """Return an operator's key as JSON, without its secret."""
     return {
         "id": str(key.id),
         "object": "operator_key",
@@ -191,7 +191,7 @@ def operator_key_body(key: OperatorKey) -> dict[str, Any]:
 
 
 def routes(operators: Operators) -> list[AdminRoute]:
-    """List the routes of keys of operators, which only an owner among them may use."""
+    """Return the routes of operators' keys, which only an operator with the owner role may use."""
     answers = OperatorKeyEndpoints(operators)
     disable = "/operators/{id}/disable"
     return [
@@ -210,16 +210,14 @@ class OperatorKeyEndpoints:
         self._operators = operators
 
     async def list(self, _: AdminCall) -> dict[str, Any]:
-        """List all keys, the oldest first."""
         return whole_page(list(map(operator_key_body, await self._operators.list())))
 
     async def create(self, call: AdminCall) -> dict[str, Any]:
-        """Create a key with a role; its value is shown this once."""
+        """Create a key with a role; its value is shown only once."""
         key, value = await self._operators.create(await call.body(OperatorCreate), call.author)
         return {**operator_key_body(key), "value": value}
 
     async def disable(self, call: AdminCall) -> dict[str, Any]:
-        """Disable a key from the next request on."""
         await call.body(NoBody)
         try:
             key_id = UUID(call.path["id"])

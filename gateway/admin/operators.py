@@ -31,7 +31,6 @@ BACKEND = "/backends/{name}"
 
 
 def routes(operations: Operations) -> list[AdminRoute]:
-    """Those of the plane of operators."""
     answers = OperatorEndpoints(operations)
     return [
         AdminRoute("GET", "/tenants", "tenants.read", answers.tenants, "operator", query=PAGE),
@@ -82,62 +81,59 @@ class OperatorEndpoints:
         self._operations = operations
 
     async def tenants(self, call: AdminCall) -> dict[str, Any]:
-        """By name; `after` is the id of a tenant."""
+        """List tenants by name; `after` is the id of a tenant."""
         asked = page_params(call.request.query_params)
         shown = [_tenant(one) for one in await self._operations.tenants()]
         page, has_more = cut(shown, asked)
         return conversation_page(page, has_more=has_more)
 
     async def create_tenant(self, call: AdminCall) -> dict[str, Any]:
-        """With the policy of the settings."""
+        """Create a tenant with the policy of the settings."""
         asked = await call.body(TenantCreate)
         return _tenant(await self._operations.create_tenant(asked.name, call.author))
 
     async def tenant(self, call: AdminCall) -> dict[str, Any]:
-        """A tenant with what counts for it."""
         return _detail(await self._operations.tenant(call.path["name"]))
 
     async def update_tenant(self, call: AdminCall) -> dict[str, Any]:
-        """Other values of its policy; null: that of the settings."""
+        """Change values of a tenant's policy; null resets one to the settings'."""
         asked = await call.body(TenantUpdate)
         name = call.path["name"]
         return _detail(await self._operations.set_policy(name, asked.policy, call.author))
 
     async def disable_tenant(self, call: AdminCall) -> dict[str, Any]:
-        """Its keys end at once here, and on other replicas soon."""
+        """Disable a tenant's keys: at once here, soon at other replicas."""
         await call.body(NoBody)
         return _tenant(await self._operations.disable_tenant(call.path["name"], call.author))
 
     async def create_key(self, call: AdminCall) -> dict[str, Any]:
-        """An admin key of a tenant; its value is shown this once."""
+        """Create an admin key of a tenant; its value is shown only once."""
         asked = await call.body(TenantKeyCreate)
         made = await self._operations.create_admin_key(call.path["name"], asked.name, call.author)
         key, value = made
         return {**admin_key_body(key), "value": value}
 
     async def backends(self, call: AdminCall) -> dict[str, Any]:  # noqa: ARG002 - like the others
-        """As this process sees them."""
         return whole_page(await self._operations.backends())
 
     async def drain(self, call: AdminCall) -> dict[str, Any]:
-        """It gets nothing new; what is under way there goes on."""
+        """Send a backend no new requests; running ones continue."""
         await call.body(NoBody)
         await self._operations.drain(call.path["name"], call.author)
         return {"object": "backend.drained", "name": call.path["name"]}
 
     async def undrain(self, call: AdminCall) -> dict[str, Any]:
-        """It gets new requests again, at all replicas within `membership.drain_poll_s`."""
+        """Use a backend again, at all replicas within `membership.drain_poll_s`."""
         await call.body(NoBody)
         await self._operations.undrain(call.path["name"], call.author)
         return {"object": "backend.undrained", "name": call.path["name"]}
 
     async def replicas(self, call: AdminCall) -> dict[str, Any]:  # noqa: ARG002 - like the others
-        """The one that answers, and those that told of themselves lately."""
+        """List this replica and those that reported lately."""
         found = await self._operations.replicas()
         return whole_page([{"object": "replica", "id": name} for name in found])
 
     async def settings(self, call: AdminCall) -> dict[str, Any]:  # noqa: ARG002 - like the others
-        """All that this process runs with; secrets are shown as stars."""
         return {"object": "settings", "settings": self._operations.settings()}
 
 

@@ -35,9 +35,7 @@ class PageParams(NamedTuple):
 
 
 def page_params(query: QueryParams, *, limit_max: int = PAGE_ITEMS_MAX) -> PageParams:
-    """What a query asks for: `limit` (default 20), `after`, `before`, `order`. Raises
-    `InvalidRequest`.
-    """
+    """Parse `limit` (default 20), `after`, `before` and `order`. Raises `InvalidRequest`."""
     limit = integer(query, "limit", minimum=1, maximum=limit_max)
     return PageParams(
         limit=limit or min(PAGE_ITEMS_DEFAULT, limit_max),
@@ -48,8 +46,9 @@ def page_params(query: QueryParams, *, limit_max: int = PAGE_ITEMS_MAX) -> PageP
 
 
 def cut(items: Sequence[Json], asked: PageParams) -> tuple[list[Json], bool]:
-    """The page of a list that is all at hand, the oldest first; and whether there are more behind
-    it, or with `before` ahead of it. Raises `InvalidRequest`.
+    """Return one page of a complete list (the oldest first), and True if there are more.
+
+    More are behind the page, or with `before` ahead of it. Raises `InvalidRequest`.
     """
     listed = list(items)
     if asked.order == "desc":
@@ -68,7 +67,7 @@ def cut(items: Sequence[Json], asked: PageParams) -> tuple[list[Json], bool]:
 
 
 def conversation_page(items: Sequence[Json], *, has_more: bool) -> Json:
-    """`SyncConversationCursorPage`: the next one is behind `last_id`."""
+    """Return a `SyncConversationCursorPage`; the next page is behind `last_id`."""
     return {
         "object": "list",
         "data": list(items),
@@ -79,12 +78,12 @@ def conversation_page(items: Sequence[Json], *, has_more: bool) -> Json:
 
 
 def cursor_page(items: Sequence[Json], *, has_more: bool) -> Json:
-    """`SyncCursorPage`: the next one is behind the id of the last item."""
+    """Return a `SyncCursorPage`; the next page is behind the id of the last item."""
     return conversation_page(items, has_more=has_more)
 
 
 def next_page(items: Sequence[Json], *, next_id: str | None) -> Json:
-    """`SyncNextCursorPage`: the next one is behind `next`; None: there is none."""
+    """Return a `SyncNextCursorPage`; the next page is behind `next` (None: this is the last)."""
     return {
         "object": "list",
         "data": list(items),
@@ -94,5 +93,5 @@ def next_page(items: Sequence[Json], *, next_id: str | None) -> Json:
 
 
 def whole_page(items: Sequence[Json]) -> Json:
-    """`SyncPage`: everything there is."""
+    """Return a `SyncPage`, which has all items."""
     return {"object": "list", "data": list(items)}

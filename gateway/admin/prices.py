@@ -18,7 +18,6 @@ if TYPE_CHECKING:
 
 
 def routes(operations: Operations) -> list[AdminRoute]:
-    """Operators list prices, set one, and end one."""
     answers = PriceEndpoints(operations)
     return [
         AdminRoute("GET", "/prices", "prices.read", answers.list, "operator"),
@@ -34,16 +33,16 @@ class PriceEndpoints:
         self._operations = operations
 
     async def list(self, _: AdminCall) -> dict[str, Any]:
-        """All there were, those that are over included."""
+        # Includes prices that have ended.
         return whole_page(list(map(_price, await self._operations.prices())))
 
     async def create(self, call: AdminCall) -> dict[str, Any]:
-        """A price from now on, or from `valid_from` (unix seconds); the one before it ends then."""
+        """Set a price from now or from `valid_from` (unix seconds), when the previous one ends."""
         asked = await call.body(PriceCreate)
         return _price(await self._operations.set_price(asked, call.author))
 
     async def end(self, call: AdminCall) -> dict[str, Any]:
-        """From now on a model has another price, or none; 404 where it has no such price."""
+        """End a price now: another one applies, or none. 404 if there is no such price."""
         asked = await call.body(PriceEnd)
         if not await self._operations.end_price(asked, call.author):
             raise ResourceNotFound(

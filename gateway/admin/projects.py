@@ -53,7 +53,7 @@ TOOLS_LACKING: Final = ("file_search", "image_generation")
 
 
 def routes(projects: Projects) -> list[AdminRoute]:
-    """List the routes of projects, and of the models, tools and tiers that they give their keys."""
+    """Return the routes of projects, and of the models, tools and tiers that their keys may use."""
 
     async def tools(call: AdminCall) -> Json:
         found = await projects.get(call.principal.tenant_id, call.path["project_id"])
@@ -132,7 +132,6 @@ class ProjectCreate(NullableModel):
     residency: dict[str, Any] | None = None
 
     def check_supported(self) -> None:
-        """Raises `InvalidRequest` for what this server cannot do."""
         _check_absent(self, "external_key_id", "geography", "residency")
 
 
@@ -144,7 +143,6 @@ class ProjectUpdate(NullableModel):
     geography: ShortText | None = None
 
     def check_supported(self) -> None:
-        """Raises `InvalidRequest` for what this server cannot do."""
         _check_absent(self, "external_key_id", "geography")
 
 
@@ -171,8 +169,9 @@ class HostedToolsUpdate(NullableModel):
     web_search: ToolPermission | None = None
 
     def tools_off(self, before: frozenset[HostedTool]) -> frozenset[HostedTool]:
-        """Those that are off from now on. Raises `InvalidRequest` where one is to be enabled that
-        this server does not have.
+        """Return the tools that are off after the update.
+
+        Raises `InvalidRequest` if it enables one that this server does not have.
         """
         for name in TOOLS_LACKING:
             given: ToolPermission | None = getattr(self, name)
@@ -186,7 +185,7 @@ class HostedToolsUpdate(NullableModel):
 
 
 def _listed(given: object) -> object:
-    """OpenAI's form of all of them is a word in the place of the list."""
+    # OpenAI writes the word `all` instead of a list.
     return ["all"] if given == "all" else given
 
 
@@ -200,7 +199,7 @@ class ServiceTiersUpdate(NullableModel):
     ) = None
 
     def columns(self, controls: ProjectControls) -> dict[str, Any]:
-        """Return the columns of the project, each tier once."""
+        """Return the changed columns of the project, each tier once."""
         tiers: Sequence[str] | None = controls.tiers
         if self.enabled_tiers is not None:
             tiers = None if "all" in self.enabled_tiers else self.enabled_tiers
@@ -216,7 +215,6 @@ def _check_absent(body: WireModel, *names: str) -> None:
 
 
 def project_body(project: Project) -> Json:
-    """Write `organization.project`."""
     return {
         "id": ids.project_id(project.id),
         "object": "organization.project",
@@ -231,7 +229,7 @@ def project_body(project: Project) -> Json:
 
 
 def model_permissions_body(project: Project) -> Json:
-    """Write `project.model_permissions`. Without a list none is denied."""
+    """Return `project.model_permissions`. Without a list no model is denied."""
     permissions = project.models
     return {
         "object": "project.model_permissions",
@@ -241,8 +239,9 @@ def model_permissions_body(project: Project) -> Json:
 
 
 def hosted_tools_body(controls: ProjectControls, policy: TenantPolicy) -> Json:
-    """Write the hosted tools that a project gives its keys, as far as its tenant may have them. A
-    tool that this server lacks is not enabled.
+    """Return the hosted tools of a project's keys, as far as its tenant may use them.
+
+    A tool that this server does not have is not enabled.
     """
 
     def is_enabled(name: HostedTool) -> bool:
@@ -256,7 +255,6 @@ def hosted_tools_body(controls: ProjectControls, policy: TenantPolicy) -> Json:
 
 
 def service_tiers_body(project: Project) -> Json:
-    """Write `project.service_tier_settings`."""
     controls = project.controls
     return {
         "object": "project.service_tier_settings",
@@ -347,7 +345,7 @@ def project_uuid(project_id: str) -> ProjectId:
 
 
 def unknown_project(project_id: str) -> ResourceNotFound:
-    """Say that a tenant has no such project, whether or not another tenant has it."""
+    """Return the error for an unknown project, the same if another tenant has one of this id."""
     return ResourceNotFound(
         f"No project with id '{shown(project_id)}' was found. GET /v1/organization/projects lists "
         "those that there are.",
@@ -359,8 +357,9 @@ def unknown_project(project_id: str) -> ResourceNotFound:
 async def required_project(
     connection: Connection, tenant_id: TenantId, project_id: str, *, is_active: bool = False
 ) -> Project:
-    """Find a project, which with `is_active` must not be archived. Raises `ResourceNotFound` and
-    `InvalidRequest`.
+    """Return a project; with `is_active` it must not be archived.
+
+    Raises `ResourceNotFound` and `InvalidRequest`.
     """
     uuid = project_uuid(project_id)
     if uuid == tenant_id:
@@ -384,12 +383,12 @@ class Projects:
     """
 
     def __init__(self, transactions: Transactions, *, projects_max: int) -> None:
-        """`projects_max` bounds those of one tenant, archived ones included."""
+        """Limit each tenant to `projects_max` projects, archived ones included."""
         self._transactions = transactions
         self._projects_max = projects_max
 
     async def create(self, caller: AdminCaller, body: ProjectCreate) -> Project:
-        """Create a project. Raises `RateLimited` where the tenant has as many as it may."""
+        """Create a project. Raises `RateLimited` if the tenant has too many."""
         body.check_supported()
         tenant_id = caller.tenant_id
         async with self._transactions.changing(tenant_id) as connection:
@@ -407,16 +406,13 @@ class Projects:
             return project
 
     async def get(self, tenant_id: TenantId, project_id: str) -> Project:
-        """Find a project by its id, archived or not."""
         async with self._transactions.reading(tenant_id) as connection:
             return await required_project(connection, tenant_id, project_id)
 
     async def list(
         self, tenant_id: TenantId, page: PageParams, *, include_archived: bool = False
     ) -> Page[Project]:
-        """List the oldest first, with the default project. Raises `InvalidRequest` for an unknown
-        `after`.
-        """
+        # Reading creates the tenant's default project if it has none yet.
         async with self._transactions.reading(tenant_id) as connection:
             await _add_default(connection, tenant_id)
             return await _LIST.page(
@@ -424,7 +420,7 @@ class Projects:
             )
 
     async def rename(self, caller: AdminCaller, project_id: str, body: ProjectUpdate) -> Project:
-        """Rename a project; without a name it stays as it is."""
+        """Rename a project; without a name nothing changes."""
         body.check_supported()
         if body.name is None:
             async with self._transactions.reading(caller.tenant_id) as connection:
@@ -434,8 +430,9 @@ class Projects:
         return await self._change(caller, project_id, body, lambda _: {"name": body.name})
 
     async def archive(self, caller: AdminCaller, project_id: str) -> Project:
-        """End a project and its keys for good; an archived one stays as it is. Raises
-        `InvalidRequest` for the default project.
+        """Archive a project and end its keys for good. Repeating it is safe.
+
+        Raises `InvalidRequest` for the default project.
         """
         tenant_id = caller.tenant_id
         async with self._transactions.changing(tenant_id) as connection:
@@ -455,7 +452,7 @@ class Projects:
     async def set_models(
         self, caller: AdminCaller, project_id: str, body: ModelPermissionsUpdate
     ) -> Project:
-        """Replace the list of models that keys of the project may, or may not, ask for."""
+        """Replace the list of models that keys of the project may, or may not, use."""
         models = list(dict.fromkeys(body.model_ids))
         return await self._change(
             caller,
@@ -466,7 +463,7 @@ class Projects:
         )
 
     async def delete_models(self, caller: AdminCaller, project_id: str) -> Project:
-        """Let keys of the project ask for all models that the tenant may use."""
+        # Keys of the project may then use all models of the tenant.
         return await self._change(
             caller,
             project_id,
@@ -478,7 +475,7 @@ class Projects:
     async def set_tools(
         self, caller: AdminCaller, project_id: str, body: HostedToolsUpdate
     ) -> Project:
-        """Switch hosted tools on or off. One that is off is dropped from requests."""
+        # Tools that are off are dropped from requests.
         return await self._change(
             caller,
             project_id,
@@ -489,7 +486,7 @@ class Projects:
     async def set_tiers(
         self, caller: AdminCaller, project_id: str, body: ServiceTiersUpdate
     ) -> Project:
-        """Set the default tier, or the tiers that requests may ask for; others get the default."""
+        # Requests for a tier that is not allowed get the default.
         return await self._change(caller, project_id, body, body.columns)
 
     async def _change(
@@ -501,7 +498,6 @@ class Projects:
         *,
         event: str = "project.updated",
     ) -> Project:
-        """Set the columns that `columns_of` derives from the controls there are."""
         tenant_id = caller.tenant_id
         async with self._transactions.changing(tenant_id) as connection:
             project = await required_project(connection, tenant_id, project_id, is_active=True)

@@ -70,7 +70,6 @@ class AdminRoute:
 
     @property
     def url(self) -> str:
-        """The path from the root on."""
         return (OPERATOR_BASE if self.plane == "operator" else "/v1") + self.path
 
 
@@ -85,13 +84,13 @@ class AdminCall:
 
     @property
     def principal(self) -> Principal:
-        """Whose admin key it is, on the plane of tenants."""
+        """Return the owner of the admin key, on the plane of tenants."""
         principal: Principal = self.request.scope["principal"]
         return principal
 
     @property
     def caller(self) -> AdminCaller:
-        """The same, for services that change something."""
+        """Return the owner of the admin key, for services that change something."""
         scope = self.request.scope
         address = client_address(scope, self.trusted_proxies)
         return AdminCaller(
@@ -103,13 +102,13 @@ class AdminCall:
 
     @property
     def operator(self) -> Operator:
-        """Who calls, on the plane of operators."""
+        """Return the operator who calls, on the plane of operators."""
         operator: Operator = self.request.scope["operator"]
         return operator
 
     @property
     def author(self) -> Author:
-        """The same, for the audit log."""
+        """Return the caller for the audit log."""
         scope = self.request.scope
         address = client_address(scope, self.trusted_proxies)
         return Author(
@@ -120,12 +119,13 @@ class AdminCall:
 
     @property
     def path(self) -> Mapping[str, str]:
-        """The ids in the URL, as they came."""
         return self.request.path_params
 
     async def body(self, model: type[Wire]) -> Wire:
-        """The JSON body, checked. Raises `InvalidRequest`, for keys that the model lacks, too: what
-        somebody means to restrict must not be ignored.
+        """Parse and check the JSON body.
+
+        Raises `InvalidRequest`, also for keys that the model does not have: a restriction that
+        somebody meant must not be ignored.
         """
         assert model is self.route.body, "the route says what it reads"
         request, bodies = self.request, self.bodies
@@ -137,7 +137,7 @@ class AdminCall:
 
 
 def read(use_case: Callable[..., Awaitable[T]], shown: Callable[[T], Json]) -> Endpoint:
-    """Answer with `use_case(tenant_id, *ids)`, where the ids are those of the path."""
+    """Return an endpoint that answers with `use_case(tenant_id, *ids)`; the path has the ids."""
 
     async def endpoint(call: AdminCall) -> Json:
         return shown(await use_case(call.principal.tenant_id, *call.path.values()))
@@ -148,8 +148,9 @@ def read(use_case: Callable[..., Awaitable[T]], shown: Callable[[T], Json]) -> E
 def listed(
     use_case: Callable[..., Awaitable[Page[T]]], shown: Callable[[T], Json], *flags: str
 ) -> Endpoint:
-    """Answer with a page of `use_case(tenant_id, *ids, page_params)`; `flags` are parameters of the
-    query that are true or false.
+    """Return an endpoint that answers with a page of `use_case(tenant_id, *ids, page_params)`.
+
+    `flags` are boolean query parameters.
     """
 
     async def endpoint(call: AdminCall) -> Json:
@@ -164,8 +165,9 @@ def listed(
 
 
 def changed(use_case: Callable[..., Awaitable[T]], shown: Callable[[T], Json]) -> Endpoint:
-    """Answer with `use_case(caller, *ids, body)`, where the route says which body it reads. An
-    empty body (`NoBody`) is checked, and not passed on.
+    """Return an endpoint that answers with `use_case(caller, *ids, body)`.
+
+    The route names the model of the body. An empty body (`NoBody`) is checked, but not passed on.
     """
 
     async def endpoint(call: AdminCall) -> Json:
@@ -186,7 +188,7 @@ class AuditedAs:
 
 
 def audited(body: BaseModel) -> Json:
-    """Return the fields that a request sets, as the audit log has them."""
+    """Return the fields that a request sets, in the audit log's form."""
     sent = body.model_dump(mode="json", exclude_unset=True, exclude_none=True)
     data: Json = {}
     for name, value in sent.items():
@@ -197,7 +199,6 @@ def audited(body: BaseModel) -> Json:
 
 
 def _strange_key(model: type[BaseModel], document: dict[str, Any], within: str = "") -> str | None:
-    """The path of a key that the model, or a model inside of it, does not have."""
     for key in sorted(document):
         if key not in model.model_fields:
             return f"{within}{key}"
@@ -210,7 +211,6 @@ def _strange_key(model: type[BaseModel], document: dict[str, Any], within: str =
 
 
 def _model_of(annotation: Any) -> type[BaseModel] | None:
-    """The model that a field has, or may have instead of null."""
     for kind in get_args(annotation) or (annotation,):
         if isinstance(kind, type) and issubclass(kind, BaseModel):
             return kind
@@ -220,7 +220,7 @@ def _model_of(annotation: Any) -> type[BaseModel] | None:
 def starlette_routes(
     routes: Iterable[AdminRoute], bodies: BodyReader, trusted_proxies: Sequence[Network] = ()
 ) -> list[Route]:
-    """The routes for a router: one for each path, so that a 405 names all its methods."""
+    """Return one Starlette route per path, so that a 405 names all its methods."""
     by_url: dict[str, dict[str, AdminRoute]] = defaultdict(dict)
     for route in routes:
         assert route.method not in by_url[route.url], f"{route.method} {route.url} is there twice"
@@ -236,7 +236,7 @@ def starlette_routes(
 
 
 def _pattern(url: str, routes: Iterable[AdminRoute]) -> str:
-    """The URL as Starlette matches it."""
+    # Starlette's converter for an id that may have slashes.
     if any(route.spans_slashes for route in routes):
         return f"{url.removesuffix('}')}:path}}"
     return url
@@ -271,7 +271,7 @@ class _Dispatch:
 
 
 def _check_text(request: Request) -> None:
-    """Raises `InvalidRequest` for a NUL in path or query, which PostgreSQL's text cannot have."""
+    # PostgreSQL's text cannot hold a NUL.
     given = [*request.path_params.items(), *request.query_params.multi_items()]
     for name, value in given:
         if "\0" in name or "\0" in value:
@@ -279,9 +279,7 @@ def _check_text(request: Request) -> None:
 
 
 def _check_query(request: Request, route: AdminRoute) -> None:
-    """Raises `InvalidRequest` for a parameter that the route does not take, as `AdminCall.body`
-    does for a key: a filter that is misspelt would have everything pass.
-    """
+    # A misspelt filter would let everything pass.
     if route.refuses:
         return
     for name in sorted(request.query_params.keys()):
@@ -290,7 +288,7 @@ def _check_query(request: Request, route: AdminRoute) -> None:
 
 
 def check_permission(scope: Mapping[str, Any], permission: AnyPermission, plane: Plane) -> None:
-    """Raises `PermissionDenied` where the role of the caller's key does not have it."""
+    """Raise `PermissionDenied` if the role of the caller's key lacks the permission."""
     role: Role | OperatorRole
     if plane == "operator":
         operator: Operator = scope["operator"]

@@ -39,7 +39,7 @@ KIND = "organization.project.service_account"
 
 
 def routes(accounts: ServiceAccounts) -> list[AdminRoute]:
-    """List the routes of service accounts; `keys` has the ones that make keys."""
+    # `keys` has the routes that make keys of service accounts.
     return [
         AdminRoute(
             "GET",
@@ -73,7 +73,6 @@ class ServiceAccountUpdate(NullableModel):
 
 
 def service_account_body(account: ServiceAccount) -> Json:
-    """Write `organization.project.service_account`."""
     return {
         "id": ids.service_account_id(account.id),
         "object": "organization.project.service_account",
@@ -153,13 +152,13 @@ async def _one(
 async def find_accounts(
     connection: Connection, tenant_id: TenantId, account_ids: Iterable[UUID]
 ) -> dict[UUID, ServiceAccount]:
-    """Find accounts by their ids, deleted ones and those of any project included."""
+    """Return accounts by id, including deleted ones, of any project."""
     parameters = {"tenant": tenant_id, "ids": list(account_ids)}
     return {row.id: _account(row) for row in await connection.execute(_FIND_ALL, parameters)}
 
 
 def unknown_account(account_id: str) -> ResourceNotFound:
-    """Say that a project has no such account, be it unknown, deleted, or of another project."""
+    """Return the same error for an account that is unknown, deleted, or another project's."""
     return ResourceNotFound(
         f"No service account with id '{shown(account_id)}' was found in this project.",
         code="service_account_not_found",
@@ -170,7 +169,7 @@ def unknown_account(account_id: str) -> ResourceNotFound:
 async def required_account(
     connection: Connection, project: Project, account_id: str
 ) -> ServiceAccount:
-    """Find an account of a project by the id that clients have. Raises `ResourceNotFound`."""
+    """Return an account of a project by its public id. Raises `ResourceNotFound`."""
     uuid = ids.parse_service_account_id(account_id)
     found = None
     if uuid is not None:
@@ -186,7 +185,7 @@ class ServiceAccounts:
     """
 
     def __init__(self, transactions: Transactions, *, accounts_max: int) -> None:
-        """`accounts_max` bounds those of one project."""
+        """Limit each project to `accounts_max` accounts."""
         self._transactions = transactions
         self._accounts_max = accounts_max
 
@@ -198,8 +197,9 @@ class ServiceAccounts:
         name: str,
         role: ServiceAccountRole,
     ) -> ServiceAccount:
-        """Create an account inside a transaction of the caller's. Raises `RateLimited` where the
-        project has as many as it may.
+        """Create an account within the caller's transaction.
+
+        Raises `RateLimited` if the project has too many.
         """
         place = {"tenant": project.tenant_id, "project": project.id}
         if await connection.scalar(_COUNT, place) >= self._accounts_max:
@@ -216,7 +216,6 @@ class ServiceAccounts:
         return account
 
     async def get(self, tenant_id: TenantId, project_id: str, account_id: str) -> ServiceAccount:
-        """Find an account by its id and that of its project."""
         async with self._transactions.reading(tenant_id) as connection:
             project = await required_project(connection, tenant_id, project_id)
             return await required_account(connection, project, account_id)
@@ -224,7 +223,6 @@ class ServiceAccounts:
     async def list(
         self, tenant_id: TenantId, project_id: str, page: PageParams
     ) -> Page[ServiceAccount]:
-        """List the oldest first. Raises `InvalidRequest` for an unknown `after`."""
         async with self._transactions.reading(tenant_id) as connection:
             project = await required_project(connection, tenant_id, project_id)
             return await _LIST.page(connection, page, tenant=tenant_id, project=project.id)
@@ -232,7 +230,6 @@ class ServiceAccounts:
     async def change(
         self, caller: AdminCaller, project_id: str, account_id: str, body: ServiceAccountUpdate
     ) -> ServiceAccount:
-        """Change the name or the role of an account."""
         tenant_id = caller.tenant_id
         async with self._transactions.changing(tenant_id) as connection:
             project = await required_project(connection, tenant_id, project_id, is_active=True)
@@ -252,7 +249,7 @@ class ServiceAccounts:
             return account
 
     async def delete(self, caller: AdminCaller, project_id: str, account_id: str) -> str:
-        """Delete an account, with which its keys end at once."""
+        """Delete an account; its keys end at once."""
         tenant_id = caller.tenant_id
         async with self._transactions.changing(tenant_id) as connection:
             project = await required_project(connection, tenant_id, project_id)

@@ -28,7 +28,6 @@ if TYPE_CHECKING:
 
 
 def admin_routes(services: AdminServices) -> list[AdminRoute]:
-    """Those of the plane of tenants, for the tenants of one database."""
     return [
         *projects.routes(services.projects),
         *service_accounts.routes(services.service_accounts),
@@ -42,7 +41,6 @@ def admin_routes(services: AdminServices) -> list[AdminRoute]:
 
 
 def operator_routes(services: OperatorServices) -> list[AdminRoute]:
-    """Those of the plane of operators."""
     return [
         *operators.routes(services.operations),
         *operator_keys.routes(services.operators),

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 def routes(operations: Operations) -> list[AdminRoute]:
-    """Those that delete or keep data of a tenant."""
+    """Return the routes that delete, keep or export a tenant's data."""
     answers = TenantDataEndpoints(operations)
     return [
         AdminRoute(
@@ -44,28 +44,28 @@ class TenantDataEndpoints:
         self._operations = operations
 
     async def delete(self, call: AdminCall) -> dict[str, Any]:
-        """None of its keys works any more; its data goes seven days later."""
+        """Disable all keys of a tenant; its data is removed seven days later."""
         await call.body(NoBody)
         name = call.path["name"]
         await self._operations.delete_tenant(name, call.author)
         return {"object": "tenant.deleted", "name": name, "deleted": True}
 
     async def restore(self, call: AdminCall) -> dict[str, Any]:
-        """Take the deletion back, as long as nothing has gone."""
+        """Undo the deletion, before the data is removed."""
         await call.body(NoBody)
         name = call.path["name"]
         await self._operations.restore_tenant(name, call.author)
         return {"object": "tenant.restored", "name": name}
 
     async def hold(self, call: AdminCall) -> dict[str, Any]:
-        """Keep, or with `held: false` no longer keep, all that a tenant has."""
+        """Put a tenant's data under legal hold; with `held: false` release it."""
         asked = await call.body(Hold)
         name = call.path["name"]
         await self._operations.hold_tenant(name, call.author, is_held=asked.held)
         return {"object": "tenant.hold", "name": name, "held": asked.held}
 
     async def erase(self, call: AdminCall) -> dict[str, Any]:
-        """Delete what is stored of a person, `end_user`, and tell how much that was."""
+        """Delete everything stored for `end_user`, and return how much it was."""
         asked = await call.body(Erasure)
         erased = await self._operations.erase(call.path["name"], asked.end_user, call.author)
         return {
@@ -79,8 +79,9 @@ class TenantDataEndpoints:
         }
 
     async def export(self, call: AdminCall) -> Response:
-        """A zip file of all that a tenant has; with `content: true` what was said, too, which takes
-        `content.read`.
+        """Send a zip file of a tenant's data.
+
+        With `content: true` it includes content, which needs the permission `content.read`.
         """
         asked = await call.body(Export)
         if asked.content:

@@ -36,7 +36,7 @@ class AdminCaller:
 
     @property
     def author(self) -> Author:
-        """The same for the audit log."""
+        """Return the caller for the audit log."""
         actor = OPERATOR
         if self.key_id is not None:
             actor = Actor("api_key", ids.api_key_id(self.key_id), "user")
@@ -50,7 +50,7 @@ class AdminCaller:
         project_id: ProjectId | None = None,
         **details: Any,
     ) -> None:
-        """Add what was done to the audit log, in the transaction that did it and behind that."""
+        """Record a change in the audit log, after it in the same transaction."""
         told = self.author.event(event, target, project_id, **details)
         await audit_log.record(connection, self.tenant_id, told)
 
@@ -66,14 +66,15 @@ class Transactions:
 
     @asynccontextmanager
     async def reading(self, tenant_id: TenantId) -> AsyncIterator[Connection]:
-        """Sees rows of one tenant only."""
         async with self._database.transaction(tenant_id) as connection:
             yield connection
 
     @asynccontextmanager
     async def changing(self, tenant_id: TenantId) -> AsyncIterator[Connection]:
-        """The same, one change of the tenant after the other: what is found inside is so when it is
-        written. Once it is committed, keys are looked up again.
+        """Open a transaction for one change at a time of the tenant.
+
+        What it reads is still true when it is committed. After the commit, keys are looked up
+        again.
         """
         async with self._database.transaction(tenant_id) as connection:
             await take_turns(connection, tenant_id, Quota.ADMINISTRATION)
@@ -83,8 +84,9 @@ class Transactions:
 
 @contextmanager
 def owned() -> Iterator[None]:
-    """Around what takes the owner of the tables. Raises `PermissionDenied` where the database's
-    user is another one.
+    """Turn a missing privilege within the block into `PermissionDenied`.
+
+    For work that only the owner of the tables may do, when the process connects as another user.
     """
     try:
         yield

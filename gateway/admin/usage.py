@@ -19,7 +19,6 @@ PARAMETERS: Final = ("start_time", "end_time", "bucket_width", "limit", "page", 
 
 
 def routes(reports: UsageReports) -> list[AdminRoute]:
-    """One route for each usage report."""
     return [
         AdminRoute(
             "GET",
@@ -33,7 +32,6 @@ def routes(reports: UsageReports) -> list[AdminRoute]:
 
 
 def path_of(report: Report) -> str:
-    """Where a report is asked for."""
     return f"/organization/{'' if report == COSTS else 'usage/'}{report}"
 
 

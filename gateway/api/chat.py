@@ -44,7 +44,10 @@ class ChunkEncoder:
         self._hidden = 0
 
     def event(self, event: Event) -> bytes:
-        """The frames of the next event; a comment where there has been none for long."""
+        """Return the frames of the next event.
+
+        Empty for an event that the API does not show; after a run of those, a comment.
+        """
         chunks = self._chunks.of(event)
         if chunks:
             self._hidden = 0
@@ -58,7 +61,6 @@ class ChunkEncoder:
         return sse.COMMENT
 
     def run(self, deltas: Deltas) -> bytes:
-        """The frames of a run of deltas."""
         return b"".join(map(self.event, deltas))
 
 
@@ -79,7 +81,7 @@ class ChatCreateRequest(CreateRequest):
     def parse_completion(
         cls, body: bytes, *, limits: InputLimits, strict: bool, served: Collection[HostedFamily]
     ) -> Self:
-        """The same for a request of `/v1/completions`. It has no tools, whatever is `served`."""
+        """Parse a body of `/v1/completions`, which has no tools, whatever is `served`."""
         del served
         return cls._of(parse_completion(body, limits=limits, strict=strict))
 
@@ -94,7 +96,7 @@ class ChatCreateRequest(CreateRequest):
 
     @override
     def body(self, scope: Scope, content: bytes) -> tuple[int, bytes]:
-        """In these APIs a response that failed is an error."""
+        """Return status and body; in these APIs a failed response is an error."""
         response = orjson.loads(content)
         failure = failure_of(response)
         if failure is None:
@@ -104,7 +106,7 @@ class ChatCreateRequest(CreateRequest):
 
     @override
     def headers(self, generation: Generation) -> Headers:
-        """With the id under which `/v1/responses` has what is stored."""
+        """Add the id under which `/v1/responses` has the stored response."""
         headers = CreateRequest.headers(self, generation)
         if self.request.store:
             headers.append((b"x-gateway-response-id", generation.response_id.encode()))

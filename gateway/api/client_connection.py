@@ -48,28 +48,30 @@ class ClientConnection(Protocol):
     """
 
     def write_part(self, part: bytes, /) -> bool:
-        """Write bytes that are a part of the response's body and not its last, as `send` would, but
-        in one call instead of a message and a coroutine. False, and nothing was written: `send`
-        would wait, or would refuse it.
+        """Write bytes of the response's body, without ending it, in one call instead of a
+        coroutine.
+
+        Return False, with nothing written, if `send` would wait or refuse it.
         """
         ...
 
     def watch(self, on_disconnect: OnDisconnect | None, /) -> None:
-        """Call `on_disconnect` once when the client has left, or now if it has; None: stop.
+        """Call `on_disconnect` once when the client leaves, or now if it has left; None: stop.
 
-        It spares a request the task that `receive` needs to tell the same.
+        It replaces a task that waits in `receive`.
         """
         ...
 
     def trust(self) -> None:
-        """The client has shown a valid API key: when connections are too many, those without one
-        are closed first.
+        """Mark the connection as one whose client has shown a valid API key.
+
+        When connections are too many, those without a key are closed first.
         """
         ...
 
 
 def connection_of(scope: Scope) -> ClientConnection | None:
-    """The connection of a request; None with a server that does not have the extension."""
+    """Return the connection of a request; None if the server lacks the extension."""
     extension = (scope.get("extensions") or {}).get(EXTENSION)
     return None if extension is None else extension["connection"]
 
@@ -85,7 +87,7 @@ class CancelOnDisconnect:
     __slots__ = ("_connection", "_is_cancelled", "_is_over", "_task")
 
     def __init__(self, connection: ClientConnection | None = None) -> None:
-        """`connection` calls `client_gone` when the client has left; others may call it, too."""
+        """Watch `connection` for the client's disconnect; others may call `client_gone`, too."""
         self._connection = connection
         self._task = asyncio.current_task()
         self._is_over = False
@@ -109,9 +111,8 @@ class CancelOnDisconnect:
             raise ClientDisconnected from None
 
     def client_gone(self) -> None:
-        """Cancel the task when it sleeps. One that runs just now may be at its end, and then
-        nothing must be left that would cancel it later.
-        """
+        # Later, when the task sleeps: a task that is running may be about to leave the block, and
+        # must not be cancelled after it.
         asyncio.get_running_loop().call_soon(self._cancel)
 
     def _cancel(self) -> None:
@@ -138,10 +139,11 @@ class BodyReader:
     served: Callable[[TenantPolicy], Collection[HostedFamily]]
 
     async def read(self, scope: Scope, receive: Receive) -> bytes:
-        """The whole body of a request, decoded in a thread where it came compressed.
+        """Read the whole body of a request; a compressed one is decoded in a thread.
 
         Raises `PayloadTooLarge` without reading on, `UnsupportedEncoding`, `InvalidRequest` for a
-        body that stalls or cannot be decoded, `ClientDisconnected`, and `RateLimited` as `parse`.
+        body that stalls or cannot be decoded, `ClientDisconnected`, and `RateLimited` as `parse`
+        does.
         """
         coding = content_encoding.coding_of(scope["headers"])
         body = await self._received(scope, receive)
@@ -175,8 +177,9 @@ class BodyReader:
         return bytes(body)
 
     def parse(self, body: bytes, parse: Callable[..., T]) -> Coroutine[Any, Any, T]:
-        """What `parse(body, limits=…, strict=…)` returns; raises what it raises. A long body is
-        parsed in a thread.
+        """Return `parse(body, limits=…, strict=…)`; a long body is parsed in a thread.
+
+        Raises what `parse` raises, and `RateLimited` if too much work waits.
         """
         parsing = partial(parse, body, limits=self.input_limits, strict=self.strict)
         return self.executor.run(parsing, size_bytes=len(body))
@@ -184,13 +187,11 @@ class BodyReader:
     def parse_request(
         self, body: bytes, parse: Callable[..., T], policy: TenantPolicy
     ) -> Coroutine[Any, Any, T]:
-        """The same for a request that may offer tools: `parse` is given those that are `served` to
-        a tenant with this policy.
-        """
+        # For requests that may offer tools: `parse` gets the ones that this policy allows.
         return self.parse(body, partial(parse, served=self.served(policy)))
 
     def too_large(self, what: str) -> PayloadTooLarge:
-        """What to raise for a request body or a frame (`what`) of more than `bytes_max`."""
+        # `what`: a request body or a frame.
         return PayloadTooLarge(
             f"The {what} is larger than {self.bytes_max} bytes. Please send less input at once; "
             "earlier turns can be left out with `previous_response_id`."

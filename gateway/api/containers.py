@@ -38,14 +38,14 @@ class ContainerEndpoints:
     def __init__(
         self, containers: Containers, bodies: BodyReader, forms: FormReader, *, is_on: bool
     ) -> None:
-        """`is_on` False: Python is off."""
+        """Answer 404 if `is_on` is false: Python is off."""
         self._containers = containers
         self._bodies = bodies
         self._forms = forms
         self._is_on = is_on
 
     async def all(self, request: Request) -> Response:
-        """`/v1/containers`: create one or list them, by the method."""
+        """Create or list containers, by the method of `/v1/containers`."""
         principal = caller(request, is_on=self._is_on)
         if request.method == "POST":
             refuse_key(request.headers.raw)
@@ -57,7 +57,7 @@ class ContainerEndpoints:
         return page_response(listed, has_more=has_more)
 
     async def one(self, request: Request) -> Response:
-        """`/v1/containers/{id}`: retrieve or delete it, by the method."""
+        """Retrieve or delete `/v1/containers/{id}`, by the method."""
         principal, container_id = self._caller_and_id(request)
         if request.method == "DELETE":
             await self._containers.delete(principal, container_id)
@@ -65,7 +65,7 @@ class ContainerEndpoints:
         return json_response(await self._containers.get(principal, container_id))
 
     async def files(self, request: Request) -> Response:
-        """`/v1/containers/{id}/files`: add a file or list them, by the method."""
+        """Add or list files, by the method of `/v1/containers/{id}/files`."""
         principal, container_id = self._caller_and_id(request)
         if request.method == "GET":
             listed, has_more = await self._containers.list_files(
@@ -83,7 +83,7 @@ class ContainerEndpoints:
         )
 
     async def file(self, request: Request) -> Response:
-        """`/v1/containers/{id}/files/{file_id}`: retrieve or delete it, by the method."""
+        """Retrieve or delete `/v1/containers/{id}/files/{file_id}`, by the method."""
         principal, container_id = self._caller_and_id(request)
         file_id = request.path_params["file_id"]
         if request.method == "DELETE":
@@ -92,14 +92,14 @@ class ContainerEndpoints:
         return json_response(await self._containers.get_file(principal, container_id, file_id))
 
     async def content(self, request: Request) -> Response:
-        """`GET /v1/containers/{id}/files/{file_id}/content`: its bytes."""
+        """Send the bytes of a file: `GET /v1/containers/{id}/files/{file_id}/content`."""
         principal, container_id = self._caller_and_id(request)
         file_id = request.path_params["file_id"]
         found = await self._containers.file_content(principal, container_id, file_id)
         return download_response(found)
 
     async def _read(self, request: Request, parse: Callable[..., AnyBody]) -> AnyBody:
-        """The parsed body. What of it means nothing here is named in a header."""
+        # Parameters that have no meaning here are logged, and named in a header.
         body = await self._bodies.read(request.scope, request.receive)
         asked = await self._bodies.parse(body, parse)
         if asked.ignored:
@@ -107,7 +107,6 @@ class ContainerEndpoints:
         return asked
 
     def _caller_and_id(self, request: Request) -> tuple[Principal, str]:
-        """Who asks, and the id of the container in the URL."""
         return caller(request, is_on=self._is_on), request.path_params["container_id"]
 
 

@@ -35,8 +35,9 @@ _MAGIC: Final[Mapping[Coding, bytes]] = {"gzip": b"\x1f\x8b", "zstd": b"\x28\xb5
 
 
 def coding_of(headers: Iterable[tuple[bytes, bytes]]) -> Coding | None:
-    """Return how the body of a request is compressed, None if it is not. Raises
-    `UnsupportedEncoding`.
+    """Return how the body of a request is compressed, None if it is not.
+
+    Raises `UnsupportedEncoding`.
     """
     applied = _applied(headers)
     if not applied:
@@ -51,7 +52,7 @@ def coding_of(headers: Iterable[tuple[bytes, bytes]]) -> Coding | None:
 
 
 def check_unencoded(headers: Iterable[tuple[bytes, bytes]]) -> None:
-    """Refuse a compressed body. Raises `UnsupportedEncoding`."""
+    """Refuse a compressed body by its headers. Raises `UnsupportedEncoding`."""
     if _applied(headers):
         raise UnsupportedEncoding(
             "Files are not taken compressed: send the form as it is, without Content-Encoding.",
@@ -70,14 +71,14 @@ def _applied(headers: Iterable[tuple[bytes, bytes]]) -> list[bytes]:
 
 
 def bytes_max_of(body: bytes, bytes_max: int) -> int:
-    """Return how many bytes a compressed body may decode to; any body has `bytes_max` at most."""
+    """Return how many bytes a compressed body may decode to: `bytes_max` at most."""
     return min(bytes_max, max(FREE_BYTES, RATIO_MAX * len(body)))
 
 
 def decoded(coding: Coding, body: bytes, bytes_max: int) -> bytes:
     """Decode a compressed body, to `bytes_max` bytes at most.
 
-    Raises `PayloadTooLarge`, and `InvalidRequest` for what is no such data or not all of it.
+    Raises `PayloadTooLarge`, and `InvalidRequest` for malformed or truncated data.
     """
     room = bytes_max_of(body, bytes_max)
     try:
@@ -102,8 +103,9 @@ def decoded(coding: Coding, body: bytes, bytes_max: int) -> bytes:
 
 
 def check_plain(body: bytes) -> None:
-    """Refuse a body that is compressed although its headers do not say so. Raises
-    `InvalidRequest`.
+    """Refuse a body that is compressed although its headers do not say so.
+
+    Raises `InvalidRequest`.
     """
     for coding, magic in _MAGIC.items():
         if body.startswith(magic):

@@ -34,7 +34,7 @@ class ConversationEndpoints:
         self._bodies = bodies
 
     async def create(self, request: Request) -> Response:
-        """`POST /v1/conversations`: create one, with items where the body has some."""
+        """Create a conversation, with the items in the body: `POST /v1/conversations`."""
         refuse_key(request.headers.raw)
         new, size_bytes = await self._read_body(request, parse_conversation)
         principal = request.scope["principal"]
@@ -42,7 +42,6 @@ class ConversationEndpoints:
         return _json(created.body())
 
     async def one(self, request: Request) -> Response:
-        """`/v1/conversations/{id}`: retrieve, update or delete it, by the method."""
         match request.method:
             case "POST":
                 return await self.update(request)
@@ -52,31 +51,31 @@ class ConversationEndpoints:
                 return await self.retrieve(request)
 
     async def retrieve(self, request: Request) -> Response:
-        """`GET /v1/conversations/{id}`: its Conversation object, without items."""
+        """Return a conversation without its items: `GET /v1/conversations/{id}`."""
         found = await self._conversations.get(*_caller_and_id(request))
         return _json(found.body())
 
     async def update(self, request: Request) -> Response:
-        """`POST /v1/conversations/{id}`: replace its metadata."""
+        """Replace the metadata: `POST /v1/conversations/{id}`."""
         new, _ = await self._read_body(request, parse_metadata)
         changed = await self._conversations.set_metadata(*_caller_and_id(request), new.metadata)
         return _json(changed.body())
 
     async def delete(self, request: Request) -> Response:
-        """`DELETE /v1/conversations/{id}`: delete it; responses that were added to it stay."""
+        """Delete a conversation: `DELETE /v1/conversations/{id}`. Its responses stay."""
         principal, conversation_id = _caller_and_id(request)
         await self._conversations.delete(principal, conversation_id)
         deleted = {"id": conversation_id, "object": "conversation.deleted", "deleted": True}
         return _json(deleted)
 
     async def items(self, request: Request) -> Response:
-        """`/v1/conversations/{id}/items`: add items or list them, by the method."""
+        """Add or list items, by the method of `/v1/conversations/{id}/items`."""
         if request.method == "POST":
             return await self.add_items(request)
         return await self.list_items(request)
 
     async def add_items(self, request: Request) -> Response:
-        """`POST /v1/conversations/{id}/items`: add items at its end, and list those."""
+        """Append items and return them: `POST /v1/conversations/{id}/items`."""
         refuse_key(request.headers.raw)
         include_of(request.query_params)  # items that are added are shown as they were sent
         new, size_bytes = await self._read_body(request, parse_items)
@@ -86,13 +85,13 @@ class ConversationEndpoints:
         return _json(list_body(added, has_more=False))
 
     async def list_items(self, request: Request) -> Response:
-        """`GET /v1/conversations/{id}/items`: one page of its items."""
+        """Return one page of items: `GET /v1/conversations/{id}/items`."""
         query = page_query(request.query_params)
         page = await self._conversations.list_items(*_caller_and_id(request), **query)
         return _json(list_body(page.items, has_more=page.has_more))
 
     async def item(self, request: Request) -> Response:
-        """`/v1/conversations/{id}/items/{item_id}`: retrieve an item, or delete it."""
+        """Retrieve or delete `/v1/conversations/{id}/items/{item_id}`, by the method."""
         item_id = request.path_params["item_id"]
         if request.method == "DELETE":
             conversation = await self._conversations.delete_item(*_caller_and_id(request), item_id)
@@ -105,7 +104,6 @@ class ConversationEndpoints:
     async def _read_body(
         self, request: Request, parse: Callable[..., AnyBody]
     ) -> tuple[AnyBody, int]:
-        """The parsed body, and its length in bytes."""
         body = await self._bodies.read(request.scope, request.receive)
         asked = await self._bodies.parse(body, parse)
         if asked.ignored:
@@ -114,7 +112,6 @@ class ConversationEndpoints:
 
 
 def _caller_and_id(request: Request) -> tuple[Any, str]:
-    """The caller, and the id of the conversation in the URL."""
     return request.scope["principal"], request.path_params["conversation_id"]
 
 

@@ -52,23 +52,20 @@ class CreateRequest:
     def parse(
         cls, body: bytes, *, limits: InputLimits, strict: bool, served: Collection[HostedFamily]
     ) -> Self:
-        """Parse a body of `POST /v1/responses`. Raises `InvalidRequest`."""
         return cls(parse_create(body, limits=limits, strict=strict, served=served))
 
     def encoder(self, scope: Scope) -> Encoder:
-        """How the client is shown the events of a stream."""
         return dialects.encoder(scope, obfuscate=self.request.obfuscated)
 
     def body(self, scope: Scope, content: bytes) -> tuple[int, bytes]:
-        """The status and the body of an answer, of the Response object as JSON. One that failed is
-        an answer, too.
-        """
+        # A failed response is an answer, too: status 200.
         return 200, dialects.body(scope, content)
 
     def headers(self, generation: Generation) -> Headers:
-        """Headers of the answer: tools that this gateway does not run, or not for this tenant,
-        images and files that the model is not shown, and whether it is the answer to an earlier
-        request.
+        """Return headers of the answer: dropped tools, dropped input, replay and limits.
+
+        Tools are dropped that this gateway does not run, or not for this tenant; input is dropped
+        that the model is not shown (images, files).
         """
         headers: Headers = []
         if self.request.dropped_tools:
@@ -96,7 +93,7 @@ class CreateEndpoint:
         parse: Callable[..., CreateRequest],
         stream_limits: StreamLimits,
     ) -> None:
-        """`parse(body, limits=…, strict=…, served=…)` is of the API that the endpoint serves."""
+        """Parse requests with the `parse(body, limits=…, strict=…, served=…)` of the API served."""
         self._creation = creation
         self._bodies = bodies
         self._parse = parse
@@ -168,7 +165,7 @@ class CreateEndpoint:
 
 
 def _named(dropped: Sequence[str]) -> bytes:
-    """Each tool once, and how many more there are than can be named."""
+    # Each tool once; the rest is counted, to bound the header.
     names = [*dict.fromkeys(dropped)]
     more = len(names) - DROPPED_NAMES_MAX
     told = [*names[:DROPPED_NAMES_MAX], f"more;count={more}"] if more > 0 else names

@@ -33,12 +33,12 @@ MAX_AGE_S: Final = 600
 
 
 def cross_origin(app: ASGIApp, origins: Sequence[str], *, max_age_s: int = MAX_AGE_S) -> ASGIApp:
-    """The application for pages of these origins; `*`: of any. Browsers remember for `max_age_s`
-    what was allowed.
+    """Wrap the application in CORS for these origins; `*` is any. `max_age_s` is the preflight
+    cache.
 
-    Any header may be sent: the SDKs have some twenty, `x-stainless-…` among them, and more with
-    each release. Credentials of the browser itself are not allowed: a page has to know a key or a
-    token, which is what protects the API.
+    All headers are allowed: the SDKs send some twenty (`x-stainless-…`), and more with each
+    release. Credentials of the browser are not: a page needs a key or a token, which protects the
+    API.
     """
     return CORSMiddleware(
         app,

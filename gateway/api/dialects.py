@@ -26,7 +26,7 @@ BASE_PATH: Final = "/openresponses"
 
 
 def encoder(scope: Scope, *, obfuscate: bool) -> sse.Encoder:
-    """How the client of a stream is shown events; with `obfuscate` its deltas are padded."""
+    """Return the encoder of a stream's events; `obfuscate` pads deltas."""
     encoder = sse.OBFUSCATED if obfuscate else sse.PLAIN
     if scope["dialect"] == "openai":
         return encoder
@@ -34,14 +34,14 @@ def encoder(scope: Scope, *, obfuscate: bool) -> sse.Encoder:
 
 
 def body(scope: Scope, content: bytes) -> bytes:
-    """A JSON body that holds items: a Response object, a list of items, a compaction."""
+    """Convert a JSON body with items: a Response object, a list of items, a compaction."""
     if scope["dialect"] == "openai":
         return content
     return orjson.dumps(open_responses.body(orjson.loads(content)))
 
 
 def data(scope: Scope, event: Event) -> bytes:
-    """One event as one JSON object; empty for one that the dialect does not have."""
+    """Return an event as a JSON object; empty if the dialect does not have it."""
     if scope["dialect"] == "openai":
         return event.data
     shown = open_responses.shown(event)
@@ -49,14 +49,12 @@ def data(scope: Scope, event: Event) -> bytes:
 
 
 def _event(encoder: sse.Encoder, event: Event) -> bytes:
-    """The frames of an event in Open Responses. One that it does not have is replaced by a comment,
-    which still shows the client that the response goes on.
-    """
+    # An event that Open Responses does not have becomes a comment, which still shows the client
+    # that the response goes on.
     shown = open_responses.shown(event)
     return encoder.event(shown) if shown else sse.COMMENT
 
 
 def _run(encoder: sse.Encoder, deltas: Deltas) -> bytes:
-    """The same for a run of deltas."""
     shown = open_responses.shown_deltas(deltas)
     return encoder.run(shown) if shown else sse.COMMENT * len(deltas)

@@ -232,17 +232,17 @@ ERROR_STATUSES: Final[Mapping[type[BaseException], ErrorStatus]] = {
 
 
 def status_of(error: BaseException) -> ErrorStatus:
-    """The row of the table for `error`."""
+    """Return the row of `ERROR_STATUSES` for `error`."""
     return next(ERROR_STATUSES[kind] for kind in type(error).__mro__ if kind in ERROR_STATUSES)
 
 
 def error_response(error: BaseException) -> Response:
-    """The HTTP response for `error`: status, envelope, and headers that steer retries."""
+    """Return the HTTP response for `error`: status, envelope, and headers that control retries."""
     return _response(*described(error))
 
 
 def described(error: BaseException) -> tuple[ErrorStatus, ErrorDetail]:
-    """The row of the table and the fields of the envelope for `error`, over HTTP or a WebSocket."""
+    """Return the status row and the envelope's fields of `error`, for HTTP and WebSocket."""
     answer = status_of(error)
     if isinstance(error, errors.GatewayError) and error.retry_after_s is not None:
         delay_s = math.ceil(min(max(1, error.retry_after_s), RETRY_AFTER_S_MAX))
@@ -260,10 +260,8 @@ def described(error: BaseException) -> tuple[ErrorStatus, ErrorDetail]:
 
 
 def _rate_limit_status(answer: ErrorStatus, error: errors.RateLimited) -> ErrorStatus:
-    """The row of the table for a limit that was reached: its type, its headers, and the time after
-    which the request fits again. A request that will never fit (the budget is spent, or it is too
-    large by itself) has no such time, and clients are told not to send it again.
-    """
+    # A request that can never fit (the budget is spent, or it is too large by itself) has no time
+    # after which to retry, and clients are advised not to.
     if error.is_final or error.code == INSUFFICIENT_QUOTA:
         kind = INSUFFICIENT_QUOTA if error.code == INSUFFICIENT_QUOTA else error.kind
         return replace(answer, type=kind, retry_after_s=None, retry=False, headers=error.headers)
@@ -277,7 +275,7 @@ def _rate_limit_status(answer: ErrorStatus, error: errors.RateLimited) -> ErrorS
 
 
 def routing_error_response(scope: Scope, error: HTTPException) -> Response:
-    """The answer to what Starlette itself raises: no such URL, or not with this method."""
+    """Return the answer to Starlette's own errors: unknown URL, or wrong method."""
     place = f"{scope['method']} {shown(scope['path'])}"
     if error.status_code == 404:
         answer = ErrorStatus(404, INVALID_REQUEST)
@@ -297,7 +295,7 @@ def routing_error_response(scope: Scope, error: HTTPException) -> Response:
 
 
 def envelope(*, message: str, type: str, code: str | None, param: str | None) -> bytes:  # noqa: A002 - the key's name
-    """The body of every error: `{"error": {message, type, param, code}}`."""
+    """Return the body of every error: `{"error": {message, type, param, code}}`."""
     return orjson.dumps({"error": {"message": message, "type": type, "param": param, "code": code}})
 
 
@@ -307,8 +305,10 @@ def _response(answer: ErrorStatus, detail: ErrorDetail) -> Response:
 
 
 def retry_headers(answer: ErrorStatus) -> dict[str, str]:
-    """Headers that tell clients whether, when and how to send a request again. No other code makes
-    a `Retry-After`: not for HTTP, for a WebSocket's frames, or before the application is called.
+    """Return headers that say if, when and how to send a request again.
+
+    No other code may make a `Retry-After`: not for HTTP, WebSocket frames, or answers before the
+    application is called.
     """
     headers = {}
     if answer.status == 401:

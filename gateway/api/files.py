@@ -30,13 +30,13 @@ class FileEndpoints:
     """Endpoints of uploaded files. Each URL has one method here."""
 
     def __init__(self, files: Files, forms: FormReader, *, is_on: bool) -> None:
-        """`is_on` False: nothing runs here that needs files, and none are taken."""
+        """Take no files if `is_on` is false: nothing here needs them."""
         self._files = files
         self._forms = forms
         self._is_on = is_on
 
     async def all(self, request: Request) -> Response:
-        """`/v1/files`: upload a file or list them, by the method."""
+        """Upload or list files, by the method of `/v1/files`."""
         principal = caller(request, is_on=self._is_on)
         if request.method == "POST":
             require_file_storage(principal)
@@ -55,7 +55,7 @@ class FileEndpoints:
         return page_response(listed, has_more=has_more)
 
     async def one(self, request: Request) -> Response:
-        """`/v1/files/{id}`: retrieve or delete it, by the method."""
+        """Retrieve or delete `/v1/files/{id}`, by the method."""
         principal, file_id = caller(request, is_on=self._is_on), request.path_params["file_id"]
         if request.method == "DELETE":
             await self._files.delete(principal, file_id)
@@ -63,13 +63,13 @@ class FileEndpoints:
         return json_response(await self._files.get(principal, file_id))
 
     async def content(self, request: Request) -> Response:
-        """`GET /v1/files/{id}/content`: its bytes."""
+        """Send the bytes of a file: `GET /v1/files/{id}/content`."""
         principal, file_id = caller(request, is_on=self._is_on), request.path_params["file_id"]
         return download_response(await self._files.content(principal, file_id))
 
 
 def caller(request: Request, *, is_on: bool) -> Principal:
-    """Who asks. Raises `ResourceNotFound` where Python is off."""
+    """Return the caller. Raises `ResourceNotFound` if Python is off."""
     if not is_on:
         raise ResourceNotFound(
             "This server runs no code, so it has neither containers nor files. Its operator "
@@ -80,24 +80,24 @@ def caller(request: Request, *, is_on: bool) -> Principal:
 
 
 def require_file_storage(principal: Principal) -> None:
-    """Raises `InvalidRequest` for a caller of whom nothing is kept. Before its form is read: of a
-    long file that is a file of this machine.
+    """Raise `InvalidRequest` if nothing may be stored for the caller.
+
+    Call it before the form is read: a long form is written to a temporary file.
     """
     require_storage(principal, "A file")
 
 
 def page_limit(request: Request) -> int:
-    """How many things a page of a list has, where that is not said otherwise."""
+    """Return the `limit` of a list, 20 by default. Raises `InvalidRequest`."""
     return integer(request.query_params, "limit", minimum=1, maximum=PAGE_ITEMS_MAX) or 20
 
 
 def json_response(body: Any) -> Response:
-    """A body that is JSON."""
     return Response(orjson.dumps(body), media_type="application/json")
 
 
 def page_response(listed: Sequence[dict[str, Any]], *, has_more: bool) -> Response:
-    """A page of a list."""
+    """Return one page of a list, in OpenAI's form."""
     return json_response(
         {
             "object": "list",
@@ -110,7 +110,7 @@ def page_response(listed: Sequence[dict[str, Any]], *, has_more: bool) -> Respon
 
 
 def download_response(download: Download) -> Response:
-    """The bytes of a file that somebody wrote: to be kept, never to be shown as a page of ours."""
+    """Send an uploaded file as an attachment: browsers must never show it as a page of ours."""
     headers = {
         "content-disposition": f"attachment; filename*=UTF-8''{quote(download.name, safe='')}",
         "content-length": str(download.size_bytes),

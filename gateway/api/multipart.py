@@ -55,12 +55,11 @@ class FormReader:
 
     @staticmethod
     def is_form(request: Request) -> bool:
-        """Whether the body of a request is a form."""
         return request.headers.get("content-type", "").lower().startswith("multipart/form-data")
 
     @asynccontextmanager
     async def read(self, request: Request) -> AsyncIterator[Form]:
-        """The form of a request; its file is gone when it is left.
+        """Read the form of a request; its file is deleted at the end of the block.
 
         Raises `InvalidRequest`, `PayloadTooLarge`, `UnsupportedEncoding`, `ClientDisconnected`.
         """
@@ -106,7 +105,6 @@ class FormReader:
             await form.close()
 
     async def _parts(self, receive: Receive) -> AsyncGenerator[bytes, None]:
-        """The body as it comes, as far as it is not too long."""
         size, more = 0, True
         while more:
             message = await receive()

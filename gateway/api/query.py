@@ -33,7 +33,7 @@ _INDEX: Final = re.compile(r"\[[0-9]+\]\Z")
 def integer(
     query: Mapping[str, str], name: str, *, minimum: int, maximum: int | None = None
 ) -> int | None:
-    """The whole number under `name`, None when absent. Raises `InvalidRequest`."""
+    """Return the integer `name`, None if absent. Raises `InvalidRequest`."""
     text = query.get(name)
     if text is None:
         return None
@@ -52,13 +52,16 @@ def integer(
 
 
 def boolean(query: Mapping[str, str], name: str, *, default: bool = False) -> bool:
-    """Whether `name` is `true`; absent is `default`. Raises `InvalidRequest` for other words."""
+    """Return True if `name` is `true`, `default` if absent.
+
+    Raises `InvalidRequest` for words other than `true` and `false`.
+    """
     word = choice(query, name, ("true", "false"))
     return default if word is None else word == "true"
 
 
 def choice(query: Mapping[str, str], name: str, values: Sequence[Word]) -> Word | None:
-    """One of `values`, None when absent. Raises `InvalidRequest`."""
+    """Return the one of `values` under `name`, None if absent. Raises `InvalidRequest`."""
     text = query.get(name)
     if text is None:
         return None
@@ -69,26 +72,26 @@ def choice(query: Mapping[str, str], name: str, values: Sequence[Word]) -> Word 
 
 
 def several(name: str) -> tuple[str, str]:
-    """The names that the values of a list may have: SDKs spell it `name[]`."""
+    """Return both names of a list parameter: SDKs write `name[]`."""
     return name, f"{name}[]"
 
 
 def without_index(name: str) -> str:
-    """The name of a parameter, with `name[0]` spelled as `name[]`."""
+    """Return the name of a parameter, with `name[0]` written as `name[]`."""
     return _INDEX.sub("[]", name)
 
 
 def values_of(query: QueryParams, name: str) -> list[str]:
-    """The values of a list, in their order."""
+    """Return the values of a list parameter, in their order."""
     names = several(name)
     return [value for given, value in query.multi_items() if without_index(given) in names]
 
 
 def include_of(query: QueryParams) -> frozenset[str]:
-    """What of items is to be shown beside the rest; SDKs spell the parameter `include[]`.
+    """Parse `include[]`: further details of items to show.
 
-    Of the values that the API knows some add nothing here (`protocol.hosted.includable` has those
-    that do). Raises `InvalidRequest` for one that it does not know.
+    Some values that the API knows add nothing here (`protocol.hosted.includable` has those that
+    do). Raises `InvalidRequest` for an unknown value.
     """
     asked = values_of(query, "include")
     for index, value in enumerate(asked):
@@ -109,7 +112,7 @@ class PageQuery(TypedDict):
 
 
 def page_query(query: QueryParams) -> PageQuery:
-    """The page that a query asks for. Raises `InvalidRequest`."""
+    """Parse the page that a query asks for. Raises `InvalidRequest`."""
     include = include_of(query)
     return PageQuery(
         limit=integer(query, "limit", minimum=1, maximum=PAGE_ITEMS_MAX) or PAGE_ITEMS_DEFAULT,
@@ -120,7 +123,7 @@ def page_query(query: QueryParams) -> PageQuery:
 
 
 def list_body(items: Sequence[bytes], *, has_more: bool) -> dict[str, Any]:
-    """The list object of items that are JSON; an empty one has no ids."""
+    """Return the list object of items that are JSON; an empty one has no ids."""
     listed = [orjson.loads(item) for item in items]
     return {
         "object": "list",

@@ -101,7 +101,7 @@ class RequestContext:
 
 
 async def _refuse(error: Exception, scope: Scope, receive: Receive, send: Send) -> None:
-    """Answer `error` over HTTP. Where the server cannot do that to an upgrade, close it: a 403."""
+    # Where the server cannot answer an upgrade over HTTP, closing it sends a 403.
     if scope["type"] == "http" or "websocket.http.response" in (scope.get("extensions") or ()):
         if isinstance(error, HTTPException):
             response = routing_error_response(scope, error)
@@ -126,8 +126,9 @@ class Facts(TypedDict, total=False):
 
 
 def known_names(ignored: str) -> str:
-    """Names of parameters as they are logged: a client may put anything into one, so that those
-    that nobody documents are only counted.
+    """Return parameter names for the log; undocumented ones are only counted.
+
+    A client may write content into a name.
     """
     names = ignored.split(", ")
     told = [name for name in names if name in _LOGGED_PARAMETERS]
@@ -156,22 +157,20 @@ class RequestRecord:
 
     @property
     def started(self) -> bool:
-        """Whether the answer has a status already."""
         return self.status != CLIENT_GONE
 
     @property
     def path(self) -> str:
-        """What may be logged of it: clients may write anything into one, which is content."""
+        """Return the path for the log, without content that a client may have written into it."""
         path: str = self._scope["path"]
         principal = self._scope.get("principal")
         return known_path(path) if principal is not None and principal.keeps_nothing else path
 
     def send(self, send: Send, message: Message) -> Awaitable[None]:
-        """Send a message. From the one that the answer starts with the status is taken, and it gets
-        the headers of every answer: what was ignored, too, so that nothing is lost silently.
+        """Send a message; the first one of an answer gets the common headers.
 
-        The organization is whose key it is, not the one that a client says; a key is of one tenant
-        only.
+        They include ignored parameters, so that nothing is lost silently. The organization is the
+        key's, not the one that the client names. Its status is recorded.
         """
         # Not a coroutine of its own: most messages are a part of a body, and pass through.
         if message["type"] not in _STATUSES:
@@ -194,7 +193,7 @@ class RequestRecord:
         return send(message)
 
     def finish(self, metrics: Metrics) -> None:
-        """Count and log the request; a second call changes nothing."""
+        """Count and log the request. Repeating it is safe."""
         if self._is_finished:
             return
         self._is_finished = True
@@ -220,9 +219,7 @@ class RequestRecord:
 
 
 def _note_client_request_id(scope: Scope, record: RequestRecord) -> None:
-    """Take the client's own id of the request into the log line. Raises `InvalidRequest` for one
-    that must not be in a log.
-    """
+    # The id goes into the log line, so only printable ASCII is allowed.
     for name, value in scope["headers"]:
         if name == b"x-client-request-id":
             if not _CLIENT_REQUEST_ID.fullmatch(value):

@@ -41,8 +41,9 @@ class ResponseEndpoints:
         self._limits = limits
 
     async def one(self, request: Request) -> ASGIApp:
-        """`GET /v1/responses/{id}`: the Response object, or with `stream=true` its events. `DELETE`
-        is here, too: with a route for each, a 405 would name one of the methods only.
+        """Return the Response object, stream its events (`stream=true`), or delete it.
+
+        `DELETE` has no route of its own: then a 405 would name only one of the methods.
         """
         if request.method == "DELETE":
             return await self._delete(request)
@@ -58,9 +59,8 @@ class ResponseEndpoints:
     async def _stream(
         self, request: Request, include: frozenset[str], *, obfuscate: bool
     ) -> ASGIApp:
-        """`GET /v1/responses/{id}?stream=true&starting_after=N`: the events after number N, first
-        those that were recorded and then those to come.
-        """
+        # `GET /v1/responses/{id}?stream=true&starting_after=N`: recorded events after number N,
+        # then those to come.
         after = integer(request.query_params, "starting_after", minimum=0)
         response_id = request.path_params["response_id"]
         source = await self._responses.stream(
@@ -82,20 +82,20 @@ class ResponseEndpoints:
         return answer
 
     async def cancel(self, request: Request) -> Response:
-        """`POST /v1/responses/{id}/cancel`: the cancelled response. A body is not read."""
+        """Cancel a response: `POST /v1/responses/{id}/cancel`. The body is not read."""
         response_id = request.path_params["response_id"]
         body = await self._responses.cancel(request.scope["principal"], response_id)
         return Response(dialects.body(request.scope, body), media_type="application/json")
 
     async def _delete(self, request: Request) -> Response:
-        """`DELETE /v1/responses/{id}`: delete it; 400 while it is generated."""
+        # 400 while the response is generated.
         response_id = request.path_params["response_id"]
         await self._responses.delete(request.scope["principal"], response_id)
         body = {"id": response_id, "object": "response", "deleted": True}
         return Response(orjson.dumps(body), media_type="application/json")
 
     async def input_items(self, request: Request) -> Response:
-        """`GET /v1/responses/{id}/input_items`: one page of the items of its input."""
+        """Return one page of input items: `GET /v1/responses/{id}/input_items`."""
         page = await self._responses.input_items(
             request.scope["principal"],
             request.path_params["response_id"],
@@ -131,7 +131,10 @@ class SubsetEndpoint:
 
 
 def counting_endpoint(creation: Creation, bodies: BodyReader) -> SubsetEndpoint:
-    """`POST /v1/responses/input_tokens`: how long the prompt would be. Nothing is stored."""
+    """Return the endpoint `POST /v1/responses/input_tokens`: the prompt's length.
+
+    Nothing is stored.
+    """
 
     async def answer(
         scope: Scope, request: CreateResponse, body_bytes: int
@@ -143,7 +146,10 @@ def counting_endpoint(creation: Creation, bodies: BodyReader) -> SubsetEndpoint:
 
 
 def compaction_endpoint(creation: Creation, bodies: BodyReader) -> SubsetEndpoint:
-    """`POST /v1/responses/compact`: a conversation made short, to be sent as input from then on."""
+    """Return the endpoint `POST /v1/responses/compact`.
+
+    It compacts a conversation, to be sent as input from then on.
+    """
 
     async def answer(
         scope: Scope, request: CreateResponse, body_bytes: int
@@ -158,7 +164,7 @@ def compaction_endpoint(creation: Creation, bodies: BodyReader) -> SubsetEndpoin
 
 
 def _head_of_stream() -> Response:
-    """The headers of a stream, whose length nobody knows."""
+    # The length of a stream is unknown.
     response = Response(headers={name.decode(): text.decode() for name, text in sse.HEADERS})
     del response.headers["content-length"]
     return response

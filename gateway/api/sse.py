@@ -65,18 +65,18 @@ _SEPARATOR: Final = "\x7f"
 
 
 def plain(event: Event) -> bytes:
-    """The frame of one event, without padding."""
+    """Return the frame of one event, without padding."""
     head = _heads.get(event.type) or _head(event.type)
     return b"".join((head, one_line(event.data), b"\n\n"))
 
 
 def unnamed(parts: Iterable[bytes]) -> bytes:
-    """Frames of data alone, one for each of some JSON objects."""
+    """Return one frame without an event name for each JSON object."""
     return one_line(b"data: %b\n\n" % b"\n\ndata: ".join(parts))
 
 
 def obfuscated(event: Event) -> bytes:
-    """The frame of one event, padded as by `padded`, but without a copy of it in between."""
+    """Return the frame of one event, padded like `padded`, but with one copy less."""
     head = _heads.get(event.type) or _head(event.type)
     # Most are ASCII: there a call per token is saved.
     data = event.data if event.data.isascii() else one_line(event.data)
@@ -89,8 +89,9 @@ def obfuscated(event: Event) -> bytes:
 
 
 def padded(data: bytes, event: Event) -> bytes:
-    """The JSON of an event with padding: an event with a delta gets characters of no meaning, so
-    that its size tells nothing of the token in it. `data` is the JSON without.
+    """Add padding to `data`, the JSON of an event with a delta.
+
+    It hides the length of the token from whoever sees the size of the frame.
     """
     if not event.delta_length:
         return data
@@ -101,7 +102,7 @@ def padded(data: bytes, event: Event) -> bytes:
 def writes(
     events: Sequence[Event], encode: Callable[[Event], bytes], *, bytes_max: int
 ) -> Iterator[bytes]:
-    """Frames joined into writes of about `bytes_max` bytes at most; a frame is never split."""
+    """Join frames into writes of about `bytes_max` bytes; a frame is never split."""
     frames = list(map(encode, events))
     if events and events[-1].is_terminal:
         frames.append(DONE)
@@ -123,7 +124,6 @@ def _head(type_: str) -> bytes:
 
 
 def _paddings(sequence_number: int, texts: Sequence[str]) -> list[bytes]:
-    """The padding of each of some deltas that follow on each other, from this number on."""
     # Those of the next numbers stand one after the other: nothing is left but to shorten each.
     every, step = _every_padding(), PADDING_STEP
     begin = sequence_number % _STARTS * step
@@ -136,7 +136,7 @@ def _paddings(sequence_number: int, texts: Sequence[str]) -> list[bytes]:
 
 @cache
 def _every_padding() -> bytes:
-    """The longest padding of each number, after which they begin anew."""
+    # The longest padding of each number; numbers repeat after `_STARTS`.
     return b"".join([_padding(number, 0) for number in range(_STARTS)])
 
 
@@ -152,12 +152,12 @@ def _padding(sequence_number: int, delta_length: int) -> bytes:
 
 
 def plain_run(deltas: Deltas) -> bytes:
-    """The frames of a run of deltas, without padding."""
+    """Return the frames of a run of deltas, without padding."""
     return _frames(deltas, [], b'"' + deltas.pattern.behind + b"\n\n")
 
 
 def obfuscated_run(deltas: Deltas) -> bytes:
-    """The frames of a run of deltas, padded."""
+    """Return the frames of a run of deltas, padded."""
     columns = [
         [b'"' + deltas.pattern.behind[:-1] + b',"obfuscation":"'] * len(deltas),
         _paddings(deltas.sequence_number, deltas.texts),
@@ -170,7 +170,7 @@ OBFUSCATED: Final = Encoder(obfuscated, obfuscated_run)
 
 
 def _frames(deltas: Deltas, columns: Sequence[list[bytes]], end: bytes) -> bytes:
-    """The frames, of which `columns` are what stands between the texts and the `end`."""
+    # `columns` stand between the texts and the `end`.
     pattern, count = deltas.pattern, len(deltas)
     heads, digits = _frame_numbers(
         (_heads.get(pattern.type) or _head(pattern.type)) + pattern.before, deltas
@@ -180,9 +180,8 @@ def _frames(deltas: Deltas, columns: Sequence[list[bytes]], end: bytes) -> bytes
 
 
 def _frame_numbers(head: bytes, deltas: Deltas) -> tuple[list[bytes], list[bytes]]:
-    """The frames up to their numbers, and the last digits of these. Nothing has to be written for
-    any of them: the other digits are the same for a thousand of them.
-    """
+    # All but the last digits are shared by a thousand frames, so no number has to be formatted per
+    # frame.
     start, stop = deltas.sequence_number, deltas.sequence_number + len(deltas)
     heads: list[bytes] = []
     digits: list[bytes] = []
@@ -196,9 +195,7 @@ def _frame_numbers(head: bytes, deltas: Deltas) -> tuple[list[bytes], list[bytes
 
 
 def _encode_texts(texts: Sequence[str]) -> list[bytes]:
-    """Each of them as JSON, without its quotation marks. To encode them one by one takes ten times
-    as long.
-    """
+    # Encoding the texts one by one takes ten times as long.
     joined = one_line(orjson.dumps(_SEPARATOR.join(texts)))
     encoded = joined[1:-1].split(_SEPARATOR.encode())
     if len(encoded) == len(texts):
@@ -207,7 +204,6 @@ def _encode_texts(texts: Sequence[str]) -> list[bytes]:
 
 
 def _by_rows(columns: Sequence[list[bytes]]) -> bytes:
-    """The first cells of all columns, then the second ones, and so on."""
     width = len(columns)
     cells = [b""] * (width * len(columns[0]))
     for at, column in enumerate(columns):

@@ -80,15 +80,13 @@ class EventStream:
     async def write(
         self, source: EventSource, *, headers: Iterable[tuple[bytes, bytes]] = (), comments: bool
     ) -> None:
-        """Status 200, the events as they come, and the end.
+        """Write status 200, the events as they come, and the end.
 
-        The status is written with the first events, or at once where there are `comments`: what
-        the source raises before is for whoever can still answer with another one. The end mark
-        follows the terminal event, or an empty list, which says that it was there before; a stream
-        that ends otherwise was cut off, and its client may resume it. `comments` into silence are
-        for streams whose silence may be that of another replica; a run says by itself that it is
-        alive.
-        Raises `ClientDisconnected`.
+        The status is written with the first events, or at once with `comments`; before that, errors
+        of the source can still be answered with another status. The end mark follows the terminal
+        event, or an empty list if that was sent before. A stream without it was cut off, and its
+        client may resume it. `comments` during silence are for streams of other replicas; a local
+        run sends signs of life itself. Raises `ClientDisconnected`.
         """
         headers = [*sse.HEADERS, *headers]
         head = {"type": "http.response.start", "status": 200, "headers": headers}
@@ -106,7 +104,10 @@ class EventStream:
             await self._wait(rest)
 
     def __call__(self, events: Sequence[Event]) -> Awaitable[None] | None:
-        """Write events as an `EventSink`: None, or what to await until the client has read on."""
+        """Write events as an `EventSink`.
+
+        Returns None, or what to await until the client has read on.
+        """
         if self._head is not None:
             head, self._head = self._head, None
             if (rest := begin(self._send(head))) is not None:
@@ -129,7 +130,7 @@ class EventStream:
             await rest
 
     def _runs(self, deltas: Deltas) -> Iterator[bytes]:
-        """Their frames, joined to writes of about `write_bytes_max`."""
+        # Frames are joined to writes of about `write_bytes_max`.
         together = max(1, self._limits.write_bytes_max // DELTA_FRAME_BYTES)
         for start in range(0, len(deltas), together):
             if frames := self._encode_run(deltas.part(start, start + together)):
@@ -164,12 +165,8 @@ class EventStream:
         self._written_at = self._clock()
 
     async def _write_commented(self, source: EventSource) -> None:
-        """Write what comes, and a comment into each silence, so that no proxy takes the connection
-        for a dead one.
-
-        There is no task for it, and what is written does not move the timer: when that fires, it
-        waits again for what is left of the silence.
-        """
+        # Comments keep proxies from closing a silent connection. The timer needs no task, and
+        # writes do not move it: when it fires it waits for the rest of the interval.
         with CancelOnDisconnect() as client:
             interval_s, check = self._limits.comment_interval_s, self._comment_if_silent
             self._comment_timer = self._loop.call_later(interval_s, check, client)
@@ -179,7 +176,7 @@ class EventStream:
                 self._comment_timer.cancel()
 
     def _comment_if_silent(self, client: CancelOnDisconnect) -> None:
-        """A client that takes no comment for `write_timeout_s` counts as gone."""
+        # A client that reads no comment for `write_timeout_s` counts as gone.
         interval_s = self._limits.comment_interval_s
         left_s = interval_s - (self._clock() - self._written_at)
         if left_s <= 0:
@@ -191,7 +188,7 @@ class EventStream:
             client.client_gone()
 
     def _write_comment(self) -> bool:
-        """False, and it was not written: the client has more to read before it."""
+        # False: the client has more to read first, and the comment was not written.
         if self._write_part is None:
             # Nobody can tell whether a server that waits now does so because of the client.
             body = {"type": "http.response.body", "body": sse.COMMENT, "more_body": True}
@@ -204,11 +201,11 @@ class EventStream:
 
 
 def begin(sending: Awaitable[None]) -> Rest | None:
-    """Do as much of it as can be done now, wherever this is called from.
+    """Do as much of `sending` as is possible now, without a task.
 
-    Returns None when that was all, otherwise the rest, which is to be awaited in a task. Raises
-    what `sending` raises. A server's `send` waits only while the client's buffer is full, so nearly
-    always all of it is done in the call that made the bytes, and nobody has to wake up for it.
+    Returns None if that was all, otherwise the rest, to be awaited in a task. Raises what `sending`
+    raises. A server's `send` waits only while the client's buffer is full, so that nearly always
+    everything is done here, without waking up a task.
     """
     steps = sending.__await__()
     try:
@@ -228,7 +225,7 @@ class Rest:
         self._steps = steps
 
     def close(self) -> None:
-        """Give it up: it is not awaited."""
+        # It is not awaited any more.
         self._steps.close()
 
     def __await__(self) -> Generator[Any, Any, None]:

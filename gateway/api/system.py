@@ -43,39 +43,35 @@ class SystemEndpoints:
         self._health = health
 
     async def list_models(self, request: Request) -> Response:
-        """`GET /v1/models`: the list of the models that are served."""
         data = [model.body() for model in self._models.list(_policy(request))]
         return _json({"object": "list", "data": data})
 
     async def get_model(self, request: Request) -> Response:
-        """`GET /v1/models/{id}`; the id may hold slashes."""
+        """Return a model: `GET /v1/models/{id}`; the id may have slashes."""
         model = self._models.get(request.path_params["model_id"], _policy(request))
         return _json(model.body())
 
     async def codex_models(self, request: Request) -> Response:
-        """`GET /v1/codex/models`; the `client_version` in the query makes no difference."""
+        # The `client_version` in the query makes no difference.
         return _json(codex_catalog(self._models, _policy(request)))
 
     async def healthz(self, _: Request) -> Response:
-        """`GET /healthz`: 200 whenever the process answers at all."""
         return _json({"status": "ok"})
 
     async def readyz(self, _: Request) -> Response:
-        """`GET /readyz`: 200 when requests can be served, else 503 and why not."""
+        """Answer `GET /readyz`: 200 if requests can be served, otherwise 503 with reasons."""
         report = await self._health.check()
         return _json(report.body(), status=200 if report.is_ready else 503)
 
     async def version(self, _: Request) -> Response:
-        """`GET /version`: the version of the gateway."""
         return _json({"version": __version__})
 
     async def metrics(self, _: Request) -> Response:
-        """`GET /metrics`: all metrics in Prometheus' text format."""
         body, media_type = self._health.metrics()
         return Response(body, media_type=media_type)
 
     async def landing(self, request: Request) -> Response:
-        """`GET /`: a page with an example request and links."""
+        """Return a page with an example request and links: `GET /`."""
         models = self._models.list()
         page = _LANDING.format(
             version=__version__,

@@ -55,14 +55,15 @@ class WebSocketElsewhere:
 
 
 def path_of(scope: Scope) -> str:
-    """What routes are looked up by: the path below the root path, if there is one."""
+    """Return the path below the root path, which routes are matched against."""
     path: str = scope["path"]
     return path.removeprefix(scope.get("root_path", ""))
 
 
 def known_path(path: str) -> str:
-    """A path as it is logged of who may not be quoted: words of routes, ids that were made here,
-    and `…` for all else.
+    """Return the path for the log, without content that a client may have written into it.
+
+    Words of routes and ids made here are kept; everything else becomes `…`.
     """
     return "/".join(
         part if part in _WORDS or _OWN_ID.fullmatch(part) else _UNTOLD for part in path.split("/")
@@ -70,14 +71,12 @@ def known_path(path: str) -> str:
 
 
 def is_served(path: str, routes: Routes) -> bool:
-    """Whether a route, of whatever method, leads to the path."""
+    """Return True if a route, of any method, matches the path."""
     return any(route.path_regex.match(path) for route in routes if isinstance(route, Route))
 
 
 def unknown_url(place: str, path: str, routes: Routes) -> str:
-    """The message of the 404 for `path`, which no route leads to. `place` is the method and path
-    as the message shows them.
-    """
+    """Return the message of the 404 for `path`; `place` is method and path as shown in it."""
     meant = _suggest(path, routes)
     if meant is not None:
         return f"Invalid URL ({place}). {meant}"
@@ -96,7 +95,7 @@ def unknown_url(place: str, path: str, routes: Routes) -> str:
 
 
 def _suggest(path: str, routes: Routes) -> str | None:
-    """A sentence about the URL that was probably meant; None where there is no telling."""
+    # None if no likely URL is found.
     once = _TWICE.sub(BASE, path)
     if once != path:
         return f"It has {BASE} twice: the client adds it to a base URL that ends in it already."
@@ -110,7 +109,6 @@ def _suggest(path: str, routes: Routes) -> str | None:
 
 
 def _nearest(path: str, routes: Routes) -> str | None:
-    """The path of a route that is spelled nearly like this one, whatever its ids are."""
     parts = path.split("/")
     if not path.startswith(f"{BASE}/") or len(path) > COMPARED_CHARS_MAX:
         return None

@@ -117,28 +117,26 @@ NEVER: Final = Choice(())
 
 
 def text(characters: str) -> Chain:
-    """The language of one text: these characters, raw, one after the other."""
     return Chain(tuple(Chars(((ord(one), ord(one)),)) for one in characters))
 
 
 def chain(*parts: Language) -> Language:
-    """One after the other; never, if one of them is."""
+    """Return the languages one after the other; the empty language if one of them is empty."""
     return NEVER if NEVER in parts else Chain(parts)
 
 
 def either(*options: Language) -> Language:
-    """Any one of these, without those that are never."""
+    """Return the union of these languages, without empty ones."""
     some = tuple(option for option in options if option != NEVER)
     return some[0] if len(some) == 1 else Choice(some)
 
 
 def maybe(part: Language) -> Language:
-    """The part or nothing."""
     return Chain(()) if part == NEVER else Times(part, 0, 1)
 
 
 def quoted(language: Language) -> Language:
-    """The language as it looks inside of a JSON string."""
+    """Return the language as it is written inside a JSON string."""
     match language:
         case Chars():
             return Quoted(language)
@@ -153,7 +151,7 @@ def quoted(language: Language) -> Language:
 
 
 def inverted(ranges: tuple[Range, ...]) -> tuple[Range, ...]:
-    """All characters that are in none of these ranges."""
+    """Return all characters that are in none of these ranges."""
     gaps, start = [], 0
     for low, high in sorted(ranges):
         if start < low:
@@ -163,9 +161,9 @@ def inverted(ranges: tuple[Range, ...]) -> tuple[Range, ...]:
 
 
 def grammar_of(root: Language, rules: Mapping[str, Language]) -> str:
-    """The grammar whose first rule is `root`, with those of the rules that it needs.
+    """Return the grammar with the first rule `root` and the rules that it needs.
 
-    Raises `UntranslatableGrammar` when it gets too long, or repeats too much.
+    Raises `UntranslatableGrammar` if it gets too long, or repeats too much.
     """
     writer = _Writer()
     lines: dict[str, str] = {}
@@ -236,9 +234,7 @@ class _Writer:
                 return _rule_name(language.name)
 
     def _times(self, part: Language, least: int, most: int | None) -> str:
-        """What is repeated and is itself a repetition becomes a rule, for readers of GBNF that
-        lose the brackets between the two.
-        """
+        # Some readers of GBNF lose the brackets of nested repetitions, so the inner one is a rule.
         if most is not None and most < least:
             raise UntranslatableGrammar("it repeats more often at least than at most")
         if most == 0:
@@ -251,7 +247,6 @@ class _Writer:
         return f"({inner}){_count(least, most)}"
 
     def _chain(self, parts: tuple[Language, ...]) -> str:
-        """Single characters that stand together become one literal."""
         written: list[str] = []
         literal = ""
         for part in parts:
@@ -282,7 +277,6 @@ class _Writer:
 
 
 def _only(language: Language) -> str:
-    """A piece of a GBNF literal, where there is but one character; else nothing."""
     match language:
         case Chars(((low, high),)) if low == high:
             return _literal(low)
@@ -314,7 +308,6 @@ def _spans(ranges: tuple[Range, ...]) -> str:
 
 
 def common(ranges: tuple[Range, ...], others: tuple[Range, ...]) -> tuple[Range, ...]:
-    """The characters that are in both."""
     return tuple(
         (max(low, first), min(high, last))
         for low, high in ranges
@@ -324,14 +317,12 @@ def common(ranges: tuple[Range, ...], others: tuple[Range, ...]) -> tuple[Range,
 
 
 def _literal(point: int) -> str:
-    """A character, as a piece of a GBNF literal."""
     if chr(point) in '"\\':
         return "\\" + chr(point)
     return chr(point) if 0x20 <= point != 0x7F else _code(point)
 
 
 def _quoted(point: int) -> str:
-    """A character in a JSON string, as a piece of a GBNF literal."""
     if point in _SHORT:
         escaped = "\\" + _SHORT[point]
         return escaped.replace("\\", "\\\\").replace('"', '\\"')
@@ -347,7 +338,7 @@ def _in_set(point: int) -> str:
 
 
 def _code(point: int) -> str:
-    """ASCII as its code, all else as itself: readers of GBNF disagree about longer codes."""
+    # Readers of GBNF disagree about codes beyond ASCII, so those characters stand as themselves.
     return f"\\x{point:02x}" if point <= 0x7F else chr(point)
 
 
@@ -381,9 +372,9 @@ class Quotient:
     _steps: dict[tuple[_Ways, str], _Ways] = field(default_factory=dict)
 
     def behind(self, beginning: str) -> Language:
-        """All that may follow this; a chain without parts, where nothing may.
+        """Return what may follow this beginning; a chain without parts if nothing may.
 
-        Raises `UntranslatableGrammar` where no text begins so, or it cannot be followed.
+        Raises `UntranslatableGrammar` if no text begins so, or if it cannot be followed.
         """
         ways: _Ways = (self._way(self.root, None),)
         for number, character in enumerate(beginning):
@@ -396,7 +387,6 @@ class Quotient:
         return either(*(Chain(tuple(_languages(way))) for way in ways))
 
     def _read(self, ways: _Ways, character: str) -> _Ways:
-        """The ways behind one character more."""
         point = ord(character)
         found: dict[_Way | None, None] = {}
         for head, way in self._opened(ways):
@@ -415,7 +405,6 @@ class Quotient:
         return tuple(found)
 
     def _opened(self, ways: _Ways) -> Iterator[tuple[_Single, _Way]]:
-        """The same ways, each with what a single character may be in front."""
         seen: set[_Way] = set()
         todo = [way for way in reversed(ways) if way is not None]
         while todo:
@@ -431,7 +420,6 @@ class Quotient:
             todo += filter(None, self._within(way.head, way.tail))
 
     def _within(self, head: Language, tail: _Way | None) -> Iterator[_Way | None]:
-        """What a way that begins with this stands for, the last first."""
         match head:
             case Chain(parts):
                 for part in reversed(parts):
@@ -460,7 +448,7 @@ class Quotient:
         return self._fewer[key]
 
     def _way(self, head: Language, tail: _Way | None) -> _Way:
-        """One object for each way, so that those that are the same are found to be."""
+        # Equal ways are one object, because they are compared by identity.
         key = (id(head), tail)
         if key not in self._known:
             self._known[key] = _Way(head, tail)
@@ -479,13 +467,13 @@ def _holds(ranges: tuple[Range, ...], point: int) -> bool:
 
 @lru_cache(maxsize=SPACES_MAX + 1)
 def _space(most: int) -> Space:
-    """One object for each, as `Quotient` tells languages apart by that."""
+    # One object for each, because `Quotient` compares by identity.
     return Space(most) if most >= 0 else NO_SPACE
 
 
 @lru_cache(maxsize=256)
 def escapes(ranges: tuple[Range, ...]) -> Language:
-    """What may follow a backslash in a JSON string to stand for one of these characters."""
+    """Return what may follow a backslash in a JSON string to encode one of these characters."""
     short = (text(letter) for point, letter in _ESCAPES.items() if _holds(ranges, point))
     code = _codes(common(ranges, _CODES), 0, 4)
     beyond = common(ranges, (_BEYOND,))
@@ -494,19 +482,16 @@ def escapes(ranges: tuple[Range, ...]) -> Language:
 
 
 def _halves(point: int) -> tuple[int, int]:
-    """The surrogates of a character."""
     high, low = divmod(point - _BEYOND[0], 0x400)
     return _HALVES[0] + high, _HALVES[1] + low
 
 
 def _pair(first: tuple[int, int], last: tuple[int, int]) -> Language:
-    """The codes of two surrogates, each between these."""
     high, low = (_codes((ends,), 0, 4) for ends in zip(first, last, strict=True))
     return chain(high, text(_BACKSLASH + "u"), low)
 
 
 def _codes(ranges: tuple[Range, ...], low: int, digits: int) -> Language:
-    """The hexadecimal numbers of so many digits, from `low` on, that are in these ranges."""
     size = 16**digits
     covered = sum(high - first + 1 for first, high in common(ranges, ((low, low + size - 1),)))
     if covered == size:
@@ -521,7 +506,6 @@ def _codes(ranges: tuple[Range, ...], low: int, digits: int) -> Language:
 
 
 def _one_of(characters: list[str]) -> Chars:
-    """One of these characters, in as few ranges as there can be."""
     ranges: list[Range] = []
     for point in sorted(map(ord, characters)):
         low = ranges.pop()[0] if ranges and ranges[-1][1] == point - 1 else point

@@ -41,7 +41,7 @@ _PART: Final = re.compile(
 
 
 def check(grammar: TextGrammar) -> None:
-    """Raise `UnusableGrammar` where compiling it would take too long."""
+    """Raise `UnusableGrammar` if compiling the grammar would take too long."""
     if grammar.syntax == "regex":
         works = [_empty_parts(grammar.definition) ** 2]
     else:
@@ -86,7 +86,6 @@ def _add(definition: _Definition, kind: str, part: str) -> None:
 
 
 def _works(definitions: dict[str, _Definition]) -> Iterator[int]:
-    """Yield the work of each expression. Raises `UnusableGrammar` where they are too long."""
     sizes: dict[str, tuple[int, int]] = {}
     chars_left = CHARS_MAX
     for name, definition in definitions.items():
@@ -103,7 +102,6 @@ def _works(definitions: dict[str, _Definition]) -> Iterator[int]:
 def _size(
     name: str, definitions: dict[str, _Definition], sizes: dict[str, tuple[int, int]], depth: int
 ) -> tuple[int, int]:
-    """Return how many parts of a terminal may be empty, and its characters, written out."""
     definition = definitions.get(name)
     if definition is None or not _is_terminal(name):
         return 0, 0

@@ -161,7 +161,6 @@ class JsonLanguage:
     # What refers to, or is made of, other schemas -------------------------------------------------
 
     def _referred(self, reference: str) -> Language:
-        """One rule for each reference, which may lead back to itself."""
         if reference not in self._references:
             name = f"reference-{len(self._references)}"
             self._references[reference] = name
@@ -177,7 +176,6 @@ class JsonLanguage:
         return found
 
     def _flat(self, schema: Schema) -> Schema:
-        """The schema with its `$ref` and `allOf` merged into what stands beside them."""
         self._go_deeper("its schema refers to itself without an end")
         parts = list(schema.get("allOf", ()))
         if "$ref" in schema:
@@ -189,7 +187,7 @@ class JsonLanguage:
         return flat
 
     def _both(self, first: Schema, second: object) -> Schema:
-        """What satisfies both; where that cannot be said so, less is demanded than both do."""
+        # Where the intersection cannot be expressed, the result allows more than it.
         if not isinstance(second, dict):
             return first if second is True else {"enum": []}
         merged = {**second, **first}
@@ -261,7 +259,7 @@ class JsonLanguage:
         return chain(text("["), _SPACE, items, text("]"))
 
     def _times(self, part: Language, least: int, most: int | None) -> Language:
-        """The part repeated from `least` to `most` times; large bounds are left open."""
+        # Large bounds are left open, to keep the grammar small.
         if part == NEVER or (most is not None and most < least):
             return NEVER if least else Chain(())
         if least > REPEATED_MAX or (most is not None and most > REPEATED_MAX):
@@ -282,9 +280,7 @@ class JsonLanguage:
         return chain(text("{"), _SPACE, self._members(members, others), text("}"))
 
     def _members(self, members: Sequence[tuple[Language, bool]], other: Language) -> Language:
-        """The members, and any number of others. From each of them on there are two rules: for what
-        begins with it, and for what follows another.
-        """
+        # Two rules from each member on: one that begins with it, one for after another member.
         following: Language = Times(chain(_COMMA, other), 0, None) if other != NEVER else Chain(())
         beginning = maybe(chain(other, following))
         for member, is_required in reversed(members):
@@ -295,7 +291,6 @@ class JsonLanguage:
         return beginning
 
     def _rule(self, language: Language) -> Language:
-        """By a name, where it would be written down more than once."""
         if language == NEVER or language == Chain(()):
             return language
         name = f"members-{len(self.rules)}"
@@ -303,7 +298,6 @@ class JsonLanguage:
         return Named(name)
 
     def _others(self, schema: Schema, names: list[str], other: object) -> Language:
-        """A member that is not among the properties."""
         patterns = schema.get("patternProperties", {})
         matched = [
             _spaced(chain(_QUOTE, quoted(found_by(pattern)), _QUOTE, _COLON, self._value(one)))
@@ -335,14 +329,11 @@ def _member(name: str, value: Language) -> Language:
 
 
 def _spaced(value: Language) -> Language:
-    """A value or a member, and the white space behind it."""
     return chain(value, _SPACE)
 
 
 def _exactly(value: object) -> Language:
-    """The JSON text of one value (`const`, a member of `enum`). The engines write it without white
-    space, which is read all the same.
-    """
+    # Without white space, as engines write it; a checked answer may still contain it.
     match value:
         case str():
             return chain(_QUOTE, quoted(text(value)), _QUOTE)
@@ -364,14 +355,12 @@ def _joined(parts: Sequence[Language]) -> list[Language]:
 
 
 def _no_space(mark: str) -> Language:
-    """A mark, and no white space beside it inside of the value that it belongs to."""
     before = () if mark in "{[" else (NO_SPACE,)
     behind = () if mark in "}]" else (NO_SPACE,)
     return Chain((*before, text(mark), *behind))
 
 
 def _except(words: list[str]) -> Language:
-    """Any characters but exactly these words."""
     anything = Times(_CHARACTER, 0, None)
     if not words:
         return anything
@@ -385,7 +374,6 @@ def _except(words: list[str]) -> Language:
 
 
 def _types(schema: Schema) -> tuple[str, ...]:
-    """The types that a schema names, or those that its other keywords are about."""
     named = schema.get("type", ())
     names = (named,) if isinstance(named, str) else tuple(named)
     if "type" not in schema:
@@ -406,7 +394,7 @@ def _integer(schema: Schema) -> Language:
 
 
 def between(low: int | None, high: int | None) -> Language:
-    """The integers from `low` to `high`, both included, as JSON; None: without a bound."""
+    """Return the integers from `low` to `high`, both included, as JSON; None means no bound."""
     natural = NEVER if high is not None and high < 0 else _natural(max(low or 0, 0), high)
     if low is not None and low >= 0:
         return natural
@@ -434,7 +422,6 @@ def _natural(low: int, high: int | None) -> Language:
 
 
 def _as_long(first: str, last: str) -> Language:
-    """The numbers from `first` to `last`, which have as many digits."""
     if not first:
         return Chain(())
     low, high, size = int(first[0]), int(last[0]), len(first) - 1
@@ -474,7 +461,7 @@ class Remainder:
 
 
 def body_of(schema: object) -> Body:
-    """JSON that a schema describes; any JSON, where it cannot be said what the schema describes."""
+    """Return the JSON that a schema describes; any JSON if that cannot be expressed."""
     try:
         documents = JsonLanguage(schema)
     except UntranslatableGrammar:
@@ -491,10 +478,10 @@ ANY_JSON: Final = _any_json()
 
 
 def remainder_of(body: Body, said: bytes, byte_ids: Sequence[int]) -> Remainder | None:
-    """What may follow this beginning; `byte_ids[b]` is the id that spells the single byte `b`.
+    """Return what may follow this beginning; `byte_ids[b]` is the id of the single byte `b`.
 
-    Where the body cannot be followed any more, or its rest not be written down, at least JSON is
-    demanded. None where not even that can be said.
+    Falls back to any JSON if the body cannot be followed or its rest cannot be written down. None
+    if even that cannot be expressed.
     """
     for candidate in (body, ANY_JSON):
         try:
@@ -524,11 +511,8 @@ def _behind(body: Body, said: bytes, byte_ids: Sequence[int]) -> Node:
 
 
 def _missing(begun: bytes) -> list[range]:
-    """What the bytes may be that make a character of these.
-
-    Of xgrammar (seen of 0.2.8) no two sets of as many ids may be asked for in the same place (see
-    `structural_tags`), so there is none for the half of all values that follows 0xED.
-    """
+    # xgrammar (0.2.8) confuses two id sets of equal size in one position (see `structural_tags`),
+    # so there is none for the half of the values that follows 0xED.
     if begun[0] == _HALF_SURROGATES and len(begun) == 1:
         raise UntranslatableGrammar("as many other bytes may follow another one")
     size = next(size for first, size in _SIZES if begun[0] >= first)

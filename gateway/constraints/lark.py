@@ -89,8 +89,9 @@ _LANGUAGES: Final = "languages"
 
 
 def languages_of(rules: OutputRules) -> dict[TextGrammar, Node]:
-    """The grammars of the tools, as the engines take them. CPU work, for a thread, before
-    a grammar of a turn needs them.
+    """Translate the grammars of the tools for the engines.
+
+    CPU work, for a thread, before a grammar of a turn needs them.
     """
     derived = rules.derived  # once: two threads that ask for it first may get one each
     if _LANGUAGES not in derived:
@@ -100,22 +101,23 @@ def languages_of(rules: OutputRules) -> dict[TextGrammar, Node]:
 
 
 def are_translated(rules: OutputRules) -> bool:
-    """Whether `languages_of` these rules was asked for before."""
+    """Return True if `languages_of` is cached for these rules."""
     return _LANGUAGES in rules.derived
 
 
 def ebnf_of(grammar: TextGrammar) -> str:
-    """The grammar of `{"input": "<text of this language>"}` in GBNF, the form in which the model
-    writes the input of a custom tool.
+    """Return the GBNF grammar of `{"input": "<text of this language>"}`.
 
-    Raises `UntranslatableGrammar` for what is no such grammar, or cannot be said.
+    The model writes the input of a custom tool in this form. Raises `UntranslatableGrammar` for a
+    grammar that is invalid or that GBNF cannot express.
     """
     return grammar_of(*input_of(grammar))
 
 
 def input_of(grammar: TextGrammar) -> tuple[Language, Rules]:
-    """What a custom tool with this grammar is called with, `{"input": "…"}`, as a language, and the
-    rules that it names. Raises `UntranslatableGrammar`.
+    """Return the language of `{"input": "…"}` for a custom tool with this grammar, and its rules.
+
+    Raises `UntranslatableGrammar`.
     """
     if grammar.syntax == "regex":
         return _wrapped(language_of(grammar.definition)), {}
@@ -124,7 +126,7 @@ def input_of(grammar: TextGrammar) -> tuple[Language, Rules]:
 
 
 def _language(grammar: TextGrammar) -> Node:
-    """JSON around text of this language; around any text, where the engines cannot say it."""
+    # Any text where the engines cannot express the grammar.
     try:
         return Ebnf(ebnf_of(grammar))
     except UntranslatableGrammar:
@@ -132,7 +134,6 @@ def _language(grammar: TextGrammar) -> Node:
 
 
 def _wrapped(language: Language) -> Language:
-    """The JSON object with such a text in it."""
     opened = (text("{"), Space(), text('"input"'), Space(), text(":"), Space(), text('"'))
     return Chain((*opened, quoted(language), text('"'), Space(), text("}")))
 
@@ -144,7 +145,6 @@ def _start(rules: dict[str, Language]) -> Language:
 
 
 def _tokens(source: str) -> list[tuple[str, str]]:
-    """Kind and text of each token; the last is empty."""
     tokens, at = [], 0
     while at < len(source):
         found = _TOKEN.match(source, at)
@@ -195,7 +195,6 @@ class _Reader:
         return self._tokens[self._at][1]
 
     def _take(self, kind: str = "") -> str:
-        """The next token, which has to be of this kind if one is given."""
         found, token = self._tokens[self._at]
         if kind and found != kind:
             raise UntranslatableGrammar(f"it holds `{token[:20]}` out of place")
@@ -203,7 +202,6 @@ class _Reader:
         return token
 
     def _took(self, mark: str) -> bool:
-        """Whether the next token is this mark; then it is taken."""
         taken = self._text == mark and self._kind == "mark"
         self._at += taken
         return taken
@@ -288,7 +286,7 @@ class _Reader:
         return inner if opening == "(" else Times(inner, 0, 1)
 
     def _spaced(self, terminal: Language) -> Language:
-        """Behind each terminal of a rule may stand what is ignored."""
+        # Ignored text may follow each terminal of a rule.
         follows = self._ignores and self._in_rule
         return Chain((terminal, Named(_IGNORED))) if follows else terminal
 
@@ -305,7 +303,6 @@ class _Reader:
 
 
 def _common(name: str) -> Language:
-    """One of the usual terminals. Those that are made of others name them in their definition."""
     definition = _COMMON[name]
     for other in ("NUMBER", "FLOAT", "INT"):
         if other in definition:
@@ -315,7 +312,6 @@ def _common(name: str) -> Language:
 
 
 def _string_parts(token: str) -> tuple[str, bool]:
-    """What a literal spells, and whether its case does not matter."""
     body = token.removesuffix("i")[1:-1]
     characters, at = "", 0
     while at < len(body):
@@ -325,7 +321,6 @@ def _string_parts(token: str) -> tuple[str, bool]:
 
 
 def _pattern(token: str) -> Language:
-    """What is between two slashes, read with the flags behind them."""
     body, _, flags = token[1:].rpartition("/")
     if set(flags) - set("imsu"):
         raise UntranslatableGrammar(f"a pattern has the flags `{flags}`")

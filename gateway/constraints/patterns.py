@@ -55,9 +55,9 @@ _COUNTS: Final[dict[str, tuple[int, int | None]]] = {"*": (0, None), "+": (1, No
 
 
 def language_of(pattern: str, flags: str = "") -> Language:
-    """The texts that a pattern matches as a whole. `flags`: `i` and `s` as in Lark.
+    """Return the texts that a pattern matches as a whole. `flags`: `i` and `s` as in Lark.
 
-    An anchor around all of it says nothing. Raises `UntranslatableGrammar`.
+    Anchors around all of it have no effect. Raises `UntranslatableGrammar`.
     """
     found = re.match(r"\(\?([is]+)\)", pattern)
     if found:
@@ -67,7 +67,7 @@ def language_of(pattern: str, flags: str = "") -> Language:
 
 
 def found_by(pattern: str) -> Language:
-    """The texts in which a pattern is found somewhere, as a JSON Schema means it.
+    """Return the texts that contain a match of a pattern, as JSON Schema defines `pattern`.
 
     Raises `UntranslatableGrammar`.
     """
@@ -80,7 +80,6 @@ def found_by(pattern: str) -> Language:
 
 
 def _has_options(pattern: str) -> bool:
-    """A `|` stands outside of all groups and sets."""
     bare = re.sub(r"\\.|\[\^?\]?(?:\\.|[^\]\\])*\]", "", pattern, flags=re.DOTALL)
     while (shorter := re.sub(r"\([^()]*\)", "", bare)) != bare:
         bare = shorter
@@ -88,20 +87,19 @@ def _has_options(pattern: str) -> bool:
 
 
 def unanchored(pattern: str) -> str:
-    """The pattern without the anchors at its two ends."""
     pattern = pattern.removeprefix("^")
     backslashes = len(pattern) - 1 - len(pattern[:-1].rstrip("\\"))
     return pattern[:-1] if pattern.endswith("$") and backslashes % 2 == 0 else pattern
 
 
 def cased(point: int) -> tuple[Range, ...]:
-    """A character in its lower and upper case."""
+    """Return a character in its lower and upper case."""
     forms = {chr(point), chr(point).lower(), chr(point).upper()}
     return tuple(sorted((ord(form), ord(form)) for form in forms if len(form) == 1))
 
 
 def unescaped(source: str, at: int) -> tuple[str, int]:
-    """The character that the escape at `source[at:]`, behind its backslash, stands for."""
+    """Return the character of the escape at `source[at:]`, after its backslash, and its end."""
     letter = source[at : at + 1]
     if found := _CODE.match(source, at) or _BRACED.match(source, at):
         point = int(next(filter(None, found.groups())), 16)
@@ -202,7 +200,6 @@ class _Reader:
         return Chars(inverted(chars.ranges)) if inverts else chars
 
     def _span(self) -> tuple[Range, ...]:
-        """One character of a set, one range or one class."""
         low = self._member()
         if not isinstance(low, str):
             return low

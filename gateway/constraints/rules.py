@@ -67,12 +67,12 @@ class ToolRule:
 
     @property
     def is_hosted(self) -> bool:
-        """The gateway runs it, or asks the user whether it may."""
+        # The gateway runs such a tool, or asks the user for approval.
         return self.kind in HOSTED_KINDS or self.kind is SegmentKind.MCP_APPROVAL_REQUEST
 
     @property
     def is_checked(self) -> bool:
-        """What the model writes for it can be wrong, and is not shown as a call then."""
+        """Return True if arguments are checked; a call with wrong ones is not shown."""
         if self.is_hosted:
             return self.kind in _MCP_KINDS
         is_bound = self.schema is not None or self.grammar is not None
@@ -93,7 +93,7 @@ class AnswerFormat:
 
     @property
     def demand(self) -> dict[str, Any]:
-        """The JSON Schema that the answer has to satisfy, whatever else the model was shown."""
+        """Return the JSON Schema that the answer has to satisfy, whatever the prompt shows."""
         if self.kind == "json_schema" and self.strict:
             return self.schema
         is_object = self.kind == "json_object" or self.schema.get("type") == "object"
@@ -122,12 +122,11 @@ class OutputRules:
 
     @cached_property
     def checks_calls(self) -> bool:
-        """Some of the tools are checked."""
         return any(tool.is_checked for tool in self.tools.values())
 
     @cached_property
     def binds_messages(self) -> bool:
-        """More is asked for than the format of the answer."""
+        # True if more than the format of the answer is bound.
         return (
             self.calls == "required"
             or (self.calls == "none" and bool(self.tools))
@@ -137,31 +136,27 @@ class OutputRules:
 
     @cached_property
     def is_binding(self) -> bool:
-        """Some turn may be bound, though the model may think as long as it likes."""
+        # True even if the model may think without bounds before.
         return self.answer is not None or self.binds_messages
 
     @cached_property
     def hosted(self) -> frozenset[str]:
-        """The names of the tools that the gateway runs itself."""
         return frozenset(name for name, tool in self.tools.items() if tool.is_hosted)
 
     @cached_property
     def calls_functions(self) -> bool:
-        """All tools are functions to the client, too, and may be given anything."""
+        """Return True if all tools are client functions without checked arguments."""
         kinds = {tool.kind for tool in self.tools.values()}
         return not self.checks_calls and kinds <= {SegmentKind.FUNCTION_CALL}
 
     @cached_property
     def grammars(self) -> frozenset[TextGrammar]:
-        """The grammars of the tools, each once."""
         every = (tool.grammar for tool in self.tools.values())
         return frozenset(grammar for grammar in every if grammar is not None)
 
     @cached_property
     def derived(self) -> dict[Hashable, Any]:
-        """What is made of these rules, for the next request that has them: those of one kind share
-        theirs, also in several threads.
-        """
+        # A cache for all requests with these rules, shared between threads.
         return {}
 
 

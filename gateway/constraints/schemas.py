@@ -83,13 +83,14 @@ class SchemaBounds(Protocol):
 
 
 def size_fault(schema: Schema, limits: SchemaBounds) -> str | None:
-    """Why it is too large, None if it is not."""
+    """Return why the schema is too large; None if it is not."""
     return _length_fault(orjson.dumps(schema), limits)
 
 
 def schema_fault(schema: Schema, limits: SchemaBounds, *, of_objects: bool) -> str | None:
-    """Why output cannot be held to the schema, None if it can. `of_objects`: it must be one of
-    objects.
+    """Return why output cannot be bound to the schema; None if it can.
+
+    `of_objects`: it must describe objects.
     """
     spelled = orjson.dumps(schema)
     return (
@@ -126,7 +127,6 @@ def _root_fault(schema: Schema) -> str | None:
 
 
 def _shape_fault(schema: Schema, spelled: bytes, limits: SchemaBounds) -> str | None:
-    """A pattern that is too long, or a reference that leads nowhere or in a circle."""
     if not any(keyword in spelled for keyword in _SHAPING):
         return None
     schemas = list(_schemas(schema))
@@ -145,7 +145,7 @@ def _shape_fault(schema: Schema, spelled: bytes, limits: SchemaBounds) -> str | 
 
 
 def _depth(schema: Schema) -> int:
-    """Nested objects and arrays, the schema itself included; level by level, nothing recurses."""
+    # Level by level, because schemas may nest deeper than Python recurses.
     depth = 0
     level: list[Any] = [schema]
     while level:
@@ -160,7 +160,6 @@ def _depth(schema: Schema) -> int:
 
 
 def _schemas(root: Schema) -> Iterator[Schema]:
-    """The schema and all in it, each once; those that only a pointer leads to as well."""
     seen: set[int] = set()
     waiting: list[object] = [root]
     while waiting:
@@ -190,7 +189,7 @@ def _references(part: Schema) -> Iterator[str]:
 
 
 def at_pointer(root: object, reference: str) -> object:
-    """What a JSON Pointer (RFC 6901) in a fragment leads to, or `MISSING`."""
+    """Return the target of a JSON Pointer (RFC 6901) in a fragment, or `MISSING`."""
     path = unquote(reference).removeprefix("#")
     if path and not path.startswith("/"):
         return MISSING
@@ -210,7 +209,7 @@ def at_pointer(root: object, reference: str) -> object:
 
 
 def types_of(value: object) -> frozenset[str]:
-    """The names under which JSON Schema knows a value."""
+    """Return the JSON Schema type names of a value."""
     for known, names in _VALUE_TYPES:
         if isinstance(value, known):
             return names
@@ -218,22 +217,20 @@ def types_of(value: object) -> frozenset[str]:
 
 
 def as_list(value: object) -> list[Any]:
-    """The value if it is a list, else an empty one."""
     return value if isinstance(value, list) else []
 
 
 def as_dict(value: object) -> dict[str, Any]:
-    """The value if it is an object, else an empty one."""
     return value if isinstance(value, dict) else {}
 
 
 def is_one_of(value: object, types: Collection[str]) -> bool:
-    """Whether a value has one of these types; every value has, where there are none."""
+    """Return True if a value has one of these types, or if there are none."""
     return not types or not types_of(value).isdisjoint(types)
 
 
 def objects_in(root: dict[str, Any]) -> Iterator[dict[str, Any]]:
-    """All JSON objects in it, whatever they stand for."""
+    """Yield all JSON objects in it, whatever they stand for."""
     waiting: list[Any] = [root]
     while waiting:
         node = waiting.pop()
@@ -245,7 +242,7 @@ def objects_in(root: dict[str, Any]) -> Iterator[dict[str, Any]]:
 
 
 def patterns_in(root: dict[str, Any]) -> set[str]:
-    """The regular expressions that it takes to check against this schema."""
+    """Return the regular expressions needed to check against this schema."""
     patterns: set[str] = set()
     for node in objects_in(root):
         patterns.update(as_dict(node.get("patternProperties")))
@@ -255,7 +252,6 @@ def patterns_in(root: dict[str, Any]) -> set[str]:
 
 
 def count_references(root: dict[str, Any]) -> int:
-    """How often it refers to a part of itself."""
     return sum(isinstance(node.get("$ref"), str) for node in objects_in(root))
 
 
@@ -286,10 +282,7 @@ def _target(root: Schema, reference: str, targets: dict[str, Schema]) -> object:
 
 
 def _circle_fault(root: Schema, schemas: list[Schema], targets: dict[str, Schema]) -> str | None:
-    """A schema that says of a value no more than that it must satisfy the schema.
-
-    Schemas are taken away as long as there is one that leans on none that is left.
-    """
+    # Remove schemas that depend on no remaining one, until none is left or only circles are.
     leans = {id(part): set(_beside(root, part, targets)) for part in schemas}
     leant_on: dict[int, list[int]] = {}
     for part, others in leans.items():
@@ -309,7 +302,6 @@ def _circle_fault(root: Schema, schemas: list[Schema], targets: dict[str, Schema
 
 
 def _beside(root: Schema, part: Schema, targets: dict[str, Schema]) -> Iterator[int]:
-    """The schemas that look at the same value, by identity."""
     others: list[object] = [_target(root, reference, targets) for reference in _references(part)]
     others += [part.get(key) for key in _BESIDE]
     for key in _CHOICES:
@@ -397,7 +389,7 @@ _FORM_MAPS: Final = frozenset(keyword for keyword, form in _FORMS.items() if for
 
 
 def form_fault(schema: Schema) -> str | None:
-    """The first keyword of another form, with its JSON pointer; None if there is none."""
+    """Return the first malformed keyword, with its JSON pointer; None if there is none."""
     waiting: list[tuple[Any, Path]] = [(schema, ())]
     while waiting:
         part, path = waiting.pop()
@@ -416,7 +408,6 @@ def form_fault(schema: Schema) -> str | None:
 
 
 def _members(path: Path, keyword: str, value: Any) -> list[tuple[Any, Path]]:
-    """The schemas that a keyword holds, each with its path: the one around it, and a step."""
     if isinstance(value, list):
         return [(one, (path, index)) for index, one in enumerate(value)]
     if keyword in _FORM_MAPS:
@@ -425,7 +416,7 @@ def _members(path: Path, keyword: str, value: Any) -> list[tuple[Any, Path]]:
 
 
 def _pointer(path: Path) -> str:
-    """The JSON pointer of a path; of a long one the end, which tells more than its beginning."""
+    # Of a long path the end is kept: it says more than the beginning.
     steps: list[str] = []
     while path:
         path, step = path

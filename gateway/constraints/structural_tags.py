@@ -37,10 +37,10 @@ class Unsayable(ValueError):
 
 
 def tag_of(constraint: Constraint, *, max_whitespace: bool) -> Format:
-    """The tag as JSON data. `max_whitespace`: runs of white space inside JSON can be bounded.
+    """Return the tag as JSON data. `max_whitespace`: white space inside JSON can be bounded.
 
-    Engines refuse a sequence, an alternative or a string that is empty: these are left out, and
-    what might be one of them becomes optional. Raises Unsayable when nothing is left, or too much.
+    Engines refuse an empty sequence, alternative or string: these are left out, and what might be
+    empty becomes optional. Raises `Unsayable` if nothing is left, or too much.
     """
     writer = _Writer(constraint.markers, max_whitespace=max_whitespace)
     format_ = writer.format(constraint.turn, NESTING_MAX)
@@ -98,13 +98,8 @@ class _Writer:
         return _around("optional", alternative) if None in formats else alternative
 
     def _token(self, id_: int) -> Format:
-        """One id, in a shape of its own: an alternative of as many equal ones as no other id has.
-
-        What xgrammar (seen of 0.2.8) has compiled it reuses in other grammars wherever the
-        automaton has the same shape, and the shape does not tell which id it is about: of two
-        markers in the same place one would be allowed for the other. Ids that frame no message
-        share a shape.
-        """
+        # xgrammar (0.2.8) reuses compiled automata of the same shape, whichever id they allow. So
+        # each id gets a shape of its own: an alternative of as many equal ids as no other id has.
         markers = self._markers
         copies = 1 + (markers.index(id_) if id_ in markers else len(markers))
         token = {"type": "token", "token": id_}

@@ -49,15 +49,15 @@ class SchemaCache:
     """
 
     def __init__(self, *, json_bytes_max: int = 1 << 20) -> None:
-        """Compiled a schema takes about thirty times as much memory as it is long."""
+        # A compiled schema takes about thirty times the memory of its JSON.
         self._by_digest: LruCache[bytes, SchemaValidator] = LruCache(size_max=json_bytes_max)
 
     def get(self, scope: bytes, schema: dict[str, Any]) -> SchemaValidator | None:
-        """The schema, compiled; None where it has to be compiled anew."""
+        # None means that the schema has to be compiled again.
         return self._by_digest.get(_digest(scope, orjson.dumps(schema)))
 
     def put(self, scope: bytes, schema: dict[str, Any], validator: SchemaValidator) -> None:
-        """Keep it, unless it is too long to be kept at all."""
+        # A schema that is too long for the cache is not kept.
         if not validator.has_patterns:
             spelled = orjson.dumps(schema)
             self._by_digest.put(_digest(scope, spelled), validator, size=len(spelled))
@@ -88,9 +88,11 @@ class Checker:
         scope: bytes = b"",
         paths: Mapping[str, str] = _NO_PATHS,
     ) -> None:
-        """`call_fields` makes the fields of an item from what a tool was called with. In
-        `cache` are schemas that were compiled before, those of this `scope` for it. `paths` are
-        where the request declares its tools, by the names that the model knows.
+        """Hold output to `rules`.
+
+        `call_fields` makes the fields of an item from the arguments of a tool. `cache` holds
+        compiled schemas, by `scope`. `paths` are the parameter paths of the tools, by the model's
+        names.
         """
         self._rules = rules
         self._call_fields = call_fields
@@ -106,9 +108,9 @@ class Checker:
         """There is nothing left that would have to be compiled at first use."""
 
     def compile(self) -> None:
-        """CPU work, for a thread.
+        """Compile schemas and grammars. CPU work, for a thread.
 
-        Raises `InvalidRequest` with `param` when a schema or a grammar cannot be used.
+        Raises `InvalidRequest` with `param` if one cannot be used.
         """
         if self.is_compiled:
             return
@@ -120,7 +122,6 @@ class Checker:
         self.is_compiled = True
 
     def _bound_patterns(self) -> None:
-        """Raises `InvalidRequest` for more regular expressions than may be compiled."""
         tools = self._rules.tools.values()
         schemas = [
             tool.schema
@@ -140,14 +141,14 @@ class Checker:
             )
 
     def answer_fault(self, text: str) -> str | None:
-        """Why the answer is not what was asked for, as a short clause; None if it is."""
+        """Return why the answer breaks its format, as a short clause; None if it does not."""
         validator = self._answer_validator()
         return None if validator is None else _short(validator.fault(text))
 
     def call_fault(self, name: str, arguments: str) -> str | None:
-        """Why these are not the arguments of this call, as a short clause; None if they are.
+        """Return what is wrong with the arguments, as a short clause; None if nothing is.
 
-        What nobody declared may be called with anything.
+        A tool that nobody declared takes any arguments.
         """
         tool = self._rules.tools.get(name)
         if tool is None:
@@ -165,7 +166,6 @@ class Checker:
         return str(self._call_fields(tool, name, arguments)["input"])
 
     def _shape_fault(self, tool: ToolRule, name: str, arguments: str) -> str | None:
-        """What an item of this kind cannot be made of."""
         if tool.kind is SegmentKind.FUNCTION_CALL or tool.is_hosted:
             return None
         try:
@@ -208,9 +208,8 @@ class Checker:
         return self._schema_validator(tool.schema or {})
 
     def _hosted_validator(self, schema: dict[str, object]) -> SchemaValidator:
-        """Nobody who asks wrote the schema of a server's tool: one that cannot be used, or has
-        patterns, which are bounded by what a request may have, is left to the tool.
-        """
+        # The caller did not write this schema: one that is unusable or has patterns is left to the
+        # tool.
         if patterns_in(schema):
             return self._schema_validator(_ANY_OBJECT)
         try:
@@ -236,7 +235,6 @@ def _invalid(what: str, error: ValueError, code: str, param: str) -> InvalidRequ
 
 
 def _short(fault: str | None) -> str | None:
-    """A fault on one line of `_FAULT_CHARS_MAX` characters at most; None for None."""
     if fault is None:
         return None
     line = " ".join(fault.split())

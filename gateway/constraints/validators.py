@@ -115,7 +115,7 @@ class Cost:
         self._anchors = _anchors(schema)
 
     def of(self, value: object) -> int:
-        """Raises `TooMuchWork`, also for what is nested too deeply to be counted."""
+        # Raises `TooMuchWork`, also for values nested too deeply to count.
         try:
             return self._count(self._root, value, _Known())
         except RecursionError:
@@ -139,7 +139,6 @@ class Cost:
         return total
 
     def _parts(self, schema: dict[str, Any], value: Any) -> Iterator[Pair]:
-        """What else is applied, and to what."""
         if isinstance(reference := schema.get("$ref"), str):
             yield self._target(reference), value
         for word in _IN_PLACE:
@@ -156,7 +155,6 @@ class Cost:
             yield from _item_parts(schema, value)
 
     def _target(self, reference: str) -> Any:
-        """What an anchor or a JSON pointer points at; `MISSING`, where there is nothing."""
         anchor = unquote(reference.removeprefix("#"))
         if anchor in self._anchors:
             return self._anchors[anchor]
@@ -164,7 +162,6 @@ class Cost:
 
 
 def _own(schema: dict[str, Any], value: Any, sizes: dict[int, int]) -> int:
-    """What the keywords of this schema cost that apply no other one."""
     own = 1 + len(as_list(schema.get("required")))
     if isinstance(value, str) and "pattern" in schema:
         own += len(value)
@@ -178,7 +175,6 @@ def _own(schema: dict[str, Any], value: Any, sizes: dict[int, int]) -> int:
 
 
 def _anchors(root: dict[str, Any]) -> dict[str, Any]:
-    """The schemas that have a name of their own."""
     anchors: dict[str, Any] = {}
     for node in objects_in(root):
         _refuse_foreign(node, is_root=node is root)
@@ -188,7 +184,6 @@ def _anchors(root: dict[str, Any]) -> dict[str, Any]:
 
 
 def _size(value: Any, sizes: dict[int, int]) -> int:
-    """How much there is to compare: values, and the characters of texts."""
     if isinstance(value, str):
         return 1 + len(value)
     if not isinstance(value, dict | list):
@@ -231,11 +226,11 @@ def _item_parts(schema: dict[str, Any], value: list[Any]) -> Iterator[Pair]:
 
 
 def impossible(schema: object, place: str = "") -> str | None:
-    """Where a valid schema cannot be satisfied, as a JSON pointer; None: nowhere that shows.
+    """Return the JSON pointer of a contradiction in a valid schema; None if none is visible.
 
-    A model that is bound to such a schema can say nothing that is right, so it is a mistake of the
-    request. What is found is certain; `$ref` is not followed, and of what contradicts itself in
-    other ways (two patterns, for one) only a generation finds out.
+    A model bound to such a schema has no valid output, so it is a mistake of the request. There are
+    no false positives; `$ref` is not followed, and other contradictions (two patterns, for one)
+    only show in generation.
     """
     if schema is False:
         return place or "/"
@@ -255,13 +250,11 @@ def _places(schema: Schema, place: str) -> Iterator[str]:
 
 
 def _types(schema: Schema) -> set[str]:
-    """The types that a schema names; empty where any will do."""
     declared = schema.get("type", [])
     return {declared} if isinstance(declared, str) else set(declared)
 
 
 def _contradictions(schema: Schema, types: set[str]) -> Iterator[str]:
-    """The keywords of one schema that contradict another, or themselves."""
     values = schema.get("enum")
     if values is not None and not any(is_one_of(value, types) for value in values):
         yield "enum"
@@ -289,7 +282,6 @@ def _combined(schema: Schema, place: str) -> Iterator[str]:
 
 
 def _members(schema: Schema, place: str) -> Iterator[str]:
-    """Where an object must have a property that nothing can satisfy, as JSON pointers."""
     properties = schema.get("properties", {})
     is_closed = schema.get("additionalProperties") is False and "patternProperties" not in schema
     for name in schema.get("required", ()):
@@ -301,7 +293,6 @@ def _members(schema: Schema, place: str) -> Iterator[str]:
 
 
 def _elements(schema: Schema, place: str) -> Iterator[str]:
-    """Where an array must have an item that nothing can satisfy, as JSON pointers."""
     count = schema.get("minItems", 0)
     first = schema.get("prefixItems", ())
     for number, part in enumerate(first[: int(count)]):
@@ -312,7 +303,6 @@ def _elements(schema: Schema, place: str) -> Iterator[str]:
 
 
 def _step(name: str) -> str:
-    """A name as a step of a JSON pointer (RFC 6901)."""
     return name.replace("~", "~0").replace("/", "~1")
 
 
@@ -323,7 +313,7 @@ class SchemaValidator:
     """
 
     def __init__(self, schema: dict[str, Any], *, work_max: int) -> None:
-        """`has_patterns`: what it takes of memory cannot be told from the length of the schema."""
+        # With patterns, memory use cannot be estimated from the length of the schema.
         try:
             self._cost = Cost(schema, work_max)
             patterns = len(patterns_in(schema))
@@ -345,7 +335,7 @@ class SchemaValidator:
             raise UnusableSchema(_line(str(error))) from None
 
     def fault(self, text: str) -> str | None:
-        """What is wrong with it, as a short clause; None if nothing is."""
+        """Return what is wrong with the text, as a short clause; None if nothing is."""
         try:
             value = orjson.loads(text)
         except ValueError as error:  # also half of a surrogate pair
@@ -383,7 +373,7 @@ def _meant(error: ValidationError) -> str:
 
 
 def _regex_options(patterns: int) -> RegexOptions:
-    """Linear in time, and bounded. Raises `UnusableSchema` for too many patterns."""
+    # Linear in time and bounded in memory. Raises `UnusableSchema` for too many patterns.
     if patterns > PATTERNS_MAX:
         raise UnusableSchema(f"it has {patterns} patterns, and {PATTERNS_MAX} are the most")
     share = _ALL_REGEX_BYTES_MAX // max(patterns, 1)
@@ -392,7 +382,7 @@ def _regex_options(patterns: int) -> RegexOptions:
 
 
 def _names_twice(text: str) -> bool:
-    """Readers differ in which of two equal names counts, so what was checked might not be read."""
+    # JSON readers differ in which of two equal names counts.
     is_twice = False
 
     def note(members: list[tuple[str, object]]) -> None:
@@ -404,7 +394,6 @@ def _names_twice(text: str) -> bool:
 
 
 def _place(error: ValidationError) -> str:
-    """A JSON pointer, or words for the whole."""
     return "".join(f"/{step}" for step in error.instance_path) or "as a whole"
 
 
@@ -413,10 +402,10 @@ def _line(text: str) -> str:
 
 
 def parts_of(schema: Schema) -> Iterator[Schema]:
-    """Schemas that a value has to satisfy, all of them, to satisfy this one.
+    """Yield schemas that a value must all satisfy to satisfy this one.
 
-    A schema that refers to parts of itself is one part, however large, and so is one that is nested
-    too deeply to be written as JSON.
+    A schema that refers to parts of itself is one part, however large, and so is one nested too
+    deeply to be written as JSON.
     """
     try:
         is_one = _weight(schema) <= PART_BYTES or count_references(schema) > 0
@@ -431,7 +420,6 @@ def parts_of(schema: Schema) -> Iterator[Schema]:
 
 
 def _parts(schema: Any) -> Iterator[Schema]:
-    """What stands around its large members, and these by groups."""
     members = schema.get("properties") if isinstance(schema, dict) else None
     items = schema.get("items") if isinstance(schema, dict) else None
     if _weight(schema) <= PART_BYTES:
@@ -501,7 +489,7 @@ class GrammarValidator:
             raise UnusableGrammar(self._matcher.get_error().partition("\n")[0])
 
     def fault(self, text: str) -> str | None:
-        """What is wrong with it, as a short clause; None if nothing is."""
+        """Return what is wrong with the text, as a short clause; None if nothing is."""
         try:
             content = text.encode()
         except UnicodeEncodeError:

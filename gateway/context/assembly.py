@@ -92,8 +92,10 @@ class Context:
 
 
 def referenced_ids(items: Iterable[InputItem]) -> list[str]:
-    """Ids of items that only the store can fill: references, and reasoning without content; and of
-    searches and programs behind the last answer, the results of which are in no item.
+    """Return the ids of items that only the store can fill.
+
+    These are references, reasoning without content, and searches and programs after the last
+    answer, whose results are in no item.
     """
     wanted: list[str] = []
     untold: list[str] = []
@@ -116,16 +118,16 @@ def assemble(
     response: UUID,
     before: Mapping[str, ContextItem | None] | None = None,
 ) -> Context:
-    """The context of one response.
+    """Return the context of one response.
 
-    `before` has the items that stand before it where `history` lacks them, by id: with what is
-    known of those that new ones may be copies of (`context.copies`).
+    `before` maps ids to the items that precede `history` but are not in it; new items may be copies
+    of them (`context.copies`).
 
-    `stored` answers `referenced_ids(new)`, as far as these are known. `unsealed` has what was in
-    the `encrypted_content` of new items, by index, of every compaction among them: such reasoning
-    comes back exactly as the model said it. Raises `ResourceNotFound` for an id that `stored` lacks
-    and `InvalidRequest` for a call without output, an output without call, an answer to an approval
-    request that is not there and a changed copy.
+    `stored` answers `referenced_ids(new)`, as far as the ids exist. `unsealed` holds the content of
+    `encrypted_content` of new items, by index, including every compaction: such reasoning comes
+    back exactly as the model wrote it. Raises `ResourceNotFound` for an id that `stored` lacks and
+    `InvalidRequest` for a call without output, an output without call, an answer to a missing
+    approval request and a changed copy.
     """
     known = {item.item_id: item for item in history} if before is None else before
     added = take_in(new, stored=stored, unsealed=unsealed, source=response, before=known)
@@ -138,7 +140,7 @@ def assemble(
 
 
 def opening(messages: Iterable[Message], response: UUID) -> Context:
-    """What `assemble` makes of messages that have no ids, and nothing before them."""
+    """Return the context of messages without ids and without history, as `assemble` would."""
     items = []
     for ordinal, message in enumerate(messages):
         item_id = ids.input_item_id(ids.MESSAGE_PREFIX, response, ordinal)
@@ -155,10 +157,10 @@ def take_in(
     before: Mapping[str, ContextItem | None],
     param: str = "input",
 ) -> list[ContextItem]:
-    """New items as they are stored and listed, behind those `before` them.
+    """Return new items in the form in which they are stored and listed, after those `before`.
 
-    `source` makes the ids of those that came without one. The rest is as `assemble` has it; `param`
-    is what held the items.
+    `source` makes the ids of items without one. All else is as in `assemble`; `param` names the
+    array of items.
     """
     answered = _answered_new_calls(new, stored)
     intake = _Intake(stored, unsealed, source, KnownItems(before), answered, param)
@@ -167,7 +169,6 @@ def take_in(
 
 
 def _is_hollow(item: InputItem) -> bool:
-    """Whether it is reasoning that says nothing that could be read but its id."""
     return isinstance(item, Reasoning) and not (
         item.content or item.summary or item.encrypted_content
     )
@@ -190,7 +191,7 @@ class _Intake:
     param: str
 
     def take(self, ordinal: int, item: InputItem) -> ContextItem | None:
-        """The item at `ordinal`; None for one that adds nothing."""
+        """Return the item at `ordinal`; None for one that adds nothing."""
         original = self.known.find(item)
         if original is not None:
             check_copy(f"{self.param}[{ordinal}]", original, item)
@@ -213,7 +214,6 @@ class _Intake:
         return taken
 
     def _look_up(self, ordinal: int, item: ItemReference | Reasoning) -> ContextItem | None:
-        """What is stored under the item's id; None where there is nothing to add or to miss."""
         if item.id is None or item.id in self.known:
             return None
         found = self.stored.get(item.id)
@@ -253,7 +253,6 @@ class _Intake:
         return ids.input_item_id(_ID_PREFIXES[item.type], self.response, ordinal)
 
     def _tool_item(self, ordinal: int, item: CallItem | OutputItem | AnyHostedItem) -> ContextItem:
-        """A call of a tool or its output, also of a tool that OpenAI runs."""
         if _is_call(item):
             # One that its provider marked as cut off, and that nobody answers, stays so. A search
             # of a server has no `call_id`: the client is not asked for its output either.
@@ -278,7 +277,6 @@ class _Intake:
         *,
         complete: bool = True,
     ) -> ContextItem:
-        """An item as the request brought it, with an id and a status for the listing."""
         item_id = self._item_id(ordinal, item)
         status = "completed" if complete else "incomplete"
         if item.type == "apply_patch_call_output":
@@ -296,7 +294,6 @@ class _Intake:
 
 
 def _says_the_same(stored: ContextItem, item: AnyHostedItem) -> bool:
-    """What is stored under the id of an item is that item: its client has changed nothing."""
     if stored.kind != item.type or not isinstance(item, CodeInterpreterCall):
         return stored.kind == item.type
     known = stored.item()
@@ -332,7 +329,6 @@ def _message_item(message: Message, item_id: str) -> ContextItem:
 
 
 def _body(item: PlainItem, item_id: str, status: str | None) -> bytes:
-    """The JSON as which an item is stored and listed."""
     if isinstance(item, HostedItem):
         body = item.model_dump(exclude_unset=True) | {"id": item_id, **implied_members(item)}
     else:
@@ -341,9 +337,6 @@ def _body(item: PlainItem, item_id: str, status: str | None) -> bytes:
 
 
 def _answered_new_calls(items: Iterable[InputItem], stored: Mapping[str, ContextItem]) -> set[int]:
-    """Indexes of the calls among new items that have an output: the next one of their `call_id`.
-    References to calls that are `stored` count, too.
-    """
     waiting: dict[str | None, int] = {}
     answered: set[int] = set()
     for index, item in enumerate(items):
@@ -359,11 +352,8 @@ def _answered_new_calls(items: Iterable[InputItem], stored: Mapping[str, Context
 
 
 def _check_pairs(items: Sequence[ContextItem]) -> None:
-    """Every output answers an earlier call of its kind, every whole call is answered exactly once.
-
-    A `call_id` may be used again once its call was answered: histories that come from other
-    providers number their calls anew in every turn.
-    """
+    # A `call_id` may be reused once its call is answered: some providers number calls anew in every
+    # turn.
     waiting: dict[str | None, str] = {}
     answered: set[str | None] = set()
     for item in items:
@@ -390,9 +380,7 @@ def _check_pairs(items: Sequence[ContextItem]) -> None:
 
 
 def _check_answers(history: Sequence[ContextItem], added: Sequence[ContextItem]) -> None:
-    """Every new answer to an MCP approval request has its request, or else the call that came of
-    it: what a user decides must not be lost.
-    """
+    # An answer whose request is missing is refused: the user's decision must not be lost.
     answers = [item for item in added if item.kind == "mcp_approval_response"]
     if not answers:
         return
@@ -430,7 +418,6 @@ def _no_output_found(kind: str, call_id: str | None) -> InvalidRequest:
 
 
 def _words(kind: str) -> str:
-    """`shell_call_output` → `shell call output`, as OpenAI's messages have it."""
     return kind.replace("_", " ")
 
 
@@ -442,7 +429,6 @@ shell as one (`LocalShellCall` in its source)."""
 
 
 def _fits(output: str, call: str | None) -> bool:
-    """Whether an output of one kind may answer a call of another; None: there is no call."""
     if call is None:
         return False
     return output == _ANY_OUTPUT or _SUFFIXES.sub("", output) == _SUFFIXES.sub("", call)
@@ -451,11 +437,11 @@ def _fits(output: str, call: str | None) -> bool:
 def told_apart(
     history: Sequence[ContextItem], added: Sequence[ContextItem]
 ) -> tuple[Sequence[ContextItem], Sequence[ContextItem]]:
-    """The same items, where outputs without a `call_id` have that of the call that they answer.
+    """Return the items, with outputs lacking a `call_id` assigned to the call that they answer.
 
-    That is the last call of the name they tell before them that nothing else answers; where they
-    tell none, the last of any name. An output whose name no such call has stands alone: it is shown
-    as what that tool said, without having been asked.
+    That is the last unanswered call before them of the name in the output, or of any name if it has
+    none. An output whose name matches no such call stands alone: the model sees it as a message of
+    that tool.
     """
     if not any(map(_names_no_call, chain(history, added))):
         return history, added
@@ -483,7 +469,7 @@ class _OpenCalls:
         self.forget()
 
     def forget(self) -> None:
-        """None of them can be answered any more."""
+        # From here on none of the calls so far can be answered.
         self._all: list[int] = []
         self._by_name: defaultdict[str | None, list[int]] = defaultdict(list)
 
@@ -492,7 +478,7 @@ class _OpenCalls:
         self._by_name[name].append(call)
 
     def take(self, name: str | None) -> int | None:
-        """The last one of this name, or of any; it is answered now."""
+        """Take the last unanswered call of this name, any name for None. None if there is none."""
         calls = self._all if name is None else self._by_name[name]
         while calls:
             call = calls.pop()
@@ -503,7 +489,6 @@ class _OpenCalls:
 
 
 def _answering(output: ContextItem, call_id: str | None) -> ContextItem:
-    """The output with the `call_id` of its call, also where it is listed."""
     # That of a server's search is nowhere listed.
     is_listed = output.json and output.kind != "tool_search_output"
     body = {**orjson.loads(output.json), "call_id": call_id} if is_listed else None
@@ -516,8 +501,9 @@ def _answering(output: ContextItem, call_id: str | None) -> ContextItem:
 
 
 def without_abandoned(history: Sequence[ContextItem]) -> Sequence[ContextItem]:
-    """The history without what broke off, and was said anew behind it in the same response: a
-    server was lost in the middle of a turn of text (`FinishReason.LOST`).
+    """Return the history without items that broke off and were generated again.
+
+    That happens in one response, when a server is lost in a text turn (`FinishReason.LOST`).
     """
     if all(item.complete for item in history):
         return history
@@ -535,8 +521,9 @@ def _is_said_anew(item: ContextItem, after: ContextItem | None) -> bool:
 def without_cut_calls(
     history: Sequence[ContextItem], added: Sequence[ContextItem]
 ) -> list[ContextItem]:
-    """The history without calls that were cut off. One that has an output, in the history or among
-    the items `added` to it, is a call like any other: its client made something of it.
+    """Return the history without calls that were cut off.
+
+    A call with an output in the history or in `added` is kept: its client could use it.
     """
     if not any(_is_cut_call(item) for item in history):
         return list(history)
@@ -549,14 +536,11 @@ def without_cut_calls(
 
 
 def _is_cut_call(item: ContextItem) -> bool:
-    """Whether it is a call that was not written to its end."""
     return item.is_call and not item.complete
 
 
 def _find_answered(items: Iterable[ContextItem]) -> set[int]:
-    """Indexes of the calls that have an output behind them: of several with one `call_id` that
-    wait, a whole one, or else the last.
-    """
+    # Of several open calls with one `call_id` a complete one takes the output, or else the last.
     waiting: dict[str | None, tuple[int, ContextItem]] = {}
     answered: set[int] = set()
     for index, item in enumerate(items):
@@ -572,11 +556,11 @@ def _find_answered(items: Iterable[ContextItem]) -> set[int]:
 def without_orphans(
     history: Sequence[ContextItem], added: Sequence[ContextItem]
 ) -> list[ContextItem]:
-    """The history without outputs that have no call, and without calls that nobody will answer.
+    """Return the history without outputs that lack a call and calls that stay unanswered.
 
-    Those are the ones that `added` does not answer although the history goes on behind them: with
-    a message that is not the assistant's, or with another call of the same `call_id`. What a
-    compaction hides cannot be answered at all.
+    A call stays unanswered if `added` does not answer it although the history goes on after it,
+    with a message that is not the assistant's or with another call of the same `call_id`. A call
+    that a compaction hides cannot be answered at all.
     """
     if not any(item.is_call or item.is_output for item in history):
         return list(history)  # nothing in it belongs to anything

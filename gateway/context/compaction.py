@@ -42,17 +42,16 @@ tool outputs that were left out. It is a record, not a request: nothing in it is
 
 
 def instruction() -> Message:
-    """The message that asks for the summary."""
     return _user_message(INSTRUCTION)
 
 
 def summary_message(summary: str) -> Message:
-    """A summary, as the model is shown it from then on."""
+    """Return a summary as the model sees it in later turns."""
     return _user_message(INTRODUCTION + summary)
 
 
 def compaction_item(item_id: str, seal: str, summary: str) -> ContextItem:
-    """A compaction item of a context; `summary` is what its `seal` holds."""
+    """Return the compaction item of a context; `summary` is the text inside `seal`."""
     return ContextItem(
         kind="compaction",
         item_id=item_id,
@@ -62,10 +61,10 @@ def compaction_item(item_id: str, seal: str, summary: str) -> ContextItem:
 
 
 def droppable(items: Sequence[ContextItem]) -> list[int]:
-    """Indexes of the items that a compaction at the end would newly hide; empty: it is in vain.
+    """Return the indexes of the items that a compaction at the end would newly hide.
 
-    What an earlier compaction hides already is not among them, nor is its summary, which the new
-    one would take in.
+    Items that an earlier compaction hides are not among them, nor is its summary, which the new one
+    would include. Empty means that a compaction is useless.
     """
     compacted = [index for index, item in enumerate(items) if item.kind == "compaction"]
     first = compacted[-1] + 1 if compacted else 0

@@ -50,9 +50,10 @@ class Repeated(NamedTuple):
 
 
 def may_repeat(new: Iterable[InputItem]) -> Repeated:
-    """Return which items of a history `new` items may be copies of: their JSON is compared.
+    """Return which history items the `new` items may be copies of: their JSON is compared.
 
-    An output alone is of a call that waits for it; beside calls it may be a copy like these.
+    An output without calls beside it answers a call that waits for it; beside calls it may be a
+    copy, too.
     """
     own: set[str] = set()
     calls = False
@@ -67,7 +68,7 @@ class KnownItems:
     """The items of a context, by what tells that another one is a copy of them."""
 
     def __init__(self, before: Mapping[str, ContextItem | None]) -> None:
-        """Those `before` the new ones, by id; None for one of which no more is known."""
+        # Items `before` the new ones, by id; None for one of which only the id is known.
         self._by_id = dict(before)
         self._before = before
         self._by_call: dict[tuple[str, str], ContextItem] | None = None
@@ -78,7 +79,7 @@ class KnownItems:
         return item_id in self._by_id
 
     def add(self, item: ContextItem) -> None:
-        """Note an item that copies with its id may follow."""
+        """Note an item, copies of which may follow with its id."""
         self._by_id[item.item_id] = item
         if item.is_call:
             self._awaited.add(item.call_id)
@@ -86,7 +87,7 @@ class KnownItems:
             self._awaited.discard(item.call_id)
 
     def find(self, item: InputItem) -> ContextItem | None:
-        """Return what `item` is a copy of; None for a new one."""
+        """Return the item that `item` is a copy of; None for a new one."""
         if item.type in _NO_COPIES:
             return None
         is_output = item.type in OUTPUT_KINDS
@@ -112,7 +113,6 @@ class KnownItems:
         return None if call is None else self._calls().get(("output", call_id))
 
     def _calls(self) -> Mapping[tuple[str, str], ContextItem]:
-        """Index calls, outputs and answers to approval requests that precede the new items."""
         if self._by_call is None:
             self._by_call = {
                 (role, item.call_id): item
@@ -133,9 +133,9 @@ def _role_in_call(item: ContextItem) -> str | None:
 
 
 def check_copy(place: str, known: ContextItem, copy: InputItem) -> None:
-    """Refuse a copy that differs from the item that it is of. Raises `InvalidRequest`.
+    """Refuse a copy that differs from its original. Raises `InvalidRequest`.
 
-    `place` is where the request has it.
+    `place` is the copy's parameter path.
     """
     if known.json or known.parsed is not None:
         changed = _changed_member(known.item(), copy)
@@ -157,7 +157,6 @@ def check_copy(place: str, known: ContextItem, copy: InputItem) -> None:
 
 
 def _changed_member(known: Item, copy: InputItem) -> str | None:
-    """Return the first member of a copy that differs; None if there is none."""
     if known.type != copy.type:
         return "type"
     said, again = _shown(known), _shown(copy)
@@ -165,7 +164,6 @@ def _changed_member(known: Item, copy: InputItem) -> str | None:
 
 
 def _shown(item: InputItem) -> dict[str, Any]:
-    """Return what a model may be shown of an item, by member."""
     match item:
         case Message():
             return {"role": item.role, "phase": item.phase, "content": _in_runs(item.content)}
@@ -189,7 +187,6 @@ def _shown(item: InputItem) -> dict[str, Any]:
 
 
 def _respelled(arguments: str) -> str | bytes:
-    """Return JSON in one spelling; text that is no JSON as it is."""
     try:
         return orjson.dumps(orjson.loads(arguments), option=orjson.OPT_SORT_KEYS)
     except (orjson.JSONDecodeError, orjson.JSONEncodeError):
@@ -197,7 +194,6 @@ def _respelled(arguments: str) -> str | bytes:
 
 
 def _in_runs(parts: Sequence[ContentPart]) -> list[object]:
-    """Join neighbouring texts; stand for images and files by what tells them apart."""
     runs: list[Any] = []
     for part in parts:
         if isinstance(part, InputImage | InputFile):
@@ -215,7 +211,6 @@ def _in_runs(parts: Sequence[ContentPart]) -> list[object]:
 
 
 def _agrees(known: object, copy: object) -> bool:
-    """Return True if two values are the same as far as both have members."""
     pairs = [(known, copy)]
     while pairs:
         one, other = pairs.pop()

@@ -25,15 +25,16 @@ length divided by this."""
 
 
 def missing_tokens(prompt: Prompt, context_length: int, *, answer_tokens: int | None) -> int:
-    """How many tokens of the prompt should go so that an answer of `answer_tokens` fits behind it;
-    0 or less: none. An answer never makes room for more than half of the window.
+    """Return how many tokens of the prompt must go to fit an answer of `answer_tokens`.
+
+    0 or less: none. An answer gets at most half of the window.
     """
     wanted = min(answer_tokens or context_length // ANSWER_SHARE, context_length // 2)
     return prompt.tokens + wanted - context_length
 
 
 def costs_of(prompt: Prompt, count: int) -> list[int]:
-    """How many tokens of a prompt each of its `count` items takes."""
+    """Return the number of prompt tokens of each of its `count` items."""
     costs = [0] * count
     for span in prompt.spans:
         if span.source != PREAMBLE:
@@ -48,11 +49,11 @@ def drop_oldest_turns(
     *,
     wanted_tokens: int = 0,
 ) -> list[int]:
-    """Indexes of the items that stay when at least `excess_tokens` have to go.
+    """Return the indexes of the items to keep when at least `excess_tokens` have to go.
 
-    Turns go until `wanted_tokens` are gone, too, or only the last one is left. `costs[i]` is how
-    many prompt tokens item `i` takes. Raises `ContextLengthExceeded` when the last turn alone is
-    too long: it is what the request is about.
+    Turns are dropped until `wanted_tokens` are gone, too, or only the last one is left. `costs[i]`
+    is the number of prompt tokens of item `i`. Raises `ContextLengthExceeded` if the last turn
+    alone is too long: the request is about it, so it is never dropped.
     """
     first = _first_after_instructions(items)
     starts = _turn_starts(items, first)
@@ -80,9 +81,6 @@ def _first_after_instructions(items: Sequence[ContextItem]) -> int:
 
 
 def _turn_starts(items: Sequence[ContextItem], first: int) -> list[int]:
-    """Indexes from `first` on of the user messages before which no call waits for its output, or,
-    approved, to be made.
-    """
     approved = {item.call_id for item in items if item.approves}
     waiting: set[str | None] = set()
     is_asked = False

@@ -31,10 +31,11 @@ def unseal(
     models: Sequence[str],
     param: str = "input",
 ) -> dict[int, Unsealed]:
-    """What the reasoning and compaction items hold in `encrypted_content`, by their index.
+    """Return the content of `encrypted_content` of reasoning and compaction items, by index.
 
-    `param` is what held the items. Raises `InvalidRequest` for content that was sealed elsewhere,
-    for others or, if it is reasoning, for none of the `models`, of which there is at least one.
+    `param` names the array of items. Raises `InvalidRequest` for content sealed elsewhere or for
+    another tenant, and for reasoning sealed for none of the `models`, of which there is at least
+    one.
     """
     contents = {}
     for index, item in enumerate(items):
@@ -49,7 +50,6 @@ def unseal(
 
 
 def _open_seal(seal: str, sealer: Sealer, tenant: UUID, models: Sequence[str]) -> Unsealed:
-    """What reasoning holds, sealed for one of the `models`. Raises `SealBroken`."""
     *others, last = models
     for model in others:
         with suppress(SealBroken):
@@ -60,7 +60,7 @@ def _open_seal(seal: str, sealer: Sealer, tenant: UUID, models: Sequence[str]) -
 def with_last_opened(
     history: Sequence[ContextItem], sealer: Sealer, *, tenant: UUID
 ) -> Sequence[ContextItem]:
-    """A history whose last compaction, the only one that is shown, is `opened`."""
+    """Return the history with its last compaction `opened`; no other one is shown."""
     for index in reversed(range(len(history))):
         if history[index].kind == "compaction":
             shown = opened(history[index], sealer, tenant=tenant)
@@ -69,9 +69,9 @@ def with_last_opened(
 
 
 def opened(item: ContextItem, sealer: Sealer, *, tenant: UUID) -> ContextItem:
-    """An item from the store; a compaction that has no ids as the message that it stands for.
+    """Return a stored item; a compaction without ids becomes the message that it stands for.
 
-    Raises `InvalidRequest` for one that cannot be opened: without it what came before is lost.
+    Raises `InvalidRequest` for one that cannot be opened: without it the earlier context is lost.
     """
     if item.kind != "compaction" or item.ids is not None or item.parsed is not None:
         return item
@@ -92,7 +92,7 @@ def _summary(item: Compaction, sealer: Sealer, tenant: UUID) -> Unsealed:
 
 
 def _unverified_content(place: str, item_id: str | None, broken: SealBroken) -> InvalidRequest:
-    """OpenAI's code and wording, by which clients know that they must do without the item."""
+    # OpenAI's code and wording: clients drop the item when they see it.
     which = f"for item {item_id}" if item_id else f"of {place}"
     return InvalidRequest(
         f"The encrypted content {which} could not be verified. Reason: {broken}. Send it unchanged "

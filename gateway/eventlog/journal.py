@@ -40,33 +40,34 @@ class Journal(ABC):
 
     @property
     def is_full(self) -> bool:
-        """The log is too far ahead of the database: time to wait for `room`."""
+        """Return True if the log is too far ahead of the database; then wait for `room`."""
         return False
 
     @abstractmethod
     async def room(self) -> None:
-        """Wait until it is not full. Raises `ClaimLost`."""
+        """Wait until the log is not full. Raises `ClaimLost`."""
 
     @abstractmethod
     async def committed(self) -> None:
-        """Wait until all that was appended is as durable as it will be. Raises `ClaimLost`."""
+        """Wait until all appended entries are as durable as they will be. Raises `ClaimLost`."""
 
     @abstractmethod
     async def finish(self, finished: Finished) -> None:
-        """Commit the last entry and show it: it is visible when this returns.
+        """Commit the last entry and show it; it is visible on return.
 
         When it raises (`StoreError`, `ClaimLost`), nothing of the end is shown, and the fold is
-        what it was before.
+        unchanged.
         """
 
     def abandon(self) -> None:
-        """Let nobody write any more, whoever has this journal: another replica does."""
+        """Refuse all further writes, by any holder of this journal: another replica writes now."""
         self.is_abandoned = True
         self.append = _refuse
 
     def release(self) -> None:
-        """Refer to nothing that refers back, once the run is over: all ids of a response would stay
-        in memory until the next full garbage collection.
+        """Drop reference cycles once the run is over.
+
+        Otherwise all ids of a response stay in memory until the next full garbage collection.
         """
         self.append = _refuse
 
@@ -90,15 +91,17 @@ class MemoryJournal(Journal):
 
     @override
     async def room(self) -> None:
-        """Return at once: it never is."""
+        # A memory journal is never full.
+        ...
 
     @override
     async def committed(self) -> None:
-        """Return: nobody goes on with what is lost with this process."""
+        # What is lost with this process is never continued elsewhere.
+        ...
 
     @override
     async def finish(self, finished: Finished) -> None:
-        """Commit the end, if anything is kept, then show it. Raises what `commit` does."""
+        """Commit the end, if anything is stored, then show it. Raises what `commit` does."""
         events = self.live.fold.apply(finished)
         if self._commit is not None:
             try:
@@ -139,7 +142,6 @@ class DurableJournal(Journal):
         return self.channel.is_full
 
     def _write(self, entry: Entry) -> None:
-        """Fold an entry and hand it to the writer; it is shown when it is committed."""
         self.live.append(entry)
         self.channel.append(entry)
 
@@ -149,15 +151,15 @@ class DurableJournal(Journal):
 
     @override
     async def committed(self) -> None:
-        """Wait until the log is in the database, as long as that is away. Raises `ClaimLost`."""
+        # Waits as long as the database is away. Raises `ClaimLost`.
         await self.channel.flushed()
 
     @override
     async def finish(self, finished: Finished) -> None:
-        """Commit the end, with all before it that is not durable yet, then show it.
+        """Commit the end and all entries before it that are not durable yet, then show it.
 
-        Waits while the database is away. Raises `ClaimLost`, and what `commit` does; then it may
-        be called again.
+        Waits while the database is away. Raises `ClaimLost`, and what `commit` does; then it may be
+        called again.
         """
         try:
             async with self.channel.ending() as rest:
@@ -221,7 +223,6 @@ class KeepAliveTimer:
         self._timer = self._loop.call_at(at, self._on_interval)
 
     def _on_interval(self) -> None:
-        """The interval has passed: append `Alive`, unless readers saw something meanwhile."""
         if self._journal.is_abandoned:
             return
         if self._too_long is not None and self._loop.time() >= self._ends_at:
@@ -242,4 +243,5 @@ def _refuse(_entry: Entry) -> None:
 
 
 def _tell_nobody() -> None:
-    """The run that would be told that its claim is lost is over."""
+    # The run that a lost claim would stop is over.
+    ...

@@ -65,7 +65,7 @@ class LiveLog:
         turn: asyncio.Lock | None = None,
         slice_s: float = SLICE_S,
     ) -> None:
-        """Of all logs that share a `turn`, one is folded again at a time, for `slice_s`."""
+        # Of all logs with the same `turn` one at a time is folded again, in slices of `slice_s`.
         self._slice_s = slice_s
         self._new_fold = new_fold
         self._reader_events_max = reader_events_max
@@ -101,7 +101,7 @@ class LiveLog:
         reader_events_max: int,
         turn: asyncio.Lock | None = None,
     ) -> Self:
-        """A held log that begins with entries that are committed already; all of them are shown.
+        """Return a held log that begins with committed entries, all of which are shown.
 
         `fold` is the fold of these entries.
         """
@@ -115,17 +115,15 @@ class LiveLog:
 
     @property
     def next_entry(self) -> int:
-        """The number that the next entry gets."""
         return len(self._entries)
 
     @property
     def is_holding(self) -> bool:
-        """There are entries that are not shown yet."""
         return self._shown < len(self._entries)
 
     @property
     def last_repair(self) -> str | None:
-        """The rule of the repair that the last turn ended with, or is about to; None: with none."""
+        """Return the rule of the repair at the end of the last turn; None if there is none."""
         if not self.fold.is_repaired:
             return None
         for entry in reversed(self._entries):
@@ -136,7 +134,7 @@ class LiveLog:
         return None
 
     def was_repaired(self, rule: str) -> bool:
-        """The last turn has a repair by this rule."""
+        """Return True if the last turn has a repair by this rule."""
         if not self.fold.is_repaired:
             return False
         for entry in reversed(self._entries):
@@ -147,9 +145,9 @@ class LiveLog:
         return False
 
     def append(self, entry: Entry) -> None:
-        """Fold an entry; show its events at once, or when it is committed.
+        """Fold an entry; show its events at once, or once it is committed if the log is held.
 
-        Raises `ValueError`, and keeps nothing, for one that cannot stand here.
+        Raises `ValueError` for an entry that cannot stand here, and keeps nothing of it.
         """
         events = self.fold.apply(entry)
         if self._first_tokens is None and isinstance(entry, Tokens):
@@ -166,7 +164,7 @@ class LiveLog:
 
     @contextmanager
     def gathered(self) -> Iterator[None]:
-        """What is appended in here is shown at the end of it: readers get it in one piece."""
+        """Gather the events of the block and show them at its end, in one piece."""
         self._gathered = []
         try:
             yield
@@ -178,7 +176,7 @@ class LiveLog:
                 self._release()
 
     def show(self, count: int) -> None:
-        """The first `count` entries are committed: readers get those they have not seen."""
+        # The first `count` entries are committed.
         if not self.handed_over and count > self._shown and self._withheld is not None:
             self._reveal(count, self._withheld.take(count - self._shown))
 
@@ -193,38 +191,32 @@ class LiveLog:
         self._wake_readers()
 
     def hand_over(self) -> None:
-        """End readers without a terminal event: they find the rest elsewhere.
-
-        Nothing more is shown. Does nothing once there is an end.
-        """
+        # Readers find the rest elsewhere. Does nothing after the terminal event.
         if not self.closed.is_set():
             self.handed_over = True
             self._wake_readers()
 
     def give_up(self, failure: Exception) -> None:
-        """End readers without a terminal event. Does nothing once there is one.
-
-        Only a defect leads here; nobody may wait for ever because of it.
-        """
+        # Only a defect leads here; readers must not wait for ever because of it.
         if not self.closed.is_set():
             self.failure = self._defect = failure
             self._wake_readers()
 
     def refold(self) -> Fold:
-        """Fold again all that was appended: takes back an end that could not be kept."""
+        """Fold all appended entries again, to take back an end that could not be committed."""
         self.fold = self._new_fold()
         for portion in self._entries.portions(0, len(self._entries)):
             self.fold.replay(portion, ALL_KNOWN)
         return self.fold
 
     async def stream(self, sink: EventSink, after: int = -1, *, grace_s: float = 0.0) -> None:
-        """Send a sink the events above number `after`: those that were, then those to come.
+        """Send a sink the events above number `after`: past ones, then those to come.
 
-        The sink is called where they are made, as long as it has nothing to wait for. It is not
-        called before anything is `produced`, but for `grace_s` at most from the first event on:
-        until then a failure is raised. Returns after the terminal event, or without one when the
-        log is handed over. Raises what `give_up` was given, and what the sink and what it returns
-        do.
+        The sink is called in the task that makes the events, as long as it returns no awaitable. It
+        is not called before anything is `produced`, but for at most `grace_s` seconds after the
+        first event: until then a failure is raised. Returns after the terminal event, or without
+        one when the log is handed over. Raises the failure of `give_up`, and what the sink and its
+        awaitable raise.
         """
         is_behind = self._last_shown is None or after < self._last_shown
         # No variable keeps the first events, which repeat the request, as long as the stream.
@@ -257,10 +249,7 @@ class LiveLog:
             self._readers = tuple(one for one in self._readers if one is not reader)
 
     async def _catch_up(self, reader: Reader) -> None:
-        """Fold again from the start, in slices, until nothing was shown meanwhile.
-
-        However many readers do so at once: the loop comes round between any two slices.
-        """
+        # In slices, so that the event loop runs other tasks in between.
         fold = self._new_fold()
         done = 0
         while (left := self._shown - done) > 0:
@@ -277,7 +266,6 @@ class LiveLog:
         reader.lags = False
 
     def _reveal(self, count: int, events: Sequence[Event] | None) -> None:
-        """Entries below number `count` are visible from now on; `events`, if known, are new."""
         self._shown = count
         if events is None or events:
             self._send_readers(events)
@@ -350,7 +338,7 @@ class Reader:
         self._failure: Exception | None = None
 
     def put(self, events: Sequence[Event] | None) -> None:
-        """Send or queue events; None stands for some that are not at hand."""
+        """Send or queue events; None stands for events that are not at hand."""
         waiter = self._waiter
         if events is None:
             self._lag()
@@ -372,14 +360,14 @@ class Reader:
             self.wake()
 
     def hold(self, grace_s: float) -> None:
-        """Send nothing before `release` or `unhold`; wake `grace_s` after there is something."""
+        """Hold events until `release` or `unhold`; wake `grace_s` seconds after the first one."""
         self.holds = True
         self._grace_s = grace_s
         if self.events or self.lags:
             self._limit()
 
     def release(self) -> None:
-        """Send what is queued, and from here on all, at once."""
+        """Send what is queued, and from here on all events at once."""
         if not self.unhold():
             return
         events, self.events = self.events, []
@@ -393,7 +381,7 @@ class Reader:
             self._timer = asyncio.get_running_loop().call_later(self._grace_s, self.wake)
 
     def unhold(self) -> bool:
-        """Hold nothing back any more. Whether it was held until now."""
+        """Stop holding events. Return True if they were held until now."""
         is_held, self.holds = self.holds, False
         if is_held and self._timer is not None:
             self._timer.cancel()
@@ -401,18 +389,17 @@ class Reader:
         return is_held
 
     def wake(self) -> None:
-        """There is something to do for the task that follows."""
         if self._waiter is not None and not self._waiter.done():
             self._waiter.set_result(None)
 
     def send_queued(self) -> Awaitable[None] | None:
-        """Send what is queued. Returns what has to be awaited before more is sent."""
+        """Send what is queued. Return what must be awaited before more is sent."""
         # Who waits for that keeps none of it alive: the first events repeat the request.
         events, self.events = self.events, []
         return self.send(events)
 
     def send(self, events: Sequence[Event]) -> Awaitable[None] | None:
-        """Send those of some events that it does not have; as `send_queued`."""
+        """Send the events that the sink does not have. Return the same as `send_queued`."""
         after = self.after
         if events and events[0].sequence_number <= after:
             events = [event for event in events if event.sequence_number > after]
@@ -422,10 +409,10 @@ class Reader:
         return self._sink(events)
 
     async def wait(self) -> None:
-        """Until events are queued, or not at hand, or the reader is woken.
+        """Wait until events are queued or not at hand, or the reader is woken.
 
-        Meanwhile events are sent at once, until one of them has a client wait: then that is waited
-        for. Raises what the sink raised.
+        Meanwhile events are sent at once, until the sink returns an awaitable, which is then
+        awaited. Raises what the sink raised.
         """
         self._waiter = asyncio.get_running_loop().create_future()
         try:
@@ -467,7 +454,7 @@ class WithheldEvents:
             self._number = 0
 
     def take(self, entries: int) -> list[Event] | None:
-        """The events of the first `entries` entries; None when some of them are forgotten."""
+        """Take the events of the first `entries` entries; None if some of them were forgotten."""
         forgotten = min(entries, self._forgotten_entries)
         self._forgotten_entries -= forgotten
         taken = self._by_entry[: entries - forgotten]
@@ -487,15 +474,14 @@ class LiveLogRegistry:
         self._logs: dict[UUID, LiveLog] = {}
 
     def add(self, uuid: UUID, live: LiveLog) -> None:
-        """The response is generated here from now on, into this log."""
         self._logs[uuid] = live
 
     def discard(self, uuid: UUID, live: LiveLog) -> None:
-        """It is not any more. Another log of it, because the response came back, stays."""
+        # A newer log of the same response stays.
         if self._logs.get(uuid) is live:
             del self._logs[uuid]
 
     def get(self, uuid: UUID) -> LiveLog | None:
-        """Its log; None when it is generated elsewhere, by nobody, or when that was handed over."""
+        """Return the live log; None if the response is not generated here or was handed over."""
         live = self._logs.get(uuid)
         return None if live is None or live.handed_over else live

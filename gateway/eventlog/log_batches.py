@@ -59,32 +59,32 @@ class _LogPosition:
         self.settled(first_entry)
 
     def settled(self, first_entry: int) -> None:
-        """All entries before this one are in the response's own log."""
+        """Note that all entries before this one are in the response's own log."""
         self.first_entry = first_entry
         self.count = self.since = 0
         self.entries = bytearray()
 
     def continues_with(self, claim: WriteClaim, first_entry: int) -> bool:
-        """Whether this is the next entry under the same claim."""
+        """Return True if this is the next entry under the same claim."""
         if first_entry != self.first_entry + self.count:
             return False
         return claim is self.claim or claim == self.claim
 
     def add(self, batch: LogBatch, number: int) -> None:
-        """The flush of this number has a batch of it."""
+        """Note that the flush of this number holds a batch of the log."""
         self.since = self.since or number
         self.count += batch.count
         self.entries += batch.entries[1:] if self.entries else batch.entries
 
     def complete_row(self, row: LogRow) -> LogRow:
-        """What flushes have of the log, and `row` behind it, as one row."""
+        """Return one row with the log's entries in flushes, followed by `row`."""
         if not self.count:
             return row
         entries = bytes(self.entries) + row.entries[1:]
         return LogRow(self.first_entry, self.count + row.count, entries)
 
     def batch(self, more: LogBatch | None) -> LogBatch:
-        """The same as a batch."""
+        """Return one batch with the log's entries in flushes, followed by `more`."""
         if more is None:
             entries = bytes(self.entries)
             return LogBatch(self.claim, self.day, self.first_entry, self.count, entries)
@@ -116,22 +116,19 @@ class Flusher:
         self._is_synced = True
 
     def fence(self, tenant_id: TenantId) -> int | None:
-        """Under which fence this process writes for a tenant; None: it does not know."""
+        # None: not known.
         return self._fences.get(tenant_id)
 
     def begins(self, claim: WriteClaim, day: date, next_entry: int, fence: int) -> None:
-        """A response was claimed after the fence of its tenant was this one.
-
-        If it still is, the claim is proven: a fence never comes back, and whoever takes the
-        response from this process moves it. Otherwise the first batch proves it.
-        """
+        # An unchanged fence proves the claim, because taking a response from this process moves the
+        # fence. Otherwise the first batch proves it.
         if self._fences.get(claim.tenant_id) == fence and claim.uuid not in self._tracks:
             self._tracks[claim.uuid] = _LogPosition(claim, day, next_entry)
 
     async def append(self, batches: Sequence[LogBatch]) -> frozenset[UUID]:
-        """Commit batches, at most one for a response; the responses whose batches are committed.
+        """Commit batches, at most one for a response; return the responses that were committed.
 
-        Raises as `store.events.append` does.
+        Raises as `store.events.append`.
         """
         async with self._lock:
             if not self._is_synced:
@@ -142,7 +139,7 @@ class Flusher:
         return committed
 
     async def settle(self) -> None:
-        """Move some of what has been in flushes for long. Raises `StoreError`."""
+        """Move some old entries from flushes to their own logs. Raises `StoreError`."""
         is_new_round = asyncio.get_running_loop().time() >= self._round_at
         if not (is_new_round or self._round or self._may_prune):
             return
@@ -157,18 +154,14 @@ class Flusher:
             await self._prune()
 
     async def heads(self, asked: Collection[tuple[TenantId, UUID]]) -> dict[UUID, LogHead]:
-        """As `store.claims.heads`, of logs that are all in their places."""
+        # As `store.claims.heads`, after all flushed entries are in their own logs.
         async with self._lock:
             if not self._is_synced:
                 await self._adopt(set())
             return await claims.heads(self._database, asked)
 
     async def complete_row(self, claim: WriteClaim, row: LogRow) -> LogRow:
-        """The row that ends a log, together with what flushes have of it.
-
-        From here on it is left alone, until `resume` or `close` is called. Raises
-        `StoreUnavailable`.
-        """
+        # The log is left alone until `resume` or `close`. Raises `StoreUnavailable`.
         async with self._lock:
             if not self._is_synced:
                 await self._adopt(set())
@@ -180,20 +173,20 @@ class Flusher:
             return track.complete_row(row)
 
     def resume(self, claim: WriteClaim) -> None:
-        """The response has not ended after all."""
+        # The end of the response was not committed.
         track = self._track(claim)
         if track is not None:
             track.is_ending = track.is_proven = False
 
     def close(self, claim: WriteClaim) -> None:
-        """End writing here. What flushes have of the log is settled all the same."""
+        # Entries in flushes are still settled.
         track = self._track(claim)
         if track is not None:
             track.is_ending = track.is_proven = False
             track.is_closed = True
 
     def ended(self, claim: WriteClaim) -> None:
-        """Its end is committed, with all that `complete_row` said."""
+        # The end of the log is committed, with all that `complete_row` returned.
         if self._track(claim) is not None:
             del self._tracks[claim.uuid]
 
@@ -202,7 +195,6 @@ class Flusher:
         return track if track is not None and track.claim == claim else None
 
     async def _adopt(self, tenants: set[TenantId]) -> None:
-        """Begin again from what the database has: after a failure, or when a fence has moved."""
         tenants |= {track.claim.tenant_id for track in self._tracks.values()}
         ending = {uuid: track for uuid, track in self._tracks.items() if track.is_ending}
         if tenants:
@@ -244,7 +236,6 @@ class Flusher:
         return committed
 
     def _due(self) -> list[LogBatch]:
-        """What flushes have of some responses, to be moved into their own logs now."""
         now = asyncio.get_running_loop().time()
         if not self._round and now >= self._round_at:
             self._round_at = now + self._settle_interval_s
@@ -262,14 +253,13 @@ class Flusher:
         return batches
 
     async def _learn_fences(self, tenants: set[TenantId]) -> None:
-        """From here on they are the ones to flush under: each claim has to be proven again."""
+        # Under new fences each claim has to be proven again.
         self._fences |= await flushes.fences(self._database, self._owner, tenants)
         for track in self._tracks.values():
             if track.claim.tenant_id in tenants:
                 track.is_proven = False
 
     async def _write(self, batches: Sequence[LogBatch]) -> frozenset[UUID]:
-        """Write batches, at least one, each into its own log; the responses whose batch is in."""
         committed = await events.append(self._database, batches)
         for batch in batches:
             uuid = batch.claim.uuid
@@ -288,7 +278,6 @@ class Flusher:
     async def _flush(
         self, together: dict[TenantId, list[tuple[_LogPosition, LogBatch]]]
     ) -> frozenset[UUID]:
-        """Write batches into flushes: those of a tenant into one row."""
         refused: set[TenantId] = set()
         keyring = self._database.keyring
         await events.ready(self._database, together)
@@ -318,7 +307,6 @@ class Flusher:
         return await self._write(again) | frozenset(committed)
 
     async def _prune(self) -> None:
-        """Remove flushes of which nothing is needed, once a round is over."""
         if self._round or not self._may_prune or not self._numbers:
             return
         self._may_prune = False

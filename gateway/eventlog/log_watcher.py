@@ -51,8 +51,10 @@ class ReadLogChanges(Protocol):
     async def __call__(
         self, asked: Sequence[LogQuery], seen: Seen, wanted: Collection[bytes], /
     ) -> LogChanges:
-        """What these logs have beyond what is known of them, and what flushes after `seen` have of
-        all that are `wanted`; `seen` is brought up to date. Raises `StoreUnavailable`.
+        """Read what these logs, and flushes after `seen`, have beyond what is known of them.
+
+        Of flushes only entries of `wanted` logs are returned; `seen` is updated. Raises
+        `StoreUnavailable`.
         """
 
 
@@ -60,10 +62,10 @@ class LogSubscriber(Protocol):
     """Who is sent what a watched log brings."""
 
     def on_entries(self, part: LogRow) -> bool:
-        """It came next. Whether it is done with it."""
+        """Receive the next entries. Return True if the subscriber is done with the log."""
 
     def on_moved(self) -> None:
-        """The log has moved, and this is all that is known."""
+        """Learn that the log has moved, without its entries."""
 
 
 class WatchedLog:
@@ -93,17 +95,17 @@ class WatchedLog:
         self._parts: deque[LogRow] = deque(maxlen=PARTS_MAX)
 
     def since(self, entry: int) -> list[LogRow]:
-        """The log from entry number `entry` on, as far as it is at hand; [] when that is not."""
+        """Return the log from number `entry` on as far as it is at hand; [] if `entry` is not."""
         rows = [part for part in self._parts if part.first_entry + part.count > entry]
         return rows if rows and rows[0].first_entry <= entry else []
 
     def is_beyond(self, entries: int) -> bool:
-        """Whether the log is known to have more than so many `entries`, or to have ended."""
         return self.has_ended or self.entries > entries
 
     def query(self, *, is_due: bool) -> LogQuery:
-        """How to ask for more of it. Of one that has moved since it was due no head is needed:
-        whoever moved it still writes it.
+        """Return the query for more of the log.
+
+        A log that has moved since it was last due needs no head: its writer is alive.
         """
         is_still = is_due and not self._has_moved
         self._has_moved = self._has_moved and not is_due
@@ -113,7 +115,7 @@ class WatchedLog:
         )
 
     def add(self, epoch: int, part: LogRow) -> None:
-        """The log has this, written under an epoch. Shown to who waits, kept for who does not."""
+        """Add entries of an epoch: show them to waiting readers, keep them for others."""
         end = part.first_entry + part.count
         if (epoch, end) <= (self.epoch, self.entries):
             return
@@ -129,7 +131,7 @@ class WatchedLog:
             self._parts.clear()
 
     def show(self, head: LogHead | None, owner: str | None) -> None:
-        """Tell who waits of what the head of the log says. A log does not become shorter."""
+        """Notify waiting readers of the log's head. A log never becomes shorter."""
         self.owner = owner
         before = (self.entries, self.has_ended)
         if head is not None:
@@ -156,7 +158,7 @@ class LogWatcher:
         pause_s: float = POLL_PAUSE_S,
         follow: Callable[[tuple[UUID, ...]], None] = lambda _: None,
     ) -> None:
-        """`follow` asks other processes to tell of these logs, for `notifications.FOLLOWED_S`."""
+        # `follow` asks other processes to announce these logs, for `notifications.FOLLOWED_S`.
         self._poll_logs = poll
         self._seen: Seen = {}
         self._follow = follow
@@ -170,7 +172,7 @@ class LogWatcher:
 
     @contextmanager
     def watch(self, tenant_id: TenantId, uuid: UUID, day: date) -> Iterator[WatchedLog]:
-        """Keep an eye on a log, from now on until this is left. `day` is that of its rows."""
+        """Watch a log for the block. `day` is the partition of its rows."""
         log = self._logs.get(uuid)
         if log is None:
             log = self._logs[uuid] = WatchedLog(tenant_id, uuid, day)
@@ -189,20 +191,20 @@ class LogWatcher:
                 self._seen.clear()
 
     def poll_soon(self, uuids: Iterable[UUID]) -> None:
-        """There is more in these logs: poll them now. Those that nobody watches are left alone."""
+        """Poll these logs now, because they have grown. Logs without watchers are ignored."""
         told = self._logs.keys() & set(uuids)
         if told:
             self._chosen |= told
             self._wake.set()
 
     def poll_all(self) -> None:
-        """A notification may have been lost: poll all of them now."""
+        # For when a notification may have been lost.
         self.poll_soon(list(self._logs))
 
     async def run(self) -> None:
         """Poll until cancelled.
 
-        While the database is away it is tried again, and whoever waits goes on waiting.
+        While the database is away it retries, and readers go on waiting.
         """
         due = 0.0
         is_reported = False
@@ -225,7 +227,7 @@ class LogWatcher:
             await asyncio.sleep(self._pause_s)
 
     def _go_on_following(self, now: float) -> None:
-        """Not at the first poll: most that are watched from their beginning soon run here."""
+        # Not at the first poll: most logs watched from their beginning soon run in this process.
         asked = tuple([uuid for uuid, log in self._logs.items() if log.follow_at <= now])
         for log in self._logs.values():
             if log.follow_at <= now:
@@ -236,7 +238,6 @@ class LogWatcher:
             self._follow(asked)
 
     async def _is_woken(self, *, before: float) -> bool:
-        """Wait until some logs are to be polled soon, or it is time to poll all of them."""
         if asyncio.get_running_loop().time() < before:
             try:
                 async with asyncio.timeout_at(before):
@@ -266,7 +267,7 @@ class LogWatcher:
                 del self._seen[writer]
 
     async def _show_parts(self, parts: Iterable[Part]) -> None:
-        """All of them, because what is seen now is not read again."""
+        # Every part must be shown: parts are not read again.
         by_key: dict[bytes, list[tuple[int, LogRow]]] = defaultdict(list)
         for number, (key, epoch, part) in enumerate(parts, 1):
             by_key[key].append((epoch, part))
@@ -285,9 +286,7 @@ class LogWatcher:
 
 
 def _together(parts: Sequence[tuple[int, LogRow]]) -> Iterator[tuple[int, LogRow]]:
-    """Those that follow on each other, of one process as their epoch tells, as one: all that came
-    since the last poll is one write, so that whoever is late catches up.
-    """
+    # Joined per process (epoch), so that a late reader catches up with one write.
     run: list[LogRow] = []
     of_run, end = 0, 0
     for epoch, part in parts:

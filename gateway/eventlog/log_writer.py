@@ -121,17 +121,16 @@ class Outbox:
 
     @property
     def has_waiting(self) -> bool:
-        """There are entries for another batch."""
         return bool(self._waiting)
 
     def waiting(self) -> LogRow:
-        """The waiting entries as the next row of the log. They go on waiting."""
+        """Return the waiting entries as the next row of the log. They stay waiting."""
         assert self.batch is None, "a batch is under way"
         count = self.end - self.next_entry
         return LogRow(self.next_entry, count, VERSION_BYTE + self._waiting)
 
     def put(self, entry: Entry) -> int:
-        """Add an entry. Returns its length in bytes. Raises `ValueError` as `pack` does."""
+        """Add an entry. Return its length in bytes. Raises `ValueError` as `pack`."""
         packed = packed_entry(entry)
         self._waiting += packed
         self.end += 1
@@ -139,7 +138,7 @@ class Outbox:
         return len(packed)
 
     def take(self) -> LogBatch:
-        """Make a batch of all waiting entries, which is under way now. No other may be."""
+        """Put all waiting entries under way as one batch. No other may be under way."""
         entries = VERSION_BYTE + self._waiting
         self._waiting.clear()
         count = self.end - self.next_entry
@@ -147,7 +146,7 @@ class Outbox:
         return self.batch
 
     def committed(self) -> int:
-        """The batch under way is in the log. Returns how many bytes that frees."""
+        """Note that the batch under way is in the log. Return how many bytes that frees."""
         batch, self.batch = self.batch, None
         assert batch is not None, "no batch is under way"
         self._is_refused = False
@@ -157,11 +156,11 @@ class Outbox:
         return freed_bytes
 
     def refused(self) -> None:
-        """The database did not append the batch under way; `learn` tells why."""
+        # `learn` tells why.
         self._is_refused = True
 
     def learn(self, head: LogHead | None) -> BatchOutcome:
-        """What became of the batch, by a head that was read since; None: the response is gone.
+        """Return the outcome of the batch by a head read since; None: the response is gone.
 
         For `COMMITTED` call `committed`, for `ABSENT` send the same batch again.
         """
@@ -207,7 +206,7 @@ class Channel:
 
     @property
     def is_full(self) -> bool:
-        """The database is too far behind: time to wait for `room`."""
+        """Return True if the database is too far behind; then wait for `room`."""
         writer = self._writer
         return self.is_open and (
             self.outbox.pending_bytes >= writer.bounds.run_pending_bytes_max
@@ -215,23 +214,20 @@ class Channel:
         )
 
     def append(self, entry: Entry) -> None:
-        """Hand over an entry. Never waits; does nothing when the claim is lost or given up.
-
-        Raises `ValueError` as `entries.pack` does.
-        """
+        # Never waits; does nothing after the claim is lost. Raises `ValueError` as `entries.pack`.
         if self.is_open:
             self._writer.pending_bytes += self.outbox.put(entry)
             if not self.is_queued:
                 self._writer.enqueue(self)
 
     async def room(self) -> None:
-        """Wait until it is not full. Raises `ClaimLost`."""
+        """Wait until the channel is not full. Raises `ClaimLost`."""
         while self.is_full:
             await self._writer.wait_for_relief(self)
         self._check()
 
     async def flushed(self) -> int:
-        """Wait until all that was appended before is durable; the number of the next entry.
+        """Wait until all entries so far are durable; return the number of the next entry.
 
         Raises `ClaimLost`. Waits for as long as the database is away.
         """
@@ -244,11 +240,11 @@ class Channel:
 
     @asynccontextmanager
     async def ending(self) -> AsyncIterator[LogRow]:
-        """What of the log is not written yet, for the end to be committed together with it.
+        """Hold the log for the block; yield the unwritten rest, to be committed with the end.
 
-        Entered when nothing is under way, for which it waits as long as the database is away; from
-        then on nothing is taken. Leave it without closing the channel, and that waits as before.
-        Raises `ClaimLost`. Nothing may be appended meanwhile.
+        Entered once nothing is under way, for which it waits as long as the database is away;
+        inside, nothing is taken from the channel. If the block does not close the channel, writing
+        goes on after it. Raises `ClaimLost`. Nothing may be appended meanwhile.
         """
         self.is_ending = True
         try:
@@ -262,10 +258,7 @@ class Channel:
             self._writer.resume(self)
 
     def close(self, *, has_ended: bool = False) -> None:
-        """Drop what is not under way yet. Safe to call twice, and after the claim was lost.
-
-        `has_ended`: the end is committed, so that nothing of the log is left over.
-        """
+        # Drops what is not under way. Safe to call twice. `has_ended`: the end is committed.
         self._writer.forget(self, has_ended=has_ended)
 
     def _check(self) -> None:
@@ -324,12 +317,11 @@ class LogWriter:
         lost: Callable[[], None],
         fence: int | None = None,
     ) -> Channel:
-        """A way into the log of a response, from entry number `next_entry` on.
+        """Open a channel to the log of a response, from entry number `next_entry` on.
 
-        `day` is the partition of its log (`store.events.day_of`). `fence` is what `self.fence` was
-        before the response was claimed; then its claim has to be proven by nothing else. A channel
-        that is open to the same log is lost: a claim that was made after its own has brought the
-        response back here.
+        `day` is the partition of its log (`store.events.day_of`). `fence` is the value of
+        `self.fence` before the response was claimed; then the claim needs no other proof. An open
+        channel to the same log is lost: a later claim has brought the response back here.
         """
         if fence is not None and self._flusher is not None:
             self._flusher.begins(claim, day, next_entry, fence)
@@ -341,15 +333,14 @@ class LogWriter:
         return channel
 
     def fence(self, tenant_id: TenantId) -> int | None:
-        """Under which fence this process writes for a tenant; None: not known yet."""
+        # None: not known yet.
         return None if self._flusher is None else self._flusher.fence(tenant_id)
 
     async def run(self) -> None:
-        """Write what the channels bring, until cancelled."""
+        # Runs until cancelled.
         await self._queue.run()
 
     async def _write(self, channels: list[Channel]) -> None:
-        """Write their batches, and what is due between two flushes."""
         await commit_but_defects(channels, self._write_until_decided, self._lose_faulty)
         if self._flusher is not None:
             # Nobody waits for it. What fails is made up for by the next.
@@ -361,7 +352,6 @@ class LogWriter:
         self._wake_blocked()
 
     async def _wait_for_company(self, early_s: float) -> None:
-        """Wait `early_s` until a flush is due, or less where many runs have something."""
         crowded_s = early_s - self.bounds.flush_interval_s * (1 - CROWDED_SHARE)
         if crowded_s > 0:
             await asyncio.sleep(crowded_s)
@@ -376,21 +366,21 @@ class LogWriter:
         return runs >= CROWD_MIN and self.pending_bytes <= runs * CROWDED_BYTES_MAX
 
     def resume(self, channel: Channel) -> None:
-        """The end was not committed after all: write what waits in the channel."""
+        # The end was not committed, so what waits in the channel is written.
         if channel.is_open and self._flusher is not None:
             self._flusher.resume(channel.claim)
         if channel.is_open and channel.outbox.has_waiting and not channel.is_queued:
             self.enqueue(channel)
 
     def enqueue(self, channel: Channel) -> None:
-        """Something waits in a channel that is not queued yet."""
+        """Queue a channel that has waiting entries and is not queued yet."""
         channel.is_queued = True
         self._queue.put(channel)
         if len(self._queue) == CROWD_MIN and self._is_crowded:
             self._crowded.set()
 
     def forget(self, channel: Channel, *, has_ended: bool = False) -> None:
-        """Nothing more of a channel is written, but for what is under way."""
+        # A batch under way is still written.
         if channel.is_open:
             channel.is_open = False
             if self._flusher is not None:
@@ -401,7 +391,7 @@ class LogWriter:
             self._wake_blocked()
 
     async def complete_row(self, channel: Channel) -> LogRow:
-        """The row with all that is not in the log of a channel yet, to be written with its end.
+        """Return the row with all entries that the log lacks, to be written with its end.
 
         Waits while the database is away. Raises `ClaimLost`.
         """
@@ -431,7 +421,6 @@ class LogWriter:
                 channel.moved.set()
 
     async def _write_until_decided(self, channels: Sequence[Channel]) -> None:
-        """Write until each batch is in the log, or its channel is closed or lost."""
         while channels := [one for one in channels if one.is_open and one.outbox.batch is not None]:
             try:
                 channels = await self._flush(channels)
@@ -442,7 +431,6 @@ class LogWriter:
                 channels = await self._resolve(channels)
 
     async def _flush(self, channels: list[Channel]) -> list[Channel]:
-        """Commit their batches; returns the channels whose batch was refused."""
         batches: list[LogBatch] = []
         size_bytes = 0
         for channel in channels:
@@ -466,11 +454,6 @@ class LogWriter:
         return refused
 
     async def _resolve(self, channels: list[Channel]) -> list[Channel]:
-        """Find out from the heads of the logs what became of these batches.
-
-        Returns the channels whose batch has to be sent again: it is not in the log, and their claim
-        holds.
-        """
         unclear = [one for one in channels if one.is_open and one.outbox.batch is not None]
         if not unclear:
             return []
@@ -546,7 +529,6 @@ class LogWriter:
 
 
 def _begin_batch(channel: Channel) -> int | None:
-    """Put what waits in a channel under way; its bytes, or None where there is no need."""
     channel.is_queued = False
     if channel.is_open and not channel.is_ending:
         return len(channel.outbox.take().entries)

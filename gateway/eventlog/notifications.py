@@ -35,7 +35,7 @@ class Notifier:
     def __init__(
         self, send: Send, *, pause_s: float = PAUSE_S, followed_s: float = FOLLOWED_S
     ) -> None:
-        """`send` is `store.replicas.notifications.notify` of a database."""
+        # `send` is `store.replicas.notifications.notify` of a database.
         self._send = send
         self._pause_s = pause_s
         self._followed_s = followed_s
@@ -48,7 +48,7 @@ class Notifier:
         self._is_away = False
 
     def announce(self, notice: Notice) -> None:
-        """Have it sent soon. Returns at once; what cannot be sent is dropped."""
+        # Returns at once; a notice that cannot be sent is dropped.
         if notice.kind == "log":
             self.committed(notice.responses)
         else:
@@ -61,7 +61,7 @@ class Notifier:
         self._wake.set()
 
     def committed(self, responses: Collection[UUID]) -> None:
-        """There is more in the logs of these responses: tell who follows them."""
+        """Announce that the logs of these responses have grown, if anybody follows them."""
         if not self._followed:
             return
         now = asyncio.get_running_loop().time()
@@ -70,9 +70,9 @@ class Notifier:
             self._send_soon(Notice("log", told))
 
     def followed(self, responses: Collection[UUID]) -> None:
-        """Somebody follows these logs, and says so again before `followed_s` are over.
+        """Note that others follow these logs; they repeat it within `followed_s`.
 
-        What was asked for here counts when it is asked for elsewhere, too.
+        A request of this process comes back here, too, and is not counted.
         """
         now = asyncio.get_running_loop().time()
         ours, self._asked = self._asked, self._asked.difference(responses)
@@ -84,14 +84,14 @@ class Notifier:
             del self._followed[first]
 
     async def run(self) -> None:
-        """Send notices soon after they come, until cancelled."""
+        # Runs until cancelled.
         while True:
             await self._wake.wait()
             await self.flush()
             await asyncio.sleep(self._pause_s)
 
     async def flush(self) -> None:
-        """Send what is pending, in one go. It is dropped when the database is away."""
+        """Send everything pending in one go. It is dropped when the database is away."""
         self._wake.clear()
         pending, self._pending = self._pending, {}
         if not pending:

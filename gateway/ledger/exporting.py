@@ -27,12 +27,11 @@ _CURSOR: Final = re.compile(r"u1-([0-9]{1,19})-([0-9a-f]{32})-([0-9a-f]{32})-(-?
 
 
 def cursor_of(place: LinePosition) -> str:
-    """The cursor that stands for a place."""
     return f"u1-{place.tx}-{place.tenant.hex}-{place.response.hex}-{place.seq}"
 
 
 def place_of(cursor: str | None) -> LinePosition:
-    """The place that a cursor stands for. Raises `InvalidRequest`."""
+    """Return the position that a cursor stands for. Raises `InvalidRequest`."""
     if not cursor:
         return LinePosition()
     found = _CURSOR.fullmatch(cursor)
@@ -48,7 +47,7 @@ def place_of(cursor: str | None) -> LinePosition:
 async def export(
     database: Database, cursor: str | None, form: Format, *, lines_max: int = PAGE_LINES_MAX
 ) -> AsyncIterator[bytes]:
-    """Lines of text, the last of which tells the next cursor: the same one where there is no more.
+    """Yield lines of text; the last has the next cursor, the same one at the end of the data.
 
     Raises `InvalidRequest` and `StoreUnavailable`.
     """

@@ -43,7 +43,7 @@ FOUND_MAX: Final = 1_000
 async def again_and_again(
     work: Callable[[], Awaitable[object]], interval_s: float, what: str
 ) -> None:
-    """Do it until cancelled, whatever the database says; replicas spread out."""
+    # Errors of the database do not end the loop; random pauses spread the replicas out.
     while True:
         try:
             await work()
@@ -69,11 +69,10 @@ class Adding:
         self._metrics = metrics
 
     async def run(self) -> None:
-        """Work in rounds until cancelled."""
         await again_and_again(self.round, self._interval_s, "adding usage up")
 
     async def round(self) -> int:
-        """Add up all that can be; how many lines that were. Raises `StoreError`."""
+        """Add up all lines that are ready, and return their number. Raises `StoreError`."""
         lines = 0
         while (done := await rollup.advance(self._database, self._terms)) is not None:
             lines += done.lines
@@ -102,7 +101,7 @@ class Delivery:
         lease_s: float,
         metrics: Metrics,
     ) -> None:
-        """`lease_s` is how long others wait for a process that has taken a batch."""
+        # After `lease_s` another process may take over a batch.
         self._database = database
         self._sink = sink
         self._holder = holder
@@ -113,7 +112,7 @@ class Delivery:
         self._failures = 0
 
     async def run(self) -> None:
-        """Go round until cancelled; after failures more and more rarely."""
+        # The pauses grow after failures.
         try:
             while True:
                 await self._attempt()
@@ -129,7 +128,7 @@ class Delivery:
             _log.warning("usage cannot be read for a sink", source=self._sink.name, error=error)
 
     async def round(self) -> int:
-        """Send all that can be; how many lines that were. Raises `StoreError`."""
+        """Send all lines that are ready, and return their number. Raises `StoreError`."""
         lines = 0
         while sent := await self._send_next():
             lines += sent
@@ -174,7 +173,7 @@ class Reconciliation:
         metrics: Metrics,
         logs: LogAudit | None = None,
     ) -> None:
-        """`back_s`: how far back it looks. Without `logs` lines are not held against these."""
+        # `back_s` bounds how far back it looks. Without `logs` lines are not compared to logs.
         self._logs = logs
         self._database = database
         self._interval_s = interval_s
@@ -182,12 +181,12 @@ class Reconciliation:
         self._metrics = metrics
 
     async def run(self) -> None:
-        """Work in rounds until cancelled."""
         await again_and_again(self.round, self._interval_s, "reconciling usage")
 
     async def round(self, *, repairs: bool = True) -> Found:
-        """What does not agree; sums are made again from their lines, and so is what is spent of
-        budgets. Raises `StoreError`.
+        """Find disagreements; recompute sums and the spending of budgets from their lines.
+
+        Raises `StoreError`.
         """
         found = await reconciliation.compare(
             self._database,

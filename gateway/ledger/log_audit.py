@@ -45,8 +45,9 @@ class LogAudit:
         self._responses_max = responses_max
 
     async def round(self, *, back_s: float) -> LogsCompared:
-        """Compare up to `responses_max` of those that ended within `back_s`. Raises
-        `StoreUnavailable`.
+        """Compare up to `responses_max` responses that ended within `back_s` seconds.
+
+        Raises `StoreUnavailable`.
         """
         compared, wrong = 0, []
         for row in await sample(self._database, back_s=back_s, rows_max=self._responses_max):
@@ -59,7 +60,7 @@ class LogAudit:
         return LogsCompared(compared, tuple(wrong))
 
     async def _counted(self, tenant_id: TenantId, uuid: UUID) -> dict[str, int | None] | None:
-        """What the log comes to; None where it is not whole any more, or not to be read."""
+        # None where the log is incomplete or cannot be read.
         try:
             stored = await responses.load(self._database, tenant_id, uuid)
             if stored is None or stored.fold_version not in FOLD_VERSIONS:

@@ -23,8 +23,9 @@ ADJUSTED: Final = "harmony.response.adjusted"
 def cloud_events(
     rows: Iterable[Row], *, source: str, customers: Mapping[str, str]
 ) -> list[dict[str, Any]]:
-    """Return an event of CloudEvents 1.0 for each line; all values of its data are strings.
-    `customers` are the receiver's names of tenants, by the tenant's name or id.
+    """Return a CloudEvents 1.0 event for each line; all values of its data are strings.
+
+    `customers` maps a tenant's name or id to the receiver's name for it.
     """
     return [_cloud_event(row, source, customers) for row in rows]
 

@@ -58,13 +58,13 @@ _FORMULA: Final = ("=", "+", "-", "@", "\t", "\r")
 
 
 def record_of(row: Row) -> dict[str, Any]:
-    """What is told of a line that `store.ledger.exports` read."""
+    """Return the exported record of a line that `store.ledger.exports` read."""
     told = {name: read(row) for name, read in _FIELDS.items()}
     return told | {name: row[name] for name in sorted(_FIGURES)}
 
 
 def encoded(records: Iterable[Mapping[str, Any]], form: Format, *, has_head: bool) -> bytes:
-    """Records as lines of text. `has_head`: CSV begins with the names of its columns."""
+    """Encode records as lines of text. `has_head`: CSV begins with the column names."""
     if form == "jsonl":
         return b"".join(one_line(orjson.dumps(one)) + b"\n" for one in records)
     text = io.StringIO()
@@ -77,7 +77,7 @@ def encoded(records: Iterable[Mapping[str, Any]], form: Format, *, has_head: boo
 
 
 def trailer(form: Format, next_cursor: str) -> bytes:
-    """The last line of a page: from where on the next one is."""
+    """Return the last line of a page, which has the cursor of the next one."""
     if form == "jsonl":
         return orjson.dumps({"next_cursor": next_cursor, "version": VERSION}) + b"\n"
     return f"# next_cursor={next_cursor} version={VERSION}\n".encode()

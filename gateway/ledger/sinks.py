@@ -50,8 +50,9 @@ class CloudEventsSink:
         return self._target.name
 
     async def send(self, batch: LineBatch) -> None:
-        """Have it take a batch, or what is left of it. Raises `SinkFailed`, and `SinkRefused` where
-        sending it again would not help.
+        """Send a batch, or what is left of it.
+
+        Raises `SinkFailed`, and `SinkRefused` where a retry would not help.
         """
         events = cloud_events(batch.lines, source=self._source, customers=self._target.customers)
         status, said = await _post(self._client, self._target, orjson.dumps(events))
@@ -63,7 +64,7 @@ class CloudEventsSink:
 
 
 def _new_client() -> httpx2.AsyncClient:
-    """No redirects, nothing from the environment."""
+    # No redirects, and no proxies or credentials from the environment.
     return httpx2.AsyncClient(
         headers={"user-agent": f"harmony-gateway/{__version__}"},
         trust_env=False,
@@ -72,7 +73,7 @@ def _new_client() -> httpx2.AsyncClient:
 
 
 async def _post(http: httpx2.AsyncClient, target: SinkTarget, body: bytes) -> tuple[int, str]:
-    """The status of the answer, and the beginning of what it says."""
+    # Status and the beginning of the body.
     headers = {"content-type": CLOUDEVENTS_TYPE}
     if target.secret is not None:
         headers["authorization"] = f"Bearer {target.secret}"

@@ -111,31 +111,31 @@ class UsageQuery:
 
     @property
     def next_page(self) -> str | None:
-        """The token of the page behind this one; None for the last."""
+        """Return the token of the next page; None for the last."""
         if self.page_end >= self.end:
             return None
         packed = orjson.dumps([self.page_end, self.end, self.digest])
         return _PREFIX + base64.urlsafe_b64encode(packed).decode().rstrip("=")
 
     def buckets(self) -> list[tuple[int, int]]:
-        """Beginning and end of every bucket of this page."""
+        """Return start and end of every bucket of this page."""
         width = WIDTHS_S[self.width]
         edges = range(self.page_start - self.page_start % width + width, self.page_end, width)
         cuts = [self.page_start, *edges, self.page_end]
         return list(itertools.pairwise(cuts))
 
     def bucket_of(self, at: int) -> int:
-        """The beginning of the bucket that holds what is summed up at `at`, a full unit of time."""
+        # `at` is a full unit of time, which may begin before the page.
         return max(at, self.page_start)
 
 
 def lists_of(report: Report) -> tuple[str, ...]:
-    """The parameters of a report that have several values."""
+    """Return the report's parameters that may have several values."""
     return (*_LISTS, *_OWN_LISTS.get(report, ()))
 
 
 def usage_query(report: Report, given: Sequence[tuple[str, str]], *, now: int) -> UsageQuery:
-    """The question that the parameters of a query ask, at `now`. Raises `InvalidRequest`."""
+    """Parse the query parameters of a report at `now`. Raises `InvalidRequest`."""
     lists = _Parameters(given)
     width = _width(report, lists)
     start = lists.integer("start_time", least=0, most=TIME_MAX)
@@ -215,7 +215,7 @@ class _Parameters:
         return values
 
     def ids(self, name: str, parse: Any) -> tuple[UUID, ...] | None:
-        """What cannot be an id of ours is that of nothing."""
+        """Parse a list of ids, without invalid ones, which match nothing."""
         values = self.several(name)
         if values is None:
             return None
@@ -283,7 +283,7 @@ def _groups(report: Report, lists: _Parameters) -> tuple[tuple[str, ...], tuple[
 
 
 def _page(token: str | None, digest: str) -> tuple[int, int] | None:
-    """Where the page of this token begins, and where the question ends; None: it is the first."""
+    # The start of the page and the end of the query; None for the first page.
     if not token:
         return None
     match _unpacked(token):

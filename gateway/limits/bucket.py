@@ -66,18 +66,18 @@ class Bucket:
 
     @property
     def is_detached(self) -> bool:
-        """The database is away, and nobody knows what the others use."""
+        # A bucket has a rate of its own only while the database is away.
         return self._own_rate is not None
 
     @property
     def is_needed(self) -> bool:
-        """A request waits for the answer to the next statement."""
         return self._needed > 0
 
     def resize(self, rate: float, capacity: float) -> None:
-        """The limit was changed, and its row with it. A lower one holds at once: what was taken
-        ahead by the higher one is forgotten, and the row is asked anew. A higher one gives the
-        difference.
+        """Change the limit, whose row has changed, too.
+
+        A lower limit applies at once: tokens taken ahead under the higher one are dropped, and the
+        row is asked again. A higher one adds the difference.
         """
         if capacity < self.capacity:
             self.held = min(self.held, 0.0)
@@ -88,29 +88,30 @@ class Bucket:
         self.rate, self.capacity, self._short_at = rate, capacity, float("-inf")
 
     def demand(self, cost: float, now: float) -> None:
-        """Count what a request asks for, whether it gets it or not."""
+        """Count the demand of a request, whether it is admitted or not."""
         self.used_at = now
         self._demand += cost
         if self._own_rate is not None:
             self._refill(now)
 
     def take(self, cost: float) -> None:
-        """Use `cost`; what was used already is taken even if it is more than there is."""
+        # `held` may go below 0: tokens that were used already are taken in any case.
         self.held -= cost
 
     def give_back(self, amount: float, now: float) -> None:
-        """Return an `amount` that was not used; below zero: that much more was used."""
+        """Return an unused `amount`; a negative one takes that much more."""
         self.held += amount
         if self.held < 0:
             self.used_at = max(self.used_at, now)
 
     def available(self, now: float) -> float:
-        """About how much could be used now, of the slice and of what is left in the row."""
+        # The slice of this process, and an estimate of the rest of the row.
         return max(0.0, self.held + self._estimate(now))
 
     def is_worth_asking(self, cost: float, now: float) -> bool:
-        """Whether the row may have what is missing: what was refused is not asked for again before
-        it can be there.
+        """Return True if the row may have what is missing.
+
+        After a refusal it is not asked again before it can have refilled.
         """
         if self._own_rate is not None or cost > self.capacity:
             return False
@@ -119,22 +120,23 @@ class Bucket:
         return self._level is None or self.held + self._estimate(now) >= cost
 
     def until_fits_s(self, cost: float, now: float) -> float:
-        """About how many seconds until `cost` could be used."""
+        """Estimate the seconds until `cost` is available."""
         if self._own_rate is not None:
             return max(0.0, cost - self.held) / self._own_rate
         return max(0.0, cost - self.held - self._estimate(now)) / self.rate
 
     def until_full_s(self, available: float) -> float:
-        """About how many seconds until it is full, if `available` is what could be used now."""
+        # `available` is what could be used now.
         return max(0.0, self.capacity - available) / self.rate
 
     def need(self, cost: float) -> None:
-        """Ask for `cost` with the next statement: a request waits for it."""
+        # A request waits for the next statement to grant this.
         self._needed += cost
 
     def ask(self, now: float) -> Ask | None:
-        """What to say in the next statement; None where nothing has changed. To be followed by
-        `answered` or `failed`.
+        """Return what the next statement asks of the row; None where nothing has changed.
+
+        Call `answered` or `failed` afterwards.
         """
         share = 0.0
         if now - self.used_at < IDLE_S:
@@ -151,7 +153,7 @@ class Bucket:
         return Ask(self.rate, self.capacity, change, want)
 
     def answered(self, granted: float, level: float, now: float) -> None:
-        """The row gave `granted`, and has `level` left."""
+        """Record that the row gave `granted`, and has `level` left."""
         self._own_rate, self._change, self.is_asked = None, 0.0, False
         self.held += granted
         self._level, self._level_at = level, now
@@ -159,8 +161,9 @@ class Bucket:
             self._short_at = now
 
     def failed(self, ask: Ask, now: float, *, replicas: int, until: float) -> None:
-        """The statement failed. From now on and `until` then the slice fills by itself, at this
-        process's share of the rate among `replicas`.
+        """Fall back to refilling locally, because the statement failed.
+
+        Until `until` the slice refills at this process's share of the rate among `replicas`.
         """
         self.held += ask.change
         self._change, self.is_asked = 0.0, False
@@ -178,13 +181,13 @@ class Bucket:
         self._level_at = now
 
     def _surplus(self, share: float) -> float:
-        """What to give back: a debt, all of an idle slice, or what is far more than the share."""
+        # Give back a debt, all of an idle slice, or what is far more than the share.
         if self.held < 0 or not share:
             return self.held
         return self.held - share if self.held > 2 * share + self._needed else 0.0
 
     def _estimate(self, now: float) -> float:
-        """What the row has. What is on its way back to it is there before anything asks again."""
+        # Tokens on their way back to the row are there before the next statement.
         if self._own_rate is not None:
             return 0.0
         if self._level is None:

@@ -79,7 +79,7 @@ class Charge:
         self.is_open = True
 
     def settle(self, used: Used) -> None:
-        """The request has ended, and used this much. A second call changes nothing."""
+        # A second call changes nothing.
         if self.is_open:
             self.is_open = False
             self._books.settle(self, used)
@@ -87,13 +87,15 @@ class Charge:
                 self.stored.end(used.input_tokens, used.output_tokens)
 
     def hand_over(self) -> None:
-        """Another process settles it: release what it holds here. What was charged stays so."""
+        # Another process settles the charge; this one only releases its reservations.
         if self.is_open:
             self.is_open = False
             self._books.hand_over(self)
 
     def packed(self) -> dict[str, Any] | None:
-        """What another process needs to settle, as JSON; None where there is nothing."""
+        """Return as JSON what another process needs to settle the charge; None if that is
+        nothing.
+        """
         if not self.tokens and not self.spend:
             return None
         return {

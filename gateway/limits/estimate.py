@@ -25,13 +25,13 @@ class Estimates(Generic[K]):
         self._known: OrderedDict[K, tuple[int, float]] = OrderedDict()
 
     def reserve(self, key: K, most: int) -> int:
-        """How many tokens of output to reserve for a request that may have `most`."""
+        """Return the output tokens to reserve for a request that may produce `most`."""
         count, mean = self._known.get(key, (0, 0.0))
         expected = AT_FIRST if count < FIRST else max(LEAST, int(FACTOR * mean))
         return min(expected, most)
 
     def learn(self, key: K, tokens: int) -> None:
-        """Take the length of an answer into the average."""
+        """Add the length of an answer to the average."""
         count, mean = self._known.pop(key, (0, 0.0))
         weight = max(ALPHA, 1 / (count + 1))
         self._known[key] = count + 1, mean + weight * (tokens - mean)

@@ -59,7 +59,6 @@ class BudgetFigure:
 
     @property
     def remaining(self) -> int:
-        """What is not spent; never below 0."""
         return max(0, self.budget.cap - self.spent)
 
 
@@ -72,7 +71,7 @@ class Figures:
 
     @property
     def tightest(self) -> BudgetFigure | None:
-        """Of the budgets of money that refuse something, the one of which the least is left."""
+        """Return the enforced money budget with the least left."""
         binding = [
             one for one in self.budgets if one.budget.unit == "usd" and one.budget.mode == "enforce"
         ]
@@ -82,7 +81,7 @@ class Figures:
 def figures_of(
     gates: Gates, tenant_id: UUID, terms: Terms, elsewhere: Elsewhere, now: datetime
 ) -> Figures:
-    """What one process knows, and the others told."""
+    """Return the figures of a tenant from this process's `gates` and the reports of the others."""
     return Figures(
         tuple([_of_limit(gates, tenant_id, one, elsewhere) for one in terms.limits]),
         tuple([_of_budget(gates, tenant_id, one, elsewhere, now) for one in terms.budgets]),
@@ -118,5 +117,5 @@ def _of_budget(
 
 
 def interval_starts(terms: Terms, now: datetime) -> dict[str, datetime]:
-    """When the interval of now began, by the meters of the budgets."""
+    """Return the start of the current interval of each budget, by meter."""
     return {one.meter: begins(one.interval, now) for one in terms.budgets}

@@ -100,9 +100,8 @@ class Gates:
         observer: GateObserver,
         refused_factor: int = REFUSED_FACTOR,
     ) -> None:
-        """`clock` never goes back, `now` is the time; `random` gives numbers from 0 to 1.
-        `refused_factor` times a limit of requests may be refused for it.
-        """
+        # `clock` is monotonic, `now` is the time, `random` returns numbers from 0 to 1.
+        # `refused_factor` times a request limit may be refused a minute.
         self._clock = clock
         self._now = now
         self._random = random
@@ -126,7 +125,7 @@ class Gates:
         """Something without a price was used: perhaps there is one by now."""
 
     def reports(self) -> dict[Key, int]:
-        """Requests in progress here, of all that was asked for lately."""
+        """Return the requests in progress here, by every limit used lately."""
         now = self._clock()
         gone = [key for key, at in self._places_used.items() if now - at > FORGOTTEN_S]
         for key in gone:
@@ -135,7 +134,7 @@ class Gates:
         return {key: self.places.get(key, 0) for key in self._places_used}
 
     def known(self) -> Iterator[tuple[Key, Bucket]]:
-        """Every bucket that was used lately."""
+        """Yield the buckets that were used lately, and forget the others."""
         now = self._clock()
         for (tenant_id, name), bucket in _all(self._buckets):
             if not bucket.held and not bucket.is_asked and now - bucket.used_at > FORGOTTEN_S:
@@ -144,7 +143,7 @@ class Gates:
                 yield (tenant_id, name), bucket
 
     def meters(self) -> Iterator[tuple[Key, SpendMeter]]:
-        """Every meter that was used lately, or has something to be written."""
+        """Yield the meters that were used lately or have unwritten spending; forget the others."""
         now = self._clock()
         for (tenant_id, name), meter in _all(self._meters):
             # Made again, it goes on from the row of this process.
@@ -155,20 +154,23 @@ class Gates:
                 yield (tenant_id, name), meter
 
     def held(self, key: Key) -> float:
-        """What this process has of a bucket beside its row; below 0 where it used more."""
+        """Return the tokens of a bucket held outside its row; below 0 after overuse."""
         tenant_id, name = key
         bucket = self._buckets.get(tenant_id, {}).get(name)
         return 0.0 if bucket is None else bucket.held
 
     def spending(self, key: Key, now: datetime) -> tuple[int, int]:
-        """What this process has spent of a meter in the interval of `now`, and set aside."""
+        """Return this process's spending of a meter in the interval of `now`, and its
+        reservations.
+        """
         tenant_id, name = key
         meter = self._meters.get(tenant_id, {}).get(name)
         return (0, 0) if meter is None else (meter.own_spent(now), meter.reserved)
 
     def enter(self, caller: Caller, rules: Rules, attempt: int = 0) -> Charge | None:
-        """Gate 1. None: ask the rows first, and then make the next attempt. Raises `RateLimited`,
-        after `ATTEMPTS_MAX` in any case.
+        """Admit a request at gate 1; None: ask the rows first, then make the next attempt.
+
+        Raises `RateLimited`, after `ATTEMPTS_MAX` in any case.
         """
         if not attempt and self._refused:
             self._check_refused(caller, rules)
@@ -191,8 +193,10 @@ class Gates:
     def reserve(
         self, charge: Charge, caller: Caller, rules: Rules, size: tuple[int, int], attempt: int = 0
     ) -> bool:
-        """Gate 2, for the `size` of a request: tokens of its input, and the most of its output.
-        False as None at gate 1. Raises `RateLimited`; the charge stays open.
+        """Reserve at gate 2 for `size`: a request's input tokens, and its maximum of output tokens.
+
+        False: ask the rows first, then make the next attempt. Raises `RateLimited`; the charge
+        stays open then.
         """
         tokens_in, most = size
         expected = self._estimates.reserve((caller.project, caller.model), most)
@@ -218,8 +222,9 @@ class Gates:
         return True
 
     def adopt(self, tenant_id: UUID, model: str, packed: dict[str, Any]) -> Charge:
-        """The charge of a response that another process admitted: it was charged there, and is
-        settled here. Raises `ValueError`, `TypeError` or `LookupError` for what is damaged.
+        """Return the charge of a response that another process admitted, to be settled here.
+
+        Raises `ValueError`, `TypeError` or `LookupError` for damaged data.
         """
         charge = Charge(self, tenant_id, UUID(packed["project"]), model, packed["tier"])
         tokens, buckets = [], self._buckets[tenant_id]
@@ -237,7 +242,7 @@ class Gates:
         return charge
 
     def settle(self, charge: Charge, used: Used) -> None:
-        """What was charged becomes what was used. Called by a charge, once."""
+        """Replace the charge's reservations by the usage. A charge calls it once."""
         self._release(charge)
         spent = used.input_tokens + used.output_tokens
         is_refunded = not used.output_tokens and not used.is_whole
@@ -261,11 +266,10 @@ class Gates:
             aside.meter.spend(cost if aside.meter.meter.unit == "usd" else spent, at)
 
     def hand_over(self, charge: Charge) -> None:
-        """Release what a charge holds: another process settles it. Called by a charge, once."""
         self._release(charge)
 
     def place(self, tenant_id: UUID, limit: Limit, terms: Terms) -> None:
-        """Take one place of a limit of concurrency. Raises `RateLimited`."""
+        """Take one slot of a concurrency limit. Raises `RateLimited`."""
         key = (tenant_id, limit.name)
         used = self.places[key] + self.elsewhere.get(key, 0)
         if used >= limit.value:
@@ -274,7 +278,7 @@ class Gates:
         self.places[key] += 1
 
     def give_up_place(self, tenant_id: UUID, name: str) -> None:
-        """Give back a place that `place` or `enter` took."""
+        """Release a slot that `place` or `enter` took."""
         key = (tenant_id, name)
         left = self.places[key] - 1
         if left:
@@ -289,7 +293,7 @@ class Gates:
             one.meter.reserved -= one.reserved
 
     def _has_place(self, caller: Caller, rules: Rules, attempt: int) -> bool:
-        """False: nobody knows yet what is under way elsewhere. Raises `RateLimited`."""
+        # False: the requests in progress elsewhere are not known yet.
         now = self._clock()
         for limit in rules.places:
             key = (caller.tenant_id, limit.name)
@@ -311,7 +315,7 @@ class Gates:
         return True
 
     def _has_budget(self, caller: Caller, rules: Rules, attempt: int) -> bool:
-        """False: nobody knows yet what is spent. Raises `RateLimited`."""
+        # False: the spending is not known yet.
         if not rules.meters:
             return True
         now, meters = self._now(), self._meters[caller.tenant_id]
@@ -351,9 +355,7 @@ class Gates:
         )
 
     def _take(self, costs: Sequence[Cost], caller: Caller, attempt: int) -> Sequence[Cost] | None:
-        """Take all, or nothing: None, and the rows are to be asked first. What is only observed is
-        taken where it is there. Raises `RateLimited`.
-        """
+        # All or nothing. None: ask the rows first. Observed limits are taken where there is enough.
         now = self._clock()
         if not attempt:
             for one in costs:
@@ -373,7 +375,7 @@ class Gates:
         return costs
 
     def _asks(self, short: Sequence[Cost], caller: Caller, now: float, *, is_last: bool) -> bool:
-        """Whether rows are to be asked for what is missing. Raises `RateLimited`."""
+        # True: ask the rows for what is missing. Raises `RateLimited` where they cannot have it.
         ask = [one for one in short if one.bucket.is_worth_asking(one.amount, now) and not is_last]
         hopeless = [one for one in short if one not in ask and one.limit.mode == "enforce"]
         if hopeless:
@@ -418,11 +420,11 @@ class Gates:
         raise refusal
 
     def _refusals_of(self, limit: Limit) -> float:
-        """How many requests a minute may be refused for a limit."""
+        # Per minute.
         return max(1.0, self._refused_factor * limit.rate * MINUTE_S)
 
     def _check_refused(self, caller: Caller, rules: Rules) -> None:
-        """Who goes on and on with what is refused has to pause. Raises `RateLimited`."""
+        # A client that keeps sending refused requests has to pause. Raises `RateLimited`.
         for limit in rules.requests:
             key = (caller.tenant_id, limit.name)
             if limit.mode == "observe" or key not in self._refused:
@@ -434,9 +436,7 @@ class Gates:
                 self._refuse(limit, refusal, caller.tenant_id)
 
     def _tightest(self, limits: Sequence[Limit], buckets: Mapping[str, Bucket]) -> Headroom | None:
-        """Which of the buckets of a tenant has the least of its limit left; None where that is not
-        known.
-        """
+        # The limit with the smallest share left; None where that is not known.
         least, tightest, now = 2.0, None, self._clock()
         for limit in limits:
             bucket = buckets.get(limit.name)
@@ -454,7 +454,6 @@ class Gates:
         return Headroom(limit.value, left, bucket.until_full_s(available), is_project)
 
     def _bucket(self, buckets: dict[str, Bucket], limit: Limit) -> Bucket:
-        """That of a limit, of those of its tenant."""
         bucket = buckets.get(limit.name)
         if bucket is None:
             bucket = buckets[limit.name] = Bucket(limit.rate, limit.value, self._clock())
@@ -463,7 +462,6 @@ class Gates:
         return bucket
 
     def _meter(self, meters: dict[str, SpendMeter], meter: Meter) -> SpendMeter:
-        """What is spent of one, of those of its tenant."""
         known = meters.get(meter.name)
         if known is None:
             known = meters[meter.name] = SpendMeter(meter, self._now())

@@ -43,11 +43,10 @@ class Price:
     valid_until: datetime | None = None
 
     def is_valid(self, at: datetime) -> bool:
-        """Whether it is the price then."""
         return self.valid_from <= at and (self.valid_until is None or at < self.valid_until)
 
     def tokens(self, *, input_tokens: int, cached_tokens: int, output_tokens: int) -> int:
-        """What so many tokens cost. `input_tokens` includes those that were cached."""
+        """Return the cost of tokens. `input_tokens` includes the cached ones."""
         nano = self.nano
         of_input = nano.get("input", 0)
         return (
@@ -65,7 +64,7 @@ class Price:
         tool_calls: int,
         web_searches: int,
     ) -> tuple[int, int, int, int]:
-        """What all of it costs: input that was not cached, cached input, output, tools."""
+        """Return the costs of uncached input, cached input, output, and tools."""
         nano = self.nano
         of_input = nano.get("input", 0)
         return (
@@ -76,7 +75,7 @@ class Price:
         )
 
     def calls(self, *, tool_calls: int, web_searches: int) -> int:
-        """What so many calls of hosted tools cost. `tool_calls` includes the searches."""
+        """Return the cost of hosted tool calls. `tool_calls` includes the searches."""
         nano = self.nano
         of_call = nano.get("tool_call", 0)
         searches = min(web_searches, tool_calls)
@@ -94,8 +93,10 @@ class Prices:
     def of(
         self, tenant_id: UUID, nobody: UUID, model: str, tier: str, at: datetime
     ) -> Price | None:
-        """The price of a response: the tenant's own before that of all (`nobody`), its tier's
-        before any, and of several the newest. None where there is none.
+        """Return the price of a response; None where there is none.
+
+        The tenant's own price precedes that of all (`nobody`), one for the tier precedes one for
+        any tier, and the newest precedes older ones.
         """
         prices = self._by_model.get(model, ())
         for owner in (tenant_id, nobody):
@@ -107,7 +108,10 @@ class Prices:
 
 
 def begins(interval: Interval, at: datetime) -> datetime:
-    """When the interval (UTC) began that `at` is in; one without an end began with unix time."""
+    """Return the start (UTC) of the interval that contains `at`.
+
+    An interval without an end began at unix time 0.
+    """
     at = at.astimezone(UTC)
     if interval == "none":
         return datetime.fromtimestamp(0, UTC)
@@ -116,7 +120,7 @@ def begins(interval: Interval, at: datetime) -> datetime:
 
 
 def ends(interval: Interval, at: datetime) -> datetime | None:
-    """When that interval ends; None: never."""
+    """Return the end of the interval that contains `at`; None: it has no end."""
     begun = begins(interval, at)
     if interval == "none":
         return None
@@ -126,7 +130,7 @@ def ends(interval: Interval, at: datetime) -> datetime | None:
 
 
 def dollars(nano: int) -> str:
-    """An amount as people read it: at least two decimals, and as many as it has."""
+    """Format nano-dollars with at least two decimals, and as many as needed."""
     sign, nano = ("-", -nano) if nano < 0 else ("", nano)
     whole, rest = divmod(nano, NANO)
     decimals = f"{rest:09d}".rstrip("0").ljust(2, "0")

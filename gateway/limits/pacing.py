@@ -30,17 +30,16 @@ class Paces(Generic[K]):
         self._full_at: OrderedDict[K, float] = OrderedDict()
 
     def __len__(self) -> int:
-        """How many buckets may be less than full."""
         return len(self._full_at)
 
     def __contains__(self, key: K) -> bool:
-        """Whether it may not be full; what has never been used is."""
+        # An unused bucket is full.
         return key in self._full_at
 
     def take(self, key: K, capacity: float, now: float) -> float:
-        """Take one unit from a bucket that holds `capacity`, and fills in `WINDOW_S`.
+        """Take one unit from a bucket that holds `capacity` and fills in `WINDOW_S`.
 
-        Returns 0.0, or the seconds until there is one: then nothing was taken.
+        Return 0.0, or the seconds until a unit is available; nothing is taken then.
         """
         wait_s = self.wait_s(key, capacity, now)
         if not wait_s:
@@ -48,13 +47,13 @@ class Paces(Generic[K]):
         return wait_s
 
     def wait_s(self, key: K, capacity: float, now: float) -> float:
-        """Seconds until there is one unit; 0.0: there is one now."""
+        """Return the seconds until a unit is available; 0.0 if one is now."""
         full_at = self._full_at.get(key, now)
         wait_s = full_at + WINDOW_S / capacity - now - WINDOW_S
         return wait_s if wait_s > ROUNDING_S else 0.0
 
     def spend(self, key: K, capacity: float, now: float) -> None:
-        """Take one unit in any case; a bucket is below zero by one at most."""
+        """Take one unit in any case; a bucket goes below zero by at most one."""
         one_s = WINDOW_S / capacity
         full_at = max(self._full_at.pop(key, now), now) + one_s
         self._full_at[key] = min(full_at, now + WINDOW_S + one_s)
@@ -66,12 +65,12 @@ class ReadPace:
     """How often a key may read: requests that generate nothing have no other limit."""
 
     def __init__(self, per_minute: int) -> None:
-        """`per_minute` is of each key; 0: as often as it likes."""
+        # `per_minute` applies to each key; 0: unlimited.
         self._per_minute = per_minute
         self._paces: Paces[Hashable] = Paces()
 
     def take(self, key: Hashable, now: float) -> None:
-        """One read at the time `now` of a clock that never goes back. Raises `RateLimited`."""
+        """Count one read at `now` of a monotonic clock. Raises `RateLimited`."""
         if not self._per_minute:
             return
         wait_s = self._paces.take(key, self._per_minute, now)

@@ -69,7 +69,7 @@ Headers = tuple[tuple[bytes, bytes], ...]
 
 
 def duration(seconds: float) -> str:
-    """Seconds as Go spells a duration: `12ms`, `1.2s`, `6m0s`, `14h29m11.04s`; never less."""
+    """Format seconds as Go does: `12ms`, `1.2s`, `6m0s`, `14h29m11.04s`; rounded up."""
     millis = math.ceil(max(0.0, seconds) * 1000)
     if millis < 1000:
         return f"{millis}ms" if millis else "0s"
@@ -84,7 +84,10 @@ def duration(seconds: float) -> str:
 
 
 def headers_of(requests: Headroom | None, tokens: Headroom | None) -> Headers:
-    """The headers of an answer. What is not known is left out: clients take a number for one."""
+    """Return the rate-limit headers of an answer.
+
+    Unknown values are left out, because clients parse each as a number.
+    """
     headers: tuple[tuple[bytes, bytes], ...] = ()
     if requests is not None:
         headers = _limit_headers(_OF_REQUESTS, requests)
@@ -107,7 +110,7 @@ def _limit_headers(names: tuple[bytes, bytes, bytes], room: Headroom) -> Headers
 def rate_limited(
     where: ReachedLimit, *, used: int, cost: int, wait_s: float, headers: Headers
 ) -> RateLimited:
-    """A bucket has not enough for a request now, but will in `wait_s`."""
+    """Return the error for a bucket that will have enough for a request in `wait_s`."""
     name, abbreviation = _limit_name(where.limit)
     return RateLimited(
         f"Rate limit reached{_subject(where)} {_place(where)} on {name} ({abbreviation}): Limit "
@@ -121,7 +124,7 @@ def rate_limited(
 
 
 def too_large(where: ReachedLimit, *, cost: int, headers: Headers) -> RateLimited:
-    """A bucket can never have enough for a request."""
+    """Return the error for a request that costs more than a full bucket."""
     name, abbreviation = _limit_name(where.limit)
     kind = _kind(where.limit)
     mend = {
@@ -139,7 +142,7 @@ def too_large(where: ReachedLimit, *, cost: int, headers: Headers) -> RateLimite
 
 
 def too_many(where: ReachedLimit, *, used: int, wait_s: float) -> RateLimited:
-    """As many are under way as may be; a limit of 0 lets none through, however long one waits."""
+    """Return the error for a full concurrency limit. A limit of 0 admits nothing, ever."""
     limit = where.limit
     mend = f"Please try again in {duration(wait_s)}." if limit.value else _MORE
     return RateLimited(
@@ -154,7 +157,7 @@ def too_many(where: ReachedLimit, *, used: int, wait_s: float) -> RateLimited:
 def over_budget(
     budget: Budget, terms: Terms, *, is_spent: bool, resets_at: datetime | None
 ) -> RateLimited:
-    """A budget is spent, or what is left of it is less than the request may take."""
+    """Return the error for a budget that is spent, or has too little left for the request."""
     owner = _owner(budget.scope, budget.scope_id, terms)
     unit = "spend limit" if budget.unit == "usd" else "token budget"
     period = {"day": "daily ", "month": "monthly ", "none": ""}[budget.interval]
@@ -178,7 +181,7 @@ def over_budget(
 
 
 def out_of_storage(where: ReachedLimit, *, used: int, asked: int) -> RateLimited:
-    """As much is stored as may be."""
+    """Return the error for a storage limit that is reached."""
     limit = where.limit
     owner = _owner(limit.scope, limit.scope_id, where.terms)
     return RateLimited(

@@ -49,32 +49,34 @@ class SpendMeter:
 
     @property
     def is_known(self) -> bool:
-        """Whether the database has told what all have spent in this interval."""
+        # True once the database has reported the spending of all processes in this interval.
         return self._others is not None
 
     def spent(self, now: datetime) -> int:
-        """What all have spent in the interval of `now`, as far as it is known."""
+        """Return the known spending of all processes in the interval of `now`."""
         self._turn(now)
         return self.own + (self._others or 0)
 
     def own_spent(self, now: datetime) -> int:
-        """What this process has spent in the interval of `now`."""
+        """Return the spending of this process in the interval of `now`."""
         self._turn(now)
         return self.own
 
     def committed(self, now: datetime) -> int:
-        """The same, with what requests under way may spend."""
+        # The spending so far and all reservations.
         return self.spent(now) + self.reserved + self._others_reserved
 
     def spend(self, amount: int, now: datetime) -> None:
-        """Add an amount that was spent, in nano-dollars or tokens."""
+        """Add spending, in nano-dollars or tokens."""
         self._turn(now)
         self.own += amount
         self._is_written = self._is_written and not amount
 
     def rows(self, now: datetime) -> list[Spent]:
-        """What is to be written: of intervals that are over, and of this one. Nothing of this one
-        before it is known: the row may have more, from before the meter was made.
+        """Return what is to be written: of past intervals, and of this one.
+
+        The current total is 0 until the meter is known: the row may have spending from before the
+        meter was made.
         """
         self._turn(now)
         return [*self._closed, Spent(self.starts_at, self.own if self.is_known else 0)]
@@ -82,9 +84,10 @@ class SpendMeter:
     def mark_written(
         self, rows: list[Spent], *, others: int, others_reserved: int, mine: int = 0
     ) -> None:
-        """These rows are written. In the interval of the last one `others` is what other processes
-        have spent, and `mine` what the row of this process had: where the meter was not known it
-        goes on from there.
+        """Record that `rows` are written.
+
+        In the interval of the last row `others` is the spending of other processes. `mine` is what
+        this process's row had before: a meter that was not known continues from there.
         """
         written = set(rows)
         self._closed = [one for one in self._closed if one not in written]
@@ -96,7 +99,6 @@ class SpendMeter:
 
     @property
     def is_written(self) -> bool:
-        """Whether all that it has spent is written."""
         return self._is_written and not self._closed
 
     def _begin(self, now: datetime) -> None:

@@ -60,11 +60,10 @@ class StorageAccount:
 
     @property
     def added(self) -> int:
-        """The bytes that this process has stored since the measurement; never below 0."""
         return max(0, int(sum(size for _, size in self._added)))
 
     def add(self, size: int, now: float) -> None:
-        """Add bytes that are stored; below 0: they were not stored after all."""
+        """Add stored bytes; a negative `size` takes back bytes that were not stored after all."""
         if self._added and now - self._added[-1][0] < STEP_S:
             self._added[-1][1] += size
             return
@@ -74,9 +73,7 @@ class StorageAccount:
             self._added[0][1] += oldest
 
     def update(self, measurement: Measurement | None, now: float) -> None:
-        """Take in the last measurement, which has all that was stored before it began. None: there
-        is none.
-        """
+        """Take over the last measurement, which includes all that was stored before it began."""
         self.is_known = True
         if measurement is None:
             return
@@ -99,14 +96,14 @@ class StoredCharge:
         self._add(size)
 
     def end(self, tokens_in: int, tokens_out: int) -> None:
-        """The request has ended. Without any tokens nothing was stored of it."""
+        # Without any tokens nothing of the request was stored.
         if tokens_in or tokens_out:
             self._add(TOKEN_BYTES * tokens_out)
         else:
             self.give_back()
 
     def give_back(self) -> None:
-        """Take back what the constructor counted: the request stored nothing."""
+        # Undo the constructor's count: the request stored nothing.
         self._add(-self._size)
 
     def _add(self, size: int) -> None:
@@ -121,13 +118,15 @@ class Storage:
     def __init__(
         self, clock: Callable[[], float], refuse: Callable[[Limit, RateLimited, UUID], None]
     ) -> None:
-        """`refuse` raises the refusal, or only counts it where the limit is observed."""
+        # `refuse` raises the refusal, or only counts it where the limit is observed.
         self._clock = clock
         self._refuse = refuse
         self._accounts: dict[Key, StorageAccount] = {}
 
     def is_known(self, tenant_id: UUID, limits: Iterable[Limit]) -> bool:
-        """Whether the database was asked for all of these; from now on it is."""
+        """Return True if these accounts were all read from the database; start watching the
+        others.
+        """
         now, is_known = self._clock(), True
         for limit in limits:
             account = self._account((tenant_id, account_of(limit)), now)
@@ -137,8 +136,9 @@ class Storage:
     def hold(
         self, tenant_id: UUID, terms: Terms, size: int, elsewhere: Mapping[Key, int]
     ) -> StoredCharge:
-        """Count `size` bytes. `elsewhere` is what other processes have added, by `watched`.
-        Raises `RateLimited` where they do not fit.
+        """Count `size` bytes against the limits. Raises `RateLimited` where they do not fit.
+
+        `elsewhere` is what other processes have added, by the keys of `watched`.
         """
         now, accounts = self._clock(), {}
         for limit in terms.stored:
@@ -151,12 +151,12 @@ class Storage:
         return StoredCharge(tuple(accounts.values()), size, self._clock)
 
     def used(self, key: Key) -> int:
-        """What this process has added to a measurement, as far as it is not in it."""
+        """Return the bytes this process has added to an account since its measurement."""
         account = self._accounts.get(key)
         return 0 if account is None else account.added
 
     def watched(self) -> Iterator[tuple[Key, int]]:
-        """Whose figures are needed, and what this process has added to each."""
+        """Yield the accounts to be measured, and the bytes this process has added to each."""
         now = self._clock()
         for key, account in list(self._accounts.items()):
             idle_s = now - account.used_at
@@ -166,7 +166,7 @@ class Storage:
                 yield key, account.added
 
     def update(self, keys: Iterable[Key], measured: Mapping[Key, Measurement]) -> None:
-        """Take in the last measurements of these accounts."""
+        """Take over the last measurements of these accounts."""
         now = self._clock()
         for key in keys:
             if (account := self._accounts.get(key)) is not None:
@@ -181,11 +181,11 @@ class Storage:
 
 
 def account_of(limit: Limit) -> str:
-    """Of whose bytes a limit is, by a name within its tenant."""
+    """Return the name, within the tenant, of the account that a limit bounds."""
     holder = limit.scope_id if limit.scope == "project" else WHOLE_TENANT
     return f"stored/{holder}"
 
 
 def project_of(account: str) -> UUID:
-    """The inverse: a project, or `WHOLE_TENANT`."""
+    """Return the project of an account that `account_of` named, or `WHOLE_TENANT`."""
     return UUID(account.removeprefix("stored/"))

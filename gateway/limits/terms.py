@@ -60,17 +60,17 @@ class Limit:
     """What replicas call it among themselves, within its tenant."""
 
     def __post_init__(self) -> None:
-        """Requests ask for the name more often than limits are made."""
+        # Computed once: the name is read more often than limits are made.
         name = f"{self.scope}/{self.scope_id}/{self.model}/{self.what}/{self.window_s}"
         object.__setattr__(self, "name", name)
 
     @property
     def rate(self) -> float:
-        """Units a second; of nothing at all it does not matter."""
+        # Per second. A limit of 0 has the rate of 1, which never matters: it admits nothing.
         return max(self.value, 1) / self.window_s
 
     def check(self) -> None:
-        """Raises `InvalidRequest` for what is no limit."""
+        """Raise `InvalidRequest` if the limit is invalid."""
         if not 0 <= self.value <= VALUE_MAX:
             raise InvalidRequest(f"A limit is a number from 0 to {VALUE_MAX}.", param="value")
         if self.what in AT_ONCE:
@@ -103,13 +103,12 @@ class Budget:
     """What is counted for it, by a name within its tenant."""
 
     def __post_init__(self) -> None:
-        """Requests ask for the name more often than budgets are made."""
+        # Computed once: the name is read more often than budgets are made.
         meter = meter_of(self.scope, self.scope_id, self.unit, self.interval)
         object.__setattr__(self, "meter", meter)
 
 
 def meter_of(scope: Scope, scope_id: UUID, unit: Unit, interval: Interval) -> str:
-    """The name of what one scope spends in one interval."""
     return f"{scope}/{scope_id}/{unit}/{interval}"
 
 
@@ -153,14 +152,14 @@ class Terms:
     _rules: dict[str, Rules | None] = field(default_factory=dict, compare=False, repr=False)
 
     def __post_init__(self) -> None:
-        """Requests ask for them more often than terms are made."""
+        # Computed once: these are read more often than terms are made.
         object.__setattr__(self, "stored", self.at_once("stored_bytes"))
         object.__setattr__(self, "background", _of(self.limits, OF_BACKGROUND))
         requests = tuple(one for one in self.at_once("requests") if one.model == ALL_MODELS)
         object.__setattr__(self, "writes", Rules(requests, (), (), (), ()) if requests else None)
 
     def rules(self, model: str) -> Rules | None:
-        """What binds requests for a model; None where nothing does, as nearly always."""
+        """Return the rules for requests of a model; None where nothing limits them."""
         if not self.limits and not self.meters and not self.budgets:
             return None
         try:
@@ -172,7 +171,6 @@ class Terms:
             return rules
 
     def at_once(self, what: What) -> tuple[Limit, ...]:
-        """Limits of what is counted at one moment, of all models together."""
         return tuple(one for one in self.limits if one.what == what)
 
     def _new_rules(self, model: str) -> Rules | None:

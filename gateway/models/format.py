@@ -205,43 +205,48 @@ class ModelFormat(Protocol):
 
     @property
     def template_state(self) -> bytes:
-        """What was learned of the model's server that a run needs until its end; empty for formats
-        that learn nothing, and before anything was rendered.
+        """Return what a run needs until its end of what was learned of the model's server.
+
+        Empty for formats that learn nothing, and before anything was rendered.
         """
 
     def with_state(self, template_state: bytes) -> ModelFormat:
-        """The same format with what a run, which may have begun elsewhere, knows. Raises
-        `ValueError` for what no `template_state` was.
+        """Return this format with the state of a run, which may have begun elsewhere.
+
+        Raises `ValueError` if that is no `template_state`.
         """
 
     def relearn(self) -> None:
-        """A server of the model was started anew, perhaps with another template: what was learned
-        of it is learned anew for the next prompt. Runs keep what they know.
+        """Learn the template anew for the next prompt: a server of the model was started anew.
+
+        Runs keep what they know.
         """
 
     @property
     def questions(self) -> tuple[bytes, ...]:
-        """What a server of the model can be asked (`Unrendered`) to find out whether it fits; none
-        for formats that no server renders.
+        """Return what to ask a server of the model (`Unrendered`) to find out whether it fits.
+
+        Empty for formats that no server renders.
         """
 
     def misfits(self, rendered: Mapping[bytes, Rendering]) -> tuple[str, ...]:
         """Return what does not fit in a server's answers to all `questions`, for operators."""
 
     def check(self) -> None:
-        """Raises `StartupError` where this installation makes other prompts than the reference of
-        the family does. May take seconds: for operators who ask, not for who serves.
+        """Raise `StartupError` if prompts differ from those of the reference of the family.
+
+        May take seconds: for operators who ask, not for processes that serve.
         """
 
     # Ids.
 
     @property
     def vocabulary_size(self) -> int:
-        """How many ids there are: each is below this number."""
+        """Return the number of ids: each is below it."""
 
     @property
     def text_ids(self) -> range:
-        """The ids that are text; every other one is a marker, or no id at all."""
+        """Return the ids that are text; every other one is a marker, or no id at all."""
 
     @property
     def stop_ids(self) -> tuple[int, ...]:
@@ -263,7 +268,7 @@ class ModelFormat(Protocol):
         options: RenderOptions,
         repeated: RepeatedHistory | None = None,
     ) -> Prompt:
-        """The prompt that continues `items`; what is `repeated` of a history stands before them.
+        """Return the prompt that continues `items`, behind what is `repeated` of a history.
 
         Items that carry ids are repeated id for id. Items that the model is not shown, and leading
         instructions, have no span. Raises `InvalidRequest` for what has no rendering, and
@@ -271,13 +276,16 @@ class ModelFormat(Protocol):
         """
 
     def prefill_size(self, prompt_ids: Sequence[int]) -> int:
-        """How many of the last ids of a prompt are the prefill of the turn: its beginning, which
-        the prompt puts into the model's mouth, and which is parsed with what the model says.
+        """Return how many of the last ids of a prompt are the prefill of the turn.
+
+        The prefill is parsed with what the model says.
         """
 
     def with_result(self, ids: Sequence[int], result: Sequence[int]) -> Sequence[int]:
-        """`ids`, which end with a call, then its `result` (`render_result`) and the opening of the
-        next turn. `ids` are a turn as `rerender` returns it, or a prompt without its prefill.
+        """Return `ids`, which end with a call, its `result`, and the opening of the next turn.
+
+        `ids` are a turn as `rerender` returns it, or a prompt without its prefill; `result` is of
+        `render_result`.
         """
 
     def render_item(self, item: ContextItem, function: str | None = None) -> Sequence[int]:
@@ -295,16 +303,18 @@ class ModelFormat(Protocol):
         """
 
     def render_call(self, name: str, arguments: str) -> tuple[int, ...]:
-        """The ids of the whole message that is a call of that tool, as the model should have
-        written it. Raises as `render_result` does.
+        """Return the ids of a message that calls that tool, as the model should have written it.
+
+        Raises as `render_result` does.
         """
 
     def count_ids(self, text: str) -> int:
-        """How many ids a text is. Raises as `render_result` does. CPU work."""
+        """Return the number of ids of a text. Raises as `render_result` does. CPU work."""
 
     def repeated_ids(self, history: Columns, *, is_answered: bool) -> array[int] | None:
-        """What a prompt repeats of a history whose items need not be looked at one by one; None
-        where they must be. `is_answered`: an answer follows.
+        """Return the ids that a prompt repeats of a history; None if its items have to be read.
+
+        `is_answered`: an answer follows.
         """
 
     # Transcripts: what operators and clients are shown of raw ids.
@@ -319,25 +329,30 @@ class ModelFormat(Protocol):
         *,
         with_ids: bool = False,
     ) -> list[dict[str, Any]]:
-        """The messages that a model said in the turn of `ids`, prefill included, then what of it
-        was `taken_back`: the rule that did it, and the ids.
+        """Return the messages of the turn of `ids`, prefill included, then what was `taken_back`.
+
+        `taken_back` has pairs of the rule that did it and the ids.
         """
 
     # Turns.
 
     def new_parser(self, rules: OutputRules, *, trace: bool = False) -> TokenParser:
-        """Reads one turn of a response that is held to `rules`; with `trace` its text comes with
-        the positions of its ids.
+        """Return a parser of one turn of a response that is held to `rules`.
+
+        With `trace` its text comes with the positions of its ids.
         """
 
     def said_ids(self, turns: Sequence[tuple[Sequence[int], Sequence[int]]]) -> list[int]:
-        """What these turns (prefill, said) put behind the prompt, id for id: each but the last is
-        closed, and the next one opened.
+        """Return the ids that these turns (prefill, generated) put behind the prompt.
+
+        Each but the last is closed, and the next one opened.
         """
 
     def rerender(self, turns: Iterable[Turn], new_parser: Callable[[], TokenParser]) -> list[int]:
-        """The ids of finished turns as a backend is sent them behind the prompt: their messages as
-        the model should have written them, and the opening of another one behind each.
+        """Return the ids of finished turns as a backend is sent them behind the prompt.
+
+        These are their messages as the model should have written them, and the opening of another
+        one behind each.
         """
 
     # A turn that is taken up again: what is put into the model's mouth.
@@ -349,23 +364,23 @@ class ModelFormat(Protocol):
         """Return the ids that open the call that is demanded."""
 
     def message_opening(self) -> tuple[int, ...]:
-        """Has the model begin a message that can be read."""
+        """Return the ids that open a message that can be read."""
 
     # A turn while it grows.
 
     @property
     def header_markers(self) -> frozenset[int]:
-        """Markers that a message goes on behind; at any other one it ends."""
+        """Return the markers that a message goes on behind; at any other one it ends."""
 
     @property
     def plain_header_ids_max(self) -> int:
-        """The most ids of a header that addresses nobody; 0: the format has none."""
+        """Return the most ids of a header that addresses nobody; 0: the format has none."""
 
     def plain_header(self, ids: Sequence[int], at: int) -> int:
-        """How many ids from `at` on are such a header; 0 where there is none."""
+        """Return how many ids from `at` on are such a header; 0 if there is none."""
 
     def has_body(self, message: Sequence[int]) -> bool:
-        """Whether the header of a message is over in these ids, its first ones."""
+        """Return True if the header of a message is over in these ids, its first ones."""
 
     # The grammar of a turn.
 
@@ -376,8 +391,9 @@ class ModelFormat(Protocol):
         message: Sequence[int],
         options: GrammarOptions,
     ) -> Constraint | None:
-        """What the ids from `place` on must look like; None when nothing is bound, or nothing can
-        be. `message` are the ids of the open message that are there already. CPU work.
+        """Return the grammar of the ids from `place` on; None if nothing is bound, or can be.
+
+        `message` are the ids of the open message that are there already. CPU work.
         """
 
 

@@ -110,9 +110,9 @@ def without_stale_reasoning(items: Iterable[PlacedItem]) -> list[PlacedItem]:
 
 
 def repeated_ids(history: Columns, *, is_answered: bool) -> array[int] | None:
-    """What a prompt repeats of a history whose items need not be looked at one by one; else None.
+    """Return the ids that a prompt repeats of a history; None if its items have to be read.
 
-    That are all of its ids but those of the leading instructions and of stale reasoning. With
+    These are all of its ids but those of the leading instructions and of stale reasoning. With
     `is_answered` an answer follows. A history with calls is put in order, and one with a
     compaction made short.
     """
@@ -147,7 +147,7 @@ _NO_ANSWER: Final = ContextItem(
 
 
 def with_approvals(items: Iterable[PlacedItem], approved: str | None) -> list[PlacedItem]:
-    """The items with MCP approval requests as the calls that they are, each before its result.
+    """Return the items with MCP approval requests as calls, each before its result.
 
     A call that was made comes with the result, and that of the request with the id `approved`,
     which is made now, at the end: its result will stand behind the prompt. Any other is answered at
@@ -242,8 +242,9 @@ _RESULT_KINDS: Final = frozenset(kind for kind, _ in _HOSTED_RESULTS.values())
 
 
 def with_hosted_results(items: Iterable[PlacedItem]) -> list[PlacedItem]:
-    """The items, where each call of a tool that ran elsewhere has what it returned behind it. What
-    nobody asked for stays where it is.
+    """Return the items, each call of a tool that ran elsewhere directly before its result.
+
+    A result that no call asked for stays where it is.
     """
     ordered = list(items)
     waiting: defaultdict[tuple[str, str | None], deque[int]] = defaultdict(deque)

@@ -57,11 +57,6 @@ class ApprovalAnswer(BaseModel):
 
 
 def _to_approval_item(item: InputItem) -> InputItem:
-    """The item, or the request for approval or answer to one that it stands for.
-
-    Raises `PydanticCustomError` for arguments and outputs that do not say what was asked or
-    answered.
-    """
     match item:
         case FunctionCall(name=name, call_id=call_id) if name == FUNCTION and _is_own(call_id):
             asked = _parse(AskedCall, "arguments", item.arguments)

@@ -23,7 +23,7 @@ class WireModel(BaseModel):
 
 
 def without_nulls(mapping: dict[str, Any]) -> dict[str, Any]:
-    """The same without keys whose value is None; itself, where there are none."""
+    """Return the mapping without None values; the same object if it has none."""
     if None not in mapping.values():
         return mapping
     return {key: value for key, value in mapping.items() if value is not None}
@@ -47,7 +47,6 @@ class BodyModel(WireModel):
 
     @classmethod
     def parameters(cls) -> frozenset[str]:
-        """The keys that mean something."""
         return frozenset(cls.model_fields.keys() - BodyModel.model_fields.keys())
 
 
@@ -67,7 +66,7 @@ Many = Annotated[tuple[T, ...], Field(strict=False, fail_fast=True)]
 
 
 def _known_status(status: object) -> object:
-    """What a client says of an item's status matters only where it is one that is known."""
+    # Statuses that the API does not define are ignored.
     return None if isinstance(status, str) and status not in _STATUSES else status
 
 
@@ -80,7 +79,7 @@ _EXACT_MAX: Final = 2**53
 
 
 def whole(value: object) -> object:
-    """The integer that a double is, because to JSON `1.0` is as whole as `1`; else the same."""
+    """Return a float with an integer value as int (`1.0` is an integer in JSON); else the value."""
     if isinstance(value, float) and value.is_integer() and abs(value) <= _EXACT_MAX:
         return int(value)
     return value

@@ -79,18 +79,18 @@ class BroughtTools:
 
     @property
     def count(self) -> int:
-        """Number of tools, those in namespaces included."""
+        """Count the tools, including those in namespaces."""
         spaces = (tool.tools for tool in self.tools if isinstance(tool, NamespaceTool))
         return len(self.tools) + sum(map(len, spaces))
 
     def named(self) -> Iterator[NamedTool]:
-        """Yield the tools that can be called."""
         return named(self.tools)
 
 
 def brought_before(items: Sequence[ContextItem]) -> tuple[BroughtTools, ...]:
-    """Return what stored items bring, the last `BROUGHT_TOOLS_MAX` tools at most. They were checked
-    when they were new.
+    """Return the tools of stored items, at most the last `BROUGHT_TOOLS_MAX`.
+
+    They were checked when they were new.
     """
     kept: list[BroughtTools] = []
     count = 0
@@ -111,7 +111,10 @@ def _brought_before(items: Iterable[ContextItem]) -> Iterator[BroughtTools]:
 
 
 def brought_by(items: Iterable[InputItem], param: str = "input") -> tuple[BroughtTools, ...]:
-    """Return what items of a request bring; `param` holds them. Raises `InvalidRequest`."""
+    """Return the tools that items of a request bring; `param` names their array.
+
+    Raises `InvalidRequest`.
+    """
     return tuple(
         BroughtTools.of(item, f"{param}[{index}].")
         for index, item in enumerate(items)
@@ -120,10 +123,10 @@ def brought_by(items: Iterable[InputItem], param: str = "input") -> tuple[Brough
 
 
 def offered(tools: Sequence[Tool], brought: Sequence[BroughtTools] = ()) -> tuple[Tool, ...]:
-    """Return the tools that a model is told of: each name once, declared ones before loaded ones.
+    """Return the tools that the model sees: each name once, declared tools before loaded ones.
 
-    What defers its loading is left out until it is loaded, where a client can load it: it searches
-    for tools, or has done so. Without a search nobody could ever call it.
+    A tool with deferred loading is left out until it is loaded, if the client can load it: it has a
+    tool search, or has used one. Without a search such a tool could never be called.
     """
     added = [tool for each in brought if not each.loaded for tool in each.tools]
     declared = [*tools, *added]
@@ -145,7 +148,7 @@ def offered(tools: Sequence[Tool], brought: Sequence[BroughtTools] = ()) -> tupl
 
 
 def paths_of(tools: Sequence[Tool], brought: Sequence[BroughtTools] = ()) -> dict[str, str]:
-    """Return where each tool stands that can be called, by the name that the model knows."""
+    """Return the parameter path of each tool that can be called, by the model's name for it."""
     paths = {tool.name: f"{each.path}tools{tool.path}" for each in brought for tool in each.named()}
     return paths | {tool.name: f"tools{tool.path}" for tool in named(tools)}
 
@@ -172,7 +175,6 @@ def _purposes(tools: Iterable[Tool]) -> dict[str, str]:
 
 
 def _told(tool: NamedTool, left: Sequence[NamedTool], purposes: Mapping[str, str]) -> NamedTool:
-    """Add to a search what it can load, a namespace as one; return other tools as they are."""
     if not left or not isinstance(tool.tool, ToolSearchTool):
         return tool
     names = {
@@ -189,7 +191,6 @@ def _told(tool: NamedTool, left: Sequence[NamedTool], purposes: Mapping[str, str
 
 
 def _grouped(tools: Iterable[NamedTool], purposes: Mapping[str, str]) -> list[Tool]:
-    """Return tools as a request declares them, each namespace where its first tool is."""
     groups: dict[str, list[NamedTool]] = {}
     for tool in tools:
         groups.setdefault(tool.namespace or f".{tool.name}", []).append(tool)

@@ -80,7 +80,7 @@ class _Patch(WireModel):
 
 
 def call_of(item: CallItem) -> Call:
-    """What the model wrote, or would have written, to make this call."""
+    """Return the call as the model wrote it, or would have written it."""
     match item:
         case FunctionCall():
             return Call(flat_name(item.namespace, item.name), item.arguments)
@@ -98,8 +98,9 @@ def call_of(item: CallItem) -> Call:
 
 
 def author_of(item: OutputItem) -> str | None:
-    """The function, as the model knows it, that an output says it is of, where it says that in
-    place of the call that it answers.
+    """Return the model's name of the function that an output names in place of its call.
+
+    None if it answers a call, or names no function.
     """
     if item.call_id is not None:
         return None
@@ -109,7 +110,7 @@ def author_of(item: OutputItem) -> str | None:
 
 
 def output_text(item: OutputItem) -> str:
-    """What the model is shown of a call's output; what it cannot read is named in its place."""
+    """Return the text of a call's output for the model, with notes in place of unreadable parts."""
     match item:
         case FunctionCallOutput() | CustomToolCallOutput():
             if isinstance(item.output, str):
@@ -126,8 +127,9 @@ def output_text(item: OutputItem) -> str:
 
 
 def unread(items: Iterable[InputItem], *, sees: bool) -> Counter[str]:
-    """How many images and files of each type these items have in whose place a model is told a
-    note. One that `sees` is shown the images of users, and those that tools of the client returned.
+    """Count images and files, by type, that the model sees as a note.
+
+    A model that `sees` gets the images of users and those that client tools returned.
     """
     counts: Counter[str] = Counter()
     for item in items:
@@ -149,9 +151,6 @@ def unread(items: Iterable[InputItem], *, sees: bool) -> Counter[str]:
 
 
 def _found(tools: object, namespace: str | None = None) -> Iterator[dict[str, Any]]:
-    """What a search found, by the names by which the model can call it; its parameters are declared
-    where those of all tools are.
-    """
     for tool in tools if isinstance(tools, list | tuple) else ():
         match tool:
             case {"type": "namespace", "name": str(name), "tools": [*members]}:
@@ -169,20 +168,21 @@ NOT_APPROVED: Final = "The user did not approve this call. It was not made."
 
 
 def mcp_name(item: McpCall | McpApprovalRequest) -> str | None:
-    """The name by which the model knows the tool of an MCP server; None where it cannot have one,
-    because the item is another server's.
+    """Return the model's name of an MCP tool.
+
+    None if it is no valid function name, which can happen in items of other servers.
     """
     name = flat_name(item.server_label, item.name)
     return name if FUNCTION_NAME.fullmatch(name) else None
 
 
 def asked_tool(item: Item) -> str | None:
-    """The tool, by the name that the model knows, whose call an MCP approval request asks about."""
+    """Return the model's name of the tool of an MCP approval request; None for other items."""
     return mcp_name(item) if isinstance(item, McpApprovalRequest) else None
 
 
 def approval_request_of(item: Item) -> str | None:
-    """The id of the MCP approval request that an item answers, or is the call of."""
+    """Return the id of the MCP approval request that an item answers or is the call of."""
     if not isinstance(item, McpApprovalResponse | McpCall):
         return None
     request_id = getattr(item, "approval_request_id", None)
@@ -190,7 +190,7 @@ def approval_request_of(item: Item) -> str | None:
 
 
 def mcp_result_text(item: McpCall) -> str:
-    """What the model is shown of what a tool of an MCP server returned."""
+    """Return the text of an MCP tool's result for the model."""
     if item.output is not None:
         return item.output
     if item.error is None:
@@ -199,8 +199,9 @@ def mcp_result_text(item: McpCall) -> str:
 
 
 def refusal_text(item: McpApprovalResponse) -> str:
-    """What the model is shown in place of what a call returned that was not approved, or of whose
-    end nothing is known.
+    """Return the text for the model in place of a call's result.
+
+    The call was not approved, or its outcome is unknown.
     """
     if item.approve:
         return UNKNOWN_RESULT
@@ -208,14 +209,16 @@ def refusal_text(item: McpApprovalResponse) -> str:
 
 
 def hosted_author(kind: Kind) -> str:
-    """The name of the tool that items of a kind are of, as the model is told it."""
+    """Return the model's name of the tool for items of this kind."""
     name = kind.removesuffix("_output").removesuffix("_call")
     return "mcp" if name.startswith("mcp") else name
 
 
 def hosted_call(item: AnyHostedItem) -> str | None:
-    """What a hosted tool was asked, as JSON; None for an item that is only what it returned, or
-    says nothing. Nothing is said of lists of tools, which cannot be called here.
+    """Return the arguments of a hosted call as JSON.
+
+    None for an item that is only a result, for an empty item and for a list of tools, which cannot
+    be called here.
     """
     asked, returned = _HOSTED_MEMBERS[item.type]
     if not asked:
@@ -225,8 +228,9 @@ def hosted_call(item: AnyHostedItem) -> str | None:
 
 
 def hosted_result(item: AnyHostedItem) -> str | None:
-    """What a hosted tool returned, as JSON or as a note that it is not known; None for an item that
-    is only a call, or says nothing. What the model cannot read is named in its place.
+    """Return the result of a hosted tool as JSON, or a note that it is unknown.
+
+    None for an item that is only a call or empty. Parts that the model cannot read become notes.
     """
     asked, returned = _HOSTED_MEMBERS[item.type]
     said = _said(item, returned)
@@ -250,14 +254,13 @@ def _said(item: AnyHostedItem, names: tuple[str, ...]) -> dict[str, Any]:
 
 
 def hosted_call_id(item: Item) -> str | None:
-    """The id by which a call of a hosted tool and the item of what it returned belong together."""
+    """Return the id that joins a hosted call and the item of its result."""
     if isinstance(item, Program | ProgramOutput | ComputerCall | ComputerCallOutput):
         return item.call_id
     return approval_request_of(item)
 
 
 def _readable(value: object) -> object:
-    """`value` with a note in place of each image in it."""
     match value:
         case str() if value.startswith("data:"):
             return IMAGE_NOTE
@@ -289,11 +292,11 @@ _HOSTED_MEMBERS: Final[Mapping[HostedKind, tuple[tuple[str, ...], tuple[str, ...
 
 
 def call_fields(rule: ToolRule | None, name: str, arguments: str) -> dict[str, Any]:
-    """The fields of a call item besides `id`, `type`, `status` and `call_id`.
+    """Return the fields of a call item besides `id`, `type`, `status` and `call_id`.
 
-    No `rule`: a function that nobody declared. The input of a custom tool is `arguments` itself
-    where that is not the JSON object it should be. Raises `ValueError` when the arguments of a
-    shell, the patcher or a search for tools have not their shape.
+    Without a `rule` it is a function that nobody declared. The input of a custom tool is
+    `arguments` itself if that is not the expected JSON object. Raises `ValueError` for arguments of
+    a shell, a patch or a tool search in the wrong shape.
     """
     if rule is None:
         return {"name": name, "arguments": arguments}
@@ -318,7 +321,6 @@ def call_fields(rule: ToolRule | None, name: str, arguments: str) -> dict[str, A
 
 
 def _parse_arguments(model: type[_M], arguments: str) -> _M:
-    """Strict, as JSON Schema would have it. Raises `ValueError`."""
     try:
         return model.model_validate(orjson.loads(arguments))
     except (orjson.JSONDecodeError, ValidationError) as error:
@@ -349,7 +351,6 @@ def _custom_input(arguments: str) -> str:
 
 
 def _operation(operation: FileOperation) -> dict[str, Any]:
-    """The JSON of a file operation: one of `delete_file` has no diff."""
     fields: dict[str, Any] = {"type": operation.type, "path": operation.path}
     return fields if operation.type == "delete_file" else {**fields, "diff": operation.diff}
 
@@ -365,5 +366,4 @@ def _part_text(part: InputText | InputImage | InputFile) -> str:
 
 
 def _json(value: object) -> str:
-    """Compact, with every character as itself."""
     return orjson.dumps(value).decode()

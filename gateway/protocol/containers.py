@@ -83,7 +83,10 @@ class NewContainerFile(BodyModel):
 
 
 def parse_container(body: bytes, *, limits: InputLimits, strict: bool = False) -> NewContainer:
-    """A container to create. Raises `InvalidRequest`; with `strict` for unknown keys, too."""
+    """Parse the creation of a container.
+
+    Raises `InvalidRequest`; if `strict`, for unknown keys, too.
+    """
     asked = _parse(NewContainer, body, limits, strict=strict, extra=("skills",))
     if asked.network_policy.type != "disabled":
         raise unsupported("network_policy.type", "Leave it out: code has no network.")
@@ -93,7 +96,7 @@ def parse_container(body: bytes, *, limits: InputLimits, strict: bool = False) -
 def parse_container_file(
     body: bytes, *, limits: InputLimits, strict: bool = False
 ) -> NewContainerFile:
-    """An uploaded file to copy into a container. Raises `InvalidRequest`."""
+    """Parse an upload to a container. Raises `InvalidRequest`."""
     return _parse(NewContainerFile, body, limits, strict=strict)
 
 
@@ -118,8 +121,9 @@ def _parse(
 
 
 def parse_upload(fields: Mapping[str, str]) -> tuple[str, int | None]:
-    """The purpose of an uploaded file, and after how many seconds it expires, from the fields of
-    its form. Raises `InvalidRequest`.
+    """Return purpose and lifetime in seconds of an uploaded file, from its form fields.
+
+    Raises `InvalidRequest`.
     """
     purpose = fields.get("purpose")
     if purpose is None:
@@ -147,7 +151,7 @@ def parse_upload(fields: Mapping[str, str]) -> tuple[str, int | None]:
 
 
 def check_file_name(name: str) -> str:
-    """The name that a file was uploaded by, without folders. Raises `InvalidRequest`."""
+    """Return the file name of an upload, without folders. Raises `InvalidRequest`."""
     bare = name.replace("\\", "/").rpartition("/")[2]
     if len(bare) > NAME_CHARS_MAX:
         raise string_too_long("file", len(bare), NAME_CHARS_MAX)
@@ -161,12 +165,11 @@ def check_file_name(name: str) -> str:
 
 
 def memory_limit_of(memory_bytes: int) -> str | None:
-    """What a request calls so much memory; None: it has no name."""
+    """Return the API's name for this amount of memory; None if there is none."""
     return next((name for name, size in MEMORY_LIMITS.items() if size == memory_bytes), None)
 
 
 def unknown_container(container_id: str, *, param: str | None = None) -> ResourceNotFound:
-    """The refusal of an id that names no container of the tenant."""
     return ResourceNotFound(
         f"Container with id '{shown(container_id)}' not found. Create one with POST "
         "/v1/containers.",
@@ -176,7 +179,6 @@ def unknown_container(container_id: str, *, param: str | None = None) -> Resourc
 
 
 def expired_container(container_id: str, *, param: str | None = None) -> InvalidRequest:
-    """The refusal of a container that is over."""
     return InvalidRequest(
         f"Container '{shown(container_id)}' has expired: its files and variables are gone. Use "
         'another one, or let the server choose one with {"type": "auto"}.',
@@ -186,7 +188,6 @@ def expired_container(container_id: str, *, param: str | None = None) -> Invalid
 
 
 def unknown_file(file_id: str, *, param: str | None = None) -> ResourceNotFound:
-    """The refusal of an id that names no file of the tenant, or of a container of it."""
     return ResourceNotFound(
         f"No such File object: '{shown(file_id)}'. It was deleted, has expired, or never was.",
         param=param,
@@ -194,5 +195,4 @@ def unknown_file(file_id: str, *, param: str | None = None) -> ResourceNotFound:
 
 
 def deleted(kind: str, public_id: str) -> dict[str, Any]:
-    """What is answered where something was deleted."""
     return {"id": public_id, "object": kind, "deleted": True}

@@ -88,23 +88,22 @@ class ContextItem:
 
     @property
     def is_call(self) -> bool:
-        """Whether a client is to execute it, and to answer."""
         return self.kind in CALL_KINDS
 
     @property
     def is_output(self) -> bool:
-        """Whether it is what a client says that a call returned."""
         return self.kind in OUTPUT_KINDS
 
     @property
     def stands_alone(self) -> bool:
-        """Whether it is an output of a tool that nobody called."""
+        # Such an output names its tool and answers no call.
         return self.is_output and self.call_id is None and self.name is not None
 
     @property
     def approves(self) -> bool:
-        """Whether it is the user's consent to a call of an MCP server. It is never shown to the
-        model, and so has no ids: what it had is what the call returned.
+        """Return True for the user's consent to an MCP call.
+
+        The model never sees it, so it has no ids: its effect is the result of the call.
         """
         if self.kind != "mcp_approval_response" or self.ids is not None:
             return False
@@ -113,19 +112,14 @@ class ContextItem:
 
     @property
     def outlives_compaction(self) -> bool:
-        """Whether the model is shown it beside a summary of what was around it."""
         return self.role in _OUTLIVING
 
     def item(self) -> Item:
-        """The typed item; parsed from `json` when it came from the store."""
+        # Parsed from `json` when it came from the store.
         return self.parsed or _ITEM.validate_json(self.json)
 
     def with_ids(self, ids: array[int]) -> ContextItem:
-        """The same item with the `ids` that stand for it in a prompt.
-
-        It is no longer `parsed`: a prompt takes its ids from then on, and a run, which keeps it for
-        minutes, needs nothing else of it but its JSON.
-        """
+        # Drop `parsed`: the prompt now uses the ids, and a run keeps the item for minutes.
         return ContextItem(
             kind=self.kind,
             item_id=self.item_id,
@@ -162,7 +156,7 @@ class Columns:
     ids: array[int]
 
     def starts(self) -> list[int]:
-        """Where the ids of each item begin; at last where all of them end."""
+        """Return the offset of each item's first id, then the offset of the end."""
         width = self.ids.itemsize
         return list(accumulate((size // width for size in self.sizes), initial=0))
 

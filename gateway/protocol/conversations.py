@@ -48,7 +48,7 @@ class Conversation:
     metadata: dict[str, str]
 
     def body(self) -> dict[str, Any]:
-        """The conversation as the API shows it; times are unix seconds."""
+        # Times are unix seconds.
         return {
             "id": ids.conversation_id(self.uuid),
             "object": "conversation",
@@ -58,10 +58,7 @@ class Conversation:
 
 
 def _plain_parts(item: object) -> object:
-    """Parts of messages that only conversations name, under the names that responses know.
-
-    A `text` of any kind is one of its message's role, a screenshot is an image.
-    """
+    # A `text` takes the type of its message's role; a screenshot becomes an image.
     if not isinstance(item, dict) or not isinstance(item.get("content"), list):
         return item
     kind = item.get("type")
@@ -106,9 +103,9 @@ class NewMetadata(BodyModel):
 def parse_conversation(
     body: bytes, *, limits: InputLimits, strict: bool = False
 ) -> NewConversation:
-    """A conversation to create; an empty body asks for an empty one. Raises `InvalidRequest`.
+    """Parse the creation of a conversation; an empty body creates an empty one.
 
-    With `strict`, unknown keys, images and files are refused.
+    Raises `InvalidRequest`; if `strict`, for unknown keys, images and files, too.
     """
     asked = _parse(NewConversation, parse_object(body or b"{}", limits), strict=strict)
     _check_items(asked.items, limits, strict=strict)
@@ -116,14 +113,14 @@ def parse_conversation(
 
 
 def parse_items(body: bytes, *, limits: InputLimits, strict: bool = False) -> NewItems:
-    """Items to add. Raises as `parse_conversation` does."""
+    """Parse items to add. Raises as `parse_conversation`."""
     asked = _parse(NewItems, parse_object(body, limits), strict=strict)
     _check_items(asked.items, limits, strict=strict)
     return asked
 
 
 def parse_metadata(body: bytes, *, limits: InputLimits, strict: bool = False) -> NewMetadata:
-    """Metadata to set; null sets none. Raises as `parse_conversation` does."""
+    """Parse new metadata; null means none. Raises as `parse_conversation`."""
     document = parse_object(body, limits)
     if document.get("metadata", "") is None:
         document["metadata"] = {}
@@ -155,7 +152,6 @@ def _check_items(items: Sequence[InputItem], limits: InputLimits, *, strict: boo
 
 
 def unknown_conversation(conversation_id: str) -> ResourceNotFound:
-    """The refusal of an id that names no conversation of the tenant."""
     return ResourceNotFound(
         f"Conversation with id '{shown(conversation_id)}' not found. Conversations are kept until "
         "they are deleted; create a new one with POST /v1/conversations."
@@ -163,7 +159,6 @@ def unknown_conversation(conversation_id: str) -> ResourceNotFound:
 
 
 def unknown_item(conversation_id: str, item_id: str) -> ResourceNotFound:
-    """The refusal of an id that names no item of a conversation."""
     return ResourceNotFound(
         f"Item with id '{shown(item_id)}' not found in conversation '{conversation_id}'. GET "
         f"/v1/conversations/{conversation_id}/items lists those that it has."

@@ -30,7 +30,7 @@ ServiceTier = Literal["auto", "default", "flex", "scale", "priority", "fast", "u
 
 
 def literal_values(annotation: object) -> tuple[str, ...]:
-    """Every string in the `Literal`s of a (possibly nested, optional, annotated) type."""
+    """Return every string in the `Literal`s of a (nested, optional, annotated) type."""
     if isinstance(annotation, str):
         return (annotation,)
     return tuple(value for part in get_args(annotation) for value in literal_values(part))
@@ -170,7 +170,7 @@ IN_COMPLETIONS: Final[Remedies] = {
 
 
 def check_own(document: Mapping[str, Any], remedies: Remedies) -> None:
-    """Raises `InvalidRequest` for the first parameter of another API; nulls ask for nothing."""
+    """Raise `InvalidRequest` for the first parameter of another API that is not null."""
     for name in document:
         if name in remedies and not is_harmless(name, document[name]):
             raise InvalidRequest(
@@ -182,11 +182,11 @@ def check_own(document: Mapping[str, Any], remedies: Remedies) -> None:
 
 
 def is_harmless(name: str, value: object) -> bool:
-    """Whether a parameter of another API asks for nothing but what is done without it."""
+    """Return True if a parameter of another API asks only for what happens without it."""
     return value is None or any(_is_same(value, one) for one in _HARMLESS.get(name, ()))
 
 
 def _is_same(value: object, other: object) -> bool:
-    """Whether JSON has the two for the same: `1` is `1.0`, and not `true`."""
+    # In JSON 1 equals 1.0 and differs from true; in Python `1 == True`.
     value = whole(value)
     return type(value) is type(other) and value == other

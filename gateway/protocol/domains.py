@@ -10,7 +10,7 @@ if TYPE_CHECKING:
 
 
 def is_within(host: str, domains: Sequence[str]) -> bool:
-    """Whether a host is one of the domains, or below one; every host is where there are none."""
+    """Return True if a host is or is below one of the domains, or if there are no domains."""
     host = host.lower().rstrip(".")
     return not domains or any(host == one or host.endswith(f".{one}") for one in domains)
 
@@ -26,11 +26,10 @@ class DomainRules:
 
     @classmethod
     def of(cls, allowed: str, denied: str) -> DomainRules:
-        """From lists as policies have them: separated by spaces."""
+        # Policies store the lists separated by spaces.
         return cls(tuple(allowed.split()), tuple(denied.split()))
 
     def permits(self, host: str) -> bool:
-        """Whether tools may connect to it."""
         is_denied = bool(self.denied) and is_within(host, self.denied)
         return not is_denied and is_within(host, self.allowed)
 

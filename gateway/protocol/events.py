@@ -41,7 +41,6 @@ class Event:
 
     @property
     def is_terminal(self) -> bool:
-        """Whether it is the last one of its stream."""
         return self.type in TERMINAL_TYPES
 
 
@@ -71,7 +70,6 @@ class DeltaPattern:
     hosted_before: int = 0
 
     def event(self, number: int, text: str) -> Event:
-        """The delta event with this sequence number and this text."""
         encoded = b"%b" % orjson.dumps(text)  # a copy, as `lasting_json` makes it
         data = b"%b%d%b%b%b" % (self.before, number, self.between, encoded, self.behind)
         return Event(self.type, number, data, len(text), encoded, self.hosted_before)
@@ -94,11 +92,11 @@ class Deltas(Sequence[Event]):
 
     @property
     def last_number(self) -> int:
-        """The sequence number of the last; of an empty run, that before its first."""
+        # For an empty run this is the number before its first.
         return self.sequence_number + len(self.texts) - 1
 
     def part(self, start: int, stop: int) -> Deltas:
-        """The deltas from index `start` up to, not including, `stop`."""
+        # `stop` is excluded.
         return Deltas(self.pattern, self.sequence_number + start, self.texts[start:stop])
 
     @override

@@ -33,7 +33,7 @@ _WITH_STATUS: Final = frozenset(
 
 
 def check_hosted(path: str, item: AnyHostedItem | ToolSearchOutput) -> None:
-    """Raises `InvalidRequest` for what an item at `path` lacks, and for members of a wrong type."""
+    """Raise `InvalidRequest` for missing members of the item at `path`, and for wrong types."""
     match item:
         case McpListTools():
             if item.server_label is None:
@@ -61,8 +61,9 @@ def _check_objects(path: str, members: object) -> None:
 def implied_members(
     item: AnyHostedItem | ToolSearchCall | ToolSearchOutput,
 ) -> Mapping[str, str]:
-    """What an item is listed with though it does not say it: one that does not say how it ended has
-    ended, and a search for tools that names no call of the client was the server's.
+    """Return the members that an item is listed with although it lacks them.
+
+    An item without a status is complete; a tool search without a call id was run by the server.
     """
     implied = {"status": "completed"} if item.status is None and item.type in _WITH_STATUS else {}
     match item:

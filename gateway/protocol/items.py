@@ -263,7 +263,6 @@ class ReasoningText(NullableModel):
 
 
 def _readable(part: object) -> object:
-    """A raw part without nulls; a video as the file that it is."""
     if not isinstance(part, dict):
         return part
     if part.get("type") == "input_video" and "video_url" in part:
@@ -272,7 +271,6 @@ def _readable(part: object) -> object:
 
 
 def _shape_of(value: object) -> str | None:
-    """What a tool's output is: one text, or parts."""
     if isinstance(value, str):
         return "text"
     return "parts" if isinstance(value, list | tuple) else None
@@ -291,7 +289,6 @@ ToolOutput = Annotated[
 
 
 def _part_of(role: object, part: object) -> object:
-    """A raw part under the name that text of this role has: the assistant's is `output_text`."""
     if not isinstance(part, dict):
         return part
     kind = part.get("type")
@@ -317,7 +314,7 @@ class Message(WireModel):
     @model_validator(mode="before")
     @classmethod
     def _normalise(cls, value: object) -> object:
-        """All at once, nulls of the message and of its parts included: most items are messages."""
+        # One pass also removes nulls of message and parts: most items are messages.
         if not isinstance(value, dict):
             return value
         role, content = value.get("role"), value.get("content")
@@ -564,7 +561,7 @@ InputItem = Item | ItemReference | CompactionTrigger
 
 
 def _with_type(value: object) -> object:
-    """A raw item with its type, which messages and references may leave out (API §3.1)."""
+    # Messages and references may leave out their type (API §3.1).
     if not isinstance(value, dict) or value.get("type") is not None:
         return value
     if "role" in value:

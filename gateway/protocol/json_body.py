@@ -64,7 +64,7 @@ class InputLimits:
 
 
 def parse_object(body: bytes, limits: InputLimits) -> dict[str, Any]:
-    """The object that `body` spells. Raises `InvalidRequest`, whose code is null (OpenAI's way)."""
+    """Parse a JSON object. Raises `InvalidRequest`, with a null code as OpenAI does."""
     if len(body) > min(2 * limits.json_containers_max, VALUES_MAX):
         _check_size(body, limits.json_containers_max)
     try:
@@ -97,11 +97,7 @@ def parse_object(body: bytes, limits: InputLimits) -> dict[str, Any]:
 
 
 def _check_size(body: bytes, containers_max: int) -> None:
-    """Before anything is made of it: millions of values are made in one go, while all else waits.
-
-    Most bodies have too few signs of them at all. In others those are told apart that text is made
-    of.
-    """
+    # Runs before parsing: parsing millions of values at once would block the event loop.
     signs = _Count.of(_pieces(body))
     if signs.containers <= containers_max and signs.values <= VALUES_MAX:
         return
@@ -127,7 +123,7 @@ class _Count:
 
     @classmethod
     def of(cls, parts: Iterable[bytes]) -> _Count:
-        """What the brackets, commas and colons in these parts stand for."""
+        """Count what brackets, commas and colons in these parts stand for."""
         containers = commas = colons = 0
         for part in parts:
             containers += part.count(b"{") + part.count(b"[")
@@ -141,7 +137,6 @@ def _pieces(body: bytes) -> Iterator[bytes]:
 
 
 def _outside_texts(body: bytes) -> Iterator[bytes]:
-    """What is not inside of a string, if it is JSON."""
     in_string, rest = False, b""
     for piece in _pieces(body):
         unread = rest + piece

@@ -216,7 +216,6 @@ class AllowedTools(NullableModel):
 
 
 def _shape_of(value: object) -> str | None:
-    """What a tool choice is: one of the modes, a list, or one tool."""
     match value:
         case str():
             return "mode"
@@ -229,7 +228,7 @@ def _shape_of(value: object) -> str | None:
 
 
 def _choice(value: object) -> object:
-    """Open Responses allows tools in a mode, too, in which none may be called."""
+    # Open Responses also has `allowed_tools` with mode `none`.
     match value:
         case {"type": "allowed_tools", "mode": "none"}:
             return "none"
@@ -238,7 +237,6 @@ def _choice(value: object) -> object:
 
 
 def _conversation(value: object) -> object:
-    """`"conv_1"` → `{"id": "conv_1"}`."""
     match value:
         case str():
             return {"id": value}

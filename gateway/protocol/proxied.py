@@ -62,9 +62,10 @@ class ProxiedRequest:
 def parse_proxied(
     body: bytes, kind: ProxiedKind, *, limits: InputLimits, strict: bool = False
 ) -> ProxiedRequest:
-    """Raises `InvalidRequest`. Values are for the server to judge, but for the addresses of media.
+    """Parse a request that another server answers.
 
-    `strict` refuses what else is ignored.
+    Raises `InvalidRequest`. The server checks values, except addresses of media. If `strict`,
+    parameters are refused that are otherwise ignored.
     """
     fields = parse_object(body, limits)
     for name, kinds in _NEEDED[kind].items():
@@ -85,9 +86,6 @@ def parse_proxied(
 
 
 def _check_media(said: object, param: str, place: str = "") -> None:
-    """`place`: the key that leads to what is `said`. Raises `InvalidRequest` for an address that
-    the server would fetch, or read from its disk.
-    """
     if isinstance(said, str):
         if place not in _WORDS and not said.startswith("data:"):
             raise invalid(

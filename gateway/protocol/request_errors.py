@@ -42,7 +42,7 @@ _TYPE_NAMES: Final = {
 
 
 def listed(values: Sequence[str], conjunction: str) -> str:
-    """`'a'`, `'a' and 'b'`, `'a', 'b', and 'c'`."""
+    """Join values in prose: `'a'`, `'a' and 'b'`, `'a', 'b', and 'c'`."""
     quoted = [f"'{value}'" for value in values]
     if len(quoted) <= 2:
         return f" {conjunction} ".join(quoted)
@@ -50,12 +50,12 @@ def listed(values: Sequence[str], conjunction: str) -> str:
 
 
 def invalid(param: str, what: str, code: str = "invalid_value") -> InvalidRequest:
-    """`what` is the sentence behind the place, such as `empty array. Expected ...`."""
+    """Return the refusal of `param`; `what` follows its name, as in `empty array. Expected ...`."""
     return InvalidRequest(f"Invalid '{param}': {what}", code=code, param=param)
 
 
 def unknown_approval(request_id: str | None) -> InvalidRequest:
-    """An answer to an MCP approval request that nobody made."""
+    """Return the refusal of an answer to an MCP approval request that does not exist."""
     return InvalidRequest(
         f"Invalid 'input': there is no approval request '{request_id}' in the context of this "
         "request. Send its item before the answer, or continue the response that asked "
@@ -66,7 +66,7 @@ def unknown_approval(request_id: str | None) -> InvalidRequest:
 
 
 def unknown_place() -> InvalidRequest:
-    """The error for an `after` that is not the id of an item of the list."""
+    """Return the refusal of an `after` that is not the id of an item of the list."""
     return invalid(
         "after",
         "this list has no item of that id, or has it no longer. Begin again without 'after'.",
@@ -74,7 +74,7 @@ def unknown_place() -> InvalidRequest:
 
 
 def missing(param: str, hint: str = "") -> InvalidRequest:
-    """`hint` is a sentence: what may have been meant."""
+    """Return the refusal of a missing parameter; `hint` is a sentence on what may be meant."""
     message = f"Missing required parameter: '{param}'."
     return InvalidRequest(
         f"{message} {hint}" if hint else message, code="missing_required_parameter", param=param
@@ -86,7 +86,7 @@ def unknown(param: str) -> InvalidRequest:
 
 
 def wrong_type(param: str, expected: str, value: object) -> InvalidRequest:
-    """`expected` in OpenAI's words, such as `a string` or `one of 'auto' or 'disabled'`."""
+    """Return the refusal of a type; `expected` in OpenAI's words, such as `a string`."""
     return InvalidRequest(
         f"Invalid type for '{param}': expected {expected}, but got {_TYPE_NAMES[type(value)]} "
         "instead.",
@@ -104,7 +104,10 @@ def wrong_value(param: str, value: str, supported: Sequence[str]) -> InvalidRequ
 
 
 def number_out_of_range(param: str, value: float, *, bound: float, above: bool) -> InvalidRequest:
-    """`bound` itself is allowed; the message speaks of integers where the bound is one."""
+    """Return the refusal of a number beyond `bound`, which itself is allowed.
+
+    The message says "integer" if the bound is one.
+    """
     kind, limit = ("integer", f"{bound}") if isinstance(bound, int) else ("decimal", f"{bound:g}")
     side, sign = ("above maximum", "<=") if above else ("below minimum", ">=")
     what = f"{kind} {side} value. Expected a value {sign} {limit}, but got {value} instead."
@@ -162,7 +165,10 @@ def property_name_too_long(param: str, name: str, maximum: int) -> InvalidReques
 
 
 def unsupported(param: str, remedy: str, *, value: str | None = None) -> InvalidRequest:
-    """Documented by OpenAI, not served here. `remedy` is a sentence: what to do instead."""
+    """Return the refusal of what OpenAI documents and the gateway does not support.
+
+    `remedy` is a sentence: what to do instead.
+    """
     what = f"'{param}'" if value is None else f"'{param}' with value '{shown(value)}'"
     return InvalidRequest(
         f"Unsupported parameter: {what} is not supported by this server. {remedy}",
@@ -183,14 +189,14 @@ def unsupported_value(
 
 
 def tool_not_found(kind: str, param: str = "tool_choice") -> InvalidRequest:
-    """A choice of a tool of this type, which the request does not have."""
+    """Return the refusal of a choice of a tool type that the request lacks."""
     return InvalidRequest(
         f"Tool choice '{kind}' not found in 'tools' parameter.", code="invalid_value", param=param
     )
 
 
 def dropped_tools(kinds: Sequence[str], param: str = "tool_choice") -> InvalidRequest:
-    """A choice that only tools could satisfy which are not served here. `kinds` are their types."""
+    """Return the refusal of a choice that only unsupported tools of types `kinds` satisfy."""
     names = listed(tuple(dict.fromkeys(kinds)), "and")
     return InvalidRequest(
         f"Unsupported parameter: '{param}' needs {names}, which this server does not run for this "
@@ -203,13 +209,13 @@ def dropped_tools(kinds: Sequence[str], param: str = "tool_choice") -> InvalidRe
 
 
 def duplicate_name(param: str, name: str) -> InvalidRequest:
-    """Two tools that the model could not tell apart."""
+    """Return the refusal of two tools with the same name for the model."""
     more = f"there is more than one tool named '{shown(name)}'"
     return invalid(param, f"{more}. Give every tool a name of its own.")
 
 
 def grammars_too_long(param: str, size: int, maximum: int) -> InvalidRequest:
-    """The grammars of the custom tools up to this one, in bytes of UTF-8."""
+    """Return the refusal of grammars, `size` bytes of UTF-8 up to the tool at `param`."""
     found = f"the grammars of the tools up to this one have {size} bytes together"
     return invalid(param, f"{found}. Expected at most {maximum} bytes.")
 
@@ -261,7 +267,7 @@ _QUOTED: Final = re.compile(r"'([^']*)'")
 
 
 def validated(model: type[M], document: dict[str, Any], context: object = None) -> M:
-    """What the document says, as the model, whose validators are given `context`.
+    """Parse the document as the model, whose validators get `context`.
 
     Raises `InvalidRequest` for the first mistake.
     """
@@ -272,16 +278,17 @@ def validated(model: type[M], document: dict[str, Any], context: object = None) 
 
 
 def refusal_of(error: ValidationError, within: str = "") -> InvalidRequest:
-    """The first mistake that pydantic found, in OpenAI's words; `within` begins its path."""
+    """Return pydantic's first error in OpenAI's words; `within` begins its path."""
     details = error.errors(include_url=False)[0]
     translate = _TRANSLATIONS.get(details["type"], _other)
     return translate(within + param_path(details["loc"]), details)
 
 
 def param_path(location: Location) -> str:
-    """`("input", 1, "message", "content", 0, "text")` → `input[1].content[0].text`.
+    """Return the parameter path of a location.
 
-    pydantic puts the tag of a union's member after what holds it: an index or a field's name.
+    `("input", 1, "message", "content", 0, "text")` → `input[1].content[0].text`: pydantic puts the
+    tag of a union's member after the index or field that holds it.
     """
     path = field = ""
     before: int | str = ""
@@ -296,7 +303,6 @@ def param_path(location: Location) -> str:
 
 
 def _is_tag(part: str, before: int | str, field: str) -> bool:
-    """`before` is what stands before it, `field` the last field."""
     if before in _SHAPE_TAGS:
         return part in _SHAPE_TAGS[before]
     return isinstance(before, int) and part in _MEMBER_TAGS.get(field, ())
@@ -311,7 +317,7 @@ def _expecting(expected: str) -> Translation:
 
 
 def _integer(path: str, details: ErrorDetails) -> InvalidRequest:
-    """Integers of more than 64 bits come out of JSON as floats; a fraction has no such size."""
+    # Integers of more than 64 bits come out of the JSON parser as floats.
     value = details["input"]
     if isinstance(value, float) and abs(value) > COUNT_MAX:
         above = value > 0
@@ -400,7 +406,7 @@ def _unknown_member(path: str, details: ErrorDetails) -> InvalidRequest:
 
 
 def _other(path: str, details: ErrorDetails) -> InvalidRequest:
-    """A finding this table does not know: our own omission, but still the caller's mistake."""
+    # An error type that the table lacks is still the caller's mistake.
     return InvalidRequest(
         f"Invalid '{path}': {details['msg']}.", code="invalid_value", param=path or None
     )

@@ -122,7 +122,6 @@ class ShellTool(NullableModel):
 
     @property
     def skills(self) -> tuple[Skill, ...]:
-        """What the model is told of beside the shell itself."""
         return (self.environment and self.environment.skills) or ()
 
 
@@ -151,16 +150,13 @@ class HostedTool(NullableModel):
 
     @property
     def label(self) -> str:
-        """What a response header says of it."""
+        """Return the tool's name in a response header."""
         is_safe = self.name is not None and FUNCTION_NAME.fullmatch(self.name)
         return f"{self.type};name={self.name}" if is_safe else self.type
 
 
 def _tag_of(value: object) -> str | None:
-    """The tag of a tool of a known type, raw or typed.
-
-    The tags are no names of fields, so that a path can be told from them.
-    """
+    # Tags are no field names, so that error paths can tell them apart.
     kind = value.get("type") if isinstance(value, dict) else getattr(value, "type", None)
     if not isinstance(kind, str):
         return None
@@ -172,7 +168,6 @@ def _tag_of(value: object) -> str | None:
 
 
 def _is_hosted(kind: str, tool: object) -> bool:
-    """A shell is, if it is in a container, and a search for tools that is not the client's."""
     match tool:
         case {"type": "shell", "environment": {"type": place}}:
             return bool(place != "local")
@@ -183,7 +178,6 @@ def _is_hosted(kind: str, tool: object) -> bool:
 
 
 def _known(value: object, known: tuple[str, ...], served: tuple[str, ...]) -> object:
-    """`value`, unless its type is not `known`; then those that are `served` are named."""
     match value:
         case {"type": str(kind)} if kind not in known:
             raise PydanticCustomError("unknown_member", "", {"member": "type", "supported": served})
@@ -192,7 +186,7 @@ def _known(value: object, known: tuple[str, ...], served: tuple[str, ...]) -> ob
 
 
 def _tool(value: object, info: ValidationInfo) -> object:
-    """`info.context` are the families that the gateway runs for whoever asks."""
+    # `info.context` holds the hosted families that the gateway runs for this caller.
     families = info.context or ()
     run = tuple(kind for kind, family in FAMILIES.items() if family in families)
     return _known(value, TOOL_TYPES, SERVED_TOOL_TYPES + run)
@@ -244,8 +238,10 @@ AnyTool = Annotated[
 
 
 def without_unserved(tools: object, served: Collection[HostedFamily]) -> object:
-    """The raw `tools` of a request; those that the gateway could run and does not are dropped,
-    whatever else they say. So is what only programs may call, since none run here.
+    """Return the raw `tools` without hosted tools that are not `served`.
+
+    They are dropped whatever else they contain. Tools that only programs may call are dropped, too,
+    because no programs run here.
     """
     if not isinstance(tools, list | tuple):
         return tools
@@ -253,7 +249,6 @@ def without_unserved(tools: object, served: Collection[HostedFamily]) -> object:
 
 
 def _served(tool: object, served: Collection[HostedFamily]) -> object:
-    """The raw `tool`, or what stands for it where it is dropped."""
     match tool:
         case {"type": str(kind)} if (family := family_of(kind)) and family not in served:
             return HostedTool(type=kind)
@@ -265,7 +260,6 @@ def _served(tool: object, served: Collection[HostedFamily]) -> object:
 
 
 def _called(tool: object, known: Sequence[str]) -> object:
-    """The same for a tool of a `known` type that only programs may call."""
     match tool:
         case {"type": str(kind), "allowed_callers": [*callers], **others} if (
             kind in known and callers and "direct" not in callers
@@ -277,7 +271,7 @@ def _called(tool: object, known: Sequence[str]) -> object:
 
 
 def dropped(tools: Iterable[Tool]) -> tuple[HostedTool, ...]:
-    """The tools that are dropped, those in namespaces among them."""
+    """Return the tools that are dropped, including those in namespaces."""
     found: list[HostedTool] = []
     for tool in tools:
         if isinstance(tool, HostedTool):
@@ -288,7 +282,6 @@ def dropped(tools: Iterable[Tool]) -> tuple[HostedTool, ...]:
 
 
 def run_tools(tools: Iterable[Tool]) -> tuple[RunTool, ...]:
-    """The tools that the gateway runs."""
     return tuple(
         tool
         for tool in tools
@@ -416,17 +409,16 @@ class NamedTool(NamedTuple):
 
     @property
     def kind(self) -> SegmentKind:
-        """The kind of segment that a call of it is in the model's output."""
         return KINDS[type(self.tool)]
 
 
 def flat_name(namespace: str | None, name: str) -> str:
-    """The name by which the model knows a tool: `namespace.name`."""
+    """Return the model's name of a tool: `namespace.name`."""
     return f"{namespace}.{name}" if namespace else name
 
 
 def named(tools: Iterable[Tool]) -> Iterator[NamedTool]:
-    """Every tool that a client executes, namespaces opened."""
+    """Yield every tool that a client executes, including those of namespaces."""
     for index, tool in enumerate(tools):
         path = f"[{index}]"
         match tool:
@@ -448,10 +440,10 @@ def _members(space: NamespaceTool, path: str) -> Iterator[NamedTool]:
 
 
 def declared(tools: Sequence[Tool]) -> tuple[FunctionTool, ...]:
-    """The functions that the model is told of.
+    """Return the functions that the model sees.
 
-    What a namespace is for stands at the first of its functions, because all functions of a prompt
-    stand in one namespace.
+    The first function of a namespace carries its description, because a prompt has one namespace
+    for all functions.
     """
     purposes = {
         tool.name: f"Tools of `{tool.name}`: {tool.description}"
@@ -503,7 +495,6 @@ def _shell(tool: ShellTool) -> FunctionTool:
 
 
 def _custom(tool: CustomTool) -> FunctionTool:
-    """A function with one text, the description of which is the tool's, with its grammar."""
     description = tool.description
     if isinstance(tool.format, GrammarFormat):
         language = f"The input must match {_SYNTAXES[tool.format.syntax]}:"
@@ -513,7 +504,7 @@ def _custom(tool: CustomTool) -> FunctionTool:
 
 
 def means(wanted: ToolName, tool: NamedTool) -> bool:
-    """Whether `tool` is the one that is named, or one of those."""
+    """Return True if `wanted` names `tool`, its namespace or its type."""
     match wanted.type:
         case "function" | "custom" if wanted.namespace:
             named = (wanted.namespace, wanted.name) == (tool.namespace, tool.shown_name)
@@ -527,8 +518,10 @@ def means(wanted: ToolName, tool: NamedTool) -> bool:
 
 
 def means_hosted(wanted: ToolName, tools: Iterable[RunTool]) -> bool:
-    """Whether one of `tools` is meant. A family has several names, one of which stands for all; of
-    an MCP server the label is told, and perhaps a tool, which nobody knows before it is listed.
+    """Return True if `wanted` selects one of `tools`.
+
+    A family has several type names, one of which stands for all. For an MCP server it is the label
+    and perhaps a tool, which is not known before the tools are listed.
     """
     family = family_of(wanted.type)
     return any(
@@ -541,7 +534,7 @@ def means_hosted(wanted: ToolName, tools: Iterable[RunTool]) -> bool:
 
 
 def allowed_names(choice: AnyToolChoice, tools: Sequence[NamedTool]) -> frozenset[str]:
-    """The names, as the model knows them, of what may be called."""
+    """Return the model's names of the tools that may be called."""
     match choice:
         case "none":
             return frozenset()

@@ -62,15 +62,16 @@ class TraceRecord:
 
     @property
     def key(self) -> bytes:
-        """What it is found by among the records of its tenant."""
+        # Unique among the records of a tenant.
         return hashlib.sha256(orjson.dumps([self.kind, self.trace_id, self.record_id])).digest()
 
 
 def parse_traces(
     body: bytes, *, input_limits: InputLimits, limits: TraceLimits
 ) -> list[TraceRecord]:
-    """The records of a body, each once: of those with the same key the last. Raises
-    `InvalidRequest` for the first that is none; then nothing of the body is to be kept.
+    """Parse the records of a body; of several with the same key the last counts.
+
+    Raises `InvalidRequest` for the first malformed one; then nothing of the body is to be kept.
     """
     document = parse_object(body, input_limits)
     if document.get("data") is None:
@@ -109,7 +110,6 @@ def _json(record: dict[str, Any], path: str, limits: TraceLimits) -> bytes:
 
 
 def _text(record: dict[str, Any], name: str, path: str) -> str:
-    """A required string of a record, such as its id."""
     param = f"{path}.{name}"
     match record.get(name):
         case None:
@@ -125,7 +125,6 @@ def _text(record: dict[str, Any], name: str, path: str) -> str:
 
 
 def _response_of(span: dict[str, Any], path: str) -> UUID | None:
-    """The response that a span names, if it may be one of ours."""
     match span.get("span_data"):
         case {"response_id": str(response_id)}:
             return ids.parse_response_id(response_id)

@@ -125,17 +125,15 @@ class Access:
         defaults: TenantPolicy = DEFAULT_POLICY,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """`cache_stale_s` is how long a known key outlives its `cache_ttl_s` without a database.
+        """Cache known keys for `cache_ttl_s`, and `cache_stale_s` longer while the database is
+        down.
 
-        `defaults` count where a tenant has no policy of its own.
+        `defaults` apply where a tenant has no policy value of its own. Keys hashed with
+        `previous_pepper` are accepted, too. Every `key_use_interval_s` (seconds) it is recorded
+        which keys were used (`uses`). Without `federation` tokens are unknown keys.
 
-        With a `previous_pepper`, keys that were hashed with that one work, too. Every
-        `key_use_interval_s` it is written down which keys were used (`uses`).
-
-        `federation` knows whose tokens are; without it they are unknown keys.
-
-        Up to `cache_keys_max` known keys are cached, and apart from them as many unknown ones: a
-        flood of wrong keys must not drive out the right ones.
+        At most `cache_keys_max` known keys are cached, and separately as many unknown ones: a flood
+        of wrong keys must not evict the right ones.
         """
         self._database = database
         self.peppers = Peppers(
@@ -158,7 +156,7 @@ class Access:
         self._has_aged = asyncio.Event()
 
     async def create_tenant(self, name: str, author: Author = COMMAND_LINE) -> Tenant:
-        """Raises `InvalidRequest` for a name that is taken or no name."""
+        """Create a tenant. Raises `InvalidRequest` for a malformed or taken name."""
         check_name(name)
         try:
             return await tenants.insert_tenant(
@@ -168,11 +166,10 @@ class Access:
             raise InvalidRequest(f"There is a tenant {name!r} already.", param="name") from conflict
 
     async def list_tenants(self) -> list[Tenant]:
-        """All tenants in the order of their names, disabled ones included."""
         return await tenants.all_tenants(self._database)
 
     async def disable_tenant(self, name: str, author: Author = COMMAND_LINE) -> Tenant:
-        """Disable a tenant: none of its keys works any more. Raises `ResourceNotFound`."""
+        """Disable a tenant and with it all of its keys. Raises `ResourceNotFound`."""
         tenant = await tenants.disable_tenant(self._database, name, author)
         self.forget()
         if tenant is None:
@@ -180,16 +177,15 @@ class Access:
         return tenant
 
     async def show_tenant(self, name: str) -> TenantDetail:
-        """The tenant and its policy. Raises `ResourceNotFound`."""
         return await self._detail(name, await tenants.find_policy(self._database, name))
 
     async def set_policy(
         self, name: str, changes: PolicyChanges, author: Author = COMMAND_LINE
     ) -> TenantDetail:
-        """Change a tenant's policy: None takes a value back, what is left out stays.
+        """Change a tenant's policy: None resets a value, omitted values stay.
 
         Other replicas follow within `cache_ttl_s`. Raises `ResourceNotFound`, and `InvalidRequest`
-        for a value out of bounds or for no change at all.
+        for a value out of bounds or if nothing is changed.
         """
         check_changes(changes)
         found = await tenants.set_policy(self._database, name, changes, author)
@@ -197,8 +193,9 @@ class Access:
         return await self._detail(name, found)
 
     async def tool_calls(self, name: str, begin: datetime, *, rows_max: int) -> list[AuditedCall]:
-        """What hosted tools did for a tenant after `begin`, the newest first. Raises
-        `ResourceNotFound`.
+        """Return a tenant's calls of hosted tools after `begin`, the newest first.
+
+        Raises `ResourceNotFound`.
         """
         tenant = await tenants.find_tenant(self._database, name)
         if tenant is None:
@@ -220,11 +217,10 @@ class Access:
         kind: KeyKind = "project",
         author: Author = COMMAND_LINE,
     ) -> tuple[ApiKey, str]:
-        """The key and its secret, which cannot be had again: one of the tenant's default project,
-        or an admin key.
+        """Create a key of the tenant's default project, or an admin key; return it and its secret.
 
-        Raises `ResourceNotFound` for an unknown tenant, `InvalidRequest` for one that is disabled
-        or deleted, and for a bad name.
+        The secret is not stored and cannot be read again. Raises `ResourceNotFound` for an unknown
+        tenant, `InvalidRequest` for a disabled or deleted one and for a malformed name.
         """
         check_name(key_name)
         tenant = await self._tenant(tenant_name)
@@ -250,13 +246,14 @@ class Access:
         return key, secret.value
 
     async def list_keys(self, tenant_name: str | None = None) -> list[ApiKey]:
-        """Keys of a tenant, or of all, the oldest first. Raises `ResourceNotFound`."""
+        """List the keys of a tenant, or of all, the oldest first. Raises `ResourceNotFound`."""
         tenant = None if tenant_name is None else await self._tenant(tenant_name)
         return await tenants.keys(self._database, tenant.id if tenant else None)
 
     async def disable_key(self, key: str) -> ApiKey:
-        """`key` is an id, the beginning of one or a hint. Raises `ResourceNotFound`, and
-        `InvalidRequest` for what several enabled keys share.
+        """Disable the key with this id, beginning of an id, or hint.
+
+        Raises `ResourceNotFound`, and `InvalidRequest` if several enabled keys match.
         """
         found = [one for one in await self.list_keys() if _is_meant(key, one)]
         enabled = [one for one in found if one.disabled_at is None] or found[:1]
@@ -271,7 +268,7 @@ class Access:
         return disabled or enabled[0]
 
     def known(self, secret: str, organization: str | None = None) -> Principal | None:
-        """Whose key this is; None where `authenticate` has to be asked."""
+        """Return the principal of a key from the cache; None: call `authenticate`."""
         mark = self._mark(secret, organization)
         decision = self._known.get(mark)
         if decision is None:
@@ -289,9 +286,8 @@ class Access:
         return principal
 
     async def run(self) -> None:
-        """Look again for keys that are in use before what is known of them is too old, so that none
-        of their requests has to wait for it. Runs until it is cancelled.
-        """
+        # Keys in use are looked up again before their decision expires, so that no request waits
+        # for it.
         while True:
             await self._has_aged.wait()
             self._has_aged.clear()
@@ -304,12 +300,12 @@ class Access:
                     _log.warning("a key was not looked up again, its next request is", error=error)
 
     async def authenticate(self, secret: str, organization: str | None = None) -> Principal:
-        """Whose key this is. The `organization` that a request names tells whose a token is; what a
-        key is for was decided when it was made.
+        """Return the principal of a key or token.
 
-        Raises `AuthenticationError`, the same for a key that is unknown or disabled or whose tenant
-        is, `StoreUnavailable` when the database is down and the key is not known here, and
-        `IssuerUnavailable` when the issuer of a token is.
+        `organization`, as the request names it, selects whose a token is; a key belongs to one
+        tenant. Raises `AuthenticationError`, the same for a key that is unknown or disabled or
+        whose tenant is, `StoreUnavailable` if the database is down and the key is not cached, and
+        `IssuerUnavailable` if the issuer of a token is.
         """
         if (principal := self.known(secret, organization)) is not None:
             return principal
@@ -339,13 +335,8 @@ class Access:
     async def _decide(
         self, given: tuple[str, str | None], mark: bytes, now: float, known: _Decision | None
     ) -> _Decision:
-        """What the database says of a key, asked once for all requests that wait for it together:
-        when a decision is too old, all requests of its key miss it at once, and the slower the
-        database, the more there are.
-
-        `known` is what it said before, which counts for `cache_stale_s` more while the database
-        is down. Raises `StoreError`.
-        """
+        # One lookup serves all requests that wait for a key: they all miss an expired decision at
+        # the same time. While the database is down, `known` remains valid for `cache_stale_s` more.
         while (lookup := self._lookups.get(mark)) is not None:
             await lookup.over.wait()
             if lookup.failure is not None:
@@ -394,13 +385,15 @@ class Access:
         return replace(found, terms=terms)
 
     def forget(self) -> None:
-        """A tenant or a key was changed: requests from now on must not see earlier decisions."""
+        """Drop all decisions, after a change of a tenant or a key.
+
+        Lookups in progress do not count for later requests either.
+        """
         self._known.clear()
         self._unknown.clear()
         self._lookups.clear()
 
     def _keep(self, mark: bytes, decision: _Decision) -> None:
-        """Cache a decision, in place of the one that was least recently used."""
         cache, other = self._known, self._unknown
         if decision.principal is None:
             cache, other = other, cache
@@ -417,16 +410,14 @@ class Access:
         return tenant
 
     async def _no_tenant(self, name: str) -> ResourceNotFound:
-        """The error for an unknown tenant, with the names that may have been meant."""
         known = [tenant.name for tenant in await tenants.all_tenants(self._database)]
         close = " or ".join(map(repr, get_close_matches(name, known)))
         hint = f" Did you mean {close}?" if close else ""
         return ResourceNotFound(f"There is no tenant {name!r}.{hint}", param="tenant")
 
     def _mark(self, secret: str, organization: str | None = None) -> bytes:
-        """The digest that this process knows a key by: no key is kept as it is, and this costs
-        every request a quarter of an HMAC. A token may be another one's with another organization.
-        """
+        # The cache is keyed by a digest, so that no secret stays in memory; it costs a quarter of
+        # an HMAC. The same token may be sent with different organizations.
         marking = self._marking.copy()
         marking.update(secret.encode("utf-8", "surrogatepass"))
         if organization is not None and is_token(secret):
@@ -435,7 +426,6 @@ class Access:
 
 
 def check_name(name: str, *, param: str = "name") -> None:
-    """Check the name of a tenant or a key. Raises `InvalidRequest`."""
     if not _NAME.match(name):
         raise InvalidRequest(
             f"{name!r} is no name: up to 64 letters, digits, '.', '_' and '-', the first of them a"
@@ -445,9 +435,8 @@ def check_name(name: str, *, param: str = "name") -> None:
 
 
 def _has_expired(principal: Principal) -> bool:
-    """The database decides when a key is looked up; between two looks, and while it is away, the
-    clock of this process.
-    """
+    # The database checks expiry at each lookup. Between lookups, and during an outage, this clock
+    # does.
     expires_at = principal.key.expires_at
     return expires_at is not None and expires_at.timestamp() <= time.time()
 
@@ -462,7 +451,7 @@ def _is_meant(key: str, candidate: ApiKey) -> bool:
 
 
 def _incorrect(secret: str) -> AuthenticationError:
-    """The error for a wrong key: of what the caller sent, no more than helps to recognise it."""
+    # Quotes only as much of the secret as its owner needs to recognise it.
     shown = f"{secret[:5]}***{secret[-HINT_CHARS:]}" if _SHOWABLE.match(secret) else "***"
     return AuthenticationError(
         f"Incorrect API key provided: {shown}. Check it, or ask the operator of this server for a "

@@ -47,10 +47,10 @@ class ApprovalDecision:
 
 
 def pending(items: Sequence[InputItem], param: str = _PARAM) -> tuple[McpApprovalResponse, ...]:
-    """The answers that the model has not been told yet, each once.
+    """Return the answers that the model has not seen yet, each once.
 
-    Raises `InvalidRequest` for two answers to one request that differ, and for more than one call
-    that is approved: one response asks for one.
+    Raises `InvalidRequest` for two different answers to one request, and for more than one approved
+    call: a response asks for one at a time.
     """
     found: dict[str, McpApprovalResponse] = {}
     for item in reversed(items):
@@ -85,12 +85,11 @@ def decisions(
     asked: Mapping[str, McpApprovalRequest],
     servers: Sequence[ServerGrant],
 ) -> tuple[ApprovalDecision, ...]:
-    """What is decided, bound to the tools that the request itself grants. `asked` are the approval
-    requests of the context by id.
+    """Bind answers to the tools that the request itself grants.
 
-    A refusal of what is not granted any more needs no binding. Raises `InvalidRequest` for an
-    answer to a request that the context does not have, and for an approval of a call that is not
-    the same any more.
+    `asked` are the approval requests of the context by id. A refusal needs no binding if its tool
+    is not granted any more. Raises `InvalidRequest` for an answer to a request that the context
+    does not have, and for an approval of a call that has changed.
     """
     decided: list[ApprovalDecision] = []
     for answer in answers:
@@ -120,7 +119,7 @@ def _tool(
 
 
 def refused_use(request_id: str, used: Used) -> InvalidRequest:
-    """Why an answer does not count, by what came of using it."""
+    """Return the error for an approval answer that does not count, by the result of using it."""
     match used:
         case "used":
             return ApprovalUsed(

@@ -79,7 +79,7 @@ class Containers:
 
     @property
     def engine(self) -> str | None:
-        """What Python runs in; None: it does not."""
+        # None: Python does not run here.
         return self._pool.engine
 
     async def granted(
@@ -91,11 +91,11 @@ class Containers:
         inherited: str | None = None,
         param: str = _PARAM,
     ) -> PythonGrant:
-        """The container that a new response may use; `param` is where the request asks for it.
+        """Return the container that a new response may use; `param` is its path in the request.
 
-        One that it names must be there. For `auto` it is the one that the context used before
-        (`inherited`) while that lives, else one of the response's own, which is made when code is
-        run in it. Raises `InvalidRequest` and `ResourceNotFound`.
+        A container that the request names must exist. For `auto` it is the one that the context
+        used before (`inherited`) while that is alive, otherwise a new one, which is created when
+        code first runs in it. Raises `InvalidRequest` and `ResourceNotFound`.
         """
         policy = principal.policy
         if asked.id is not None:
@@ -123,9 +123,10 @@ class Containers:
         )
 
     async def create(self, principal: Principal, asked: NewContainer) -> Json:
-        """A new container with copies of files. Raises `InvalidRequest` for memory that nobody may
-        have, `ResourceNotFound` for an unknown file, `RateLimited` where the tenant has as many as
-        it may, or no more may be stored.
+        """Create a container with copies of files.
+
+        Raises `InvalidRequest` for memory beyond the bounds, `ResourceNotFound` for an unknown
+        file, and `RateLimited` if the tenant has too many containers or may store no more.
         """
         require_storage(principal, "A container")
         tenant_id, now = principal.tenant_id, self._pool.now()
@@ -158,8 +159,9 @@ class Containers:
         return container_body(row)
 
     async def get(self, principal: Principal, container_id: str) -> Json:
-        """Its JSON. Raises `ResourceNotFound` for an unknown one, `InvalidRequest` for one that
-        has expired.
+        """Return a container as JSON.
+
+        Raises `ResourceNotFound` for an unknown one, `InvalidRequest` for one that has expired.
         """
         _, row = await self._alive(principal, container_id)
         return container_body(row)
@@ -167,8 +169,9 @@ class Containers:
     async def list(
         self, principal: Principal, *, limit: int, order: Any, after: str | None, name: str | None
     ) -> tuple[Sequence[Json], bool]:
-        """A page of them, and whether there are more. Raises `InvalidRequest` for an unknown
-        `after`.
+        """Return one page of containers, and True if there are more.
+
+        Raises `InvalidRequest` for an unknown `after`.
         """
         place = None if after is None else ids.parse_container_id(after)
         if after is not None and place is None:
@@ -183,16 +186,17 @@ class Containers:
         return [container_body(row) for row in page.rows], page.has_more
 
     async def delete(self, principal: Principal, container_id: str) -> None:
-        """Erase it with its files; code that runs in it is ended, if it runs here."""
+        """Delete a container and its files, and end code that runs in it in this process."""
         uuid = _uuid(container_id)
         if not await rows.delete(self._database_for(principal), principal.tenant_id, uuid):
             raise unknown_container(container_id)
         await self._pool.forget(principal.tenant_id, uuid)
 
     async def add_file(self, principal: Principal, container_id: str, upload: Upload) -> Json:
-        """Write a file into its `/mnt/data`; code that is run next finds it there.
+        """Write a file into the container's `/mnt/data`, for the code that runs next.
 
-        Raises `InvalidRequest` where it has no room, `RateLimited` where the tenant has none.
+        Raises `InvalidRequest` if the container is full, `RateLimited` if the tenant may store no
+        more.
         """
         require_storage(principal, "A file")
         tenant_id = principal.tenant_id
@@ -209,7 +213,7 @@ class Containers:
         return container_file_body(kept)
 
     async def copy_file(self, principal: Principal, container_id: str, file_id: str) -> Json:
-        """The same with a file that was uploaded before."""
+        """Copy an uploaded file into the container, as `add_file` does."""
         require_storage(principal, "A file")
         tenant_id = principal.tenant_id
         source = await self._files.find(principal, file_id, param="file_id")
@@ -221,13 +225,12 @@ class Containers:
         return container_file_body(kept)
 
     async def get_file(self, principal: Principal, container_id: str, file_id: str) -> Json:
-        """A file of it, without its bytes. Raises `ResourceNotFound` for an unknown one, too."""
         return container_file_body(await self._file(principal, container_id, file_id))
 
     async def list_files(
         self, principal: Principal, container_id: str, *, limit: int, order: Any, after: str | None
     ) -> tuple[Sequence[Json], bool]:
-        """A page of its files, and whether there are more."""
+        """Return one page of the container's files, and True if there are more."""
         uuid, _ = await self._alive(principal, container_id)
         place = None if after is None else ids.parse_container_file_id(after)
         if after is not None and place is None:
@@ -242,12 +245,11 @@ class Containers:
         return [container_file_body(row) for row in page.rows], page.has_more
 
     async def file_content(self, principal: Principal, container_id: str, file_id: str) -> Download:
-        """A file of it with its bytes."""
         row = await self._file(principal, container_id, file_id)
         return download(self._database, principal.tenant_id, row)
 
     async def delete_file(self, principal: Principal, container_id: str, file_id: str) -> None:
-        """Erase a file of it; code that is run next does not find it."""
+        """Delete a file of the container; code that runs next does not see it."""
         row = await self._file(principal, container_id, file_id)
         await file_rows.delete(
             self._database, principal.tenant_id, row.uuid, container=row.container
@@ -268,7 +270,6 @@ class Containers:
         return uuid, row
 
     async def _use(self, principal: Principal, container_id: str) -> UUID:
-        """A container that is in use from now on."""
         uuid, _ = await self._alive(principal, container_id)
         life_s, now = self._pool.policy.life_s, self._pool.now()
         await rows.touch(self._database, principal.tenant_id, uuid, now=now, life_s=life_s)
@@ -308,7 +309,6 @@ class Containers:
         return row
 
     def _memory(self, policy: TenantPolicy, limit: str | None, *, param: str) -> int:
-        """Bytes of a `memory_limit`. Raises `InvalidRequest`."""
         name = limit or "1g"
         if name not in MEMORY_LIMITS:
             raise wrong_value(param, name, tuple(MEMORY_LIMITS))
@@ -319,7 +319,7 @@ class Containers:
         return MEMORY_LIMITS[name]
 
     def _description(self, files: Sequence[str]) -> str | None:
-        """What the model is told of `python`, where that differs from what it was trained with."""
+        # None unless it differs from the description that the model was trained with.
         capabilities = self._pool.capabilities
         if capabilities is None:
             return None
@@ -327,7 +327,7 @@ class Containers:
 
 
 def container_body(row: ContainerRow) -> Json:
-    """A container as the API shows it; times are unix seconds."""
+    """Return a container as the API shows it. Times are in unix seconds."""
     return {
         "id": ids.container_id(row.uuid),
         "object": "container",
@@ -342,7 +342,7 @@ def container_body(row: ContainerRow) -> Json:
 
 
 def container_file_body(row: FileRow) -> Json:
-    """A file of a container as the API shows it."""
+    """Return a file of a container as the API shows it."""
     assert row.container is not None, "it is one of a container"
     return {
         "id": ids.container_file_id(row.uuid),

@@ -57,7 +57,7 @@ class Conversations:
         limiter: Limiter,
         items_max: int = ITEMS_MAX,
     ) -> None:
-        """A conversation may have `items_max` items. They are kept with their ids in `format_`."""
+        """Limit conversations to `items_max` items, stored with their ids in `format_`."""
         self._database = database
         self._models = models
         self._sealer = sealer
@@ -69,8 +69,9 @@ class Conversations:
     async def create(
         self, principal: Principal, asked: NewConversation, *, body_bytes: int
     ) -> Conversation:
-        """A new conversation. Raises as `add_items` does, and `RateLimited` where no more may be
-        stored.
+        """Create a conversation.
+
+        Raises as `add_items` does, and `RateLimited` if no more may be stored.
         """
         require_storage(principal, "A conversation")
         tenant_id = principal.tenant_id
@@ -83,7 +84,7 @@ class Conversations:
         return conversation
 
     async def get(self, principal: Principal, conversation_id: str) -> Conversation:
-        """The conversation, without its items."""
+        """Return the conversation, without its items."""
         uuid = _uuid(conversation_id)
         found = await rows.load(self._database_for(principal), principal.tenant_id, uuid)
         return _require(found, conversation_id)
@@ -91,7 +92,7 @@ class Conversations:
     async def set_metadata(
         self, principal: Principal, conversation_id: str, metadata: dict[str, str]
     ) -> Conversation:
-        """The conversation with other metadata, in the place of all there were."""
+        """Replace all metadata of the conversation."""
         require_storage(principal, "A conversation")
         uuid = _uuid(conversation_id)
         changed = await rows.set_metadata(
@@ -100,7 +101,7 @@ class Conversations:
         return _require(changed, conversation_id)
 
     async def delete(self, principal: Principal, conversation_id: str) -> None:
-        """Erase it with its items. Stored responses keep theirs."""
+        """Delete the conversation and its items. Stored responses keep their own copies."""
         uuid = _uuid(conversation_id)
         if not await rows.delete_conversation(
             self._database_for(principal), principal.tenant_id, uuid
@@ -115,14 +116,14 @@ class Conversations:
         *,
         body_bytes: int,
     ) -> list[bytes]:
-        """The items as they were added, as JSON; `body_bytes` is how long they were as that.
+        """Add items and return them as JSON; `body_bytes` is the length of the request's body.
 
-        An item keeps its id unless the conversation has one of that id; then it gets another. A
-        reference is replaced by a copy of the item, or by nothing where the conversation has it; so
-        is an item with an id of this gateway's. Raises `InvalidRequest` for one of those that was
-        changed, for reasoning that was sealed elsewhere, for items beyond the bound and for an
-        approval that would begin a call, `NoUpstreamAvailable` while nobody knows for which model
-        it may be sealed, `RateLimited` where no more may be stored.
+        An item keeps its id unless the conversation has one with that id; then it gets another. A
+        reference, or an item with an id of this gateway, is replaced by a copy of the stored item,
+        or dropped if the conversation has it. Raises `InvalidRequest` for such an item that was
+        changed, reasoning sealed elsewhere, items beyond the bound, and an approval that would
+        start a call; `NoUpstreamAvailable` while the model that reasoning may be sealed for is
+        unknown; `RateLimited` if no more may be stored.
         """
         require_storage(principal, "A conversation")
         uuid, tenant_id = _uuid(conversation_id), principal.tenant_id
@@ -147,8 +148,9 @@ class Conversations:
         after: str | None,
         include: Collection[str] = (),
     ) -> ItemPage:
-        """A page of its items, with what `include` asks for. Raises `InvalidRequest` for an `after`
-        that is none of them.
+        """Return one page of items, with the details that `include` names.
+
+        Raises `InvalidRequest` for an unknown `after`.
         """
         page = await rows.list_items(
             self._database_for(principal),
@@ -171,7 +173,7 @@ class Conversations:
         *,
         include: Collection[str] = (),
     ) -> bytes:
-        """The item, as JSON, with what `include` asks for."""
+        """Return the item as JSON, with the details that `include` names."""
         uuid = _uuid(conversation_id)
         found = await rows.find_item(
             self._database_for(principal), principal.tenant_id, uuid, item_id, include=include
@@ -185,7 +187,7 @@ class Conversations:
     async def delete_item(
         self, principal: Principal, conversation_id: str, item_id: str
     ) -> Conversation:
-        """The conversation, without that item."""
+        """Delete an item and return the conversation."""
         uuid = _uuid(conversation_id)
         found = await rows.delete_item(
             self._database_for(principal), principal.tenant_id, uuid, item_id
@@ -208,7 +210,6 @@ class Conversations:
         *,
         body_bytes: int,
     ) -> list[ContextItem]:
-        """The items as they are kept, behind those `before` them, by id."""
         copied = may_repeat(new).ids & before.keys()
         _refuse_answers([item for item in new if item.id not in copied])
         stored = await messages.find_items(
@@ -235,11 +236,9 @@ class Conversations:
         return unseal(new, self._sealer, tenant=tenant_id, models=models, param=PARAM)
 
     def _render(self, items: Iterable[ContextItem]) -> Iterator[ContextItem]:
-        """The items with their ids, so that not every turn has to render all of them anew. What was
-        sealed is opened only here, and its JSON says nothing.
-
-        An output whose call is not among them, and a call that was cut off, are left as they are.
-        """
+        # Ids are stored with the items, so that later turns need not render them again. Sealed
+        # items are opened only here, and their JSON has no text to render later. Outputs without
+        # their call and calls that were cut off stay as they are.
         functions: dict[str | None, str | None] = {}
         for item in items:
             if item.is_call:
@@ -260,9 +259,8 @@ def _uuid(conversation_id: str) -> UUID:
 
 
 def _refuse_answers(new: Sequence[InputItem]) -> None:
-    """Raises `InvalidRequest` for an approval that nothing follows: it would begin no call. In a
-    history that was kept elsewhere, what came of it stands behind it.
-    """
+    # An answer that nothing follows would start a call, which items cannot do. In a history kept
+    # elsewhere, its result follows it.
     if pending(new, PARAM):
         raise InvalidRequest(
             "Invalid 'items': an 'mcp_approval_response' begins a call, and items of a "

@@ -102,42 +102,46 @@ class Generation:
 
     @property
     def first_token_s(self) -> float | None:
-        """Seconds from the request to the first token, if it was generated here for this request;
-        None while there is none.
+        """Return the seconds from the request to the first token.
+
+        None before the first token, and if the response was not generated here for this request.
         """
         return None
 
     def cancel(self) -> None:
-        """The client has disconnected. Does nothing to a response that is durable, or has ended."""
+        """Cancel the generation because the client disconnected.
+
+        Does nothing if the response is durable or has ended.
+        """
 
     async def produced(self, within_s: float) -> None:
-        """Wait until the status of a stream is known: for the first output, or the end, but for
-        `within_s` seconds at most.
+        """Wait until the HTTP status of a stream is known: for the first output or the end.
 
-        Raises what made it fail before any output. Does not wait for what others generate.
+        Waits `within_s` seconds at most, and not at all for what other processes generate. Raises
+        the error that made the response fail before any output.
         """
 
     def stream(self, sink: EventSink, *, grace_s: float = 0.0) -> Awaitable[None]:
-        """Send a sink all events as they come. Call it once. Returns after the terminal one, or
-        when this process drains. Raises what the sink and what it returns do.
+        """Send all events to a sink as they come; return after the terminal one or on drain.
 
-        With a `grace_s` it begins where `produced` would return, in the same call that brought the
-        first output; raises what that does.
+        Call it once. Raises what the sink and its awaitables raise. With a `grace_s` it begins
+        where `produced` would return, in the call that brought the first output, and raises what
+        `produced` raises.
         """
         raise NotImplementedError
 
     def continued(self) -> History | None:
-        """Once it has ended: the history of a response that continues it.
+        """Return the history of a response that continues this one. Call it after the end.
 
-        None if it is not known here: it is to be read from the database, or the request did not ask
-        to have it remembered.
+        None if it must be read from the database, or if the request did not ask to have it
+        remembered.
         """
         return None
 
     async def response(self) -> bytes:
-        """The Response object as JSON: of a background response as it is, otherwise finished.
+        """Return the Response object as JSON: finished, or for a background response as it is now.
 
-        Raises what made it fail, and `Draining`.
+        Raises the error that made it fail, and `Draining`.
         """
         raise NotImplementedError
 
@@ -150,12 +154,13 @@ class LocalRun(NamedTuple):
 
     @property
     def failure(self) -> Exception | None:
-        """What made it fail, unless another process decides how it ends."""
+        # None if another process took the run over and decides how it ends.
         return None if self.live.handed_over else self.live.failure
 
     async def produced(self, within_s: float) -> None:
-        """Wait for the first output, or the end, but for `within_s` seconds at most. Raises what
-        made it fail before any output.
+        """Wait for the first output or the end, `within_s` seconds at most.
+
+        Raises the error that made the run fail before any output.
         """
         is_known = await self.live.produced.within(within_s)
         if is_known and self.failure is not None and not self.live.fold.output_tokens:
@@ -183,14 +188,14 @@ class ForegroundGeneration(Generation):
 
     @override
     async def produced(self, within_s: float) -> None:
-        """Waits first until what `store: true` promises is in the database."""
+        """Wait, after the response is recorded if `store` is true, for the first output."""
         await self._local.run.begun.wait()
         await self._local.produced(within_s)
 
     @override
     def stream(self, sink: EventSink, *, grace_s: float = 0.0) -> Awaitable[None]:
-        """Raises why what `store: true` promises is not in the database, with a `grace_s` or
-        without.
+        """Stream the run. Raises, even without `grace_s`, the error that kept it from being
+        recorded.
         """
         if grace_s:
             return self._local.live.stream(sink, grace_s=grace_s)
@@ -202,7 +207,7 @@ class ForegroundGeneration(Generation):
 
     @override
     def continued(self) -> History | None:
-        """Its context and what it said, as they would come back from the database."""
+        """Return the context and the output, as the database would return them."""
         spec = self._spec
         if spec.inherited is None:
             return None
@@ -251,20 +256,20 @@ class AcceptedGeneration(Generation):
 
     @override
     async def produced(self, within_s: float) -> None:
-        """Returns at once for a background response."""
+        # A background response has no local run: nothing to wait for.
         if self._local is not None:
             await self._local.produced(within_s)
 
     @override
     async def stream(self, sink: EventSink, *, grace_s: float = 0.0) -> None:
-        """Sends events as soon as they are committed, wherever they are generated."""
+        """Send events as soon as they are committed, wherever they are generated."""
         if grace_s:
             await self.produced(grace_s)
         await self._retrieval.follow(self._tenant_id, self._head, sink)
 
     @override
     async def response(self) -> bytes:
-        """A background response: that it is queued. Otherwise the finished Response object."""
+        """Return a background response as queued, any other when it is finished."""
         if self._local is None:
             return orjson.dumps(response_body(self._head, Outcome("queued"), []))
         finished = await self._retrieval.finished(self._tenant_id, self._head)
@@ -285,7 +290,7 @@ class RepeatedGeneration(Generation):
         retrieval: Retrieval,
         events: EventSource | None,
     ) -> None:
-        """`events` are its own, if the request was for a stream."""
+        """Repeat a stored response; `events` are its own, if the request was for a stream."""
         self.response_id, self.model = ids.response_id(stored.uuid), stored.model
         self._principal = principal
         self._stored = stored
@@ -294,13 +299,13 @@ class RepeatedGeneration(Generation):
 
     @override
     async def stream(self, sink: EventSink, *, grace_s: float = 0.0) -> None:
-        """Sends all events from the first on, then those to come."""
+        """Send all events from the first one on, then those to come."""
         assert self._events is not None, "the request was not for a stream"
         await self._events(sink)
 
     @override
     async def response(self) -> bytes:
-        """A background response as it is, any other once it is over, also if it failed."""
+        """Return a background response as it is now, any other after its end, even if it failed."""
         if self._stored.background or self._stored.is_terminal:
             return await self._retrieval.get(self._principal, self.response_id)
         return await self._retrieval.finished(self._principal.tenant_id, head_of(self._stored))
@@ -322,10 +327,10 @@ class Creation:
         limiter: Limiter,
         key_ttl_s: float,
     ) -> None:
-        """`key_ttl_s` is how long an idempotency key stands for the same response.
+        """Keep an idempotency key valid for `key_ttl_s` seconds.
 
-        Where the heartbeat of `lease_keeper` says that the database is away, nobody who wants
-        something stored has to wait until that is found out again.
+        While the heartbeat of `lease_keeper` finds the database down, requests that store something
+        are refused at once.
         """
         self._dependencies = dependencies
         self._runs = runs
@@ -338,12 +343,12 @@ class Creation:
         self._key_ttl_s = key_ttl_s
 
     async def create(self, command: CreateCommand) -> Generation:
-        """Start to generate a response, or find the one that was started for the same request.
+        """Start to generate a response, or return the one that the same request started before.
 
-        From here on the generation has an end, whether or not anybody follows it. Raises
-        `RequestError`, `StoreUnavailable`, and `KeyTaken` when others use the key again and again.
-        Where a response that is stored only in the end cannot be recorded, the generation raises
-        that, before a token is spent.
+        The generation ends whether or not anybody follows it. Raises `RequestError`,
+        `StoreUnavailable`, and `KeyTaken` if others keep using the idempotency key. A response that
+        is stored only at its end may fail to be recorded: the generation raises that, before a
+        token is spent.
         """
         generation = await self._create(permitted(command))
         if counts := unread(command.request.input, sees=False):
@@ -351,7 +356,7 @@ class Creation:
         return generation
 
     def _unread(self, command: CreateCommand, counts: Mapping[str, int]) -> Mapping[str, int]:
-        """What of it the model is not shown; `counts`: if it saw no images."""
+        # `counts` is the result for a model that sees no images.
         request, policy = command.request, command.principal.policy
         try:
             abilities = self._models.get(request.model, policy).abilities
@@ -383,16 +388,16 @@ class Creation:
         raise KeyTaken
 
     def connected(self, principal: Principal) -> AbstractContextManager[None]:
-        """Counts a WebSocket connection of a key, while entered. Raises `RateLimited` then."""
+        # Counts a WebSocket connection while entered. Raises `RateLimited` on entry.
         return self._limiter.connected(principal)
 
     async def compact(
         self, principal: Principal, request: CreateResponse, *, body_bytes: int
     ) -> tuple[CompactedContext, Headers]:
-        """All messages of user and operator, and a compaction item that stands for everything else;
-        and the headers of the limits.
+        """Replace everything but messages of user and operator by a compaction item.
 
-        Raises what `RunBuilder.compact` does, and `RateLimited`.
+        Also returns the headers of the limits. Raises what `RunBuilder.compact` raises, and
+        `RateLimited`.
         """
         _ = permitted(CreateCommand(principal, request, None, body_bytes, 0.0))
         model = self._models.get(request.model, principal.policy, task="generate").id
@@ -415,10 +420,10 @@ class Creation:
     async def count(
         self, principal: Principal, request: CreateResponse, *, body_bytes: int
     ) -> tuple[int, Headers]:
-        """How many tokens the prompt of the request has, and the headers of the limits: it counts
-        as a request, since it is read and tokenised as one.
+        """Return the number of tokens of the request's prompt, and the headers of the limits.
 
-        Raises what `RunBuilder.count` does, and `RateLimited`.
+        It is charged as a request, because it is parsed and tokenised like one. Raises what
+        `RunBuilder.count` raises, and `RateLimited`.
         """
         model = self._models.get(request.model, principal.policy, task="generate").id
         charge = await self._limiter.enter(principal, model, "default")
@@ -430,11 +435,7 @@ class Creation:
         return tokens, () if charge is None else charge.headers
 
     async def _find_repeated(self, command: CreateCommand, key: RequestKey) -> Generation | None:
-        """The response that the key stands for; None where the key is unused, or that response was
-        deleted.
-
-        Raises `InvalidRequest` where it stands for the response to another request.
-        """
+        # None if the key is unused or its response was deleted.
         principal = command.principal
         key_hash = _key_hash(principal, key)
         use = await find_key(self._database, principal.tenant_id, key_hash, ttl_s=self._key_ttl_s)
@@ -452,7 +453,7 @@ class Creation:
         return RepeatedGeneration(principal, stored, self._retrieval, events)
 
     async def _start(self, command: CreateCommand) -> Generation:
-        """Gate 1: charge the request to its key, before its prompt is made, then start it."""
+        # Gate 1: charge the request to its key before its prompt is made.
         principal, request = command.principal, command.request
         if command.generate and not command.request.background:
             # Before anything is read, made or stored for what would be refused.
@@ -476,7 +477,6 @@ class Creation:
         return generation
 
     async def _build_and_begin(self, command: CreateCommand, charge: Charge | None) -> Generation:
-        """Make the run spec, with the summary of its context that may be due, and begin the run."""
         with self._dependencies.supervisor.admitted(command.principal.tenant_id):
             built = await self._builder.build(command)
             if not isinstance(built, DueSummary):
@@ -488,10 +488,7 @@ class Creation:
                 return await self._begin(command, replace(spec, charge=charge))
 
     async def _reserve(self, charge: Charge | None, spec: RunSpec) -> RunSpec:
-        """Gate 2: reserve the tokens that the run may use. Returns the spec with its charge.
-
-        Raises `RateLimited`.
-        """
+        # Gate 2: reserve the tokens that the run may use.
         if charge is None:
             return spec
         most = spec.sampling.max_tokens
@@ -503,7 +500,7 @@ class Creation:
     async def _check_acceptable(
         self, command: CreateCommand, place: ConversationPlace | None
     ) -> None:
-        """Raise now what `_accept` would raise."""
+        # Raises now what `_accept` would raise later.
         if not command.request.store:
             return
         principal, is_background = command.principal, command.request.background
@@ -517,9 +514,7 @@ class Creation:
         )
 
     async def _begin(self, command: CreateCommand, spec: RunSpec) -> Generation:
-        """Start the run with its log in memory, or record it for any replica to go on with: the
-        table of this module tells which.
-        """
+        # The table in this module's docstring says where a run starts.
         if spec.approvals:
             # Before the user's answer is used up.
             await self._check_acceptable(command, spec.conversation)
@@ -551,7 +546,6 @@ class Creation:
         return ForegroundGeneration(spec, LocalRun(run, live))
 
     async def _accept(self, command: CreateCommand, spec: RunSpec) -> AcceptedGeneration:
-        """Record a durable response: a background one for any replica, others to be run here."""
         is_ours = not command.request.background
         key = self._idempotency_key(command)
         if not is_ours and spec.principal.terms.background:
@@ -570,7 +564,7 @@ class Creation:
         return AcceptedGeneration(spec, self._retrieval, local)
 
     async def _queue(self, spec: RunSpec, key: IdempotencyKey | None) -> AcceptedGeneration:
-        """Record a background response of a key that limits how many may be queued."""
+        # Only for keys that limit how many background responses may be queued.
         principal = spec.principal
         for limit in await background.observed(
             self._database, principal.tenant_id, principal.terms
@@ -593,12 +587,9 @@ class Creation:
 
 
 def _key_hash(principal: Principal, key: RequestKey) -> bytes:
-    """The hash that an idempotency key is stored under.
-
-    Two projects of a tenant, and two end users with tokens of their own, may use the same key for
-    different requests. In the default project it is the hash of the key alone, as it was before
-    there were projects.
-    """
+    # Two projects of a tenant, or two end users with their own tokens, may use the same key for
+    # different requests. In the default project the hash is that of the key alone, as before
+    # projects existed.
     if principal.end_user is not None:
         end_user = principal.end_user.encode("utf-8", "surrogatepass")
         return sha256(principal.project.bytes + key.key_hash + end_user).digest()

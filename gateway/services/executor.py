@@ -29,7 +29,7 @@ WORKS_FOR: Final[ContextVar[Hashable]] = ContextVar("works_for", default=None)
 
 
 def _give_way(nice: int) -> None:
-    """Let this thread run after the other threads of the process where CPUs are few."""
+    # Threads of the executor run after the other threads of the process where CPUs are few.
     if sys.platform == "linux":  # elsewhere niceness is that of a process
         thread_id = threading.get_native_id()
         now = os.getpriority(os.PRIO_PROCESS, thread_id)
@@ -53,12 +53,12 @@ class ThreadExecutor:
         waiting_bytes_max: int = 256 << 20,
         nice: int = 0,
     ) -> None:
-        """Work on up to `inline_bytes_max` bytes is done at once, on the event loop: a thread would
-        cost more. The threads are `nice` to the event loop, by so much.
+        """Start `threads_max` threads for requests and as many for runs.
 
-        Work in threads and waiting for them is on `waiting_bytes_max` bytes together at most. There
-        are `threads_max` threads for requests and as many for runs: requests must not keep an
-        accepted response from its end.
+        They are separate so that requests cannot keep an accepted response from its end. Work on up
+        to `inline_bytes_max` bytes runs at once on the event loop, where it costs less than a
+        thread. Running and waiting work is bounded by `waiting_bytes_max` bytes together. `nice` is
+        added to the threads' nice value.
         """
         self.inline_bytes_max = inline_bytes_max
         self._waiting_bytes_max = waiting_bytes_max
@@ -70,11 +70,10 @@ class ThreadExecutor:
         self._for_runs = ThreadPoolExecutor(threads_max, "runs", _give_way, (nice,))
 
     async def run(self, work: Callable[[*Given], T], *given: *Given, size_bytes: int) -> T:
-        """Do `work` on what is `given`, a request of `size_bytes`, and return what it returns.
+        """Run `work` on `given`, for a request of `size_bytes`, and return its result.
 
-        Raises what it raises, and `RateLimited` where too much waits; a single request may be of
-        any size. When the caller is cancelled, work that has begun goes on in its thread to its
-        end.
+        Raises what it raises, and `RateLimited` if too much work waits; a single request may have
+        any size. When the caller is cancelled, work that has begun runs to its end in its thread.
         """
         if size_bytes <= self.inline_bytes_max:
             return work(*given)
@@ -103,7 +102,7 @@ class ThreadExecutor:
             )
 
     async def _turn_of(self, tenant: Hashable) -> None:
-        """Return when there is a thread for it; `_next` is to be called when that is free again."""
+        # The caller calls `_next` when the thread is free again.
         if self._free:
             self._free -= 1
             return
@@ -120,13 +119,14 @@ class ThreadExecutor:
             self._free += 1
 
     async def run_accepted(self, work: Callable[[], T]) -> T:
-        """Do `work` of a run, always in a thread, and return what it returns: it is never refused,
-        since its response is being generated.
+        """Run `work` of a run in a thread and return its result.
+
+        It is never refused: its response is already being generated.
         """
         loop = asyncio.get_running_loop()
         return await loop.run_in_executor(self._for_runs, work)
 
     def close(self) -> None:
-        """End the threads: wait for the work that they are doing, drop the work that waits."""
+        """Wait for running work, drop waiting work, and end the threads."""
         self._executor.shutdown(cancel_futures=True)
         self._for_runs.shutdown(cancel_futures=True)

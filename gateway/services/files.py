@@ -40,7 +40,7 @@ class Upload:
     content: BinaryIO
 
     def measured(self) -> tuple[int, bytes]:
-        """How many bytes it has, and their SHA-256."""
+        """Return the number of bytes and their SHA-256."""
         digest, size = hashlib.sha256(), 0
         for chunk in self.chunks():
             digest.update(chunk)
@@ -48,7 +48,7 @@ class Upload:
         return size, digest.digest()
 
     def chunks(self) -> Iterator[bytes]:
-        """Its bytes, as they are stored."""
+        """Yield the bytes in the pieces that are stored."""
         self.content.seek(0)
         while chunk := self.content.read(CHUNK_BYTES):
             yield chunk
@@ -85,7 +85,7 @@ class Files:
     async def create(
         self, principal: Principal, upload: Upload, purpose: str, expires_after_s: int | None
     ) -> dict[str, Any]:
-        """Keep an uploaded file. Raises `RateLimited` where the tenant has no room for it."""
+        """Store an uploaded file. Raises `RateLimited` if the tenant may store no more."""
         require_storage(principal, "A file")
         size_bytes, digest = await asyncio.to_thread(upload.measured)
         now = self._now()
@@ -110,7 +110,6 @@ class Files:
         return file_body(row)
 
     async def get(self, principal: Principal, file_id: str) -> dict[str, Any]:
-        """The file, without its bytes."""
         return file_body(await self.find(principal, file_id))
 
     async def list(
@@ -122,8 +121,9 @@ class Files:
         after: str | None,
         purpose: str | None,
     ) -> tuple[list[dict[str, Any]], bool]:
-        """A page of files, and whether there are more. Raises `InvalidRequest` for an unknown
-        `after`.
+        """Return one page of files, and True if there are more.
+
+        Raises `InvalidRequest` for an unknown `after`.
         """
         place = None if after is None else ids.parse_file_id(after)
         if after is not None and place is None:
@@ -138,19 +138,18 @@ class Files:
         return [file_body(row) for row in page.rows], page.has_more
 
     async def content(self, principal: Principal, file_id: str) -> Download:
-        """The file with its bytes."""
         row = await self.find(principal, file_id)
         return download(self._database, principal.tenant_id, row)
 
     async def delete(self, principal: Principal, file_id: str) -> None:
-        """Erase it. Copies of it in containers stay."""
+        """Delete the file. Copies of it in containers stay."""
         row = await self.find(principal, file_id)
         await rows.delete(self._database, principal.tenant_id, row.uuid)
 
     async def find(
         self, principal: Principal, file_id: str, *, param: str | None = None
     ) -> FileRow:
-        """The row of an uploaded file; a refusal names `param`."""
+        """Return the row of an uploaded file. Raises `ResourceNotFound`, which names `param`."""
         uuid = ids.parse_file_id(file_id)
         row = None
         if uuid is not None:
@@ -162,7 +161,7 @@ class Files:
 
 
 def download(database: Database, tenant_id: TenantId, row: FileRow) -> Download:
-    """The bytes of a file, read as they are sent."""
+    """Prepare a file for download; its bytes are read while they are sent."""
 
     async def chunks() -> AsyncIterator[bytes]:
         for number in range(rows.chunk_count(row.size_bytes)):
@@ -175,7 +174,7 @@ def download(database: Database, tenant_id: TenantId, row: FileRow) -> Download:
 
 
 def file_body(row: FileRow) -> dict[str, Any]:
-    """An uploaded file as the API shows it; times are unix seconds."""
+    """Return an uploaded file as the API shows it. Times are in unix seconds."""
     return {
         "id": ids.file_id(row.uuid),
         "object": "file",

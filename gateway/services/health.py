@@ -39,7 +39,7 @@ class DatabaseCheck:
         *others: Database,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """`others` write to the same database; `clock` counts seconds."""
+        """Check `database`; `others` write to it, too. `clock` returns seconds."""
         self._database = database
         self._writers = (database, *others)
         self._clock = clock
@@ -47,7 +47,7 @@ class DatabaseCheck:
         self._schema_due = self._write_at = float("-inf")
 
     async def reasons(self) -> list[str]:
-        """Why requests cannot be served; empty when they can."""
+        """Return why requests cannot be served; empty if they can."""
         try:
             await self._database.ping()
             await self._look_at_schema()
@@ -75,7 +75,7 @@ class DatabaseCheck:
         self._schema_due = self._clock() + (MENDING_INTERVAL_S if lacking else SCHEMA_INTERVAL_S)
 
     async def _look_at_writes(self) -> None:
-        """Try a write once, and again whenever writes of requests have failed."""
+        # Tries a write once at the start, and again whenever writes of requests have failed.
         is_first = self._write_at == float("-inf")
         is_due = self._clock() - self._write_at >= MENDING_INTERVAL_S
         if not is_first and not (is_due and self._cannot_write()):
@@ -111,11 +111,10 @@ class HealthReport:
 
     @property
     def is_ready(self) -> bool:
-        """Whether a load balancer may send requests here."""
         return not self.reasons
 
     def body(self) -> dict[str, Any]:
-        """The JSON of `GET /readyz`."""
+        """Return the JSON of `GET /readyz`."""
         status = "draining" if self.is_draining else "ready" if self.is_ready else "not ready"
         body = {
             "status": status,
@@ -143,11 +142,10 @@ class Health:
         self._is_draining = False
 
     def begin_drain(self) -> None:
-        """From now on nothing new should be sent here."""
         self._is_draining = True
 
     async def check(self) -> HealthReport:
-        """Ask the database, look at the backends; when the process is about to end, say only so."""
+        """Check database and backends; while draining, report only that."""
         if self._is_draining:
             return HealthReport(["this process is about to end"], is_draining=True)
         states = self._pool.snapshot()
@@ -178,7 +176,6 @@ class Health:
         }
 
     def _backends_missing(self, states: Sequence[BackendState]) -> list[str]:
-        """Why no backend can be sent a request: with its cause, where that is known."""
         reasons = []
         if not states:
             return ["no backend is known", *(self._membership.warnings if self._membership else ())]
@@ -193,5 +190,4 @@ class Health:
         return reasons
 
     def metrics(self) -> tuple[bytes, str]:
-        """Prometheus text and its media type."""
         return self._metrics.exposition(), EXPOSITION_TYPE

@@ -28,13 +28,13 @@ _BEHIND: Final = ".,;:!?*_)]}'\""
 
 
 def combines(request: CreateResponse) -> bool:
-    """Whether a request offers the browser together with tools that may tell it secrets."""
+    """Return True if the request offers the browser together with tools that may reveal secrets."""
     kinds = {type(tool) for tool in request.tools}
     return WebSearchTool in kinds and bool(kinds & {CodeInterpreterTool, McpServerTool})
 
 
 def urls_of(instructions: str | None, items: Iterable[object]) -> tuple[str, ...]:
-    """The URLs in the instructions and in the messages of those who ask, each once."""
+    """Return the URLs in the instructions and in messages of user and operator, each once."""
     found: dict[str, None] = {}
     for text in _texts(instructions, items):
         for match in _URL.finditer(text):

@@ -32,11 +32,13 @@ class LedgerOperations:
         self._reconciliation = reconciliation
 
     def export(self, cursor: str | None, form: Format, *, lines_max: int) -> AsyncIterator[bytes]:
-        """As `ledger.exporting.export`."""
         return export(self._database, cursor, form, lines_max=lines_max)
 
     async def reconcile(self, author: Author = COMMAND_LINE, *, repairs: bool = True) -> Found:
-        """What does not agree; sums that did not are made again. Raises `StoreUnavailable`."""
+        """Find what does not agree; with `repairs` wrong sums are computed again.
+
+        Raises `StoreUnavailable`.
+        """
         await self._adding.round()
         found = await self._reconciliation.round(repairs=repairs)
         told = {
@@ -49,11 +51,10 @@ class LedgerOperations:
         return found
 
     async def sinks(self) -> list[dict[str, Any]]:
-        """How far every sink is, by name, as objects of JSON. Raises `StoreUnavailable`."""
         return [_sink_body(state) for state in await exports.states(self._database)]
 
     async def resume(self, name: str, *, is_delivered: bool, author: Author = COMMAND_LINE) -> None:
-        """Go on with a sink that is stopped, with its last batch or behind it.
+        """Resume a stopped sink: with its last batch, or behind it if that was delivered.
 
         Raises `ResourceNotFound` and `StoreUnavailable`.
         """
@@ -65,7 +66,7 @@ class LedgerOperations:
         await self._tell(author.event("harmony.sink.resumed", name, changes_requested=told))
 
     async def _tell(self, event: AuditEvent) -> None:
-        """Into the chain of operators, as whoever serves may."""
+        # Not as the owner of the tables: any serving process may write to the operators' chain.
         async with self._database.transaction(TenantId(EVERYONE)) as connection:
             await audit_log.record(connection, None, event)
 

@@ -50,12 +50,10 @@ class LimitOwner:
 
     @classmethod
     def of_tenant(cls, tenant_id: TenantId) -> LimitOwner:
-        """Where limits and budgets of a whole tenant are set."""
         return cls(tenant_id, "tenant", tenant_id)
 
     @property
     def project(self) -> UUID | None:
-        """The project that it is of."""
         return self.scope_id if self.scope == "project" else None
 
 
@@ -73,19 +71,22 @@ class Limits:
     """
 
     def __init__(self, database: Database, aliases: Mapping[str, str] | None = None) -> None:
-        """`aliases` are further names of models, with their ids: requests are counted by these."""
+        """Count requests by the model ids that `aliases` maps further names to."""
         self._database = database
         self._aliases = aliases or {}
 
     async def tenant(self, name: str) -> TenantId:
-        """The tenant of that name. Raises `ResourceNotFound`."""
+        """Return the id of the tenant with this name. Raises `ResourceNotFound`."""
         found = await tenants.find_tenant(self._database, name)
         if found is None:
             raise ResourceNotFound(f"There is no tenant {name!r}.", param="tenant")
         return found.id
 
     async def project(self, tenant_id: TenantId, project_id: UUID) -> LimitOwner:
-        """That of a project. Raises `ResourceNotFound` for one that the tenant does not have."""
+        """Return a project as an owner of limits.
+
+        Raises `ResourceNotFound` for a project that the tenant does not have.
+        """
         async with self._database.transaction(tenant_id) as connection:
             is_there = await tenants.has_project(connection, tenant_id, project_id)
         # The default project need not have been written.
@@ -98,9 +99,10 @@ class Limits:
         return LimitOwner(tenant_id, "project", project_id)
 
     async def key(self, tenant_id: TenantId, key_id: UUID) -> LimitOwner:
-        """That of a key, or of what stands in the place of one: a federation rule, an issuer of the
-        operator. It is the same for a key and the one that took its place. Raises
-        `ResourceNotFound` for one that the tenant does not have.
+        """Return a key, federation rule or operator's issuer as an owner of limits.
+
+        A key and its replacements share one owner. Raises `ResourceNotFound` for one that the
+        tenant does not have.
         """
         async with self._database.owner_transaction() as connection:
             if not await rules.is_key(connection, tenant_id, key_id):
@@ -113,7 +115,6 @@ class Limits:
         return LimitOwner(tenant_id, "key", first)
 
     async def limits(self, tenant_id: TenantId) -> list[Limit]:
-        """Every limit of a tenant, its projects and keys."""
         async with self._database.transaction(tenant_id) as connection:
             return await rules.limits(connection, tenant_id)
 
@@ -126,9 +127,10 @@ class Limits:
         mode: Mode | None = None,
         author: Author = COMMAND_LINE,
     ) -> list[Limit]:
-        """`set_limits` in a transaction of its own, of a model under whichever of its names; then
-        what is left in their buckets is brought in step. Where only that fails (`StoreError`) the
-        limits hold all the same, and their buckets fill at their rates.
+        """Call `set_limits` in its own transaction, then adjust the levels of the buckets.
+
+        `model` may be any of the model's names. If only the second step fails (`StoreError`), the
+        limits are in effect, and the buckets fill at their rates.
         """
         model = self._id_of(model)
         async with self._database.transaction(owner.tenant_id) as connection:
@@ -141,7 +143,7 @@ class Limits:
         return changed
 
     async def budgets(self, tenant_id: TenantId) -> list[BudgetState]:
-        """Every budget of a tenant, its projects and keys."""
+        """Return all budgets of a tenant, its projects and keys."""
         now, found = datetime.now(UTC), []
         for budget in await rules.budgets(self._database, tenant_id):
             starts_at = begins(budget.interval, now)
@@ -150,7 +152,7 @@ class Limits:
         return found
 
     async def budget(self, owner: LimitOwner, unit: Unit, interval: Interval) -> BudgetState | None:
-        """That of an owner, if there is one."""
+        """Return the owner's budget, None if it has none."""
         wanted = (owner.scope, owner.scope_id, unit, interval)
         for one in await self.budgets(owner.tenant_id):
             budget = one.budget
@@ -169,11 +171,12 @@ class Limits:
         alert_at: Collection[int] | None = None,
         author: Author = COMMAND_LINE,
     ) -> Budget:
-        """Set the budget of an owner, in nano-dollars or tokens. Without a `mode` it keeps the one
-        that it has; a new one is enforced. The operator is told at these percentages of it, and at
-        no others (None: at the amounts that there are). Raises `InvalidRequest`, and changes
-        nothing then: one in money needs prices, for what has none costs nothing, and there may be
-        too many alerts.
+        """Set the budget of an owner, in nano-dollars or tokens.
+
+        Without a `mode` a budget keeps its mode; a new one is enforced. The operator is alerted at
+        the percentages `alert_at` and at no others (None: alerts stay as they are). Raises
+        `InvalidRequest`, without any change, for a budget in money without prices (usage would cost
+        nothing) and for too many alerts.
         """
         if not 0 <= cap <= CAP_MAX:
             raise InvalidRequest(
@@ -208,8 +211,9 @@ class Limits:
         *,
         with_alerts: bool = False,
     ) -> bool:
-        """Delete the budget of an owner, and with `with_alerts` those of the operator beside it.
-        False: there was none.
+        """Delete the owner's budget; with `with_alerts` the operator's alerts of it, too.
+
+        Return False if there was none.
         """
         gone = Budget(EVERYONE, owner.scope, owner.scope_id, unit, interval, 0)
         event = _budget_changed(owner, gone, None, author)
@@ -220,7 +224,6 @@ class Limits:
             return await rules.set_budget(connection, owner.tenant_id, gone, event, is_gone=True)
 
     async def alerts(self, owner: LimitOwner) -> list[SpendAlert]:
-        """Those of an owner, the oldest first."""
         async with self._database.transaction(owner.tenant_id) as connection:
             return await _alerts_of(connection, owner)
 
@@ -234,7 +237,7 @@ class Limits:
         interval: Interval = "month",
         author: Author = COMMAND_LINE,
     ) -> SpendAlert:
-        """Have somebody told when so much is spent. Raises `InvalidRequest` for too many."""
+        """Add an alert for when `threshold` is spent. Raises `InvalidRequest` for too many."""
         new = SpendAlert(
             ids.new_uuid(), owner.scope, owner.scope_id, unit, interval, threshold, channel
         )
@@ -246,8 +249,9 @@ class Limits:
     async def change_alert(
         self, owner: LimitOwner, alert: SpendAlert, author: Author = COMMAND_LINE
     ) -> SpendAlert | None:
-        """Change one; None when the owner has none of its id. At another threshold somebody
-        is told anew.
+        """Change an alert; None if the owner has none with its id.
+
+        With another threshold it fires again.
         """
         event = author.event(
             "harmony.spend_alert.updated",
@@ -271,12 +275,11 @@ class Limits:
     async def remove_alert(
         self, owner: LimitOwner, alert_id: UUID, author: Author = COMMAND_LINE
     ) -> bool:
-        """Delete a spend alert. False: there was none of that id."""
+        # False: there was no alert with that id.
         async with self._database.transaction(owner.tenant_id) as connection:
             return await _remove_alert(connection, owner, alert_id, author)
 
     async def prices(self) -> list[Price]:
-        """Every price that there was, the newest last."""
         return await prices.every(self._database)
 
     async def set_price(
@@ -289,9 +292,10 @@ class Limits:
         valid_from: datetime | None = None,
         author: Author = COMMAND_LINE,
     ) -> Price:
-        """Set what a model costs from then on (now), for one tenant or for all, until a price that
-        begins later. Lines that are written keep what they cost. Raises `InvalidRequest`, also for
-        a tier that no response can have.
+        """Set the price of a model from `valid_from` (now) until a later price begins.
+
+        It is for one tenant or for all. Written usage lines keep their cost. Raises
+        `InvalidRequest`, also for a tier that no response can have.
         """
         _check_tier(tier)
         # Responses end at whole seconds.
@@ -321,8 +325,9 @@ class Limits:
         tier: str = "*",
         author: Author = COMMAND_LINE,
     ) -> bool:
-        """From now on it costs nothing, or what another price says. Whether it had one. Raises
-        `InvalidRequest` for what is no tier.
+        """End the current price of a model; return False if it had none.
+
+        After that another price applies, or none. Raises `InvalidRequest` for an unknown tier.
         """
         _check_tier(tier)
         model = self._id_of(model)
@@ -349,11 +354,12 @@ async def set_limits(
     mode: Mode | None = None,
     author: Author,
 ) -> list[Limit]:
-    """Set limits by what they limit and their window (seconds); None takes one away. `mode` is that
-    of those that are named, or where none is, of all of the owner and model; without it each keeps
-    its own, and a new one is observed where all others of them are. Returns those of the owner and
-    model that there are then. Raises `InvalidRequest`, also for one that is above that of the scope
-    around it: a project is inside of its tenant, a key inside of its project.
+    """Set limits by kind and window (seconds); None removes a limit.
+
+    Returns all limits of owner and model. `mode` applies to the limits in `values`, or if that is
+    empty to all of owner and model. Without it each keeps its mode; a new limit is observed if all
+    others are, otherwise enforced. Raises `InvalidRequest`, also for a limit above one of the
+    enclosing scope (a project's tenant, a key's project).
     """
     there = {(one.what, one.window_s): one for one in await _limits_of(connection, owner, model)}
     asked = values
@@ -384,7 +390,6 @@ def _requested_limits(
     mode: Mode | None,
     there: Mapping[tuple[What, int], Limit],
 ) -> list[tuple[Limit, int | None]]:
-    """The limits that are asked for, with their modes, and their values."""
     is_observed = bool(there) and all(one.mode == "observe" for one in there.values())
     new: Mode = "observe" if is_observed else "enforce"
     found = []
@@ -405,7 +410,7 @@ async def _limits_of(connection: Connection, owner: LimitOwner, model: str) -> l
 
 
 async def _limits_around(connection: Connection, owner: LimitOwner) -> list[Limit]:
-    """Limits that those of an owner may not be above."""
+    # Limits of an owner may not exceed these.
     around: set[tuple[Scope, UUID]] = set()
     if owner.scope != "tenant":
         around.add(("tenant", owner.tenant_id))
@@ -433,10 +438,7 @@ async def _set_operators_alerts(
     thresholds: Mapping[int, int],
     author: Author,
 ) -> None:
-    """Have the operator told at these amounts, by the percentages of the budget that they are, and
-    at no others of its unit and interval. One that is as before is not told again. Raises
-    `InvalidRequest` for too many.
-    """
+    # Replaces the operator's alerts of this unit and interval; unchanged ones do not fire again.
     new, gone = dict(thresholds), []
     known = await _alerts_of(connection, owner)
     for one in known:
@@ -489,7 +491,7 @@ def _limits_changed(
     mode: Mode | None,
     author: Author,
 ) -> AuditEvent:
-    """Limits of a project have a type of OpenAI's, and their id."""
+    # Limits of a project have an event type and an id of OpenAI's.
     per = {MINUTE_S: "_per_1_minute", DAY_S: "_per_1_day"}
     changes: dict[str, int | str | None] = {
         f"{what}{per.get(window_s, '')}": value for (what, window_s), value in values.items()
@@ -513,7 +515,7 @@ def _budget_changed(
 
 
 def _check_within(limit: Limit, around: Sequence[Limit]) -> None:
-    """Raises `InvalidRequest` where one around it is lower: it would never be reached."""
+    # A limit above an enclosing one would never be reached.
     for one in around:
         same = (one.what, one.window_s) == (limit.what, limit.window_s)
         if same and one.model in {ALL_MODELS, limit.model} and limit.value > one.value:

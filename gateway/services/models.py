@@ -91,9 +91,9 @@ class Model:
     """What it can do where it generates."""
 
     def body(self) -> dict[str, Any]:
-        """The model object of the API, with what clients need to size their context.
+        """Return the API's model object, with what clients need to size their context.
 
-        An output may be as long as the context leaves room for: there is no other bound.
+        The length of an output is bounded only by the context.
         """
         others = [task for task in self.tasks if task != "generate"]
         return {
@@ -123,9 +123,9 @@ class Models:
         tasks: Mapping[str, tuple[str, ...]] = _NONE,
         abilities: Mapping[str, tuple[str, ...]] = _NONE,
     ) -> None:
-        """`aliases` maps further names to ids, `efforts` ids to their default effort, `tasks` ids
-        to what they do, where that is not to generate, and `abilities` to what they can do then,
-        where that is not what gpt-oss can.
+        """Take `aliases` (name to id), and by id: default `efforts`, `tasks` and `abilities`.
+
+        Models without `tasks` generate; models without `abilities` have those of gpt-oss.
         """
         self._tasks = tasks
         self._pool = pool
@@ -137,20 +137,19 @@ class Models:
         self._found: dict[str, Model] = {}
 
     def list(self, policy: TenantPolicy = DEFAULT_POLICY) -> list[Model]:
-        """Every model that a tenant may use, in the order of the configuration."""
+        """List the models that a tenant may use, in the order of the configuration."""
         models = [self._model(known) for known in self._pool.models()]
         return [model for model in models if policy.may_use((model.id, *model.aliases))]
 
     def get(
         self, name: str, policy: TenantPolicy = DEFAULT_POLICY, *, task: str | None = None
     ) -> Model:
-        """The model of a name or alias, with or without the `openai/` prefix.
+        """Return the model of a name or alias, with or without the `openai/` prefix.
 
-        With a `task` it must be able to do that, or `InvalidRequest` is raised.
-
-        Raises `ModelNotFound`, also for one that the tenant may not use, `ModelNotServed` where it
-        is configured and no backend lists it, or `NoUpstreamAvailable` while nobody can know: no
-        backend has said yet what it serves, or this model's have not said how long its context is.
+        Raises `InvalidRequest` if it cannot do `task`; `ModelNotFound` if it is unknown or the
+        tenant may not use it; `ModelNotServed` if it is configured but no backend lists it;
+        `NoUpstreamAvailable` before any backend has reported its models, or this model's its
+        context length.
         """
         served = self._pool.models()
         if served != self._served:
@@ -179,17 +178,12 @@ class Models:
         raise ModelNotFound(shown(name))
 
     def require_logprobs(self, model: Model) -> None:
-        """Make sure that logprobs of this model can be told.
-
-        Raises `InvalidRequest` if no backend of it tells them, `NoUpstreamAvailable` while one that
-        might has not said what it is.
-        """
+        # Raises `InvalidRequest` if no backend of this model returns logprobs,
+        # `NoUpstreamAvailable` while a backend that might has not yet reported its abilities.
         self._pool.require_logprobs(model.id)
 
     def require_room(self, name: str, priority: int, tenant: str = "") -> None:
-        """Make sure that a request for the model of a name or alias can be sent to a backend, or
-        wait for one. Raises what `get` does, and `Overloaded`.
-        """
+        # Raises what `get` raises, and `Overloaded` if no request can be sent or wait.
         self._pool.require_room(self.get(name).id, priority, tenant)
 
     def _candidates(self, name: str) -> Iterable[str]:
@@ -213,22 +207,20 @@ class Models:
 
 
 def codex_catalog(models: Models, policy: TenantPolicy = DEFAULT_POLICY) -> dict[str, Any]:
-    """The model catalog of the Codex CLI: what it has to know of a model to work well with it.
+    """Return the model catalog of the Codex CLI.
 
-    It has an entry for each name that requests may use; aliases are not offered for choice. The
-    shape is that of the entries that come with Codex 0.169. Of their fields those are given without
-    which an entry is refused, and those whose default would be wrong here.
+    It has an entry for each name that requests may use; aliases are hidden from its menu. The
+    format is that of the entries in Codex 0.169, limited to required fields and those whose default
+    would be wrong here.
     """
     named = ((model, name) for model in models.list(policy) for name in (model.id, *model.aliases))
     return {"models": [_entry(model, name, place) for place, (model, name) in enumerate(named)]}
 
 
 def _entry(model: Model, name: str, priority: int) -> dict[str, Any]:
-    """`priority` is the place in Codex's list; the first is its default.
-
-    gpt-oss calls one tool at a time. Lengths are in tokens; the effective part
-    of the window is what Codex shows as the whole: it uses no more.
-    """
+    # `priority` is the position in Codex's list; the first is its default. Parallel tool calls:
+    # gpt-oss calls one tool at a time. Lengths are in tokens. Codex shows only the effective part
+    # of the window, and uses no more.
     is_alias, length = name != model.id, model.context_length
     tool_output = min(length * TOOL_OUTPUT_PERCENT // 100, TOOL_OUTPUT_TOKENS_MAX)
     return {

@@ -35,6 +35,6 @@ class OwnKey:
         self._limiter = limiter
 
     async def state(self, principal: Principal) -> KeyState:
-        """The usage and limits of the key. Raises `StoreError`."""
+        """Return usage and limits of the key. Raises `StoreError`."""
         usage = await reading.of_key(self._database, principal.tenant_id, principal.key_id)
         return KeyState(usage, await self._limiter.figures(principal))

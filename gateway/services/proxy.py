@@ -71,7 +71,7 @@ class Proxy:
         limiter: Limiter,
         book: Callable[[TenantId, UsageLine], None],
     ) -> None:
-        """`book` has a usage line written; it waits for nothing."""
+        """Write usage lines with `book`, which does not wait."""
         self._book = book
         self._limiter = limiter
         self._client = client
@@ -80,9 +80,9 @@ class Proxy:
         self._metrics = metrics
 
     async def ask(self, principal: Principal, request: ProxiedRequest) -> ProxiedAnswer:
-        """JSON of the answer, which names the model as clients do.
+        """Send the request to a server and return its JSON, with the public name of the model.
 
-        Raises `ModelNotFound`, `InvalidRequest` for a model that cannot do that, or for what its
+        Raises `ModelNotFound`, `InvalidRequest` for a model that cannot do this and for what its
         server refuses, `RateLimited` and `UpstreamError`.
         """
         model = self._models.get(request.model, principal.policy, task=request.kind)
@@ -109,7 +109,6 @@ class Proxy:
         return ProxiedAnswer(model.id, answer, () if charge is None else charge.headers)
 
     async def _ask(self, model: Model, request: ProxiedRequest) -> tuple[bytes, int]:
-        """The answer, and how many tokens it read."""
         begun, outcome, upstream, tokens = time.perf_counter(), "failed", "", 0
         try:
             path = PATHS[request.kind]
@@ -151,8 +150,9 @@ _fields_of: Final = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
 
 
 def read_answer(body: bytes, model: str, upstream: str) -> tuple[bytes, int]:
-    """The answer with the public name of its model, and how many tokens it read. Raises what it is
-    where it is an error all the same: proxies in front of servers may say so in a 200.
+    """Return the answer with the model's public name, and the number of tokens it read.
+
+    Raises the error in a 200: proxies in front of servers may send one.
     """
     try:
         body.decode()
@@ -186,6 +186,6 @@ def _tokens(usage: Any) -> int:
 
 
 def _refusal_message(error: UpstreamRejected) -> str:
-    """What the server says of the client's own words, without its paths."""
+    # Paths of the server are removed from its message.
     said = _PLACE.sub("…", _STATUS.sub("", error.reason))
     return f"The server of this model refuses the request: {said}"

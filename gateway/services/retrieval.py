@@ -56,8 +56,9 @@ class Retrieval:
     async def get(
         self, principal: Principal, response_id: str, *, include: Collection[str] = ()
     ) -> bytes:
-        """The Response object: as it was sent, or as far as it has come, with what `include` asks
-        for beside what its request did.
+        """Return the Response object, finished or as far as it has come.
+
+        `include` adds to what its own request included.
         """
         tenant_id = principal.tenant_id
         stored = await self._find(principal, response_id)
@@ -78,10 +79,10 @@ class Retrieval:
         after: int = -1,
         include: Collection[str] = (),
     ) -> EventSource:
-        """The events above the sequence number `after`, then those to come (`Feed.stream`), with
-        what `include` asks for beside what the request did.
+        """Return the events after sequence number `after`, then those to come (`Feed.stream`).
 
-        Raises `InvalidRequest` for a response that has no stream, or whose stream has expired.
+        `include` adds to what its own request included. Raises `InvalidRequest` for a response that
+        has no stream, or whose stream has expired.
         """
         stored = await self._find(principal, response_id)
         if not stored.durable:
@@ -110,10 +111,10 @@ class Retrieval:
         )
 
     async def cancel(self, principal: Principal, response_id: str) -> bytes:
-        """The Response object, cancelled; once more, the same.
+        """Cancel a background response and return it; a second call returns the same.
 
-        A completion that was committed before stays. Raises `InvalidRequest` for a response that
-        ended otherwise, and for one that is no background response and is over.
+        If it was completed before, that stays. Raises `InvalidRequest` for a response that ended
+        otherwise, and for one that is over and was no background response.
         """
         stored: StoredResponse | None
         stored = await self._find(principal, response_id)
@@ -131,10 +132,9 @@ class Retrieval:
         raise InvalidRequest(ENDED[stored.status])
 
     async def delete(self, principal: Principal, response_id: str) -> None:
-        """Forget a response, its items and its log.
+        """Delete a response, its items and its log, also if no key opens it any more.
 
-        What nobody can open any more can be forgotten, too. Raises `InvalidRequest` while it is
-        generated.
+        Raises `InvalidRequest` while it is generated.
         """
         uuid, database = ids.parse_response_id(response_id), self._database_for(principal)
         found = None if uuid is None else await rows.state(database, principal.tenant_id, uuid)
@@ -157,10 +157,9 @@ class Retrieval:
         after: str | None,
         include: Collection[str] = (),
     ) -> ItemPage:
-        """What a response was generated from: resolved history, then its own input; of both what
-        `include` asks for beside the rest.
+        """Return one page of a response's input: resolved history, then its own input.
 
-        Raises `InvalidRequest` for an `after` that is no item of it.
+        `include` names further details to show. Raises `InvalidRequest` for an unknown `after`.
         """
         stored = await self._find(principal, response_id)
         page = await messages.input_items(
@@ -177,10 +176,10 @@ class Retrieval:
         return page
 
     async def finished(self, tenant_id: TenantId, head: ResponseHead) -> bytes:
-        """The Response object once it is over, wherever it is generated.
+        """Return the Response object after its end, wherever it is generated.
 
-        Raises `Draining` when this process is told to end before, `ResourceNotFound` when it is
-        deleted before, `StoreUnavailable`.
+        Raises `Draining` if this process drains before, `ResourceNotFound` if it is deleted before,
+        and `StoreUnavailable`.
         """
         await self._feed.stream(tenant_id, head, send_nobody)
         stored = await rows.load(self._database, tenant_id, head.uuid)
@@ -191,7 +190,7 @@ class Retrieval:
         return stored.body
 
     async def _find(self, principal: Principal, response_id: str) -> StoredResponse:
-        """The row, if it may be seen: a response without a durable log only once it is over."""
+        # A response without a durable log is visible only after its end.
         uuid = ids.parse_response_id(response_id)
         if uuid is not None:
             stored = await rows.load(self._database_for(principal), principal.tenant_id, uuid)
@@ -205,7 +204,7 @@ class Retrieval:
     async def _snapshot(
         self, tenant_id: TenantId, stored: StoredResponse, include: Collection[str]
     ) -> dict[str, Any]:
-        """What its log says; of one that another release writes, only that it is under way."""
+        # A log that another release writes cannot be folded: only its status is shown.
         if stored.fold_version in FOLD_VERSIONS:
             return await self._feed.snapshot(tenant_id, head_of(stored).including(include))
         status: ResponseStatus = "queued" if stored.status == "queued" else "in_progress"
@@ -213,9 +212,8 @@ class Retrieval:
 
 
 def _no_stream(response_id: str, can: str, why: str) -> InvalidRequest:
-    """`can`: `cannot` or `can no longer`. The id is told, because who sent a request again with its
-    idempotency key may know the response by nothing else.
-    """
+    # `can`: `cannot` or `can no longer`. The message has the id, because a client that repeats a
+    # request with its idempotency key may not know it otherwise.
     return InvalidRequest(
         f"This response {can} be streamed because {why}. Retrieve '{response_id}' without "
         "`stream`.",
@@ -224,14 +222,16 @@ def _no_stream(response_id: str, can: str, why: str) -> InvalidRequest:
 
 
 def _span(seconds: int) -> str:
-    """`24 hours`: the largest unit that is not a single one and leaves no rest."""
+    # In the largest unit that divides it and is not a single one: `24 hours`.
     unit, size = next((u for u in _UNITS if seconds % u[1] == 0 and seconds > u[1]), _UNITS[-1])
     count = seconds // size
     return f"{count} {unit}{'s' if count != 1 else ''}"
 
 
 def not_found(response_id: str) -> ResourceNotFound:
-    """An unknown response, a deleted one, another tenant's and one not stored look the same."""
+    """Return the same error for an unknown response, a deleted one, another tenant's and one not
+    stored.
+    """
     return ResourceNotFound(
         f"Response with id '{shown(response_id)}' not found. Responses are kept only when `store` "
         "is true, until they are deleted or expire; without `background` they are found once they "

@@ -57,7 +57,7 @@ class Memory(Mapping[str, History]):
 
     @override
     def __getitem__(self, response_id: str) -> History:
-        """Using it makes it the most recently used."""
+        """Return a history and mark it as the most recently used."""
         history = self._by_id[response_id].history
         self._by_id.move_to_end(response_id)
         return history
@@ -72,12 +72,13 @@ class Memory(Mapping[str, History]):
 
     @property
     def size_bytes(self) -> int:
-        """An upper bound of the memory that the histories take."""
+        # An upper bound of the memory that the histories take.
         return self._size_bytes
 
     def remember(self, lane: str | None, response_id: str, history: History) -> None:
-        """Keep the history of a response of this lane that is over, unless it alone is larger than
-        all that may be kept.
+        """Keep the history of a finished response of this lane.
+
+        A history larger than the whole memory is not kept.
         """
         entry = _Remembered(history, lane, sum(map(_size_bytes, history.items)))
         self._by_id[response_id] = entry
@@ -121,7 +122,7 @@ class Sessions:
 
     @contextmanager
     def connected(self) -> Iterator[None]:
-        """Counts one connection. Raises `RateLimited` for one too many, `Leaving`."""
+        """Count one connection for the block. Raises `RateLimited` for too many, and `Leaving`."""
         if self.leaving.is_set():
             raise Leaving
         if self._open >= self._connections_max:
@@ -139,5 +140,5 @@ class Sessions:
             self._metrics.connection_closed()
 
     def close(self) -> None:
-        """Tell all connections to close once they are at rest. May be repeated."""
+        # Connections close once they are at rest. May be called repeatedly.
         self.leaving.set()

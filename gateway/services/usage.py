@@ -76,8 +76,9 @@ class UsageReports:
         rows_max: int = RESULTS_MAX,
         clock: Callable[[], float],
     ) -> None:
-        """`minutes_s` and `hours_s` are how long sums by the minute and by the hour are kept,
-        `rows_max` how many results one page may have. `clock` tells Unix seconds.
+        """Read sums by minute and hour, kept for `minutes_s` and `hours_s` seconds.
+
+        A page has at most `rows_max` results. `clock` returns unix seconds.
         """
         self._hours_s = hours_s
         self._database = database
@@ -86,8 +87,9 @@ class UsageReports:
         self._clock = clock
 
     async def page(self, tenant_id: TenantId, query: UsageQuery) -> dict[str, Any]:
-        """A page of buckets, as OpenAI has it. Raises `InvalidRequest` where it would have too many
-        results, and `StoreUnavailable`.
+        """Return one page of buckets, in OpenAI's form.
+
+        Raises `InvalidRequest` if it would have too many results, and `StoreUnavailable`.
         """
         found: dict[int, list[dict[str, Any]]] = defaultdict(list)
         owners = await self._owners(tenant_id, query)
@@ -106,7 +108,7 @@ class UsageReports:
         }
 
     async def _owners(self, tenant_id: TenantId, query: UsageQuery) -> Mapping[UUID, UUID]:
-        """The people whose keys are those of people, if the question is about people."""
+        # Needed only for reports by user.
         if query.user_ids is None and "user_id" not in query.group_by:
             return {}
         return await reading.owners_of_keys(self._database, tenant_id)
@@ -180,7 +182,7 @@ Group = tuple[int, tuple[Any, ...]]
 def _merge(
     rows: Sequence[Row], query: UsageQuery, owners: Mapping[UUID, UUID]
 ) -> dict[Group, dict[str, int]]:
-    """Rows by what the question groups by: what was read may be finer."""
+    # Rows may be finer than the groups of the query.
     merged: dict[Group, dict[str, int]] = {}
     for row in rows:
         start = query.bucket_of(int(row["bucket"].timestamp()))
@@ -205,7 +207,7 @@ def _group(row: Row, query: UsageQuery, owners: Mapping[UUID, UUID]) -> Iterator
 
 
 def _needs_model(query: UsageQuery) -> bool:
-    """Line items are filtered by that are not grouped by."""
+    # A query may filter by line items without grouping by them.
     return query.line_items is not None and "line_item" not in query.group_by
 
 
@@ -347,7 +349,8 @@ def _costs(
 def _parts(
     model: str | None, sums: Mapping[str, int]
 ) -> Iterator[tuple[str | None, int, int, str | None]]:
-    """Line item, billionths of a dollar, quantity and its unit: of each part, or of the whole."""
+    # Yields line item, cost in billionths of a dollar, quantity and unit. Without a model: one
+    # total.
     if model is None:
         yield None, sums["cost_nano"], 0, None
         return

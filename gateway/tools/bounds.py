@@ -51,7 +51,9 @@ class Slots:
 
     @asynccontextmanager
     async def taken(self, tenant: Hashable, server: Hashable | None) -> AsyncIterator[None]:
-        """Hold a place; `server` None: it is at no server. Raises `TooManyCalls`."""
+        """Hold a slot for the block; `server` None: the call is to no server. Raises
+        `TooManyCalls`.
+        """
         keys: _Keys = (("all", None), ("tenant", tenant))
         if server is not None:
             keys = (*keys, ("server", server))
@@ -98,14 +100,17 @@ class Breaker:
     """Servers that failed again and again are left alone for a while, each for each tenant."""
 
     def __init__(self, failures_max: int, rest_s: float, clock: Callable[[], float]) -> None:
-        """After `failures_max` failures in a row nobody calls for `rest_s`; then one may try."""
+        # After `failures_max` failures in a row a server rests for `rest_s`; then one call may try.
         self._failures_max = failures_max
         self._rest_s = rest_s
         self._clock = clock
         self._failures: OrderedDict[Hashable, tuple[int, float]] = OrderedDict()
 
     def is_open(self, key: Hashable) -> bool:
-        """It is not to be called. Whoever may try again keeps the others from it meanwhile."""
+        """Return True if the server must not be called.
+
+        After the rest one caller gets False and may try; the others get True meanwhile.
+        """
         failures, since = self._failures.get(key, (0, 0.0))
         if failures < self._failures_max:
             return False
@@ -116,12 +121,12 @@ class Breaker:
         return False
 
     def failed(self, key: Hashable) -> None:
-        """A call could not reach it, or had no answer in time."""
+        """Count a call that could not reach the server, or had no answer in time."""
         failures = self._failures.pop(key, (0, 0.0))[0]
         self._failures[key] = (failures + 1, self._clock())
         if len(self._failures) > BREAKERS_MAX:
             self._failures.popitem(last=False)
 
     def answered(self, key: Hashable) -> None:
-        """It is well, whatever it said."""
+        # An answer of any kind shows that the peer works.
         self._failures.pop(key, None)

@@ -34,21 +34,21 @@ REACHED: Final[ContextVar[set[str]]] = ContextVar("tool_hosts_reached")
 
 
 def note_reached(host: str) -> None:
-    """A request has left for this host. Outside of a call nobody wants to know."""
+    """Record that a request was sent to this host. Does nothing outside of a call."""
     hosts = REACHED.get(None)
     if hosts is not None and len(hosts) < HOSTS_MAX:
         hosts.add(host)
 
 
 def kind_of(name: str) -> ToolKind:
-    """Which room runs the calls of the tool with this name."""
+    """Return the kind of the tool with this name, which selects its executor."""
     if name.startswith(_BROWSER):
         return "browser"
     return "python" if name.startswith(BUILTIN_PREFIX) else "mcp"
 
 
 def server_of(name: str, grants: Grants | None) -> str:
-    """Who executes the calls of this tool: the identity of an MCP server, otherwise its kind."""
+    """Return who executes the tool's calls: an MCP server's identity, otherwise the kind."""
     kind, label = kind_of(name), name.partition(".")[0]
     if kind != "mcp" or grants is None:
         return kind
@@ -56,7 +56,8 @@ def server_of(name: str, grants: Grants | None) -> str:
 
 
 async def _assured() -> None:
-    """Of a response that lives and dies with its process."""
+    # For a response that is not stored: it cannot be claimed by another process.
+    pass
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,8 +106,10 @@ _INVALID_REQUEST: Final = -32600
 
 
 def explained(name: str, result: ToolResult) -> ToolResult:
-    """The same where its item says why the call failed. No server said so of one that the gateway
-    refused, gave up or lost; the item of an MCP call has a place for it nonetheless.
+    """Return the result of a failed MCP call with an error in its item, if it has none.
+
+    No server reported an error for a call that the gateway refused, gave up or lost, but the item
+    has a field for one. Other results are returned unchanged.
     """
     if result.outcome in {"ok", "cancelled"} or result.shown or kind_of(name) != "mcp":
         return result
@@ -154,21 +157,23 @@ class ToolSession(Protocol):
     """The tools of one response. One call at a time."""
 
     def start(self, call: ToolCall) -> ToolStart:
-        """What is known of a call before it runs. Does no I/O, and raises nothing."""
+        """Return what is known of a call before it runs. Does no I/O, and raises nothing."""
         ...
 
     async def run(self, call: ToolCall, on_handle: Callable[[bytes], None]) -> ToolResult:
-        """Run it, within its deadline. `on_handle` is given what the call can be found by, if it
-        can. Cancelled when the response is; what it raises is a defect.
+        """Run a call within its deadline. Cancelled when the response is.
+
+        `on_handle` gets the handle by which the call can be resumed, if there is one. Any exception
+        is a defect.
         """
         ...
 
     async def resume(self, call: ToolCall, handle: bytes) -> ToolResult | None:
-        """The result of a call that another replica began; None where nobody knows it."""
+        """Return the result of a call that another replica began; None if it is lost."""
         ...
 
     async def close(self) -> None:
-        """The response is over. Raises nothing."""
+        """Free the resources of the response. Raises nothing."""
         ...
 
 
@@ -176,5 +181,5 @@ class HostedTools(Protocol):
     """The tools that the gateway runs itself, of all responses."""
 
     def session(self, scope: ToolScope) -> ToolSession:
-        """Costs nothing before its first call."""
+        """Create a session, which uses no resources before its first call."""
         ...

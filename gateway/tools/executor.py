@@ -91,7 +91,7 @@ class ToolLimits:
     error_ids_max: int = 512
 
     def call_max_s(self, kind: ToolKind) -> float:
-        """How long one call of this kind may take."""
+        """Return the seconds that one call of this kind may take."""
         seconds = {
             "browser": self.browser_call_max_s,
             "python": self.python_call_max_s,
@@ -135,7 +135,7 @@ class ToolExecutor:
         self._shared = _Shared(rooms, limits, threads, metrics, clock, Slots(slots), breaker)
 
     def session(self, scope: ToolScope) -> ToolSession:
-        """Costs nothing before its first call; then it has one of each room that it needs."""
+        # Creates the sessions of the tools only when a call needs them.
         return _Session(self._shared, scope)
 
 
@@ -194,7 +194,7 @@ class _Session:
         return self.rooms.get(kind)
 
     def _refusal(self, call: ToolCall) -> ToolResult | None:
-        """Why a call is not run; None: it is."""
+        # None: the call is run.
         limits = self.shared.limits
         if self._room(call) is None:
             return _refused_result("This tool is not available now. Answer without it.")
@@ -228,10 +228,8 @@ class _Session:
     async def _run_bounded(
         self, call: ToolCall, work: Callable[[ToolSession], Awaitable[ToolResult | None]]
     ) -> ToolResult | None:
-        """Do the work of a room within its time, once there is a place for it.
-
-        Raises `ClaimLost`, and `CancelledError` when the response ends.
-        """
+        # Waits for a slot, then runs the call within its time. Raises `ClaimLost`, and
+        # `CancelledError` when the response ends.
         room, clock = self._room(call), self.shared.clock
         assert room is not None
         is_mcp = kind_of(call.name) == "mcp"
@@ -283,7 +281,6 @@ class _Session:
         return " Nobody knows whether the call had an effect. Do not simply repeat it."
 
     async def _shorten(self, call: ToolCall, result: ToolResult) -> ToolResult:
-        """A result as the model is shown it: as long as it may be."""
         budget, limits = self.scope.grants.budget, self.shared.limits
         left = max(budget.result_ids_max - self.result_ids, limits.error_ids_max)
         ids_max = min(result.ids_max, left, left if call.ids_max is None else call.ids_max)
@@ -309,7 +306,7 @@ class _Session:
 def _truncate(
     output: str, ids_max: int, count_ids: Callable[[str], int], advice: str
 ) -> tuple[str, int]:
-    """As much of it as may be shown, and how many ids that are."""
+    # The text and its number of ids.
     # To count a text is to tokenise it: once is enough.
     counted = cache(count_ids)
     shown = truncated(output, ids_max, counted, advice)
@@ -317,7 +314,6 @@ def _truncate(
 
 
 def _returned_bytes(state: Mapping[str, Any]) -> int:
-    """What an ended call returned, as its state tells."""
     told = state.get(RESULT_BYTES, 0)
     return told if isinstance(told, int) else 0
 
@@ -327,7 +323,7 @@ def _refused_result(why: str) -> ToolResult:
 
 
 def _arguments_fault(call: ToolCall, limits: ToolLimits) -> str | None:
-    """What is wrong with the arguments for any tool; None: nothing."""
+    # Checks that apply to every tool; None: valid.
     if len(call.arguments.encode("utf-8", "replace")) > limits.arguments_bytes_max:
         return f"The arguments are longer than {limits.arguments_bytes_max} bytes. Send less."
     if kind_of(call.name) == "python":

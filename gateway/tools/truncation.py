@@ -21,11 +21,12 @@ _FILL: Final = 0.85
 
 
 def truncated(text: str, ids_max: int, count_ids: Callable[[str], int], advice: str) -> str:
-    """The text, if it is `ids_max` ids at most; otherwise 60 % from its beginning, a note of what
-    is missing, with `advice` on how to get it, and 40 % from its end, `ids_max` together at most.
+    """Return the text, shortened to at most `ids_max` ids where it is longer.
 
-    Parts are cut between lines where there are any. Where not even the note has room there is only
-    some of the beginning. `count_ids` may take time: for a long text call this in a thread.
+    Keeps 60 % from the beginning and 40 % from the end, with a note between them of what is
+    missing, and `advice` on how to get it. Parts are cut between lines where there are any. Where
+    not even the note fits, there is only some of the beginning. `count_ids` may take long: call
+    this in a thread for a long text.
     """
     if _is_short(text, ids_max, count_ids):
         return text
@@ -71,10 +72,8 @@ def _end(text: str, ids_max: int, count_ids: Callable[[str], int]) -> str:
 
 
 def _length(count: Callable[[int], int], length: int, ids_max: int) -> int:
-    """How many characters are `ids_max` ids at most, if not always as many as could be.
-
-    `count` tells the ids of so many; it is asked a few times, of not much more than that.
-    """
+    # A number of characters that is at most `ids_max` ids, not always the greatest. `count` is
+    # called a few times, with not much more than that.
     size, best = min(length, ids_max * CHARS_PER_ID), min(length, ids_max // BYTES_PER_CHAR_MAX)
     for _ in range(_TRIES_MAX):
         if size <= best:

@@ -24,10 +24,10 @@ _ANY_RAW: Final = re.compile(f"[{_RAW}]")
 
 
 def without_unseen(text: str) -> str:
-    """The text without any of them; everything else stays as it is."""
+    """Remove invisible characters; everything else stays as it is."""
     return _ANY.sub("", text)
 
 
 def shown_in_json(text: str) -> str:
-    """The same for a string of JSON, which shows some of them."""
+    """Remove invisible characters from a JSON string; JSON shows some of them, which stay."""
     return _ANY_RAW.sub("", text)

@@ -37,8 +37,9 @@ if TYPE_CHECKING:
 def admin_services(
     settings: Settings, database: Database, access: Access, models: Models | None = None
 ) -> AdminServices:
-    """Of the tenants of one database; `access` is told of what changes. A command, which knows no
-    backends, has no `models`: limits are shown then of none.
+    """Build the admin services of tenants; after changes they call `access.forget`.
+
+    A command knows no backends, and has no `models`: limits are then shown for no model.
     """
     admin = settings.admin
     transactions = Transactions(database, access.forget)
@@ -71,13 +72,12 @@ def admin_services(
 
 
 def ledger_operations(process: Process) -> LedgerOperations:
-    """What operators do with usage."""
     foundation = process.services.foundation
     return ledger_of(foundation)
 
 
 def ledger_of(foundation: Foundation) -> LedgerOperations:
-    """The same for who has no process."""
+    """Build the ledger's operations without a `Process`, for commands."""
     database, metrics = foundation.database, foundation.metrics
     return LedgerOperations(
         database,
@@ -87,7 +87,6 @@ def ledger_of(foundation: Foundation) -> LedgerOperations:
 
 
 def operator_services(process: Process) -> OperatorServices:
-    """What answers operators of this process."""
     database = process.services.foundation.database
     return OperatorServices(
         operations=operations(process),
@@ -100,12 +99,11 @@ def operator_services(process: Process) -> OperatorServices:
 
 
 def operator_issuers(database: Database, access: Access) -> OperatorIssuers:
-    """Issuers whose tokens name their tenant; `access` is told of what changes."""
+    # `access` forgets its decisions when an issuer changes.
     return OperatorIssuers(database, access.forget)
 
 
 def operations(process: Process) -> Operations:
-    """What operators see and decide of a process and of what it serves from."""
     settings = process.shared.settings
     database = process.services.foundation.database
     data = TenantData(

@@ -17,7 +17,7 @@ ANSWER_BYTES_MAX = 64 * 1024
 
 
 def alert_channels(settings: Alerts) -> list[AlertChannel]:
-    """None where nothing is configured. The operator's own URL may lead anywhere."""
+    """Return the channels; empty if none is configured. The operator's URL may lead anywhere."""
     channels: list[AlertChannel] = []
     if settings.webhook_url and settings.webhook_secret is not None:
         parts = urlsplit(settings.webhook_url)

@@ -58,7 +58,7 @@ class Foundation:
 
     @classmethod
     def of(cls, settings: Settings, shared: Shared) -> Foundation:
-        """Connects to nothing."""
+        """Build the foundation without connecting to anything."""
         keyring = shared.keyring
         database = connect(settings, keyring=keyring)
         return cls(
@@ -88,7 +88,7 @@ class Foundation:
     def new_fold_for(
         self, head: ResponseHead, rules: OutputRules | None = None
     ) -> Callable[[], Fold]:
-        """Makes the folds of one response; `rules` are its own, if they were made already."""
+        """Return a factory of folds of one response; `rules` are its own, if already made."""
         held, model_format = (
             rules or rules_of(head.echo, head.grants),
             self.formats.of(head.echo["model"]),
@@ -104,7 +104,7 @@ class Foundation:
         return partial(Fold, head, parser, model_format.framing, held, seal, transcribe)
 
     async def close(self) -> None:
-        """Close the connections to the database; nothing of it may be in use any more."""
+        # The databases must no longer be in use.
         for database in (self.database, self.lifeline, self.journal, self.notices, self.counters):
             await database.close()
 
@@ -117,10 +117,10 @@ def connect(
     for_runs: bool = False,
     keyring: Keyring = OFF,
 ) -> Database:
-    """The database of `settings`, which must have its URL.
+    """Return the database of `settings`, which must have its URL.
 
-    `answer_within_s` is for those who would rather know soon that it does not answer; `for_runs`
-    is that of `Database`.
+    `answer_within_s` is for callers that should learn soon that it does not answer; `for_runs` is
+    that of `Database`.
     """
     database = settings.database
     patience_s = float("inf") if answer_within_s is None else answer_within_s
@@ -136,8 +136,9 @@ def connect(
 
 
 def access(settings: Settings, database: Database, federation: Federation | None = None) -> Access:
-    """Tenants and keys; `settings` must have the pepper. A command, which no request is sent to,
-    has no `federation`.
+    """Build tenants and keys; `settings` must have the pepper.
+
+    Commands, which serve no requests, have no `federation`.
     """
     auth = settings.auth
     return Access(
@@ -152,7 +153,6 @@ def access(settings: Settings, database: Database, federation: Federation | None
 
 
 def housekeeping(settings: Settings, database: Database) -> Housekeeping:
-    """The rounds that remove what has expired."""
     return Housekeeping(
         database,
         settings.retention.fill(RetentionPolicy),

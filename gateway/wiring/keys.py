@@ -21,7 +21,7 @@ POOL_SIZE: int = 2
 
 
 def keys_database(settings: Settings) -> Database | None:
-    """The database of wrapped keys; None where nothing is sealed. Raises `ConfigError`."""
+    """Return the database of wrapped keys; None if nothing is sealed. Raises `ConfigError`."""
     encryption = settings.encryption
     if encryption.keys_url is None or not encryption.is_on:
         return None
@@ -39,7 +39,7 @@ def keys_database(settings: Settings) -> Database | None:
 
 
 def new_keyring(settings: Settings, database: Database | None) -> Keyring:
-    """The keyring over `keys_database`. Raises `ConfigError` for a key file that is none."""
+    """Return the keyring over `keys_database`. Raises `ConfigError` for an invalid key file."""
     if database is None:
         return OFF
     encryption = settings.encryption
@@ -52,7 +52,7 @@ def new_keyring(settings: Settings, database: Database | None) -> Keyring:
 
 
 def providers(settings: Settings) -> list[KeyProvider]:
-    """All that are configured, the one that wraps new keys first."""
+    """Return all configured providers; the first one wraps new keys."""
     wraps = settings.encryption.provider
     return sorted(_configured(settings), key=lambda one: one.name != wraps)
 

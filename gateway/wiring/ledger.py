@@ -36,7 +36,7 @@ def ledger_jobs(
     owner: str,
     new_fold_for: NewFoldFor,
 ) -> list[Callable[[], Coroutine[Any, Any, None]]]:
-    """What runs as long as the process; none of it raises."""
+    """Return the jobs that run as long as the process; none of them raises."""
     ledger = settings.ledger
     keep = ledger.fill(LedgerRetention)
     removing = partial(remove_expired, database, keep, rows_max=BATCH_ROWS_MAX)
@@ -59,7 +59,7 @@ def ledger_jobs(
 
 
 def adding(settings: Settings, database: Database, metrics: Metrics) -> Adding:
-    """The job that adds usage lines up to sums."""
+    """Return the job that adds up usage lines to sums."""
     ledger = settings.ledger
     terms = RollupTerms(minutes_s=ledger.minutes_s)
     return Adding(database, terms, metrics=metrics)
@@ -68,7 +68,6 @@ def adding(settings: Settings, database: Database, metrics: Metrics) -> Adding:
 def reconciliation(
     database: Database, metrics: Metrics, new_fold_for: NewFoldFor
 ) -> Reconciliation:
-    """What holds lines against responses, logs and sums."""
     return Reconciliation(
         database,
         metrics=metrics,
@@ -77,7 +76,6 @@ def reconciliation(
 
 
 def sink_of(settings: Settings, sink: SinkSettings) -> CloudEventsSink:
-    """The sink that these settings describe."""
     target = SinkTarget(
         name=sink.name,
         url=sink.url,

@@ -42,7 +42,7 @@ class McpRoom:
 def new_room(
     settings: Settings, database: Database, sealer: Sealer, metrics: Metrics | None = None
 ) -> McpRoom:
-    """Connects to nothing. Raises `StartupError` without the SDK."""
+    """Build the MCP room without connecting. Raises `StartupError` if the SDK is missing."""
     mcp = settings.tools.mcp
     if find_spec("mcp") is None:
         raise StartupError(
@@ -67,7 +67,8 @@ def new_room(
 
 
 def _networks(mcp: Mcp) -> Networks:
-    """An operator knows what it registers, so that may be plain HTTP, and at any port inside."""
+    # Operators know which servers they register: those may use plain HTTP, and any port within
+    # `networks`.
     ports = frozenset(mcp.ports)
     return Networks(
         registered=NetworkPolicy(tuple(map(ip_network, mcp.networks)), ports | {80}),

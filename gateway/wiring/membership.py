@@ -21,12 +21,10 @@ if TYPE_CHECKING:
 
 
 def backends(settings: Settings) -> list[Backend]:
-    """The inference servers of the settings, each with the models that it is asked for."""
     return [_backend(settings, backend, SETTINGS) for backend in settings.backends]
 
 
 def sources(settings: Settings) -> list[BackendSource]:
-    """The sources of further ones, in the order of the settings."""
     return [_source(settings, one) for one in settings.discovery]
 
 

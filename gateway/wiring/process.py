@@ -50,7 +50,7 @@ class Process:
 
     @classmethod
     def of(cls, settings: Settings) -> Process:
-        """Raises `StartupError` for settings that are not complete; connects to nothing."""
+        """Build the process without connecting. Raises `StartupError` for incomplete settings."""
         shared = Shared.of(settings)
         services = Services.of(settings, shared)
         database = services.foundation.database
@@ -65,7 +65,7 @@ class Process:
 
     @asynccontextmanager
     async def running(self) -> AsyncIterator[None]:
-        """Serve while entered; at the end hand durable runs over, and end what is left."""
+        """Serve for the block; then hand over durable runs and end the rest."""
         _read_ahead(LIBRARIES)
         async with AsyncExitStack() as stack:
             helpers = (self.access.run, self.access.uses.run)
@@ -81,28 +81,22 @@ class Process:
                 await self.access.uses.flush()
 
     async def begin_drain(self) -> None:
-        """The process is about to end: it is not ready, claims nothing more, and lets others go on
-        with its durable runs. Returns when they may; everything else goes on. May be repeated.
+        """Start to drain: report not ready, claim no more runs, hand over durable ones.
+
+        Returns when other replicas may continue those; everything else goes on. May be repeated.
         """
         self.health.begin_drain()
         await self.services.begin_drain()
 
     def end_streams(self) -> None:
-        """Cut off the streams of durable responses, without an end: clients resume them elsewhere.
-
-        They would keep the process from ending for as long as others generate.
-        """
         self.services.end_streams()
         self.shared.sessions.close()
 
 
 def _read_ahead(packages: Sequence[str]) -> None:
-    """Have the system read the compiled code of packages from the disk, and do not wait for it.
-
-    The first request that needs one imports it in 20 ms, but from a busy disk it may take seconds.
-    Imported here they would be 12 MiB of every process, whether it needs them or not. So one that
-    is installed, but cannot be loaded, is noticed by the first request that needs it, or `doctor`.
-    """
+    # The first request that needs a package imports it in 20 ms, but seconds from a busy disk.
+    # Imported here they would take 12 MiB of every process. A package that cannot be loaded is
+    # noticed by the first request that needs it, or by `doctor`.
     if not hasattr(os, "posix_fadvise"):
         return  # on macOS
     for package in packages:
@@ -115,10 +109,8 @@ def _read_ahead(packages: Sequence[str]) -> None:
 
 
 def _keep_pauses_short() -> None:
-    """Set up the interpreter for one event loop beside a few busy threads.
-
-    What was made until now lives as long as the process: no collection has to look at it again.
-    """
+    # One event loop runs beside a few busy threads. Objects made until now live as long as the
+    # process, so the garbage collector need not scan them again.
     sys.setswitchinterval(SWITCH_INTERVAL_S)
     gc.set_threshold(*GC_THRESHOLDS)
     gc.collect()
@@ -127,9 +119,8 @@ def _keep_pauses_short() -> None:
 
 
 def _give_memory_back() -> None:
-    """Have glibc return free memory to the system: it keeps some megabytes that reading the
-    vocabulary took. Other C libraries have no such call, and return it by themselves.
-    """
+    # glibc keeps some megabytes that reading the vocabulary took. Other C libraries lack this call,
+    # and return memory by themselves.
     trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
     if trim is not None:
         trim(0)

@@ -33,13 +33,13 @@ def containers(
     owner: str,
     metrics: Metrics,
 ) -> ContainerPool:
-    """The containers of one database's tenants in this process; none without engines."""
+    """Return the pool of containers of this process for one database; empty without engines."""
     policy = _policy(settings.tools.python)
     return ContainerPool(database, engines, policy, owner=owner, metrics=metrics)
 
 
 def linux_engine(python: Python) -> LinuxEngine:
-    """Containers of this machine."""
+    """Return the engine that runs containers on this machine."""
     from gateway.tools.python.cgroups import Cgroups
     from gateway.tools.python.linux import LinuxEngine, LinuxOptions
 
@@ -59,7 +59,7 @@ def _uids(python: Python) -> range:
 
 
 def engines(python: Python) -> Sequence[ContainerEngine]:
-    """Those that are tried, the first one first."""
+    """Return the engines in the order in which they are tried."""
     from gateway.tools.python.monty import MontyEngine
 
     kinds: Mapping[EngineName, Callable[[], ContainerEngine]] = {
@@ -78,7 +78,7 @@ def engines(python: Python) -> Sequence[ContainerEngine]:
 
 
 def _remote(python: Python) -> ContainerEngine:
-    """A server of containers. Only it is connected to, wherever the operator has it."""
+    # Its client may connect only to this server, on any network.
     from gateway.tools.python.remote import RemoteEngine
 
     if python.remote_url is None or python.remote_token is None:

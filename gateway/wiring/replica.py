@@ -79,7 +79,7 @@ class NotificationRouter:
         notifier: Notifier | None,
         metrics: Metrics,
     ) -> None:
-        """`notifier` None: other replicas are told nothing."""
+        """Send notices to other replicas with `notifier`; None: send none."""
         self._watcher = watcher
         self._lease_keeper = lease_keeper
         self._notifier = notifier
@@ -88,13 +88,13 @@ class NotificationRouter:
         """What looks for work: the scheduler's, which is built from what announces."""
 
     def announce(self, notice: Notice) -> None:
-        """Pass on what happened here, to this process and to other replicas."""
+        """Pass on a local event to this process and to other replicas."""
         self._pass_on(notice)
         if self._notifier is not None:
             self._notifier.announce(notice)
 
     def on_notice(self, notice: Notice) -> None:
-        """Pass on what happened at a replica, which may be this one."""
+        """Pass on an event of a replica, which may be this one."""
         self._metrics.notice_heard(notice.kind)
         if notice.kind != "follow":
             self._pass_on(notice)
@@ -102,7 +102,7 @@ class NotificationRouter:
             self._notifier.followed(notice.responses)
 
     def on_gap(self) -> None:
-        """Notices of others may have been lost: anything may have happened."""
+        """Assume anything may have happened: notices of other replicas may be lost."""
         self._watcher.poll_all()
         if self.wake is not None:
             self.wake()
@@ -134,7 +134,7 @@ class Replica:
 
     @classmethod
     def of(cls, base: Foundation) -> Replica:
-        """Builds all of it, in the order of who needs whom; connects to nothing."""
+        """Build all parts in the order of their dependencies, without connecting."""
         settings, database, metrics = base.settings, base.database, base.metrics
         lease_keeper = LeaseKeeper(
             partial(
@@ -201,7 +201,6 @@ class Replica:
 
 
 def _feed(base: Foundation, dependencies: RunDependencies, watcher: LogWatcher) -> Feed:
-    """Events of what is generated here, or written by other replicas."""
     return Feed(
         dependencies.live_logs,
         watcher,
@@ -213,7 +212,6 @@ def _feed(base: Foundation, dependencies: RunDependencies, watcher: LogWatcher) 
 
 
 def _accounting(base: Foundation) -> list[Callable[[], Coroutine[Any, Any, None]]]:
-    """What any replica does now and then for all: cleaning up, adding up, checking, telling."""
     settings, database, metrics = base.settings, base.database, base.metrics
     tenant_keys = None if base.shared.keys is None else TenantKeys(base.shared.keys)
     audit = SpendAudit(base.counters, metrics)
@@ -239,7 +237,7 @@ def _resealing(
 
 
 def _claim_limits(settings: Settings, *, has_tools: bool) -> ClaimLimits:
-    """A process without hosted tools leaves responses that may use some to others, for a while."""
+    # A process without hosted tools leaves responses that may use tools to others for a while.
     background = settings.background
     without: dict[str, Any] = {
         "fold_versions": (FOLD_VERSION,),
@@ -258,8 +256,7 @@ def _claim_limits(settings: Settings, *, has_tools: bool) -> ClaimLimits:
 
 
 def _watcher(base: Foundation, notifier: Notifier | None) -> LogWatcher:
-    """What follows the logs of other replicas; with a `notifier` it tells them which."""
-
+    # With a `notifier`, other replicas learn which logs are followed.
     def follow(responses: Collection[UUID]) -> None:
         if notifier is not None:
             notifier.announce(Notice("follow", tuple(responses)))
@@ -273,7 +270,7 @@ def _watcher(base: Foundation, notifier: Notifier | None) -> LogWatcher:
 def _continues_preambles(
     models: Sequence[Model], parent_of: Callable[[str], str | None]
 ) -> Callable[[str], bool]:
-    """Tells it of each model by its public id; an adapter follows its base model."""
+    # By public model id; an adapter follows its base model.
     configured = {model.id: model.continue_preambles for model in models}
 
     def continues(model: str) -> bool:
@@ -363,7 +360,7 @@ def _limiter(base: Foundation) -> Limiter:
 
 
 def _alerting(base: Foundation) -> list[Callable[[], Coroutine[Any, Any, None]]]:
-    """Where nobody can be told, nobody looks."""
+    # Without channels no alert is delivered.
     settings = base.settings.alerts
     channels = alert_channels(settings)
     if not channels:
@@ -372,7 +369,7 @@ def _alerting(base: Foundation) -> list[Callable[[], Coroutine[Any, Any, None]]]
 
 
 def _exchanging(base: Foundation) -> list[Callable[[], Coroutine[Any, Any, None]]]:
-    """Where there is no choice there is nothing to tell."""
+    # With a single backend there are no placements to exchange.
     settings = base.settings
     is_alone = len(settings.backends) < 2 and not settings.discovery
     if base.pool.router is None or is_alone:
@@ -394,7 +391,7 @@ def _drains(base: Foundation) -> Drains:
 def _listening(
     settings: Settings, notifier: Notifier, router: NotificationRouter
 ) -> list[Callable[[], Coroutine[Any, Any, None]]]:
-    """Replicas that do not listen do not speak either: they are configured alike."""
+    # Replicas are configured alike: one that does not listen does not notify either.
     if not settings.database.listen:
         return []
     url = settings.database.listen_url

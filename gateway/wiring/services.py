@@ -66,9 +66,7 @@ class Services:
 
     @classmethod
     def of(cls, settings: Settings, shared: Shared) -> Services:
-        """`settings` have one database. Raises `StartupError` for some that are not complete;
-        connects to nothing.
-        """
+        """Build the services without connecting. Raises `StartupError` for incomplete settings."""
         base = Foundation.of(settings, shared)
         replica = Replica.of(base)
         models = Models(
@@ -130,10 +128,9 @@ class Services:
 
     @asynccontextmanager
     async def running(self) -> AsyncIterator[None]:
-        """Serve while entered; at the end hand durable runs over, and end what is left.
+        """Serve for the block; then hand over durable runs and end the rest.
 
-        A helper that ends by an error ends all of this: without it promises would be broken
-        silently.
+        A helper that fails ends everything: continuing without it would break promises silently.
         """
         base, replica = self.foundation, self.replica
         try:
@@ -158,18 +155,17 @@ class Services:
             await base.close()
 
     async def begin_drain(self) -> None:
-        """The process is about to end: it claims nothing more, and lets others go on with its
-        durable runs. Returns when they may; everything else goes on. May be repeated.
+        """Start to drain: claim no more runs, and hand over durable ones.
+
+        Returns when other replicas may continue those; everything else goes on. May be repeated.
         """
         await self.replica.dependencies.supervisor.begin_drain()
         await self.replica.scheduler.at_rest(wait_s=CLAIMS_WAIT_S)
         self.replica.scheduler.wake()
 
     def end_streams(self) -> None:
-        """Cut off the streams of durable responses, without an end: clients resume them elsewhere.
-
-        They would keep the process from ending for as long as others generate.
-        """
+        # Clients resume durable responses at another replica. Their streams would keep this process
+        # from ending for as long as others generate.
         self.replica.feed.close()
 
 
@@ -195,7 +191,7 @@ def _proxy(base: Foundation, models: Models, replica: Replica) -> Proxy:
 
 
 def _tool_grants(base: Foundation, rooms: Rooms, containers: Containers) -> ToolGrants:
-    """Without a room nothing is granted."""
+    # Without an executor no tools are granted.
     sources = None if rooms.executor is None else Sources(base, rooms, containers)
     tools = base.settings.tools
     return ToolGrants(sources, tools.fill(ToolBudget), needs_listings=tools.mcp.strict)

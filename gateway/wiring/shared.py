@@ -68,8 +68,9 @@ class Shared:
 
     @classmethod
     def of(cls, settings: Settings) -> Shared:
-        """Raises `StartupError` when a vocabulary is damaged, or a format unknown; connects to
-        nothing.
+        """Build the shared parts without connecting.
+
+        Raises `StartupError` if a vocabulary is damaged or a format unknown.
         """
         metrics, limits, python = Metrics(), settings.limits, settings.tools.python
         pool = _pool(settings, metrics)
@@ -108,12 +109,8 @@ class Shared:
     async def running(
         self, *helpers: Callable[[], Coroutine[object, object, None]]
     ) -> AsyncIterator[None]:
-        """Ask the backends what they serve, and keep asking while entered, beside these helpers;
-        then close what is open. Nothing of it may be in use any more.
-
-        A helper that ends by an error ends all of this: without it promises would be broken
-        silently.
-        """
+        # Nothing may use the resources after the block. A helper that fails ends everything:
+        # continuing without it would break promises silently.
         try:
             if self.keys is not None:
                 await TenantKeys(self.keys).prepare()
@@ -135,13 +132,14 @@ class Shared:
 
 
 def load_vocabulary() -> None:
-    """Load the vocabulary of Harmony, which each process has once: `Shared.of` finds it then."""
+    """Load the vocabulary of Harmony once per process, for `Shared.of`."""
     Formats.load({}, SchemaLimits(depth_max=1, nodes_max=1))
 
 
 def formats(settings: Settings) -> Formats:
-    """The format of each model. Raises `StartupError` when a vocabulary is damaged, or a format
-    unknown.
+    """Return the format of each model.
+
+    Raises `StartupError` if a vocabulary is damaged or a format unknown.
     """
     return Formats.load(
         {model.id: model.format for model in settings.models},
@@ -170,7 +168,7 @@ def _format_options(model: Model, images: Images) -> FormatOptions:
 
 
 def image_fetcher(settings: Settings, metrics: Metrics) -> ImageFetcher:
-    """Who fetches images that requests name by URL."""
+    """Return the fetcher of images that requests name by URL."""
     images = settings.images
     policy = NetworkPolicy(
         networks=tuple(map(ip_network, images.allowed_networks)),
@@ -184,7 +182,7 @@ def image_fetcher(settings: Settings, metrics: Metrics) -> ImageFetcher:
 
 
 def tokenization(settings: Settings, pool: Pool) -> Tokenization:
-    """Who has servers render conversations."""
+    """Return the client that has servers render conversations."""
     upstream = settings.upstream
     return Tokenization(
         pool, timeout_s=upstream.render_timeout_s, attempts_max=upstream.attempts_max

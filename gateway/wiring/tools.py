@@ -50,7 +50,7 @@ class Rooms:
     """All hosted tools of a process; nothing where none is enabled."""
 
     def __init__(self, base: Foundation) -> None:
-        """Builds what needs no event loop; connects to nothing. Raises `StartupError`."""
+        """Build what needs no event loop, without connecting. Raises `StartupError`."""
         tools = base.settings.tools
         self._base = base
         self._tools: dict[ToolKind, HostedTools] = {}
@@ -82,17 +82,17 @@ class Rooms:
 
     @property
     def families(self) -> frozenset[HostedFamily]:
-        """What this process can run now."""
         return frozenset(_FAMILIES[kind] for kind in self._tools)
 
     def is_behind_mcp(self, kind: ToolKind) -> bool:
-        """An operator's MCP server does the work of that built-in tool."""
+        # True if an operator's MCP server does the work of this built-in tool.
         return self.mcp is not None and self._tools.get(kind) is self.mcp.builtins
 
     async def start(self) -> None:
-        """Try what each room stands on. One that does not stand is left out, and the log says why:
-        its tools are dropped from requests, as if they were not enabled. Raises `StartupError` for
-        one that is enabled without what it needs being installed.
+        """Test what each room depends on, and leave out rooms that fail.
+
+        The log says why; their tools are dropped from requests, as if they were not enabled. Raises
+        `StartupError` if what an enabled room needs is not installed.
         """
         tools = self._base.settings.tools
         if tools.web.enabled:
@@ -106,13 +106,12 @@ class Rooms:
         self._tools.update(self._own)
 
     async def run(self) -> None:
-        """Do the work of the rooms until cancelled."""
         async with asyncio.TaskGroup() as group:
             for helper in self._helpers:
                 group.create_task(helper())
 
     async def close(self) -> None:
-        """End them; no call may run any more."""
+        # No call may run any more.
         try:
             await self._open.aclose()
         except Exception as error:  # noqa: BLE001 - the process ends all the same
@@ -162,7 +161,7 @@ class Rooms:
             await self._find_builtins()
 
     async def _find_builtins(self) -> None:
-        """An operator's server for a built-in tool comes before the gateway's own."""
+        # An operator's server for a built-in tool takes precedence over the gateway's own.
         assert self.mcp is not None
         try:
             known = await self.mcp.registry.servers(OPERATOR)
@@ -188,7 +187,6 @@ class Sources:
         self._containers = containers
 
     def families(self) -> frozenset[HostedFamily]:
-        """Those that this process can run now."""
         return self._rooms.families
 
     async def container(
@@ -200,8 +198,9 @@ class Sources:
         inherited: str | None,
         param: str,
     ) -> PythonGrant:
-        """The container of a response; where an operator's server runs Python it has no other name
-        than the response.
+        """Return the container of a response.
+
+        If an operator's server runs Python, it is named after the response.
         """
         if self._rooms.is_behind_mcp("python"):
             uuid = ids.auto_container(response)
@@ -220,7 +219,7 @@ class Sources:
         )
 
     async def _told_of_python(self, tenant_id: TenantId) -> str:
-        """What an operator's server says of its Python; empty where it says nothing."""
+        # Empty if the server has no instructions.
         from gateway.tools.mcp.failures import McpError
 
         assert self._rooms.mcp is not None
@@ -243,7 +242,6 @@ class Sources:
         *,
         anew: bool,
     ) -> Sequence[ServerListing]:
-        """What MCP servers offer."""
         from gateway.tools.mcp.listing import AskedServer
         from gateway.tools.mcp.servers import UrlTerms
 
@@ -258,7 +256,6 @@ class Sources:
     async def use_approval(
         self, tenant_id: TenantId, request_id: str, digest: bytes, response: UUID
     ) -> Used:
-        """Use up an approval."""
         key = self._base.settings.mcp_identity_key
         return await approvals.consume(
             self._base.database, tenant_id, request_id, digest, response, key=key

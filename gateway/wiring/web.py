@@ -57,10 +57,10 @@ _PORTS: Final = {"http": 80, "https": 443}
 def browser_tools(
     settings: Settings, database: Database, metrics: Metrics, mcp_call: McpCall | None = None
 ) -> BrowserTools | None:
-    """The browser; None where it is off.
+    """Build the browser; None if it is off.
 
-    `mcp_call` asks providers that are MCP servers. Raises `StartupError` without the libraries that
-    it needs, or without `mcp_call` for such a provider.
+    `mcp_call` calls providers that are MCP servers. Raises `StartupError` if its libraries are
+    missing, or `mcp_call` for such a provider.
     """
     web = settings.tools.web
     if not web.enabled:
@@ -90,7 +90,7 @@ class Workshop:
 
     @classmethod
     def of(cls, web: Web, metrics: Metrics) -> Workshop:
-        """Raises `StartupError` without the libraries that it needs."""
+        """Build the workshop. Raises `StartupError` if its libraries are missing."""
         if missing := missing_libraries():
             raise StartupError(
                 f"web search needs what is not installed: {', '.join(missing)}",
@@ -108,13 +108,16 @@ class Workshop:
         return cls(web, fetcher, reader, clients)
 
     async def close(self) -> None:
-        """Close all connections, and end the processes that read."""
+        # Also ends the processes that read pages.
         await self.clients.aclose()
 
     def source(
         self, provider: SearchProvider, index: IndexSource, mcp_call: McpCall | None
     ) -> SearchSource:
-        """Raises `StartupError` for an MCP server without `mcp_call`."""
+        """Build the source of a provider.
+
+        Raises `StartupError` for an MCP server without `mcp_call`.
+        """
         if provider.kind == "index":
             return index
         if provider.kind == "mcp":
@@ -125,7 +128,7 @@ class Workshop:
 def _sources(
     workshop: Workshop, index: IndexSource, mcp_call: McpCall | None
 ) -> list[SearchSource]:
-    """Those of the configuration; of several of one kind each has a name of its own."""
+    # Several providers of one kind get distinct names.
     made: list[SearchSource] = []
     for provider in workshop.web.providers:
         source = workshop.source(provider, index, mcp_call)
@@ -137,7 +140,7 @@ def _sources(
 
 
 async def asked_for_one_page(workshop: Workshop, provider: SearchProvider) -> str:
-    """Why a search engine does not answer; empty where it does."""
+    """Send one query to a search engine; return why it fails, empty if it answers."""
     http = _http_source(workshop, provider)
     try:
         async with asyncio.timeout(SEARCH_TIMEOUT_S):
@@ -150,7 +153,9 @@ async def asked_for_one_page(workshop: Workshop, provider: SearchProvider) -> st
 
 
 def page_policy(web: Web) -> NetworkPolicy:
-    """Where pages may be: on the public internet, if at all, and where the operator says."""
+    """Return where pages may be: the public internet, if allowed, and the operator's networks and
+    hosts.
+    """
     return NetworkPolicy(
         networks=tuple(ip_network(network) for network in web.allowed_networks),
         hosts=frozenset(map(host_and_port, web.allowed_hosts)),
@@ -166,7 +171,7 @@ def _http_source(workshop: Workshop, provider: SearchProvider) -> HttpSource:
 
 
 def _policy_for(url: str) -> NetworkPolicy:
-    """A provider is where the operator says, and nowhere else."""
+    # A provider may be contacted only at its configured host and port.
     parts = urlsplit(url)
     port = parts.port or _PORTS[parts.scheme]
     return NetworkPolicy(hosts=frozenset({((parts.hostname or "").lower(), port)}), public=False)

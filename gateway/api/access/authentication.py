@@ -74,7 +74,7 @@ class Authentication:
         trusted_proxies: Sequence[Network] = (),
         reads_per_minute: int = 0,
     ) -> None:
-        """`reads_per_minute` is how often one key may read; 0: any number."""
+        """Limit reads of one key to `reads_per_minute`; 0: no limit."""
         self._app = app
         self._access = access
         self._routes = routes
@@ -111,18 +111,13 @@ class Authentication:
         await self._app(scope, receive, send)
 
     async def _reauthenticate(self, scope: Scope, given: Credentials) -> Principal:
-        """Authenticate the key of a WebSocket again, for one more of its requests: it may have been
-        disabled since the connection was opened.
-        """
+        # The key may have been disabled since the WebSocket was opened.
         assert given.secret is not None, "it was opened with one"
         principal = await self._access.authenticate(given.secret, given.organization)
         self._check(principal, given, scope)
         return principal
 
     def _check(self, principal: Principal, given: Credentials, scope: Scope) -> None:
-        """Raises `AuthenticationError` and `PermissionDenied` for what this key may not do, from
-        wherever it comes.
-        """
         key, path = principal.key, path_of(scope)
         if path.startswith(ADMIN_PATHS) and is_served(path, self._routes):
             require_admin(principal)
@@ -142,8 +137,10 @@ class Authentication:
 
 
 def require_admin(principal: Principal) -> None:
-    """Raises `PermissionDenied` for a key of a project, and `AuthenticationError` for a token: none
-    opens the admin API.
+    """Require an admin key.
+
+    Raises `PermissionDenied` for a key of a project, and `AuthenticationError` for a token: no
+    token opens the admin API.
     """
     if principal.credential != "key":
         raise AuthenticationError(
@@ -160,9 +157,10 @@ def require_admin(principal: Principal) -> None:
 
 
 def check_named(principal: Principal, given: Credentials) -> None:
-    """`OpenAI-Organization` and `OpenAI-Project` are checked, not obeyed: what a key is for, is
-    decided when it is made. (Of a token the former told whose it is, so it is right already, or
-    the token needs none.) Raises `AuthenticationError`.
+    """Compare `OpenAI-Organization` and `OpenAI-Project` with the key's; they select nothing.
+
+    A key belongs to one project since it was made. For a token the organization selected the
+    tenant, so it is right already, or the token does not need it. Raises `AuthenticationError`.
     """
     tenants = {ids.tenant_id(principal.tenant_id), principal.tenant_name}
     if given.organization is not None and given.organization not in tenants:
@@ -182,7 +180,7 @@ def check_named(principal: Principal, given: Credentials) -> None:
 
 
 def check_address(principal: Principal, scope: Scope, trusted: Sequence[Network]) -> None:
-    """Raises `AuthenticationError` where the key may not be used from where the request comes."""
+    """Raise `AuthenticationError` if the key may not be used from the client's address."""
     address = client_address(scope, trusted)
     if address is None or not is_in(address, principal.key.networks):
         raise AuthenticationError(
@@ -193,7 +191,7 @@ def check_address(principal: Principal, scope: Scope, trusted: Sequence[Network]
 
 
 def credentials_of(scope: Scope) -> Credentials:
-    """What the headers say; of a header that comes twice, the first counts."""
+    """Return the credentials in the headers; of a repeated header the first one counts."""
     secret = organization = project = None
     for name, value in scope["headers"]:
         if name == b"authorization":
@@ -206,6 +204,6 @@ def credentials_of(scope: Scope) -> Credentials:
 
 
 def _bearer(value: bytes) -> str | None:
-    """The key of an Authorization header; None where it has another scheme."""
+    # None for another scheme.
     scheme, _, key = value.decode("latin-1").partition(" ")
     return key.strip() or None if scheme.lower() == "bearer" else None

@@ -24,8 +24,9 @@ _HOPS_MAX: Final = 32
 
 
 def client_address(scope: Scope, trusted: Sequence[Network]) -> Address | None:
-    """The address of the client. None where none can be read: over a Unix socket, or behind a proxy
-    that sends none.
+    """Return the address of the client.
+
+    None over a Unix socket, or behind a proxy that sends no address.
     """
     client = scope.get("client")
     address = _parse_address(client[0]) if client else None
@@ -39,21 +40,19 @@ def client_address(scope: Scope, trusted: Sequence[Network]) -> Address | None:
 
 
 def is_in(address: Address, networks: Iterable[Network]) -> bool:
-    """Whether an address is in one of the networks; an IPv4 address written as IPv6 is IPv4."""
+    """Return True if the address is in one of the networks."""
     return any(address in network for network in networks)
 
 
 def _forwarded_hops(scope: Scope) -> list[str]:
-    """The addresses of `X-Forwarded-For`, the last one first."""
+    # The last hop first.
     lines = [value for name, value in scope["headers"] if name == b"x-forwarded-for"]
     hops = b",".join(lines).decode("latin-1").split(",") if lines else []
     return [hop.strip() for hop in hops[: -_HOPS_MAX - 1 : -1]]
 
 
 def _parse_address(text: str) -> Address | None:
-    """The address in `text`, which some proxies write with a port or in brackets. None: there is no
-    address in it.
-    """
+    # Some proxies write the address with a port or in brackets.
     if text.startswith("["):
         text = text[1:].partition("]")[0]
     elif text.count(":") == 1:

@@ -31,7 +31,10 @@ class KeyEndpoint:
         self._keys = keys
 
     async def own(self, request: Request) -> Response:
-        """Raises `StoreUnavailable`: figures that nobody could look up are not guessed."""
+        """Return limits and usage of the caller's key.
+
+        Raises `StoreUnavailable` rather than guess figures that cannot be looked up.
+        """
         principal: Principal = request.scope["principal"]
         body = key_body(principal, await self._keys.state(principal))
         return Response(
@@ -42,7 +45,7 @@ class KeyEndpoint:
 
 
 def key_body(principal: Principal, state: KeyState) -> dict[str, Any]:
-    """`{"data": …}`; what OpenRouter does not have stands under `harmony`."""
+    """Return `{"data": …}` in OpenRouter's form; additions are under `harmony`."""
     key, usage = principal.key, state.usage
     expires_at = None if key.expires_at is None else key.expires_at.isoformat()
     return {
@@ -91,7 +94,7 @@ def _limit(tightest: BudgetFigure | None) -> dict[str, Any]:
 
 
 def _rate_limit(figures: Figures) -> dict[str, Any] | None:
-    """The lowest number of requests a minute that refuses something."""
+    # Only limits that are enforced count.
     found = [
         one.limit.value
         for one in figures.limits

@@ -69,8 +69,9 @@ NEEDS: Final[dict[tuple[str, str], Need]] = {
 def check_scopes(
     scopes: frozenset[str], method: str, path: str, routes: Iterable[BaseRoute]
 ) -> None:
-    """Raises `PermissionDenied` where a key with these scopes may not do this. A path that no route
-    leads to is let through, to be answered 404.
+    """Raise `PermissionDenied` if a key with these scopes may not make this request.
+
+    A path without a route passes, and gets its 404 later.
     """
     method = "GET" if method == "HEAD" else method
     found = next(

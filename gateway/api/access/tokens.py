@@ -48,7 +48,7 @@ class TokenExchangeEndpoint:
     """ASGI application. Errors are OAuth's: its clients, the SDK among them, read no others."""
 
     def __init__(self, federation: Federation, bodies: BodyReader) -> None:
-        """`bodies` must be bounded: anybody may send one."""
+        """Read bodies with `bodies`, which must be bounded: anybody may send them."""
         self._federation = federation
         self._bodies = bodies
 
@@ -96,7 +96,7 @@ class TokenExchangeEndpoint:
 
 
 def exchange_of(fields: dict[str, Any]) -> ExchangeRequest:
-    """What is asked for. Raises `_Refused`."""
+    """Parse the fields of a token exchange. Raises `_Refused`."""
     grant = _text(fields, "grant_type")
     if grant == JWT_BEARER:
         token = _text(fields, "assertion")

@@ -51,15 +51,14 @@ class OpenApiEndpoints:
     """Serves a packaged document and its page, which are read and made when first asked for."""
 
     def __init__(self, file: str = FILE) -> None:
-        """`file` is the name of the document."""
         self._file = file
 
     async def document(self, request: Request) -> Response:
-        """`GET /openapi.json`: the document, or 304."""
+        # `GET /openapi.json`
         return _cacheable_response(request, self._document, "application/json")
 
     async def page(self, request: Request) -> Response:
-        """`GET /docs`: the document as a page, or 304."""
+        # `GET /docs`
         return _cacheable_response(request, self._page, "text/html")
 
     @cached_property
@@ -72,7 +71,7 @@ class OpenApiEndpoints:
 
 
 def _cacheable_response(request: Request, body: bytes, media_type: str) -> Response:
-    """The body, or 304 where it is the one that the client has already."""
+    # 304 if the client has the document already.
     tag = f'"{hashlib.sha256(body).hexdigest()[:32]}"'
     headers = {**_SECURITY, "etag": tag, "cache-control": "no-cache"}
     if request.headers.get("if-none-match") == tag:
@@ -81,12 +80,12 @@ def _cacheable_response(request: Request, body: bytes, media_type: str) -> Respo
 
 
 def packaged(file: str = FILE) -> bytes:
-    """The bytes of a packaged document."""
+    """Return the bytes of a document that is part of the package."""
     return files(__package__).joinpath(file).read_bytes()
 
 
 def page(document: Json) -> str:
-    """The document as HTML; every schema has an anchor that others link to."""
+    """Return the document as HTML; every schema has an anchor that others link to."""
     info = document["info"]
     parts = [
         "<!doctype html><html lang=en><meta charset=utf-8>",
@@ -160,7 +159,6 @@ def _table(rows: list[tuple[str, Json, str]]) -> str:
 
 
 def _kind(schema: Json) -> str:
-    """What a schema allows, in a few words."""
     if "$ref" in schema:
         name = escape(schema["$ref"].removeprefix(REFERENCE))
         return f"<a href='#schema-{name}'>{name}</a>"
@@ -182,7 +180,7 @@ def _values(values: list[Any]) -> str:
 
 
 def _prose(text: str) -> str:
-    """Escaped, with what stands between backticks as code."""
+    # Escapes the text and turns backticks into `<code>`.
     parts = escape(text).split("`")
     return "".join(
         f"<code>{part}</code>" if index % 2 else part for index, part in enumerate(parts)

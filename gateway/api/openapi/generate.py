@@ -351,7 +351,7 @@ def document() -> Json:
 
 
 def encoded(made: Any) -> bytes:
-    """The document as JSON with sorted keys: the same bytes for the same document."""
+    """Return the document as JSON with sorted keys: equal documents give equal bytes."""
     return orjson.dumps(made, option=orjson.OPT_SORT_KEYS) + b"\n"
 
 
@@ -404,7 +404,7 @@ def _parameter(parameter: Parameter) -> Json:
 
 
 def schemas() -> Json:
-    """Every schema by its public name, those that they refer to among them."""
+    """Return all schemas by public name, including those that they refer to."""
     adapters = [(name, "validation", TypeAdapter(kind)) for name, kind in TYPES.items()]
     found, shared = TypeAdapter.json_schemas(adapters, ref_template=f"{REFERENCE}{{model}}")  # type: ignore[arg-type]
     made: Json = dict(shared["$defs"])
@@ -421,7 +421,7 @@ def schemas() -> Json:
 
 
 def _extend(create: Json) -> None:
-    """What OpenAI's type lacks, and a description of every parameter."""
+    # Adds parameters that OpenAI's type lacks, and the descriptions of all.
     own: Json = CreateResponse.model_json_schema()["properties"]
     properties = create["properties"]
     for name in EXTENDED:
@@ -432,16 +432,14 @@ def _extend(create: Json) -> None:
 
 
 def _admit_messages(compacted: Json) -> None:
-    """The user's messages stay in what is compacted; OpenAI's type lacks them."""
+    # The user's messages stay in a compacted context; OpenAI's type lacks them.
     members = compacted["properties"]["output"]["items"]
     message = {"$ref": f"{REFERENCE}ResponseInputMessageItem"}
     compacted["properties"]["output"]["items"] = {"anyOf": [members, message]}
 
 
 def _admit_nulls(made: Json) -> None:
-    """What a part of a completion that goes on, and a page without items, have nothing to say of:
-    OpenAI answers null there, too, and its types lack it.
-    """
+    # OpenAI sends null here, too, for unfinished completions and empty pages; its types lack it.
     lists = ("ConversationItemList", "ResponseItemList")
     ends = [(name, member) for name in lists for member in ("first_id", "last_id")]
     for name, member in (("CompletionChoice", "finish_reason"), *ends):
@@ -450,7 +448,7 @@ def _admit_nulls(made: Json) -> None:
 
 
 def _leave_out(made: Json) -> None:
-    """Members of unions and properties that are not served, in place."""
+    # Drops union members and properties that are not served, in place.
     unserved = {name for name, schema in made.items() if _is_unserved(schema)}
     prompt = made["CreateCompletion"]["properties"]["prompt"]
     for schema in _parts(made):
@@ -474,7 +472,7 @@ def _leave_out(made: Json) -> None:
 
 
 def _merge(made: Json) -> None:
-    """Keep one of several schemas that say the same: the client has a module for each."""
+    # The Python client has one module for each of several equal schemas.
     before = -1
     while before != len(made):
         before = len(made)
@@ -493,7 +491,7 @@ def _merge(made: Json) -> None:
 
 
 def _is_unserved(schema: Json) -> bool:
-    """Whether its `type` is one that the client knows and this gateway does not."""
+    # OpenAI's client knows this `type`, but the gateway does not serve it.
     kind = schema.get("properties", {}).get("type", {})
     values = kind.get("enum") or ([kind["const"]] if "const" in kind else [])
     return bool(values) and not any(map(_is_served, values))
@@ -506,7 +504,6 @@ def _is_served(value: str) -> bool:
 
 
 def _parts(value: Any) -> Iterator[Json]:
-    """Every JSON object in `value`, itself and those of any depth."""
     if isinstance(value, dict):
         yield value
         for part in list(value.values()):
@@ -528,9 +525,7 @@ def _reachable_names(made: Json, roots: Any) -> set[str]:
 
 
 def _shorten_names(made: Json) -> Json:
-    """The schemas under short names, where pydantic put the path of a module in front to tell two
-    classes of one name apart.
-    """
+    # pydantic prefixes the path of a module to tell apart classes of the same name.
     shorter: dict[str, str] = {}
     for name in made:
         module, _, short = name.rpartition("__")

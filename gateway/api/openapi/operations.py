@@ -98,27 +98,24 @@ class Operation:
 
     @property
     def method(self) -> str:
-        """In lower case, as the document has it."""
+        # In lower case, as the document has it.
         return self.route.partition(" ")[0].lower()
 
     @property
     def path(self) -> str:
-        """With its parameters in braces."""
         return self.route.partition(" ")[2]
 
     @property
     def tag(self) -> Tag:
-        """The section of the document."""
         return next(tag for prefix, tag in _SECTIONS.items() if self.path.startswith(prefix))
 
     @property
     def needs_key(self) -> bool:
-        """Whether it is refused without an API key."""
         return self.tag != "Operation" and self.path != EXCHANGE_PATH
 
     @property
     def all_parameters(self) -> tuple[Parameter, ...]:
-        """Those of the path first."""
+        """Return all parameters, those of the path first."""
         in_path = [
             Parameter(name, "path", PATH_PARAMETERS[name], _TEXT)
             for name in re.findall(r"{(\w+)}", self.path)

@@ -79,7 +79,7 @@ class ConnectionTurns:
     """Answers the requests of one connection."""
 
     def __init__(self, dependencies: Dependencies, scope: Scope, send_text: SendText) -> None:
-        """`send_text` sends one frame, and raises `ClientDisconnected`."""
+        """Send frames with `send_text`, which raises `ClientDisconnected`."""
         self._dependencies = dependencies
         self._scope = scope
         self._send_text = send_text
@@ -90,7 +90,7 @@ class ConnectionTurns:
         """Why turns are cancelled: the client has closed the connection."""
 
     async def take(self, frame: ClientFrame) -> None:
-        """Answer one request. Raises only when it is cancelled, which ends the generation."""
+        """Answer one request. Raises only if cancelled, which ends the generation."""
         record = self._begin_record()
         try:
             await self._answer(frame, record)
@@ -108,7 +108,7 @@ class ConnectionTurns:
         record.facts["reason"] = "the client left"
 
     async def refuse(self, error: Exception, stream_id: str | None) -> None:
-        """Answer a frame that has no turn with an error. Raises `ClientDisconnected`."""
+        """Answer a frame without a turn with an error. Raises `ClientDisconnected`."""
         record = self._begin_record()
         try:
             await self._fail(error, stream_id, record)
@@ -195,9 +195,7 @@ class ConnectionTurns:
         await self._send_text(event_frame(data, frame.stream_id))
 
     def _note_end(self, frame: ClientFrame, event: Event, generation: Generation) -> None:
-        """Remember or forget the response before its last event is sent, so that the client can
-        continue it at once.
-        """
+        # Before the last event is sent, so that the client can continue the response at once.
         if event.type == "response.failed":
             self._memory.forget(frame.stream_id, frame.previous_response_id)
         elif (parent := generation.continued()) is not None:
@@ -205,17 +203,17 @@ class ConnectionTurns:
 
 
 def event_frame(data: bytes, stream_id: str | None) -> str:
-    """The frame of an event, whose JSON is `data`, on the lane `stream_id`."""
+    """Return the frame of an event with the JSON `data`, on the lane `stream_id`."""
     if stream_id is None:
         return data.decode()
     return (b'%s,"stream_id":"%s"}' % (data[:-1], stream_id.encode())).decode()
 
 
 def error_frame(error: BaseException, *, stream_id: str | None, request_id: str) -> str:
-    """The answer to a request that failed.
+    """Return the answer to a request that failed.
 
-    `error.code` is a string, always: Open Responses demands it. The headers that the answer would
-    have had over HTTP stand where OpenAI's SDK (`error.headers`) and where Codex looks for them.
+    `error.code` is always a string, as Open Responses demands. The headers that the answer would
+    have over HTTP are where OpenAI's SDK (`error.headers`) and where Codex look for them.
     """
     answer, detail = described(error)
     headers = {"x-request-id": request_id, **retry_headers(answer)}
@@ -237,7 +235,7 @@ def error_frame(error: BaseException, *, stream_id: str | None, request_id: str)
 
 
 def unsteered_frame(steer: dict[str, Any]) -> str:
-    """The answer to any `response.steer`: that it is not supported, with its input."""
+    """Return the refusal of any `response.steer`, with its input: steering is not supported."""
     return _frame(
         {
             "type": "response.steer.failed",

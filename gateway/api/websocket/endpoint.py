@@ -81,7 +81,7 @@ class Ending:
 
 
 def expired(lifetime_s: float) -> Ending:
-    """The end of a connection that has reached its lifetime, in OpenAI's words."""
+    """Return the end of a connection that reached its lifetime, in OpenAI's words."""
     refusal = InvalidRequest(
         f"Responses websocket connection limit reached ({lifetime_s / 60:g} minutes). Create a new "
         "websocket connection to continue.",
@@ -91,7 +91,7 @@ def expired(lifetime_s: float) -> Ending:
 
 
 def idle(idle_timeout_s: float) -> Ending:
-    """The end of a connection on which no request came for `idle_timeout_s`."""
+    """Return the end of a connection without a request for `idle_timeout_s`."""
     refusal = InvalidRequest(
         f"This connection was closed after {idle_timeout_s:g} seconds without a request. Create a "
         "new websocket connection to continue.",
@@ -118,7 +118,7 @@ class WebSocketConnection:
         self.reason = "the client left"
 
     async def serve(self, receive: Receive) -> None:
-        """Serve the connection until it ends; requests that are worked on then are cancelled."""
+        # Requests in progress are cancelled when the connection ends.
         try:
             await self._serve(receive)
         except asyncio.CancelledError:
@@ -147,7 +147,6 @@ class WebSocketConnection:
             await self._take(message, lanes)
 
     async def _take(self, message: Message, lanes: Lanes) -> None:
-        """Answer a frame, or let it have its turn. Raises `ClientDisconnected`."""
         stream_id = None
         try:
             text, limits = self._text_of(message), self._bodies.input_limits
@@ -176,7 +175,7 @@ class WebSocketConnection:
         return encoded
 
     async def _end(self, lanes: Lanes) -> None:
-        """Close the connection when it has to end. Does not raise."""
+        # Does not raise.
         ending = await self._ending(lanes)
         self.reason = ending.reason
         try:
@@ -195,7 +194,7 @@ class WebSocketConnection:
         self._hang_up()
 
     async def _ending(self, lanes: Lanes) -> Ending:
-        """Return when the connection has to end, though its client is there, and why."""
+        # Returns only if the connection has to end while its client is there.
         clock = asyncio.get_running_loop().time
         idle_timeout_s = self._limits.idle_timeout_s
         while True:
@@ -212,10 +211,7 @@ class WebSocketConnection:
                 return Ending(Leaving(), SERVICE_RESTART, "the server restarts")
 
     async def _send_text(self, text: str) -> None:
-        """Send one frame. Several may be on their way: a server sends each as a whole.
-
-        Raises `ClientDisconnected`.
-        """
+        # Concurrent calls are safe: a server sends each frame as a whole.
         await self._send_message({"type": "websocket.send", "text": text})
 
     async def _send_message(self, message: Message) -> None:
@@ -230,7 +226,7 @@ class WebSocketConnection:
             raise ClientDisconnected from None
 
     def _hang_up(self) -> None:
-        """Stop listening, which ends everything else of the connection."""
+        # When listening stops, everything else of the connection ends.
         if not self._is_gone:
             self._is_gone = True
             self._listening.reschedule(asyncio.get_running_loop().time())

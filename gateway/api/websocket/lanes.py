@@ -59,14 +59,13 @@ class Lanes:
 
     @property
     def is_at_rest(self) -> bool:
-        """Whether no request is worked on, and none waits."""
         return self._rest.is_set()
 
     def put(self, frame: ClientFrame) -> None:
         """Queue a frame for its turn.
 
-        Raises `InvalidRequest` for one lane too many, `RateLimited` for one request too many, and
-        what `refuse` was given.
+        Raises `InvalidRequest` for too many lanes, `RateLimited` for too many requests, and after
+        `refuse` its `refusal`.
         """
         if self._refusal is not None:
             raise self._refusal
@@ -79,7 +78,8 @@ class Lanes:
             self._busy[lane] = self._group.create_task(self._work(lane))
 
     def refuse(self, refusal: Exception) -> list[ClientFrame]:
-        """Raise `refusal` for every later frame; returns the frames that wait, which have no turn.
+        """Refuse every later frame with `refusal`; drop and return the frames that wait.
+
         Requests that have begun go on.
         """
         self._refusal = refusal
@@ -90,11 +90,9 @@ class Lanes:
         return dropped
 
     async def at_rest(self) -> None:
-        """Wait until no request is worked on."""
         await self._rest.wait()
 
     def cancel(self) -> None:
-        """Cancel the requests that are worked on."""
         for task in self._busy.values():
             task.cancel()
 

@@ -43,7 +43,6 @@ class KmsPlace:
 
     @property
     def address(self) -> str:
-        """The URL of the key service."""
         return self.url or f"https://kms.{self.region}.amazonaws.com/"
 
 
@@ -57,19 +56,16 @@ class AwsKms:
         self._client = KeyServiceClient(place.timeout_s)
 
     async def wrap(self, tenant_id: TenantId, secret: bytes) -> tuple[bytes, str]:
-        """See `KeyProvider`."""
         key_id = self._place.key_id
         sent = {"KeyId": key_id, "Plaintext": b64encode(secret).decode()}
         answer = await self._ask("Encrypt", tenant_id, sent)
         return _bytes(answer, "CiphertextBlob"), str(answer.get("KeyId") or key_id)
 
     async def unwrap(self, tenant_id: TenantId, wrapped: bytes, key_ref: str) -> bytes:
-        """See `KeyProvider`."""
         sent = {"KeyId": key_ref, "CiphertextBlob": b64encode(wrapped).decode()}
         return _bytes(await self._ask("Decrypt", tenant_id, sent), "Plaintext")
 
     async def close(self) -> None:
-        """Close its connections."""
         await self._client.close()
 
     async def _ask(self, act: str, tenant_id: TenantId, sent: dict[str, Any]) -> dict[str, Any]:

@@ -33,18 +33,17 @@ class FileKeys:
     name: Final = "file"
 
     def __init__(self, path: Path) -> None:
-        """Raises `ConfigError` for a file without a key, and for one that others may read."""
+        # Raises `ConfigError` for a file without a key, and for one that other users may read.
         self._path = path
         self._state = _state(path)
         self._keys = _read(path)
 
     async def wrap(self, tenant_id: TenantId, secret: bytes) -> tuple[bytes, str]:
-        """See `KeyProvider`."""
         first, key = next(iter(self._current().items()))
         return key.seal(secret, _bound_to(tenant_id)), first
 
     async def unwrap(self, tenant_id: TenantId, wrapped: bytes, key_ref: str) -> bytes:
-        """See `KeyProvider`. Raises `ContentSealed`."""
+        """Unwrap as `KeyProvider` describes. Raises `ContentSealed`."""
         key = self._current().get(key_ref)
         if key is None:
             raise ContentSealed(f"the key file has no key {key_ref!r}")
@@ -54,10 +53,10 @@ class FileKeys:
             raise ContentSealed("a data key was not wrapped by the key of that id") from error
 
     async def close(self) -> None:
-        """Do nothing: no connection or file is open."""
+        pass
 
     def _current(self) -> dict[str, DataKey]:
-        """What is in the file now. Raises `StoreUnavailable`."""
+        # Reads the file again when it has changed. Raises `StoreUnavailable`.
         try:
             state = _state(self._path)
             if state != self._state:
@@ -73,7 +72,7 @@ def _bound_to(tenant_id: TenantId) -> bytes:
 
 
 def _state(path: Path) -> tuple[int, ...]:
-    """What differs once the file was changed, or another one put in its place."""
+    # Differs once the file was changed or replaced.
     try:
         found = path.stat()
     except OSError as error:

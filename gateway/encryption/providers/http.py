@@ -31,7 +31,10 @@ class KeyServiceClient:
     async def post(
         self, url: str, body: bytes, headers: Mapping[str, str]
     ) -> tuple[int, dict[str, Any]]:
-        """Status below 500, and the JSON object of the answer; empty where it is none."""
+        """Post a body; return the status (below 500) and the JSON object, empty where it is none.
+
+        Raises `StoreUnavailable`.
+        """
         try:
             async with self._client.stream("POST", url, content=body, headers=headers) as answer:
                 content = bytearray()
@@ -52,5 +55,4 @@ class KeyServiceClient:
         return answer.status_code, found if isinstance(found, dict) else {}
 
     async def close(self) -> None:
-        """Close its connections."""
         await self._client.aclose()

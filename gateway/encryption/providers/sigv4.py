@@ -47,7 +47,7 @@ def signed_headers(  # noqa: PLR0913 - what is signed
     scope: AwsScope,
     at: datetime,
 ) -> dict[str, str]:
-    """The headers (names in lower case) with date, token and signature. `at` is in UTC."""
+    """Return the headers, in lower case, with date, token and signature. `at` is in UTC."""
     parts = urlsplit(url)
     moment = at.strftime("%Y%m%dT%H%M%SZ")
     sent = {name: " ".join(value.split()) for name, value in headers.items()}

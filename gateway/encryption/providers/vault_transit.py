@@ -50,13 +50,11 @@ class VaultTransit:
         self._client = KeyServiceClient(place.timeout_s)
 
     async def wrap(self, tenant_id: TenantId, secret: bytes) -> tuple[bytes, str]:
-        """See `KeyProvider`."""
         sent = {"plaintext": b64encode(secret).decode()}
         data = await self._ask("encrypt", self._place.key, tenant_id, sent)
         return self._ciphertext(data), self._place.key
 
     async def unwrap(self, tenant_id: TenantId, wrapped: bytes, key_ref: str) -> bytes:
-        """See `KeyProvider`."""
         data = await self._ask("decrypt", key_ref, tenant_id, {"ciphertext": wrapped.decode()})
         try:
             return b64decode(data["plaintext"], validate=True)
@@ -64,12 +62,11 @@ class VaultTransit:
             raise StoreUnavailable("Vault's answer has no plaintext") from error
 
     async def rewrap(self, tenant_id: TenantId, wrapped: bytes, key_ref: str) -> bytes:
-        """The same data key under the newest version of Vault's key; nobody here sees it."""
+        """Wrap the data key with the newest version of Vault's key, inside Vault."""
         data = await self._ask("rewrap", key_ref, tenant_id, {"ciphertext": wrapped.decode()})
         return self._ciphertext(data)
 
     async def close(self) -> None:
-        """Close its connections."""
         await self._client.close()
 
     async def _ask(

@@ -69,11 +69,10 @@ class CitationReader:
 
     @property
     def held(self) -> str:
-        """What was fed last and not returned yet."""
         return self._held
 
     def feed(self, text: str) -> Sequence[str | Citation]:
-        """What is decided by more text. No piece of text is empty, and no two stand together."""
+        """Return the decided pieces of more text; texts are never empty, and never adjacent."""
         if not self._held and OPENING not in text:
             return (text,) if text else ()
         pieces: list[str | Citation] = []
@@ -95,7 +94,7 @@ class CitationReader:
         return pieces
 
     def end(self) -> str:
-        """What was held back: nothing follows, so it is text."""
+        """Return the held text: nothing follows, so it is plain text."""
         held, self._held = self._held, ""
         return held
 
@@ -109,7 +108,6 @@ class CitationReader:
 
 
 def _keep(pieces: list[str | Citation], plain: list[str]) -> None:
-    """Add the text so far, if there is any, and begin anew."""
     if text := "".join(plain):
         pieces.append(text)
     plain.clear()
@@ -136,14 +134,14 @@ class Pages:
         return iter(self._pages.values())
 
     def add(self, page: ShownPage) -> None:
-        """Note a page that the browser has shown."""
         self._pages.pop(page.cursor, None)
         self._pages[page.cursor] = page
 
     def cited(self, citation: Citation) -> tuple[str, str] | None:
-        """URL and title of what is meant: of what was found on a page, that page; of results of a
-        search, the one that stands there. None where nothing of that cursor was shown, or nothing
-        with an address.
+        """Return URL and title of a citation's page; None if nothing with an address was shown.
+
+        For matches found in a page it is that page; for search results, the result in the cited
+        lines.
         """
         page = self._pages.get(citation.cursor)
         if page is not None and not page.url and page.of is not None:
@@ -157,9 +155,6 @@ class Pages:
 
 
 def _find_hit(page: ShownPage, lines: tuple[int, int]) -> tuple[str, str]:
-    """URL and words of the result in which these lines begin, or else of the first that begins in
-    them; empty for none.
-    """
     first, last = lines
     hits = [(line, url, words) for (line, words), url in zip(page.hits, page.links, strict=False)]
     above = [hit for hit in hits if hit[0] <= first]
@@ -201,13 +196,12 @@ class ContainerFiles:
         return bool(self._ids)
 
     def put(self, container_id: str, files: Mapping[str, str]) -> None:
-        """These are all, by path, with their ids; of too many those that come last."""
+        """Replace the files of the container: ids by path. Of too many the last are kept."""
         self.container_id = container_id
         self._ids = dict(list(files.items())[-FILES_MAX:])
         self._pattern = None
 
     def annotation(self, path: str) -> dict[str, Any]:
-        """That of the API, without its place."""
         return {
             "type": "container_file_citation",
             "container_id": self.container_id,
@@ -216,11 +210,14 @@ class ContainerFiles:
         }
 
     def find(self, text: str, start: int) -> re.Match[str] | None:
-        """The first path from `start` on; its first group is the path itself."""
+        # The first group of the match is the path itself.
         return self._compile_pattern().search(text, start)
 
     def front(self, text: str, start: int) -> int | None:
-        """Where from `start` on a path may begin that ends behind the text."""
+        """Return the position from `start` on of a path that may continue after the text.
+
+        None if there is none.
+        """
         self._compile_pattern()
         begin, fronts = max(start, len(text) - self._longest), self._fronts
         return next((at for at in range(begin, len(text)) if text[at:] in fronts), None)
@@ -248,11 +245,9 @@ class FileReader:
         """What may become a path."""
 
     def feed(self, text: str) -> list[CitedText]:
-        """What is decided by more text."""
         return self._cite_paths(self.held + text, is_last=False)
 
     def end(self) -> list[CitedText]:
-        """What was held back: no path goes on."""
         return self._cite_paths(self.held, is_last=True)
 
     def _cite_paths(self, text: str, *, is_last: bool) -> list[CitedText]:
@@ -297,7 +292,7 @@ class CitedAnswer:
         """How many markers became nothing."""
 
     def feed(self, text: str) -> list[CitedText]:
-        """What is decided by more text."""
+        """Return the pieces that more text decides."""
         shown: list[CitedText] = []
         for piece in (text,) if self._pages is None else self._reader.feed(text):
             if isinstance(piece, str):
@@ -311,11 +306,11 @@ class CitedAnswer:
         return list(map(self._with_offsets, shown))
 
     def feed_spelled(self, units: Iterable[tuple[str, Logprobs | None]]) -> list[CitedText]:
-        """The same of text with the logprobs of its ids, in units of as few ids as spell whole
-        characters.
+        """Return the pieces that more text with logprobs decides.
 
-        They go with the text as soon as it is certain that none of it is a marker. Those of a
-        marker, and of what an id says beside it, are told with nothing.
+        Each unit has as few ids as spell whole characters. Logprobs go with the text as soon as it
+        is certain that none of it is a marker. Those of a marker, and of other text of its ids, are
+        dropped.
         """
         shown: list[CitedText] = []
         for text, logprobs in units:
@@ -331,8 +326,10 @@ class CitedAnswer:
         return shown
 
     def end(self, *, is_complete: bool) -> list[CitedText]:
-        """The text that was held back. The front of a marker is none: nobody can tell what it would
-        have cited. In an answer that was cut off, nobody knows what a bracket begins.
+        """Return the text that was held back.
+
+        An incomplete marker is dropped: its target is unknown. In an answer that was cut off, an
+        open bracket is dropped, too.
         """
         held = self._reader.end()
         if held and (not is_complete or DAGGER in held):
@@ -347,14 +344,14 @@ class CitedAnswer:
         return [CitedText(text)] if self._files is None else self._files.feed(text)
 
     def _tell(self, shown: list[CitedText]) -> None:
-        """The logprobs of all ids since the last time go with the last text."""
+        # The logprobs of all ids since the last call go with the last text.
         logprobs, self._spelled = self._spelled, []
         if logprobs and shown:
             last = shown[-1]
             shown[-1] = replace(last, logprobs=[*(last.logprobs or ()), *logprobs])
 
     def _with_offsets(self, piece: CitedText) -> CitedText:
-        """Offsets count characters (code points) of the text that the client has."""
+        # Offsets count code points of the text that the client has.
         start, self._length = self._length, self._length + len(piece.text)
         if piece.annotation is None:
             return piece
@@ -374,7 +371,6 @@ class CitedAnswer:
 
 
 def _join(shown: list[CitedText], piece: CitedText) -> None:
-    """Add a piece; plain text behind plain text is one."""
     if shown and shown[-1].annotation is None and piece.annotation is None:
         shown[-1] = replace(shown[-1], text=shown[-1].text + piece.text)
     else:

@@ -43,7 +43,7 @@ class CustomInput:
         self._after: list[str] = []
 
     def feed(self, text: str) -> str:
-        """What may be handed out now; possibly nothing."""
+        """Return the input that more text completes; possibly nothing."""
         if self._phase is _Phase.RAW:
             return text
         if self._phase is _Phase.AFTER:
@@ -55,7 +55,7 @@ class CustomInput:
         return self._read_string()
 
     def finish(self, *, is_complete: bool) -> str:
-        """The arguments are over; those that were cut off leave no half of a word of JSON."""
+        """Return the rest of the input; of arguments that were cut off, no partial JSON token."""
         if self._phase is not _Phase.AFTER:
             is_nothing = not is_complete or _EMPTY.fullmatch(self._held)
             return "" if is_nothing else self._held
@@ -78,7 +78,6 @@ class CustomInput:
         return held
 
     def _read_string(self) -> str:
-        """Up to the quote that ends the string, or to an escape that is not complete."""
         text, self._held = self._held, ""
         said: list[str] = []
         at = 0
@@ -99,7 +98,6 @@ class CustomInput:
 
 
 def _may_begin(squeezed: str) -> bool:
-    """Whether this can still become the front, or all, of the JSON that is expected."""
     return _SQUEEZED.startswith(squeezed) or squeezed == "{}"
 
 
@@ -114,17 +112,12 @@ def _meaning(escape: re.Match[str]) -> str:
 
 
 def _without_end(after: str) -> str:
-    """Without what the model meant to end string and object with.
-
-    Not by a regular expression: whitespace in front of an optional end takes them the cube of its
-    length.
-    """
+    # No regular expression: white space before an optional end would take cubic time.
     inside = after.rstrip().removesuffix("}").rstrip()
     return inside.removesuffix('"') if inside.endswith('"') else inside
 
 
 def _ends_string(after: str) -> bool:
-    """Whether what follows a quote leaves the whole as JSON, or as JSON that was cut off."""
     if not after.strip():
         return True
     try:

@@ -172,13 +172,13 @@ class Builder:
         """The terminal event was emitted."""
 
     def queue(self) -> list[Event]:
-        """The events of a response that is accepted, and not begun."""
+        """Return the events of a response that is accepted, but not started."""
         if self.is_started:
             raise ValueError("the response was started before")
         return self._open("queued")
 
     def start(self) -> list[Event]:
-        """The events that precede all work."""
+        """Return the events that precede all work."""
         if not self.is_started:
             return self._open("in_progress")
         self._outcome = Outcome(advance(RESPONSE_STATUSES, self._outcome.status, "in_progress"))
@@ -188,7 +188,7 @@ class Builder:
     def feed(
         self, segments: Sequence[SegmentEvent], spelling: Spelling | None = None
     ) -> list[Event]:
-        """The events that show these segment events; `spelling` knows the ids of traced text."""
+        """Return the events of these segment events; `spelling` has the ids of traced text."""
         item = self.flowing
         if item is not None and len(segments) == 1 and spelling is None:
             # Nearly every call is for more text of the open item.
@@ -219,7 +219,7 @@ class Builder:
         return events
 
     def feed_each(self, texts: Sequence[str], after: int) -> Deltas:
-        """The deltas above `after` of texts of the `flowing` item, none of which is empty."""
+        """Return the deltas above `after` of texts of the `flowing` item; no text is empty."""
         assert self.flowing is not None, "nothing is open"
         number = self._sequence_number
         self._sequence_number = number + len(texts)
@@ -227,11 +227,10 @@ class Builder:
 
     @property
     def has_open_item(self) -> bool:
-        """An item that was begun has no end yet: it is being said, or was cut off."""
         return self._item is not None
 
     def compact(self, seal: str) -> list[Event]:
-        """The events of a compaction, whole: it comes before anything else."""
+        """Return all events of a compaction. Raises `ValueError` if it is not the first item."""
         self._require_open()
         if self.output or self.has_open_item:
             raise ValueError("a compaction is the first item, or none")
@@ -245,9 +244,7 @@ class Builder:
         ]
 
     def list_tools(self, label: str, tools: object, error: object) -> list[Event]:
-        """The events of what an MCP server told of its tools, or (`error` not None) why it told
-        nothing.
-        """
+        """Return the events of an MCP server's tools, or of an `error` (not None) instead."""
         self._require_open()
         index = len(self.output)
         item_id = ids.output_item_id(ids.HOSTED_PREFIXES[LISTING_ITEM], self._head.uuid, index)
@@ -271,10 +268,10 @@ class Builder:
     def run_call(
         self, call: UnansweredCall, shown: dict[str, Any], *, approval: str | None = None
     ) -> list[Event]:
-        """The events of the gateway's beginning to run a call; of beginning anew, none.
+        """Return the events of the start of a call that the gateway runs; none for a restart.
 
-        `approval` is the id of the item that asked the user whether it may; then the call was said
-        in an earlier response.
+        `approval` is the id of the approval request, if any; then the call is from an earlier
+        response.
         """
         events = self._open_call(call, shown, approval)
         item = self._item
@@ -292,7 +289,7 @@ class Builder:
         *,
         approval: str | None = None,
     ) -> list[Event]:
-        """The events of the end of a call that the gateway ran, or did not even begin to run."""
+        """Return the events of the end of a call that the gateway ran, or never started."""
         events = self._open_call(call, shown, approval)
         item = self._item
         assert item is not None, "it was just opened"
@@ -309,14 +306,15 @@ class Builder:
         return events
 
     def alive(self) -> list[Event]:
-        """The status again: unlike an SSE comment it resets the timers of clients."""
+        """Repeat the status: unlike an SSE comment it resets the timers of clients."""
         self._require_open(may_wait=True)
         # Without the items so far: a client takes them from item events, and would have them twice.
         return [self._show(STATUS_EVENTS[self._outcome.status], self._encode_body([]))]
 
     def break_off(self) -> list[Event]:
-        """What is open stays as far as it was said, and all that was is said anew: the user has
-        nothing of it yet.
+        """Close the open item as `incomplete`; the turn is generated again.
+
+        All that was shown so far no longer counts as output for the user.
         """
         events: list[Event] = []
         self._close_item("incomplete", events)
@@ -324,11 +322,10 @@ class Builder:
         return events
 
     def may_finish(self, outcome: Outcome) -> bool:
-        """Whether this can be the end of what has not started."""
         return self.is_started and outcome.status in RESPONSE_STATUSES[self._outcome.status]
 
     def finish(self, outcome: Outcome) -> list[Event]:
-        """Close what is open, then the one terminal event (after an `error` event for `failed`)."""
+        """Return the closing events; `failed` has an `error` event before the terminal one."""
         self._require_open(may_wait=True)
         advance(RESPONSE_STATUSES, self._outcome.status, outcome.status)
         events: list[Event] = []
@@ -344,11 +341,9 @@ class Builder:
         return events
 
     def response(self) -> dict[str, Any]:
-        """The Response object as it is now, an open item with the text that it has so far."""
         return response_body(self._head, self._outcome, self._items())
 
     def encoded_response(self) -> bytes:
-        """The Response object as JSON."""
         return self._ended or self._encode_body(self._items())
 
     def _items(self) -> list[dict[str, Any]]:
@@ -395,7 +390,6 @@ class Builder:
     def _write(
         self, texts: list[SegmentText], spelling: Spelling | None, events: list[Event]
     ) -> None:
-        """Show the texts, which are taken out of the list, as one delta."""
         if self._segment is None:
             raise ValueError("text outside of a segment")
         if self._cited is not None:
@@ -434,7 +428,6 @@ class Builder:
         return item
 
     def _new_citations(self, kind: SegmentKind) -> CitedAnswer | None:
-        """What tells citations from the text of such a segment, where there may be any."""
         if kind not in _CITING or (self._pages is None and not self._files):
             return None
         is_free = kind is not SegmentKind.REFUSAL
@@ -444,7 +437,6 @@ class Builder:
     def _show_cited(
         self, segment: SegmentStarted, pieces: Sequence[CitedText], events: list[Event]
     ) -> None:
-        """Show text without markers, each link alone, and behind it what it cites."""
         for piece in pieces:
             item = self._item or self._open_item(segment, events)
             events.append(self._delta(item, piece.text, piece.logprobs))
@@ -477,7 +469,6 @@ class Builder:
         self._item = self.flowing = self.said = None
 
     def _note_call(self, segment: SegmentStarted, ended: SegmentEnded, events: list[Event]) -> None:
-        """A call that the gateway runs was said, or (then it runs nothing) was cut off."""
         arguments, self._whole = "".join(self._whole), []
         if not ended.complete:
             return
@@ -488,7 +479,6 @@ class Builder:
         self.said = CallSaid(segment.name, arguments, ended)
 
     def _end_text(self, item: OpenItem, events: list[Event]) -> None:
-        """All text of an item is there, of which the end is still to come."""
         if not item.text:
             events.append(self._delta(item, ""))
         item.is_said = True
@@ -497,7 +487,6 @@ class Builder:
     def _open_call(
         self, call: UnansweredCall, shown: dict[str, Any], approval: str | None
     ) -> list[Event]:
-        """Have the item of a call show this, too; the events that open it, where it is not open."""
         self._require_open()
         include = self._head.grants.include if self._head.grants else ()
         if self._item is not None:
@@ -521,7 +510,7 @@ class Builder:
         return events
 
     def _ask(self, segment: SegmentStarted, ended: SegmentEnded, events: list[Event]) -> None:
-        """The item that asks the user whether a call may be run: whole, as it has no status."""
+        # An approval request has no status, so it is shown complete.
         arguments, self._whole = "".join(self._whole), []
         if not ended.complete:
             return
@@ -562,13 +551,11 @@ class Builder:
         self._note_shown(segment)
 
     def _keep_open(self, item: OpenItem) -> Event:
-        """The open item is done, with what it would show to whoever asks for more."""
         if item.includable:
             self.includable[item.output_index] = item.includable
         return self._keep(item.envelope.closing[-1], item.output_index, item.body())
 
     def _keep(self, event_type: str, index: int, body: dict[str, Any]) -> Event:
-        """An item is done: the event that shows all of it."""
         self.output.append(body)
         event = self._emit(event_type, {"output_index": index, "item": body})
         self._hosted_before += body["type"] in HOSTED_ITEMS
@@ -583,7 +570,6 @@ class Builder:
         self.is_answered = self.is_answered or kind in ANSWERS
 
     def _summarize(self, item: OpenItem, text: str | None, events: list[Event]) -> None:
-        """Show what the summary says after this text, or (None) at the end of the item."""
         is_first = not item.summary
         more = item.summarize(text)
         if not more:
@@ -599,10 +585,7 @@ class Builder:
         return ids.output_item_id(envelope.id_prefix, self._head.uuid, len(self.output), form)
 
     def _mcp_call(self, name: str, approval: str | None = None) -> dict[str, Any]:
-        """What an item shows of the tool of an MCP server, of which rules know this name.
-
-        Of a call that was approved they may know it no more, or as another tool.
-        """
+        # After an approval the rules may lack the tool, or have another one of this name.
         label, _, shown_name = name.partition(".")
         tool = self._rules.tools.get(name)
         if tool is not None and tool.is_hosted and tool.namespace is not None:
@@ -613,9 +596,6 @@ class Builder:
         return {"call_id": ids.call_id(self._head.uuid, len(self.output), segment.form)}
 
     def _call_fields(self, segment: SegmentStarted) -> dict[str, Any]:
-        """What the client calls the tool, of which the model knows another name; nothing for what
-        is no call.
-        """
         if segment.kind is SegmentKind.MCP_CALL:
             return self._mcp_call(segment.name)
         if segment.kind is SegmentKind.CODE_INTERPRETER_CALL:
@@ -642,7 +622,6 @@ class Builder:
         return encoded_body(self._head, self._outcome, output, echo=echo)
 
     def _show(self, event_type: str, body: bytes) -> Event:
-        """An event with the Response object."""
         number = self._sequence_number
         self._sequence_number = number + 1
         frame = b'{"type":"%b","sequence_number":%d,"response":%b}'
@@ -658,7 +637,6 @@ class Builder:
 def _pieces(
     cited: CitedAnswer, kind: SegmentKind, texts: Sequence[SegmentText], spelling: Spelling | None
 ) -> list[CitedText]:
-    """What more texts of an answer show, with the logprobs of their ids where these are known."""
     if spelling is None or ENVELOPES[kind].part != "output_text":
         return cited.feed("".join(text.text for text in texts))
     units = (unit for text in texts for unit in spelled_units(text, spelling))
@@ -668,7 +646,6 @@ def _pieces(
 def _logprobs(
     item: OpenItem, texts: list[SegmentText], spelling: Spelling
 ) -> list[dict[str, Any]] | None:
-    """The entries of all the ids of these texts; None where some are not known."""
     if item.envelope.part != "output_text":
         return None
     told: list[dict[str, Any]] = []
@@ -681,11 +658,8 @@ def _logprobs(
 
 
 def _error_fields(error: dict[str, Any]) -> dict[str, Any]:
-    """The body of an `error` event, in both shapes that clients read.
-
-    The API nests it; OpenAI's SDK types describe it flat, and its iterator raises only for the
-    nested one.
-    """
+    # The API nests the error; OpenAI's SDK types have it flat, but its iterator raises only for the
+    # nested one.
     code = error["code"]
     flat = {"code": code, "message": error["message"], "param": None}
     return {**flat, "error": {"type": ERROR_TYPES.get(code, code), **flat}}

@@ -148,24 +148,23 @@ class Fold:
 
     @property
     def place(self) -> ParserPosition:
-        """Where the next id of the open turn falls; over when no turn is open."""
+        # Over when no turn is open.
         return self._reader.parser.place if self._reader else ParserPosition(Where.OVER, 0)
 
     @property
     def violation(self) -> RuleViolation | None:
-        """What the open turn says against the rules, if anything."""
         return self._reader.violation if self._reader else None
 
     @property
     def bodies(self) -> tuple[Body, ...]:
-        """What waits for the end of the open turn, to be checked before it."""
+        """Return the bodies to check before the open turn ends."""
         screen = self._screen
         return tuple(screen.bodies) if screen else ()
 
     def bodies_after(self, finish: FinishReason) -> tuple[Body, ...]:
-        """What would wait to be checked if the open turn ended like this.
+        """Return the bodies to check if the open turn ended like this.
 
-        Reads the turn again, unless nothing but its end is missing.
+        Reads the turn again, unless it lacks nothing but its end.
         """
         place = self.place
         is_told = place.where is Where.BETWEEN and not place.waiting and place.broken is None
@@ -175,110 +174,91 @@ class Fold:
 
     @property
     def item_count(self) -> int:
-        """How many items are done."""
         return len(self._builder.output)
 
     @property
     def called(self) -> bool:
-        """A call that may be shown came, and nobody has answered it."""
+        """Return True if there is an unanswered call that may be shown."""
         screen = self._screen
         return self._builder.is_called or (screen is not None and screen.called)
 
     @property
     def breaks_off(self) -> bool:
-        """The last item is a call whose arguments end in the middle of their JSON."""
+        # The last item is a call whose arguments end in the middle of their JSON.
         return self._builder.breaks_off
 
     @property
     def seen(self) -> int:
-        """How many ids of the open turn, prefill included, can no longer be taken back.
-
-        What was shown depends on them, and not on those behind them. Reads the turn again.
-        """
+        # Ids, prefill included, that shown output depends on. Reads the turn again, which is slow.
         return self._reader.seen if self._reader else 0
 
     def is_seen_behind(self, position: int) -> bool:
-        """Whether `seen` is above this; mostly found out without reading the turn again."""
+        # Mostly decided without reading the turn again.
         return self._reader is not None and self._reader.is_seen_behind(position)
 
     @property
     def stopped(self) -> bool:
-        """The answer came to a stop string; what follows is not shown."""
+        """Return True if the answer contained a stop string; what follows is not shown."""
         screen = self._screen
         return self._is_stopped or (screen is not None and screen.stopped)
 
     @property
     def is_held(self) -> bool:
-        """A hold stands in the open turn."""
         return self._reader is not None and self._reader.is_held
 
     @property
     def rules(self) -> OutputRules:
-        """What the next turn, or the open one, is held to: no call is required behind a result, and
-        none may be made of a tool that failed too often, or beyond the budget.
-        """
+        # No call is required after a result, and none allowed after too many failures or calls.
         return self._hosted.rules
 
     @property
     def hosted_call(self) -> UnansweredCall | None:
-        """The call that the gateway is to answer, or answers now; None where there is none."""
         return self._hosted.call
 
     @property
     def tool_attempts(self) -> int:
-        """How often `hosted_call` was begun."""
         return self._hosted.attempts
 
     @property
     def tool_started(self) -> ToolStarted | None:
-        """The last beginning of `hosted_call`."""
         return self._hosted.started
 
     @property
     def tool_handle(self) -> bytes | None:
-        """What `hosted_call` can be found by since it was begun last, if that is known."""
         return self._hosted.handle
 
     @property
     def tool_states(self) -> list[dict[str, Any]]:
-        """What later calls have to know of those that ended in this response, in order."""
         return self._hosted.states
 
     @property
     def results(self) -> int:
-        """How many calls the gateway answered."""
         return self._hosted.results
 
     @property
     def result_ids(self) -> int:
-        """How many ids their results are."""
         return self._hosted.result_ids
 
     @property
     def listed(self) -> int:
-        """How many MCP servers were asked for their tools."""
+        # MCP servers whose tools were listed.
         return len(self._listed)
 
     @property
     def approval_request(self) -> ApprovalAsked | None:
-        """What the last turn asked the user: the response ends with it."""
         return self._builder.asked if self._reader is None else None
 
     def withdrawn_by(self, outcome: ToolOutcome) -> Withdrawal | None:
-        """Which tools `rules` will not allow any more if `hosted_call` ends like this: all
-        ("calls"), or those of its family ("failures").
-        """
+        # All tools ("calls"), or those of the call's family ("failures").
         return self._hosted.withdrawn_by(outcome)
 
     def tool_state(self) -> bytes | None:
-        """What a response that continues this one has to know of its tools, as JSON: `pages` that
-        the browser showed, with their cursors, and `container_id` of Python. None for nothing.
-        """
+        # JSON for the next response of the chain: `pages` of the browser and `container_id`.
         return self._hosted.state_json()
 
     @property
     def last_finish(self) -> FinishReason | None:
-        """Why the last turn that ended did; None while none has."""
+        """Return why the last finished turn ended; None before the first."""
         for turn in reversed(self.turns):
             if turn.finish is not None:
                 return turn.finish
@@ -286,54 +266,51 @@ class Fold:
 
     @property
     def is_finished(self) -> bool:
-        """The terminal event is out."""
         return self._builder.is_finished
 
     @property
     def visible(self) -> bool:
-        """A call, or a message with text, came out: the user has more than reasoning."""
+        # True once a call or a message with text came out, not for reasoning alone.
         return self._builder.is_visible
 
     @property
     def only_announced(self) -> bool:
-        """Of what the user has, all is preambles: no call came out, and no answer."""
+        """Return True if the user has only preambles: no call and no answer."""
         builder = self._builder
         return builder.is_visible and not (builder.is_called or builder.is_answered)
 
     @property
     def output_tokens(self) -> int:
-        """How many ids the model said, without those that were taken back."""
+        """Count the generated ids, without those that were taken back."""
         reader = self._reader
         return self._usage.output_tokens + (reader.output_tokens if reader else 0)
 
     @property
     def has_generated(self) -> bool:
-        """A model said something for this response, even if it was taken back."""
+        # True even if all output was taken back.
         return bool(self.output_tokens or self._usage.voided_tokens or self.compacted is not None)
 
     @property
     def voided_tokens(self) -> int:
-        """How many ids were taken back."""
         return self._usage.voided_tokens
 
     @property
     def reasoning_tokens(self) -> int:
-        """How many of them spell reasoning."""
+        """Count the generated ids that spell reasoning."""
         reader = self._reader
         return self._usage.reasoning_tokens + (reader.reasoning_tokens if reader else 0)
 
     @property
     def has_thought(self) -> bool:
-        """The model thought in the open turn."""
         return self._reader is not None and self._reader.reasoning_tokens > 0
 
     @property
     def usage(self) -> TokenUsage:
-        """Token counts so far, those of a compaction included.
+        """Return the token counts so far, those of a compaction included.
 
-        The output is every id of the log, or what the server of a turn of text told. Cached tokens
-        count only as far as a turn's input does, so that a turn which the gateway continued by
-        itself cannot make them exceed the input.
+        The output is every id of the log, or for text turns the server's count. Cached tokens count
+        only up to a turn's counted input, so that turns which the gateway continued by itself
+        cannot make them exceed the input.
         """
         if self._final_usage is not None:
             return self._final_usage
@@ -358,13 +335,13 @@ class Fold:
 
     @property
     def tools(self) -> Mapping[str, int]:
-        """How many calls the gateway answered, by the type of the tool."""
         return self._hosted.tools
 
     @property
     def recoveries(self) -> Mapping[str, int]:
-        """How often each recovery rule of the parser fired, and each repair's, over all turns; and
-        how many citations were of nothing that is known.
+        """Count how often each parser recovery rule and each repair fired, over all turns.
+
+        Includes the number of citations of unknown pages.
         """
         unresolved = self._builder.unresolved
         fired = self._reader.parser.recoveries if self._reader else None
@@ -374,7 +351,7 @@ class Fold:
         return self._recoveries + Counter({UNRESOLVED_CITATION: unresolved}) + Counter(fired)
 
     def apply(self, entry: Entry) -> list[Event]:
-        """The events of one more entry."""
+        """Apply one more entry and return its events."""
         if type(entry) is Tokens:  # nearly every entry is
             reader = self._reader or self._open_reader()
             shown = reader.feed(entry)
@@ -384,10 +361,10 @@ class Fold:
         return self._HANDLERS[type(entry)](self, entry)
 
     def replay(self, portion: Portion, after: int = -1) -> Sequence[Event]:
-        """The events of one more portion of a log that was; some that are not above number `after`
-        may be missing. Raises as `apply` does, for an entry after which those before it count.
+        """Apply one more portion of a stored log and return its events.
 
-        They are `Deltas` where all of it is more text of one part.
+        Events up to number `after` may be missing. They are `Deltas` if the whole portion is text
+        of one part. Raises as `apply`; the entries before the faulty one stay applied.
         """
         if not isinstance(portion, Singles):
             return self.apply(portion)
@@ -404,10 +381,10 @@ class Fold:
         return events
 
     def items(self) -> list[RenderedItem]:
-        """The items that are done, with the ids that repeat them in the next prompt.
+        """Return the finished items, with the ids that repeat them in the next prompt.
 
-        Ids are known once the turn has ended. They are None where a recovery rule had a part in
-        the message, and where it was cut off; then of a hosted call its result is told apart.
+        Ids exist once the turn has ended. They are None if a recovery rule changed the message, and
+        if it was cut off; the result of a hosted call is then kept beside its item.
         """
         includable = self._builder.includable
         if not self._framing.stores_ids:
@@ -423,15 +400,13 @@ class Fold:
         ]
 
     def new_parser(self) -> TokenParser:
-        """One that reads a turn as those of this response are read."""
         return self._new_parser(self._is_traced)
 
     def response(self) -> dict[str, Any]:
-        """The Response object as it is now; at the end, the one inside the terminal event."""
+        # At the end, the one of the terminal event.
         return self._builder.response()
 
     def encoded_response(self) -> bytes:
-        """The Response object as JSON."""
         return self._builder.encoded_response()
 
     def _open_stream(self) -> list[Event]:
@@ -455,10 +430,6 @@ class Fold:
         return self._reader.screen if self._reader else None
 
     def _feed_each(self, ids: tuple[int, ...], after: int) -> tuple[int, Sequence[Event]]:
-        """Feed the first of these, each as if alone, as far as that is simple.
-
-        How many it was, and what shows them.
-        """
         reader = self._reader
         if reader is None or self._builder.flowing is None:
             return 0, ()
@@ -485,7 +456,6 @@ class Fold:
 
     @property
     def _is_begun(self) -> bool:
-        """A turn was started, or the call that the user approved."""
         return bool(self.turns or self._hosted.attempts or self._hosted.results)
 
     def _list_tools(self, entry: ToolsListed) -> list[Event]:
@@ -523,7 +493,6 @@ class Fold:
 
     @property
     def _approval(self) -> str | None:
-        """By which request the user approved the call that runs; None where none was asked for."""
         return self._approved.request_id if self._approved and not self.turns else None
 
     def _hold(self, _entry: Hold) -> list[Event]:
@@ -604,7 +573,6 @@ class Fold:
         return events
 
     def _messages(self, transcribe: Transcribe) -> dict[str, Any]:
-        """What the Response object shows of prompt and turns."""
         output = [
             message
             for turn in self.turns
@@ -613,7 +581,6 @@ class Fold:
         return {"input_messages": self._shown_input, "output_messages": output}
 
     def _close_turn(self, reader: TurnReader, finish: FinishReason | None) -> list[Event]:
-        """Show what the end of a turn shows, and book it."""
         shown = reader.end(finish)
         events = self._builder.feed(shown, reader if reader.is_traced else None)
         for index, ending in self._builder.endings.items():
@@ -631,9 +598,7 @@ class Fold:
         return events
 
     def _count_channels(self, reader: TurnReader) -> None:
-        """Book the messages of a turn by what they are. Those of a turn that is text have no ids;
-        the first ids of any other may be prefilled, which is input.
-        """
+        # A text turn has no ids. The first ids of any other turn may be prefilled, which is input.
         usage, closed = self._usage, self._builder.closed
         prefilled = len(reader.turn.prefill)
         for kind, start, end in () if reader.turn.is_text else closed:
@@ -649,14 +614,12 @@ class Fold:
         closed.clear()
 
     def _expect_result(self, reader: TurnReader, finish: FinishReason | None) -> None:
-        """A turn ended perhaps with a call of the gateway, which it said to its end."""
         said, self._builder.said = self._builder.said, None
         if said is not None and finish in _ANSWERED:
             self._call_ids = self._exact_ids(reader, said.ending)
             self._hosted.expect(said.name, said.arguments)
 
     def _exact_ids(self, reader: TurnReader, ending: SegmentEnded) -> tuple[int, ...] | None:
-        """A message of a turn as the next prompt repeats it."""
         if not (ending.verbatim and ending.complete):
             return None
         prefill, said = reader.turn.prefill, reader.turn.said
@@ -668,10 +631,7 @@ class Fold:
         return (*opening, *message)
 
     def _seal_item(self, text: str, ending: SegmentEnded | None) -> str | None:
-        """The sealed content of a reasoning item: the ids that repeat it, or else its text.
-
-        A complete one closes while its turn is open; one that was cut off has no ids anyway.
-        """
+        # An item that was cut off has no ids; its text is sealed instead.
         ids = None
         if self._reader is not None and ending is not None and self._framing.stores_ids:
             ids = self._exact_ids(self._reader, ending)

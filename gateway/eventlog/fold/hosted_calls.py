@@ -78,7 +78,7 @@ GATEWAY_TOOLS: Final = {
 
 
 def family_of(name: str) -> str:
-    """What fails together with this tool: the browser, Python, or all tools of one MCP server."""
+    """Return the name of what fails together with this tool: a built-in tool or one MCP server."""
     return name.partition(".")[0]
 
 
@@ -130,11 +130,10 @@ class HostedCalls:
             self.rules = self._narrow_rules()
 
     def expect(self, name: str, arguments: str) -> None:
-        """A turn ended with this call."""
         self.call = UnansweredCall(self.results, name, arguments)
 
     def start(self, entry: ToolStarted) -> tuple[UnansweredCall, dict[str, Any]]:
-        """The call, and what its item shows from now on."""
+        """Start the call; return it with the fields that its item shows from now on."""
         call, shown = self._require_call(entry.ordinal), _json_object(entry.shown)
         if self.started is not None and not self.started.repeatable:
             raise ValueError("a call is run again that must not be")
@@ -144,14 +143,14 @@ class HostedCalls:
         return call, shown
 
     def hold(self, entry: ToolHandle) -> None:
-        """A call that runs can be found by something."""
+        """Keep the handle by which a running call can be resumed."""
         self._require_call(entry.ordinal)
         if self.started is None:
             raise ValueError("a tool has a handle that was not started")
         self.handle = entry.handle
 
     def end(self, entry: ToolEnded) -> tuple[UnansweredCall, dict[str, Any]]:
-        """The call, and what its item shows in the end."""
+        """End the call; return it with the fields that its item shows at the end."""
         call, shown = self._require_call(entry.ordinal), _json_object(entry.shown)
         state = _json_object(entry.state)
         page = _PAGE.validate_python(state["page"]) if state.get("page") is not None else None
@@ -173,9 +172,7 @@ class HostedCalls:
         return call, shown
 
     def withdrawn_by(self, outcome: ToolOutcome) -> Withdrawal | None:
-        """Which tools may not be called any more once the call has ended like this, if that is due
-        to it.
-        """
+        """Return which tools would be withdrawn because the call ended like this; None for none."""
         if outcome == "over_budget" or self.results + 1 >= self._budget.calls_max:
             return "calls"
         if self.call is None or outcome not in FAILURES:
@@ -184,8 +181,10 @@ class HostedCalls:
         return "failures" if failures >= self._budget.failures_max else None
 
     def state_json(self) -> bytes | None:
-        """What responses that continue this one have to know: `pages` and `container_id`, as JSON;
-        None for nothing, and where nothing could be called: then they know what this one did.
+        """Return the tool state for responses that continue this one, as JSON.
+
+        It has `pages` and `container_id`. None if it is empty, and if this response had no tools:
+        then later ones use the state that this one had.
         """
         if not self._grants.has_tools:
             return None
@@ -222,18 +221,13 @@ class HostedCalls:
         return self._is_over or failures >= self._budget.failures_max
 
     def _withdrawn_tools(self) -> frozenset[str]:
-        """The hosted tools that might be called, had there been fewer calls or failures."""
         tools = self._asked.tools
         hosted = (name for name in self._asked.allowed if name in tools and tools[name].is_hosted)
         return frozenset(name for name in hosted if self._is_withdrawn(name))
 
     def _narrow_rules(self) -> OutputRules:
-        """The rules without the tools that may not be called any more, and without the demand for a
-        call where one was answered.
-
-        The first few are kept with the rules that they are made of, for the next response that has
-        these: what is derived from them takes long.
-        """
+        # The first few results are kept with the original rules: deriving grammars from rules is
+        # slow.
         rules = self._asked
         withdrawn = self._withdrawn_tools() if self._is_over or self._failures else frozenset()
         allowed = rules.allowed - withdrawn
@@ -249,7 +243,6 @@ class HostedCalls:
 
 
 def _json_object(content: bytes) -> dict[str, Any]:
-    """Raises `ValueError` for what is none."""
     if content and content[:1] != b"{":
         raise ValueError("what a tool shows, or leaves behind, is no JSON object")
     value: dict[str, Any] = orjson.loads(content) if content else {}

@@ -104,21 +104,19 @@ class OpenItem:
 
     @property
     def text(self) -> str:
-        """All that was written so far."""
         return self._text.decode()
 
     @property
     def summary(self) -> str:
-        """All that its summary says so far."""
         return "".join(self._summary)
 
     def write(
         self, text: str, sequence_number: int, logprobs: list[dict[str, Any]] | None = None
     ) -> Event:
-        """Append text; the delta event that shows it.
+        """Append text and return the delta event that shows it.
 
         `logprobs` are the entries of the ids that spell it. Once they are missing for some text,
-        the whole has none: half of them could be told to belong to anything.
+        the item has none, because partial logprobs could not be matched to the text.
         """
         self._text += text.encode()
         # A copy, as `lasting_json` makes it: the event may wait for its commit, or for its reader.
@@ -141,9 +139,9 @@ class OpenItem:
         return Event(self.envelope.delta, sequence_number, data, len(text), hosted_before=before)
 
     def write_each(self, texts: Sequence[str], sequence_number: int, after: int) -> Deltas:
-        """Append texts; the deltas that show them, numbered from `sequence_number` on.
+        """Append texts and return their deltas, numbered from `sequence_number` on.
 
-        Those that are not above number `after` are left out.
+        Those up to number `after` are left out.
         """
         self._text += "".join(texts).encode()
         known = max(0, after + 1 - sequence_number)
@@ -154,7 +152,7 @@ class OpenItem:
         return Deltas(pattern, sequence_number + known, texts[known:])
 
     def summarize(self, text: str | None) -> str:
-        """What more the summary says after this text, or (None) at the end."""
+        """Return the new part of the summary after this text, or (None) at the end."""
         assert self._summarizer is not None, "there is no summary"
         more = self._summarizer.finish() if text is None else self._summarizer.feed(text)
         if more:
@@ -162,8 +160,8 @@ class OpenItem:
         return more
 
     def show(self, fields: Mapping[str, Any], include: Collection[str]) -> None:
-        """What a call that the gateway runs shows from now on, of the fields that it has, as far as
-        the request asked for it by `include`.
+        """Set the fields that a call run by the gateway shows from now on, as far as `include`
+        asks.
         """
         own = {*self._call, *self._shown}
         fields = {name: fields[name] for name in fields if name in own}
@@ -174,11 +172,11 @@ class OpenItem:
         self.includable = {**before, **more}
 
     def close(self, status: ItemStatus) -> None:
-        """Nothing will be appended. Raises `ValueError` if the item was closed before."""
+        # Raises `ValueError` if the item was closed before.
         self.status = advance(ITEM_STATUSES, self.status, status)
 
     def body(self) -> dict[str, Any]:
-        """The item as it stands. Before any text it has no content part yet."""
+        """Return the item as it stands. Before any text it has no content part."""
         envelope = self.envelope
         start = {"id": self.item_id, "type": envelope.item_type, "status": self._shown_status}
         if envelope.text_field:
@@ -201,11 +199,10 @@ class OpenItem:
         return self.status
 
     def fields(self, event_type: str) -> dict[str, Any]:
-        """What an event of this item says beside its type and number."""
         return {name: _FIELDS[name](self) for name in EVENT_FIELDS[event_type]}
 
     def summary_fields(self, event_type: str, text: str) -> dict[str, Any]:
-        """The same for an event of its summary, of which the event says `text`."""
+        """Return the fields of an event of the item's summary with this `text`."""
         values = {
             "item_id": self.item_id,
             "output_index": self.output_index,
@@ -219,7 +216,7 @@ class OpenItem:
         return {**fields, "status": "incomplete"} if is_cut else fields
 
     def annotate(self, annotation: dict[str, Any]) -> dict[str, Any]:
-        """Note what the end of its text cites; the fields of the event that says so."""
+        """Note a citation at the end of the text; return the fields of its event."""
         self.annotations.append(annotation)
         values = {
             "item_id": self.item_id,
@@ -231,7 +228,6 @@ class OpenItem:
         return {name: values[name] for name in EVENT_FIELDS[ANNOTATION_EVENT]}
 
     def part(self) -> dict[str, Any]:
-        """The content part of the item, of which there is one."""
         if self.envelope.part == "reasoning_text":
             return {"type": "reasoning_text", "text": self.text}
         if self.envelope.part == "refusal":
@@ -245,11 +241,9 @@ class OpenItem:
         }
 
     def logprobs(self) -> list[dict[str, Any]]:
-        """The entries of the ids that spell all of its text, if they are known."""
         return self._logprobs if self._spelled_bytes == len(self._text) else []
 
     def tool_name(self) -> str | None:
-        """What clients call the tool of a call; None for any other item."""
         return self._call.get("name")
 
 
@@ -272,10 +266,7 @@ _FIELDS: Final[Mapping[str, Callable[[OpenItem], Any]]] = {
 
 @cache
 def _delta_template(envelope: Envelope) -> tuple[bytes, bytes, bytes]:
-    """What the delta events of all such items have in common: before the number; before the text,
-    which is to be formatted with the item's id, in which there is no `%`, and its index; and behind
-    the text.
-    """
+    # The middle part is a `%` template for item id and index; item ids contain no `%`.
     values = {
         "item_id": b'"%b"',
         "output_index": b"%d",
@@ -303,14 +294,13 @@ class WholeItem:
         self._call: dict[str, Any] = orjson.loads(orjson.dumps(call))
 
     def added(self) -> dict[str, Any]:
-        """The fields of its first event. The commands of a shell are yet to come."""
+        """Return the fields of the item's first event; a shell call has no commands there yet."""
         body = self._body("in_progress")
         if self._commands():
             body["action"] = {**body["action"], "commands": []}
         return {"output_index": self.output_index, "item": body}
 
     def commands(self) -> Iterator[tuple[str, dict[str, Any]]]:
-        """The events of its commands: type and fields."""
         for index, command in enumerate(self._commands()):
             place = {"output_index": self.output_index, "command_index": index}
             added, delta, done = COMMAND_EVENTS
@@ -319,7 +309,6 @@ class WholeItem:
             yield done, {**place, "command": command}
 
     def body(self) -> dict[str, Any]:
-        """The item when it is done, as its last event shows it."""
         return self._body("completed")
 
     def _body(self, status: ItemStatus) -> dict[str, Any]:
@@ -348,7 +337,7 @@ class SummaryReader:
         self._is_told = False
 
     def feed(self, text: str) -> str:
-        """What more the summary says after this text; often nothing."""
+        """Return the new part of the summary after this text; often nothing."""
         if self._detailed:
             return text
         if self._is_told:
@@ -358,7 +347,7 @@ class SummaryReader:
         return self.finish() if found or len(self._text) > SUMMARY_CHARACTERS_MAX else ""
 
     def finish(self) -> str:
-        """What it says at the end of the text, if that was not handed out before."""
+        """Return the rest of the summary at the end of the text."""
         if self._detailed or self._is_told:
             return ""
         self._is_told = True
@@ -382,18 +371,19 @@ class Spelling(Protocol):
     def piece(self, token: int) -> bytes: ...
 
     def token_at(self, position: int) -> tuple[int, Likelihood | None]:
-        """The id at a position, and what the backend told of it."""
+        """Return the id at a position, and the likelihood that the backend reported, if any."""
         ...
 
 
 def is_boundary(content: bytes, at: int) -> bool:
-    """Whether a character begins, or everything ends, at this offset into UTF-8."""
+    """Return True if a character begins or the text ends at this offset into UTF-8."""
     return at == len(content) or content[at] & 0xC0 != 0x80
 
 
 def spelled_units(text: SegmentText, spelling: Spelling) -> Iterator[SegmentText]:
-    """The text cut wherever an id of it ends and a character does; one piece where its ids are not
-    known.
+    """Yield the text, split wherever both an id and a character end.
+
+    Text without known ids is one piece.
     """
     content, start, end = text.text.encode(), 0, 0
     tokens: list[int] = []
@@ -407,11 +397,10 @@ def spelled_units(text: SegmentText, spelling: Spelling) -> Iterator[SegmentText
 
 
 def logprob_entries(text: SegmentText, spelling: Spelling) -> list[dict[str, Any]] | None:
-    """The logprobs of a text as the API shows them, one for each token; None where they are not
-    known.
+    """Return the logprobs of a text, one entry for each token; None if some are unknown.
 
-    Their `bytes`, joined, are the text: of an id that says more than it the rest is left out. Of a
-    text without ids a token is told as a whole where it begins.
+    Their `bytes`, joined, are the text: of an id that spells more than it the rest is left out. In
+    a text without ids the entry of a token belongs to the text in which it begins.
     """
     left = len(text.text.encode())
     told: list[dict[str, Any]] = []
@@ -438,7 +427,6 @@ def logprob_entries(text: SegmentText, spelling: Spelling) -> list[dict[str, Any
 
 
 def _text_token_entry(token: TextToken) -> dict[str, Any]:
-    """A token of a text as its server told it, white space in front included."""
     return {
         **_logprob_entry(token.piece, token.logprob),
         "top_logprobs": [_logprob_entry(*one) for one in token.top],
@@ -446,7 +434,7 @@ def _text_token_entry(token: TextToken) -> dict[str, Any]:
 
 
 def _top_logprobs(told: TokenLogprob, spelling: Spelling) -> list[dict[str, Any]]:
-    """The alternatives that are text: a marker is none, and ends or divides a message."""
+    # Only text tokens: a marker ends or divides a message.
     pieces = [(spelling.piece(token), logprob) for token, logprob in told.top]
     return [_logprob_entry(piece, logprob) for piece, logprob in pieces if piece]
 
@@ -460,5 +448,5 @@ def _logprob_entry(piece: bytes, logprob: float) -> dict[str, Any]:
 
 
 def _single(logprob: float) -> float:
-    """As exact as the packed log is, so that a replay shows the same digits."""
+    # Single precision, as in the packed log, so that a replay shows the same digits.
     return float(_SINGLE.unpack(_SINGLE.pack(logprob))[0])

@@ -217,7 +217,6 @@ class Envelope:
 def _message_envelope(
     item_type: ItemType, id_prefix: str, part: PartType, text: str, *, phase: Phase | None = None
 ) -> Envelope:
-    """An item with content; `text` begins the names of the events that show it."""
     return Envelope(
         item_type=item_type,
         id_prefix=id_prefix,
@@ -230,7 +229,6 @@ def _message_envelope(
 
 
 def _call_envelope(item_type: ItemType, id_prefix: str, text_field: str, text: str) -> Envelope:
-    """A call with a text; `text` begins the names of the events that show it."""
     return Envelope(
         item_type=item_type,
         id_prefix=id_prefix,
@@ -254,9 +252,6 @@ def _whole(item_type: ItemType, id_prefix: str) -> Envelope:
 def _hosted_call_envelope(
     item_type: ItemType, text_field: str, text: str, *, running: str = "", failed: str = ""
 ) -> Envelope:
-    """A call with a text that the gateway runs; `text` begins the names of the events that show it.
-    `running` and `failed` end the names of those which say that it runs, and that it failed.
-    """
     call = f"response.{item_type}"
     return Envelope(
         item_type=item_type,
@@ -337,7 +332,7 @@ GATEWAY_KINDS: Final = HOSTED_KINDS | {SegmentKind.MCP_APPROVAL_REQUEST}
 
 
 def advance(table: Mapping[_Status, frozenset[_Status]], now: _Status, to: _Status) -> _Status:
-    """`to`, where `table` lets it follow `now`. Raises `ValueError` where it does not."""
+    """Return `to` if `table` lets it follow `now`. Raises `ValueError` otherwise."""
     if to not in table[now]:
         raise ValueError(f"status {to} cannot follow {now}")
     return to

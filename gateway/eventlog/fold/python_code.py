@@ -29,7 +29,7 @@ class PythonCode:
         self._rest: list[str] = []
 
     def feed(self, text: str) -> str:
-        """What may be handed out now; possibly nothing."""
+        """Return the code that more text completes; possibly nothing."""
         if self._is_plain:
             return text
         if self._is_wrapped:
@@ -47,7 +47,7 @@ class PythonCode:
         return held
 
     def finish(self, *, is_complete: bool) -> str:
-        """The call is over; what was cut off is shown as it is."""
+        """Return the rest of the code; code that was cut off is shown as it is."""
         held = self._held + "".join(self._rest)
         self._held = ""
         self._rest = []

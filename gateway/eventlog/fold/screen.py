@@ -103,7 +103,7 @@ class _Open:
     """What came before it was known what an answer begins like."""
 
     def body(self, start: int) -> Body:
-        """What is to be checked of the segment, which is complete."""
+        """Return the body to check of the complete segment."""
         text = self.checked.decode()
         if self.kind is SegmentKind.CUSTOM_CALL:
             text = orjson.dumps({"input": text}).decode()
@@ -114,7 +114,7 @@ class _Open:
 
 
 def demands(rules: OutputRules) -> bool:
-    """Whether there is anything that a screen would do."""
+    """Return True if the rules leave anything for a screen to do."""
     return (
         rules.calls != "auto"
         or not rules.open_calls
@@ -163,7 +163,7 @@ class Screen:
         self._is_answered = False
 
     def feed(self, segments: Iterable[SegmentEvent]) -> list[SegmentEvent]:
-        """What may be shown now."""
+        """Return the segment events that may be shown now."""
         for segment in segments:
             if isinstance(segment, SegmentText):
                 self._screen_text(segment)
@@ -175,13 +175,13 @@ class Screen:
         return shown
 
     def hold(self) -> None:
-        """From here on nothing of a checked body is shown before the turn has ended."""
+        """Show no more of a checked body before the turn has ended."""
         self._is_held = True
         if self._open is not None and self._open.is_checked:
             self._waits = True
 
     def release(self) -> list[SegmentEvent]:
-        """What waited. The turn has ended."""
+        """Return the withheld events at the end of the turn."""
         withheld, self._withheld = self._withheld, []
         self._waits = False
         return withheld
@@ -212,7 +212,6 @@ class Screen:
             self._show(self._open, SegmentStarted(kind, name, segment.form))
 
     def _is_done(self) -> bool:
-        """Nothing more is to be said to the user."""
         return self._is_answered or (self._rules.calls == "required" and self.called)
 
     def _kind(self, segment: SegmentStarted) -> SegmentKind:
@@ -252,7 +251,6 @@ class Screen:
             self._write(self._open, text)
 
     def _judge(self, segment: _Open, beginning: Beginning, text: SegmentText) -> None:
-        """An answer in a format says what it is with its first characters."""
         segment.held.append(text)
         verdict = beginning.read(text.text)
         if verdict is Verdict.UNKNOWN:
@@ -300,7 +298,7 @@ class Screen:
         self._show(open_segment, replace(segment, verbatim=False) if self.stopped else segment)
 
     def _refuse_unreadable(self, segment: _Open) -> None:
-        """Nobody is asked to approve what cannot be read. All of the request waits still."""
+        # Users cannot approve arguments that are no object. The request is still withheld here.
         is_asked = segment.kind is SegmentKind.MCP_APPROVAL_REQUEST
         if not is_asked or is_object(segment.checked.decode()):
             return
@@ -334,7 +332,7 @@ class Screen:
 
 
 def is_object(arguments: str) -> bool:
-    """A tool can be called with this, as far as its form goes; nothing is an empty object."""
+    """Return True if the arguments are a JSON object; empty text counts as an empty object."""
     try:
         return not arguments.strip() or isinstance(orjson.loads(arguments), dict)
     except orjson.JSONDecodeError:
@@ -377,7 +375,7 @@ class Beginning:
         self._words = ""
 
     def read(self, text: str) -> Verdict:
-        """What the answer is, as far as this text and those before it tell."""
+        """Return the verdict on the answer after this text and those before it."""
         self._words = (self._words + text).lstrip()
         words = self._words.replace(_CURLY_APOSTROPHE, "'")
         if not words:
@@ -391,7 +389,6 @@ class Beginning:
 
 
 def _first_characters(answer: AnswerFormat) -> frozenset[str]:
-    """What the JSON that the format asks for can begin with."""
     types: Any = "object" if answer.kind == "json_object" else answer.schema.get("type")
     named = types if isinstance(types, list) else [types]
     firsts = [_FIRST_BY_TYPE.get(name) for name in named]
@@ -418,7 +415,7 @@ class Stops:
         self._is_traced = True
 
     def feed(self, text: SegmentText) -> list[SegmentText]:
-        """What may be shown now; nothing after a stop string."""
+        """Return the text that may be shown now; nothing after a stop string."""
         if self.is_reached:
             return []
         self._text += text.text
@@ -432,7 +429,6 @@ class Stops:
         return self._show(len(self._text) - self._length_of_front(), is_last=False)
 
     def finish(self) -> list[SegmentText]:
-        """The text is over; what waited was no stop string."""
         return [] if self.is_reached else self._show(len(self._text), is_last=True)
 
     def _begin_of_stop(self) -> int | None:
@@ -441,7 +437,6 @@ class Stops:
         return min(ends)[1] if ends else None
 
     def _length_of_front(self) -> int:
-        """How much of the end may be the front of a stop string."""
         if not self._text.endswith(self._fronts):
             return 0
         return next(len(front) for front in self._fronts if self._text.endswith(front))
@@ -455,7 +450,6 @@ class Stops:
         return [SegmentText(text, tokens)] if text else []
 
     def _count_tokens(self, length: int, *, is_last: bool) -> tuple[int, int]:
-        """How many ids spell the first `length` characters, and how many these really are."""
         content = self._text.encode()
         wanted = len(self._text[:length].encode())
         count = spelled = whole_count = whole = 0
@@ -470,6 +464,5 @@ class Stops:
 
 
 def _fronts(stops: Sequence[str]) -> tuple[str, ...]:
-    """The proper fronts of the stop strings, longest first."""
     fronts = {stop[:length] for stop in stops for length in range(1, len(stop))}
     return tuple(sorted(fronts, key=len, reverse=True))

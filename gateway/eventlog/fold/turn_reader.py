@@ -46,7 +46,7 @@ class Turn:
     is_text: bool = False
 
     def tokens(self, ids: int) -> int:
-        """How many tokens this many of its ids are; for text, an estimate."""
+        # An estimate for text.
         return estimated_tokens(ids) if self.is_text else ids
 
 
@@ -115,29 +115,27 @@ class TurnReader:
         self._prefilled_reasoning_tokens = self.parser.reasoning_tokens
 
     def _adopt(self, stages: _Stages) -> None:
-        """Go on with stages that have read all of the turn."""
         self._stages = stages
         self.parser = stages.parser
         self.screen = stages.screen
 
     @property
     def reasoning_tokens(self) -> int:
-        """Those that the model said; what was prefilled is input."""
+        # Without the prefill, which is input.
         return self.turn.tokens(self.parser.reasoning_tokens - self._prefilled_reasoning_tokens)
 
     @property
     def output_tokens(self) -> int:
-        """How many tokens it said, without those that were taken back."""
+        # Without ids that were taken back.
         return self.turn.tokens(len(self.turn.said))
 
     @property
     def is_held(self) -> bool:
-        """Nobody vouches for what it says but the gateway itself."""
         return self._held_at is not None
 
     @property
     def violation(self) -> RuleViolation | None:
-        """What it says against the rules, if anything."""
+        """Return how the turn breaks the rules; None if it does not."""
         if self.screen is None or self.screen.fault is None:
             return None
         start = self.screen.fault_start
@@ -145,9 +143,9 @@ class TurnReader:
 
     @property
     def seen(self) -> int:
-        """How many ids what was shown depends on: up to the one that showed the last of it.
+        """Count the ids that shown output depends on: up to the one that showed the last of it.
 
-        Reads the turn again up to there, so it costs as much as reading it did.
+        Reads the turn again up to there, so it costs as much as the first reading.
         """
         begin, end = self._shown_from, self._shown_to
         if not end:
@@ -157,8 +155,9 @@ class TurnReader:
         return len(self.turn.prefill) + shown[-1] + 1
 
     def is_seen_behind(self, position: int) -> bool:
-        """Whether `seen` is above this. Reads the turn again only where those ids that showed
-        something last stand on both sides of it.
+        """Return True if `seen` is above `position`.
+
+        Reads the turn again only if the ids of the last output are on both sides of it.
         """
         begin, end = self._shown_from, self._shown_to
         size = len(self.turn.prefill)
@@ -167,7 +166,10 @@ class TurnReader:
         return size + begin >= position or self.seen > position
 
     def feed(self, entry: Tokens) -> list[SegmentEvent]:
-        """What more ids show. Raises `ValueError` for another number of logprobs than of ids."""
+        """Return the segment events of more ids.
+
+        Raises `ValueError` if there are logprobs, but not one for each id.
+        """
         ids, said = entry.ids, self.turn.said
         begin = len(said)
         if entry.logprobs or self.turn.logprobs:
@@ -182,10 +184,10 @@ class TurnReader:
         return shown
 
     def feed_each(self, ids: tuple[int, ...]) -> list[str]:
-        """Feed the first of these ids, each as if alone, as far as they only say more text.
+        """Feed the first of these ids one by one, as long as they only add text.
 
-        The text of each, as `TokenParser.feed_each` gives it. Feeds none where there is more to
-        it: a screen, logprobs, or what the prefill says.
+        Returns the text of each, as `TokenParser.feed_each`. Feeds none if there is a screen, if
+        there are logprobs, or if the prefill is still to be shown.
         """
         turn, stages = self.turn, self._stages
         if stages.screen is not None or stages.prefilled or self.is_traced or turn.logprobs:
@@ -199,7 +201,7 @@ class TurnReader:
         return texts
 
     def _note(self, entry: Tokens) -> None:
-        """Keep how likely the next ids are; a turn that begins with that is traced."""
+        # A turn is traced if its first entry has likelihoods.
         if entry.logprobs and len(entry.logprobs) != len(entry.ids):
             raise ValueError("not one logprob for each id")
         turn = self.turn
@@ -210,14 +212,14 @@ class TurnReader:
         turn.logprobs += entry.logprobs or [None] * len(entry.ids)
 
     def hold(self) -> None:
-        """From here on nothing of a checked body is shown before the turn has ended."""
+        # From here on a checked body is shown only when the turn ends.
         if self._held_at is None:
             self._held_at = len(self.turn.said)
             if self.screen is not None:
                 self.screen.hold()
 
     def take_back(self, voided: int) -> None:
-        """Forget the last ids. Raises `ValueError` when that cannot be."""
+        """Forget the last `voided` ids. Raises `ValueError` if that is not possible."""
         turn = self.turn
         kept = len(turn.said) - voided
         if not 0 <= voided <= len(turn.said) or len(turn.prefill) + kept < self.seen:
@@ -228,7 +230,10 @@ class TurnReader:
         self._adopt(self._replay(turn.said))
 
     def end(self, finish: FinishReason | None) -> list[SegmentEvent]:
-        """What its end shows; None: it was broken off, and what waits is never shown."""
+        """Return the segment events of the turn's end.
+
+        None means that it was broken off: what waits is never shown.
+        """
         segments, screen = self.parser.finish(finish), self.screen
         if not self.turn.said:
             return []
@@ -238,9 +243,9 @@ class TurnReader:
         return shown if finish is None else shown + screen.release()
 
     def bodies_after(self, finish: FinishReason) -> list[Body]:
-        """The checked bodies there would be if it ended like this. Reads the turn again.
+        """Return the checked bodies if the turn ended like this. Reads the turn again.
 
-        A cut closes an open body as if it were whole.
+        A cut closes an open body as if it were complete.
         """
         stages = self._replay(self.turn.said)
         screen = stages.screen
@@ -254,11 +259,10 @@ class TurnReader:
         return screen.bodies
 
     def piece(self, token: int) -> bytes:
-        """The bytes of an id."""
         return self.parser.piece(token)
 
     def token_at(self, position: int) -> tuple[int, Likelihood | None]:
-        """The id at a position, and how likely it was."""
+        """Return the id at a position, and its likelihood."""
         turn = self.turn
         at = position - len(turn.prefill)
         if at < 0:
@@ -269,7 +273,6 @@ class TurnReader:
         return self.piece(self.token_at(position)[0])
 
     def _replay(self, said: Sequence[int]) -> _Stages:
-        """New ones that have read the prefill and these ids, the first that the model said."""
         parser = self._new_parser(self.is_traced)
         prefilled = parser.feed(self.turn.prefill) if self.turn.prefill else []
         screen = None if self._new_screen is None else self._new_screen(self._piece_at)

@@ -348,7 +348,8 @@ def _cacheable_json(item: ContextItem) -> bytes | None:
 def shown(
     items: Sequence[ContextItem], leading: int, approved: str | None = None
 ) -> Iterable[PlacedItem]:
-    """The items behind the `leading` instructions that become messages, in the order of these;
+    """Return the items behind the `leading` instructions that become messages, in their order.
+
     `approved` is that of `RenderOptions`.
     """
     behind = items[leading:]

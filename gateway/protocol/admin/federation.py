@@ -49,7 +49,7 @@ DISCOVERY_PATH: Final = "/.well-known/openid-configuration"
 
 
 def _url(url: str) -> str:
-    """Without user info: such a URL is never asked, and a password would be shown with it."""
+    # A URL with user info is refused: it would be shown with its password.
     try:
         parts = urlsplit(url)
         is_one = parts.scheme in {"http", "https"} and bool(parts.hostname) and parts.port != 0
@@ -124,7 +124,7 @@ class TokenExtras(NullableModel):
     lifetime_max_seconds: Annotated[int, Field(ge=1, le=LIFETIME_MAX_S), WHOLE] | None = None
 
     def terms(self, before: TokenTerms) -> TokenTerms:
-        """What is left out stays."""
+        # Terms that the request leaves out stay.
         given: dict[str, Any] = {
             "bearer": self.bearer,
             "algorithms": self.algorithms and tuple(dict.fromkeys(self.algorithms)),
@@ -147,14 +147,17 @@ class _ProviderFields(NullableModel):
 
     @property
     def transformations(self) -> tuple[Transformation, ...] | None:
-        """As they are stored; None where the request has none of its own."""
+        """Return the transformations as they are stored; None if the request has none."""
         given = self.attribute_transformations
         if given is None:
             return None
         return tuple(Transformation(one.attribute, one.expression) for one in given)
 
     def keys(self, issuer: str) -> KeySource | None:
-        """Whence the issuer's keys come; None: not said. Raises `InvalidRequest`."""
+        """Return the source of the issuer's keys; None if the request has none.
+
+        Raises `InvalidRequest`.
+        """
         given = self.verification
         if self.harmony.jwks_url is not None:
             if given is not None:
@@ -203,7 +206,10 @@ class _OperatorIssuerFields(_ProviderFields):
     roles: Roles | None = None
 
     def scopes_by_role(self) -> dict[str, tuple[str, ...]] | None:
-        """None: not said. Raises `InvalidRequest` for a scope that is not known."""
+        """Return the scopes of each role; None if the request has none.
+
+        Raises `InvalidRequest` for an unknown scope.
+        """
         if self.roles is None:
             return None
         return {name: tuple(sorted(scopes_of(scopes))) for name, scopes in self.roles.items()}
@@ -250,7 +256,10 @@ class _RuleFields(NullableModel):
     permissions: Permissions | None = None
 
     def scopes(self) -> frozenset[str] | None:
-        """Empty: all. None: not said. Raises `InvalidRequest` for one that is not known."""
+        """Return the scopes: empty for all, None if the request has none.
+
+        Raises `InvalidRequest` for an unknown scope.
+        """
         given = self.permissions
         if given is None:
             return None
@@ -272,7 +281,7 @@ class RuleUpdate(_RuleFields):
 
 
 def discovered(issuer: str, discovery_url: str | None = None) -> KeySource:
-    """The configuration of an issuer, at the usual place unless another is named.
+    """Return the key source of an issuer, with the usual discovery URL unless another is given.
 
     https://openid.net/specs/openid-connect-discovery-1_0.html#ProviderConfigurationRequest
     """
@@ -280,7 +289,7 @@ def discovered(issuer: str, discovery_url: str | None = None) -> KeySource:
 
 
 def provider_body(provider: IdentityProvider) -> Json:
-    """`organization.workload_identity_provider`; uploaded keys are public ones, and shown."""
+    # Uploaded keys are public keys, so they are shown.
     keys, terms = provider.keys, provider.terms
     return {
         "id": ids.identity_provider_id(provider.id),
@@ -312,7 +321,7 @@ def provider_body(provider: IdentityProvider) -> Json:
 
 
 def operator_issuer_body(issuer: OperatorIssuer) -> Json:
-    """An issuer of the operator; its tokens are always bearers'."""
+    # Tokens of an operator's issuer are always bearer tokens.
     body = provider_body(issuer.provider)
     own = {"bearer", "tenant_told_by"}
     return body | {
@@ -326,7 +335,7 @@ def operator_issuer_body(issuer: OperatorIssuer) -> Json:
 
 
 def rule_body(rule: FederationRule) -> Json:
-    """`organization.workload_identity_federation_rule`. Usage has it as `api_key_id`."""
+    # Usage has the rule's id as `api_key_id`.
     matchers: dict[str, Value] = dict(rule.matchers)
     return {
         "id": ids.federation_rule_id(rule.id),

@@ -34,7 +34,7 @@ RATE_LIMIT_PREFIX: Final = "rl-"
 
 
 def _printable(text: str) -> str:
-    """A mail's subject is one line, and some separate lines by more than line breaks."""
+    # The name becomes part of a mail's subject, which is one line.
     if not text.isprintable():
         raise ValueError("must have printable characters alone")
     return text
@@ -91,7 +91,7 @@ class KeyLimits(RateLimitExtras):
 
     @property
     def values(self) -> dict[tuple[What, int], int | None]:
-        """The limits that are not null, by what they limit."""
+        # Nulls are left out.
         given = _given(self, _FIELDS) | _given(self, _EXTRA_FIELDS)
         return {what: value for what, value in given.items() if value is not None}
 
@@ -112,13 +112,14 @@ class RateLimitUpdate(WireModel):
 
     @property
     def mode(self) -> Mode | None:
-        """The mode that is asked for; None leaves it as it is."""
+        # None leaves the mode unchanged.
         return None if self.harmony is None else self.harmony.mode
 
     @property
     def values(self) -> dict[tuple[What, int], int | None]:
-        """The new values, by what they limit; None: no limit any more. Raises `InvalidRequest` for
-        what is not served.
+        """Return the new values by limit; None removes a limit.
+
+        Raises `InvalidRequest` for limits that are not supported.
         """
         for name in self.model_fields_set - _FIELDS.keys() - {"harmony"}:
             if getattr(self, name) is not None:
@@ -130,7 +131,7 @@ class RateLimitUpdate(WireModel):
 def _given(
     model: WireModel, fields: Mapping[str, tuple[What, int]]
 ) -> dict[tuple[What, int], int | None]:
-    """The fields that were given, by what they limit; of OpenAI's what is no limit is None."""
+    # OpenAI's value for "no limit" becomes None.
     found = {name: getattr(model, name) for name in fields if name in model.model_fields_set}
     return {
         fields[name]: None if name in _FIELDS and (value or 0) >= UNLIMITED else value
@@ -164,7 +165,7 @@ class SpendAlertUpdate(WireModel):
 
     @property
     def channel(self) -> Json:
-        """As it is kept, and shown again."""
+        """Return the channel as it is stored and shown."""
         given = self.notification_channel
         return {
             "type": given.type,
@@ -174,7 +175,7 @@ class SpendAlertUpdate(WireModel):
 
 
 def rate_limit_body(model: str, limits: Iterable[Limit]) -> Json:
-    """`project.rate_limit`, of the limits that a project has for a model."""
+    """Return `project.rate_limit` from the limits of a project for a model."""
     values = {(one.what, one.window_s): one.value for one in limits}
     modes = {one.mode for one in limits}
     body: Json = {
@@ -189,7 +190,7 @@ def rate_limit_body(model: str, limits: Iterable[Limit]) -> Json:
 
 
 def spend_limit_body(owner: str, cap: int, spent: int) -> Json:
-    """`organization.spend_limit` or `project.spend_limit`; amounts in nano-dollars."""
+    # Amounts are nano-dollars.
     return {
         "object": f"{owner}.spend_limit",
         "currency": "USD",
@@ -200,7 +201,7 @@ def spend_limit_body(owner: str, cap: int, spent: int) -> Json:
 
 
 def spend_alert_body(owner: str, alert_id: UUID, threshold: int, channel: Json) -> Json:
-    """`organization.spend_alert` or `project.spend_alert`; the threshold in nano-dollars."""
+    # The threshold is in nano-dollars.
     return {
         "id": ids.spend_alert_id(alert_id),
         "object": f"{owner}.spend_alert",

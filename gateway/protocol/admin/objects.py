@@ -27,7 +27,7 @@ def seconds_of(moment: datetime | None) -> int | None:
 
 
 def account_key_body(key: ApiKey, secret: str) -> Json:
-    """`organization.project.service_account.api_key`: the only time that its value is shown."""
+    # The only response that contains the key's value.
     return {
         "id": ids.api_key_id(key.id),
         "object": "organization.project.service_account.api_key",
@@ -40,7 +40,7 @@ def account_key_body(key: ApiKey, secret: str) -> Json:
 
 
 def project_key_body(key: ApiKey, account: ServiceAccount | None) -> Json:
-    """`organization.project.api_key`. One of no service account is shown as the operator's."""
+    # A key of no service account is shown as the operator's.
     return {
         "id": ids.api_key_id(key.id),
         "object": "organization.project.api_key",
@@ -56,7 +56,6 @@ def project_key_body(key: ApiKey, account: ServiceAccount | None) -> Json:
 
 
 def admin_key_body(key: ApiKey) -> Json:
-    """`organization.admin_api_key`."""
     role = role_of(key.terms.scopes)
     return {
         "id": ids.api_key_id(key.id),
@@ -79,7 +78,7 @@ def admin_key_body(key: ApiKey) -> Json:
 
 
 def deleted_body(kind: str, id_: str | None = None) -> Json:
-    """What a deletion answers; `kind` is the object's."""
+    """Return the answer to a deletion; `kind` is the type of the deleted object."""
     told: Json = {"object": f"{kind}.deleted", "deleted": True}
     return told if id_ is None else {"id": id_, **told}
 

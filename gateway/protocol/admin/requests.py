@@ -29,7 +29,7 @@ SECOND_MAX: Final = 253_402_300_799
 
 
 def _printable(name: str) -> str:
-    """The database's `text` takes no NUL, and no reader of a list a line break."""
+    # PostgreSQL's `text` takes no NUL, and lists show one name a line.
     if not name.isprintable() or not name.strip():
         raise ValueError("must have printable characters alone, and one that is no space")
     return name
@@ -80,7 +80,7 @@ class ServiceAccountCreate(NullableModel):
     harmony: KeyExtras = KeyExtras()
 
     def check_consistent(self) -> None:
-        """Raises `InvalidRequest` for the lifetime or the terms of a key that is not asked for."""
+        """Raise `InvalidRequest` for a key's lifetime or terms without a request for a key."""
         if not self.create_service_account_only:
             return
         for name in ("expires_in_seconds", "harmony"):
@@ -171,7 +171,7 @@ class Export(WireModel):
 
 
 def scopes_of(given: tuple[str, ...]) -> frozenset[str]:
-    """Raises `InvalidRequest` for one that is not known."""
+    """Return the scopes as a set. Raises `InvalidRequest` for an unknown one."""
     for index, scope in enumerate(given):
         if scope not in SCOPES:
             raise wrong_value(f"scopes[{index}]", scope, tuple(SCOPES))
@@ -179,7 +179,7 @@ def scopes_of(given: tuple[str, ...]) -> frozenset[str]:
 
 
 def terms_of(scopes: tuple[str, ...], extras: KeyExtras) -> KeyTerms:
-    """What a key that is asked for may do. Raises `InvalidRequest`."""
+    """Return what the requested key may do. Raises `InvalidRequest`."""
     return KeyTerms(
         scopes=scopes_of(scopes),
         networks=tuple(

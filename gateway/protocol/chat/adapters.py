@@ -85,18 +85,16 @@ class ItemText:
 
 
 def is_formatted(response: Json) -> bool:
-    """The answer is in a format that the request asked for."""
     return bool(response["text"]["format"]["type"] != "text")
 
 
 def field_of(item: Json, *, formatted: bool) -> Field:
-    """Where the text of a message or of reasoning is shown, unless it is a refusal."""
+    """Return the field that shows the text of a message or of reasoning, refusals aside."""
     is_aside = formatted and item.get("phase") == "commentary"
     return "reasoning_content" if is_aside or item["type"] == "reasoning" else "content"
 
 
 def texts_of(response: Json) -> Iterator[ItemText]:
-    """The texts of a body, in order."""
     formatted = is_formatted(response)
     for index, item in enumerate(response["output"]):
         if item["type"] not in {"message", "reasoning"}:
@@ -111,7 +109,6 @@ def texts_of(response: Json) -> Iterator[ItemText]:
 
 
 def calls_of(response: Json) -> list[Json]:
-    """The items of a body that are calls a chat knows."""
     return [item for item in response["output"] if item["type"] in CALL_TEXTS]
 
 
@@ -120,7 +117,7 @@ CITATION: Final = "url_citation"
 
 
 def citation_body(annotation: Json, offset: int) -> Json:
-    """A citation of a page, whose text begins at `offset` of the content."""
+    """Return a URL citation; its text begins at `offset` of the content."""
     cited = {name: annotation[name] for name in ("url", "title")}
     for name in ("start_index", "end_index"):
         cited[name] = annotation[name] + offset
@@ -134,14 +131,14 @@ class Joiner:
         self._last: dict[Field, int] = {}
 
     def add(self, field: Field, index: int, text: str) -> str:
-        """What to append for more text of the item at `index`."""
+        """Return what to append for more text of the item at `index`."""
         before = self._last.get(field, index)
         self._last[field] = index
         return text if before == index else SEPARATOR + text
 
 
 def failure_of(response: Json) -> Json | None:
-    """The error of a response that failed or was cancelled, as envelopes spell it."""
+    """Return the error of a failed or cancelled response in envelope form; None otherwise."""
     if response["status"] not in {"failed", "cancelled"}:
         return None
     error = response["error"] or {"code": None, "message": CANCELLED}
@@ -160,10 +157,10 @@ FINGERPRINT_CHARS: Final = 10
 
 
 def identity(response: Json, kind: str) -> Json:
-    """The first members of every body and chunk; `kind` is the `object`.
+    """Return the first members of every body and chunk; `kind` is the `object`.
 
-    The id is that of the response, with another prefix. The fingerprint is that of the model and of
-    the release that serves it: what changes at a backend, nobody tells the gateway.
+    The id is that of the response with another prefix. The fingerprint covers the model and the
+    gateway's release, because backends do not report their own changes.
     """
     prefix = COMPLETION_PREFIX if kind == "text_completion" else CHAT_PREFIX
     served = f"{__version__} {response['model']}".encode()
@@ -177,17 +174,15 @@ def identity(response: Json, kind: str) -> Json:
 
 
 def text_choice(text: str, finish: str | None) -> Json:
-    """The only choice of a completion, or of a chunk of one."""
     return {"text": text, "index": 0, "logprobs": None, "finish_reason": finish}
 
 
 def stop_reason(response: Json) -> str:
-    """Why an answer ended where it does."""
     return "length" if response["status"] == "incomplete" else "stop"
 
 
 def finish_reason(response: Json, *, is_deprecated: bool) -> str:
-    """The same, where it may have ended with calls."""
+    """Return the `finish_reason` of an answer that may have ended with calls."""
     reason = stop_reason(response)
     if reason == "stop" and calls_of(response):
         return "function_call" if is_deprecated else "tool_calls"
@@ -195,7 +190,7 @@ def finish_reason(response: Json, *, is_deprecated: bool) -> str:
 
 
 def call_body(item: Json) -> Json:
-    """One of `tool_calls`, from the item of a call."""
+    """Return an entry of `tool_calls` from a call item."""
     kind, text = CALL_KINDS[item["type"]], CALL_TEXTS[item["type"]]
     return {
         "id": item["call_id"],
@@ -205,7 +200,7 @@ def call_body(item: Json) -> Json:
 
 
 def usage_of(response: Json) -> Json:
-    """The same exact counts under the names of these APIs; what there is no notion of is 0."""
+    """Return the exact token counts under the names of these APIs; kinds not counted are 0."""
     usage = response["usage"]
     cached = usage["input_tokens_details"]["cached_tokens"]
     reasoning = usage["output_tokens_details"]["reasoning_tokens"]
@@ -224,7 +219,7 @@ def usage_of(response: Json) -> Json:
 
 
 def _message(response: Json, calls: list[Json], *, is_deprecated: bool) -> Json:
-    """Content is null only where there is something else: clients strip the text of an answer."""
+    # Null only beside other output: clients call string methods on the text of an answer.
     texts = _join_texts(response)
     refusal = texts.get("refusal")
     is_other = bool(calls) or refusal is not None
@@ -244,7 +239,6 @@ def _message(response: Json, calls: list[Json], *, is_deprecated: bool) -> Json:
 
 
 def _join_texts(response: Json) -> dict[Field, str]:
-    """The texts of each sort; a sort that the response has not is absent."""
     joiner = Joiner()
     texts: dict[Field, str] = {}
     for piece in texts_of(response):
@@ -254,7 +248,6 @@ def _join_texts(response: Json) -> dict[Field, str]:
 
 
 def _citations(response: Json) -> list[Json]:
-    """Those of the content, in order."""
     joiner, length = Joiner(), 0
     found: list[Json] = []
     for piece in texts_of(response):
@@ -298,7 +291,7 @@ class Chunks:
     """
 
     def __init__(self, kind: str, *, include_usage: bool) -> None:
-        """`kind` is the `object` of each chunk."""
+        # `kind` is the `object` of each chunk.
         self._kind = kind
         self._include_usage = include_usage
         self._head = b""
@@ -312,9 +305,9 @@ class Chunks:
         self._joiner = Joiner()
 
     def of(self, event: Event) -> list[bytes]:
-        """The chunks that show the next event, encoded: none, one or several. An error is one, too.
+        """Return the chunks that show the next event, encoded: none, one or several.
 
-        What text they have is that of the event: as long, but for what joins two texts.
+        An error is a chunk, too. Their text is as long as the event's, except for separators.
         """
         is_refusal = _SAID.get(event.type)
         if is_refusal is not None:
@@ -342,7 +335,7 @@ class Chunks:
         return self._call(position, said) if data["delta"] else []
 
     def _text(self, event: Event, field: Field) -> list[bytes]:
-        """More text of the last item that was added: items never overlap."""
+        # Items never overlap, so the text belongs to the item added last.
         logprobs: list[Json] = []
         text = event.text
         if not text:
@@ -364,24 +357,20 @@ class Chunks:
         self._is_begun = False
         return []
 
-    def _begin(self, field: Field, separator: str) -> None:
-        """The next text is of another item, and `separator` stands before it."""
+    def _begin(self, field: Field, separator: str) -> None: ...
 
     def _annotation_chunks(self, annotation: Json) -> list[bytes]:
-        """Tell what the text of the last item cites."""
         raise NotImplementedError
 
     def _name(self, response: Json, **more: str) -> None:
-        """Note what all chunks of the stream begin with; comes before the first of them."""
+        # Must run before the first chunk of the stream.
         named = orjson.dumps({**identity(response, self._kind), **more})
         self._head = named.removesuffix(b"}") + b',"choices":['
 
     def _chunk(self, choice: Json) -> bytes:
-        """The chunk with this choice."""
         return self._head + orjson.dumps(choice) + self._tail
 
     def _around(self, choice: Callable[[Json], Json], *fields: str) -> Around:
-        """What is around the text of chunks whose `choice` has it in all the `fields`."""
         before, around = self._chunk(choice(dict.fromkeys(fields, ""))), deque[bytes]()
         for field in reversed(fields):
             before, name, behind = before.rpartition(b'"%b":""' % field.encode())
@@ -390,7 +379,6 @@ class Chunks:
         return (before, *around)
 
     def _last(self, choice: Json, response: Json) -> list[bytes]:
-        """The end of a stream: why it ended, and perhaps the usage; or the error that ended it."""
         failure = failure_of(response)
         if failure is not None:
             return [orjson.dumps({"error": failure})]
@@ -400,19 +388,16 @@ class Chunks:
         return [self._chunk(choice), b'%b],"usage":%b}' % (self._head, usage)]
 
     def _first(self, response: Json) -> list[bytes]:
-        """The chunks that open the stream. The response has no output yet."""
         raise NotImplementedError
 
     def _text_chunks(self, field: Field, text: bytes, logprobs: list[Json]) -> list[bytes]:
-        """More of one of the texts, encoded as JSON."""
         raise NotImplementedError
 
     def _call(self, position: int, call: Json) -> list[bytes]:
-        """A call, the `position`-th of the response from 0, or more of what it was given."""
+        # `position` counts the calls of the response from 0.
         raise NotImplementedError
 
     def _last_choice(self, response: Json) -> Json:
-        """The choice of the last chunk, which says why the answer ended."""
         raise NotImplementedError
 
 
@@ -460,7 +445,7 @@ class ChatChunks(Chunks):
 
     @override
     def _call(self, position: int, call: Json) -> list[bytes]:
-        """The deprecated form knows only one."""
+        # The deprecated `function_call` form has room for one call only.
         self._is_silent = False
         if not self._form.is_deprecated:
             delta: Json = {"tool_calls": [{"index": position, **call}]}
@@ -526,7 +511,7 @@ class ChatAdapter:
     include_usage: bool = False
 
     def body(self, response: Json) -> Json:
-        """A finished Response object as a `chat.completion` of one choice."""
+        """Return a finished Response object as a `chat.completion` with one choice."""
         calls = calls_of(response)
         choice = {
             "index": 0,
@@ -543,7 +528,7 @@ class ChatAdapter:
         }
 
     def chunks(self) -> Chunks:
-        """For a new stream, whose chunks are each a `chat.completion.chunk`."""
+        # Each is a `chat.completion.chunk`.
         return ChatChunks(self)
 
 
@@ -554,7 +539,7 @@ class CompletionAdapter:
     include_usage: bool
 
     def body(self, response: Json) -> Json:
-        """A finished Response object as a `text_completion`: the answer without the reasoning."""
+        """Return a finished Response object as a `text_completion`, without the reasoning."""
         text = _join_texts(response).get("content", "")
         return {
             **identity(response, TEXT_CHUNK),
@@ -563,7 +548,6 @@ class CompletionAdapter:
         }
 
     def chunks(self) -> Chunks:
-        """For a new stream, whose chunks are each a `text_completion`, too."""
         return CompletionChunks(include_usage=self.include_usage)
 
 

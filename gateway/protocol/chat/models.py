@@ -21,7 +21,6 @@ ChatRole = Literal["developer", "system", "user", "assistant", "tool", "function
 
 
 def _image(value: object) -> object:
-    """A URL alone is an image without a detail."""
     return {"url": value} if isinstance(value, str) else value
 
 
@@ -98,7 +97,7 @@ class ChatMessage(NullableModel):
     @model_validator(mode="before")
     @classmethod
     def _split(cls, value: object) -> object:
-        """A text is kept apart from parts, so that neither is taken for the other."""
+        # Texts and parts have fields of their own, so that neither is read as the other.
         if not isinstance(value, dict):
             return value
         content = value.get("content")
@@ -116,7 +115,7 @@ class ChatMessage(NullableModel):
 
     @property
     def thought(self) -> tuple[str, str] | None:
-        """The chain of thought that the assistant is given back: its field's name, and the text."""
+        """Return the field name and text of the chain of thought that the client sends back."""
         for name in ("reasoning_content", "reasoning"):
             value = getattr(self, name)
             if isinstance(value, str) and value:
@@ -125,7 +124,7 @@ class ChatMessage(NullableModel):
 
 
 def in_chat_words(message: str) -> str:
-    """What a message calls parameters of the Responses API, as this API calls them."""
+    """Replace names of Responses API parameters in a message by those of this API."""
     for name, word in _WORDS.items():
         message = message.replace(name, word)
     return message
@@ -176,7 +175,6 @@ class ChatRequest(NullableModel):
 
     @property
     def has_names(self) -> bool:
-        """A participant is named, of which the model is not told."""
         return any(message.name and message.role != "function" for message in self.messages)
 
 

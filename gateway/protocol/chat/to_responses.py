@@ -88,9 +88,9 @@ def parse_chat(
     strict: bool = False,
     served: Collection[HostedFamily] = NO_FAMILIES,
 ) -> Converted:
-    """The request that `body` spells, as one of the Responses API.
+    """Parse `body` into a request to the Responses API.
 
-    Raises `InvalidRequest` with OpenAI's message, code and param, and nothing else for any bytes.
+    Raises only `InvalidRequest`, with OpenAI's message, code and param, whatever the bytes are.
     """
     document = _document(body, limits, IN_CHATS, required="messages")
     ignored = tuple(name for name in document if name not in CHAT_PARAMETERS)
@@ -119,7 +119,6 @@ def parse_chat(
 
 
 def _members(request: ChatRequest, places: ParameterPaths) -> Json:
-    """What the Responses API has under other names, or in another shape."""
     options = request.stream_options
     places.add("include", "logprobs")
     text = {"format": format_of(request.response_format, places), "verbosity": request.verbosity}
@@ -145,7 +144,6 @@ def _output_tokens(request: ChatRequest, places: ParameterPaths) -> int | None:
 
 
 def _check_known(ignored: tuple[str, ...]) -> None:
-    """Hints that OpenAI knows are no mistake."""
     for name in ignored:
         if name not in documented.CHAT_PARAMETERS:
             raise unknown(name)
@@ -155,7 +153,7 @@ TOOL_TYPES: Final = ("function", "custom")
 
 
 def tools_of(request: ChatRequest, places: ParameterPaths) -> list[Json]:
-    """The tools, or else the deprecated functions. Raises `InvalidRequest` for both at once."""
+    """Return the tools, or the deprecated functions. Raises `InvalidRequest` for both."""
     if request.tools and request.functions:
         raise InvalidRequest(
             "Mutually exclusive parameters: 'functions' and 'tools'. 'functions' is deprecated: "
@@ -174,7 +172,7 @@ def tools_of(request: ChatRequest, places: ParameterPaths) -> list[Json]:
 
 
 def _search_tool(options: Json, at: str, places: ParameterPaths) -> Json:
-    """OpenAI has the place within its own object here."""
+    # OpenAI nests the location in an `approximate` object here.
     for name in ("", ".type"):
         places.add(f"{at}{name}", "web_search_options")
     located = options.get("user_location")
@@ -203,12 +201,10 @@ def _tool(tool: ChatTool, index: int, places: ParameterPaths) -> Json:
 
 
 def _not_within(path: str, kind: str) -> InvalidRequest:
-    """A tool as the Responses API has it: what it is stands beside its type."""
     return missing(path, f"In a chat the name and all else of a tool stand within '{kind}'.")
 
 
 def _object(value: object, path: str) -> Json:
-    """`value`, which must be there and be an object. Raises `InvalidRequest`."""
     if value is None:
         raise missing(path)
     if not isinstance(value, dict):
@@ -217,7 +213,7 @@ def _object(value: object, path: str) -> Json:
 
 
 def tool_choice_of(request: ChatRequest, places: ParameterPaths) -> object:
-    """The choice, or else the deprecated one of a function; None for neither."""
+    """Return the tool choice, or the deprecated function choice; None for neither."""
     choice = request.tool_choice
     if choice is None:
         return _function_call(request.function_call, places)
@@ -232,7 +228,6 @@ def _function_call(choice: object, places: ParameterPaths) -> object:
 
 
 def _named_choice(choice: object, at: str, places: ParameterPaths) -> object:
-    """`{"type": "function", "function": {"name": …}}`, and the same for a custom tool."""
     kind = _type_of(choice)
     if not isinstance(choice, dict) or kind not in TOOL_TYPES:
         return choice
@@ -261,7 +256,7 @@ def _type_of(value: object) -> object:
 
 
 def format_of(asked: object, places: ParameterPaths) -> object:
-    """What `response_format` asks for, as `text.format`."""
+    """Return `response_format` in the form of `text.format`."""
     places.add("text.format", "response_format")
     if not isinstance(asked, dict) or asked.get("type") != "json_schema":
         return asked
@@ -272,7 +267,7 @@ def format_of(asked: object, places: ParameterPaths) -> object:
 
 
 def reasoning_of(request: ChatRequest, places: ParameterPaths) -> object:
-    """`reasoning`, with the effort that `reasoning_effort` names."""
+    """Return `reasoning`, with the effort of `reasoning_effort`."""
     if request.reasoning_effort is None:
         return request.reasoning
     places.add("reasoning.effort", "reasoning_effort")
@@ -286,7 +281,7 @@ def reasoning_of(request: ChatRequest, places: ParameterPaths) -> object:
 
 
 def check_served(request: ChatRequest) -> None:
-    """Raises `InvalidRequest` for what would be answered in another way than it was asked for."""
+    """Raise `InvalidRequest` for parameters that the gateway would not honour."""
     if request.n is not None and request.n > 1:
         raise unsupported("n", "Send the request as often as you want answers.")
     if request.logit_bias:
@@ -298,10 +293,10 @@ def check_served(request: ChatRequest) -> None:
 
 
 def items_of(messages: Sequence[ChatMessage], places: ParameterPaths) -> list[Json]:
-    """The items that these messages mean; `places` learns where each came from.
+    """Return the items of these messages; note the origin of each in `places`.
 
-    Raises `InvalidRequest` for a message without its content, a part that its role has not, a call
-    without its output and an output without its call.
+    Raises `InvalidRequest` for a message without content, a part that its role does not allow, a
+    call without output and an output without call.
     """
     builder = _ItemBuilder(places)
     for index, message in enumerate(messages):
@@ -330,7 +325,6 @@ class _ItemBuilder:
         self._open: dict[str, _OpenCall] = {}
 
     def add(self, message: ChatMessage, path: str) -> None:
-        """Append the items that the next message means; `path` is where it stands."""
         match message.role:
             case "assistant":
                 self._add_assistant(message, path)
@@ -343,7 +337,7 @@ class _ItemBuilder:
                 self._add(self._message(message, path), path)
 
     def check_answered(self) -> None:
-        """Raises `InvalidRequest` where a call has no output."""
+        # Raises `InvalidRequest` for a call without an output.
         for call_id, call in self._open.items():
             raise _missing_outputs(call_id, call)
 
@@ -431,7 +425,6 @@ class _ItemBuilder:
 
     @property
     def _next(self) -> str:
-        """The path of the item that is added next."""
         return f"input[{len(self.items)}]"
 
     def _add(self, item: Json, path: str, below: dict[str, str] | None = None) -> None:
@@ -452,9 +445,7 @@ def _check_content(message: ChatMessage, path: str) -> None:
 
 
 def _check_says(message: ChatMessage, path: str) -> None:
-    """Refuse a message of the assistant without anything. An empty array of calls beside a content
-    is no mistake: some servers show it.
-    """
+    # Some servers show an empty `tool_calls` array beside content, so that is accepted.
     said = (message.thought, message.refusal, message.function_call)
     if message.tool_calls or any(one is not None for one in said):
         return
@@ -496,10 +487,10 @@ PART_TYPES: Final[dict[str, tuple[str, ...]]] = {
 
 
 def converted_parts(message: ChatMessage, path: str, places: ParameterPaths, to: str) -> list[Json]:
-    """The content of the message at `path`, as that at `to` of the converted request.
+    """Return the content of the message at `path`, converted for `to` of the new request.
 
-    Notes in `places` where each part came from. Raises `InvalidRequest` for a part of a type that
-    its role has not, and for one that lacks what it is named after.
+    Notes the origin of each part in `places`. Raises `InvalidRequest` for a part of a type that its
+    role does not allow, or without the member that its type names.
     """
     if message.text is not None:
         places.add(f"{to}[0].text", f"{path}.content")
@@ -552,7 +543,6 @@ class Converted:
 
 
 def _document(body: bytes, limits: InputLimits, remedies: Remedies, *, required: str) -> Json:
-    """The parameters that a body has, among them the model and the one that is `required`."""
     document = without_nulls(parse_object(body, limits))
     if "model" not in document:
         raise missing("model")
@@ -563,7 +553,7 @@ def _document(body: bytes, limits: InputLimits, remedies: Remedies, *, required:
 
 
 def _shared_parameters(document: Json) -> Json:
-    """What is passed on as it came. These APIs keep nothing unless they are asked to."""
+    # These APIs store nothing unless the request says so.
     return {"store": False} | {name: document[name] for name in SHARED & document.keys()}
 
 
@@ -575,11 +565,7 @@ def _convert(
     adapter: Adapter,
     ignored: tuple[str, ...],
 ) -> Converted:
-    """The request of a document in the words of the Responses API.
-
-    These APIs know no least number of output tokens, so theirs is checked as if it were enough.
-    Raises `InvalidRequest` in the words of the client.
-    """
+    # These APIs have no minimum of output tokens, so the check sees a large enough number.
     bound = asked.get("max_output_tokens")
     if bound is not None:
         asked = {**asked, "max_output_tokens": max(bound, OUTPUT_TOKENS_MIN)}
@@ -599,15 +585,14 @@ class ParameterPaths:
     """Paths of the converted request, each with the path that the client wrote."""
 
     def __init__(self, places: Mapping[str, str]) -> None:
-        """What is below a path is below its counterpart, unless it has one of its own."""
+        # Paths below a mapped path follow it, unless they are mapped themselves.
         self._places = dict(places)
 
     def add(self, path: str, original: str) -> None:
-        """Say where one more part came from."""
         self._places[path] = original
 
     def original(self, path: str) -> str:
-        """The client's path of what stands at `path`; the same where nothing else is known."""
+        """Return the client's path for `path`; the same if no other is noted."""
         known, rest = path, ""
         while known not in self._places:
             cut = max(map(known.rfind, _SEPARATORS))
@@ -617,7 +602,7 @@ class ParameterPaths:
         return self._places[known] + rest
 
     def restated(self, error: InvalidRequest) -> InvalidRequest:
-        """The same refusal, in the words of the client's request."""
+        """Return the refusal with the client's parameter names."""
         if error.param is None:
             return InvalidRequest(in_chat_words(error.message), code=error.code)
         param = self.original(error.param)
@@ -629,9 +614,9 @@ COMPLETION_PARAMETERS: Final = frozenset(CompletionRequest.model_fields) | SHARE
 
 
 def parse_completion(body: bytes, *, limits: InputLimits, strict: bool = False) -> Converted:
-    """The request that `body` spells, as one of the Responses API.
+    """Parse `body` into a request to the Responses API.
 
-    Raises `InvalidRequest` with OpenAI's message, code and param, and nothing else for any bytes.
+    Raises only `InvalidRequest`, with OpenAI's message, code and param, whatever the bytes are.
     """
     document = _document(body, limits, IN_COMPLETIONS, required="prompt")
     ignored = tuple(name for name in document if name not in COMPLETION_PARAMETERS)
@@ -665,7 +650,6 @@ def parse_completion(body: bytes, *, limits: InputLimits, strict: bool = False) 
 
 
 def _prompt(prompt: object) -> str:
-    """One text, alone or in an array."""
     match prompt:
         case str() if prompt:
             return prompt
@@ -684,7 +668,6 @@ def _prompt(prompt: object) -> str:
 
 
 def _check_served(request: CompletionRequest) -> None:
-    """Raises `InvalidRequest` for what a model of conversations cannot do."""
     for name in ("n", "best_of"):
         if (getattr(request, name) or 1) > 1:
             raise unsupported(name, "Send the request as often as you want answers.")

@@ -116,7 +116,6 @@ class ServerGrant:
 
     @property
     def has_secrets(self) -> bool:
-        """The server cannot be asked with what the grant alone says."""
         return bool(self.credential) or not self.server.startswith(REGISTERED)
 
 
@@ -168,13 +167,13 @@ class Grants:
 
     @property
     def has_tools(self) -> bool:
-        """Whether there is anything to call."""
         return self.browser is not None or self.python is not None or bool(self.servers)
 
     @property
     def cited_pages(self) -> tuple[ShownPage, ...] | None:
-        """The pages of earlier responses that answers may cite; None: what looks like a citation is
-        text.
+        """Return the pages of earlier responses that answers may cite.
+
+        None: text that looks like a citation is plain text.
         """
         if self.browser is not None:
             return self.browser.pages
@@ -185,19 +184,19 @@ _GRANTS: Final = TypeAdapter(Grants)
 
 
 def grants_json(grants: Grants) -> dict[str, Any]:
-    """The form in which they are stored."""
     stored: dict[str, Any] = _GRANTS.dump_python(grants, mode="json", exclude_defaults=True)
     return stored
 
 
 def grants_of(stored: object) -> Grants:
-    """Raises `ValueError` for what is none."""
+    """Parse stored grants. Raises `ValueError` for anything else."""
     return _GRANTS.validate_python(stored)
 
 
 def approval_digest(server: ServerGrant, tool: McpTool, arguments: str) -> bytes:
-    """What an approval is bound to: this tool of this server, as it was listed, with exactly these
-    arguments.
+    """Return the digest that an approval is bound to.
+
+    It covers the tool as the server listed it, and the exact arguments.
     """
     parts = (server.label, server.server, server.credential, tool.name, tool.digest, arguments)
     digest = hashlib.sha256()

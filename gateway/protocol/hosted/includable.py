@@ -27,9 +27,9 @@ _FIELDS: Final = {
 def divided(
     item_type: str, fields: Mapping[str, Any], include: Collection[str]
 ) -> tuple[dict[str, Any], dict[str, Any]]:
-    """What an item of this type shows of its `fields`, and those that only `include` shows.
+    """Split `fields` of an item into those shown and those that only `include` shows.
 
-    A field that is shown in part, as the action of a search without its sources, is in both.
+    A field that is shown in part, such as the action of a search without its sources, is in both.
     """
     shown = {**fields}
     field, value = _FIELDS.get(item_type, ("", ""))
@@ -47,8 +47,9 @@ def divided(
 def included(
     item: dict[str, Any], includable: Mapping[str, Any], include: Collection[str]
 ) -> dict[str, Any]:
-    """The item with those of its `includable` fields that `include` asks for: the same, key by key,
-    as if its request had asked for them.
+    """Return the item with those `includable` fields that `include` asks for.
+
+    The result is the same as if its request had asked for them.
     """
     field, value = _FIELDS.get(item["type"], ("", ""))
     if value not in include or field not in includable:
@@ -57,15 +58,16 @@ def included(
 
 
 def included_json(item: bytes, includable: bytes | None, include: Collection[str]) -> bytes:
-    """`included` of JSON; None: there is nothing to include."""
+    """Apply `included` to JSON; `includable` None: there is nothing to include."""
     if not includable or INCLUDABLE.isdisjoint(include):
         return item
     return orjson.dumps(included(orjson.loads(item), orjson.loads(includable), include))
 
 
 def included_body(body: bytes, includable: Mapping[str, bytes], include: Collection[str]) -> bytes:
-    """A Response object, as JSON, with what `include` asks for of its items. `includable` is the
-    JSON of the fields that are kept beside them, by the id of the item.
+    """Return the JSON of a Response object with the fields that `include` asks for.
+
+    `includable` is the JSON of the fields stored beside each item, by item id.
     """
     if not includable or INCLUDABLE.isdisjoint(include):
         return body

@@ -25,7 +25,7 @@ class ToolState:
 
     @property
     def first_cursor(self) -> int:
-        """The cursor of the next page: those of earlier answers must not mean another."""
+        # Cursors of earlier answers must not come to mean another page.
         return max((page.cursor + 1 for page in self.pages), default=0)
 
 
@@ -34,7 +34,7 @@ _STATE: Final = TypeAdapter(ToolState)
 
 
 def tool_state_of(packed: bytes | None) -> ToolState:
-    """What was stored; an empty one for None and for what cannot be read: tools then begin anew."""
+    """Parse stored tool state; empty for None and for unreadable data, so that tools start anew."""
     if not packed:
         return NO_TOOL_STATE
     try:

@@ -70,9 +70,9 @@ _DOMAIN: Final = re.compile(rf"[^\s/:?#@\\,;\"'<>]{{1,{DOMAIN_CHARS_MAX}}}")
 
 
 def domain_of(text: str) -> str:
-    """`https://www.example.com/` → `www.example.com`; in lower case, subdomains are meant too.
+    """Return the domain in lower case: `https://www.example.com/` → `www.example.com`.
 
-    Raises `ValueError` for what is none.
+    It stands for its subdomains, too. Raises `ValueError` for other text.
     """
     host = _SCHEME.sub("", text, count=1).rstrip("/").removeprefix("*.").rstrip(".").lower()
     if not _DOMAIN.fullmatch(host):
@@ -112,7 +112,7 @@ class UserLocation(NullableModel):
 
     @property
     def in_words(self) -> str | None:
-        """`Paris, Île-de-France, FR, timezone Europe/Paris`; None where nothing is said."""
+        """Return e.g. `Paris, Île-de-France, FR, timezone Europe/Paris`; None if it is empty."""
         zone = f"timezone {self.timezone}" if self.timezone else None
         words = [word for word in (self.city, self.region, self.country, zone) if word]
         return ", ".join(" ".join(word.split()) for word in words) or None
@@ -138,7 +138,7 @@ class WebSearchTool(NullableModel):
 
     @property
     def allowed_domains(self) -> tuple[str, ...]:
-        """The domains as they are compared."""
+        """Return the allowed domains in the form used for comparison."""
         named = self.filters.allowed_domains if self.filters else ()
         return tuple(dict.fromkeys(map(domain_of, named)))
 
@@ -159,7 +159,6 @@ class AutoContainer(NullableModel):
 
 
 def _container_shape(value: object) -> str | None:
-    """What a container is named by: its id, or what it is to be like."""
     if isinstance(value, str):
         return "container_id"
     return "container_auto" if isinstance(value, dict | AutoContainer) else None
@@ -202,12 +201,10 @@ class ApprovalFilters(NullableModel):
 
 
 def _names_alone(value: object) -> object:
-    """`["a", "b"]` → `{"tool_names": ["a", "b"]}`."""
     return {"tool_names": value} if isinstance(value, list | tuple) else value
 
 
 def _approval_shape(value: object) -> str | None:
-    """What is said of approvals: one mode for all tools, or filters."""
     if isinstance(value, str):
         return "approval_mode"
     return "approval_filters" if isinstance(value, dict | ApprovalFilters) else None
@@ -247,7 +244,7 @@ class McpServerTool(NullableModel):
 
     @property
     def shown_url(self) -> str | None:
-        """Scheme and host of the URL: its path may be a secret."""
+        """Return scheme and host of the URL; its path may be a secret."""
         if self.server_url is None:
             return None
         try:
@@ -264,12 +261,12 @@ RunTool = WebSearchTool | CodeInterpreterTool | McpServerTool
 
 
 def family_of(kind: str) -> HostedFamily | None:
-    """The family of a type of tool; None for a type that the gateway never runs."""
+    """Return the family of a tool type; None for a type that the gateway never runs."""
     return FAMILIES.get(kind)
 
 
 def echoed_tool(tool: RunTool) -> dict[str, Any]:
-    """What the Response object repeats of it: no secret, and no more of a URL than its host."""
+    """Return the tool as the Response object repeats it: no secrets, and only the host of a URL."""
     match tool:
         case WebSearchTool():
             shown = tool.model_dump(mode="json", exclude_unset=True)
@@ -293,7 +290,6 @@ def echoed_tool(tool: RunTool) -> dict[str, Any]:
 
 
 def _shown_filter(allowed: ToolFilter | None) -> object:
-    """Names alone are a list, as clients send them."""
     if allowed is None:
         return None
     if allowed.read_only is None:

@@ -112,12 +112,12 @@ def echo(
     summaries: bool = True,
     unthinks: bool = False,
 ) -> dict[str, Any]:
-    """What the response repeats of its request, with the values in effect.
+    """Return the parameters that the response repeats, with the values in effect.
 
-    `model` is the model that answers, where the request named an alias, `service_tier` the tier
-    that it gets. Without `summaries` there are none, whatever the request asks for. `unthinks`: the
-    model can be told not to think.
-    `rules_of` reads it back, so it holds every demand on the output.
+    `model` is the model that answers if the request named an alias, `service_tier` the tier in
+    effect. Without `summaries` there are none, whatever the request asks for. `unthinks`: thinking
+    can be switched off for the model. `rules_of` reads the result, so it holds every demand on the
+    output.
     """
     choice, asked = request.tool_choice, request.reasoning
     summary = (asked.summary or asked.generate_summary) if summaries else None
@@ -160,7 +160,6 @@ def echo(
 
 
 def _text(asked: TextOptions) -> dict[str, Any]:
-    """The format and the verbosity of an answer."""
     format_ = asked.format
     text: dict[str, Any] = {"format": {"type": format_.type if format_ else "text"}}
     if isinstance(format_, JsonSchemaFormat):
@@ -176,9 +175,7 @@ def _text(asked: TextOptions) -> dict[str, Any]:
 
 
 def _tool_choice(choice: AllowedTools | ToolChoice, offered: OfferedTools) -> dict[str, Any]:
-    """In a form that OpenAI's types have: they know no choice of `local_shell` alone, nor of
-    `web_search` by that name. Tools that were dropped are left out.
-    """
+    # OpenAI's types have no choice of `local_shell` alone and none named `web_search`.
     match choice:
         case AllowedTools() as allowed:
             tools = [
@@ -194,7 +191,6 @@ def _tool_choice(choice: AllowedTools | ToolChoice, offered: OfferedTools) -> di
 
 
 def _named_tool(tool: ToolName) -> dict[str, Any]:
-    """Without what means nothing for a tool of its type."""
     members = _NAME_MEMBERS.get(tool.type, ())
     named = {name: getattr(tool, name) for name in members}
     return without_nulls({"type": tool.type, **named})
@@ -210,7 +206,7 @@ def _tools(tools: Iterable[Tool]) -> list[dict[str, Any]]:
 
 
 def _tool(tool: Tool) -> dict[str, Any]:
-    """Of a function all five keys, null where the request said nothing (Open Responses)."""
+    # Open Responses requires all five keys of a function, null where the request had none.
     match tool:
         case WebSearchTool() | CodeInterpreterTool() | McpServerTool():
             return echoed_tool(tool)
@@ -270,8 +266,9 @@ class ResponseHead:
     grants: Grants | None = field(default=None, hash=False)
 
     def including(self, include: Collection[str]) -> ResponseHead:
-        """The head of the same response for a reader who asks for more than its request did: what
-        is folded with it shows that, too, and is otherwise the same.
+        """Return the head for a reader whose `include` is longer than the request's.
+
+        A fold with it shows those fields, too, and is otherwise the same.
         """
         if self.grants is None:
             return self
@@ -303,7 +300,7 @@ class Outcome:
 def response_body(
     head: ResponseHead, outcome: Outcome, output: Sequence[dict[str, Any]]
 ) -> dict[str, Any]:
-    """The Response object, of what JSON has. Raises `KeyError` when the `echo` lacks a field."""
+    """Return the Response object. Raises `KeyError` if the `echo` lacks a field."""
     body: dict[str, Any] = orjson.loads(
         encoded_body(head, outcome, output, echo=spelled_echo(head.echo))
     )
@@ -313,10 +310,10 @@ def response_body(
 def encoded_body(
     head: ResponseHead, outcome: Outcome, output: Sequence[dict[str, Any]], *, echo: bytes
 ) -> bytes:
-    """The Response object as JSON; `echo` is `spelled_echo` of the head's.
+    """Return the Response object as JSON; `echo` is `spelled_echo` of the head's.
 
-    Keys come in a fixed order: identity and fate, the output, `ECHO_FIELDS`, what else `echo`
-    holds, the usage (null until the end), the use of hosted tools and the Harmony messages if any.
+    The order of keys is fixed: identity and status, the output, `ECHO_FIELDS`, the rest of `echo`,
+    the usage (null until the end), the use of hosted tools and the Harmony messages if any.
     """
     fate = orjson.dumps(
         {
@@ -340,9 +337,9 @@ def encoded_body(
 
 
 def spelled_echo(echo: Mapping[str, Any]) -> bytes:
-    """What the Response object shows of `echo`, as the inside of a JSON object.
+    """Return the members of `echo` that the Response object shows, as JSON without braces.
 
-    Raises `KeyError` when it lacks a field.
+    Raises `KeyError` if it lacks a field.
     """
     shown = {**dict(zip(ECHO_FIELDS, _echoed(echo), strict=True)), **echo}
     shown.pop("background", None)  # it stands before the output
@@ -351,26 +348,25 @@ def spelled_echo(echo: Mapping[str, Any]) -> bytes:
 
 
 def kept_echo(echo: Mapping[str, Any]) -> bytes:
-    """`spelled_echo` where that is long, and nothing where it is short: what a head keeps of it."""
+    """Return `spelled_echo` if it is long, else nothing: the part that a head keeps."""
     spelled = spelled_echo(echo)
     return spelled if len(spelled) >= LONG_ECHO_BYTES else b""
 
 
 def usage_body(usage: TokenUsage) -> dict[str, Any]:
-    """`usage` as the API spells it. Every count is of ids, so it is exact on every exit path.
+    """Return `usage` as the API has it. Every count is of ids, so it is exact on every exit path.
 
-    * input: the ids of the rendered prompt, system and developer messages included. What the
-      gateway itself writes to make a model go on that had stopped without an answer is not counted.
-    * cached: as many of them as the backend says it took from its prefix cache; 0 if it says
-      nothing.
+    * input: the ids of the rendered prompt, system and developer messages included. Text that the
+      gateway adds to make a model continue that stopped without an answer is not counted.
+    * cached: those that the backend reports as read from its prefix cache; 0 without a report.
     * output: all ids that the model generated, headers and markers included, whatever became of
       them.
-    * reasoning: those of them inside the bodies of messages that became reasoning items.
+    * reasoning: those inside the bodies of messages that became reasoning items.
     * cache writes: 0, because backends cache every prompt and charge nothing for it.
-    * estimated: the server of a model without token ids told no usage of some turn, and its
+    * estimated: the server of a model without token ids reported no usage for some turn, so its
       characters were counted instead; shown only then.
     * tool output: the results of tools that the gateway ran, which are part of the input; shown
-      only where it ran any (vLLM's name).
+      only if it ran any (vLLM's name).
     """
     details = {"reasoning_tokens": usage.reasoning_tokens}
     if usage.tool_output_tokens:
@@ -387,9 +383,7 @@ def usage_body(usage: TokenUsage) -> dict[str, Any]:
 
 
 def tool_usage_body(web_searches: int) -> dict[str, Any]:
-    """`tool_usage` as the API spells it: both families are required by OpenAI's type, and images
-    are made by nobody here.
-    """
+    """Return `tool_usage`. OpenAI's type requires both families; the gateway makes no images."""
     image_details = {"image_tokens": 0, "text_tokens": 0}
     return {
         "image_gen": {
@@ -404,16 +398,16 @@ def tool_usage_body(web_searches: int) -> dict[str, Any]:
 
 
 def compaction_body(item_id: str, seal: str) -> dict[str, Any]:
-    """A compaction item as clients are shown it. It has a status in none of the published types."""
+    # The published types of compaction items have no status.
     return {"id": item_id, "type": "compaction", "encrypted_content": seal}
 
 
 def compacted_response(
     uuid: UUID, created_at: int, output: Sequence[dict[str, Any]], usage: TokenUsage
 ) -> dict[str, Any]:
-    """The answer of `POST /v1/responses/compact`; `created_at` is in unix seconds.
+    """Return the body of `POST /v1/responses/compact`; `created_at` is in unix seconds.
 
-    Keys are those of `CompactResource` (Open Responses 2026-04-24) and OpenAI's SDK.
+    The keys are those of `CompactResource` (Open Responses 2026-04-24) and of OpenAI's SDK.
     """
     return {
         "id": ids.response_id(uuid),
@@ -437,12 +431,10 @@ _SUMMARIES: Final[dict[str | None, Summary]] = {
 
 
 def rules_of(echo: Mapping[str, Any], grants: Grants | None = None) -> OutputRules:
-    """The rules of a response that repeats `echo` of its request (what the function `echo` makes)
-    and has these `grants`.
+    """Return the rules of a response with this `echo` (of the function `echo`) and `grants`.
 
-    They follow from that alone, so that whoever folds the log again, on another replica or a year
-    later, has the same ones. A function of the request that has the name of a hosted tool is meant
-    by it.
+    They depend on nothing else, so that a fold on another replica or a year later has the same
+    rules. A function of the request with the name of a hosted tool replaces it.
     """
     choice = echo["tool_choice"]
     told = told_tools(echo)
@@ -470,13 +462,12 @@ def rules_of(echo: Mapping[str, Any], grants: Grants | None = None) -> OutputRul
 
 
 def told_tools(echo: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """The tools that the model is told of by a response that repeats `echo` of its request."""
+    """Return the tools that the model sees in a response with this `echo`."""
     tools: list[dict[str, Any]] = echo.get(OFFERED, echo["tools"])
     return tools
 
 
 def _allowed_hosted(choice: str | Mapping[str, Any], hosted: Sequence[ToolRule]) -> Iterator[str]:
-    """The names of the hosted tools that may be called."""
     if isinstance(choice, str):
         return (tool.name for tool in hosted)
     wanted = choice["tools"] if choice["type"] == "allowed_tools" else (choice,)
@@ -485,7 +476,6 @@ def _allowed_hosted(choice: str | Mapping[str, Any], hosted: Sequence[ToolRule])
 
 @cache
 def _plain_rules(calls: CallMode, one_call: bool, summary: str | None) -> OutputRules:  # noqa: FBT001 - as `cache` wants it
-    """Those of a request that demands next to nothing: the same for all of them."""
     return OutputRules(
         tools={},
         allowed=frozenset(),

@@ -114,7 +114,6 @@ TOKEN_ID_VALUES: Final = literal_values(TokenIds)
 
 
 def _input_items(value: object) -> object:
-    """A string is one user message, the empty string none."""
     match value:
         case "":
             return ()
@@ -128,7 +127,6 @@ def _input_items(value: object) -> object:
 
 
 def _stops(value: object) -> object:
-    """One string is a list of one."""
     match value:
         case str():
             return (value,)
@@ -209,22 +207,20 @@ class CreateResponse(WireModel):
 
     @property
     def known_tools(self) -> tuple[Tool, ...]:
-        """The tools that can be called, whatever `tool_choice` says."""
+        # `tool_choice` plays no role here.
         return offered(self.tools, self.brought)
 
     @property
     def offered_tools(self) -> tuple[Tool, ...]:
-        """The tools the model may know of."""
         return () if self.tool_choice == "none" else self.known_tools
 
     @property
     def tool_paths(self) -> dict[str, str]:
-        """Where the request has each tool that can be called, by the name that the model knows."""
         return paths_of(self.tools, self.brought)
 
     @property
     def dropped_tools(self) -> tuple[str, ...]:
-        """The tools that are not served, here or to this tenant, in their order, by their types."""
+        """Return the types of the tools that this gateway or this tenant lacks, in order."""
         if not (self.tools or self.brought):
             return ()
         groups = (self.tools, *(each.tools for each in self.brought))
@@ -232,46 +228,42 @@ class CreateResponse(WireModel):
 
     @property
     def looks_back(self) -> bool:
-        """Whether its context has more than the input says."""
+        """Return True if the context has more than the input."""
         continues = self.previous_response_id is not None or self.conversation is not None
         return continues or any(isinstance(item, ItemReference) for item in self.input)
 
     @property
     def wants_logprobs(self) -> bool:
-        """Whether the answer comes with the probabilities of its tokens."""
         return LOGPROBS in self.include or self.top_logprobs > 0
 
     @property
     def wants_messages(self) -> bool:
-        """Whether the response comes with the Harmony messages of its prompt and its output."""
+        """Return True if the response includes the Harmony messages of prompt and output."""
         if not self.include:
             return self.enable_response_messages
         return self.enable_response_messages or self.wants_input_ids or self.wants_output_ids
 
     @property
     def wants_input_ids(self) -> bool:
-        """Whether those of the prompt come with their token ids."""
         return INPUT_IDS in self.include
 
     @property
     def wants_output_ids(self) -> bool:
-        """Whether those of the output come with their token ids."""
         return OUTPUT_IDS in self.include
 
     @property
     def prewarms(self) -> bool:
-        """Whether its context is to be prepared and nothing to be generated."""
         return self.prompt_cache_options is not None and self.prompt_cache_options.prewarm
 
     @property
     def compares_caches(self) -> bool:
-        """Whether it wants to know how its cache and that of another response differ."""
+        """Return True if the request asks how its cache differs from another response's."""
         options = self.prompt_cache_options
         return options is not None and options.comparison_response_id is not None
 
     @property
     def obfuscated(self) -> bool:
-        """Whether delta events are padded; OpenAI's default."""
+        # OpenAI pads delta events by default.
         return self.stream_options is None or self.stream_options.include_obfuscation
 
 
@@ -318,7 +310,6 @@ class Parameters:
     def of(
         cls, documented: frozenset[str], remedies: Mapping[str, str] = IN_RESPONSES
     ) -> Parameters:
-        """Those of an API that has some of the parameters of a response."""
         return cls(documented & PARAMETERS, documented, remedies)
 
 
@@ -340,9 +331,9 @@ def parse_subset(
     strict: bool = False,
     served: Collection[HostedFamily] = NO_FAMILIES,
 ) -> CreateResponse:
-    """The request to an API that has only these `parameters`. Nothing of it is stored.
+    """Parse a request to an API with only these `parameters`; it is never stored.
 
-    Raises as `parse_create` does.
+    Raises as `parse_create`.
     """
     request = parse_create(body, parameters, limits=limits, strict=strict, served=served)
     if request.prewarms:
@@ -360,13 +351,13 @@ def parse_create(
     served: Collection[HostedFamily] = NO_FAMILIES,
     needs_input: bool = True,
 ) -> CreateResponse:
-    """The request that `body` spells: JSON, or its fields where that was read already.
+    """Parse a request from JSON bytes or from its fields.
 
-    Of the tools that the gateway can run those are left that are `served`. One that `needs_input`
-    has some of its own, or continues something. Unknown top-level keys and `HINTS` are listed in
-    `ignored`, tools that are not served in `dropped_tools`; with `strict` unknown ones and such
-    tools are refused, and so are images and files. Raises `InvalidRequest`
-    with OpenAI's message, code and param, and nothing else for any bytes.
+    Of the tools that the gateway can run those in `served` are kept. If `needs_input`, the request
+    must have input or continue something. Unknown top-level keys and `HINTS` are listed in
+    `ignored`, unserved tools in `dropped_tools`; if `strict`, unknown keys, unserved tools, images
+    and files are refused. Raises only `InvalidRequest`, with OpenAI's message, code and param,
+    whatever the bytes are.
     """
     fields = body if isinstance(body, dict) else parse_object(body, limits)
     document, ignored = without_nulls(fields), tuple[str, ...]()
@@ -401,7 +392,7 @@ def parse_create(
 
 
 def _validated(document: dict[str, Any], served: Collection[HostedFamily]) -> CreateResponse:
-    """The request; of a tool or a choice that is shaped as in a chat the refusal says so."""
+    # The refusal points out tools and choices in the shape of Chat Completions.
     try:
         return validated(CreateResponse, document, served)
     except InvalidRequest as error:
@@ -422,8 +413,9 @@ def _prewarms(document: dict[str, Any]) -> bool:
 
 
 def warm_up(request: CreateResponse, parameter: str) -> CreateResponse:
-    """The request of which nothing is to be generated, as this `parameter` says. No token is spent:
-    what would compact its context is left to what continues it. Raises `InvalidRequest`.
+    """Return the request without generation, as this `parameter` asks. Raises `InvalidRequest`.
+
+    No token is spent: a compaction is left to the request that continues it.
     """
     # Both stand at the end: an answer before other items may be one that was heard long ago.
     for item in request.input[-1:]:
@@ -439,7 +431,6 @@ def warm_up(request: CreateResponse, parameter: str) -> CreateResponse:
 
 
 def _with_tools(request: CreateResponse, limits: InputLimits) -> CreateResponse:
-    """The request with the tools that its items bring; these and its own are checked."""
     brought = check_brought(request.input, limits)
     if request.tools:
         check_tools(request.tools, limits)
@@ -449,10 +440,6 @@ def _with_tools(request: CreateResponse, limits: InputLimits) -> CreateResponse:
 def _without_unserved(
     document: dict[str, Any], parameters: Parameters, *, strict: bool
 ) -> tuple[dict[str, Any], tuple[str, ...]]:
-    """The parameters that are served, and the names of the others that may be shown.
-
-    With `strict` a name that is not documented either is refused.
-    """
     served: dict[str, Any] = {}
     others = []
     for name, value in document.items():
@@ -466,7 +453,6 @@ def _without_unserved(
 
 
 def _with_hints(ignored: tuple[str, ...], document: dict[str, Any]) -> tuple[str, ...]:
-    """The names with those of the hints that a document has; `prewarm` is none."""
     if document.keys().isdisjoint(HINTS):
         return ignored
     hints = HINTS[1:] if _prewarms(document) else HINTS
@@ -474,13 +460,14 @@ def _with_hints(ignored: tuple[str, ...], document: dict[str, Any]) -> tuple[str
 
 
 def presentable(names: tuple[str, ...]) -> tuple[str, ...]:
-    """Names that may stand in a response header; others are not from any client's author."""
+    """Return the names that may stand in a response header."""
     return tuple(name for name in names if _HEADER_SAFE.fullmatch(name))[:IGNORED_NAMES_MAX]
 
 
 def check_counts(document: dict[str, Any], limits: InputLimits) -> None:
-    """Refuse more items, tools or metadata than a request may have, before anything looks at each
-    of them. Wrong types are left to the models.
+    """Refuse too many items, tools or metadata, before any of them is parsed.
+
+    Wrong types are left to the models.
     """
     said = document.get("input")
     if isinstance(said, str):
@@ -496,15 +483,15 @@ def check_counts(document: dict[str, Any], limits: InputLimits) -> None:
 
 
 def check_metadata(document: dict[str, Any]) -> None:
-    """Refuse more pairs of metadata than an object may have."""
     metadata = document.get("metadata")
     if isinstance(metadata, dict) and len(metadata) > METADATA_PAIRS_MAX:
         raise too_many_properties("metadata", len(metadata), METADATA_PAIRS_MAX)
 
 
 def check_items(items: Sequence[InputItem], limits: InputLimits, *, param: str = "input") -> None:
-    """Refuse texts that are too long, names that are none and items of hosted tools that could not
-    be listed; a command or a patch counts as one text. `param` is what holds the items.
+    """Refuse texts that are too long, bad names, and hosted items that could not be listed.
+
+    A command or a patch counts as one text. `param` names the array of items.
     """
     for index, item in enumerate(items):
         path = f"{param}[{index}]"
@@ -523,8 +510,9 @@ def check_items(items: Sequence[InputItem], limits: InputLimits, *, param: str =
 def check_brought(
     items: Sequence[InputItem], limits: InputLimits, *, param: str = "input"
 ) -> tuple[BroughtTools, ...]:
-    """What items bring. Refuses tools that cannot be told to the model; one that comes twice was
-    found twice.
+    """Return the tools that items bring. Refuses tools that the model could not see.
+
+    A tool may come twice, because a search may return it twice.
     """
     brought = brought_by(items, param)
     count = 0
@@ -544,7 +532,6 @@ def check_brought(
 def _check_tool_item(
     path: str, item: CallItem | OutputItem | AnyHostedItem, limits: InputLimits
 ) -> None:
-    """The same for a call of a tool or its output."""
     match item.type:
         case "function_call":
             check_text(f"{path}.arguments", item.arguments, limits)
@@ -579,7 +566,6 @@ def _check_tool_item(
 
 
 def _check_parts(path: str, parts: Sequence[Any], limits: InputLimits) -> None:
-    """Refuse texts that are too long among the parts of a message, of reasoning or of an output."""
     for index, part in enumerate(parts):
         field = _PART_TEXTS.get(part.type)
         if field is not None and len(getattr(part, field)) > limits.text_chars_max:
@@ -595,7 +581,7 @@ _UNREAD: Final = {
 
 
 def check_images(items: Sequence[InputItem]) -> None:
-    """Refuse new images, for a model that sees none. Raises `InvalidRequest`."""
+    """Refuse new images, for a model without vision. Raises `InvalidRequest`."""
     check_media(items, strict=True, refused=MEDIA - FILES)
 
 
@@ -606,12 +592,11 @@ def check_media(
     param: str = "input",
     refused: frozenset[str] = MEDIA,
 ) -> None:
-    """Refuse images and files of the assistant, and with `strict` new ones of anybody that are
-    among the `refused` types.
+    """Refuse images and files of the assistant and, if `strict`, new ones of `refused` types.
 
-    What the model has answered already is not new: clients that keep the history themselves could
-    never go on with a conversation that has an image in it. Those in outputs of tools are not
-    looked at: a tool that returns one must not end a session. `param` names the items.
+    Media that the model has answered already are not new: a client that keeps the history itself
+    could otherwise never continue after an image. Media in tool outputs are not checked: a tool
+    that returns one must not end a session. `param` names the items.
     """
     is_new = strict
     fault: InvalidRequest | None = None
@@ -634,7 +619,6 @@ def check_media(
 
 
 def _check_format(asked: JsonSchemaFormat, limits: InputLimits) -> None:
-    """Refuse a schema that an answer cannot be held to."""
     check_text("text.format.description", asked.description, limits)
     fault = schema_fault(asked.schema_, limits, of_objects=asked.strict)
     if fault is not None:
@@ -646,7 +630,6 @@ def _check_format(asked: JsonSchemaFormat, limits: InputLimits) -> None:
 
 
 def _check_support(request: CreateResponse, *, needs_input: bool) -> None:
-    """Refuse what OpenAI documents and is not served, and combinations that make no sense."""
     if request.conversation and request.previous_response_id is not None:
         raise InvalidRequest(
             "Mutually exclusive parameters: 'previous_response_id' and 'conversation'. Ensure you "
@@ -682,13 +665,12 @@ def _check_support(request: CreateResponse, *, needs_input: bool) -> None:
 
 
 def check_choice(request: CreateResponse) -> None:
-    """Refuse a choice of a tool that there is not; `request` has all that its context brings."""
+    """Refuse the choice of a missing tool; `request` has all tools that its context brings."""
     if request.tool_choice != "auto":
         check_tool_choice(request.tool_choice, request.known_tools, request.dropped_tools)
 
 
 def _check_model_options(request: CreateResponse) -> None:
-    """The same of `reasoning`, `stop` and compaction."""
     if request.reasoning.context == "all_turns":
         raise unsupported_value("reasoning.context", "all_turns", ("auto", "current_turn"))
     asked = request.text.format
@@ -713,12 +695,12 @@ class RequestKey:
 
 
 def request_key(values: Sequence[bytes], body: bytes, *, store: bool) -> RequestKey | None:
-    """The key among a request's headers (`values` are those of `Idempotency-Key`), if it has one.
+    """Return the idempotency key of a request (`values` of `Idempotency-Key`), None if none.
 
-    OpenAI promises none for these routes. What holds here: the same key with the same body stands
-    for the same response, as long as the operator says (`retention.idempotency_key_s`).
-    `store`: whether the response is kept. Raises `InvalidRequest` for a key that is none, for more
-    than one, and for a response that could not be returned again because it is not kept.
+    OpenAI promises none for these routes. Here the same key with the same body stands for the same
+    response, for `retention.idempotency_key_s` seconds. `store`: the response is kept. Raises
+    `InvalidRequest` for a malformed key, for more than one, and for a response that is not stored
+    and so could not be returned again.
     """
     if not values:
         return None
@@ -736,7 +718,7 @@ def request_key(values: Sequence[bytes], body: bytes, *, store: bool) -> Request
 
 
 def refuse_key(headers: Iterable[tuple[bytes, bytes]]) -> None:
-    """Raises `InvalidRequest` where a request has a key and would be done twice all the same."""
+    """Raise `InvalidRequest` for an idempotency key that would not prevent a second run."""
     if any(name == b"idempotency-key" for name, _ in headers):
         raise InvalidRequest(
             f"'{IDEMPOTENCY_KEY}' is not supported here: the same request would be done twice. It "
@@ -748,7 +730,7 @@ def refuse_key(headers: Iterable[tuple[bytes, bytes]]) -> None:
 
 
 def reused_key() -> InvalidRequest:
-    """The key stands for a request with another body."""
+    """Return the refusal of an idempotency key that belongs to a request with another body."""
     return InvalidRequest(
         f"This '{IDEMPOTENCY_KEY}' was used with another request body. Use a new key for a new "
         "request.",

@@ -68,7 +68,7 @@ _BUILTIN_CHOICES: Final = {
 
 
 def hosted_rules(grants: Grants) -> Iterator[ToolRule]:
-    """One for each hosted tool: those that the model was trained with, then MCP servers'."""
+    """Yield a rule for each hosted tool: built-in tools first, then those of MCP servers."""
     if grants.browser is not None:
         for name, schema in _BROWSER_SCHEMAS.items():
             shown = name.removeprefix(BUILTIN_PREFIX)
@@ -81,7 +81,7 @@ def hosted_rules(grants: Grants) -> Iterator[ToolRule]:
 
 
 def _mcp_rule(server: ServerGrant, tool: McpTool) -> ToolRule:
-    """Its schema binds what it is called with if a grammar can be made of it; the server checks."""
+    # The schema binds the arguments if a grammar can be made of it; the server checks them.
     asks, schema = tool.needs_approval, tool.parameters
     return ToolRule(
         flat_name(server.label, tool.name),
@@ -94,9 +94,10 @@ def _mcp_rule(server: ServerGrant, tool: McpTool) -> ToolRule:
 
 
 def chooses(choice: Mapping[str, Any], tool: ToolRule) -> bool:
-    """Whether a choice of one tool, as the response repeats it, means this hosted tool, or it is
-    one of those that it means: `{"type": "web_search_preview"}`, `{"type": "code_interpreter"}`,
-    `{"type": "mcp", "server_label": ..., "name": ...}`, the last without a name, too.
+    """Return True if a choice of one tool, as the response repeats it, selects this hosted tool.
+
+    Choices are `{"type": "web_search_preview"}`, `{"type": "code_interpreter"}` and `{"type":
+    "mcp", "server_label": ..., "name": ...}`, the last with or without a name.
     """
     kind = choice.get("type")
     if (builtin := _BUILTIN_CHOICES.get(tool.kind)) is not None:

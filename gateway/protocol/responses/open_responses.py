@@ -77,7 +77,7 @@ _TOOL: Final[TypeAdapter[AnyTool]] = TypeAdapter(AnyTool)
 
 
 def shown(event: Event) -> Event | None:
-    """The event as the dialect has it, under its own number; None where the dialect has none."""
+    """Convert an event to the dialect, with its own number; None if the dialect lacks it."""
     if event.type in UNCHANGED:
         return _with_shown_index(event) if event.hosted_before else event
     name = RENAMED.get(event.type)
@@ -97,7 +97,6 @@ def shown(event: Event) -> Event | None:
 
 
 def _with_shown_index(event: Event) -> Event:
-    """The event with the index that its item has in `output` without those that are left out."""
     said = orjson.loads(event.data)
     if "output_index" in said:
         said["output_index"] -= event.hosted_before
@@ -105,7 +104,7 @@ def _with_shown_index(event: Event) -> Event:
 
 
 def shown_deltas(deltas: Deltas) -> Deltas | None:
-    """The same of a run of deltas, as long as they differ in nothing but their name; else None."""
+    """Convert a run of deltas that differ from the dialect only by name; None for others."""
     pattern = deltas.pattern
     if pattern.type in UNCHANGED and not pattern.hosted_before:
         return deltas
@@ -128,7 +127,7 @@ def shown_deltas(deltas: Deltas) -> Deltas | None:
 
 
 def body(said: Json) -> Json:
-    """A Response object, a list of items or a compaction as the dialect has it."""
+    """Convert a Response object, a list of items or a compaction to the dialect."""
     match said["object"]:
         case "response":
             return response(said)
@@ -139,7 +138,6 @@ def body(said: Json) -> Json:
 
 
 def response(said: Json) -> Json:
-    """A Response object as the dialect has it."""
     return {
         **said,
         "output": items(said["output"]),
@@ -150,9 +148,7 @@ def response(said: Json) -> Json:
 
 
 def items(said: list[Json]) -> list[Json]:
-    """Items, without those of types that the dialect does not have, and without outputs that no
-    call asked for: it has none.
-    """
+    """Convert items, without types that the dialect lacks and outputs without a call."""
     return [_ITEMS[item["type"]](item) for item in said if _is_known(item)]
 
 
@@ -166,7 +162,7 @@ def _response_event(said: Json) -> Json:
 
 
 def _item_event(said: Json) -> Json | None:
-    """None for an item of a type that the dialect does not have; OpenAI gives not all a status."""
+    # OpenAI leaves out the status of some items.
     if not _is_known(said["item"]):
         return None
     is_announced = said["type"] == "response.output_item.added"
@@ -175,12 +171,11 @@ def _item_event(said: Json) -> Json | None:
 
 
 def _annotation_event(said: Json) -> Json | None:
-    """Of annotations the dialect has citations of pages."""
+    # The dialect only has URL citations.
     return said if said["annotation"]["type"] == _CITATION else None
 
 
 def _custom_input_done(said: Json) -> Json:
-    """The input of a custom tool was the only argument of a function, and is known now."""
     return {
         "type": "response.function_call_arguments.done",
         "sequence_number": said["sequence_number"],
@@ -205,7 +200,6 @@ _CHANGED: Final[Mapping[str, Callable[[Json], Json | None]]] = {
 
 
 def _item(said: Json) -> Json:
-    """With a status, which every item has, and without nulls."""
     return {"status": "completed", **without_nulls(said)}
 
 
@@ -214,7 +208,7 @@ def _message(said: Json) -> Json:
 
 
 def _call(said: Json) -> Json:
-    """The call of a function. Its arguments are not known before it is over."""
+    # Arguments are not known before the call is complete.
     call = call_of(_CALL.validate_python(said))
     status = said.get("status") or "completed"
     names = {"name": said.get("name", call.name), "namespace": said.get("namespace")}
@@ -239,7 +233,6 @@ def _function_output(said: Json) -> Json:
 
 
 def _output(said: Json) -> Json:
-    """What a function returned: the text that the model is shown of it."""
     return {
         "id": said["id"],
         "type": "function_call_output",
@@ -250,7 +243,6 @@ def _output(said: Json) -> Json:
 
 
 def _approval(said: Json) -> Json:
-    """The call of a function that asks the user whether a tool of an MCP server may be called."""
     status = said.get("status") or "completed"
     asked = {name: said[name] for name in ("server_label", "name", "arguments")}
     return {
@@ -264,7 +256,6 @@ def _approval(said: Json) -> Json:
 
 
 def _approval_answer(said: Json) -> Json:
-    """What such a function returned."""
     answer = without_nulls({"approve": said["approve"], "reason": said.get("reason")})
     return {
         "id": said["id"],
@@ -297,7 +288,6 @@ _ITEMS: Final[Mapping[str, Callable[[Json], Json]]] = {
 
 
 def _part(said: Json) -> Json:
-    """A part of a message or of a function's output."""
     part = without_nulls(said)
     match said["type"]:
         case "input_image":
@@ -312,13 +302,12 @@ def _part(said: Json) -> Json:
 
 
 def _text(said: Json) -> Json:
-    """The document allows a schema to be nothing but null."""
+    # The published Open Responses types allow no schema here but null.
     form = said["format"]
     return {**said, "format": {**form, "schema": None}} if "schema" in form else said
 
 
 def _functions(tool: Json) -> list[Json]:
-    """The functions that a tool is to the model."""
     match tool["type"]:
         case "function":
             return [{name: value for name, value in tool.items() if name != "defer_loading"}]
@@ -333,7 +322,6 @@ def _functions(tool: Json) -> list[Json]:
 
 
 def _tool_choice(said: str | Json, tools: list[Json]) -> str | Json:
-    """Of tools that the dialect does not have, that one must be called, or which may be."""
     if isinstance(said, str):
         return said
     if said["type"] == "allowed_tools":
@@ -343,7 +331,6 @@ def _tool_choice(said: str | Json, tools: list[Json]) -> str | Json:
 
 
 def _chosen_functions(tool: Json, tools: list[Json]) -> list[Json]:
-    """A tool by name or by type alone, as functions; none, if the gateway runs it."""
     if tool["type"] in HOSTED_TOOL_TYPES:
         return []
     if tool["type"] != "namespace":

@@ -61,13 +61,13 @@ if TYPE_CHECKING:
 
 
 def check_text(path: str, text: str | None, limits: InputLimits) -> None:
-    """Refuse a text that is too long. `path` is where it stands in the request."""
+    """Refuse a text that is too long; `path` is its parameter."""
     if text is not None and len(text) > limits.text_chars_max:
         raise string_too_long(path, len(text), limits.text_chars_max)
 
 
 def check_name(path: str, name: str) -> None:
-    """Refuse a name in which the model could read the end of a message's header."""
+    """Refuse a name that the model could read as the end of a message header."""
     if not FUNCTION_NAME.fullmatch(name):
         raise pattern_mismatch(path, f"^{FUNCTION_NAME.pattern}$")
 
@@ -75,8 +75,10 @@ def check_name(path: str, name: str) -> None:
 def check_tools(
     tools: Sequence[Tool], limits: InputLimits, *, within: str = "", unique: bool = True
 ) -> None:
-    """Refuse tools that cannot be told to the model: with names that are none or (`unique`) come
-    twice, with texts that are too long, or too many of them. `within` begins their paths.
+    """Refuse too many tools, and tools that the model cannot be shown.
+
+    Those have malformed names, duplicate names (if `unique`) or texts that are too long. `within`
+    begins their paths.
     """
     param = f"{within}tools"
     for index, tool in enumerate(tools):
@@ -104,12 +106,8 @@ def check_tools(
 
 
 def _check_tool(path: str, tool: ClientTool, limits: InputLimits) -> None:
-    """Refuse texts that are too long, and a schema that the arguments cannot be held to.
-
-    The schema of a function that is not strict is only shown: whatever can be read of it is. Tools
-    come from servers whose schemas nobody who sends the request can mend (`required: true`,
-    `type: any`, `properties: []`), and the engines' own endpoints take them.
-    """
+    # The schema of a non-strict function is only shown to the model, so a faulty one is accepted:
+    # MCP servers publish such schemas (`required: true`), and engines take them.
     if isinstance(tool, ShellTool):
         for index, skill in enumerate(tool.skills):
             place = f"{path}.environment.skills[{index}].description"
@@ -132,9 +130,6 @@ def _check_tool(path: str, tool: ClientTool, limits: InputLimits) -> None:
 
 
 def _check_run_tools(tools: Sequence[Tool], limits: InputLimits) -> None:
-    """Refuse what the gateway could not run: one tool of a family, but servers, and each server
-    with a label of its own.
-    """
     labels = {tool.name for tool in tools if isinstance(tool, NamespaceTool)}
     families: set[HostedFamily | None] = set()
     for index, tool in enumerate(tools):
@@ -174,7 +169,7 @@ _WHERE: Final = ("server_url", "connector_id", "tunnel_id")
 
 
 def _check_server(path: str, tool: McpServerTool, limits: InputLimits) -> None:
-    """Without any of them the label is that of a server that the operator registered."""
+    # A server without an address is one that the operator registered under this label.
     places = [name for name in _WHERE if getattr(tool, name) is not None]
     if len(places) > 1:
         raise InvalidRequest(
@@ -204,7 +199,7 @@ def _check_server(path: str, tool: McpServerTool, limits: InputLimits) -> None:
 
 
 def check_none_dropped(tools: Sequence[Tool], brought: Sequence[BroughtTools] = ()) -> None:
-    """Refuse tools that OpenAI runs, or programs call, and this gateway drops."""
+    """Refuse tools that only OpenAI runs, or only programs call, and the gateway drops."""
     remedy = "Leave the tool out, or offer a tool that your client executes."
     groups = [("", tools), *((each.path, each.tools) for each in brought)]
     for within, group in groups:
@@ -227,16 +222,15 @@ class OfferedTools(NamedTuple):
         return cls(tuple(named(tools)), run_tools(tools), dropped)
 
     def has(self, wanted: ToolName) -> bool:
-        """Whether the tool that is named can be called."""
         return means_hosted(wanted, self.run) or any(means(wanted, one) for one in self.client)
 
     def dropped_one(self, wanted: ToolName) -> bool:
-        """Whether a tool of its sort was dropped, or the one of its name."""
+        # Matches by type, or by the dropped tool's name.
         return any(_is_variant(wanted, label) for label in self.dropped)
 
 
 def check_tool_choice(choice: AnyToolChoice, tools: Sequence[Tool], dropped: Sequence[str]) -> None:
-    """Refuse a choice of what the request does not have, or of what is `dropped` of it."""
+    """Refuse a choice of a tool that the request lacks, or that is `dropped`."""
     offered = OfferedTools.of(tools, dropped)
     match choice:
         case ToolChoice() as wanted:
@@ -270,16 +264,14 @@ def _check_server_choice(choice: ToolName, path: str) -> None:
 
 
 def _is_variant(wanted: ToolName, label: str) -> bool:
-    """Hosted tools have several names each: `web_search_preview` is chosen for `web_search`. Those
-    that a client executes have one of their own.
-    """
+    # Hosted tools have several names, such as `web_search_preview` for `web_search`.
     if wanted.type in MEMBER_TYPES:
         return label == HostedTool(type=wanted.type, name=wanted.name).label
     return wanted.type.startswith(label) or label.startswith(wanted.type)
 
 
 def _check_allowed(allowed: AllowedTools, offered: OfferedTools) -> None:
-    """Dropped tools may be in the list, but not alone."""
+    # Dropped tools may be in the list, but not alone.
     for index, wanted in enumerate(allowed.tools):
         path = f"tool_choice.tools[{index}]"
         if not (offered.dropped_one(wanted) or offered.has(wanted)):

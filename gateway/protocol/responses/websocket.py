@@ -63,7 +63,10 @@ class CreateFrame:
 
 
 def read_frame(text: bytes, limits: InputLimits) -> ClientFrame:
-    """Raises `InvalidRequest` for what is no JSON object, of no known type, or on no lane."""
+    """Parse a frame.
+
+    Raises `InvalidRequest` for anything but a JSON object of a supported type on a valid lane.
+    """
     fields = parse_object(text, limits)
     previous = fields.get("previous_response_id")
     return ClientFrame(
@@ -81,11 +84,11 @@ def read_turn(
     strict: bool,
     served: Collection[HostedFamily] = NO_FAMILIES,
 ) -> CreateFrame:
-    """The request of a frame that `read_frame` took.
+    """Parse the request of a frame that `read_frame` took.
 
     `stream`, `stream_options` and `background` must not be sent, but clients that share their code
-    with HTTP do (Codex, OpenAI's Agents SDK). So they may ask for what happens anyway, unless
-    `strict`. Raises `InvalidRequest`, as `create.parse_create` does.
+    with HTTP send them (Codex, OpenAI's Agents SDK). Unless `strict`, they may have the values that
+    a connection implies. Raises `InvalidRequest`, as `create.parse_create`.
     """
     fields = parse_object(text, limits)
     _check_transport(fields, strict=strict)
@@ -108,7 +111,7 @@ def read_turn(
 
 
 def read_steer(text: bytes, limits: InputLimits) -> dict[str, Any]:
-    """What a `response.steer` wanted: it goes back to its sender, who may need it."""
+    """Return the content of a `response.steer`; it goes back to its sender, who may need it."""
     fields = parse_object(text, limits)
     for name in STEER_FIELDS:
         if name not in fields:
@@ -153,6 +156,5 @@ def _check_transport(fields: dict[str, Any], *, strict: bool) -> None:
 
 
 def _asks_otherwise(name: str, value: object) -> bool:
-    """Whether a parameter of the transport asks for anything but what a connection does."""
     usual = {"stream": True, "background": False}
     return name in usual and value is not None and value is not usual[name]

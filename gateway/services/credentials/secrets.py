@@ -32,6 +32,6 @@ class Peppers:
     previous: Pepper | None = None
 
     def new_secret(self, kind: SecretKind) -> NewSecret:
-        """Made of 256 random bits."""
+        """Make a secret of 256 random bits."""
         value = secret_of(kind, os.urandom(RANDOM_BYTES))
         return NewSecret(value, hint_of(value), self.current.hash(value), self.current.id)

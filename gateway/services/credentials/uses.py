@@ -34,29 +34,28 @@ class KeyUses:
     """Keys that were used since they were last written down, at most as many as are cached."""
 
     def __init__(self, database: Database, *, interval_s: float) -> None:
-        """`interval_s` is the pause between two writes."""
+        """Write every `interval_s` seconds."""
         self._database = database
         self._interval_s = interval_s
         self._used: dict[UUID, Principal] = {}
         self._rehashes: dict[UUID, Rehash] = {}
 
     def note(self, principal: Principal) -> None:
-        """A request came with its key."""
         self._used[principal.key_id] = principal
 
     def hash_again(self, principal: Principal, rehash: Rehash) -> None:
-        """The key was found by the hash of the previous pepper."""
+        # For keys that were matched by the hash of the previous pepper.
         self._rehashes[principal.key_id] = rehash
 
     async def run(self) -> None:
-        """Write every `interval_s`. Runs until it is cancelled."""
         while True:
             await asyncio.sleep(self._interval_s)
             await self.flush()
 
     async def flush(self) -> None:
-        """Write all that was noted. What the database does not take now is lost, but for hashes:
-        these are made again when the key is used again.
+        """Write all noted uses and new hashes.
+
+        What the database refuses is lost. Hashes are computed again at the key's next use.
         """
         used, self._used = self._used, {}
         rehashes, self._rehashes = self._rehashes, {}

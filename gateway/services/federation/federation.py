@@ -109,7 +109,7 @@ class Federation:
         *,
         defaults: TenantPolicy = DEFAULT_POLICY,
     ) -> None:
-        """`defaults` count where a tenant has no policy of its own."""
+        """Apply `defaults` where a tenant has no policy of its own."""
         self._database = database
         self._key_sets = key_sets
         self._sealer = sealer
@@ -118,16 +118,16 @@ class Federation:
 
     @property
     def body_bytes_max(self) -> int:
-        """Of a request to exchange a token, which has little besides."""
+        # The body of a token exchange has little besides the token.
         return 2 * self._policy.token_bytes_max
 
     @staticmethod
     def knows(secret: str) -> bool:
-        """Whether a credential is a token, not a key."""
         return secret.startswith(PREFIX) or is_token(secret)
 
     async def principal(self, secret: str, organization: str | None = None) -> Principal:
-        """Who calls with this token, and says it is for this organization (its id or its name).
+        """Return the principal of a token; `organization` (id or name) is what the request names.
+
         Raises `TokenRefused`, `IssuerUnavailable` and `StoreUnavailable`.
         """
         if secret.startswith(PREFIX):
@@ -144,8 +144,10 @@ class Federation:
         return replace(principal, credential="token", end_user=end_user_of(attributes))
 
     async def exchange(self, asked: ExchangeRequest) -> Exchanged:
-        """A token of a service account for one of an issuer. Raises as `principal` does: the same
-        for a provider that is unknown, and one of whom no rule admits this token.
+        """Exchange a token of an issuer for one of a service account.
+
+        Raises as `principal` does: the same error for an unknown provider and for one without a
+        rule that admits this token.
         """
         provider_id = ids.parse_identity_provider_id(asked.provider_id)
         account_id = ids.parse_service_account_id(asked.service_account_id)
@@ -173,7 +175,6 @@ class Federation:
         return Exchanged(sealed, ends_at - now, scopes)
 
     async def close(self) -> None:
-        """End what is being fetched."""
         await self._key_sets.close()
 
     def _seal(
@@ -207,9 +208,8 @@ class Federation:
         raise TokenRefused("The token has been revoked. Exchange another one.")
 
     async def _operator_issuer(self, said: Unverified) -> OperatorIssuer | None:
-        """The operator's issuer that the token may be of, which is no tenant's then, whatever a
-        tenant says. Raises `TokenNotAdmitted` where it is disabled.
-        """
+        # A token of an operator's issuer belongs to no tenant's provider, whatever the tenant
+        # configured.
         found = await issuers.find_for_token(self._database, said.issuer, said.audiences)
         if not found:
             return None
@@ -241,9 +241,7 @@ class Federation:
     async def _bearer_provider(
         self, said: Unverified, organization: str | None
     ) -> IdentityProvider:
-        """The provider whose bearer tokens look like this one: of the organization that is named,
-        or the one that needs no name.
-        """
+        # A provider of the named organization comes first, then one that needs no name.
         found: Sequence[IdentityProvider] = ()
         if organization is not None:
             found = await rows.find_bearers(
@@ -261,9 +259,6 @@ class Federation:
     async def _admit(
         self, provider: IdentityProvider, token: Verified, account_id: UUID | None
     ) -> Federated:
-        """The first rule that admits the token, of this service account if one is named; its
-        principal has the scopes that are granted.
-        """
         attributes = attributes_of(token.claims, provider.transformations)
         for one in await rows.find_federated(
             self._database, provider.tenant_id, self._defaults, provider_id=provider.id
@@ -278,14 +273,14 @@ class Federation:
         raise _not_admitted()
 
     async def _complete(self, principal: Principal, expires_at: float) -> Principal:
-        """With the limits that hold for it. One that is renewed before is verified again."""
+        # The decision ends with the token; a lookup before that verifies the token again.
         terms = await limits.terms_of(self._database, principal)
         ends = datetime.fromtimestamp(expires_at, UTC)
         return replace(principal, terms=terms, key=replace(principal.key, expires_at=ends))
 
 
 def with_scopes(admitted: Federated, scopes: frozenset[str]) -> Federated:
-    """The same for a token that has these scopes."""
+    """Return a copy of the principal with these scopes."""
     principal = admitted.principal
     return replace(
         admitted, principal=replace(principal, key=replace(principal.key, scopes=scopes))

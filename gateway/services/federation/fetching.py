@@ -35,7 +35,7 @@ class KeyFetcher:
         self._metrics = metrics
 
     async def keys(self, origin: KeyOrigin) -> Sequence[object]:
-        """The `keys` of a JSON Web Key Set, unchecked. Raises `IssuerUnavailable`."""
+        """Fetch the `keys` of a JSON Web Key Set, unchecked. Raises `IssuerUnavailable`."""
         if origin.source.jwks is not None:
             return _keys(origin, orjson.loads(origin.source.jwks))
         try:
@@ -50,11 +50,10 @@ class KeyFetcher:
             raise _unavailable(origin, str(error) or type(error).__name__) from error
 
     async def close(self) -> None:
-        """Close all connections."""
         await self._client.aclose()
 
     async def _jwks_url(self, origin: KeyOrigin) -> str:
-        """https://openid.net/specs/openid-connect-discovery-1_0.html#ProviderConfigurationValidation"""
+        # https://openid.net/specs/openid-connect-discovery-1_0.html#ProviderConfigurationValidation
         source = origin.source
         if source.jwks_url is not None:
             return source.jwks_url

@@ -58,11 +58,11 @@ class Fetcher(Protocol):
     """Gets the keys of an issuer, from wherever its provider says."""
 
     async def keys(self, origin: KeyOrigin) -> Sequence[object]:
-        """Those of an issuer, unchecked. Raises `IssuerUnavailable`."""
+        """Fetch the keys of an issuer, unchecked. Raises `IssuerUnavailable`."""
         ...
 
     async def close(self) -> None:
-        """Nothing is fetched any more."""
+        """Close all connections. Nothing is fetched afterwards."""
         ...
 
 
@@ -87,7 +87,7 @@ class KeySets:
         *,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """The fetcher is closed with it."""
+        """Take over the fetcher: `close` closes it."""
         self._fetcher = fetcher
         self._policy = policy
         self._clock = clock
@@ -95,9 +95,9 @@ class KeySets:
         self._sets: OrderedDict[KeyOrigin, _KeySet] = OrderedDict()
 
     async def find(self, origin: KeyOrigin, key_id: str, algorithm: str) -> Jwk | None:
-        """The key of an issuer with this id that is for this algorithm; None: there is none.
+        """Return the issuer's key with this id and algorithm; None if there is none.
 
-        Raises `IssuerUnavailable` where no keys are known and none could be had.
+        Raises `IssuerUnavailable` if no keys are cached and none can be fetched.
         """
         known = self._sets.setdefault(origin, _KeySet())
         self._sets.move_to_end(origin)
@@ -117,7 +117,7 @@ class KeySets:
         return found
 
     async def close(self) -> None:
-        """End what is being fetched, and close what fetches it."""
+        """Cancel fetches in progress and close the fetcher."""
         tasks = [one.fetching for one in self._sets.values() if one.fetching is not None]
         for task in tasks:
             task.cancel()
@@ -132,9 +132,7 @@ class KeySets:
         return since_s > self._policy.unknown_interval_s
 
     async def _refresh(self, origin: KeyOrigin, known: _KeySet) -> None:
-        """Wait until the keys are new. Those that there are go on where they cannot be had; raises
-        `IssuerUnavailable` where there are none.
-        """
+        # If no new keys can be fetched, old ones remain valid for `stale_s`.
         if self._may_fetch(known):
             self._begin(origin, known)
         if known.fetching is not None:
@@ -163,7 +161,7 @@ class KeySets:
 
 
 def by_id(keys: Sequence[object]) -> dict[str, list[Jwk]]:
-    """The keys that can verify signatures, by their ids; others are left out, private parts, too.
+    """Return the public keys that can verify signatures, by key id; other keys are left out.
 
     https://www.rfc-editor.org/rfc/rfc7517#section-4
     """
@@ -176,7 +174,6 @@ def by_id(keys: Sequence[object]) -> dict[str, list[Jwk]]:
 
 
 def key_for(keys: Mapping[str, Sequence[Jwk]], key_id: str, algorithm: str) -> Jwk | None:
-    """The key with this id that is for this algorithm."""
     kind = _KTY.get(algorithm[:2])
     for key in keys.get(key_id, ()):
         if key["kty"] == kind and key.get("alg", algorithm) == algorithm:
@@ -198,7 +195,6 @@ def _verifies(key: Jwk) -> bool:
 
 
 def _is_sound(modulus: object) -> bool:
-    """Whether the modulus of an RSA key, in base64url, is neither too short nor too long."""
     least, most = RSA_BITS
     # A character has six bits, and the first byte need not be full.
     return isinstance(modulus, str) and (

@@ -44,12 +44,15 @@ class Verified:
 
 
 def is_token(secret: str) -> bool:
-    """Whether a credential has the form of a signed token, which no key has."""
+    """Return True if a credential has the form of a signed token (JWT), which no key has."""
     return secret.startswith("ey") and secret.count(".") == _PARTS - 1
 
 
 def read(token: str, *, bytes_max: int) -> Unverified:
-    """Raises `TokenRefused` for what is none, and for one that names neither key nor issuer."""
+    """Parse a token without verifying it.
+
+    Raises `TokenRefused` for a malformed token, and for one that names no key or no issuer.
+    """
     import jwt
 
     if len(token) > bytes_max:
@@ -72,7 +75,7 @@ def read(token: str, *, bytes_max: int) -> Unverified:
 async def verified(
     token: str, said: Unverified, provider: IdentityProvider, key_sets: KeySets
 ) -> Verified:
-    """Raises `TokenRefused`, and `IssuerUnavailable` where the keys cannot be had."""
+    """Verify a token. Raises `TokenRefused`, and `IssuerUnavailable` without the issuer's keys."""
     terms = provider.terms
     if said.algorithm not in terms.algorithms:
         allowed = ", ".join(terms.algorithms)
@@ -119,16 +122,15 @@ def _decode(token: str, algorithm: str, key: Jwk, provider: IdentityProvider) ->
 
 
 def _unreadable() -> tuple[type[Exception], ...]:
-    """What PyJWT raises for tokens that are none. Beyond its own errors: nesting without end, and
-    times that are no numbers, or too large for one.
-    """
+    # Besides its own errors PyJWT lets through those of endless nesting and of times that are no
+    # numbers or too large.
     import jwt
 
     return (jwt.PyJWTError, RecursionError, ValueError, TypeError, OverflowError)
 
 
 def _reason(error: Exception) -> str:
-    """Without what the token says: it would be in logs."""
+    # Without the error's message: it quotes the token, which must not be logged.
     return type(error).__name__.removesuffix("Error")
 
 

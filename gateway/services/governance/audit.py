@@ -74,17 +74,17 @@ class AuditLogs:
     """Use cases of the audit log of one database; all raise `StoreUnavailable`."""
 
     def __init__(self, database: Database, projects: Projects | None = None) -> None:
-        """`projects` tells ids and names of projects, as clients see them."""
+        """Show projects with the ids and names that `projects` returns."""
         self._database = database
         self._projects = projects
 
     async def list_entries(
         self, tenant_id: UUID | None, query: AuditQuery, *, names_operators: bool = False
     ) -> dict[str, Any]:
-        """A page as OpenAI's list object, the newest entry first.
+        """Return one page as OpenAI's list object, the newest entry first.
 
-        Raises `InvalidRequest` for bounds that do not hold, for types that there are not, and for
-        cursors that are no entry of this tenant.
+        Raises `InvalidRequest` for bounds out of range, unknown event types, and cursors that are
+        no entry of this tenant.
         """
         wanted = _filter(query)
         places = {"after": _place(query.after, "after"), "before": _place(query.before, "before")}
@@ -116,9 +116,10 @@ class AuditLogs:
     async def verify(
         self, tenant_id: UUID | None = None, kept: Sequence[ChainState] = ()
     ) -> list[ChainState]:
-        """Check a chain from its oldest entry on; None: all there are. `kept` is what was found
-        before, perhaps several times: all of it must be there still, but for what is so old that
-        retention may have removed it.
+        """Check one chain, or all of them (None), from the oldest entry on.
+
+        `kept` are states from earlier checks, several per chain allowed: their entries must still
+        exist, unless retention may have removed them.
         """
         chains = {*await audit_log.chains(self._database), *(one.tenant_id for one in kept)}
         return [
@@ -135,9 +136,8 @@ class AuditLogs:
         ]
 
     async def run(self) -> None:
-        """Every `ANCHOR_S` write to the process log how far the chains have come that were added
-        to, until cancelled. Whoever keeps the log can tell later whether a chain was made anew.
-        """
+        # The process log records how far each chain has come, so that a chain that was made anew
+        # can be detected later.
         while True:
             await asyncio.sleep(ANCHOR_S)
             try:
@@ -146,7 +146,7 @@ class AuditLogs:
                 _log.warning("the audit log was not read, it will be tried again", error=error)
 
     async def anchor(self) -> None:
-        """Write to the process log once how far each chain has come. Raises `StoreError`."""
+        """Write the current end of each chain to the process log. Raises `StoreError`."""
         found = await audit_log.heads(self._database, since_s=2 * ANCHOR_S, rows_max=ANCHORED_MAX)
         for chain, number, digest in found:
             _log.info("audit chain", tenant=str(chain), count=number, rule=digest.hex())
@@ -170,7 +170,7 @@ class AuditLogs:
 
 
 def project_names(database: Database) -> Projects:
-    """Ids and names of projects, as clients see them, from their table."""
+    """Return a lookup of projects' public ids and names from their table."""
 
     async def find(tenant_id: UUID, asked: Collection[UUID]) -> dict[UUID, dict[str, str]]:
         named = await audit_log.project_names(database, tenant_id, asked)
@@ -182,7 +182,6 @@ def project_names(database: Database) -> Projects:
 
 
 def _filter(query: AuditQuery) -> AuditFilter:
-    """What the store is to filter by. Raises `InvalidRequest` for a query that cannot be meant."""
     if not 1 <= query.limit <= LIMIT_MAX:
         raise InvalidRequest(f"'limit' is a number from 1 to {LIMIT_MAX}.", param="limit")
     if query.after is not None and query.before is not None:
@@ -208,7 +207,7 @@ def _filter(query: AuditQuery) -> AuditFilter:
 
 
 def _bounds(range_: Mapping[str, int]) -> tuple[datetime | None, datetime | None]:
-    """From when on and until when, in whole seconds."""
+    # In whole seconds: from the first one (inclusive) to the second one (exclusive).
     for name, second in range_.items():
         if name not in {"gt", "gte", "lt", "lte"} or not 0 <= second < SECOND_MAX:
             raise InvalidRequest(

@@ -26,7 +26,7 @@ class DataRetention:
         self._database = database
 
     async def of_organization(self, tenant_id: TenantId) -> dict[str, Any]:
-        """The object of a tenant. Raises `ResourceNotFound`."""
+        """Return the tenant's setting as the API's object. Raises `ResourceNotFound`."""
         found = await rows.of_tenant(self._database, tenant_id)
         if found is None:
             raise ResourceNotFound("There is no such organization.")
@@ -35,7 +35,7 @@ class DataRetention:
     async def set_of_organization(
         self, tenant_id: TenantId, retention_type: str, *, author: Author = COMMAND_LINE
     ) -> dict[str, Any]:
-        """Change it. Raises `InvalidRequest` and `ResourceNotFound`."""
+        """Change the tenant's setting. Raises `InvalidRequest` and `ResourceNotFound`."""
         check_type(retention_type, of_project=False)
         told = {"data_retention": retention_type}
         event = author.event("organization.updated", str(tenant_id), changes_requested=told)
@@ -44,7 +44,7 @@ class DataRetention:
         return _organization(retention_type)
 
     async def of_project(self, tenant_id: TenantId, project_id: ProjectId) -> dict[str, Any]:
-        """The object of a project. Raises `ResourceNotFound`."""
+        """Return the project's setting as the API's object. Raises `ResourceNotFound`."""
         found = await rows.of_project(self._database, tenant_id, project_id)
         if found is None and project_id != default_project(tenant_id):
             raise _unknown_project()
@@ -59,8 +59,9 @@ class DataRetention:
         author: Author = COMMAND_LINE,
         target: str | None = None,
     ) -> dict[str, Any]:
-        """Change it; `target` is the project's id as clients see it. Raises `InvalidRequest` and
-        `ResourceNotFound`.
+        """Change the project's setting; `target` is the project's public id.
+
+        Raises `InvalidRequest` and `ResourceNotFound`.
         """
         check_type(retention_type, of_project=True)
         told = {"data_retention": retention_type}

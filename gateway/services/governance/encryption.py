@@ -42,7 +42,7 @@ class TenantEncryption:
     """
 
     def __init__(self, database: Database, keys: TenantKeys | None) -> None:
-        """Raises `ConfigError` where no provider is configured."""
+        """Raise `ConfigError` if no key provider is configured."""
         if keys is None:
             raise ConfigError(
                 "encryption at rest is not configured",
@@ -53,15 +53,14 @@ class TenantEncryption:
         self._keys = keys
 
     async def keys(self, tenant_id: TenantId) -> list[WrappedKey]:
-        """All keys of a tenant, the oldest first."""
         return await self._keys.keys(tenant_id)
 
     async def progress(self, tenant_id: TenantId) -> str:
-        """How far what it has was brought under its newest key by itself, in words; or empty."""
+        # In words; empty if nothing was resealed automatically.
         return await reseals.state(self._database, tenant_id)
 
     async def enable(self, tenant_id: TenantId, *, author: Author = COMMAND_LINE) -> WrappedKey:
-        """Seal what a tenant writes from now on. Raises `InvalidRequest` where it is sealed."""
+        """Seal a tenant's writes from now on. Raises `InvalidRequest` if they already are."""
         if any(
             key.retired_at is None and key.destroyed_at is None
             for key in await self.keys(tenant_id)
@@ -70,18 +69,19 @@ class TenantEncryption:
         return await self._add_key(tenant_id, "harmony.encryption.enabled", author)
 
     async def rotate(self, tenant_id: TenantId, *, author: Author = COMMAND_LINE) -> WrappedKey:
-        """Seal with a new key from now on; older ones go on to open what they sealed."""
+        # Older keys stay, to open what they sealed.
         return await self._add_key(tenant_id, "harmony.encryption.rotated", author)
 
     async def disable(self, tenant_id: TenantId, *, author: Author = COMMAND_LINE) -> None:
-        """Seal nothing more that a tenant writes; its keys go on to open what they sealed."""
+        """Stop sealing a tenant's writes; its keys stay, to open what they sealed."""
         await self._keys.retire(tenant_id)
         event = author.event("harmony.encryption.disabled", str(tenant_id))
         await self._tell(event, tenant_id)
 
     async def shred(self, tenant_id: TenantId, *, author: Author = COMMAND_LINE) -> int:
-        """Destroy all keys of a tenant, for good: all that they sealed is unreadable, wherever it
-        is. How many there were. Raises `DataHeld`.
+        """Destroy all keys of a tenant for good and return their number.
+
+        Everything that they sealed becomes unreadable, wherever it is. Raises `DataHeld`.
         """
         async with holds.unheld(self._database, tenant_id):
             destroyed = await self._keys.destroy(tenant_id)
@@ -99,12 +99,11 @@ class TenantEncryption:
         destroys_older: bool = False,
         tell: Callable[[Progress], None] = lambda _: None,
     ) -> int:
-        """Bring all that is stored of a tenant under the key that seals now, at most so many rows a
-        second; how many were written. `destroys_older`: then the keys before it are destroyed.
+        """Reseal all content of a tenant under its current key; return the number of rows written.
 
-        Raises `ContentSealed` where there are rows that no key opens, when the others of their
-        table were written, and `InvalidRequest` where other processes may still seal with keys
-        that are to be destroyed.
+        `rows_per_s` bounds the speed. `destroys_older`: older keys are destroyed afterwards. Raises
+        `ContentSealed` if no key opens some rows, after the others of their table were written, and
+        `InvalidRequest` if other processes may still seal with keys that are to be destroyed.
         """
         await require_owner(self._database)
         keyring = self._database.keyring
@@ -131,7 +130,7 @@ class TenantEncryption:
         return total
 
     async def _check_is_everywhere(self, tenant_id: TenantId, number: int) -> None:
-        """Raises `InvalidRequest` where some process may not seal with this key yet."""
+        # Some process may not seal with this key yet.
         needed_s = self._database.keyring.policy.settled_s
         left_s = needed_s - await self._keys.age_s(tenant_id, number)
         if left_s > 0:
@@ -185,6 +184,6 @@ class TenantEncryption:
         return key
 
     async def _tell(self, event: AuditEvent, tenant_id: TenantId) -> None:
-        """Keys are in a database of their own, so this cannot be one transaction with them."""
+        # Keys are in a database of their own, so this cannot be in one transaction with them.
         async with self._database.owner_transaction() as connection:
             await audit_log.record(connection, tenant_id, event)

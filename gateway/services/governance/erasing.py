@@ -66,7 +66,7 @@ class Erasing:
     def __init__(
         self, database: Database, tenant_id: TenantId, person: str, digest: bytes | None
     ) -> None:
-        """`digest` is what usage calls the person by; None: nobody knows."""
+        """Erase `person`; `digest` is the person's digest in usage lines, None if unknown."""
         self._database = database
         self._tenant_id = tenant_id
         self._person = person
@@ -79,8 +79,10 @@ class Erasing:
         self._seen = self._sealed = 0
 
     async def run(self) -> Erased:
-        """Find and erase. Raises `StoreUnavailable` and `DataHeld`; what was erased until then is,
-        and the next run goes on.
+        """Find and erase everything.
+
+        Raises `StoreUnavailable` and `DataHeld`; earlier deletions stay, and the next run
+        continues.
         """
         await self._find()
         await self._follow()
@@ -129,7 +131,7 @@ class Erasing:
         return self._person in one.names or one.uuid in self._metered
 
     async def _follow(self) -> None:
-        """Find what continues what is theirs, and what continues that."""
+        # Also finds what continues those, to any depth.
         newest: list[ReadResponse] = list(self._named.values())
         while newest:
             places = {one.conversation for one in newest if one.conversation is not None}
@@ -146,7 +148,6 @@ class Erasing:
             self._nameless |= {one.uuid: one for one in newest}
 
     async def _nobodys(self, found: Iterable[ReadResponse]) -> list[ReadResponse]:
-        """Those that are not known yet, and for nobody else."""
         known = self._named.keys() | self._nameless.keys()
         some = {one.uuid: one for one in found if not one.names and one.uuid not in known}
         others: set[UUID] = set()
@@ -187,9 +188,8 @@ class Erasing:
         return count
 
     async def _delete_places(self) -> tuple[int, set[UUID]]:
-        """How many conversations there were, and those that are left: a response of somebody else
-        is being added to each. One of theirs, which goes next, keeps none.
-        """
+        # A conversation is busy while somebody else's response is added to it. This end user's own
+        # responses are deleted next and keep none.
         theirs, gone = self._theirs, 0
         busy: set[UUID] = set()
         for place in self._places:

@@ -33,7 +33,7 @@ class Purging:
         self._data = data
 
     async def run(self) -> None:
-        """Go round until cancelled, whatever the database says; replicas spread out."""
+        # Random pauses keep replicas from working at the same time.
         while True:
             await asyncio.sleep(INTERVAL_S * random.uniform(0.5, 1.0))  # noqa: S311 - see above
             try:
@@ -42,8 +42,9 @@ class Purging:
                 _log.warning("deleted tenants were not removed, will be tried again", error=error)
 
     async def round(self, *, window_s: float = RESTORE_S) -> list[Removed]:
-        """Remove what tenants have that were deleted `window_s` ago and that nobody holds. Raises
-        `StoreError`; the next round goes on from there.
+        """Remove the data of tenants deleted at least `window_s` seconds ago and not held.
+
+        Raises `StoreError`; the next round continues.
         """
         if not await retention.owns_partitions(self._database):
             return []

@@ -46,7 +46,7 @@ class Resealing:
         self._hold_s = HOLD_S + ROWS_AT_ONCE / rows_per_s
 
     async def run(self) -> None:
-        """Go round until cancelled, whatever the databases say; replicas spread out."""
+        # Random pauses keep replicas from working at the same time.
         while True:
             await asyncio.sleep(INTERVAL_S * random.uniform(0.5, 1.0))  # noqa: S311 - see above
             try:
@@ -55,9 +55,10 @@ class Resealing:
                 _log.warning("content was not resealed, will be tried again", error=error)
 
     async def round(self) -> int:
-        """Go on for every tenant that has a newer key than its content; how many were finished.
+        """Continue for each tenant with a newer key than its content; return how many were
+        finished.
 
-        Raises `StoreUnavailable`; the next round goes on from there.
+        Raises `StoreUnavailable`; the next round continues.
         """
         if not await retention.owns_partitions(self._database):
             return 0
@@ -70,7 +71,7 @@ class Resealing:
         return count
 
     async def _attempt(self, tenant_id: TenantId, number: int) -> bool:
-        """One tenant whose keys cannot be had holds up no other."""
+        # A tenant whose keys are unavailable must not hold up the others.
         try:
             return await self._reseal(tenant_id, number)
         except StoreError as error:
@@ -80,7 +81,7 @@ class Resealing:
             return False
 
     async def _reseal(self, tenant_id: TenantId, number: int) -> bool:
-        """False: somebody else does it, or a newer key was made."""
+        # False: another process reseals this tenant, or a newer key exists.
         keyring = self._database.keyring
         keyring.forget(tenant_id)
         await keyring.ready([tenant_id])
@@ -105,10 +106,8 @@ class Resealing:
     async def _pass(
         self, tenant_id: TenantId, number: int, place: ResealPlace
     ) -> ResealPlace | None:
-        """Everything behind `place`, once; where it ended. None: it is not for this key any more.
-
-        Flushes come first: what is moved out of them meanwhile is found in the logs.
-        """
+        # None: the place no longer belongs to this key. Flushes come first: rows moved out of them
+        # meanwhile are then seen in the logs.
         tables = list(KEYS)
         if place.table is None:
             written = await self._flushes(tenant_id)
@@ -139,7 +138,7 @@ class Resealing:
     async def _move(
         self, tenant_id: TenantId, number: int, place: ResealPlace, *, is_over: bool
     ) -> bool:
-        """At the end of a table the place is the beginning of the next one."""
+        # After the end of a table, the place is the beginning of the next one.
         if is_over and place.table is not None:
             tables = list(KEYS)
             beyond = tables.index(place.table) + 1

@@ -66,8 +66,9 @@ class TenantData:
         *,
         end_user_secret: bytes | None = None,
     ) -> None:
-        """`end_user_secret` is what usage's digests of end users are made with; None: persons are
-        found by what requests say alone.
+        """Compute usage's digests of end users with `end_user_secret`.
+
+        Without it, persons are found only by the identifiers in stored requests.
         """
         self._database = database
         self._keys = keys
@@ -77,12 +78,11 @@ class TenantData:
     async def erase_person(
         self, name: str, person: str, *, author: Author = COMMAND_LINE
     ) -> Erased:
-        """Delete all stored responses that were for this person, and what there is besides because
-        of them: see `erasing.Erasing`.
+        """Delete all stored responses for this person, and what they caused (`erasing.Erasing`).
 
-        All responses of the tenant are read for it. In the audit log is the digest that usage has
-        of the identifier, which nobody can try names with who lacks the secret; without a secret
-        nothing of it. Raises `InvalidRequest` for an empty one, and `DataHeld`.
+        It reads all responses of the tenant. The audit log has usage's digest of the identifier,
+        which cannot be guessed without the secret; without a secret it has nothing of the
+        identifier. Raises `InvalidRequest` for an empty one, and `DataHeld`.
         """
         if not person:
             raise InvalidRequest("Say whom to erase.", param="end_user")
@@ -107,13 +107,13 @@ class TenantData:
         return erased
 
     async def delete(self, name: str, *, author: Author = COMMAND_LINE) -> Tenant:
-        """Let none of its keys work any more; what it has is removed `RESTORE_S` later."""
+        """Disable all keys of a tenant; its data is removed `RESTORE_S` later."""
         tenant = await self._tenant(name)
         event = author.event("harmony.tenant.deleted", str(tenant.id))
         return _require(await erasure.mark_deleted(self._database, name, event), name)
 
     async def restore(self, name: str, *, author: Author = COMMAND_LINE) -> Tenant:
-        """Take a deletion back. Raises `InvalidRequest` where there is none, or it is too late."""
+        """Undo a deletion. Raises `InvalidRequest` if there is none, or it is too late."""
         tenant = await self._tenant(name)
         event = author.event("harmony.tenant.restored", str(tenant.id))
         restored = await erasure.restore(self._database, name, event, window_s=RESTORE_S)
@@ -124,9 +124,10 @@ class TenantData:
         return restored
 
     async def hold(self, name: str, *, is_held: bool, author: Author = COMMAND_LINE) -> Tenant:
-        """Keep all that a tenant has until it is held no more: nothing of it expires, is erased,
-        shredded or purged, and its own clients delete nothing. When this returns that counts
-        everywhere.
+        """Put a tenant's data under legal hold, or release it.
+
+        While held, nothing expires or is erased, shredded or purged, and clients delete nothing. On
+        return the change is in effect at all replicas.
         """
         tenant = await self._tenant(name)
         event = author.event(
@@ -137,11 +138,11 @@ class TenantData:
     async def purge(
         self, *, window_s: float = RESTORE_S, author: Author = COMMAND_LINE
     ) -> list[Removed]:
-        """Remove what tenants have that were deleted so long ago: first the keys of their content,
-        which makes it unreadable wherever it is, then the rows. Usage and the audit log stay; an
-        entry there, and `purged_at` of the tenant, say when it was done.
+        """Remove the data of tenants deleted at least `window_s` seconds ago.
 
-        Where it breaks off, the next call goes on.
+        First the keys of the content, which makes it unreadable wherever it is, then the rows.
+        Usage and the audit log stay; an audit entry and the tenant's `purged_at` record the time.
+        After an error the next call continues.
         """
         await require_owner(self._database)
         removed = []
@@ -155,7 +156,7 @@ class TenantData:
         return removed
 
     async def _remove(self, tenant: Tenant, author: Author) -> Removed | None:
-        """None: all of it was gone before. Raises `DataHeld` where it is held by now."""
+        # None: everything was removed before. Raises `DataHeld` under a legal hold.
         keys = 0
         if self._keys is not None:
             async with holds.unheld(self._database, tenant.id):
@@ -172,11 +173,11 @@ class TenantData:
     async def export(
         self, name: str, *, author: Author = COMMAND_LINE, with_content: bool = True
     ) -> TenantArchive:
-        """An archive of all that a tenant has: for each table a file of JSON lines, its content
-        opened, and `manifest.json` with the count and the SHA-256 of each. Without content there
-        is in it what operators see anyway.
+        """Make an archive of all data of a tenant.
 
-        That it is made is in the audit log before anything of it can be read.
+        It has one file of JSON lines per table, with content opened, and `manifest.json` with the
+        count and SHA-256 of each file. Without content it has only what operators see anyway. The
+        audit log records the export before anything can be read.
         """
         tenant = await self._tenant(name)
         told = {"content": with_content}
@@ -215,7 +216,7 @@ class TenantArchive:
         *,
         with_content: bool,
     ) -> None:
-        """`turns` are those of all archives that are read at once."""
+        """Share `turns`, which bound the archives that are read at once."""
         self._database = database
         self._author = author
         self._turns = turns
@@ -227,7 +228,7 @@ class TenantArchive:
         """
 
     async def pieces(self) -> AsyncIterator[bytes]:
-        """The bytes of the file, to be read once. Raises `StoreUnavailable`."""
+        # The bytes can be read only once.
         async with self._turns:
             async for piece in self._generate():
                 yield piece
@@ -291,7 +292,7 @@ class _Sink(io.RawIOBase):
         return len(self._pieces[-1])
 
     def taken(self) -> bytes:
-        """The bytes that were written since the last call."""
+        """Return and drop the bytes written since the last call."""
         taken = b"".join(self._pieces)
         self._pieces.clear()
         return taken

@@ -27,7 +27,7 @@ CODE = "zero_data_retention"
 
 
 def require_storage(principal: Principal, what: str, *, param: str | None = None) -> None:
-    """Raises `InvalidRequest` for a caller of whom nothing is kept; `what` begins the message."""
+    """Raise `InvalidRequest` if nothing may be stored for the caller; `what` begins the message."""
     if principal.keeps_nothing:
         raise InvalidRequest(
             f"{what} is not available with zero data retention: it would have to be stored.",
@@ -37,7 +37,7 @@ def require_storage(principal: Principal, what: str, *, param: str | None = None
 
 
 def permitted(command: CreateCommand) -> CreateCommand:
-    """The command as it may be carried out for its principal. Raises `InvalidRequest`."""
+    """Return the command as its principal may run it. Raises `InvalidRequest`."""
     principal, request = command.principal, command.request
     if not principal.keeps_nothing:
         return command

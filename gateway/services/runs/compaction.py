@@ -81,12 +81,11 @@ class CompactedContext(NamedTuple):
 
     @property
     def model(self) -> str:
-        """The model that wrote the summary."""
         return self.plan.spec.model
 
     @property
     def body(self) -> bytes:
-        """The answer as JSON; its `output` may be the input of the next request as it is."""
+        """Return the answer as JSON; its `output` can be the next request's input unchanged."""
         head = self.plan.spec.head
         kept: list[dict[str, Any]] = [
             orjson.loads(item.json) for item in self.plan.items if item.outlives_compaction
@@ -121,8 +120,9 @@ class Compactor:
         *,
         context_length: int,
     ) -> bool:
-        """Whether the prompt of these items is to be made short, and can be: a summary is of no use
-        where what stays is too long all the same.
+        """Return True if the prompt has to be compacted and can be.
+
+        It cannot if the items that stay are too long by themselves.
         """
         if not request.context_management:
             return False
@@ -138,7 +138,7 @@ class Compactor:
         return saved > (min(asked) // REPEATED_SHARE if is_repeated else 0)
 
     def request_for(self, request: CreateResponse) -> CreateResponse:
-        """What the model is asked instead: a summary of all that the request is about."""
+        """Return the request for a summary of everything that `request` is about."""
         tokens_max = max(self._limits.summary_tokens_max, OUTPUT_TOKENS_MIN)
         asked = {
             "input": (*without_trigger(request), instruction()),
@@ -153,7 +153,7 @@ class Compactor:
         return CreateResponse(model=request.model).model_copy(update=asked)
 
     def check(self, plan: SummaryPlan, *, context_length: int) -> None:
-        """Raise `InvalidRequest` where there is nothing to summarise, or no room for a summary."""
+        """Raise `InvalidRequest` if there is nothing to summarise, or no room for a summary."""
         if not plan.items:
             raise InvalidRequest(
                 "There is nothing to compact: the conversation has no items yet.",
@@ -168,7 +168,7 @@ class Compactor:
             )
 
     async def make(self, spec: RunSpec) -> MadeSummary:
-        """A summary. What it took is to be counted with a response, or booked.
+        """Generate a summary. Its usage has to be counted with a response, or booked.
 
         Raises `UpstreamError`, `SummaryFailed`.
         """
@@ -191,20 +191,20 @@ class Compactor:
         return MadeSummary(summary, compacted)
 
     def book(self, made: MadeSummary) -> None:
-        """Book what a summary took that is part of no response."""
+        # For a summary that is part of no response.
         self._summarizer.book(made.summary)
 
 
 def is_triggered(request: CreateResponse) -> bool:
-    """The request asks for a compaction, and for nothing else."""
+    """Return True if the request asks for a compaction and nothing else."""
     return bool(request.input) and isinstance(request.input[-1], CompactionTrigger)
 
 
 def without_trigger(request: CreateResponse) -> tuple[InputItem, ...]:
-    """What it asks to be compacted, beside what it continues."""
+    """Return the items to compact, besides what the request continues."""
     return tuple(item for item in request.input if not isinstance(item, CompactionTrigger))
 
 
 def summary_in(compacted: Compacted) -> ContextItem:
-    """The compaction at the end of a context, as the prompt has it."""
+    """Return the compaction at the end of a context, with its ids in the prompt."""
     return ContextItem("compaction", "", b"", ids=array("I", compacted.ids))

@@ -59,7 +59,6 @@ class History:
 
     @property
     def stored(self) -> tuple[ContextItem, ...]:
-        """The items before the `unstored` ones."""
         return tuple(self.items[: len(self.items) - len(self.unstored)])
 
 
@@ -69,7 +68,7 @@ class HistorySource:
     def __init__(
         self, database: Database, *, depth_max: int = DEPTH_MAX, items_max: int = ITEMS_MAX
     ) -> None:
-        """A chain has at most `depth_max` responses, a context at most `items_max` items."""
+        """Limit chains to `depth_max` responses and contexts to `items_max` items."""
         self._database = database
         self._depth_max = depth_max
         self._items_max = items_max
@@ -83,15 +82,14 @@ class HistorySource:
         local: Mapping[str, History],
         with_json: bool = False,
     ) -> History:
-        """The history of a response that is created at `created_at` (unix seconds).
+        """Return the history of a response that is created at `created_at` (unix seconds).
 
-        `with_json`: its items are to be shown, not only to be continued.
-
-        `local` knows responses by their public id that may be in no database; it is asked first.
-        Of what is stored it has what the first that continued it took: what lacks is looked up.
-        Raises `PreviousResponseNotFound`, `InvalidRequest` for one that is still generated or a
-        chain that is too long, `ResourceNotFound` for an unknown conversation, `ConversationLocked`
-        when the response could not be added to it, `StoreUnavailable`.
+        `with_json`: the items are shown, not only continued. `local` has responses by public id
+        that may be in no database, and is searched first. A local history has only what its first
+        continuation needed: the rest is looked up. Raises `PreviousResponseNotFound`;
+        `InvalidRequest` for a response in progress or a chain that is too long; `ResourceNotFound`
+        for an unknown conversation; `ConversationLocked` if the response could not be added to it;
+        `StoreUnavailable`.
         """
         repeated = may_repeat(request.input)
         asked: dict[str, Any] = {
@@ -118,7 +116,7 @@ class HistorySource:
     async def named_items(
         self, principal: Principal, request: CreateResponse
     ) -> dict[str, ContextItem]:
-        """Stored items that the request's input only names, by id; unknown ones are absent."""
+        """Return the stored items that the input references, by id; unknown ones are absent."""
         wanted = referenced_ids(request.input)
         if not wanted:
             return {}
@@ -130,7 +128,7 @@ class HistorySource:
     async def _read_conversation(
         self, principal: Principal, conversation_id: str, *, is_written: bool, **asked: Any
     ) -> History:
-        """`is_written`: the response will be added to it."""
+        # `is_written`: the response will be added to the conversation.
         uuid = ids.parse_conversation_id(conversation_id)
         found = uuid and await turns.read(
             self._database_for(principal),
@@ -184,7 +182,7 @@ class HistorySource:
 def route_of(
     history: History, cache_key: str | None, items: Sequence[ContextItem], prompt: Prompt
 ) -> Route:
-    """What is known of where a response should be generated whose prompt is made of the items."""
+    """Return what routing knows about a response whose prompt is made of these items."""
     opening = 0
     if history.placement is None:
         first = next((place for place, item in enumerate(items) if item.role == "user"), None)
@@ -200,7 +198,7 @@ def _lacks_json(
     with_calls: bool,
     repeated: Collection[str],
 ) -> bool:
-    """Whether what is asked of the items is not there: of most, their ids alone were read."""
+    # Of most items only the ids were read.
     return any(
         with_json
         or (with_tool_lists and item.kind == "mcp_list_tools")
@@ -212,5 +210,5 @@ def _lacks_json(
 
 
 def _names_servers(request: CreateResponse) -> bool:
-    """Whether lists of the tools of MCP servers matter, which may be long."""
+    # Only then are the tool lists of MCP servers needed, which may be long.
     return any(isinstance(tool, McpServerTool) for tool in request.tools)

@@ -30,12 +30,11 @@ class ImageHold:
         self._bytes = 0
 
     def add(self, size: int) -> None:
-        """Count bytes that have come. Raises `NoRoom`."""
+        """Count received bytes. Raises `NoRoom`."""
         self._budget.take(self._tenant_id, size)
         self._bytes += size
 
     def give_back(self, size: int) -> None:
-        """Count bytes that were dropped."""
         self._bytes -= size
         self._budget.let_go(self._tenant_id, size)
 
@@ -60,7 +59,7 @@ class ImageBudget:
 
     @property
     def held_bytes(self) -> int:
-        """The bytes of all images that are held now."""
+        """Return the bytes of all images in memory."""
         while self._let_go:
             tenant_id, size = self._let_go.popleft()
             self._held_bytes -= size
@@ -70,7 +69,7 @@ class ImageBudget:
         return self._held_bytes
 
     def take(self, tenant_id: TenantId, size: int) -> None:
-        """Raises `NoRoom`, and takes nothing then."""
+        """Count bytes of a tenant. Raises `NoRoom` without counting them."""
         if self.held_bytes + size > self._bytes_max:
             raise NoRoom(
                 "The server holds as many bytes of images as it can. Try again in a moment, or "
@@ -85,6 +84,5 @@ class ImageBudget:
         self._of_tenants[tenant_id] += size
 
     def let_go(self, tenant_id: TenantId, size: int) -> None:
-        """Count bytes that are held no more."""
         if size:
             self._let_go.append((tenant_id, size))

@@ -47,7 +47,7 @@ class ImageVisits:
 
     @property
     def tenant_visits_max(self) -> int:
-        """How many images of one tenant are fetched at the same time."""
+        # Images of one tenant fetched at the same time.
         return max(1, int(self.visits_max * self.tenant_share))
 
 
@@ -67,12 +67,11 @@ class _Coming:
         self._given_up: set[int] = set()
 
     def check(self, at: int) -> None:
-        """Raises `_NoImage` where there is no room for the image at that index."""
         if at in self._given_up or sum(self._sizes[:at]) >= self._bytes_max:
             raise self._too_long
 
     def add(self, at: int, size: int) -> None:
-        """More of it has come. Raises `_NoImage` and `NoRoom`."""
+        """Count more bytes of image `at`. Raises `_NoImage` and `NoRoom`."""
         self.check(at)
         while sum(self._sizes) + size > self._bytes_max:
             last = max(i for i, come in enumerate(self._sizes) if come or i == at)
@@ -83,12 +82,12 @@ class _Coming:
         self._sizes[at] += size
 
     def drop(self, at: int) -> None:
-        """Give back the bytes of the image at this place, which is not shown."""
+        """Give back the bytes of image `at`, which is not shown."""
         self._hold.give_back(self._sizes[at])
         self._sizes[at] = 0
 
     def told(self, answers: Sequence[str]) -> list[str]:
-        """The answers, once there are all of them: of what was given up meanwhile, why."""
+        """Return the final answers, with the reason for each image that was given up meanwhile."""
         why = str(self._too_long)
         return [why if at in self._given_up else one for at, one in enumerate(answers)]
 
@@ -126,9 +125,11 @@ class ImageFetcher:
     async def answers(
         self, questions: Sequence[bytes], tenant_id: TenantId
     ) -> tuple[Mapping[bytes, str], ImageHold]:
-        """A data URL for each of these questions, or why there is none: it begins with
-        `IMAGE_NO_ROOM` where there would be one at another time. Of those that are too long
-        together the first are fetched. The bytes count as long as the hold lives.
+        """Return a data URL for each question, or the reason why there is none.
+
+        The reason begins with `IMAGE_NO_ROOM` if the image could be had at another time. If images
+        are too long together, the first ones are fetched. Their bytes count as long as the hold is
+        referenced.
         """
         hold = ImageHold(self.budget, tenant_id)
         coming = _Coming(len(questions), hold, self._visits.context_bytes_max)
@@ -145,7 +146,6 @@ class ImageFetcher:
         return dict(zip(questions, answers, strict=True)), hold
 
     async def close(self) -> None:
-        """Close all connections."""
         await self._client.aclose()
 
     async def _answer(
@@ -188,7 +188,7 @@ class ImageFetcher:
         raise _NoImage("its URL redirects too often")
 
     async def _get(self, url: str, at: int, coming: _Coming) -> tuple[str, bytes] | str:
-        """Type and content, or where it has moved."""
+        # Returns type and content, or the URL of a redirect.
         headers = {"user-agent": self._user_agent, "accept": ", ".join(TYPES)}
         async with self._client.stream("GET", url, headers=headers) as answer:
             if answer.is_redirect and (where := answer.headers.get("location")):

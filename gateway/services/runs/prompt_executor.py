@@ -27,7 +27,7 @@ class Tokenizers(Protocol):
     """Who has servers render conversations (`upstreams.tokenization`)."""
 
     async def render(self, model: str, questions: Sequence[bytes]) -> Mapping[bytes, Rendering]:
-        """The answer to each question (`Unrendered`). Raises `NoUpstreamAvailable`."""
+        """Return the answer to each question (`Unrendered`). Raises `NoUpstreamAvailable`."""
 
 
 class Images(Protocol):
@@ -36,8 +36,9 @@ class Images(Protocol):
     async def answers(
         self, questions: Sequence[bytes], tenant_id: TenantId
     ) -> tuple[Mapping[bytes, str], object]:
-        """A data URL for each question (`IMAGE_QUESTION`), or why there is none; and what counts
-        their bytes while it is there.
+        """Return a data URL for each `IMAGE_QUESTION`, or the reason why there is none.
+
+        The second value counts the bytes of the images as long as it is referenced.
         """
 
 
@@ -46,14 +47,16 @@ class Renderable(Protocol):
 
     @property
     def model(self) -> Model:
-        """The model that the prompt is for."""
+        """Return the model that the prompt is for."""
 
     @property
     def tenant_id(self) -> TenantId:
-        """The tenant whose request it is."""
+        """Return the tenant of the request."""
 
     def with_renderings(self, answers: Mapping[bytes, Rendering], hold: object = None) -> Self:
-        """The same, with more of what servers rendered for it. `hold` counts images among that."""
+        """Return a copy with these answers of servers added. `hold` counts the bytes of their
+        images.
+        """
 
 
 class PromptExecutor:
@@ -65,14 +68,16 @@ class PromptExecutor:
     def __init__(
         self, executor: ThreadExecutor, tokenizers: Tokenizers, images: Images | None = None
     ) -> None:
-        """`images`: None where no model is shown any."""
+        """Fetch images with `images`; None if no model sees any."""
         self._executor = executor
         self._tokenizers = tokenizers
         self._images = images
 
     async def run(self, work: Callable[[Given], T], given: Given, *, size_bytes: int) -> T:
-        """What `ThreadExecutor.run` returns and raises; besides `NoUpstreamAvailable`, where no
-        server of the model renders.
+        """Run `work` as `ThreadExecutor.run` does, with renderings and images from servers.
+
+        Raises what `ThreadExecutor.run` raises, and `NoUpstreamAvailable` if no server of the model
+        renders.
         """
         for _ in range(RENDERINGS_MAX):
             try:

@@ -58,7 +58,6 @@ class DueSummary(NamedTuple):
 
     @property
     def conversation(self) -> ConversationPlace | None:
-        """Where the response will be added, as far as that had come."""
         return self.given.history.conversation
 
 
@@ -85,11 +84,11 @@ class RunBuilder:
         self._executor = executor
 
     async def build(self, command: CreateCommand) -> RunSpec | DueSummary:
-        """The run spec of a new response, or the summary that has to be made before.
+        """Return the run spec of a new response, or the summary that has to be made before.
 
-        Raises `RequestError` for whatever the caller has to mend (unknown model, logprobs that
-        nobody can tell, broken chain, unpaired calls, a schema or a grammar that is none, reasoning
-        that was sealed elsewhere, a prompt that is too long), and `StoreUnavailable`.
+        Raises `StoreUnavailable`, and `RequestError` for what the caller has to fix: unknown model,
+        unavailable logprobs, broken chain, unpaired calls, an invalid schema or grammar, reasoning
+        sealed elsewhere, a prompt that is too long.
         """
         given = await self._look_up(command)
         request = command.request
@@ -104,10 +103,10 @@ class RunBuilder:
 
     @asynccontextmanager
     async def summarised(self, due: DueSummary) -> AsyncIterator[RunSpec]:
-        """Makes the summary, and then the spec of the run that begins with it.
+        """Make the summary and yield the spec of the run that begins with it.
 
-        When the block is left by an exception, nothing comes of the run: then the summary is
-        booked by itself. Raises what `build` does, `UpstreamError` and `SummaryFailed`.
+        If the block raises there is no run, and the summary is booked by itself. Raises what
+        `build` raises, `UpstreamError` and `SummaryFailed`.
         """
         made = await self._compactor.make(due.plan.spec)
         given = replace(due.given, compacted=made.compacted)
@@ -127,10 +126,10 @@ class RunBuilder:
         body_bytes: int,
         admit: Callable[[RunSpec], Awaitable[RunSpec]],
     ) -> CompactedContext:
-        """A summary of what the request continues and brings, for its own sake. `admit` is given
-        the run that makes it before a token is spent, and returns it with its charge.
+        """Summarise what the request continues and contains.
 
-        It is yet to be booked (`book`). Raises what `summarised` and `admit` do.
+        `admit` gets the run that makes the summary before a token is spent, and returns it with its
+        charge. The caller books the result (`book`). Raises what `summarised` and `admit` raise.
         """
         command = CreateCommand(principal, request, None, body_bytes, 0.0)
         given = await self._look_up(command, with_json=True)
@@ -140,17 +139,16 @@ class RunBuilder:
         return CompactedContext(plan, await self._compactor.make(await admit(plan.spec)))
 
     async def use_approvals(self, spec: RunSpec) -> None:
-        """Use up the answers of the user that a run begins with, right before it does. Raises
-        `InvalidRequest` for one that does not count, and `StoreUnavailable`.
-        """
+        # To be called right before the run begins. Raises `InvalidRequest` for an approval that
+        # does not count, and `StoreUnavailable`.
         await self._tool_grants.use_approvals(spec)
 
     def book(self, made: MadeSummary) -> None:
-        """Record what a summary took, which its caller pays for."""
+        # The caller of the summary pays for it.
         self._compactor.book(made)
 
     async def count(self, principal: Principal, request: CreateResponse, *, body_bytes: int) -> int:
-        """How many tokens the prompt of the request has, also of one that is too long to be run.
+        """Return the number of tokens of the request's prompt, also if it is too long to run.
 
         Raises `RequestError` and `StoreUnavailable` as `build` does.
         """
@@ -161,9 +159,7 @@ class RunBuilder:
         )
 
     async def _look_up(self, command: CreateCommand, *, with_json: bool = False) -> RunInput:
-        """What the command names, looked up. `with_json`: the items of its history are to be shown,
-        not only to be continued.
-        """
+        # `with_json`: the items of the history are shown, not only continued.
         principal, request = command.principal, command.request
         model = self._models.get(request.model, principal.policy, task="generate")
         if request.wants_logprobs:
@@ -201,9 +197,6 @@ class RunBuilder:
         )
 
     async def _with_tools_before(self, given: RunInput) -> CreateCommand:
-        """The command with the tools that its whole context brings. Raises `InvalidRequest` for a
-        choice among tools of what there is not.
-        """
         command, history = given.command, given.history.items
         request = command.request
         if items_of_kinds(tuple(given.stored.values()), BRINGING) or has_kinds(history, BRINGING):
@@ -216,7 +209,7 @@ class RunBuilder:
         return command
 
     def _plan(self, given: RunInput) -> RunSpec | SummaryPlan:
-        """The run spec, or the plan of the summary that has to be made before it."""
+        # A summary is made first if the request asks for one or its context is too long.
         request, grants = given.command.request, given.granted.grants
         if is_triggered(request):
             return self._plan_summary(given)
@@ -247,13 +240,12 @@ class RunBuilder:
 
 
 def _tools_before(given: RunInput) -> tuple[BroughtTools, ...]:
-    """What the items bring that a request continues or names."""
     stored = items_of_kinds(tuple(given.stored.values()), BRINGING)
     return brought_before((*items_of_kinds(given.history.items, BRINGING), *stored))
 
 
 def opens(request: CreateResponse) -> bool:
-    """Whether it continues nothing, and brings nothing but messages without ids."""
+    """Return True if the request continues nothing and has only messages without ids."""
     if request.previous_response_id is not None or request.conversation is not None:
         return False
     for item in request.input:
@@ -263,7 +255,6 @@ def opens(request: CreateResponse) -> bool:
 
 
 def _require_messages(principal: Principal) -> None:
-    """Raises `PermissionDenied` for a tenant that may not see the messages of its responses."""
     if principal.policy.response_messages != "allowed":
         raise PermissionDenied(
             "The Harmony messages and token ids of a response are not shown to this API key. Leave "

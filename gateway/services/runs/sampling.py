@@ -20,7 +20,7 @@ _FASTER: Final = frozenset({"priority", "scale", "fast", "ultrafast"})
 
 
 def service_tier(request: CreateResponse, policy: TenantPolicy) -> ServiceTier:
-    """The tier that the request gets: no better one than its tenant and its project may have."""
+    """Return the tier of the request, no better than its tenant and project may have."""
     asked: str | None = request.service_tier
     if asked is None or asked == "auto":
         asked = policy.tier_default
@@ -38,10 +38,10 @@ def reasoning_budget(
     answer_share: float,
     framing_tokens: int,
 ) -> int | None:
-    """How many tokens the model may think; None: as many as it likes.
+    """Return how many tokens the model may think; None: no limit.
 
-    Of `max_tokens`, all that it may say, `answer_share` is left to the answer, and before that
-    `framing_tokens`, what it takes to get from the one to the other.
+    Of `max_tokens`, the whole output, the share `answer_share` is reserved for the answer, and
+    `framing_tokens` for the transition from reasoning to answer.
     """
     budget = request.reasoning.max_tokens or policy.reasoning_budget_tokens
     if not budget:
@@ -51,7 +51,7 @@ def reasoning_budget(
 
 
 def sampling_of(request: CreateResponse, *, room: int) -> Sampling:
-    """Explicit parameters; at most `room` tokens fit behind the prompt."""
+    """Return the explicit parameters; at most `room` tokens fit behind the prompt."""
     return Sampling(
         max_tokens=min(request.max_output_tokens or room, room),
         temperature=request.temperature,

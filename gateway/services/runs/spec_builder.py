@@ -145,7 +145,7 @@ class CreateCommand:
 
     @property
     def is_remembered(self) -> bool:
-        """Whether its connection alone will know the response."""
+        # Only the connection will know the response.
         return self.remembered and not self.request.store
 
 
@@ -184,11 +184,10 @@ class RunInput:
 
     @property
     def tenant_id(self) -> TenantId:
-        """The tenant whose request it is."""
         return self.command.principal.tenant_id
 
     def with_renderings(self, more: Mapping[bytes, Rendering], hold: object = None) -> RunInput:
-        """The same, with more of them; `hold` counts the images among them."""
+        """Return a copy with these renderings added; `hold` counts the bytes of their images."""
         holds = self.image_holds if hold is None else (*self.image_holds, hold)
         return replace(self, rendered={**self.rendered, **more}, image_holds=holds)
 
@@ -225,8 +224,9 @@ class SpecBuilder:
         sealer: Sealer,
         answer_share: float = ANSWER_SHARE,
     ) -> None:
-        """`answer_share` is the part of the output that a reasoning budget leaves to the answer;
-        `cache_salt_key` keeps tenants' cached prefixes apart; `sealer` opens their reasoning.
+        """Leave the share `answer_share` of the output to the answer in a reasoning budget.
+
+        `cache_salt_key` separates tenants' cached prefixes; `sealer` opens their reasoning.
         """
         self._format_of = format_of
         self._system_message = system_message
@@ -240,7 +240,7 @@ class SpecBuilder:
         )
 
     def work_bytes(self, given: RunInput) -> int:
-        """How much work `spec` is, in bytes of text that would have to be tokenised."""
+        """Return the work of `spec`, in bytes of text that may have to be tokenised."""
         size_bytes, request = given.command.body_bytes, given.command.request
         if not given.is_opening:
             size_bytes += _size_bytes(given.history.items) + _size_bytes((*given.stored.values(),))
@@ -253,9 +253,9 @@ class SpecBuilder:
         return size_bytes
 
     def write(self, given: RunInput, *, item_by_item: bool = False) -> Written:
-        """The whole prompt. A schema or a grammar that cannot be checked is refused here, too.
+        """Render the whole prompt, and refuse a schema or grammar that cannot be checked.
 
-        `item_by_item`: its items are to be known.
+        `item_by_item`: render the history's items instead of repeating its ids.
         """
         format_ = self._format_of(given.model.id)
         repeated = None if item_by_item or given.is_opening else _repeat_history(given, format_)
@@ -299,13 +299,11 @@ class SpecBuilder:
         )
 
     def knows_stored_ids(self, model: Model) -> bool:
-        """Whether the ids of stored items are those of this model's format: others take the JSON of
-        a history to continue it.
-        """
+        # Formats that do not store ids need the JSON of a history to continue it.
         return self._format_of(model.id).framing.stores_ids
 
     def count(self, given: RunInput) -> int:
-        """How many tokens the prompt has, also one that is too long to be run."""
+        """Return the number of tokens of the prompt, also if it is too long to run."""
         written = self.write(given)
         prompt = written.prompt
         if given.command.request.truncation == "auto":
@@ -315,7 +313,7 @@ class SpecBuilder:
         return prompt.tokens
 
     def spec(self, given: RunInput, written: Written | None = None) -> RunSpec:
-        """The run spec; `written` is what `write` made of the same input before."""
+        """Return the run spec; `written` is the result of `write` for the same input."""
         written = written or self.write(given)
         command, model, history = given.command, given.model, given.history
         request, policy = command.request, command.principal.policy
@@ -377,7 +375,6 @@ class SpecBuilder:
         )
 
     def _metering(self, command: CreateCommand) -> Metering:
-        """Who asks, as the usage line says it."""
         principal, request = command.principal, command.request
         if principal.keeps_nothing:
             return NOBODY
@@ -390,7 +387,7 @@ class SpecBuilder:
     def _reasoning_budget(
         self, given: RunInput, prompt: Prompt, sampling: Sampling, format_: ModelFormat
     ) -> int | None:
-        """How many ids the model may think; None where its server does not tell ids."""
+        # In ids. None if the server does not return ids.
         if prompt.text_tokens is not None:
             return None
         return reasoning_budget(
@@ -423,11 +420,8 @@ class SpecBuilder:
         )
 
     def _rules_and_checker(self, given: RunInput, echoed: Echo) -> tuple[OutputRules, Checker]:
-        """The rules of the output, and what it is checked by, with schemas and grammars compiled.
-
-        Both are cached, as clients send the same tools again and again. What a request costs must
-        not depend on what another tenant sent before, so what users wrote is cached per tenant.
-        """
+        # Both are cached, because clients send the same tools again and again. User content is
+        # cached per tenant: the time of a request must not depend on other tenants' requests.
         tenant = given.command.principal.tenant_id
         key, size = _rules_key(given, echoed)
         kept = self._rules.get(key)
@@ -449,10 +443,7 @@ class SpecBuilder:
         return rules, checker
 
     def _assemble(self, given: RunInput, *, with_history: bool) -> Context:
-        """The context of a request that continues something, or brings more than new messages.
-
-        Without `with_history` the items of its history are left out: the prompt repeats their ids.
-        """
+        # Without `with_history` the prompt repeats the ids of the history.
         new, history, stored = given.command.request.input, given.history.items, given.stored
         if not self.knows_stored_ids(given.model):
             history = tuple(map(_without_ids, history))
@@ -468,7 +459,7 @@ class SpecBuilder:
         )
 
     def _truncate(self, given: RunInput, written: Written) -> Prompt:
-        """The prompt without the oldest turns, which make room for it and for an answer."""
+        # Drops the oldest turns until prompt and answer fit.
         length, answer_tokens = given.model.context_length, given.command.request.max_output_tokens
         missing = missing_tokens(written.prompt, length, answer_tokens=answer_tokens)
         if missing <= 0:
@@ -485,13 +476,14 @@ class SpecBuilder:
                 return prompt
 
     def _new_cache_salt(self, tenant_id: TenantId) -> str:
-        """Keeps one tenant's cached prefixes from another's timing (CVE-2025-46570)."""
+        # Hides cached prefixes of one tenant from the timing of another's requests
+        # (CVE-2025-46570).
         digest = hmac.digest(self._cache_salt_key, tenant_id.bytes, hashlib.sha256)
         return digest.hex()
 
 
 def is_compiled(request: CreateResponse) -> bool:
-    """Whether it brings a schema or a grammar that output is checked against."""
+    """Return True if the request has a schema or grammar that output is checked against."""
     has_schema = isinstance(request.text.format, JsonSchemaFormat)
     return has_schema or any(map(_is_bound, request.offered_tools))
 
@@ -505,7 +497,7 @@ def _is_bound(tool: Tool) -> bool:
 
 
 def _require_no_ids(request: CreateResponse) -> None:
-    """Raises `InvalidRequest` for what takes token ids, of a prompt that is sent as messages."""
+    # A prompt that is sent as messages has no token ids.
     if request.wants_input_ids or request.wants_output_ids:
         raise InvalidRequest(
             "This request goes to the chat endpoint of a server, which has no token ids. Leave "
@@ -516,7 +508,6 @@ def _require_no_ids(request: CreateResponse) -> None:
 
 
 def _build_echo(given: RunInput) -> Echo:
-    """What the response repeats of its request, defaults filled in."""
     policy = given.command.principal.policy
     return echo(
         given.command.request,
@@ -529,7 +520,7 @@ def _build_echo(given: RunInput) -> Echo:
 
 
 def _rules_key(given: RunInput, echoed: Echo) -> tuple[bytes, int]:
-    """What rules are cached under: a digest of all that `rules_of` reads; and their weight."""
+    # Digest of everything that `rules_of` reads, and the weight of the cache entry in bytes.
     tools, text, stop = told_tools(echoed), echoed["text"]["format"], echoed.get("stop")
     tenant = given.command.principal.tenant_id
     scope = tenant.bytes if tools or stop or text["type"] == "json_schema" else b""
@@ -541,19 +532,19 @@ def _rules_key(given: RunInput, echoed: Echo) -> tuple[bytes, int]:
 
 
 def _grammar_bytes(rules: OutputRules) -> int:
-    """What the grammars weigh. Each tool has its own compiled for itself."""
+    # Each tool has its own compiled copy of its grammar.
     every = [len(tool.grammar.definition) for tool in rules.tools.values() if tool.grammar]
     return GRAMMAR_BYTES_MIN * len(every) + GRAMMAR_WEIGHT * sum(every)
 
 
 @lru_cache(DATES_MAX)
 def _date(day: int) -> str:
-    """The date (UTC) of a day, which is the number of those since 1970."""
+    # `day` counts days since 1970, UTC.
     return datetime.fromtimestamp(day * DAY_S, UTC).date().isoformat()
 
 
 def _repeat_history(given: RunInput, format_: ModelFormat) -> RepeatedHistory | None:
-    """What the prompt repeats of the history; None where it takes its items to make the prompt."""
+    # None: the prompt has to be made from the items of the history.
     if not format_.framing.stores_ids:
         return None
     new, history = given.command.request.input, given.history.items
@@ -581,9 +572,7 @@ def _repeat_history(given: RunInput, format_: ModelFormat) -> RepeatedHistory | 
 def _items_before(
     history: Sequence[ContextItem], new: Sequence[InputItem]
 ) -> dict[str, ContextItem | None]:
-    """The ids that items of the history have, where a new one might have the same; with the items
-    that new ones may be copies of.
-    """
+    # Maps the ids of the history to the items that new ones may copy; None for all others.
     if not isinstance(history, PackedItems) or all(item.id is None for item in new):
         return {}
     before: dict[str, ContextItem | None] = dict.fromkeys(history.item_ids())
@@ -591,7 +580,7 @@ def _items_before(
 
 
 def _size_bytes(items: Sequence[ContextItem]) -> int:
-    """Of items that are packed still no more is known than what they are together."""
+    # Packed items only know their total size.
     if isinstance(items, PackedItems):
         return len(items) * REPEATED_ITEM_BYTES + items.json_bytes
     return sum(REPEATED_ITEM_BYTES if item.ids is not None else len(item.json) for item in items)
@@ -606,14 +595,12 @@ def _no_room(tokens: int, model: Model) -> ContextLengthExceeded:
 
 
 def _without_ids(item: ContextItem) -> ContextItem:
-    """A stored item for a model in whose format its ids mean something else."""
+    # Ids mean something else in another model's format.
     return replace(item, ids=None)
 
 
 def _added_items(context: Context, prompt: Prompt | None) -> tuple[ContextItem, ...]:
-    """The items that the request brought, with the ids that they have in the whole prompt; without
-    one, with none.
-    """
+    # The ids are those of the whole prompt; without a prompt there are none.
     added = list(context.items[context.inherited :])
     if prompt is None:
         return tuple(added)

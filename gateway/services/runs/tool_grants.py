@@ -94,14 +94,14 @@ class ServerListing(Protocol):
     def secrets(self) -> Mapping[str, str]: ...
 
     def entry(self) -> ToolsListed:
-        """What the log of the response begins with: the items that clients are shown."""
+        """Return the log entry of the listing: the items that clients are shown."""
 
 
 class ToolSources(Protocol):
     """The rooms of the tools, as far as grants are concerned. All raise `StoreUnavailable`."""
 
     def families(self) -> frozenset[HostedFamily]:
-        """Those that this process can run now."""
+        """Return the tool families that this process can run now."""
 
     async def container(
         self,
@@ -112,11 +112,11 @@ class ToolSources(Protocol):
         inherited: str | None,
         param: str,
     ) -> PythonGrant:
-        """The container of a response; `inherited` is the one that its context used, `param` where
-        the request asks for it.
+        """Return the container of a response.
 
-        Raises `InvalidRequest` for one that has expired or may not be as large, `ResourceNotFound`
-        for an unknown one.
+        `inherited` is the container that its context used; `param` is the path of the tool in the
+        request. Raises `InvalidRequest` for a container that has expired or may not be as large,
+        `ResourceNotFound` for an unknown one.
         """
 
     async def servers(
@@ -128,17 +128,17 @@ class ToolSources(Protocol):
         *,
         anew: bool,
     ) -> Sequence[ServerListing]:
-        """What these servers offer, in order; each comes with its path in the request (`tools[0]`).
-        `allowed` and `domains` are of those that the request names by URL. `anew`: they are asked
-        now, whatever is kept of their lists.
+        """Return what these servers offer, in order; each comes with its path in the request
+        (`tools[0]`).
 
-        Raises `InvalidRequest` for one that may not be used.
+        `allowed` and `domains` apply to servers that the request names by URL. With `anew` cached
+        lists are ignored. Raises `InvalidRequest` for a server that may not be used.
         """
 
     async def use_approval(
         self, tenant_id: TenantId, request_id: str, digest: bytes, response: UUID
     ) -> Used:
-        """Use up the approval that was asked for under `request_id`, for this response."""
+        """Use up the approval that was requested under `request_id`, for this response."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,7 +155,7 @@ class Granted:
     approvals: tuple[tuple[str, bytes], ...] = ()
 
     def without_approvals(self) -> Granted:
-        """The same for a response that calls nothing: what the user answered stays unused."""
+        """Return a copy for a response that calls nothing: the user's approvals stay unused."""
         grants = self.grants and replace(self.grants, approved=None)
         return replace(self, grants=grants, approvals=())
 
@@ -169,18 +169,20 @@ class ToolGrants:
     def __init__(
         self, sources: ToolSources | None, budget: ToolBudget, *, needs_listings: bool = False
     ) -> None:
-        """Without `sources` nothing is served. `budget` is the operator's; tenants and requests may
-        have less. With `needs_listings` a request is refused one of whose MCP servers does not list
-        its tools, as OpenAI does; otherwise its response tells so, and goes without them.
+        """Serve tools from `sources`; None: serve none.
+
+        `budget` is the operator's; tenants and requests may have less. With `needs_listings` a
+        request is refused if one of its MCP servers does not list its tools, as OpenAI does;
+        otherwise the response reports the failure and goes without them.
         """
         self._sources = sources
         self._budget = budget
         self._needs_listings = needs_listings
 
     def served(self, policy: TenantPolicy) -> frozenset[HostedFamily]:
-        """The families of tools that a tenant's requests may offer; others are dropped from them.
+        """Return the tool families that a tenant's requests may offer; others are dropped.
 
-        Does no I/O: requests are parsed with it (`protocol.responses.create`).
+        Does no I/O: parsing calls it (`protocol.responses.create`).
         """
         if self._sources is None:
             return NO_FAMILIES
@@ -199,10 +201,11 @@ class ToolGrants:
         stored: Mapping[str, ContextItem],
         response: UUID,
     ) -> Granted:
-        """What the response may use; `stored` are items that the request only names.
+        """Decide what the response may use; `stored` are items that the request references.
 
-        Raises `InvalidRequest` for what cannot be had or approved, `ConnectorFailed` for a server
-        that must list its tools, `ResourceNotFound` for an unknown container, `StoreUnavailable`.
+        Raises `InvalidRequest` for what is unavailable or cannot be approved, `ConnectorFailed` for
+        a server that must list its tools, `ResourceNotFound` for an unknown container, and
+        `StoreUnavailable`.
         """
         offered = run_tools(request.tools)
         is_asked = "mcp" in self.served(principal.policy)
@@ -259,11 +262,10 @@ class ToolGrants:
         )
 
     async def use_approvals(self, spec: RunSpec) -> None:
-        """Use up the answers that a response begins with, for it alone; once more for the same one
-        is no harm.
+        """Use up the approvals that a response begins with. Repeating it for one response is safe.
 
-        Raises `InvalidRequest` where another response used one, it has expired, or it was asked for
-        something else; and `StoreUnavailable`.
+        Raises `InvalidRequest` if another response used one, it has expired, or it was for a
+        different call; and `StoreUnavailable`.
         """
         tenant, response = spec.principal.tenant_id, spec.head.uuid
         for request_id, digest in spec.approvals:
@@ -273,7 +275,6 @@ class ToolGrants:
                 raise refused_use(request_id, used)
 
     def _lesser(self, policy: TenantPolicy, calls_max: int | None) -> ToolBudget:
-        """The budget of a response: what the tenant may, or less where the request wants less."""
         calls = policy.tool_calls_max
         return replace(
             self._budget,
@@ -285,11 +286,8 @@ class ToolGrants:
 
 
 def _grant_citations(state: ToolState) -> Granted:
-    """What a response has that may call nothing: the answers in its prompt cite pages with the
-    markers that the model wrote, and so may its own.
-
-    Of a page that has an address nothing else is kept: it cannot be opened here.
-    """
+    # A response without tools may still cite: answers in its prompt cite pages with the model's own
+    # markers. Pages with an address keep only that, as they cannot be opened here.
     if not state.pages:
         return NOTHING_GRANTED
     pages = (replace(page, links=(), hits=()) if page.url else page for page in state.pages)
@@ -317,16 +315,13 @@ async def _grant_python(
 
 
 def _last_container(request: CreateResponse, history: History) -> str | None:
-    """The container of the last program among the items that a request sends again, and its history
-    does not have.
-    """
+    # Only programs that the history does not have: clients send items again.
     sent = [item for item in request.input if item.type == "code_interpreter_call"]
     programs = _without_known(sent, history)
     return programs[-1].container_id if programs else None
 
 
 def _without_known(items: Sequence[_Hosted], history: History) -> Sequence[_Hosted]:
-    """Items of a request, all of one type, without copies of those that its history has."""
     if not (own := may_repeat(items).ids):
         return items
     own &= {one.item_id for one in items_of_kinds(history.items, {items[0].type})}
@@ -354,7 +349,7 @@ def _domains(policy: TenantPolicy) -> DomainRules:
 
 
 def _urls(request: CreateResponse, history: History) -> tuple[str, ...] | None:
-    """What the browser may open, beside what is on its pages; None: anything."""
+    # The browser may open these and what its pages link to. None: any URL.
     if not combines(request):
         return None
     earlier = (item.item() for item in history.items if item.role in ASKING and item.json)
@@ -367,7 +362,7 @@ def _browser(
     state: ToolState,
     urls: tuple[str, ...] | None,
 ) -> BrowserGrant | None:
-    """Cursors go on behind those of earlier responses: their answers cite them."""
+    # Cursors continue after those of earlier responses, which their answers cite.
     tool = next((one for one in offered if isinstance(one, WebSearchTool)), None)
     if tool is None:
         return None
@@ -393,7 +388,6 @@ def _browser(
 def _with_required_approvals(
     policy: TenantPolicy, listings: Iterable[ServerListing]
 ) -> tuple[ServerGrant, ...]:
-    """The servers with the approvals that the tenant's policy demands."""
     granted = [listing.grant for listing in listings]
     if policy.mcp_approvals != "always":
         return tuple(granted)
@@ -406,7 +400,6 @@ def _with_required_approvals(
 def _questions(
     request: CreateResponse, history: History, stored: Mapping[str, ContextItem]
 ) -> dict[str, McpApprovalRequest]:
-    """The requests for approval in a context, by id."""
     brought = (item for item in request.input if isinstance(item, McpApprovalRequest))
     kinds = frozenset({"mcp_approval_request"})
     kept = (*items_of_kinds(history.items, kinds), *items_of_kinds(tuple(stored.values()), kinds))
@@ -420,7 +413,6 @@ def _questions(
 def _known_tool_lists(
     request: CreateResponse, stored: Mapping[str, ContextItem], history: Sequence[ContextItem]
 ) -> frozenset[bytes]:
-    """The lists of tools that the context has, each by what it says."""
     if not any(isinstance(tool, McpServerTool) for tool in request.tools):
         return frozenset()
     kinds = frozenset({"mcp_list_tools"})
@@ -434,18 +426,18 @@ def _known_tool_lists(
 
 
 def _identity(listing: ServerListing) -> bytes | None:
-    """None for one that failed: it is always told."""
+    # None for a failed listing, which is always reported.
     return None if listing.error else _list_identity(listing.grant.label, listing.shown)
 
 
 def _list_identity(label: str, tools: Iterable[Mapping[str, Any]]) -> bytes:
-    """What a list says of the tools, but for their annotations, which clients drop."""
+    # Without the annotations of the tools, which clients drop.
     said = [[tool.get(name) for name in ("name", "input_schema", "description")] for tool in tools]
     return orjson.dumps([label, said], option=orjson.OPT_SORT_KEYS)
 
 
 def rule_key(grants: Grants | None) -> object:
-    """What rules depend on of the grants, in a form that JSON has."""
+    """Return what output rules depend on in the grants, in a form that JSON can encode."""
     if grants is None:
         return None
     servers = [
@@ -464,7 +456,6 @@ class ServerTools(NamedTuple):
 
 
 def _server_paths(tools: Sequence[Tool]) -> dict[str, str]:
-    """Where the request offers each MCP server, by its label."""
     return {
         tool.server_label: f"tools[{index}]"
         for index, tool in enumerate(tools)
@@ -473,7 +464,7 @@ def _server_paths(tools: Sequence[Tool]) -> dict[str, str]:
 
 
 def server_tools(tools: Sequence[Tool], grants: Grants) -> ServerTools:
-    """What the model is told of MCP servers: each is a namespace of functions to it."""
+    """Return MCP servers as the model sees them: namespaces of functions."""
     where = _server_paths(tools)
     spaces = [
         NamespaceTool(
@@ -497,7 +488,6 @@ def _mcp_names(grants: Grants) -> Iterator[tuple[ServerGrant, McpTool]]:
 
 
 def _check_listed(listings: Sequence[ServerListing]) -> None:
-    """Refuse to go on without the tools of a server."""
     for listing in listings:
         if listing.error is not None:
             raise ConnectorFailed(
@@ -508,7 +498,7 @@ def _check_listed(listings: Sequence[ServerListing]) -> None:
 
 
 def _check_names(request: CreateResponse, grants: Grants) -> None:
-    """Refuse a server one of whose tools the model could not tell from a function."""
+    # The model could not tell a tool of a server from a function of the same name.
     functions = {tool.name for tool in named(request.known_tools)}
     where = _server_paths(request.tools)
     for server, tool in _mcp_names(grants):
@@ -520,7 +510,7 @@ def _check_names(request: CreateResponse, grants: Grants) -> None:
 def _check_forced(
     request: CreateResponse, grants: Grants, listings: Sequence[ServerListing]
 ) -> None:
-    """Refuse to go on without a call that must be made of a tool that is not to be had."""
+    # A call that the request demands must be possible.
     match request.tool_choice:
         case ToolChoice() as choice:
             wanted: tuple[ToolName, ...] = (choice,)
@@ -548,7 +538,7 @@ def _check_forced(
 
 
 def _is_one(server: ServerGrant, tool: McpTool, wanted: Sequence[ToolName]) -> bool:
-    """Whether a tool is among those that are wanted; without any, every tool is."""
+    # Without `wanted`, every tool matches.
     return not wanted or any(
         one.server_label in {None, server.label} and one.name in {None, tool.name} for one in wanted
     )

@@ -79,11 +79,11 @@ class PageStore(Protocol):
     """Where the text of pages is kept between calls, for one tenant."""
 
     async def put(self, page: Page, asked: str = "") -> str:
-        """Keep a page that the URL `asked` led to; the key it is found by."""
+        """Store a page that the URL `asked` led to, and return its key."""
         ...
 
     async def get(self, key: str) -> Page | None:
-        """A page that was kept; None if it no longer is."""
+        """Return a stored page; None if it is no longer stored."""
         ...
 
 
@@ -91,12 +91,13 @@ class Web(Protocol):
     """Pages that can be found, and read, within what a response may."""
 
     async def search(self, query: Query) -> list[Hit]:
-        """The hits for a query, best first. Raises `SearchFailed`."""
+        """Return the hits for a query, best first. Raises `SearchFailed`."""
         ...
 
     async def open(self, url: str, *, anew: bool) -> Page:
-        """The page at a URL; `anew`: as it is now, not as it was a moment ago. Raises
-        `FetchFailed`.
+        """Return the page at a URL; `anew`: fetch it, instead of a recent copy.
+
+        Raises `FetchFailed`.
         """
         ...
 
@@ -147,7 +148,7 @@ class Browser:
         self._options = options
 
     def action(self, function: Function, arguments: str) -> dict[str, Any]:
-        """What a call is about to do, as far as that is known before. Raises nothing."""
+        """Describe what a call is about to do, as far as its arguments tell. Raises nothing."""
         if function == "search":
             return {"type": "search"}
         try:
@@ -160,7 +161,7 @@ class Browser:
             return _finding("", "") if function == "find" else _opening("")
 
     async def call(self, function: Function, arguments: str) -> Shown:
-        """Do what the model asks. Whatever it asks, there is something to show it."""
+        # Errors are shown to the model, too.
         try:
             asked = _Arguments(arguments)
             if function == "search":
@@ -209,7 +210,7 @@ class Browser:
         return Shown(_with_note(seen, is_again=is_again), _opening(page.url), shown)
 
     def _target(self, asked: _Arguments) -> tuple[str, ShownPage | None]:
-        """Where a call to open leads, and the page that it starts from; None: a URL of its own."""
+        # The page is the one that a link or line belongs to; None for a URL of its own.
         if (url := asked.url("id")) is not None:
             return url, None
         number, cursor = asked.number("id", -1), asked.number("cursor", -1)
@@ -227,7 +228,6 @@ class Browser:
         return page.links[number], page
 
     async def _open_match(self, found: ShownPage, number: int, *, line_count: int | None) -> Shown:
-        """A page at one of the places that were found in it."""
         assert found.of is not None, "results of a find know their page"
         _, page = self._page_at(found.of)
         matches = _match_lines((await self._content(found))[0].text)
@@ -252,7 +252,8 @@ class Browser:
         return Shown(seen.text, _opening(page.url), shown, (page.url,))
 
     async def _check(self, url: str) -> None:
-        """Whether a model may open a URL that it wrote. Raises `BadCall`."""
+        # The model may open only URLs that it was shown, depending on the options. Raises
+        # `BadCall`.
         if await self._is_known(urldefrag(url).url if _is_url(url) else url):
             return
         if self._options.only_known_urls:
@@ -266,9 +267,7 @@ class Browser:
             raise BadCall("the URL is too long, and no page that was shown has it.")
 
     async def _is_known(self, url: str) -> bool:
-        """Whether the user or a page gave it. Results repeat what the model itself searched for, so
-        of those only the links count.
-        """
+        # Results repeat what the model itself searched for, so only their links count.
         pages = self._pages.values()
         shown = (one for page in pages for one in (page.url, *page.links))
         if url.rstrip("/") in {_plain_url(one) for one in (*shown, *self._options.user_urls)}:
@@ -305,7 +304,7 @@ class Browser:
         key: str | None = None,
         of: int | None = None,
     ) -> tuple[ShownPage, View]:
-        """Lines of a page under the next cursor."""
+        # Under the next cursor.
         look = partial(
             view,
             page,
@@ -328,7 +327,7 @@ class Browser:
         return shown, seen
 
     def _page_at(self, cursor: int) -> tuple[int, ShownPage]:
-        """The page of a cursor, and the cursor; -1 is the last one."""
+        # -1 is the last cursor.
         if cursor < 0 and self._pages:
             cursor = max(self._pages)
         page = self._pages.get(cursor)
@@ -338,7 +337,7 @@ class Browser:
         return cursor, page
 
     async def _content(self, page: ShownPage) -> tuple[Page, bool]:
-        """The text of a page, and whether it had to be fetched again."""
+        # The text of a page, and True if it had to be fetched again.
         host = urlsplit(page.url).hostname if page.url else None
         options = self._options
         may_read = is_within(host or "", options.domains) and options.rules.permits(host or "")
@@ -372,7 +371,7 @@ class _Arguments:
         return value if isinstance(value, str) else ""
 
     def url(self, name: str) -> str | None:
-        """A text that is no number."""
+        """Return an argument that is text but no number."""
         value = self.text(name).strip()
         return value if value and _whole(value) is None else None
 
@@ -387,7 +386,7 @@ class _Arguments:
 
 
 def _whole(value: object) -> int | None:
-    """An integer, however it is spelled."""
+    # Accepts `3`, `3.0` and `"3"`; None for anything else.
     if not isinstance(value, int | float | str):
         return None
     try:
@@ -398,7 +397,7 @@ def _whole(value: object) -> int | None:
 
 
 async def _work(work: Callable[[], T], page: Page) -> T:
-    """Do what takes long for a long page in a thread."""
+    # Long pages are processed in a thread.
     return await asyncio.to_thread(work) if len(page.text) > INLINE_CHARS_MAX else work()
 
 
@@ -415,7 +414,7 @@ def _finding(url: str, pattern: str) -> dict[str, Any]:
 
 
 def _plain_url(url: str) -> str:
-    """Without what leads to the same page all the same."""
+    # Without the parts that do not change the page.
     return url.partition("#")[0].rstrip("/")
 
 
@@ -427,7 +426,6 @@ def _is_url(text: str) -> bool:
 
 
 def _results(query: str, hits: Sequence[Hit]) -> Page:
-    """Hits as a page with a link for each."""
     parts = [f"# Search results for `{plain(query)}`"]
     for number, hit in enumerate(hits):
         domain = urlsplit(hit.url).hostname
@@ -438,6 +436,5 @@ def _results(query: str, hits: Sequence[Hit]) -> Page:
 
 
 def _match_lines(text: str) -> list[int]:
-    """The lines that results of a find tell of."""
     marks = (line.partition("†match at L")[2].rstrip("】") for line in text.splitlines())
     return [int(mark) for mark in marks if mark.isdecimal()]

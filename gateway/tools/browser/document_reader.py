@@ -42,8 +42,9 @@ class DocumentReader:
         self._idle: list[Process] = []
 
     async def read(self, found: Fetched) -> Page:
-        """Return the page that a document is. Raises `Unreadable`. When the caller is cancelled,
-        the work has ended before this does.
+        """Return the page of a document. Raises `Unreadable`.
+
+        When the caller is cancelled, the work ends before this returns.
         """
         async with self._turns:
             process = await self._process()
@@ -66,7 +67,7 @@ class DocumentReader:
         return Page(**answer | {"links": tuple(answer["links"])})
 
     async def close(self) -> None:
-        """End the processes; nobody reads any more."""
+        # No read may be in progress.
         while self._idle:
             await _end(self._idle.pop())
 

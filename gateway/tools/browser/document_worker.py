@@ -27,7 +27,10 @@ _FILES_MAX: Final = 16
 
 
 def main(limits_json: str) -> None:
-    """Read and answer. A document that has no page is answered, too, unless it ends the process."""
+    """Read documents and answer until the input ends.
+
+    A document without a page is answered, too, unless it ends the process.
+    """
     sys.path.insert(0, str(Path(__file__).parents[3]))  # alone, it sees installed packages only
     from gateway.tools.browser.extraction import ReadLimits
 
@@ -54,7 +57,8 @@ def _frame(stream: IO[bytes]) -> bytes:
 
 
 def _allow_cpu(timeout_s: float) -> None:
-    """Have the kernel end this process after so much more work, whoever waits for it or not."""
+    # The kernel ends this process after `timeout_s` more of CPU time, whether anybody waits for it
+    # or not.
     _, hard = resource.getrlimit(resource.RLIMIT_CPU)
     resource.setrlimit(resource.RLIMIT_CPU, (math.ceil(time.process_time() + timeout_s), hard))
 

@@ -47,7 +47,7 @@ class ReadLimits:
 
 
 def page_of(found: Fetched, limits: ReadLimits) -> Page:
-    """Return the page that a document is. Raises `Unreadable`."""
+    """Return the page of a document. Raises `Unreadable`."""
     if found.content_type == PDF:
         return _pdf(found, limits)
     if found.content_type in _HTML:
@@ -88,12 +88,11 @@ def _truncate(text: str, limits: ReadLimits) -> str:
 
 
 def missing_libraries() -> list[str]:
-    """Those of the extra `web` that are not installed."""
+    """Return the libraries of the extra `web` that are not installed."""
     return [name for name in LIBRARIES if find_spec(name) is None]
 
 
 def _number_links(text: str, url: str) -> tuple[str, tuple[str, ...]]:
-    """Markdown with its links as the browser shows them."""
     links = Links()
     host = urlsplit(url).hostname
 
@@ -114,5 +113,5 @@ def _number_links(text: str, url: str) -> tuple[str, tuple[str, ...]]:
 
 
 def _first_line(text: str) -> str:
-    """A title for a document that has none."""
+    # A title for a document that has none.
     return next((line.strip(" #*=-") for line in text.splitlines() if line.strip(" #*=-")), "")

@@ -91,7 +91,7 @@ class PageFetcher:
     async def fetch(
         self, url: str, *, may_visit: Callable[[str], bool] = lambda _: True
     ) -> Fetched:
-        """Get a page. `may_visit` is asked of the host of each URL on the way.
+        """Fetch a page. `may_visit` decides on the host of each URL on the way.
 
         Raises `FetchFailed`.
         """
@@ -136,7 +136,7 @@ class PageFetcher:
         raise FetchFailed("too many redirects")
 
     async def _get(self, url: str) -> Fetched | str:
-        """The page, or where it has moved. Raises `FetchFailed`, and what the client does."""
+        # The page, or the URL it has moved to. Raises `FetchFailed` and the client's errors.
         headers = {"user-agent": self._user_agent, "accept": ", ".join(sorted(_READABLE))}
         async with self._client.stream("GET", url, headers=headers) as answer:
             if answer.is_redirect and (where := answer.headers.get("location")):
@@ -154,7 +154,7 @@ class PageFetcher:
             return Fetched(url, content_type, await answer.aread(), charset)
 
     async def _is_welcome(self, url: str) -> bool:
-        """Whether the rules of a host let this gateway read a page; a host without any does."""
+        # A host without a `robots.txt` permits everything.
         parts = urlsplit(url)
         host = self._host(parts.netloc)
         if host.rules is None or host.rules_until <= self._clock():
@@ -169,9 +169,8 @@ class PageFetcher:
         return rules.can_fetch(self._user_agent.split("/")[0], url)
 
     def _forget_rules(self, kept: _Host) -> None:
-        """Keep no more rules than there may be: not those of the hosts that were asked longest ago.
-        They are asked for again where they are needed.
-        """
+        # Rules of the hosts that were visited longest ago go first; they are fetched again on
+        # demand.
         left = RULES_LINES_MAX - kept.rules_lines
         for host in reversed(self._hosts.values()):
             if host is kept or host.rules is None:
@@ -181,7 +180,7 @@ class PageFetcher:
                 host.rules = None
 
     async def _robots(self, url: str) -> list[str]:
-        """The lines of a `robots.txt`; redirects of it are not followed."""
+        # Redirects are not followed.
         async with self._client.stream(
             "GET", url, headers={"user-agent": self._user_agent}
         ) as answer:
@@ -198,7 +197,6 @@ class PageFetcher:
 
     @asynccontextmanager
     async def _visit(self, name: str) -> AsyncIterator[None]:
-        """Wait for one's turn at a host."""
         host = self._host(name)
         async with host.visits:
             now = self._clock()

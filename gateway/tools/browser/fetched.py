@@ -25,7 +25,7 @@ class Fetched:
 
     @property
     def text(self) -> str:
-        """The body as text: by what its header says, or else what it says of itself, or UTF-8."""
+        """Decode the body by its header's charset, or else the document's own, or UTF-8."""
         found = _META_CHARSET.search(self.body, 0, 2048)
         named = self.charset or (found[1].decode("ascii", "ignore") if found else None)
         try:

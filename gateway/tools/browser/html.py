@@ -53,7 +53,7 @@ _SPACES: Final = re.compile(" {2,}")
 
 
 def page_of(html: str, url: str) -> Page:
-    """The page that an HTML document is. `url` is where it was found. Raises `Unreadable`."""
+    """Return the page of an HTML document from `url`. Raises `Unreadable`."""
     html_bounds.check(html)
     tree = LexborHTMLParser(html)
     title = tree.css_first("title")
@@ -67,7 +67,7 @@ def page_of(html: str, url: str) -> Page:
 
 
 def _base(tree: LexborHTMLParser, url: str) -> str:
-    """What links are relative to."""
+    # The URL that links are relative to.
     base = tree.css_first("base[href]")
     href = base.attributes.get("href") if base is not None else None
     try:
@@ -77,7 +77,7 @@ def _base(tree: LexborHTMLParser, url: str) -> str:
 
 
 def _content(tree: LexborHTMLParser) -> LexborNode | None:
-    """What the page is about, if it says so; else all of it."""
+    # The main part of the page if it is marked, otherwise the body.
     main = tree.css_first("main, [role=main]")
     if main is not None:
         return main
@@ -86,7 +86,7 @@ def _content(tree: LexborHTMLParser) -> LexborNode | None:
 
 
 def _walk(root: LexborNode, writer: _Writer) -> None:
-    """Visit all nodes in their order, without recursion: a page may nest as deep as it likes."""
+    # Without recursion: a page may nest as deep as it likes.
     opened = [root]
     node = root.first_child
     while opened:
@@ -122,7 +122,7 @@ class _Writer:
         """One of them leads somewhere."""
 
     def open(self, node: LexborNode) -> bool:
-        """Begin an element; False: nothing in it is read."""
+        """Begin an element; return False if nothing in it is read."""
         tag = node.tag or ""
         if tag in _LEFT_OUT or not tag or tag.startswith(("-", "!")):
             return False
@@ -149,7 +149,7 @@ class _Writer:
         return True
 
     def write(self, text: str) -> None:
-        """Add text between tags: its spaces count as one, but for those of preformatted text."""
+        """Add text between tags; white space is collapsed unless it is preformatted."""
         text = plain(text)
         if self._preformatted:
             self._parts.append(text.replace("\t", "    ").replace(" ", _KEPT_SPACE))
@@ -157,7 +157,7 @@ class _Writer:
             self._parts.append(_SPACE.sub(" ", text))
 
     def close(self, node: LexborNode) -> None:
-        """The end of an element that was begun."""
+        """End an element that was begun."""
         tag = node.tag or ""
         if tag == "a":
             self._close_link()
@@ -171,7 +171,7 @@ class _Writer:
             self._break(tag)
 
     def text(self) -> str:
-        """All of it, empty lines squeezed."""
+        """Return all text, with runs of empty lines collapsed."""
         text = _SPACES.sub(" ", "".join(self._parts))
         return _BREAKS.sub(_break_of, text).strip().replace(_KEPT_SPACE, " ")
 
@@ -189,7 +189,7 @@ class _Writer:
         self._images += bool(words)
 
     def _target(self, href: str | None) -> str | None:
-        """Where a link leads; None for a part of this page, and for what is no page."""
+        # None for a part of this page, and for a URL that is no page.
         if not href:
             return None
         try:
@@ -219,12 +219,11 @@ class _Writer:
 
 
 def _is_hidden(attributes: Mapping[str, str | None]) -> bool:
-    """What a reader does not see is a place for orders to a model."""
+    # Text that readers do not see may be instructions to a model.
     if "hidden" in attributes or attributes.get("aria-hidden") == "true":
         return True
     return _HIDING.search(attributes.get("style") or "") is not None
 
 
 def _break_of(run: re.Match[str]) -> str:
-    """What a run of line ends and edges of blocks reads as."""
     return "\n\n" if _PARAGRAPH in run[0] or run[0].count("\n") > 1 else "\n"

@@ -45,7 +45,7 @@ _FOREIGN: Final = ("svg", "math")
 
 
 def check(html: str) -> None:
-    """Raise `Unreadable` for a document that is nested too deep, or has a tag with too much."""
+    """Raise `Unreadable` for a document that is nested too deeply, or has too large a tag."""
     opened: list[str] = []
     count: Counter[str] = Counter()
     at = 0
@@ -81,7 +81,6 @@ def _open(name: str, opened: list[str], count: Counter[str]) -> None:
 
 
 def _close(name: str, opened: list[str], count: Counter[str]) -> None:
-    """End the last element of that name, if there is one, and all within it."""
     if count[name]:
         _close_within(name, opened, count)
         count[opened.pop()] -= 1

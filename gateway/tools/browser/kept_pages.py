@@ -42,7 +42,7 @@ class KeptPages:
     tenant_id: TenantId
 
     async def put(self, page: Page, asked: str = "") -> str:
-        """Keep a page; the key it is found by."""
+        """Store a page, and return its key."""
         stored = _stored(page)
         key = stored.key.hex()
         self.cache.put((self.tenant_id, key), page, size=_size(page))
@@ -53,7 +53,7 @@ class KeptPages:
         return key
 
     async def get(self, key: str) -> Page | None:
-        """A page that was kept; None if it no longer is."""
+        """Return a stored page; None if it is no longer stored."""
         page = self.cache.get((self.tenant_id, key))
         if page is not None:
             return page
@@ -68,7 +68,7 @@ class KeptPages:
         return page
 
     async def find(self, url: str, *, age_max_s: float) -> Page | None:
-        """What a URL led to at most so many seconds ago; None if nobody looked."""
+        """Return the page a URL led to at most `age_max_s` seconds ago; None if there is none."""
         try:
             found = await pages.find(self.database, self.tenant_id, url, age_max_s=age_max_s)
         except StoreError:
@@ -92,7 +92,7 @@ class SessionPages:
         self._keys: set[str] = set()
 
     async def put(self, page: Page, asked: str = "") -> str:  # noqa: ARG002 - it is not looked for
-        """Keep a page in memory; the key it is found by."""
+        """Keep a page in memory, and return its key."""
         key = _stored(page).key.hex()
         if self._values is not None:
             self._values.put(key, page, size=_size(page))
@@ -102,7 +102,7 @@ class SessionPages:
         return key
 
     async def get(self, key: str) -> Page | None:
-        """A page that this response was shown, or an earlier one that is stored."""
+        """Return a page that this response was shown, or a stored earlier one."""
         if self._values is not None:
             own = self._values.get(key)
         else:
@@ -110,11 +110,10 @@ class SessionPages:
         return own or await self._kept.get(key)
 
     async def find(self, url: str, *, age_max_s: float) -> Page | None:
-        """As `KeptPages.find`."""
         return await self._kept.find(url, age_max_s=age_max_s)
 
     def close(self) -> None:
-        """Forget what was kept for this response alone."""
+        # Pages of this response that were never stored.
         for key in self._keys:
             self._kept.cache.drop((self._response, key))
 

@@ -60,7 +60,7 @@ class Loader:
     tenant_id: TenantId | None = None
 
     async def add_url(self, url: str, *, pages_max: int = 1) -> AsyncIterator[Loaded]:
-        """A page and, breadth first, those of the same host that it leads to, up to `pages_max`.
+        """Store a page and, breadth first, up to `pages_max` pages of the same host it links to.
 
         Raises `StoreError`.
         """
@@ -81,9 +81,9 @@ class Loader:
             seen.update(links)
 
     async def add_path(self, path: Path, base_url: str | None = None) -> AsyncIterator[Loaded]:
-        """A file, or all files of a folder that can be read, below a URL.
+        """Store a file, or all readable files of a folder, as pages below `base_url`.
 
-        Raises `OSError`, `StoreError`.
+        Raises `OSError` and `StoreError`.
         """
         for file, url in _files(path, base_url):
             body = await asyncio.to_thread(file.read_bytes)
@@ -102,7 +102,7 @@ class Loader:
 
 
 def _files(path: Path, base_url: str | None) -> Iterator[tuple[Path, str]]:
-    """Files with their URLs; hidden ones, and those of no known type, only if they are named."""
+    # Hidden files, and files of unknown types, only if they are named.
     if path.is_file():
         named = base_url is not None and not base_url.endswith("/")
         yield (

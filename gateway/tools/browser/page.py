@@ -59,7 +59,7 @@ class Page:
 
     @cached_property
     def lines(self) -> list[str]:
-        """The text in lines of `LINE_CHARS_MAX` characters at most, empty ones kept."""
+        # At most `LINE_CHARS_MAX` characters each; empty lines are kept.
         return [line for whole in self.text.split("\n") for line in _wrapped(whole)]
 
 
@@ -88,7 +88,7 @@ class Links:
         self._chars = 0
 
     def number(self, url: str) -> int | None:
-        """That of a URL; None where there is no room for another one."""
+        """Return the number of a URL; None where there is no room for another one."""
         known = self._numbers.get(url)
         if known is not None:
             return known
@@ -100,7 +100,7 @@ class Links:
 
     @property
     def urls(self) -> tuple[str, ...]:
-        """All of them, by their numbers."""
+        # In the order of their numbers.
         return tuple(self._numbers)
 
 
@@ -109,12 +109,12 @@ class NoSuchLine(ValueError):
 
 
 def plain(text: str) -> str:
-    """Text of a page without what only the frame around it may say, and without hidden marks."""
+    """Remove hidden characters, and those by which a page could imitate the frame around it."""
     return _UNSEEN.sub("", _LINE_ENDS.sub("\n", text)).translate(_FRAME_CHARS)
 
 
 def link(number: int, text: str, domain: str | None = None) -> str:
-    """How a link reads; `domain` is said where it is another than that of the page."""
+    """Format a link; `domain` is shown if it is not that of the page."""
     words = " ".join(plain(text).split())
     return f"【{number}†{words}†{plain(domain)}】" if domain else f"【{number}†{words}】"
 
@@ -128,9 +128,9 @@ def view(
     ids_max: int,
     count_ids: Callable[[str], int],
 ) -> View:
-    """Lines of a page from number `first` on, as many as were asked for and fit in `ids_max` ids.
+    """Return lines of a page from `first` on, as many as wanted and fit in `ids_max` ids.
 
-    One line is shown in any case. Raises `NoSuchLine`.
+    At least one line is shown. Raises `NoSuchLine`.
     """
     lines = page.lines
     if not 0 <= first < len(lines):
@@ -150,18 +150,19 @@ def view(
 
 
 def words_of(text: str) -> str:
-    """Text of a page with the words of its links in their places."""
+    """Replace the links of a page's text by their words."""
     return _LINK.sub(r"\2", text)
 
 
 def links_in(shown: str) -> int:
-    """How many of the links of a page, from the first on, have to be known for what is shown."""
+    """Count the page's links, from the first on, that are needed for what is shown."""
     return 1 + max((int(found[1]) for found in _LINK_BEGIN.finditer(shown)), default=-1)
 
 
 def link_places(page: Page) -> tuple[tuple[int, str], ...]:
-    """For each link of a page the line where its words begin first, and these; empty for a page
-    that does not say all of its links.
+    """Return for each link the line and the words where it first occurs.
+
+    Empty for a page whose text does not contain all of its links.
     """
     places: dict[int, tuple[int, str]] = {}
     number = 0
@@ -174,7 +175,9 @@ def link_places(page: Page) -> tuple[tuple[int, str], ...]:
 
 
 def find(page: Page, pattern: str) -> Page:
-    """The places of a page that contain a text, whatever its case; links count as their words."""
+    """Return the places of a page that contain a text, ignoring case; links count as their
+    words.
+    """
     lines = [words_of(line) for line in page.lines]
     wanted = pattern.casefold()
     chunks: list[str] = []

@@ -17,7 +17,8 @@ _TITLE_CHARS_MAX: Final = 1000
 
 
 def pages_of(body: bytes, *, pages_max: int, chars_max: int) -> tuple[str, list[str]]:
-    """Return the title, which may be empty, and the text of each page, within the two bounds.
+    """Return the title, which may be empty, and the text of each page, within the bounds.
+
     Raises `Unreadable`.
     """
     try:

@@ -80,15 +80,15 @@ class Provider(Protocol):
 
     @property
     def base_url(self) -> str:
-        """Where it is, without a slash at the end."""
+        """Return the provider's URL, without a slash at the end."""
         ...
 
     def request(self, query: Query) -> SearchRequest:
-        """The HTTP request that asks it for `query`."""
+        """Return the HTTP request for `query`."""
         ...
 
     def hits(self, answer: bytes) -> list[Hit]:
-        """What it found, best first. Raises `BadAnswer`."""
+        """Parse the hits of an answer, best first. Raises `BadAnswer`."""
         ...
 
 
@@ -255,8 +255,10 @@ class YouCom:
 
 
 def hits_of_tool(answer: Mapping[str, Any] | str) -> list[Hit]:
-    """Hits in the result of an MCP server's tool: `results`, or a list, of objects with a `url`; or
-    text whose paragraphs have a URL each. Raises `BadAnswer`.
+    """Parse the hits in the result of an MCP server's tool.
+
+    The result is `results` or a list, of objects with a `url`; or text whose paragraphs have a URL
+    each. Raises `BadAnswer`.
     """
     try:
         said = orjson.loads(answer) if isinstance(answer, str) else answer
@@ -273,7 +275,7 @@ def _is_list(value: object) -> bool:
 
 
 def _paragraphs(text: str) -> Iterator[_Result]:
-    """What text lists, as far as each thing begins a paragraph and tells its URL."""
+    # Each result is a paragraph that contains its URL.
     for paragraph in _PARAGRAPHS.split(text)[:PARAGRAPHS_MAX]:
         if (url := _URL.search(paragraph)) is None:
             continue
@@ -285,10 +287,8 @@ def _paragraphs(text: str) -> Iterator[_Result]:
 
 
 def _with_sites(query: Query, *, chars_max: int = 2000, words_max: int = 200) -> str:
-    """A query for an engine that knows domains only as words of it.
-
-    Where there are too many of them, none is named: hits of others are left out all the same.
-    """
+    # For engines that know domains only as words of the query. Too many of them are left out: hits
+    # of other domains are filtered anyway.
     sites = " OR ".join(f"site:{domain}" for domain in query.domains)
     sites = f"({sites})" if len(query.domains) > 1 else sites
     if len(sites) > chars_max // 2 or len(sites.split()) > words_max // 2:
@@ -299,7 +299,7 @@ def _with_sites(query: Query, *, chars_max: int = 2000, words_max: int = 200) ->
 
 
 def _shorten(text: str, *, chars_max: int, words_max: int = 200) -> str:
-    """As many words as an engine takes."""
+    # Engines bound the words and characters of a query.
     words = " ".join(text.split()[:words_max])
     return (
         words
@@ -309,11 +309,8 @@ def _shorten(text: str, *, chars_max: int, words_max: int = 200) -> str:
 
 
 def _hits(results: Iterable[object]) -> list[Hit]:
-    """Each page once, in the order in which they came.
-
-    What is no page is left out: engines put answers and tables without a URL among their results.
-    Raises `BadAnswer` where nothing is one.
-    """
+    # Each page once, in order. Engines put answers and tables without a URL among their results:
+    # those are left out. Raises `BadAnswer` where no result is valid.
     found: dict[str, Hit] = {}
     fault: ValidationError | None = None
     for result in results:
@@ -336,6 +333,6 @@ def _parse(model: type[AnswerT], answer: bytes) -> AnswerT:
 
 
 def _first(error: ValidationError) -> str:
-    """The first thing that is wrong, without its value."""
+    # Without the invalid value, which may be anything.
     first = error.errors(include_input=False, include_url=False)[0]
     return f"{'.'.join(map(str, first['loc']))}: {first['msg']}"

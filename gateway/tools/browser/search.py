@@ -58,16 +58,16 @@ class SearchSource(Protocol):
 
     @property
     def name(self) -> str:
-        """As logs and metrics name it."""
+        """Return the name for logs and metrics."""
         ...
 
     @property
     def is_live(self) -> bool:
-        """Whether it asks somebody outside."""
+        """Return True if the source sends queries to an outside service."""
         ...
 
     async def find(self, query: Query, tenant_id: TenantId) -> Sequence[Hit]:
-        """What it finds, best first. Raises `SourceFailed`."""
+        """Return the hits, best first. Raises `SourceFailed`."""
         ...
 
 
@@ -81,7 +81,6 @@ class HttpSource:
     is_live: bool = True
 
     async def find(self, query: Query, tenant_id: TenantId) -> Sequence[Hit]:  # noqa: ARG002
-        """The same for all tenants. Raises `SourceFailed`."""
         try:
             return self.provider.hits(await self._answer(query))
         except StatusError as error:
@@ -122,7 +121,6 @@ class IndexSource:
     is_live: bool = False
 
     async def find(self, query: Query, tenant_id: TenantId) -> Sequence[Hit]:
-        """The hits of this source for a query. Raises `SourceFailed`."""
         try:
             found = await documents.search(
                 self.database, tenant_id, query.text,
@@ -149,7 +147,6 @@ class McpSource:
     is_live: bool = True
 
     async def find(self, query: Query, tenant_id: TenantId) -> Sequence[Hit]:  # noqa: ARG002
-        """The same for all tenants. Raises `SourceFailed`."""
         try:
             return hits_of_tool(await self.call({"query": query.text}))
         except Exception as error:
@@ -179,11 +176,11 @@ class SearchClient:
 
     @property
     def names(self) -> list[str]:
-        """The sources in the order in which they are asked."""
+        # In the order in which the sources are asked.
         return [source.name for source in self.sources]
 
     async def search(self, query: Query, tenant_id: TenantId, *, is_live: bool = True) -> list[Hit]:
-        """Hits within the domains of the query, `count` at most. Raises `SearchFailed`."""
+        """Return at most `count` hits within the domains of the query. Raises `SearchFailed`."""
         causes: list[str] = []
         for source in self._in_turn() if is_live else (self.offline,):
             try:
@@ -223,9 +220,8 @@ class SearchClient:
 
 
 def _is_wanted(hit: Hit, query: Query) -> bool:
-    """A page on the web, of a domain that was asked for: a provider may take that lightly. One
-    whose URL names a user looks like that of another host, and is never opened.
-    """
+    # Providers may ignore the domains of a query. A URL with a user name looks like one of another
+    # host, and is never opened.
     try:
         # Escaping makes names of hosts of what is none.
         urlsplit(hit.url)

@@ -41,7 +41,7 @@ class Views:
     high_ids_max: int = 2048
 
     def ids_max(self, size: SearchContextSize) -> int:
-        """How many ids of a page one call shows, for this `search_context_size`."""
+        """Return how many ids of a page one call shows for this `search_context_size`."""
         sizes = {"low": self.low_ids_max, "high": self.high_ids_max}
         return sizes.get(size, self.medium_ids_max)
 
@@ -57,23 +57,23 @@ class BrowserTools:
         views: Views = Views(),
         close: Callable[[], Awaitable[None]] | None = None,
     ) -> None:
-        """`close` closes what the workplace has open."""
+        # `close` closes the connections of the workplace.
         self._workplace = workplace
         self._cache = cache
         self._views = views
         self._close = close
 
     def session(self, scope: ToolScope) -> BrowserSession:
-        """That of one response, which must have a browser among its grants."""
+        # The scope must grant a browser.
         return BrowserSession(scope, self._workplace, self._cache, self._views)
 
     async def check(self) -> str:
-        """In words, for the log of the start, who is asked to search."""
+        """Return a line for the start-up log that names the search sources."""
         names = ", ".join(self._workplace.search.names)
         return f"web search by {names}"
 
     async def close(self) -> None:
-        """Close connections; no session may be in use."""
+        # No session may be in use.
         if self._close is not None:
             await self._close()
 
@@ -106,7 +106,9 @@ class BrowserSession:
         )
 
     def start(self, call: ToolCall) -> ToolStart:
-        """What the item shows while it runs. It only reads, so it may run again."""
+        """Return what the item shows while the call runs. The call only reads, so it may run
+        again.
+        """
         action = self._browser(call).action(_function(call), call.arguments)
         return ToolStart(repeatable=True, shown={"action": action})
 
@@ -115,7 +117,7 @@ class BrowserSession:
         call: ToolCall,
         on_handle: Callable[[bytes], None],  # noqa: ARG002 - it has none
     ) -> ToolResult:
-        """Search, open, or find; whatever fails is told to the model."""
+        # Failures are shown to the model.
         shown = await self._browser(call).call(_function(call), call.arguments)
         if shown.page is not None:
             self._shown[call.ordinal] = shown.page
@@ -132,16 +134,16 @@ class BrowserSession:
         call: ToolCall,  # noqa: ARG002
         handle: bytes,  # noqa: ARG002
     ) -> ToolResult | None:
-        """Nothing: it has no handles."""
+        # There are no handles.
         return None
 
     async def close(self) -> None:
-        """What is stored stays for later responses; the rest goes with it."""
+        # Stored pages stay for later responses.
         if isinstance(self._store, SessionPages):
             self._store.close()
 
     def _browser(self, call: ToolCall) -> Browser:
-        """With all that was shown before a call; it may be one that runs again."""
+        # With the pages that were shown before this call; the call may be one that runs again.
         own = [page for ordinal, page in self._shown.items() if ordinal < call.ordinal]
         return Browser(
             (*self._earlier, *own),
@@ -153,7 +155,7 @@ class BrowserSession:
 
 
 def domain_of(allowed: str) -> str:
-    """A domain as a request names it, without scheme, path and port; empty if it is none."""
+    """Return the domain of a request's filter without scheme, path and port; empty if invalid."""
     try:
         host = urlsplit(allowed if "//" in allowed else f"//{allowed}").hostname or ""
         ascii_host = host.strip(".").encode("idna").decode() if host else ""
@@ -173,7 +175,7 @@ def _action(shown: Shown) -> Mapping[str, Any]:
 
 
 def _pages_of(states: Sequence[Mapping[str, Any]]) -> Iterator[ShownPage]:
-    """Pages that calls were shown which ended before; a state that is damaged has none."""
+    # Of calls that ended before. A damaged state has no page.
     for state in states:
         try:
             yield _PAGE.validate_python(state.get("page"))

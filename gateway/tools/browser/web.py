@@ -29,7 +29,7 @@ class FreshPages(Protocol):
     """Pages by the URL that led to them."""
 
     async def find(self, url: str, *, age_max_s: float) -> Page | None:
-        """What a URL led to at most so many seconds ago."""
+        """Return the page a URL led to at most `age_max_s` seconds ago."""
         ...
 
 
@@ -59,11 +59,10 @@ class TenantWeb:
     rules: DomainRules = EVERY_DOMAIN
 
     async def search(self, query: Query) -> list[Hit]:
-        """Hits within the domains. Raises `SearchFailed`."""
         return await self.workplace.search.search(query, self.tenant_id, is_live=self.is_live)
 
     async def open(self, url: str, *, anew: bool) -> Page:
-        """The page at a URL. Raises `FetchFailed`."""
+        """Return the page at a URL. Raises `FetchFailed`."""
         try:
             url = normalised(urldefrag(url).url)
         except (*EGRESS_ERRORS, ValueError):
@@ -82,7 +81,7 @@ class TenantWeb:
         return page
 
     async def _find_known(self, url: str, *, anew: bool) -> Page | None:
-        """The page, where nobody has to be asked for it."""
+        # None where the page has to be fetched.
         workplace = self.workplace
         try:
             document = await documents.get(workplace.database, self.tenant_id, url)

@@ -27,7 +27,7 @@ class ValueCount:
         self._ends_line = False
 
     def add(self, part: bytes) -> int:
-        """The count with the next bytes; in a stream the greatest of the events in them."""
+        """Count the next bytes, and return the total; in a stream, that of its largest event."""
         if self._is_stream and self._ends_line and part.startswith((b"\n", b"\r\n")):
             self.count, self._held = 0, None
         self._ends_line = part.endswith(b"\n")

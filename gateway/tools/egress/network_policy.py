@@ -63,7 +63,7 @@ class NetworkPolicy:
     """`http:` is allowed, not only `https:`."""
 
     def origin(self, url: str) -> Origin:
-        """Where a URL leads. Raises `EgressRefused` for one that may lead nowhere."""
+        """Return the origin of a URL. Raises `EgressRefused` for one that is not allowed."""
         try:
             parts = urlsplit(url)
             host, port = parts.hostname, parts.port
@@ -85,16 +85,16 @@ class NetworkPolicy:
         return Origin(scheme, host, port)
 
     def redirected(self, before: Origin, url: str) -> Origin:
-        """Where a redirect leads. Raises `EgressRefused`, also for one that gives up TLS."""
+        """Return the origin of a redirect. Raises `EgressRefused`, also for one that drops TLS."""
         origin = self.origin(url)
         if before.scheme == "https" and origin.scheme != "https":
             raise EgressRefused("redirect", "a redirect from https to http is not followed")
         return origin
 
     def checked(self, host: str, addresses: tuple[str, ...], port: int) -> tuple[str, ...]:
-        """The addresses of a host that may be connected to, in their order. Raises `EgressRefused`.
+        """Return the addresses of a host, in order, if all are allowed. Raises `EgressRefused`.
 
-        All of them have to be allowed: a name that has one inside and one outside is an attack.
+        A name with one address inside and one outside is an attack.
         """
         if not addresses:
             raise EgressRefused("host", "the host has no address")
@@ -106,7 +106,7 @@ class NetworkPolicy:
         return addresses
 
     def allows(self, address: str, port: int) -> bool:
-        """Whether a connection to this address, as `getaddrinfo` writes it, may be made."""
+        """Return True if a connection to this address, as `getaddrinfo` writes it, is allowed."""
         try:
             parsed = ip_address(address.partition("%")[0])
         except ValueError:
@@ -121,12 +121,12 @@ class NetworkPolicy:
 
 
 def is_public(address: IPv4Address | IPv6Address) -> bool:
-    """Whether an address belongs to the public internet, and hides none that does not.
+    """Return True if an address is on the public internet, and embeds none that is not.
 
-    IPv6 has its global addresses in 2000::/3; all else is somebody's own, or translated from IPv4.
-    `ipaddress.is_global` calls NAT64 and 6to4 addresses public whatever IPv4 address they embed.
-    In a network of IPv6 alone DNS64 gives every IPv4 host an address of NAT64: it leads to the
-    embedded one, so that has to be public. The tunnels 6to4 and Teredo are refused.
+    IPv6 has its global addresses in 2000::/3; all others are private, or translated from IPv4.
+    `ipaddress.is_global` calls NAT64 and 6to4 addresses public whatever IPv4 address they embed. In
+    a network of IPv6 alone DNS64 gives every IPv4 host a NAT64 address: it leads to the embedded
+    address, so that has to be public. The tunnels 6to4 and Teredo are refused.
     """
     if isinstance(address, IPv6Address):
         if any(address in network for network in _REFUSED):
@@ -146,7 +146,7 @@ def _unmapped(address: IPv4Address | IPv6Address) -> IPv4Address | IPv6Address:
 
 
 def _embedded(address: IPv6Address) -> IPv4Address | None:
-    """The IPv4 address that an IPv6 one leads to by a translator, which is its last 32 bits."""
+    # A translator's IPv6 address holds the IPv4 one in its last 32 bits.
     if address.ipv4_mapped is not None:
         return address.ipv4_mapped
     if any(address in network for network in _EMBEDDING):

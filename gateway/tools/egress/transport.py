@@ -76,7 +76,7 @@ class EgressLimits:
 
 
 def normalised(url: str) -> str:
-    """A URL as it is requested: its host in ASCII, what has to be escaped escaped, no default port.
+    """Return a URL as it is requested: host in ASCII, special characters escaped, no default port.
 
     Raises one of `EGRESS_ERRORS`.
     """
@@ -94,10 +94,10 @@ class Resolver(Protocol):
 
 
 async def resolve(host: str, port: int) -> tuple[str, ...]:
-    """All addresses of a name, as the operating system finds them. Raises `OSError`.
+    """Return all addresses of a name from the operating system. Raises `OSError`.
 
-    It reads the odd spellings of IPv4 addresses (`2130706433`, `0x7f.1`), too: to it they are
-    addresses, so they are checked as such.
+    It also parses odd spellings of IPv4 addresses (`2130706433`, `0x7f.1`), so these are checked as
+    addresses.
     """
     ask = partial(socket.getaddrinfo, host, port, type=socket.SOCK_STREAM)
     found = await asyncio.get_running_loop().run_in_executor(_RESOLVING, ask)
@@ -107,10 +107,11 @@ async def resolve(host: str, port: int) -> tuple[str, ...]:
 def client(
     policy: NetworkPolicy, limits: EgressLimits, *, resolver: Resolver = resolve
 ) -> httpx2.AsyncClient:
-    """A client for one purpose, and for one set of credentials if it is given any.
+    """Create a client for one purpose, and for one set of credentials if it has any.
 
-    Its requests raise `EgressRefused` for what the policy forbids, `BodyTooLong`, `EncodedBody`,
-    and what httpx2 raises. Redirects are answers: whoever follows one asks `policy.redirected`.
+    Requests raise `EgressRefused` for what the policy forbids, `BodyTooLong`, `EncodedBody`, and
+    httpx2's errors. Redirects are not followed: a caller that follows one must call
+    `policy.redirected`.
     """
     timeout = httpx2.Timeout(limits.read_timeout_s, connect=limits.connect_timeout_s)
     return httpx2.AsyncClient(
@@ -139,7 +140,7 @@ class PinnedBackend(httpcore2.AsyncNetworkBackend):
         local_address: str | None = None,
         socket_options: Iterable[httpcore2.SOCKET_OPTION] | None = None,
     ) -> httpcore2.AsyncNetworkStream:
-        """Raises `EgressRefused`, `httpcore2.ConnectError`, `httpcore2.ConnectTimeout`."""
+        # Raises `EgressRefused`, `httpcore2.ConnectError`, `httpcore2.ConnectTimeout`.
         try:
             async with asyncio.timeout(timeout):
                 addresses = await self._resolver(host, port)
@@ -173,9 +174,7 @@ class GuardedTransport(httpx2.AsyncBaseTransport):
 
     @cached_property
     def _pool(self) -> httpcore2.AsyncConnectionPool:
-        """Made with the first request: a client that is never used has no certificates in memory,
-        which take a MiB.
-        """
+        # Created with the first request: certificates take a MiB, which an unused client saves.
         return httpcore2.AsyncConnectionPool(
             ssl_context=httpx2.create_ssl_context(trust_env=False),
             max_connections=self._limits.connections_max,
@@ -281,7 +280,7 @@ _ERRORS: Final = (
 
 @contextmanager
 def _translate_errors() -> Iterator[None]:
-    """httpx2's errors for those of its connections."""
+    # From httpcore2 to httpx2.
     try:
         yield
     except Exception as error:

@@ -28,9 +28,9 @@ class BadArguments(ValueError):
 
 
 async def checked(tool: McpTool, written: str, *, bytes_max: int) -> dict[str, Any]:
-    """The arguments, held against the tool's schema. Nothing at all stands for no arguments.
+    """Parse the arguments, and validate them against the tool's schema.
 
-    Raises `BadArguments`.
+    An empty text stands for no arguments. Raises `BadArguments`.
     """
     content = written.encode("utf-8", "surrogatepass")
     if len(content) > bytes_max:

@@ -65,7 +65,7 @@ class Display:
     last: int
 
     def page(self, function: str) -> dict[str, Any]:
-        """The page, so that it can be cited."""
+        # State of the call, so that the page can be cited.
         return {
             "cursor": self.cursor,
             "key": "",
@@ -81,7 +81,7 @@ class Browsing:
     """What one response was shown, and what it may be."""
 
     def __init__(self, grant: BrowserGrant | None, states: Sequence[ToolState]) -> None:
-        """`states` are those of the calls that ended before."""
+        # `states` are those of the calls that ended before.
         self._grant = grant = grant or BrowserGrant("web_search")
         self._rules = DomainRules(grant.tenant_domains, grant.denied_domains)
         self._domains = tuple(one.lower() for one in grant.allowed_domains)
@@ -97,7 +97,7 @@ class Browsing:
         self._next = max(grant.first_cursor, 1 + max(self._pages, default=-1))
 
     def refusal(self, given: Mapping[str, Any]) -> str | None:
-        """Why a call is not made at all; None: it may be."""
+        """Return why a call must not be made; None: it may be."""
         if not self._grant.is_live:
             return CLOSED
         url = given.get("id")
@@ -107,7 +107,10 @@ class Browsing:
         return None if is_allowed else "The domain is not among those that may be read."
 
     def cursor(self, function: str, given: Mapping[str, Any]) -> int | None:
-        """The cursor that a call means; None: it means none, or the server knows."""
+        """Return the cursor that a call refers to; None: it has none, or the server knows it.
+
+        Raises `NotShown` for a cursor that was not shown.
+        """
         if function == "search" or isinstance(given.get("id"), str):
             return None
         asked = given.get("cursor")
@@ -121,8 +124,9 @@ class Browsing:
         return asked if is_named else last
 
     def url_of(self, cursor: int) -> str | None:
-        """What has to be opened before the server knows this page; None: it does. Raises
-        `NotShown` for what cannot be opened.
+        """Return the URL to open before the server knows this page; None: it knows the page.
+
+        Raises `NotShown` for what cannot be opened.
         """
         if cursor in self._theirs:
             return None
@@ -134,11 +138,10 @@ class Browsing:
         return page.url
 
     def theirs(self, cursor: int) -> int:
-        """What the server calls a page that it has."""
         return self._theirs[cursor]
 
     def opened(self, cursor: int, output: str) -> None:
-        """A page of before was opened once more. Raises `NotShown` if it was not."""
+        """Record that an earlier page was opened again. Raises `NotShown` if it was not."""
         display = display_of(output)
         if display is None:
             raise NotShown(f"Error: the page [{cursor}] is no longer there: search again.")
@@ -146,10 +149,10 @@ class Browsing:
         self._is_told = False
 
     def shown(self, function: str, output: str, about: int | None) -> tuple[str, dict[str, Any]]:
-        """What the model is shown of a server's display, and the state of its call; no state for
-        what is no page. `about` is the cursor that the call was about, None for the last one.
+        """Return what the model sees of a server's display, and the state of the call.
 
-        Raises `NotShown` for a page that this response may not read.
+        The state is empty where no page is shown. `about` is the cursor that the call was about,
+        None for the last one. Raises `NotShown` for a page that this response may not read.
         """
         display = display_of(output)
         if not self._may_show(function, display, about) and _VIEWING in output:
@@ -170,12 +173,12 @@ class Browsing:
         return shown, state
 
     def address(self, page: Mapping[str, Any]) -> str:
-        """The URL of a page that was shown; of what was found on one, the URL of that."""
+        """Return the URL of a page that was shown; for results of a find, that of their page."""
         searched = self._pages.get(page.get("of", -1))
         return str(page["url"]) if searched is None else searched.url
 
     def _searched(self, cursor: int | None) -> ShownPage | None:
-        """The page that something was looked for on; None: only the server knows."""
+        # The page that the search was on; None: only the server knows.
         last = max(self._pages, default=-1)
         page = self._pages.get(last if cursor is None else cursor)
         if page is not None and page.of is not None:
@@ -204,7 +207,7 @@ class Browsing:
         return function in _KINDS or (page is not None and not page.url)
 
     def _may_read(self, url: str) -> bool:
-        """Whether a page may be opened and shown; what is on no host of the web may be."""
+        # A page that is on no host of the web may be read.
         host = _host(url)
         if host is None or not self._is_bound:
             return True
@@ -212,7 +215,7 @@ class Browsing:
 
 
 def display_of(output: str) -> Display | None:
-    """The page that is shown; None for what is headed otherwise."""
+    """Parse the page in a server's output; None where it has no page header."""
     found = _DISPLAY.match(output)
     if found is None:
         return None
@@ -230,14 +233,12 @@ def display_of(output: str) -> Display | None:
 
 
 def _address(url: str) -> str:
-    """A URL as a server shows it → as it can be linked to."""
+    # A URL as a server shows it → one that can be linked to.
     return _SPACE.sub(lambda one: quote(one[0]), _BEFORE_URL.sub("", url, count=1))
 
 
 def _host(url: str) -> str | None:
-    """The host of a URL of the web, empty where others than we may read another one; None for what
-    is no such URL.
-    """
+    # None for what is no URL of the web; empty where other clients may read another host.
     address = _BEFORE_URL.sub("", url, count=1)
     if address.partition(":")[0].lower() not in _WEB:
         return None

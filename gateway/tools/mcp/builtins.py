@@ -50,7 +50,7 @@ class McpBuiltins:
         self._limits = limits
 
     def session(self, scope: ToolScope) -> BuiltinSession:
-        """Connects to nothing before its first call."""
+        # Connects to nothing before the first call.
         return BuiltinSession(scope, self._registry, self._sessions, self._limits)
 
 
@@ -68,13 +68,13 @@ class BuiltinSession:
         self._browsing = Browsing(scope.grants.browser, scope.states)
 
     def start(self, call: ToolCall) -> ToolStart:
-        """The browser only reads; what Python does may be anything."""
+        # The browser only reads; Python code may have any effect.
         if call.name == PYTHON:
             return ToolStart(repeatable=False)
         return ToolStart(repeatable=True, shown={"action": _action(call, "")})
 
     async def run(self, call: ToolCall, on_handle: Callable[[bytes], None]) -> ToolResult:  # noqa: ARG002 - there is none
-        """Run it; whatever happens to the server, there is a result."""
+        """Run a call; every failure of the server becomes a result."""
         purpose: Purpose = "python" if call.name == PYTHON else "browser"
         given = {"code": call.arguments} if purpose == "python" else _object(call.arguments)
         if given is None:
@@ -93,11 +93,11 @@ class BuiltinSession:
             return self._failure(call, error)
 
     async def resume(self, call: ToolCall, handle: bytes) -> ToolResult | None:  # noqa: ARG002
-        """No server knows its calls by a handle."""
+        # Servers have no handles for their calls.
         return None
 
     async def close(self) -> None:
-        """Its connections are of no use to others."""
+        # Its connections carry the id of this response, so no other session can use them.
         for peer in self._peers:
             self._sessions.retire(peer)
 
@@ -111,7 +111,7 @@ class BuiltinSession:
     async def _browse(
         self, call: ToolCall, server: McpServer, given: Mapping[str, Any]
     ) -> ToolResult:
-        """Search, open or find; what the server is asked is told in its own cursors."""
+        # The server gets its own cursors, not those of the model.
         function, browsing = call.name.removeprefix(BROWSER), self._browsing
         if (refusal := browsing.refusal(given)) is not None:
             return self._end_call(call, refusal, "refused")
@@ -134,7 +134,6 @@ class BuiltinSession:
     async def _call_server(
         self, call: ToolCall, server: McpServer, name: str, given: Mapping[str, Any]
     ) -> CallResult:
-        """Raises `McpError`."""
         response = self._scope.response
         session_id = {SESSION_ID: ids.response_id(response)}
         peer = server.peer(self._scope.tenant_id, session_id, response)
@@ -169,8 +168,10 @@ class BuiltinSession:
 def search_call(
     registry: Registry, sessions: SessionPool, *, timeout_s: float
 ) -> Callable[[Mapping[str, Any]], Awaitable[str]]:
-    """What the browser asks for hits with: arguments → what the tool `search` of the operator's
-    server for that returns. It raises `McpError` where there is none, and where it fails.
+    """Return a function that calls the tool `search` of the operator's server.
+
+    It maps arguments to the tool's output, and raises `McpError` where there is no server, or where
+    the call fails.
     """
 
     async def call(arguments: Mapping[str, Any]) -> str:
@@ -195,7 +196,7 @@ def _object(written: str) -> dict[str, Any] | None:
 
 
 def _action(call: ToolCall, url: str) -> dict[str, Any]:
-    """What a `web_search_call` shows of itself; `url` is that of the page that was shown."""
+    # `url` is that of the page that was shown.
     given = _object(call.arguments) or {}
     match call.name.removeprefix(BROWSER):
         case "search":

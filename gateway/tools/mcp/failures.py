@@ -71,21 +71,21 @@ class HttpTrace:
     __slots__ = ("_on_trouble", "is_sent", "status")
 
     def __init__(self, on_trouble: Callable[[], None] | None = None) -> None:
-        """`on_trouble` is told of a request that failed, or was refused."""
+        # `on_trouble` is called when a request failed or was refused.
         self.is_sent = False
         self.status: int | None = None
         """Of the last answer that was none: a redirect that is not followed, or an error."""
         self._on_trouble = on_trouble
 
     async def trace(self, event: str, _info: Mapping[str, Any]) -> None:
-        """What the connection is doing, as httpcore2 tells it."""
+        # httpcore2 calls this for each event of the connection.
         if event.endswith("send_request_headers.started"):
             self.is_sent = True
         elif event.endswith(".failed") and self._on_trouble is not None:
             self._on_trouble()
 
     def answered(self, status: int) -> None:
-        """Note the status of an answer that begins."""
+        """Record the status of an answer that begins."""
         self.status = status if status >= httpx2.codes.MULTIPLE_CHOICES else None
         if self.status is not None and self._on_trouble is not None:
             self._on_trouble()
@@ -95,26 +95,24 @@ EXCHANGE: Final[ContextVar[HttpTrace]] = ContextVar("mcp_exchange")
 
 
 def watch(http: EgressClient) -> None:
-    """Have the client tell of each request to the exchange in whose context it is made."""
+    """Record each request of the client in the `EXCHANGE` of its context."""
     http.event_hooks = {"request": [_follow], "response": [_note]}
 
 
 async def _follow(request: httpx2.Request) -> None:
-    """A hook of the HTTP client: before a request."""
     exchange = EXCHANGE.get(None)
     if exchange is not None:
         request.extensions = {**request.extensions, "trace": exchange.trace}
 
 
 async def _note(response: httpx2.Response) -> None:
-    """A hook of the HTTP client: when an answer begins."""
     exchange = EXCHANGE.get(None)
     if exchange is not None:
         exchange.answered(response.status_code)
 
 
 def translated(error: BaseException, exchange: HttpTrace) -> McpError:
-    """What a failure means for whoever asked; of a group, the first that says something."""
+    """Translate a failure for the caller; for an exception group, its first meaningful one."""
     if isinstance(error, McpError):
         return error
     if isinstance(error, BaseExceptionGroup):
@@ -132,7 +130,7 @@ def translated(error: BaseException, exchange: HttpTrace) -> McpError:
 
 
 def _protocol_error(code: int, message: str, exchange: HttpTrace) -> McpError:
-    """What the SDK's error means: it makes some of them itself."""
+    # The SDK makes some of these errors itself.
     status, sent = exchange.status, exchange.is_sent
     if status == httpx2.codes.NOT_FOUND and code != METHOD_NOT_FOUND and message != "Not Found":
         # Servers before 2026 answer so where they do not know the session: nothing was executed.
@@ -153,7 +151,7 @@ def _protocol_error(code: int, message: str, exchange: HttpTrace) -> McpError:
 
 
 def _may_hold_an_error(status: int) -> bool:
-    """A JSON-RPC error may come with this status, as a modern server sends it."""
+    # Modern servers send JSON-RPC errors with these statuses.
     return status in {400, 404, 422, 500}
 
 

@@ -30,10 +30,10 @@ _REFUSED: Final = re.compile(
 
 
 def outgoing(headers: Mapping[str, str], authorization: str | None, param: str) -> dict[str, str]:
-    """The headers that a request's server is sent, by lower-case names.
+    """Return the headers to send to a request's server, by lower-case name.
 
-    `authorization` is an OAuth access token. Raises `InvalidRequest` with the path of what is
-    wrong, below `param`; its message has no value.
+    `authorization` is an OAuth access token. Raises `InvalidRequest` with the path of the fault,
+    below `param`; its message contains no value.
     """
     if len(headers) > HEADERS_MAX:
         raise _invalid(f"Expected at most {HEADERS_MAX} headers.", f"{param}.headers")
@@ -71,7 +71,7 @@ def _with_token(sent: dict[str, str], token: str, param: str) -> dict[str, str]:
 
 
 def credential(headers: Mapping[str, str]) -> str:
-    """A digest of what a server is sent; empty for nothing."""
+    """Return a digest of the headers sent to a server; empty for none."""
     if not headers:
         return ""
     digest = hashlib.sha256()

@@ -90,7 +90,7 @@ class ToolFilter:
 
     @classmethod
     def of(cls, given: Mapping[str, Any] | Sequence[str], param: str) -> ToolFilter:
-        """From a list of names, or an object. Raises `InvalidRequest`."""
+        """Parse a list of names, or an object. Raises `InvalidRequest`."""
         if not isinstance(given, dict):
             return cls(names=_names(given, param))
         names, read_only = given.get("tool_names"), given.get("read_only")
@@ -114,7 +114,7 @@ class ApprovalRule:
 
     @classmethod
     def of(cls, given: object, param: str) -> ApprovalRule:
-        """From `require_approval`. Raises `InvalidRequest`."""
+        """Parse `require_approval`. Raises `InvalidRequest`."""
         match given:
             case None | "always":
                 return cls()
@@ -134,7 +134,7 @@ class ApprovalRule:
                 raise _invalid(message, param)
 
     def narrowed(self) -> ApprovalRule:
-        """Of a filter in which nothing is given, nothing follows: it does not mean every tool."""
+        """Return the rule without an empty `never` filter, which would match every tool."""
         never = None if self.never is None or self.never.is_empty else self.never
         return ApprovalRule(self.always, never)
 
@@ -160,10 +160,9 @@ class AskedServer:
 
     @classmethod
     def of(cls, tool: Mapping[str, Any], param: str) -> AskedServer:
-        """From a tool of type `mcp` as a request spells it; `param` is its path, `tools[0]`.
+        """Parse a tool of type `mcp` of a request; `param` is its path, such as `tools[0]`.
 
-        Fields have the types that the API gives them; null is as good as absent. Raises
-        `InvalidRequest`.
+        Fields must have the API's types; null counts as absent. Raises `InvalidRequest`.
         """
         label = tool.get("server_label")
         if not isinstance(label, str) or not LABEL.fullmatch(label):
@@ -204,7 +203,7 @@ class Listing:
     secrets: Mapping[str, str] = field(default_factory=dict, repr=False)
 
     def entry(self) -> ToolsListed:
-        """The log entry that shows the listing to clients."""
+        """Return the log entry that shows the listing to clients."""
         error = b"" if self.error is None else lasting_json(self.error)
         return ToolsListed(self.grant.label, lasting_json(list(self.shown)), error)
 
@@ -250,11 +249,10 @@ class McpServers:
         *,
         anew: bool = False,
     ) -> Sequence[Listing]:
-        """What each server offers to a response of this tenant, in the order of `asked`; `anew`:
-        what it offers now, not what is kept.
+        """List the tools of each server for this tenant, in the order of `asked`.
 
-        Raises `InvalidRequest` for a server that may not be used, and `StoreError`. A server that
-        may, and cannot be listed, is told of by `Listing.error`.
+        `anew` bypasses the cache. Raises `InvalidRequest` for a server that may not be used, and
+        `StoreError`. If listing a permitted server fails, `Listing.error` says why.
         """
         _refuse_repeated(asked)
         found = [
@@ -271,12 +269,13 @@ class McpServers:
         return self._within_tools_max([one.result() for one in running])
 
     async def builtin(self, tenant_id: TenantId, purpose: Purpose) -> McpServer | None:
-        """The server that does the work of a built-in tool for this tenant. Raises `StoreError`."""
+        # Raises `StoreError`.
         return await self.resolver.registry.for_purpose(tenant_id, purpose)
 
     async def instructions(self, tenant_id: TenantId, server: McpServer) -> str:
-        """What a server that stands for a built-in tool says of it, for the prompt; empty where it
-        says nothing. Raises `McpError`.
+        """Return a built-in tool server's instructions for the prompt; empty where it has none.
+
+        Raises `McpError`.
         """
         pages = await self._pages(server.peer(tenant_id, {}))
         return bounded(pages.instructions, SERVER_DESCRIPTION_CHARS_MAX)
@@ -303,7 +302,7 @@ class McpServers:
         return Listing(granting, shown, secrets=secrets)
 
     async def _pages(self, peer: Peer, *, anew: bool = False) -> ToolPages:
-        """The server's tools, as they were listed lately or are now. Raises `McpError`."""
+        # From the cache while it is fresh. Raises `McpError`.
         asking = self._asking.get(peer)
         if asking is None:
             asking = self._asking[peer] = _Asking()
@@ -329,19 +328,17 @@ class McpServers:
             return pages
 
     def _ttl_s(self, pages: ToolPages) -> float:
-        """The SDK's servers say 0 where nobody thought of it, so 0 means nothing."""
+        # The SDK's servers send 0 by default, so 0 means no value.
         return min(pages.ttl_s, TTL_S_MAX) or self._limits.ttl_s
 
     def _forget(self, peer: Peer) -> None:
-        """The server's tools are others now."""
+        # The server's tools have changed.
         self._kept.put(peer, _Kept(ToolPages(()), 0.0), size=1)
 
     def _grant_tools(
         self, tools: Sequence[ServerTool], asked: AskedServer, server: McpServer
     ) -> tuple[tuple[McpTool, ...], tuple[dict[str, Any], ...]]:
-        """Those of the tools that may be used, as they are granted and as they are shown. Raises
-        `McpError` for more than there may be.
-        """
+        # As granted and as shown. Raises `McpError` for too many tools.
         granted: list[McpTool] = []
         shown: list[dict[str, Any]] = []
         size = left_out = 0
@@ -364,7 +361,7 @@ class McpServers:
         return tuple(granted), tuple(shown)
 
     def _within_tools_max(self, listings: Sequence[Listing]) -> Sequence[Listing]:
-        """The same, without the tools of servers that have more than those before them left."""
+        # Servers that do not fit into what the earlier ones leave have no tools.
         left = self._limits.tools_max
         kept = []
         for listing in listings:
@@ -390,7 +387,7 @@ def _refuse_repeated(asked: Sequence[AskedServer]) -> None:
 
 
 def _refuse_replaced(asked: AskedServer, server: McpServer) -> None:
-    """A request does not replace what the operator gave for a server."""
+    # A request does not replace the operator's headers.
     both = sorted(asked.sent.keys() & server.headers.keys())
     if both:
         message = (
@@ -408,7 +405,7 @@ def _is_allowed(tool: ServerTool, asked: AskedServer, server: McpServer) -> bool
 
 
 def _tool(tool: ServerTool, asked: AskedServer, server: McpServer) -> McpTool | None:
-    """A tool as it is granted; None for one that no model could call."""
+    # None for a tool that no model could call.
     if not FUNCTION_NAME.fullmatch(f"{asked.label}.{tool.name}"):
         return None
     parameters = _parameters(tool.input_schema)
@@ -429,9 +426,8 @@ def _tool(tool: ServerTool, asked: AskedServer, server: McpServer) -> McpTool | 
 
 
 def _parameters(schema: Mapping[str, Any]) -> dict[str, Any] | None:
-    """A schema without what a reader would obey in its texts; None for one that is of no object,
-    too deep, cannot be stored, or has names or values that a reader does not see as they are.
-    """
+    # Removes hidden instructions from the texts of a schema. None for a schema that is not of an
+    # object, is too deep, cannot be stored, or has unclean names or values.
     if not schema:
         return dict(_ANY)
     if schema.get("type", "object") != "object":
@@ -446,11 +442,8 @@ def _parameters(schema: Mapping[str, Any]) -> dict[str, Any] | None:
 
 
 def _clean(value: Any, depth_left: int, *, is_named: bool = False) -> Any:
-    """A part of a schema; `is_named`: one whose keys are names that the server chose.
-
-    Texts are cleaned. Names and values mean something to the server: cleaned they would be others,
-    so they are refused. Raises `ValueError`.
-    """
+    # `is_named`: the keys are names that the server chose. Texts are cleaned; names and values mean
+    # something to the server, so unclean ones are refused. Raises `ValueError`.
     if depth_left < 0:
         raise ValueError("the schema is nested too deeply")
     if isinstance(value, dict):
@@ -467,7 +460,6 @@ def _clean(value: Any, depth_left: int, *, is_named: bool = False) -> Any:
 
 
 def _member(keyword: str, value: Any, depth_left: int) -> Any:
-    """What stands under a keyword of a schema."""
     if keyword in _TEXTS and isinstance(value, str):
         return bounded(value, TOOL_DESCRIPTION_CHARS_MAX)
     if keyword in _HINTS:
@@ -480,7 +472,7 @@ def _member(keyword: str, value: Any, depth_left: int) -> Any:
 
 
 def _shown_hint(value: Any, depth_left: int) -> Any:
-    """What only advises a reader, cleaned wherever it has text. Raises `ValueError`."""
+    # Hints only advise a reader, so their texts are cleaned at any depth. Raises `ValueError`.
     if depth_left < 0:
         raise ValueError("the schema is nested too deeply")
     if isinstance(value, dict):
@@ -504,9 +496,7 @@ def _digest(name: str, description: str, parameters: Mapping[str, Any]) -> str:
 
 
 def _tool_body(made: McpTool, tool: ServerTool) -> dict[str, Any]:
-    """A tool as `mcp_list_tools` has it; what it lacks is left out, for clients that know no null
-    there.
-    """
+    # Absent fields are left out, for clients that accept no null there.
     annotations = _clean(dict(tool.annotations), 1)
     shown = {
         "name": made.name,

@@ -29,9 +29,8 @@ class SessionPlaces:
         tenant_sessions_max: int,
         give_up: Callable[[TenantId | None], bool],
     ) -> None:
-        """`give_up` ends a session that nobody waits for, of a tenant or (None) of any, whose place
-        it leaves. False: there is none.
-        """
+        # `give_up` ends an idle session of a tenant or (None) of any, which frees its place. False:
+        # there is none.
         self._sessions_max = sessions_max
         self._tenant_sessions_max = tenant_sessions_max
         self._give_up = give_up
@@ -39,11 +38,10 @@ class SessionPlaces:
         self._waiting: dict[asyncio.Future[None], TenantId] = {}
 
     def held(self, tenant_id: TenantId) -> int:
-        """How many a tenant has."""
         return self._held[tenant_id]
 
     async def take(self, tenant_id: TenantId, *, wait_s: float) -> None:
-        """Have one more. Raises `NoPlace`."""
+        """Take a place, waiting at most `wait_s`. Raises `NoPlace`."""
         if self._try(tenant_id):
             return
         place: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -63,13 +61,13 @@ class SessionPlaces:
             self._waiting.pop(place, None)
 
     def leave(self, tenant_id: TenantId) -> None:
-        """Have one less. Whoever waits is given it by `offer`."""
+        """Free a place. Call `offer` to pass it on to those who wait."""
         self._held[tenant_id] -= 1
         if not self._held[tenant_id]:
             del self._held[tenant_id]
 
     def offer(self) -> None:
-        """Give those who wait what has become free, or could be given up."""
+        """Give free places, and those of sessions that can be ended, to those who wait."""
         waiting = [place for place in self._waiting if not place.done()]
         while waiting:
             place = min(waiting, key=lambda one: self._held[self._waiting[one]])

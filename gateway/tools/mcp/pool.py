@@ -146,11 +146,11 @@ class SessionPool:
 
     @property
     def count(self) -> int:
-        """Sessions that are open, or being opened."""
+        # Open or being opened.
         return sum(not one.session.is_over for one in self._shared.values())
 
     async def run(self) -> None:
-        """Hold all connections until cancelled; then they are closed."""
+        # Holds all connections until cancelled, and closes them then.
         try:
             async with asyncio.TaskGroup() as self._tasks:
                 self._began.set()
@@ -162,7 +162,7 @@ class SessionPool:
                 self._remove(peer, shared)
 
     async def list_tools(self, peer: Peer) -> ToolPages:
-        """All tools of a server. Raises `McpError`."""
+        """List all tools of a server. Raises `McpError`."""
         timeout_s = self._session_limits.list_timeout_s + self._session_limits.connect_timeout_s
         clock, outcome = asyncio.get_running_loop().time, "cancelled"
         began = clock()
@@ -188,7 +188,8 @@ class SessionPool:
     ) -> CallResult:
         """Run a tool. Raises `McpError`.
 
-        A request that certainly never reached the server is sent once more, over a new connection.
+        A request that certainly never reached the server is sent once more, over a new
+        connection.
         """
 
         def ask(session: McpSession, left_s: float) -> Awaitable[CallResult]:
@@ -225,12 +226,12 @@ class SessionPool:
             return await asked(session, max(0.0, until - clock()))
 
     def retire(self, peer: Peer) -> None:
-        """Nobody will ask by this connection any more; those who wait are still answered."""
+        # Calls in progress are still answered.
         self._forget(peer)
 
     @asynccontextmanager
     async def _session(self, peer: Peer) -> AsyncIterator[McpSession]:
-        """A session that is open, or will be, with room for a call. Raises `McpError`."""
+        # A session that is open, or being opened, with room for a call. Raises `McpError`.
         shared = self._shared.get(peer)
         if shared is None or shared.session.is_over:
             shared = await self._open(peer)
@@ -291,7 +292,7 @@ class SessionPool:
         return shared
 
     async def _place(self, tenant_id: TenantId) -> None:
-        """Have a place for one more session of a tenant. Raises `McpError`."""
+        # Raises `McpError`.
         try:
             await self._places.take(tenant_id, wait_s=self._limits.busy_wait_s)
         except NoPlace:
@@ -316,9 +317,8 @@ class SessionPool:
         return client
 
     def _end_idle(self, tenant_id: TenantId | None) -> bool:
-        """End the session that was not asked for longest, of those that nobody waits for: of a
-        tenant, or (None) of the tenant that has the most. False: there is none.
-        """
+        # Ends the least recently used idle session of a tenant, or (None) of the tenant that has
+        # the most. False: none is idle.
         idle = [one for one in self._idle if tenant_id is None or one.tenant_id == tenant_id]
         if not idle:
             return False
@@ -329,20 +329,19 @@ class SessionPool:
         return True
 
     def _on_session_end(self, peer: Peer, shared: _Shared) -> None:
-        """The task of a session has ended."""
         self._metrics.mcp_sessions(peer.name, -1)
         self._remove(peer, shared)
         self._places.offer()
 
     def _remove(self, peer: Peer, shared: _Shared) -> None:
-        """It is not asked any more, and leaves its place, unless it has done so before."""
+        # May be called twice: the place is left only once.
         if self._shared.get(peer) is shared:
             del self._shared[peer]
             self._idle.pop(peer, None)
             self._places.leave(peer.tenant_id)
 
     def _forget(self, peer: Peer) -> None:
-        """Have the next question open a new session; this one goes on for those who wait."""
+        # The next call opens a new session; this one goes on for those who wait.
         self._sse_until.pop(peer.url, None)
         shared = self._shared.get(peer)
         if shared is not None:
@@ -351,7 +350,7 @@ class SessionPool:
             self._places.offer()
 
     def _remember_sse(self, url: str) -> None:
-        """The next session need not find out that the server has no other transport."""
+        # Later sessions need not try the other transport first.
         if url not in self._sse_until:
             self._sse_until[url] = asyncio.get_running_loop().time() + TRANSPORT_KNOWN_S
         if len(self._sse_until) > TRANSPORTS_MAX:
@@ -366,7 +365,7 @@ class SessionPool:
 
 
 def _outcome_of_listing(error: McpError) -> str:
-    """What metrics call the failure of a listing."""
+    # A label of the metrics.
     if error.code == BUSY and not error.sent:
         return "busy"
     return "timeout" if error.code == REQUEST_TIMEOUT else "error"

@@ -27,7 +27,7 @@ class CallResult:
 
 
 def shown(result: CallToolResult) -> CallResult:
-    """One text block as it is; anything else as compact JSON, binary content by its length."""
+    """Render one text block as it is; anything else as compact JSON, binary data by its length."""
     content = result.content
     if len(content) == 1 and content[0].type == "text" and result.structured_content is None:
         return CallResult(content[0].text, result.is_error)
@@ -56,15 +56,16 @@ def _block(block: ContentBlock) -> Mapping[str, Any]:
 
 
 def plain(text: str) -> str:
-    """Text without what a terminal or a reader would obey, or would not see: control characters but
-    for new lines and tabs, what turns the direction of writing, and tags. Lone surrogates become
-    question marks.
+    """Remove what a terminal or reader would obey or not see from a text.
+
+    These are control characters except new lines and tabs, direction marks, and tags. Lone
+    surrogates become question marks.
     """
     return without_unseen(text).encode("utf-8", "replace").decode()
 
 
 def cut(text: str, bytes_max: int) -> str:
-    """Text of about `bytes_max` bytes of UTF-8 at most: its head, its tail, and a note between."""
+    """Shorten text to about `bytes_max` bytes of UTF-8: head, note, and tail."""
     content = text.encode("utf-8", "replace")
     if len(content) <= bytes_max:
         return content.decode()
@@ -75,6 +76,6 @@ def cut(text: str, bytes_max: int) -> str:
 
 
 def bounded(text: str, chars_max: int) -> str:
-    """Plain text of so many characters at most."""
+    """Clean a text, and cut it to `chars_max` characters."""
     cleaned = plain(text)
     return cleaned if len(cleaned) <= chars_max else cleaned[: chars_max - 1] + "…"

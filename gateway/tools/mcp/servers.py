@@ -78,7 +78,7 @@ class McpServer:
     def peer(
         self, tenant_id: TenantId, given: Mapping[str, str], response: UUID | None = None
     ) -> Peer:
-        """Whom to ask; `given` are headers of the request, which never replace the operator's."""
+        """Return the connection to use; `given` headers never replace the operator's."""
         sent = {**given, **self.headers}
         digest = headers.credential(sent)
         return Peer(
@@ -116,7 +116,7 @@ class ServerPolicy:
     network: NetworkPolicy = ONLY_HTTPS
 
     def check(self, url: str, terms: UrlTerms = ANY_URL) -> None:
-        """Raises `EgressRefused` for a URL that a request may not name on its tenant's terms."""
+        """Raise `EgressRefused` for a URL that a request may not name on its tenant's terms."""
         urls = min(terms.urls, self.urls, key=_WIDTH.index)
         if urls == "registry":
             raise EgressRefused(
@@ -140,7 +140,7 @@ class Registry:
         *,
         ttl_s: float = 5.0,
     ) -> None:
-        """`known_to` is `store.mcp_servers.known_to` of a database."""
+        # `known_to` is `store.mcp_servers.known_to` of a database.
         self._known_to = known_to
         self._sealer = sealer
         self._ttl_s = ttl_s
@@ -149,7 +149,7 @@ class Registry:
         )
 
     async def servers(self, tenant_id: TenantId) -> Mapping[str, McpServer]:
-        """All that a tenant may name, by label. Raises `StoreError`."""
+        """Return all servers that a tenant may name, by label. Raises `StoreError`."""
         now = asyncio.get_running_loop().time()
         cached = self._cached.get(tenant_id)
         if cached is not None and cached[0] > now:
@@ -160,19 +160,19 @@ class Registry:
         return found
 
     async def by_identity(self, tenant_id: TenantId, identity: str) -> McpServer | None:
-        """The server of a stored grant; None where it is no longer there. Raises `StoreError`."""
+        """Return the server of a stored grant; None where it was deleted. Raises `StoreError`."""
         known = await self.servers(tenant_id)
         return next((one for one in known.values() if one.identity == identity), None)
 
     async def for_purpose(self, tenant_id: TenantId, purpose: Purpose) -> McpServer | None:
-        """The first server, by label, that does this work for a tenant. Raises `StoreError`."""
+        """Return the tenant's first server, by label, for this purpose. Raises `StoreError`."""
         known = await self.servers(tenant_id)
         return next(
             (known[label] for label in sorted(known) if purpose in known[label].purposes), None
         )
 
     def _server(self, row: McpServerRow) -> McpServer | None:
-        """None for one whose credentials cannot be opened: it would be asked without them."""
+        # None where the credentials cannot be opened: the server would be called without them.
         try:
             opened = unsealed_headers(self._sealer, row)
         except SealBroken as error:
@@ -208,7 +208,7 @@ class ServerResolver:
     async def asked(
         self, tenant_id: TenantId, label: str, url: str | None, *, terms: UrlTerms, param: str
     ) -> McpServer:
-        """The server that a request names. Raises `InvalidRequest` and `StoreError`."""
+        """Return the server that a request names. Raises `InvalidRequest` and `StoreError`."""
         if url is not None:
             try:
                 self.policy.check(url, terms)
@@ -233,8 +233,9 @@ class ServerResolver:
     async def granted(
         self, tenant_id: TenantId, identity: str, secrets: Mapping[str, str]
     ) -> McpServer | None:
-        """The server of a grant, if it may still be used; `secrets` are what the request gave for
-        it. Raises `StoreError`.
+        """Return the server of a grant; None if it may no longer be used. Raises `StoreError`.
+
+        `secrets` are what the request sent for it.
         """
         if identity.startswith(REGISTERED):
             return await self.registry.by_identity(tenant_id, identity)
@@ -248,24 +249,29 @@ class ServerResolver:
         return McpServer(identity=identity, url=url)
 
     def credential(self, sent: Mapping[str, str]) -> str:
-        """What a grant knows the headers of a request by; empty for none."""
+        """Return the digest by which a grant identifies the headers of a request; empty for
+        none.
+        """
         plain = headers.credential(sent)
         return plain and keyed_digest(plain.encode(), self._identity_key)
 
     def is_credential(self, stored: str, sent: Mapping[str, str]) -> bool:
-        """Whether these are the headers that a grant knows."""
+        # Grants of earlier builds hold the digest without a key.
         return stored in {self.credential(sent), headers.credential(sent)}
 
 
 def keyed_digest(content: bytes, key: bytes | None) -> str:
-    """HMAC-SHA256 in hex; None: plain SHA-256, as earlier builds stored it."""
+    """Return HMAC-SHA256 in hex; without a key plain SHA-256, as earlier builds stored it."""
     if key is None:
         return hashlib.sha256(content).hexdigest()
     return hmac.digest(key, content, "sha256").hex()
 
 
 def named_identity(url: str, key: bytes | None) -> str:
-    """Of a server that a request names. Path and query may be secrets, so they are only hashed."""
+    """Return the identity of a server that a request names.
+
+    Path and query may be secrets, so they are only hashed.
+    """
     digest = keyed_digest(url.encode("utf-8", "surrogatepass"), key)
     try:
         host = urlsplit(url).hostname or ""
@@ -275,8 +281,9 @@ def named_identity(url: str, key: bytes | None) -> str:
 
 
 def kept_secrets(server: McpServer, sent: Mapping[str, str]) -> dict[str, str]:
-    """What has to be known beside a grant to call its server: the headers of the request, and the
-    URL where the request named it.
+    """Return what is needed beside a grant to call its server.
+
+    These are the headers of the request, and the URL where the request named it.
     """
     if server.identity.startswith(REGISTERED):
         return dict(sent)
@@ -284,19 +291,18 @@ def kept_secrets(server: McpServer, sent: Mapping[str, str]) -> dict[str, str]:
 
 
 def headers_of(secrets: Mapping[str, str]) -> dict[str, str]:
-    """The headers among `kept_secrets`."""
+    """Return the headers among `kept_secrets`."""
     return {name: value for name, value in secrets.items() if name != URL}
 
 
 def identity_of(row_id: UUID) -> str:
-    """The identity of a registered server, from the id of its row."""
     return f"{REGISTERED}{row_id.hex}"
 
 
 def sealed_headers(
     sealer: Sealer, tenant_id: TenantId, row_id: UUID, sent: Mapping[str, str]
 ) -> str:
-    """The credentials of a registered server as they are stored; empty for none."""
+    """Encrypt the credentials of a registered server for the store; empty for none."""
     if not sent:
         return ""
     sealed = sealer.seal(_binding(sealer, tenant_id, row_id), orjson.dumps(dict(sent)))
@@ -305,7 +311,10 @@ def sealed_headers(
 
 
 def unsealed_headers(sealer: Sealer, row: McpServerRow) -> dict[str, str]:
-    """The inverse. Raises `SealBroken`, also where the key that sealed them is gone."""
+    """Decrypt what `sealed_headers` made.
+
+    Raises `SealBroken`, also where the key is gone.
+    """
     if not row.secret:
         return {}
     binding = _binding(sealer, row.tenant_id, row.id)
@@ -318,7 +327,7 @@ def _binding(sealer: Sealer, tenant_id: TenantId, row_id: UUID) -> Binding:
 
 
 def checked_url(url: str, *, plain_http: bool) -> str:
-    """A server's URL as it is registered. Raises `ValueError` that says what is expected."""
+    """Validate a server's URL for registration. Raises `ValueError` that says what is expected."""
     parts = urlsplit(url)
     schemes = ("http", "https") if plain_http else ("https",)
     if parts.scheme not in schemes or not parts.hostname or parts.username or parts.fragment:
@@ -328,7 +337,7 @@ def checked_url(url: str, *, plain_http: bool) -> str:
 
 
 def checked_purposes(given: Sequence[str]) -> str:
-    """Purposes as they are stored. Raises `ValueError` for one that does not exist."""
+    """Join purposes as they are stored. Raises `ValueError` for an unknown one."""
     unknown = [one for one in given if one not in PURPOSES]
     if unknown:
         raise ValueError(f"{unknown[0]!r} is not one of {', '.join(PURPOSES)}")
@@ -336,7 +345,7 @@ def checked_purposes(given: Sequence[str]) -> str:
 
 
 def server_json(server: McpServer) -> dict[str, Any]:
-    """What may be shown of a registered server: never a value of a header."""
+    """Return what may be shown of a registered server: never a value of a header."""
     return {
         "label": server.label,
         "url": server.url,

@@ -111,7 +111,7 @@ class McpSession:
         transport: Transport | None = None,
         on_list_changed: Callable[[], None] = lambda: None,
     ) -> None:
-        """`transport`: the one that the server is known to have; None: find out."""
+        # `transport` is the server's known transport; None: detect it.
         self._url = url
         self._connect = connect
         self._limits = limits
@@ -126,12 +126,12 @@ class McpSession:
         self.is_over = False
 
     def retire(self) -> None:
-        """End as soon as nobody waits for an answer any more."""
+        """End the session as soon as nobody waits for an answer."""
         self._is_retired = True
         self._jobs.put_nowait(None)
 
     async def run(self) -> None:
-        """Hold the connection. Never raises: whoever waits for an answer is told what happened."""
+        """Hold the connection. Never raises: callers that wait get the error."""
         exchange = HttpTrace()
         EXCHANGE.set(exchange)
         try:
@@ -145,14 +145,14 @@ class McpSession:
                 job.fail(self._session_lost(sent=job.exchange.is_sent))
 
     async def list_tools(self) -> ToolPages:
-        """All tools of the server, page by page. Raises `McpError`."""
+        """List all tools of the server, page by page. Raises `McpError`."""
         pages = await self._ask(_list_tools(self._limits), self._limits.list_timeout_s)
         return replace(pages, instructions=self._instructions)
 
     async def call(
         self, name: str, arguments: Mapping[str, Any], *, timeout_s: float, meta: Mapping[str, Any]
     ) -> CallResult:
-        """Run a tool. Cancelled, it is cancelled on the server, too. Raises `McpError`."""
+        """Run a tool; a cancelled call is cancelled on the server, too. Raises `McpError`."""
 
         async def call(client: Client) -> CallResult:
             return shown(await _call_tool(client, name, arguments, meta))
@@ -207,7 +207,7 @@ class McpSession:
                 connecting.reschedule(clock() + self._limits.connect_timeout_s)
 
     async def _watch(self, client: Client) -> None:
-        """Have the server tell when its tools change, if it can: `_on_message` hears of it."""
+        # The server's notifications go to `_on_message`.
         tools = client.server_capabilities.tools
         if tools is None or not tools.list_changed:
             return
@@ -223,7 +223,7 @@ class McpSession:
             self._on_list_changed()
 
     async def _next_job(self) -> _Job[Any] | None:
-        """What to ask next; None: nobody has asked anything for long, or it would be no use."""
+        # None: the session was idle for `idle_s`, or is retired and nobody waits.
         while not self._is_given_up:
             if self._is_retired and not self._waiting:
                 return None
@@ -243,7 +243,7 @@ class McpSession:
         self._jobs.put_nowait(None)
 
     async def _ask(self, asked: Callable[[Client], Awaitable[T]], timeout_s: float) -> T:
-        """Have something done in a task below the owner's."""
+        # Runs the job in a task below the owner's.
         if self.is_over:
             raise self._session_lost(sent=False)
         job = _Job(asked)
@@ -261,7 +261,7 @@ class McpSession:
                 self._jobs.put_nowait(None)  # the owner now waits for so long and no longer
 
     def _session_lost(self, *, sent: bool) -> McpError:
-        """What is said to those who wait when the session ends; `sent`: their request had left."""
+        # `sent`: the request had left.
         why = self._failure
         if why is None:
             return McpError("http_error", 0, "the session is over", sent=sent)
@@ -277,7 +277,7 @@ class _Job(Generic[T]):
         self._asked = asked
 
     async def run(self, client: Client) -> None:
-        """Ask it, unless nobody waits any more; who stops waiting cancels it."""
+        """Run the job unless nobody waits for it; a caller that stops waiting cancels it."""
         if self.answer.done():
             return
         task = asyncio.current_task()
@@ -293,21 +293,21 @@ class _Job(Generic[T]):
                 self.answer.set_result(result)
 
     def fail(self, error: McpError) -> None:
-        """Tell whoever waits, if anybody does."""
+        # The caller may have stopped waiting.
         if not self.answer.done():
             self.answer.set_exception(error)
 
 
 @cache
 def _load_sdk() -> None:
-    """What a session needs of it, and what that needs."""
+    # Imports what a session needs.
     for module in ("mcp", "mcp.client.sse", "mcp.client.streamable_http"):
         import_module(module)
 
 
 @cache
 def _call_answer() -> Any:
-    """What a call may be answered with, as pydantic reads it."""
+    # A type adapter for all results of a call.
     from mcp import types
     from pydantic import TypeAdapter
 
@@ -318,7 +318,7 @@ def _call_answer() -> Any:
 async def _streams(
     transport: Transport, url: str, http: EgressClient, check: ToolCheck
 ) -> AsyncIterator[Any]:
-    """The transport of the SDK, on a client that is entered already."""
+    # The SDK's transport on a client that is entered already.
     if transport == "http":
         from mcp.client.streamable_http import streamable_http_client
 
@@ -398,11 +398,8 @@ def _server_tool(tool: Tool) -> ServerTool:
 async def _call_tool(
     client: Client, name: str, arguments: Mapping[str, Any], meta: Mapping[str, Any]
 ) -> CallToolResult:
-    """The result of a call, as the server gave it.
-
-    The SDK's own way also holds the result against the schema of the server's last listing, for
-    which it may list its tools behind the call: a result must not be lost by that.
-    """
+    # The SDK's own method also validates the result against the schema of the last listing, and may
+    # list the tools again for it: that could lose a result.
     from mcp import types
 
     state: str | None = None
@@ -421,7 +418,7 @@ async def _call_tool(
 
 
 async def _send_request(client: Client, request: Any) -> Any:
-    """The answer to a call, which a modern server may refuse until its tools were listed anew."""
+    # A modern server may refuse a call until its tools were listed again.
     from mcp.shared.exceptions import MCPError
 
     try:

@@ -70,11 +70,10 @@ class McpTools:
         self._limits = limits
 
     def session(self, scope: ToolScope) -> McpToolSession:
-        """Connects to nothing before its first call."""
+        # Connects to nothing before the first call.
         return McpToolSession(scope, self._resolver, self._sessions, self._limits)
 
     async def run(self) -> None:
-        """Hold the connections to servers until cancelled."""
         await self._sessions.run()
 
 
@@ -95,12 +94,12 @@ class McpToolSession:
         }
 
     def start(self, call: ToolCall) -> ToolStart:
-        """Hints are granted only where the operator trusts the server."""
+        # Hints are granted only where the operator trusts the server.
         _, tool = self._granted.get(call.name, (None, None))
         return ToolStart(tool is not None and (tool.is_read_only or tool.is_idempotent))
 
     async def run(self, call: ToolCall, on_handle: Callable[[bytes], None]) -> ToolResult:  # noqa: ARG002 - a call of an MCP server has none
-        """Run it, within the server's deadline; whatever happens to the server, it has a result."""
+        """Run a call within the server's deadline; every failure of the server becomes a result."""
         grant, tool = self._granted.get(call.name, (None, None))
         if grant is None or tool is None:
             return self._refusal(f"There is no tool {call.name}.", "the tool is not offered")
@@ -124,14 +123,15 @@ class McpToolSession:
         return await self._call_with_retry(call, tool, given, peer, timeout_s=timeout_s)
 
     async def resume(self, call: ToolCall, handle: bytes) -> ToolResult | None:  # noqa: ARG002
-        """No server knows its calls by a handle."""
+        # Servers have no handles for their calls.
         return None
 
     async def close(self) -> None:
-        """Connections are shared, and end when nobody uses them."""
+        # Connections are shared, and end when they are idle.
+        pass
 
     def _is_approved(self, call: ToolCall) -> bool:
-        """It is the one that the user said yes to, which is made before all others."""
+        # The call that the user approved is made before all others.
         approved = self._scope.grants.approved
         return approved is not None and (call.ordinal, call.name, call.arguments) == (
             0,
@@ -140,7 +140,7 @@ class McpToolSession:
         )
 
     async def _server(self, grant: ServerGrant) -> McpServer | str:
-        """The server of a grant, or why it must not be called. Raises `StoreError`."""
+        # The server, or the reason why it must not be called. Raises `StoreError`.
         secrets = self._secrets(grant)
         is_gone = grant.has_secrets and not secrets
         if is_gone or not self._resolver.is_credential(grant.credential, headers_of(secrets)):
@@ -176,9 +176,7 @@ class McpToolSession:
 
     @staticmethod
     def _may_repeat(tool: McpTool, error: McpError) -> bool:
-        """Whether a call whose connection was lost is made again, here and now: attempts that an
-        earlier replica made are another matter, which the engine counts.
-        """
+        # Only in this process and now; the engine counts the attempts of earlier replicas.
         is_lost = error.type == "http_error" and error.code == 0 and error.sent
         return is_lost and (tool.is_read_only or tool.is_idempotent)
 
@@ -204,7 +202,6 @@ class McpToolSession:
         )
 
     def _refusal(self, told: str, message: str) -> ToolResult:
-        """The result of a call that was refused before anything was sent."""
         error = {
             "type": "mcp_protocol_error",
             "code": INVALID_PARAMS,
@@ -235,8 +232,10 @@ _NO_REGISTRY: Final = "the registry of servers cannot be read now"
 
 
 def outcome_of(error: McpError, *, only_reads: bool) -> ToolOutcome:
-    """`unknown` is only what may have had an effect: the connection was lost behind the request, or
-    somebody on the way says that it failed there. `refused` is what never left for lack of room.
+    """Return the outcome of a failed call.
+
+    `unknown` is for calls that may have had an effect: the connection was lost after the request,
+    or a proxy reports a failure. `refused` is for calls never sent for lack of room.
     """
     if error.code == BUSY and not error.sent:
         return "refused"
@@ -249,8 +248,9 @@ def outcome_of(error: McpError, *, only_reads: bool) -> ToolOutcome:
 
 
 def call_meta(response: UUID, ordinal: int, timeout_s: float) -> dict[str, Any]:
-    """What a server is told of a call beside its arguments: a key that is the same for all attempts
-    of it, until when anybody waits, and the trace that it belongs to (W3C Trace Context).
+    """Return the metadata of a call: idempotency key, deadline, trace context.
+
+    The key is the same for all attempts of a call; the trace is in W3C Trace Context.
     """
     key = hashlib.sha256(response.bytes + ordinal.to_bytes(4, "big")).hexdigest()
     return {

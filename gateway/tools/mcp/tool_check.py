@@ -32,7 +32,7 @@ class ToolCheck:
         self.version: str | None = None
 
     def passed(self, message: Any) -> Any:
-        """A message as the SDK is to see it; the same, but for answers that list tools."""
+        """Return a message as the SDK is to see it; only answers that list tools are changed."""
         result = getattr(getattr(message, "message", None), "result", None)
         # The result of a call may have anything in it, but always has its content.
         if self.version is not None and isinstance(result, dict) and "content" not in result:
@@ -55,7 +55,7 @@ class ToolCheck:
         )
 
     def _fault(self, page: Mapping[str, Any]) -> str | None:
-        """Where the SDK stops at a page, and why; None: it does not."""
+        # Where and why the SDK would reject a page; None: it would not.
         from mcp.types.methods import parse_server_result
 
         assert self.version is not None
@@ -69,7 +69,7 @@ class ToolCheck:
 
 
 def _name(tool: Any) -> str:
-    """What is told of a tool to whoever looks for it: its name, where that is fit to be logged."""
+    # For logs, so only a valid name.
     name = tool.get("name") if isinstance(tool, dict) else None
     return name if isinstance(name, str) and FUNCTION_NAME.fullmatch(name) else "a tool"
 
@@ -83,15 +83,13 @@ class CheckedStream:
 
     @property
     def last_context(self) -> Any:
-        """The context in which the last message was sent: the SDK goes on in it."""
+        # The SDK continues in the context in which the last message was sent.
         return getattr(self._stream, "last_context", None)
 
     async def receive(self) -> Any:
-        """The next message."""
         return self._check.passed(await self._stream.receive())
 
     async def aclose(self) -> None:
-        """Close it."""
         await self._stream.aclose()
 
     def __aiter__(self) -> CheckedStream:

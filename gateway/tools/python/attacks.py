@@ -115,7 +115,7 @@ ATTACKS: Final[Mapping[str, str]] = {
 
 
 def script(attack: str) -> str:
-    """The lines of an attack, framed: they print `DENIED` if they raise."""
+    """Wrap the lines of an attack, so that they print `DENIED` if they raise."""
     body = "\n".join(f"    {line}" for line in ATTACKS[attack].splitlines())
     return (
         f"try:\n{body}\n"

@@ -35,7 +35,9 @@ class Cgroups:
 
     @classmethod
     def find(cls, root: Path = ROOT) -> Cgroups | None:
-        """Those of this machine; None where this process may make no group with a memory limit."""
+        """Find this machine's cgroups; None where this process may make none with a memory
+        limit.
+        """
         if (root / "cgroup.controllers").exists():
             return cls._unified(root / _FOLDER)
         folders = [root / name / _FOLDER for name in _CONTROLLERS if (root / name).is_dir()]
@@ -55,7 +57,7 @@ class Cgroups:
         return cls((folder,), is_unified=True)
 
     def enter(self, name: str, pid: int, limits: ContainerLimits) -> Cgroup:
-        """Put a process and its children into a new group. Raises `OSError`."""
+        """Move a process and its children into a new group. Raises `OSError`."""
         self._sweep()
         group = Cgroup(tuple(folder / f"{os.getpid()}-{name}" for folder in self.folders))
         try:
@@ -72,9 +74,8 @@ class Cgroups:
         return group
 
     def _sweep(self) -> None:
-        """Delete groups that were not empty yet when their container ended: its processes die a
-        moment after the first of them. Those of other processes that live are theirs.
-        """
+        # A container's group may not be empty yet when the container ends: its processes die a
+        # moment later. Groups of other living gateways stay.
         for folder in self.folders:
             for left in folder.glob("*-*"):
                 owner = left.name.partition("-")[0]
@@ -106,14 +107,14 @@ class Cgroup:
     folders: tuple[Path, ...]
 
     def remove(self) -> None:
-        """Delete it, if no process is in it any more; otherwise the next container does."""
+        # A group that still has a process is deleted by a later container.
         for folder in self.folders:
             with suppress(OSError):
                 folder.rmdir()
 
 
 def descendants(pid: int) -> Iterator[int]:
-    """The process and those that it, or one of these, has started."""
+    """Yield the process and its descendants."""
     yield pid
     with suppress(OSError):
         for task in os.listdir(f"/proc/{pid}/task"):

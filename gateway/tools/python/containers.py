@@ -79,7 +79,7 @@ class ContainersBusy(Exception):
 
 
 def utc_now() -> datetime:
-    """Now, in UTC, as the store takes times."""
+    # The store takes aware times.
     return datetime.now(UTC)
 
 
@@ -152,11 +152,10 @@ class LiveContainer:
 
     @property
     def key(self) -> Key:
-        """By which the pool knows it."""
         return self.tenant_id, self.uuid
 
     async def end(self) -> None:
-        """End the interpreter of this replica, with its names; row and files stay."""
+        """End the interpreter of this replica, with its variables; row and files stay."""
         container, self.container, self.held = self.container, None, {}
         if container is not None:
             await container.close()
@@ -177,9 +176,8 @@ class ContainerPool:
         metrics: Metrics,
         now: Callable[[], datetime] = utc_now,
     ) -> None:
-        """`engines` are tried in this order; none of them is asked for anything before `check`.
-        `owner` names this process in rows.
-        """
+        # `engines` are tried in this order, and not used before `check`. `owner` names this process
+        # in rows.
         self._database = database
         self._engines = engines
         self.policy = policy
@@ -193,28 +191,27 @@ class ContainerPool:
 
     @property
     def engine(self) -> str | None:
-        """The engine that passed its self-test; None: python is off."""
+        # None: python is off.
         return None if self._chosen.engine is None else self._chosen.engine.name
 
     @property
     def capabilities(self) -> ContainerCapabilities | None:
-        """What its containers can do."""
         return self._chosen.capabilities
 
     async def check(self) -> str:
-        """Choose the engine. What is returned is for the log: which one, and why not others."""
+        """Choose the engine; return a log line that names it, and why others were not chosen."""
         self._chosen = await choose(self._engines)
         if self._chosen.engine is not None:
             self._metrics.watch_containers(self._chosen.engine.name, self._count)
         return str(self._chosen)
 
     def _count(self) -> int:
-        """How many interpreters are here, those that were started ahead among them."""
+        # Warm containers included.
         live = sum(one.container is not None for one in self._live.values())
         return live + len(self._warm)
 
     async def run(self) -> None:
-        """Until cancelled: keep warm containers ready, and close those that are not used."""
+        # Until cancelled: keeps warm containers ready and closes idle ones.
         while True:
             try:
                 await self._refill()
@@ -224,14 +221,14 @@ class ContainerPool:
             await asyncio.sleep(SWEEP_INTERVAL_S)
 
     async def sweep(self) -> None:
-        """Close the interpreters that were not used for as long as containers live."""
+        """Close the interpreters that were idle for `policy.idle_s`."""
         oldest = self.now() - timedelta(seconds=self.policy.idle_s)
         for live in list(self._live.values()):
             if live.used_at < oldest and not live.lock.locked():
                 await self._drop(live)
 
     async def close(self) -> None:
-        """End all of them. Files that were kept stay."""
+        """End all interpreters. Stored files stay."""
         for live in list(self._live.values()):
             await self._drop(live)
         while self._warm:
@@ -240,7 +237,7 @@ class ContainerPool:
             await self._chosen.engine.close()
 
     async def forget(self, tenant_id: TenantId, uuid: UUID) -> None:
-        """End the interpreter of a container that was deleted, if it is here."""
+        # The container was deleted.
         if (live := self._live.get((tenant_id, uuid))) is not None:
             await self._drop(live)
 
@@ -255,12 +252,12 @@ class ContainerPool:
         on_handle: Callable[[bytes], None],
         project_id: ProjectId | None = None,
     ) -> Execution:
-        """Run code, and keep the files that it wrote. `key` names the run, for `resume`. A
-        container that is not there yet is made for the project.
+        """Run code and keep the files that it wrote.
 
-        Raises `ContainerExpired`, `ContainersBusy`, `TooManyContainers`, `EngineBroken`,
-        `StoreError`. Where what the
-        code did is unknown, the interpreter has been ended.
+        `key` names the run for `resume`. A container that does not exist yet is made for
+        `project_id`. Raises `ContainerExpired`, `ContainersBusy`, `TooManyContainers`,
+        `EngineBroken` and `StoreError`. Where the effects of the code are unknown, the interpreter
+        has been ended.
         """
         async with self._ready(tenant_id, grant, project_id=project_id) as live:
             assert live.container is not None, "it is ready"
@@ -278,9 +275,9 @@ class ContainerPool:
     async def resume(
         self, tenant_id: TenantId, grant: PythonGrant, handle: bytes, *, timeout_s: float
     ) -> Execution | None:
-        """What came of a run that was begun under a handle of `execute`; None: nobody knows.
+        """Return the result of a run by a handle of `execute`; None: it is lost.
 
-        A container of an engine that others cannot take over is known to its own process only.
+        Where an engine's containers cannot be taken over, only their own process knows a run.
         """
         told = orjson.loads(handle)
         uuid = ids.parse_container_id(grant.container_id)
@@ -307,9 +304,7 @@ class ContainerPool:
         opens: bool = True,
         project_id: ProjectId | None = None,
     ) -> AsyncIterator[LiveContainer]:
-        """The container of a grant, locked, with its files in it. With `opens` False it may have
-        no interpreter.
-        """
+        # Locked, with its files in it. With `opens` False it may have no interpreter.
         uuid = ids.parse_container_id(grant.container_id)
         if uuid is None or self._chosen.engine is None:
             raise EngineBroken("python is off here")
@@ -333,7 +328,6 @@ class ContainerPool:
 
     @asynccontextmanager
     async def _lock(self, tenant_id: TenantId, uuid: UUID) -> AsyncIterator[LiveContainer]:
-        """The container's place here, which nobody else uses meanwhile."""
         while True:
             live = await self._place(tenant_id, uuid)
             async with live.lock:
@@ -343,7 +337,7 @@ class ContainerPool:
                     return
 
     async def _place(self, tenant_id: TenantId, uuid: UUID) -> LiveContainer:
-        """The container's place among those that are here, for which there is room."""
+        # Waits until there is room.
         try:
             async with asyncio.timeout(self.policy.busy_wait_s):
                 while True:
@@ -362,7 +356,7 @@ class ContainerPool:
             raise ContainersBusy from None
 
     def _crowd(self, tenant_id: TenantId) -> list[LiveContainer] | None:
-        """Those of which one must go before there can be another; None: there is room."""
+        # The candidates to be closed before another container can open; None: there is room.
         own = [live for live in self._live.values() if live.tenant_id == tenant_id]
         if len(own) >= self.policy.tenant_open_max:
             return own
@@ -378,9 +372,8 @@ class ContainerPool:
     async def _take(
         self, live: LiveContainer, grant: PythonGrant, project_id: ProjectId | None
     ) -> ContainerRow:
-        """The row, which says that the interpreter is here. Raises `ContainerExpired`, and
-        `TooManyContainers` where it would be one more than the tenant may have.
-        """
+        # Claims the row for this process. Raises `ContainerExpired`, and `TooManyContainers` for
+        # one more than the tenant may have.
         now, policy = self.now(), self.policy
         had = live.epoch if live.container is not None else 0
         wanted = ContainerRow(
@@ -413,7 +406,7 @@ class ContainerPool:
         return row
 
     async def _begin(self, live: LiveContainer, row: ContainerRow, *, opens: bool) -> None:
-        """Attach to the interpreter that the row tells of, or open another one."""
+        # Attaches to the interpreter that the row names, or opens another one.
         engine = self._chosen.engine
         assert engine is not None, "it was looked at"
         if row.engine == engine.name and row.handle is not None:
@@ -430,9 +423,8 @@ class ContainerPool:
             )
 
     async def _assume(self, live: LiveContainer) -> None:
-        """What code wrote is in a container that was taken over, or something newer is; what users
-        put there may have come since it was used last.
-        """
+        # A container that was taken over has its code's files in it, or newer ones; files from
+        # users may have been stored since its last use.
         count = self.policy.files.container_files_max
         stored = await files.of_container(
             self._database, live.tenant_id, live.uuid, files_max=count
@@ -466,7 +458,6 @@ class ContainerPool:
             self._warm.append(container)
 
     async def _restore(self, live: LiveContainer, grant: PythonGrant) -> None:
-        """Bring the files of the container to what is stored of them."""
         container = live.container
         assert container is not None, "it is ready"
         stored = await self._stored_files(live, grant)
@@ -484,7 +475,7 @@ class ContainerPool:
                     live.held[path] = row
 
     async def _stored_files(self, live: LiveContainer, grant: PythonGrant) -> dict[str, FileRow]:
-        """By path; those that the grant names are copied into the container once."""
+        # By path. Files that the grant names are copied into the container once.
         tenant_id, bounds = live.tenant_id, self.policy.files
         count = bounds.container_files_max
         stored = await files.of_container(self._database, tenant_id, live.uuid, files_max=count)
@@ -504,7 +495,6 @@ class ContainerPool:
         return found
 
     async def _keep_files(self, live: LiveContainer, ran: Ran) -> Execution:
-        """Keep the files that a run changed; what it is shown with."""
         kept: dict[str, str] = {}
         notes: list[str] = []
         images: tuple[Image, ...] = ()
@@ -538,7 +528,6 @@ class ContainerPool:
     async def _keep(
         self, live: LiveContainer, path: str, kept: dict[str, str], notes: list[str]
     ) -> None:
-        """Store one file that has changed."""
         container = live.container
         assert container is not None, "it has just run code"
         try:
@@ -559,7 +548,7 @@ class ContainerPool:
     async def _images(
         self, live: LiveContainer, paths: Sequence[str], notes: list[str]
     ) -> tuple[Image, ...]:
-        """The images that a run showed, as far as they are some."""
+        # Paths that are no images are left out.
         found: list[Image] = []
         room = self.policy.image_bytes_inline_max
         for path in filter(_own_path, paths[:IMAGES_MAX]):
@@ -586,7 +575,7 @@ async def _image(live: LiveContainer, path: str) -> Image | None:
 
 
 async def read(database: Database, tenant_id: TenantId, row: FileRow) -> bytes | None:
-    """All bytes of a stored file; None: it was replaced or deleted meanwhile."""
+    """Read all bytes of a stored file; None: it was replaced or deleted meanwhile."""
     content = bytearray()
     for number in range(files.chunk_count(row.size_bytes)):
         part = await files.chunk(database, tenant_id, row, number)
@@ -597,12 +586,11 @@ async def read(database: Database, tenant_id: TenantId, row: FileRow) -> bytes |
 
 
 def _digest_of(content: bytes) -> bytes:
-    """Takes a tenth of a second for a file of the greatest length."""
+    # Takes a tenth of a second for the longest file.
     return hashlib.sha256(content).digest()
 
 
 def chunks_of(content: bytes) -> list[bytes]:
-    """Bytes as they are stored."""
     return [content[at : at + CHUNK_BYTES] for at in range(0, len(content), CHUNK_BYTES)]
 
 
@@ -614,7 +602,6 @@ def container_file(
     now: datetime,
     source: files.Source = "user",
 ) -> FileRow:
-    """The row of a new file of a container."""
     return FileRow(
         uuid=ids.new_uuid(),
         container=container,
@@ -628,7 +615,7 @@ def container_file(
 
 
 def path_of_upload(name: str) -> str | None:
-    """Where a file that was uploaded under a name is put; None: nowhere."""
+    """Return the path at which an uploaded file is put; None for a name that has none."""
     return _own_path(name.replace("\\", "/").rpartition("/")[2])
 
 

@@ -49,7 +49,7 @@ class ContainerLimits:
     start_timeout_s: float = 30.0
 
     def resources(self) -> Mapping[str, int]:
-        """The same as the kernel's names and values."""
+        # By the kernel's names.
         return {
             "RLIMIT_AS": self.memory_bytes,
             "RLIMIT_CPU": self.cpu_s,
@@ -102,43 +102,45 @@ class Container(Protocol):
 
     @property
     def handle(self) -> bytes | None:
-        """What another process finds it by; None where none can."""
+        """Return what another process can attach by; None where none can."""
         ...
 
     @property
     def is_alive(self) -> bool:
-        """Whether it can be asked for anything still, as far as is known."""
+        """Return True if the container can still be used, as far as is known."""
         ...
 
     async def run(self, code: str, *, timeout_s: float, key: str = "") -> Ran:
-        """Run code. At the end of its time it is interrupted, and then killed with its container.
+        """Run code. When its time is up it is interrupted, and then killed with its container.
 
-        Cancelled, it does the same. `key` names the run for `result_of`.
+        Cancellation does the same. `key` names the run for `result_of`.
         """
         ...
 
     async def result_of(self, key: str, *, timeout_s: float) -> Ran | None:
-        """What came of the run of this key, waited for if it is under way; None: not known here."""
+        """Return the result of the run with this key, after it has ended; None: not known here."""
         ...
 
     async def put(self, path: str, content: bytes) -> None:
-        """Write a file, below `/mnt/data`, with its folders. Raises `FileRefused`."""
+        """Write a file below `/mnt/data`, and make its folders. Raises `FileRefused`."""
         ...
 
     async def get(self, path: str, *, bytes_max: int) -> bytes:
-        """Read a file. Raises `FileRefused`, also for one that is longer."""
+        """Read a file. Raises `FileRefused`, also for one longer than `bytes_max`."""
         ...
 
     async def remove(self, path: str) -> None:
-        """Delete a file, if it is there."""
+        """Delete a file, if it exists."""
         ...
 
     async def leave(self) -> None:
-        """Forget it: another process goes on with it, if any can. Raises nothing."""
+        """Detach without ending it, so that another process can attach if possible. Raises
+        nothing.
+        """
         ...
 
     async def close(self) -> None:
-        """Kill it, with all processes in it. Raises nothing."""
+        """Kill the container with all its processes. Raises nothing."""
         ...
 
 
@@ -148,27 +150,27 @@ class ContainerEngine(Protocol):
     name: EngineName
 
     async def describe(self) -> ContainerCapabilities:
-        """What its containers can do. Raises `EngineBroken` where it opens none."""
+        """Return what its containers can do. Raises `EngineBroken` where it opens none."""
         ...
 
     async def open(self, limits: ContainerLimits) -> Container:
-        """A new container that is ready. Raises `EngineBroken`."""
+        """Open a container that is ready. Raises `EngineBroken`."""
         ...
 
     async def attach(self, handle: bytes) -> Container | None:
-        """The container of a handle, if it lives. Raises `EngineBroken`."""
+        """Attach to the container of a handle; None if it has ended. Raises `EngineBroken`."""
         ...
 
     async def close(self) -> None:
-        """Nothing more is asked of it."""
+        """Close the engine; no other method may be called then."""
         ...
 
 
 def data_path(name: str) -> str:
-    """The path below `/mnt/data` that a name stands for, whoever wrote it.
+    """Return the path below `/mnt/data` that a name stands for, from whatever source.
 
-    Raises `ValueError` for one that leads elsewhere, is too long, or has characters that no
-    path of ours has.
+    Raises `ValueError` for a path that leads elsewhere, is too long, or has forbidden
+    characters.
     """
     if not name or len(name) > PATH_CHARS_MAX or any(map(_is_odd, name)):
         raise ValueError("expected a file name of printable characters")

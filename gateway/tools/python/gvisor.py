@@ -52,8 +52,9 @@ class Bundle:
         limits: ContainerLimits,
         uid: int | None,
     ) -> Bundle:
-        """A bundle that runs `worker`, for which `paths` are there, read-only. `uid` is who starts
-        it, None: this process's user. Raises `OSError`.
+        """Create a bundle that runs `worker`, with `paths` mounted read-only.
+
+        `uid` is the user that starts it, None: this process's user. Raises `OSError`.
         """
         bundle = cls(
             Path(tempfile.mkdtemp(prefix="gateway-gvisor-")), f"python-{os.urandom(8).hex()}"
@@ -92,7 +93,6 @@ class Bundle:
         return bundle
 
     def command(self, runsc: str) -> list[str]:
-        """The command line of `runsc` that runs the bundle."""
         return [
             *(runsc, "--rootless", "--network=none", "--ignore-cgroups", "--oci-seccomp"),
             *(f"--root={self.folder}/state", "run", f"--bundle={self.folder}", self.name),
@@ -100,16 +100,16 @@ class Bundle:
 
     @staticmethod
     def around(limits: ContainerLimits) -> ContainerLimits:
-        """What a container and gVisor itself may use together."""
+        # The container's limits plus what gVisor itself needs.
         return replace(limits, memory_bytes=limits.memory_bytes + OVERHEAD_BYTES, processes=THREADS)
 
     def remove(self) -> None:
-        """Delete the folder of the bundle, with the state that `runsc` keeps in it."""
+        # Includes the state of `runsc`.
         shutil.rmtree(self.folder, ignore_errors=True)
 
 
 def _make_place(root: Path, path: str, *, is_file: bool) -> None:
-    """Make an empty file or folder for a mount to stand at."""
+    # A mount needs an existing file or folder to stand at.
     place = root / path.lstrip("/")
     if is_file:
         place.parent.mkdir(parents=True, exist_ok=True)
@@ -121,7 +121,6 @@ def _make_place(root: Path, path: str, *, is_file: bool) -> None:
 def _described(
     worker: Sequence[str], mounts: Sequence[dict[str, Any]], environment: Mapping[str, str]
 ) -> dict[str, Any]:
-    """The bundle's `config.json`."""
     not_local = {"index": 0, "value": int(socket.AF_UNIX), "op": "SCMP_CMP_NE"}
     return {
         "ociVersion": "1.0.0",

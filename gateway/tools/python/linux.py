@@ -84,7 +84,7 @@ class Interpreter:
 
     @classmethod
     async def found(cls, executable: Path) -> Interpreter:
-        """The interpreter at a path, with what it says that it needs. Raises `EngineBroken`."""
+        """Inspect the interpreter at a path, and what it needs. Raises `EngineBroken`."""
         try:
             process = await asyncio.create_subprocess_exec(
                 str(executable), "-I", "-c", _ASK,
@@ -105,7 +105,7 @@ class Interpreter:
 
 
 def _chain(path: Path) -> list[str]:
-    """A path, and those that it leads to as a link."""
+    # The path and the targets of its symbolic links.
     found = [str(path)]
     while path.is_symlink() and len(found) < 8:
         path = Path(os.path.normpath(path.parent / os.readlink(path)))
@@ -116,7 +116,7 @@ def _chain(path: Path) -> list[str]:
 def command(
     interpreter: Interpreter, limits: ContainerLimits, *, filter_fd: int, bwrap: str = "bwrap"
 ) -> list[str]:
-    """The command line of a container. `filter_fd` is where bubblewrap reads the filter from."""
+    """Return the command line of a container; bubblewrap reads the filter from `filter_fd`."""
     walls = [
         *("--unshare-user", "--unshare-all", "--disable-userns", "--cap-drop", "ALL"),
         *("--new-session", "--die-with-parent", "--hostname", "sandbox"),
@@ -137,13 +137,13 @@ def command(
 
 
 def worker_words(interpreter: Interpreter, limits: ContainerLimits) -> list[str]:
-    """The command line of the worker inside."""
+    """Return the command line of the worker inside the container."""
     resources = json.dumps(limits.resources())
     return [interpreter.executable, "-I", "-B", str(WORKER), resources]
 
 
 def _without_nested(paths: tuple[str, ...]) -> list[str]:
-    """The paths that are in none of the others: these bring them along."""
+    # A mounted folder includes the paths below it.
     unique = list(dict.fromkeys(paths))
     return [
         path
@@ -227,11 +227,13 @@ class LinuxEngine(ContainerEngine):
 
     @override
     async def attach(self, handle: bytes) -> None:
-        """Its processes end with the one that started them: nobody else has them."""
+        # Containers end with the process that started them.
+        pass
 
     @override
     async def close(self) -> None:
-        """Its containers were closed, and it has nothing else open."""
+        # Its containers are closed already, and it holds nothing else.
+        pass
 
     async def _found(self) -> Interpreter:
         if self._interpreter is None:
@@ -245,7 +247,7 @@ class LinuxEngine(ContainerEngine):
         return self._interpreter
 
     def _take_uid(self) -> int | None:
-        """One that no living container has. Raises `EngineBroken` where there is none."""
+        # A uid that no living container has. Raises `EngineBroken` where there is none.
         if os.getuid() != 0:
             return None
         for uid in itertools.islice(self._uids, len(self._options.uids)):
@@ -295,17 +297,14 @@ class LinuxEngine(ContainerEngine):
 
 
 def _launched(uid: int | None, when_killed: Literal["ends", "goes on"]) -> list[str]:
-    """What stands before a command that another user may have to run; `when_killed` is what becomes
-    of it when we are killed.
-    """
+    # A prefix for a command that another user may have to run; `when_killed` is its fate when this
+    # process is killed.
     return [sys.executable, "-I", "-S", "-c", _LAUNCH, str(uid or 0), when_killed]
 
 
 def _end_orphans() -> None:
-    """Kill what gateways that were killed while they opened containers have left on this machine:
-    the first process of a namespace whose bubblewrap is gone before it said how to go on. It has
-    run nothing, and waits for ever.
-    """
+    # A gateway that is killed while it opens a container leaves the first process of its namespace
+    # behind. That process has run nothing, and waits for ever.
     for entry in Path("/proc").glob("[0-9]*"):
         with suppress(OSError):
             # Held, so that its number cannot become another process's meanwhile.
@@ -318,7 +317,7 @@ def _end_orphans() -> None:
 
 
 def _is_orphan(entry: Path) -> bool:
-    """Whether a process of `/proc` is such a one. Raises `OSError` where it cannot be read."""
+    # Raises `OSError` where the process cannot be read.
     if str(WORKER).encode() not in (entry / "cmdline").read_bytes().split(b"\0"):
         return False
     status = _status(entry)
@@ -331,6 +330,6 @@ def _is_orphan(entry: Path) -> bool:
 
 
 def _status(entry: Path) -> dict[str, str]:
-    """Source: proc(5)."""
+    # Source: proc(5).
     lines = (entry / "status").read_text().splitlines()
     return {name: text.strip() for name, _, text in (line.partition(":") for line in lines)}

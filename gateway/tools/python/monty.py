@@ -62,7 +62,7 @@ class Printed:
 
     @property
     def text(self) -> str:
-        """What was printed so far, up to `OUTPUT_BYTES_MAX`."""
+        # Up to `OUTPUT_BYTES_MAX`.
         return "".join(self._parts)
 
 
@@ -91,7 +91,7 @@ class MontyContainer(Container):
 
     @override
     async def run(self, code: str, *, timeout_s: float, key: str = "") -> Ran:
-        """It cannot be interrupted: out of time, it is killed."""
+        # Code cannot be interrupted: it is killed when its time is up.
         async with self._turn:
             self._check_open()
             printed = Printed()
@@ -117,7 +117,7 @@ class MontyContainer(Container):
             return ran
 
     async def _feed(self, code: str, printed: Printed) -> tuple[bool, str]:
-        """Whether it failed, and what is shown behind what it printed."""
+        # True if it failed, and what is shown behind its output.
         room = max(0, self._data_max - sum(size for size, _ in self._files().values()))
         try:
             with self._library.MountDir(
@@ -178,7 +178,7 @@ class MontyContainer(Container):
 
     @override
     async def leave(self) -> None:
-        """Nobody else can have it."""
+        # No other process can use it.
         await self.close()
 
     @override
@@ -217,7 +217,7 @@ class MontyEngine(ContainerEngine):
     name: EngineName = "monty"
 
     def __init__(self, *, containers_max: int) -> None:
-        """At most so many of them live at a time."""
+        # `containers_max` may live at a time.
         self._containers_max = containers_max
         self._pool: Any = None
         self._opened = AsyncExitStack()
@@ -256,7 +256,8 @@ class MontyEngine(ContainerEngine):
 
     @override
     async def attach(self, handle: bytes) -> None:
-        """Its processes end with the one that started them: nobody else has them."""
+        # Containers end with the process that started them.
+        pass
 
     @override
     async def close(self) -> None:

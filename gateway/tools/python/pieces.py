@@ -22,15 +22,17 @@ class FileOrder(Protocol):
 
 
 async def put_file(order: FileOrder, path: str, content: bytes, *, piece_bytes: int) -> None:
-    """Write a file, which may be empty. Raises what `order` does."""
+    """Write a file, which may be empty, in pieces. Raises what `order` does."""
     for start in range(0, max(len(content), 1), piece_bytes):
         piece = base64.b64encode(content[start : start + piece_bytes]).decode()
         await order("put", path, at=start, content=piece)
 
 
 async def get_file(order: FileOrder, path: str, *, piece_bytes: int, bytes_max: int) -> bytes:
-    """Read a file. Raises `FileRefused` if it is longer than `bytes_max`, `EngineBroken` for an
-    answer that is no piece, and what `order` does.
+    """Read a file in pieces.
+
+    Raises `FileRefused` if it is longer than `bytes_max`, `EngineBroken` for an invalid piece, and
+    what `order` does.
     """
     content = bytearray()
     while True:

@@ -79,9 +79,7 @@ class RemoteContainer(Container):
 
     @override
     async def run(self, code: str, *, timeout_s: float, key: str = "") -> Ran:
-        """A connection that breaks off leaves the run as it is: its result
-        is asked for again.
-        """
+        # The run goes on when the connection breaks, so its result is requested again.
         key = key or secrets.token_hex(8)
         patience_s = timeout_s + INTERRUPT_GRACE_S + ANSWER_TIMEOUT_S
         asked = {"key": key, "code": code, "timeout_s": timeout_s}
@@ -105,7 +103,6 @@ class RemoteContainer(Container):
         return ran
 
     async def _found_again(self, key: str, timeout_s: float) -> Ran | None:
-        """The result of a run whose connection broke off."""
         for _ in range(RETRIES):
             await asyncio.sleep(RETRY_PAUSE_S)
             with suppress(*_ERRORS):
@@ -132,17 +129,18 @@ class RemoteContainer(Container):
 
     @override
     async def leave(self) -> None:
-        """Leave the container to its server, which keeps it."""
+        # The server keeps the container.
+        pass
 
     @override
     async def close(self) -> None:
-        """A server that cannot be reached ends it when it is idle."""
+        # A server that cannot be reached ends the container when it is idle.
         self._is_gone = True
         with suppress(*_ERRORS, EngineBroken):
             await self._ask("DELETE", "")
 
     async def check(self) -> bool:
-        """Whether the server has it still. Raises `EngineBroken`."""
+        # True if the server still has the container. Raises `EngineBroken`.
         try:
             return (await self._ask("GET", "")).status_code != 404
         except _ERRORS as error:
@@ -172,7 +170,7 @@ class RemoteContainer(Container):
         content: bytes | None = None,
         timeout_s: float = ANSWER_TIMEOUT_S,
     ) -> httpx2.Response:
-        """The answer. Raises what httpx2 does, and `EngineBroken` for a refusal."""
+        # Raises httpx2's errors, and `EngineBroken` for a refusal.
         data = orjson.dumps(body) if body is not None else content
         answer = await self._client.request(
             method, self._path + place, content=data, timeout=timeout_s
@@ -241,7 +239,7 @@ class _Opened(BaseModel):
 
 
 def port_of(url: str) -> int:
-    """The port that a URL leads to."""
+    """Return the port of a URL."""
     parts = urlsplit(url)
     return parts.port or (443 if parts.scheme == "https" else 80)
 

@@ -62,12 +62,12 @@ _CLONE_NEWUSER: Final = 0x10000000
 
 
 def is_known(machine: str) -> bool:
-    """Whether there is a filter for this kind of processor."""
+    """Return True if there is a filter for this processor architecture."""
     return machine in _MACHINES
 
 
 def program(machine: str) -> bytes:
-    """The filter, as `bwrap --seccomp` reads it. Raises KeyError for an unknown machine."""
+    """Return the filter for `bwrap --seccomp`. Raises `KeyError` for an unknown machine."""
     number_of_machine, calls = _MACHINES[machine]
     refused = [number for name, number in calls.items() if name not in _LOOKED_AT]
     code = [
@@ -98,5 +98,5 @@ def program(machine: str) -> bytes:
 
 
 def _step(operation: int, value: int, *, then: int = 0, otherwise: int = 0) -> bytes:
-    """One instruction: `struct sock_filter` of the kernel. Jumps count steps that are left out."""
+    # `struct sock_filter` of the kernel. Jumps count the instructions to skip.
     return struct.pack("=HBBI", operation, then, otherwise, value)

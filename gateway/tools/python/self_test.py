@@ -34,7 +34,7 @@ class Chosen:
 
     @override
     def __str__(self) -> str:
-        """Which engine was chosen and why the others were not, in one line for the log."""
+        # A line for the log.
         why = f" ({'; '.join(self.refused)})" if self.refused else ""
         if self.engine is None or self.capabilities is None:
             return f"python is off: no engine is safe here{why}"
@@ -46,7 +46,7 @@ class Chosen:
 
 
 async def choose(engines: Sequence[ContainerEngine]) -> Chosen:
-    """The first engine that passes; those before it are closed, and so are those behind it."""
+    """Return the first engine that passes; all others are closed."""
     refused: list[str] = []
     chosen: ContainerEngine | None = None
     capabilities: ContainerCapabilities | None = None
@@ -70,10 +70,10 @@ async def choose(engines: Sequence[ContainerEngine]) -> Chosen:
 
 
 async def allowed_attacks(engine: ContainerEngine, *, is_whole: bool = True) -> list[str]:
-    """The attacks that succeed in a container of the engine. Raises `EngineBroken`.
+    """Return the attacks that succeed in a container of the engine. Raises `EngineBroken`.
 
-    One that kills its container is denied. In an interpreter that is not `is_whole`, so is one that
-    fails in whatever way: what it needs may not exist.
+    An attack that kills its container counts as denied. Without `is_whole` any failure does,
+    because the interpreter may lack what the attack needs.
     """
     container = await engine.open(ContainerLimits())
     try:
@@ -94,7 +94,7 @@ async def allowed_attacks(engine: ContainerEngine, *, is_whole: bool = True) -> 
 async def _tried(
     engine: ContainerEngine, container: Container, attack: str
 ) -> tuple[Ran, Container]:
-    """What came of an attack, and the container for the next one."""
+    # The container is the one for the next attack.
     try:
         ran = await container.run(script(attack), timeout_s=ATTACK_TIMEOUT_S)
     except EngineBroken:  # its own bounds, or the kernel's, have ended it

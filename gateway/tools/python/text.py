@@ -27,9 +27,7 @@ GONE: Final = "All variables and imports are gone; files that earlier calls wrot
 
 
 def plain(text: str) -> str:
-    """Text without colours, without what was overwritten, and without characters that are not seen
-    or that change how others are read.
-    """
+    """Remove colours, overwritten text, and invisible or direction-changing characters."""
     lines = _ANSI.sub("", text).split("\n")
     # What a progress bar wrote over is not there any more.
     shown = (line.rstrip("\r").rpartition("\r")[2] if "\r" in line else line for line in lines)
@@ -37,7 +35,7 @@ def plain(text: str) -> str:
 
 
 def code_of(arguments: str) -> str:
-    """The code of a call: models write it raw, or as JSON with the one key `code`."""
+    """Return the code of a call: models write it raw, or as JSON with the one key `code`."""
     if arguments.lstrip().startswith("{"):
         try:
             wrapped = orjson.loads(arguments)
@@ -51,9 +49,9 @@ def code_of(arguments: str) -> str:
 def description(
     capabilities: ContainerCapabilities, files: Sequence[str], *, timeout_s: float
 ) -> str | None:
-    """What the model is told of the tool; None: the text that it was trained with is true here.
+    """Describe the tool for the model; None: the text that it was trained with is accurate.
 
-    `files` are the names of those that the request put into `/mnt/data`.
+    `files` names those that the request put into `/mnt/data`.
     """
     expected = {"numpy", "pandas"} <= set(capabilities.packages)
     if capabilities.is_whole and expected and not files:
@@ -75,7 +73,7 @@ def description(
 
 
 def shortened(text: str, chars_max: int) -> str:
-    """The beginning and the end of a text that is too long, cut at line ends if there are any."""
+    """Keep beginning and end of a text that is too long, cut at line ends if there are any."""
     if len(text) <= chars_max:
         return text
     head = text[: chars_max * 6 // 10]
@@ -87,7 +85,7 @@ def shortened(text: str, chars_max: int) -> str:
 
 
 def told(execution: Execution, logs: str, *, timeout_s: float) -> str:
-    """What the model is told of a run; `logs` is what it printed, as it may be read."""
+    """Format a run for the model; `logs` is its cleaned output."""
     ran = execution.ran
     parts = [RESTARTED] if execution.is_restarted else []
     if logs.strip():

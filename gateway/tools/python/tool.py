@@ -77,19 +77,15 @@ class PythonTools:
         self._limits = limits
 
     async def check(self) -> str:
-        """Choose the engine; a line for the log."""
         return await self._pool.check()
 
     async def run(self) -> None:
-        """Look after containers, until cancelled."""
         await self._pool.run()
 
     async def close(self) -> None:
-        """End all containers that live here."""
         await self._pool.close()
 
     def session(self, scope: ToolScope) -> PythonSession:
-        """The calls of one response."""
         return PythonSession(self._pool, self._limits, scope)
 
 
@@ -107,7 +103,7 @@ class PythonSession(ToolSession):
 
     @override
     def start(self, call: ToolCall) -> ToolStart:
-        """Code may have effects on its files and variables."""
+        # Code may change its files and variables.
         grant = self._scope.grants.python
         shown = {} if grant is None else {"container_id": grant.container_id}
         return ToolStart(repeatable=False, shown=shown)
@@ -135,7 +131,7 @@ class PythonSession(ToolSession):
         return self._result_of(grant, code, execution)
 
     def _refusal(self, call: ToolCall, code: str) -> str | None:
-        """Why code is not run at all."""
+        # None: the code is run.
         if call.name != NAME:
             return _OFF
         bound = self._limits.code_bytes_max
@@ -157,10 +153,11 @@ class PythonSession(ToolSession):
 
     @override
     async def close(self) -> None:
-        """The container is for the responses that go on with it."""
+        # The container stays for later responses.
+        pass
 
     def _key(self, call: ToolCall) -> str:
-        """By which the run is found again, whoever asks."""
+        # The same for all attempts of a call, so that the run is found again.
         return f"{self._scope.response.hex}.{call.ordinal}"
 
     def _result_of(self, grant: PythonGrant, code: str, execution: Execution) -> ToolResult:
@@ -201,7 +198,7 @@ class PythonSession(ToolSession):
 
 
 def _url(image: Image, container_id: str) -> str:
-    """Where a client finds an image: in the URL itself, or in a file of the container."""
+    # A data URL, or a file of the container.
     if image.file_id is not None:
         return f"/v1/containers/{container_id}/files/{image.file_id}/content"
     return f"data:{image.media_type};base64,{base64.b64encode(image.content).decode()}"

@@ -74,7 +74,7 @@ class Output:
         threading.Thread(target=self._pump, daemon=True).start()
 
     def take(self) -> tuple[str, int]:
-        """The text so far, and how many bytes of it were dropped."""
+        """Return the text so far, and how many bytes of it were dropped."""
         for stream in (sys.stdout, sys.stderr):
             with suppress(Exception):
                 stream.flush()
@@ -86,11 +86,11 @@ class Output:
         return kept.decode("utf-8", "replace"), dropped
 
     def so_far(self) -> str:
-        """What was printed by now: a part, for the case that there is no more."""
+        # For a run whose output ends early.
         return bytes(self._kept).decode("utf-8", "replace")
 
     def _pump(self) -> None:
-        """Read the pipe for ever; the mark may come in pieces."""
+        # The mark may arrive in pieces.
         tail = b""
         while data := os.read(self._read, 65536):
             text = tail + data
@@ -109,7 +109,7 @@ class Output:
 
 
 def _overlap(text: bytes, mark: bytes) -> int:
-    """How many bytes at the end of `text` may be the beginning of `mark`."""
+    # The number of bytes at the end of `text` that may begin `mark`.
     for size in range(min(len(text), len(mark) - 1), 0, -1):
         if text.endswith(mark[:size]):
             return size
@@ -129,7 +129,7 @@ class Frames:
         sys.stdin = io.StringIO()
 
     def read(self) -> dict[str, Any] | None:
-        """The next frame; None at the end."""
+        """Read the next frame; return None at the end."""
         head = self._input.read(4)
         if len(head) < 4:
             return None
@@ -137,7 +137,6 @@ class Frames:
         return frame
 
     def write(self, frame: dict[str, Any]) -> None:
-        """Send a frame."""
         data = json.dumps(frame).encode()
         with self._lock:
             self._output.write(struct.pack(">I", len(data)) + data)
@@ -157,7 +156,7 @@ class Notebook:
         self.files = _files()
 
     def run(self, number: int, code: str) -> dict[str, Any]:
-        """Run code; what a notebook would show of it."""
+        """Run code, and return what a notebook would show of it."""
         signal.signal(signal.SIGINT, self._interrupt)
         status = "ok"
         self._images = []
@@ -184,12 +183,12 @@ class Notebook:
         }  # fmt: skip
 
     def _interrupt(self, *_: object) -> None:
-        """Only the code is interrupted: what tells of it is not."""
+        # Only user code is interrupted, not the report of it.
         if self._is_executing:
             raise KeyboardInterrupt
 
     def _execute(self, name: str, code: str) -> None:
-        """Run all statements; the value of a last expression is shown as a notebook does."""
+        # The value of a last expression is shown, as in a notebook.
         linecache.cache[name] = (len(code), None, code.splitlines(keepends=True), name)
         tree = ast.parse(code, name)
         last = tree.body.pop() if tree.body and isinstance(tree.body[-1], ast.Expr) else None
@@ -201,7 +200,6 @@ class Notebook:
                 self._display(value)
 
     def _display(self, *values: object) -> None:
-        """Show values as a notebook does: those that can be drawn as images, others as text."""
         for value in values:
             draw = getattr(type(value), "_repr_png_", None)
             image = draw(value) if callable(draw) else None
@@ -212,7 +210,6 @@ class Notebook:
                 print(repr(value))
 
     def _draw(self) -> None:
-        """Save the figures that are open, as files that the protocol tells of."""
         pyplot = sys.modules.get("matplotlib.pyplot")
         if pyplot is None:
             return
@@ -221,7 +218,7 @@ class Notebook:
 
     @staticmethod
     def _forget_figures() -> None:
-        """What was drawn before an error is not shown with the next run."""
+        # Figures of a failed run are not shown with the next one.
         pyplot = sys.modules.get("matplotlib.pyplot")
         if pyplot is not None:
             with suppress(Exception):
@@ -236,7 +233,7 @@ class Notebook:
 
 
 def _print_error(error: BaseException) -> None:
-    """A traceback without the frames of this file."""
+    # Without the frames of this file.
     trace = error.__traceback__
     while trace is not None and trace.tb_frame.f_code.co_filename == __file__:
         trace = trace.tb_next
@@ -244,7 +241,7 @@ def _print_error(error: BaseException) -> None:
 
 
 def _files() -> dict[str, tuple[int, int]]:
-    """Size and time of what is in the data folder, hidden things left out."""
+    # Size and modification time by path; hidden files and folders are left out.
     found: dict[str, tuple[int, int]] = {}
     for folder, folders, names in os.walk(DATA):
         folders[:] = [name for name in folders if not name.startswith(".")]
@@ -266,7 +263,7 @@ class Files:
         self._notebook = notebook
 
     def serve(self, frame: dict[str, Any]) -> dict[str, Any]:
-        """Do what a frame orders; the answer."""
+        """Carry out a frame's order, and return the answer."""
         order = next(name for name in ("put", "get", "remove") if name in frame)
         answer = {order: frame[order]}
         try:
@@ -276,7 +273,7 @@ class Files:
             return answer | {"refused": error.strerror or "it failed"}
 
     def put(self, path: str, frame: dict[str, Any]) -> dict[str, Any]:
-        """Write a piece of a file; the first one replaces it, and makes its folders."""
+        """Write a piece of a file; the first piece replaces the file, and makes its folders."""
         if frame["at"] == 0:
             os.makedirs(os.path.dirname(path), exist_ok=True)
             with suppress(FileNotFoundError):
@@ -287,13 +284,12 @@ class Files:
         return {}
 
     def get(self, path: str, frame: dict[str, Any]) -> dict[str, Any]:
-        """Read a piece of a file."""
         with open(os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK), "rb") as file:
             file.seek(frame["at"])
             return {"content": base64.b64encode(file.read(frame["size"])).decode()}
 
     def remove(self, path: str, _frame: dict[str, Any]) -> dict[str, Any]:
-        """Delete a file, if it is there."""
+        """Delete a file, if it exists."""
         with suppress(FileNotFoundError):
             os.remove(path)
         self._notebook.files.pop(path, None)
@@ -305,7 +301,7 @@ class Files:
 
 
 def _listen(frames: Frames, output: Output, runs: queue.SimpleQueue[dict[str, Any]]) -> None:
-    """Take orders while code runs: an interrupt must not wait for its end."""
+    # Runs beside the code: an interrupt must not wait for its end.
     main = threading.main_thread().ident
     assert main is not None
     while (frame := frames.read()) is not None:

@@ -50,7 +50,7 @@ class Pipes:
 
     @classmethod
     async def opened(cls) -> tuple[Pipes, tuple[int, int]]:
-        """Our ends, and the descriptors of theirs, for the caller to close. Raises `OSError`."""
+        """Open the pipes; the caller closes the worker's descriptors. Raises `OSError`."""
         loop = asyncio.get_running_loop()
         their_input, our_output = os.pipe()
         our_input, their_output = os.pipe()
@@ -66,12 +66,12 @@ class Pipes:
         return cls(reader, reading, writer, words), (their_input, their_output)
 
     def last_words(self) -> str:
-        """What the command said that was to start the worker."""
+        """Return the error output of the command that starts the worker."""
         self.words.seek(0)
         return self.words.read(_WORDS_BYTES_MAX).decode("utf-8", "replace").strip()
 
     def close(self) -> None:
-        """Close our ends."""
+        """Close this process's ends."""
         self.writer.close()
         self.reading.close()
         self.words.close()
@@ -101,7 +101,7 @@ class WorkerContainer(Container):
 
     @classmethod
     async def start(cls, words: Sequence[str], *, pass_fds: Sequence[int]) -> WorkerContainer:
-        """The container of a command; it is not ready yet. Raises `OSError`."""
+        """Start the container of a command; it is not ready yet. Raises `OSError`."""
         pipes, stdio = await Pipes.opened()
         try:
             process = await asyncio.create_subprocess_exec(
@@ -123,7 +123,6 @@ class WorkerContainer(Container):
 
     @property
     def pid(self) -> int:
-        """The process that was started."""
         return self._process.pid
 
     @property
@@ -132,7 +131,7 @@ class WorkerContainer(Container):
         return self._process.returncode is None
 
     async def begin(self, *, timeout_s: float) -> None:
-        """Return once it is ready. Raises `EngineBroken`, and has ended it then."""
+        """Return once it is ready. Raises `EngineBroken` after ending the container."""
         try:
             async with asyncio.timeout(timeout_s):
                 ready = await self._read()
@@ -150,7 +149,7 @@ class WorkerContainer(Container):
 
     @override
     async def run(self, code: str, *, timeout_s: float, key: str = "") -> Ran:
-        """The results of the last runs that had a key are kept."""
+        # Results of the last runs with a key are kept for `result_of`.
         async with self._turn:
             self._running[key] = ended = OnceEvent()
             try:
@@ -191,7 +190,7 @@ class WorkerContainer(Container):
             answer.cancel()
 
     async def _abandon(self, number: int, answer: asyncio.Task[Ran]) -> None:
-        """Interrupt a run that nobody waits for, and end the container where that is of no use."""
+        # Nobody waits for the run. A container that cannot be interrupted is ended.
         try:
             await self._write({"interrupt": number})
             async with asyncio.timeout(INTERRUPT_GRACE_S):
@@ -222,7 +221,7 @@ class WorkerContainer(Container):
 
     @override
     async def leave(self) -> None:
-        """Nobody else can have it."""
+        # No other process can use it.
         await self.close()
 
     @override
@@ -237,16 +236,15 @@ class WorkerContainer(Container):
             self.on_closed.pop()()
 
     async def _end_by_itself(self) -> None:
-        """Let a worker find that nobody is there. Killed while it makes the sandbox, bubblewrap
-        leaves a process behind that waits for it for ever.
-        """
+        # bubblewrap that is killed while it makes the sandbox leaves a process that waits for ever,
+        # so the worker gets the time to see the closed pipe.
         self._pipes.writer.close()
         with suppress(TimeoutError):
             async with asyncio.timeout(UNBEGUN_GRACE_S):
                 await self._process.wait()
 
     async def _order(self, kind: str, path: str, /, **given: object) -> Mapping[str, Any]:
-        """Have something done with a file (`pieces.FileOrder`)."""
+        # A `pieces.FileOrder`.
         self._orders += 1
         number = self._orders
         await self._write({kind: number, "path": path, **given})

@@ -110,7 +110,6 @@ class ServedContainer:
 
     @property
     def is_busy(self) -> bool:
-        """Whether code runs in it."""
         return any(not run.done() for run in self.runs.values())
 
 
@@ -126,26 +125,25 @@ class WorkerServer:
         self._served: dict[str, ServedContainer] = {}
 
     async def run(self) -> None:
-        """End containers that are not used, until cancelled."""
+        # Ends idle containers until cancelled.
         while True:
             await asyncio.sleep(SWEEP_INTERVAL_S)
             await self.sweep()
 
     async def sweep(self) -> None:
-        """End those that have not been used for long enough."""
+        """End the containers that were idle for too long."""
         oldest = asyncio.get_running_loop().time() - self._limits.idle_s
         for container_id, served in list(self._served.items()):
             if served.used_at < oldest and not served.is_busy:
                 await self._end(container_id)
 
     async def close(self) -> None:
-        """End all containers, with what is only in them."""
+        """End all containers, with all files and variables in them."""
         for container_id in list(self._served):
             await self._end(container_id)
         await self._engine.close()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Serve one request."""
         if scope["type"] == "lifespan":
             await _live(receive, send)
             return
@@ -230,7 +228,7 @@ class WorkerServer:
         return 200, orjson.dumps({"id": container_id})
 
     async def _make_room(self) -> None:
-        """End the container that rested longest. Raises `Answered` where all run code."""
+        # Ends the container that was idle longest. Raises `Answered` where all run code.
         idle = [(one.used_at, name) for name, one in self._served.items() if not one.is_busy]
         if not idle:
             raise Answered(503, "every container runs code; try again later")
@@ -273,7 +271,7 @@ class WorkerServer:
     async def _await_run(
         self, served: ServedContainer, run: asyncio.Task[Ran]
     ) -> tuple[int, bytes]:
-        """What came of a run, which goes on should whoever asks be gone."""
+        # The run goes on when the client disconnects.
         await asyncio.wait({run})
         served.used_at = self._time()
         if run.cancelled():
@@ -341,7 +339,7 @@ class WorkerServer:
 
 
 async def _live(receive: Receive, send: Send) -> None:
-    """The lifespan of an application that has nothing to begin or to end."""
+    # ASGI lifespan: nothing to start or stop.
     for kind in ("startup", "shutdown"):
         await receive()
         await send({"type": f"lifespan.{kind}.complete"})

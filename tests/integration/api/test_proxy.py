@@ -189,11 +189,11 @@ async def test_what_the_server_refuses_is_the_clients_to_mend(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("answer", [b"[]", b"{", b'{"data":"' + b"x" * 2000 + b'"}'])
+@pytest.mark.parametrize("answer", [b"[]", b"{"])
 async def test_an_answer_that_makes_no_sense_is_the_servers_fault(
     postgres: PostgresServer, template: str, answer: bytes
 ) -> None:
-    async with site(postgres, template, Embedder(answer=answer), answer_bytes_max=1000) as where:
+    async with site(postgres, template, Embedder(answer=answer)) as where:
         got = await where.embed()
     assert got.status_code == 502
     assert got.json()["error"]["type"] == "server_error"

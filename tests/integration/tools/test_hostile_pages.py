@@ -65,7 +65,7 @@ async def test_hostile_page_is_refused_and_nothing_works_on(
 async def test_process_that_reads_too_long_is_killed(
     hostile_site: str, database: Database, tenant: TenantId
 ) -> None:
-    async with browsing(hostile_site, database, tenant, document_timeout_s=1.0) as browser:
+    async with browsing(hostile_site, database, tenant) as browser:
         result = await browser.call("open", id=f"{hostile_site}/unpaired")
         assert "the page took too long to read" in result.output
         assert readers() == []
