@@ -1,7 +1,7 @@
 """End every process that a test run started, once the run itself is gone.
 
 Fixtures end what they started, unless the run is interrupted twice, terminated or killed. The
-janitor survives that: it reads a pipe whose only writer is the run. Twice a second it notes the
+janitor survives that: it reads a pipe whose only writer is the run. Every two seconds it notes the
 descendants of the run, because orphans have lost the parent that tells whose they are.
 It needs `/proc`; elsewhere it is not started.
 """
@@ -20,7 +20,7 @@ from typing import Final
 
 VARIABLE: Final = "HARMONY_GATEWAY_TEST_RUN"
 """The id of the process that the janitor watches."""
-POLL_S: Final = 0.5
+POLL_S: Final = 2.0
 GRACE_S: Final = 2.0
 """From the end of the run to SIGTERM, and from there to SIGKILL."""
 _PROC: Final = Path("/proc")

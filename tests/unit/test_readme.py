@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import shlex
 import subprocess
+import tomllib
 from pathlib import Path
 from typing import Any
 
@@ -142,5 +143,9 @@ def test_ci_is_a_script_that_bash_can_read() -> None:
     assert script.stat().st_mode & 0o111
     subprocess.run(["bash", "-n", str(script)], check=True)
     text = script.read_text(encoding="utf-8")
-    steps = re.findall(r"^(?!#).*\bmake (.+)$", text, re.MULTILINE)
-    assert steps == ["lint", "test", "core-coverage-report", "test-slow", "newest-sdk"]
+    steps = re.findall(r"^(?!#).*\bmake ([a-z-]+)", text, re.MULTILINE)
+    assert steps == ["lint", "test-all", "test-all", "core-coverage-report", "newest-sdk"]
+    named = set(re.findall(r"\btests/[\w/.]+", text))
+    assert {name for name in named if not (ROOT / name).exists()} == set()
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+    assert set(project["tool"]["pytest"]["ini_options"]["testpaths"]) <= named
