@@ -73,7 +73,7 @@ async def test_a_row_that_is_refused_costs_the_others_nothing_and_is_logged() ->
     table = Table(refused=calls[1])
     for call in calls:
         table.audit.put(TENANT, call)
-    with captured_logs() as logs:
+    with captured_logs(of="gateway.engine.late_writes") as logs:
         await table.audit.flush(wait_s=60.0)
     assert table.rows == [calls[0], calls[2]]
     [lost] = logs
