@@ -39,7 +39,7 @@ class Images(Section):
         0.25,
         gt=0,
         le=1,
-        description="The part of held_bytes_max and of visits_max that one tenant may have.",
+        description="The part of held_bytes_max and of all fetches that one tenant may have.",
     )
     public: bool = Field(
         default=True, description="Whether images may be fetched from the public internet."

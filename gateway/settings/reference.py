@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import json
 import textwrap
 from dataclasses import dataclass
@@ -76,7 +77,7 @@ def _section(model: type[BaseModel], indent: int) -> Iterator[str]:
     for key, field in model.model_fields.items():
         annotation = field.annotation
         if isinstance(annotation, type) and issubclass(annotation, BaseModel):
-            yield from _comment((annotation.__doc__ or "").splitlines()[0], indent)
+            yield from _comment(_first_paragraph(annotation), indent)
             yield f"{' ' * indent}{key}:"
             yield from _section(annotation, indent + 2)
             if not indent:
@@ -107,6 +108,10 @@ def _item(model: type[BaseModel], given: Mapping[str, Any]) -> Iterator[str]:
         value = given[key] if key in given else _default(key, field)
         yield f"{lead}{'' if key in given else '# '}{key}: {value}".rstrip()
         first = False
+
+
+def _first_paragraph(model: type[BaseModel]) -> str:
+    return inspect.cleandoc(model.__doc__ or "").partition("\n\n")[0]
 
 
 def _comment(text: str, indent: int) -> list[str]:

@@ -150,7 +150,7 @@ class Mcp(Section):
     tenant_sessions_max: PositiveInt = Field(
         64,
         description="Those of one tenant. Where all are taken one that nobody uses is closed, else "
-        "a call waits for busy_wait_s; the tenant that has the fewest is served first.",
+        "a call waits 5 s; the tenant that has the fewest is served first.",
     )
     registry_ttl_s: PositiveFloat = Field(
         5.0, description="Seconds until every replica knows of a change in the registry."
@@ -180,8 +180,8 @@ class Tools(Section):
     running_max: PositiveInt = Field(64, description="Calls that this process runs at once.")
     tenant_running_max: PositiveInt = Field(
         16,
-        description="Calls of one tenant that this process runs at once. More than "
-        "server_running_max, or an MCP server that hangs stops the tenant's other tools.",
+        description="Calls of one tenant that this process runs at once. More than the "
+        "8 of one MCP server, or an MCP server that hangs stops the tenant's other tools.",
     )
     drain_wait_s: float = Field(
         30.0,
