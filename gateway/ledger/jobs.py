@@ -1,4 +1,4 @@
-"""What every process does for the ledger; of several the one that comes first does the work."""
+"""Jobs of the ledger. Every process runs them; of several, the first to come does the work."""
 
 from __future__ import annotations
 

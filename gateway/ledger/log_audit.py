@@ -28,7 +28,9 @@ LOG_BYTES_MAX: Final = 16 * 1024 * 1024
 
 @dataclass(frozen=True, slots=True)
 class LogsCompared:
-    """How many lines had a log, and the responses whose line says something else, by tenant."""
+    """Result of a comparison: the number of lines that had a log, and the tenants and responses
+    whose line differs from the log.
+    """
 
     compared: int = 0
     wrong: tuple[tuple[UUID, UUID], ...] = ()

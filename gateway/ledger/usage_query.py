@@ -1,8 +1,8 @@
-"""What `GET /v1/organization/usage/*` and `/costs` ask for.
+"""Parse the queries of `GET /v1/organization/usage/*` and `/costs`.
 
-The parameters and their bounds are those of OpenAI's reference; what is beyond a bound is refused,
+The parameters and their bounds are those of OpenAI's reference; a value beyond a bound is refused,
 not cut. Times are Unix seconds. Buckets begin at full minutes, hours or days of UTC; the first and
-the last one end where the question does. An end in the future is taken as it is.
+the last one begin and end with the query. An end in the future is taken as it is.
 """
 
 from __future__ import annotations
@@ -187,7 +187,7 @@ def usage_query(report: Report, given: Sequence[tuple[str, str]], *, now: int) -
 
 
 class _Parameters:
-    """Those of a query; each may come several times, with or without brackets."""
+    """Parameters of a query, by name; each may come several times, with or without brackets."""
 
     def __init__(self, given: Sequence[tuple[str, str]]) -> None:
         self._values: dict[str, list[str]] = {}

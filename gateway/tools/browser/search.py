@@ -54,7 +54,7 @@ class SourceFailed(Exception):
 
 
 class SearchSource(Protocol):
-    """What can be asked for pages."""
+    """Source that is searched for pages."""
 
     @property
     def name(self) -> str:

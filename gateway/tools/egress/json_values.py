@@ -1,7 +1,7 @@
-"""How many values JSON has, counted while it arrives: to read many takes longer than to read much.
+"""Count the values of JSON while it arrives: many values take longer to read than many bytes.
 
-A megabyte of text is read in a few milliseconds, one of nothing but brackets in most of a second,
-while which a process does nothing else. What stands in strings does not count.
+The process reads a megabyte of text in a few milliseconds, one of nothing but brackets in most of a
+second, and does nothing else meanwhile. The content of strings does not count.
 """
 
 from __future__ import annotations
