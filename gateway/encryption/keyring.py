@@ -94,8 +94,8 @@ class KeyStore(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class KeyringPolicy:
-    """`seals_all`: a tenant that has no key gets one when it is first met, and all it writes is
-    sealed. Otherwise only tenants that were given one have one.
+    """Policy of a keyring. `seals_all`: a tenant without a key gets one at its first use, and all
+    it writes is sealed. Otherwise only tenants that were given a key have one.
     """
 
     seals_all: bool = False

@@ -88,7 +88,7 @@ class Adding:
 
 
 class Delivery:
-    """Sends lines to one sink."""
+    """Job that sends lines to one sink."""
 
     def __init__(  # noqa: PLR0913 - its dependencies
         self,
@@ -162,7 +162,9 @@ class Delivery:
 
 
 class Reconciliation:
-    """Holds the ledger against what else is known."""
+    """Job that compares the ledger with responses, sums, logs and budgets, and corrects the sums
+    and the spending of budgets.
+    """
 
     def __init__(
         self,

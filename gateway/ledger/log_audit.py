@@ -37,7 +37,7 @@ class LogsCompared:
 
 
 class LogAudit:
-    """Folds the logs of a sample of responses again."""
+    """Audit that folds the logs of a sample of responses again and compares their lines."""
 
     def __init__(
         self, database: Database, new_fold_for: NewFoldFor, *, responses_max: int = RESPONSES_MAX

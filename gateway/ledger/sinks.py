@@ -38,7 +38,7 @@ class SinkTarget:
 
 
 class CloudEventsSink:
-    """Posts every batch at once, as `application/cloudevents-batch+json`."""
+    """Client of a sink: posts a whole batch at once, as `application/cloudevents-batch+json`."""
 
     def __init__(self, target: SinkTarget, *, source: str) -> None:
         self._target = target

@@ -84,11 +84,11 @@ _SHOWN_CHARS_MAX: Final = 64
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UsageQuery:
-    """`start` <= time < `end`, of which this page has the buckets from `page_start` to `page_end`.
+    """Query of `start` <= time < `end`; this page has the buckets from `page_start` to `page_end`.
 
-    `group_by` are names of `GROUPS`; `tags` and `by_end_user` what is asked for beside these. A
-    filter is None where there is none; with an empty one nothing passes, nor `by_context_level`:
-    that of a search is not known here.
+    `group_by` are names of `GROUPS`; `tags` and `by_end_user` are groups beside these. A filter
+    that is None is absent; an empty one lets nothing pass, nor does `by_context_level`: the context
+    level of a search is not known here.
     """
 
     report: Report

@@ -37,7 +37,9 @@ class SlotBounds:
 
 
 class Slots:
-    """Places of calls that run. Who comes first is served first, if there is a place for it."""
+    """Slots of the calls that run. Free slots go to the waiting calls in their order, past those
+    that one of their own bounds still holds up.
+    """
 
     def __init__(self, bounds: SlotBounds) -> None:
         self._bounds = bounds
@@ -97,7 +99,9 @@ class Slots:
 
 
 class Breaker:
-    """Servers that failed again and again are left alone for a while, each for each tenant."""
+    """Record of the servers that failed again and again, for each tenant: these are not called for
+    a while.
+    """
 
     def __init__(self, failures_max: int, rest_s: float, clock: Callable[[], float]) -> None:
         # After `failures_max` failures in a row a server rests for `rest_s`; then one call may try.

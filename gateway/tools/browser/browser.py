@@ -122,7 +122,7 @@ class BrowserOptions:
 
 
 class BadCall(Exception):
-    """The arguments make no sense. The message tells the model what to do instead."""
+    """Refusal of arguments that make no sense. The message tells the model what to do instead."""
 
 
 class NotThere(Exception):

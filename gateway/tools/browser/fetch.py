@@ -69,7 +69,7 @@ class _Host:
 
 
 class PageFetcher:
-    """Visits pages for all tenants of a process. `client` is that of the purpose `page`."""
+    """Fetcher of pages for all tenants of a process. `client` is that of the purpose `page`."""
 
     def __init__(
         self,

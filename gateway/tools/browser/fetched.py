@@ -37,4 +37,4 @@ class Fetched:
 
 
 class Unreadable(Exception):
-    """No text can be had from a document. The message is for the model."""
+    """Failure to read text from a document. The message is for the model."""

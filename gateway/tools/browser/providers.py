@@ -96,7 +96,7 @@ AnswerT = TypeVar("AnswerT", bound=BaseModel)
 
 
 class _Answer(BaseModel):
-    """Anything a provider says; what is not needed is ignored."""
+    """Answer of a provider; unknown fields are ignored."""
 
     model_config = ConfigDict(extra="ignore", frozen=True)
 

@@ -16,7 +16,9 @@ _BLANK_LINE: Final = re.compile(rb"\r?\n\r?\n")
 
 
 class ValueCount:
-    """Counts elements and members of one body, or of one event where it is a stream of them."""
+    """Count of the elements and members of one body, or of one event where it is a stream of
+    events.
+    """
 
     def __init__(self, *, is_stream: bool) -> None:
         self.count = 0

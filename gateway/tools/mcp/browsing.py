@@ -49,7 +49,7 @@ _KINDS: Final = {"search": "search", "find": "find"}
 
 
 class NotShown(Exception):
-    """A call is about a page that cannot be had. The message tells the model what to do."""
+    """Refusal of a call about an unavailable page. The message tells the model what to do."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -54,7 +54,7 @@ _log = EventLog(__name__)
 
 
 class McpError(Exception):
-    """The server did not do what was asked, or nobody knows. `code` is JSON-RPC's, or HTTP's.
+    """Failure of a request to a server, or an unknown outcome. `code` is JSON-RPC's, or HTTP's.
 
     `sent` is False if the request certainly never reached the server.
     """

@@ -71,7 +71,7 @@ _log = EventLog(__name__)
 
 
 class ContainerExpired(Exception):
-    """The container was not used for too long, or is too old."""
+    """Refusal of a container that was not used for too long, or is too old."""
 
 
 class ContainersBusy(Exception):

@@ -30,11 +30,11 @@ RunStatus = Literal["ok", "error", "interrupted", "killed"]
 
 
 class EngineBroken(Exception):
-    """A container could not be started, or ended by itself. The message is for operators."""
+    """Failure of a container to start, or its end by itself. The message is for operators."""
 
 
 class FileRefused(Exception):
-    """A file could not be written to a container, or read from it: no room, too long, not there."""
+    """Failure to write or read a file of a container: no room, too long, or not there."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,7 +146,7 @@ class Container(Protocol):
 
 
 class ContainerEngine(Protocol):
-    """Opens containers of one kind."""
+    """Engine that opens containers of one kind."""
 
     name: EngineName
 

@@ -180,8 +180,8 @@ class LinuxOptions:
 
 
 class LinuxEngine(ContainerEngine):
-    """Starts a process for each container. Never as root: a gateway that is root gives each of them
-    a user id of its own; others run them as the user that they are themselves.
+    """Engine with a process for each container. Never as root: a gateway that runs as root gives
+    each container a user id of its own; others start them as their own user.
     """
 
     name: EngineName = "linux"
