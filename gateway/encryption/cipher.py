@@ -1,4 +1,4 @@
-"""What a sealed value and a sealed log look like, and the cipher of one tenant that makes them.
+"""Formats of a sealed value and of a sealed log, and the cipher of one tenant that makes them.
 
     value     the four bytes of MAGIC; number: which key of the tenant's; the seal. Key 0: no seal,
               the plain bytes follow. What does not begin with MAGIC is plain as it stands.

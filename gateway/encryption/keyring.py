@@ -64,8 +64,8 @@ class WrappedKey:
 
 
 class KeyProvider(Protocol):
-    """Who wraps data keys. Raises `StoreUnavailable` when that is away for now, and `ContentSealed`
-    when it refuses for good.
+    """Service that wraps data keys. Raises `StoreUnavailable` when it is unavailable for now, and
+    `ContentSealed` when it refuses for good.
     """
 
     @property
@@ -83,7 +83,7 @@ class KeyProvider(Protocol):
 
 
 class KeyStore(Protocol):
-    """Where wrapped keys are kept. Raises `StoreError`s."""
+    """Store of wrapped keys. Raises `StoreError`s."""
 
     async def keys(self, tenant_id: TenantId) -> list[WrappedKey]:
         """Return all keys of a tenant, by number, destroyed ones included."""
@@ -94,8 +94,8 @@ class KeyStore(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class KeyringPolicy:
-    """`seals_all`: a tenant that has no key gets one when it is first met, and all it writes is
-    sealed. Otherwise only tenants that were given one have one.
+    """Policy of a keyring. `seals_all`: a tenant without a key gets one at its first use, and all
+    it writes is sealed. Otherwise only tenants that were given a key have one.
     """
 
     seals_all: bool = False
@@ -112,9 +112,9 @@ class KeyringPolicy:
 
 @dataclass(frozen=True, slots=True)
 class _Held:
-    """What is known of a tenant since `at`: its cipher, or why it has none.
+    """Cached state of a tenant since `at`: its cipher, or why it has none.
 
-    `renew_at`: not before is a key asked for that it does not have.
+    `renew_at`: before then the keyring does not load the keys again to look for one that it lacks.
     """
 
     at: float

@@ -1,4 +1,4 @@
-"""What every process does for the ledger; of several the one that comes first does the work."""
+"""Jobs of the ledger. Every process runs them; of several, the first to come does the work."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ class Adding:
 
 
 class Delivery:
-    """Sends lines to one sink."""
+    """Job that sends lines to one sink."""
 
     def __init__(  # noqa: PLR0913 - its dependencies
         self,
@@ -162,7 +162,9 @@ class Delivery:
 
 
 class Reconciliation:
-    """Holds the ledger against what else is known."""
+    """Job that compares the ledger with responses, sums, logs and budgets, and corrects the sums
+    and the spending of budgets.
+    """
 
     def __init__(
         self,

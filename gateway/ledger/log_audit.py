@@ -28,14 +28,16 @@ LOG_BYTES_MAX: Final = 16 * 1024 * 1024
 
 @dataclass(frozen=True, slots=True)
 class LogsCompared:
-    """How many lines had a log, and the responses whose line says something else, by tenant."""
+    """Result of a comparison: the number of lines that had a log, and the tenants and responses
+    whose line differs from the log.
+    """
 
     compared: int = 0
     wrong: tuple[tuple[UUID, UUID], ...] = ()
 
 
 class LogAudit:
-    """Folds the logs of a sample of responses again."""
+    """Audit that folds the logs of a sample of responses again and compares their lines."""
 
     def __init__(
         self, database: Database, new_fold_for: NewFoldFor, *, responses_max: int = RESPONSES_MAX

@@ -1,7 +1,7 @@
-"""Where lines are sent, over HTTP.
+"""Send usage lines to sinks, over HTTP.
 
-A sink that answers anything but success is sent the same batch again, later and with the same ids.
-One that says that it will never take it is stopped until an operator has looked.
+A sink that answers anything but success gets the same batch again, later and with the same ids. The
+gateway stops a sink that refuses a batch for good until an operator has looked.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _SAID_CHARS_MAX: Final = 200
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SinkTarget:
-    """Where a sink is and how it knows us. `customers` are its names of tenants."""
+    """Address and credentials of a sink. `customers` maps tenants to the sink's names for them."""
 
     name: str
     url: str
@@ -38,7 +38,7 @@ class SinkTarget:
 
 
 class CloudEventsSink:
-    """Posts every batch at once, as `application/cloudevents-batch+json`."""
+    """Client of a sink: posts a whole batch at once, as `application/cloudevents-batch+json`."""
 
     def __init__(self, target: SinkTarget, *, source: str) -> None:
         self._target = target

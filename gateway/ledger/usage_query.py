@@ -1,8 +1,8 @@
-"""What `GET /v1/organization/usage/*` and `/costs` ask for.
+"""Parse the queries of `GET /v1/organization/usage/*` and `/costs`.
 
-The parameters and their bounds are those of OpenAI's reference; what is beyond a bound is refused,
+The parameters and their bounds are those of OpenAI's reference; a value beyond a bound is refused,
 not cut. Times are Unix seconds. Buckets begin at full minutes, hours or days of UTC; the first and
-the last one end where the question does. An end in the future is taken as it is.
+the last one begin and end with the query. An end in the future is taken as it is.
 """
 
 from __future__ import annotations
@@ -84,11 +84,11 @@ _SHOWN_CHARS_MAX: Final = 64
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UsageQuery:
-    """`start` <= time < `end`, of which this page has the buckets from `page_start` to `page_end`.
+    """Query of `start` <= time < `end`; this page has the buckets from `page_start` to `page_end`.
 
-    `group_by` are names of `GROUPS`; `tags` and `by_end_user` what is asked for beside these. A
-    filter is None where there is none; with an empty one nothing passes, nor `by_context_level`:
-    that of a search is not known here.
+    `group_by` are names of `GROUPS`; `tags` and `by_end_user` are groups beside these. A filter
+    that is None is absent; an empty one lets nothing pass, nor does `by_context_level`: the context
+    level of a search is not known here.
     """
 
     report: Report
@@ -187,7 +187,7 @@ def usage_query(report: Report, given: Sequence[tuple[str, str]], *, now: int) -
 
 
 class _Parameters:
-    """Those of a query; each may come several times, with or without brackets."""
+    """Parameters of a query, by name; each may come several times, with or without brackets."""
 
     def __init__(self, given: Sequence[tuple[str, str]]) -> None:
         self._values: dict[str, list[str]] = {}

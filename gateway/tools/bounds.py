@@ -1,4 +1,4 @@
-"""What keeps the hosted tools of one response from those of others: slots, and a breaker."""
+"""Slots and a breaker, which keep the hosted tools of one response from those of others."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ BREAKERS_MAX: Final = 4096
 
 
 class TooManyCalls(Exception):
-    """As many calls run as may, and went on for as long as one may wait."""
+    """Refusal of a call that waited `SlotBounds.wait_s` for a slot and got none."""
 
 
 @dataclass(frozen=True, slots=True)
 class SlotBounds:
-    """How many calls may run at once in a process, of one tenant, and at one MCP server; a call
-    waits `wait_s` for a place. One server has fewer places than its tenant: where it hangs, the
+    """Bounds of the calls that run at once: in a process, of one tenant, and at one MCP server. A
+    call waits `wait_s` for a slot. One server has fewer slots than its tenant: where it hangs, the
     tenant's other tools go on.
     """
 
@@ -37,7 +37,9 @@ class SlotBounds:
 
 
 class Slots:
-    """Places of calls that run. Who comes first is served first, if there is a place for it."""
+    """Slots of the calls that run. Free slots go to the waiting calls in their order, past those
+    that one of their own bounds still holds up.
+    """
 
     def __init__(self, bounds: SlotBounds) -> None:
         self._bounds = bounds
@@ -97,7 +99,9 @@ class Slots:
 
 
 class Breaker:
-    """Servers that failed again and again are left alone for a while, each for each tenant."""
+    """Record of the servers that failed again and again, for each tenant: these are not called for
+    a while.
+    """
 
     def __init__(self, failures_max: int, rest_s: float, clock: Callable[[], float]) -> None:
         # After `failures_max` failures in a row a server rests for `rest_s`; then one call may try.

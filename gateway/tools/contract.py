@@ -1,8 +1,8 @@
-"""What the engine asks of the tools that the gateway runs, and what they tell it.
+"""Interface between the engine and the tools that the gateway runs.
 
 A process has one `HostedTools`; each response with grants has a `ToolSession` of its own, from its
-first call to its end. A session never runs in the task of the run that asks it, and knows nothing
-of logs: what has to outlive it is in what it returns.
+first call to its end. A session never runs in the task of the run that calls it, and has no access
+to the response's log: what has to outlive it is in what it returns.
 """
 
 from __future__ import annotations
@@ -78,8 +78,8 @@ class ToolCall:
 
 @dataclass(frozen=True, slots=True)
 class ToolStart:
-    """What is known of a call before it runs. `repeatable`: it may be run again when nobody knows
-    how far it came. `shown`: what its item shows from now on.
+    """Properties of a call before it runs. `repeatable`: it may run again when nobody knows how far
+    it came. `shown`: the fields that its item shows from now on.
     """
 
     repeatable: bool
@@ -88,9 +88,9 @@ class ToolStart:
 
 @dataclass(frozen=True, slots=True)
 class ToolResult:
-    """What a call returned. `output` is what the model is shown, before it is cut to a length;
-    `ids_max` how many ids of it there may be. `shown` is what the item of the call shows in the
-    end. `state` is what later calls, of this response and of those that continue it, have to know.
+    """Result of a call. `output` is the text for the model, before it is cut; `ids_max` how many
+    ids of it the model may read. `shown` are the fields that the item of the call shows in the end.
+    `state` is what later calls need, of this response and of those that continue it.
     """
 
     output: str
@@ -129,15 +129,15 @@ many it returned before they were cut."""
 
 @dataclass(frozen=True, slots=True)
 class ToolScope:
-    """Whose tools a session runs; `project_id` None: the default project's. `stored`: what it keeps
-    may outlive the response. Of one that is not stored it may wait in `values`, by keys of the
-    tool's own, for those that continue it; None: it goes with the response. `states` are those of
-    the calls that ended before the session began, `result_ids` how many ids the results of these
-    are. `count_ids` tells how many ids a text is. `secrets` are what the request gave to be sent to
-    MCP servers, by label.
+    """Scope of a session: its response, and what its tools may use. `project_id` None: the tenant's
+    default project. `stored`: data that a tool keeps may outlive the response. Without it a tool
+    may keep data in `values`, by keys of its own, for the responses that continue this one;
+    `values` None: the data goes with the response. `states` are those of the calls that ended
+    before the session began, `result_ids` how many ids their results are. `count_ids` returns how
+    many ids a text is. `secrets` are those of the request for MCP servers, by label.
 
-    `assured` returns once nobody else may go on with the response for the next two seconds, and
-    raises `ClaimLost` if somebody does: it is asked right before a call leaves the process.
+    `assured` returns once no other process may go on with the response for the next two seconds,
+    and raises `ClaimLost` if one does: a tool awaits it right before a call leaves the process.
     """
 
     tenant_id: TenantId

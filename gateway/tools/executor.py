@@ -61,7 +61,7 @@ T = TypeVar("T")
 
 
 class Threads(Protocol):
-    """Where work is done that would hold up the event loop."""
+    """Pool of threads for work that would hold up the event loop."""
 
     async def run_accepted(self, work: Callable[[], T]) -> T: ...
 
@@ -102,7 +102,7 @@ class ToolLimits:
 
 @dataclass(frozen=True, slots=True)
 class _Shared:
-    """What all sessions of a process have in common."""
+    """Objects that all sessions of a process share."""
 
     rooms: Mapping[ToolKind, HostedTools]
     limits: ToolLimits

@@ -1,1 +1,1 @@
-"""Who wraps data keys: keys in a file, Vault's transit engine, AWS KMS."""
+"""Providers that wrap data keys: keys in a file, Vault's transit engine, AWS KMS."""

@@ -33,7 +33,9 @@ pass, or are of who asks: credentials that have expired, a policy, a clock that 
 
 @dataclass(frozen=True, slots=True)
 class KmsPlace:
-    """`key_id` is an id, an ARN or an alias. `url` empty: the public address of the region."""
+    """AWS KMS key: `key_id` is an id, an ARN or an alias; `url` empty: the region's public
+    address.
+    """
 
     region: str
     key_id: str

@@ -18,7 +18,7 @@ TOO_MANY: Final = 429
 
 
 class KeyServiceClient:
-    """Sends JSON to one service. Raises `StoreUnavailable` while that cannot answer."""
+    """Client that sends JSON to one service. Raises `StoreUnavailable` while that cannot answer."""
 
     def __init__(self, timeout_s: float) -> None:
         self._client = httpx2.AsyncClient(

@@ -31,7 +31,7 @@ class AwsCredentials:
 
 @dataclass(frozen=True, slots=True)
 class AwsScope:
-    """Which service, in which region, a signature is for."""
+    """Region and service that a signature is for."""
 
     region: str
     service: str

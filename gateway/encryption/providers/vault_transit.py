@@ -30,7 +30,9 @@ _UNKNOWN_CALLER: Final = "missing client token"
 
 @dataclass(frozen=True, slots=True)
 class VaultPlace:
-    """`url` such as https://vault:8200, `mount` of the engine, `key` of it; `token` is a secret."""
+    """Key of Vault: `url` such as https://vault:8200, `mount` of the engine, `key` of it; `token`
+    is a secret.
+    """
 
     url: str
     token: str

@@ -62,10 +62,10 @@ CHANGED_NOTE: Final = "(This page was fetched again: it may have changed.)"
 
 @dataclass(frozen=True, slots=True)
 class Shown:
-    """What came of a call. `page` None: nothing new was shown, and `text` says why.
+    """Result of a call. `page` None: the call showed no new page, and `text` says why.
 
-    `action` is that of the `web_search_call` item. `failed`: the call made no sense, or the tool
-    could not do what it was asked for. `sources` are the URLs that were found.
+    `action` is that of the `web_search_call` item. `failed`: the arguments made no sense, or the
+    search or the visit failed. `sources` are the URLs that the call found.
     """
 
     text: str
@@ -76,7 +76,7 @@ class Shown:
 
 
 class PageStore(Protocol):
-    """Where the text of pages is kept between calls, for one tenant."""
+    """Store of the text of one tenant's pages, between calls."""
 
     async def put(self, page: Page, asked: str = "") -> str:
         """Store a page that the URL `asked` led to, and return its key."""
@@ -104,10 +104,10 @@ class Web(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class BrowserOptions:
-    """What a response may do with its browser.
+    """Bounds of the browser of one response.
 
-    `count_ids` tells how many ids a text is; one call shows `view_ids_max` of them. `user_urls`
-    are those of the user; where there are `only_known_urls`, the model opens no others but those
+    `count_ids` returns how many ids a text is; one call shows `view_ids_max` of them. `user_urls`
+    are those that the user gave. With `only_known_urls` the model opens only these and the URLs
     that a shown page has.
     """
 
@@ -122,11 +122,13 @@ class BrowserOptions:
 
 
 class BadCall(Exception):
-    """The arguments make no sense. The message tells the model what to do instead."""
+    """Refusal of arguments that make no sense. The message tells the model what to do instead."""
 
 
 class NotThere(Exception):
-    """There is no such cursor, link or line. The message tells the model which there are."""
+    """Reference to a cursor, link or line that does not exist. The message tells the model which
+    exist.
+    """
 
 
 class Browser:
@@ -355,7 +357,9 @@ class Browser:
 
 
 class _Arguments:
-    """What the model passed. Numbers may come as text or with a fraction; null is nothing."""
+    """Arguments of a call, as the model wrote them. Numbers may come as text or with a fraction;
+    null counts as absent.
+    """
 
     def __init__(self, arguments: str) -> None:
         try:

@@ -34,7 +34,7 @@ _REST_BYTES_MAX: Final = 1024 * 1024
 
 
 class DocumentReader:
-    """Reads documents, a few at a time (`ReadLimits.documents_max`)."""
+    """Reader of documents, a few at a time (`ReadLimits.documents_max`)."""
 
     def __init__(self, limits: ReadLimits | None = None) -> None:
         self._limits = limits or ReadLimits()

@@ -1,6 +1,6 @@
-"""What was fetched → the page that a model reads. No I/O here.
+"""Convert a fetched document into the page that a model reads. No I/O here.
 
-It takes as long as whoever wrote the document likes: `document_worker.py` runs it in a process of
+The author of a document decides how long this takes: `document_worker.py` runs it in a process of
 its own.
 """
 

@@ -54,11 +54,11 @@ class FetchLimits:
 
 
 class FetchFailed(Exception):
-    """There is no page to show. The message is for the model, and says why in a few words."""
+    """Failure to fetch a page. The message is for the model, and says why in a few words."""
 
 
 class _Host:
-    """What is remembered of a host. `rules` None: not known, or too old."""
+    """State of a visited host. `rules` None: never fetched, or dropped."""
 
     def __init__(self, visits_max: int) -> None:
         self.visits = asyncio.Semaphore(visits_max)
@@ -69,7 +69,7 @@ class _Host:
 
 
 class PageFetcher:
-    """Visits pages for all tenants of a process. `client` is that of the purpose `page`."""
+    """Fetcher of pages for all tenants of a process. `client` is that of the purpose `page`."""
 
     def __init__(
         self,

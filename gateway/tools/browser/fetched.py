@@ -1,4 +1,4 @@
-"""What was fetched, before anybody read it."""
+"""A fetched document, before the gateway reads it."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _META_CHARSET: Final = re.compile(rb"<meta[^>]{0,200}charset=[\"']?([\w-]{1,40})
 
 @dataclass(frozen=True, slots=True)
 class Fetched:
-    """What is at a URL. `url` is where the last redirect led."""
+    """Document at a URL. `url` is where the last redirect led."""
 
     url: str
     content_type: str
@@ -37,4 +37,4 @@ class Fetched:
 
 
 class Unreadable(Exception):
-    """No text can be had from a document. The message is for the model."""
+    """Failure to read text from a document. The message is for the model."""

@@ -106,7 +106,7 @@ def _walk(root: LexborNode, writer: _Writer) -> None:
 
 
 class _Writer:
-    """What was read of a page so far."""
+    """Text and links of a page, as far as the page has been read."""
 
     def __init__(self, url: str, base: str) -> None:
         self.links = Links()

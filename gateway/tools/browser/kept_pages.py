@@ -1,6 +1,7 @@
-"""Where the browser's pages are between calls: Postgres, and the last ones in this process.
+"""Keep the browser's pages between calls: in Postgres, and the last ones in this process.
 
-Responses that are not stored keep what they were shown in memory, as long as they run.
+The pages of a response that is not stored stay in memory: until the response ends, or for the
+responses that continue it.
 """
 
 from __future__ import annotations

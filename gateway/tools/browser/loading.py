@@ -40,7 +40,7 @@ TYPES: Final = {
 
 @dataclass(frozen=True, slots=True)
 class Loaded:
-    """One page: in the index, or else why not."""
+    """Result of loading one page: it is in the index, or `error` says why not."""
 
     url: str
     title: str = ""
@@ -51,7 +51,7 @@ class Loaded:
 
 @dataclass(frozen=True, slots=True)
 class Loader:
-    """Loads the index of one tenant, or that for all (None)."""
+    """Loader of the index of one tenant, or of the index for all (None)."""
 
     database: Database
     fetcher: PageFetcher

@@ -47,7 +47,7 @@ says. Halves of surrogate pairs are no characters."""
 
 @dataclass(frozen=True)
 class Page:
-    """What was fetched, searched or found. `url` is empty for results of a search or a find.
+    """Page that was fetched, or results of a search or a find. `url` is empty for results.
 
     `links` are the URLs that the numbers in `text` stand for. `lines` is `text`, wrapped.
     """

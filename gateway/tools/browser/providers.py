@@ -38,8 +38,8 @@ _LINK: Final = re.compile(r"\[([^\]\n]{1,300})\]\(")
 
 @dataclass(frozen=True, slots=True)
 class Query:
-    """What to search for. `domains` include their subdomains; none means all. What `rules` do not
-    permit is no hit, either.
+    """Terms of a search. `domains` include their subdomains; empty means all. Pages that `rules` do
+    not permit are no hits either.
 
     `country` is an ISO 3166 code of two letters.
     """
@@ -72,7 +72,7 @@ class SearchRequest:
 
 
 class BadAnswer(ValueError):
-    """What a provider sent is not what it says it sends."""
+    """Answer of a provider that does not have the form that the provider documents."""
 
 
 class Provider(Protocol):
@@ -96,7 +96,7 @@ AnswerT = TypeVar("AnswerT", bound=BaseModel)
 
 
 class _Answer(BaseModel):
-    """Anything a provider says; what is not needed is ignored."""
+    """Answer of a provider; unknown fields are ignored."""
 
     model_config = ConfigDict(extra="ignore", frozen=True)
 

@@ -38,7 +38,7 @@ _log = EventLog(__name__)
 
 
 class SearchFailed(Exception):
-    """No source answered. The message is for the model; `causes` say for operators why."""
+    """Failure of all sources. The message is for the model; `causes` are for operators."""
 
     def __init__(self, causes: Sequence[str]) -> None:
         super().__init__("Search is not available now.")
@@ -46,7 +46,7 @@ class SearchFailed(Exception):
 
 
 class SourceFailed(Exception):
-    """One source did not answer. The message is for operators."""
+    """Failure of one source. The message is for operators."""
 
     def __init__(self, cause: Cause, message: str) -> None:
         super().__init__(message)
@@ -54,7 +54,7 @@ class SourceFailed(Exception):
 
 
 class SearchSource(Protocol):
-    """What can be asked for pages."""
+    """Source that is searched for pages."""
 
     @property
     def name(self) -> str:
@@ -159,11 +159,11 @@ SEARCH_TIMEOUT_S: Final = 8.0
 
 @dataclass(frozen=True, slots=True)
 class SearchClient:
-    """Asks sources in their order until one answers; `offline` where nobody outside may be asked.
+    """Client that queries sources in order until one answers; only `offline` without live access.
 
-    The next one is asked after an error of the connection, of the server, or of its limits; and
-    where a key is refused, too: that is the operator's trouble, who is told, not the model's. One
-    that failed is asked after all others for `rest_s`, so that it does not hold up every search.
+    It queries the next source after an error of the connection, of the server, or of its limits;
+    also after a source refuses the key: the log tells the operator, not the model. A source that
+    failed comes after all others for `rest_s`, so that it does not hold up every search.
     """
 
     sources: Sequence[SearchSource]

@@ -34,7 +34,7 @@ _PAGE: Final = TypeAdapter(ShownPage)
 
 @dataclass(frozen=True, slots=True)
 class Views:
-    """How many ids one call shows, by the context size that the request asked for."""
+    """Number of ids that one call shows, by the context size that the request sets."""
 
     low_ids_max: int = 512
     medium_ids_max: int = 1024

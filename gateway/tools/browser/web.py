@@ -35,7 +35,7 @@ class FreshPages(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Workplace:
-    """What all responses of a process share."""
+    """Database, clients and ages of pages that all responses of a process share."""
 
     database: Database
     search: SearchClient

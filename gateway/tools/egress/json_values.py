@@ -1,7 +1,7 @@
-"""How many values JSON has, counted while it arrives: to read many takes longer than to read much.
+"""Count the values of JSON while it arrives: many values take longer to read than many bytes.
 
-A megabyte of text is read in a few milliseconds, one of nothing but brackets in most of a second,
-while which a process does nothing else. What stands in strings does not count.
+The process reads a megabyte of text in a few milliseconds, one of nothing but brackets in most of a
+second, and does nothing else meanwhile. The content of strings does not count.
 """
 
 from __future__ import annotations
@@ -16,7 +16,9 @@ _BLANK_LINE: Final = re.compile(rb"\r?\n\r?\n")
 
 
 class ValueCount:
-    """Counts elements and members of one body, or of one event where it is a stream of them."""
+    """Count of the elements and members of one body, or of one event where it is a stream of
+    events.
+    """
 
     def __init__(self, *, is_stream: bool) -> None:
         self.count = 0

@@ -1,8 +1,8 @@
-"""Where the gateway may connect to on behalf of a model, a page or a tool server. No I/O here.
+"""Rules for the connections made for a model, a page or a tool server. No I/O here.
 
 A URL that a model or a page named may lead into the operator's own network: by a name that resolves
-there, by an IPv6 address that embeds an IPv4 one, by a redirect. So every address that a name
-resolves to is looked at before a connection is made to one of them, and nothing is looked up twice.
+there, by an IPv6 address that embeds an IPv4 one, by a redirect. So the gateway checks every
+address that a name resolves to before it connects to one of them, and resolves nothing twice.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class EgressRefused(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Origin:
-    """Where a URL leads: a scheme, a host (a name or a literal address, lower case), a port."""
+    """Target of a URL: a scheme, a host (a name or a literal address, lower case), a port."""
 
     scheme: str
     host: str
@@ -47,10 +47,10 @@ class Origin:
 
 @dataclass(frozen=True, slots=True)
 class NetworkPolicy:
-    """What one purpose may connect to: the public internet, and what the operator added.
+    """Targets that one purpose may connect to: the public internet, and those the operator added.
 
-    `networks` are reachable although they are not public; `ports` are open on public addresses, and
-    in `networks` any port is, unless `network_ports` names those that are. `hosts` are names with
+    `networks` are allowed although they are not public; `ports` are open on public addresses. In
+    `networks` any port is open, unless `network_ports` lists those that are. `hosts` are names with
     their ports that the operator trusts, wherever they lead.
     """
 

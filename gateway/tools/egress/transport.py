@@ -47,11 +47,13 @@ StatusError = httpx2.HTTPStatusError
 
 
 class BodyTooLong(httpx2.StreamError):
-    """A response has more bytes than its bound."""
+    """Failure of a response that has more bytes, or more values, than its bound."""
 
 
 class EncodedBody(httpx2.StreamError):
-    """A response is compressed although nobody said it may be: its true size is not known."""
+    """Failure of a response that is compressed although no request allows it: its size is
+    unknown.
+    """
 
 
 EGRESS_ERRORS: Final = (httpx2.HTTPError, httpx2.InvalidURL, httpx2.StreamError)
@@ -88,7 +90,7 @@ _RESOLVING: Final = ThreadPoolExecutor(8, thread_name_prefix="egress-resolver")
 
 
 class Resolver(Protocol):
-    """A name to its addresses, each as `ipaddress` reads it. Raises `OSError`."""
+    """Function from a name to its addresses, each as `ipaddress` reads it. Raises `OSError`."""
 
     async def __call__(self, host: str, port: int) -> tuple[str, ...]: ...
 
@@ -124,7 +126,7 @@ def client(
 
 
 class PinnedBackend(httpcore2.AsyncNetworkBackend):
-    """Connects to an address that was checked: the name is not looked up again behind the check."""
+    """Backend that connects to an address that was checked: it does not resolve the name again."""
 
     def __init__(self, policy: NetworkPolicy, resolver: Resolver) -> None:
         self._policy = policy

@@ -1,5 +1,5 @@
-"""What a model wrote as the arguments of a call → the object that a server is sent, or what is
-wrong with it.
+"""Parse the arguments of a call, which a model wrote, into the object that the gateway sends to a
+server; or say what is wrong with them.
 """
 
 from __future__ import annotations
@@ -24,7 +24,9 @@ _INLINE_BYTES_MAX: Final = 8 * 1024
 
 
 class BadArguments(ValueError):
-    """They are not what the tool takes. The message is for the model: what is wrong, and where."""
+    """Arguments that the tool does not accept. The message tells the model what is wrong, and
+    where.
+    """
 
 
 async def checked(tool: McpTool, written: str, *, bytes_max: int) -> dict[str, Any]:

@@ -49,13 +49,13 @@ _KINDS: Final = {"search": "search", "find": "find"}
 
 
 class NotShown(Exception):
-    """A call is about a page that cannot be had. The message tells the model what to do."""
+    """Refusal of a call about an unavailable page. The message tells the model what to do."""
 
 
 @dataclass(frozen=True, slots=True)
 class Display:
-    """What a server shows of a page, by its head. `urls` are all that the head can be read to have:
-    one for most pages, none for results of a search.
+    """Head of a page as a server shows it. `urls` are all that the head may contain: one for most
+    pages, none for results of a search.
     """
 
     cursor: int
@@ -78,7 +78,7 @@ class Display:
 
 
 class Browsing:
-    """What one response was shown, and what it may be."""
+    """Pages that one response was shown, and the rules for those that it may be shown."""
 
     def __init__(self, grant: BrowserGrant | None, states: Sequence[ToolState]) -> None:
         # `states` are those of the calls that ended before.

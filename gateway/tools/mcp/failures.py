@@ -1,7 +1,8 @@
-"""What went wrong between the gateway and an MCP server, as whoever asked is told.
+"""Failures of requests to MCP servers, in the form that clients and the model read.
 
-What an HTTP answer was, and whether a request had left at all, the SDK does not tell. So each
-question has an `HttpTrace` in its context, which the hooks of the HTTP client write into.
+The SDK does not report the status of an HTTP answer, nor whether a request was sent at all. So each
+request to a server has an `HttpTrace` in its context, which the hooks of the HTTP client write
+into.
 """
 
 from __future__ import annotations
@@ -53,7 +54,7 @@ _log = EventLog(__name__)
 
 
 class McpError(Exception):
-    """The server did not do what was asked, or nobody knows. `code` is JSON-RPC's, or HTTP's.
+    """Failure of a request to a server, or an unknown outcome. `code` is JSON-RPC's, or HTTP's.
 
     `sent` is False if the request certainly never reached the server.
     """
@@ -66,7 +67,7 @@ class McpError(Exception):
 
 
 class HttpTrace:
-    """What became of the HTTP requests that were made for one question."""
+    """Progress of the HTTP requests that one request to a server takes."""
 
     __slots__ = ("_on_trouble", "is_sent", "status")
 

@@ -1,7 +1,7 @@
-"""What a server is sent of what a request says: headers by name, and nothing else.
+"""Check the headers that a request sets for its MCP server, which gets nothing else of it.
 
-A request's headers go to the server that it names, and to no other. Those that the connection is
-made of, that tell of somebody else, or that the protocol needs, are not the request's to set.
+A request's headers go to the server that it names, and to no other. A request may not set headers
+that make up the connection, describe another party, or belong to the protocol.
 """
 
 from __future__ import annotations

@@ -1,11 +1,11 @@
-"""From what requests say of MCP servers to what their responses may use: the tools that there are.
+"""Ask the MCP servers that a request names for their tools, and grant these to its response.
 
-Servers are asked in parallel, before anything is rendered. What one of them lists is kept for as
-long as it says, else `ttl_s`, for the tenant and the credentials that it was listed for; when the
-server tells that its tools have changed, it is asked again. A server that does not answer costs its
-tools, not the response.
+The gateway asks the servers in parallel, before it renders anything. It keeps the list of a server
+for as long as the server says, else `ttl_s`, for the tenant and the credentials that it was made
+for; when the server reports that its tools have changed, the gateway asks again. A server that does
+not answer costs its tools, not the response.
 
-What a server writes is a stranger's text: it is bounded, cleaned, and never believed.
+The text of a server comes from a stranger: it is bounded, cleaned, and never believed.
 """
 
 from __future__ import annotations
@@ -105,8 +105,8 @@ EVERYTHING: Final = ToolFilter()
 
 @dataclass(frozen=True, slots=True)
 class ApprovalRule:
-    """Which calls a request wants to be asked about: always, unless `never` matches and `always`
-    does not.
+    """Rule for the calls that need the client's approval: all, except those that `never` matches
+    and `always` does not.
     """
 
     always: ToolFilter | None = None
@@ -146,8 +146,8 @@ class ApprovalRule:
 
 @dataclass(frozen=True, slots=True)
 class AskedServer:
-    """What a request says of one server. `url` None: a registered one, by its label. `sent` are the
-    headers that it is to be sent.
+    """Entry of one server in a request. `url` None: a registered one, by its label. `sent` are the
+    headers that the gateway sends to it.
     """
 
     label: str
@@ -191,9 +191,9 @@ class AskedServer:
 
 @dataclass(frozen=True, slots=True)
 class Listing:
-    """What came of asking one server. `shown` is what clients see of its tools, `error` why there
-    are none, and `error_code` of which kind that is. `secrets` are what those who call the tools
-    need of the request: its headers, and its URL (`servers.kept_secrets`).
+    """Result of listing the tools of one server. `shown` are its tools as clients see them, `error`
+    says why there are none, and `error_code` of which kind that is. `secrets` are what calls need
+    of the request: its headers, and its URL (`servers.kept_secrets`).
     """
 
     grant: ServerGrant
@@ -210,7 +210,7 @@ class Listing:
 
 @dataclass(frozen=True, slots=True)
 class _Kept:
-    """What a server listed when it was asked at `asked_at`, and until when that counts."""
+    """List of a server's tools, requested at `asked_at` and valid until `until`."""
 
     pages: ToolPages
     until: float
@@ -218,8 +218,8 @@ class _Kept:
 
 
 class _Asking:
-    """Who asks one server for its tools: one at a time, and those who wait are told what came of
-    it.
+    """Lock and last failure of the requests to list one server: one runs at a time, and those that
+    wait share its result.
     """
 
     def __init__(self) -> None:

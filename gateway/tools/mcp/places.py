@@ -17,11 +17,11 @@ if TYPE_CHECKING:
 
 
 class NoPlace(Exception):
-    """All places were taken, and stayed so for as long as one may wait."""
+    """Refusal of a session that waited for a place as long as it may."""
 
 
 class SessionPlaces:
-    """Counts places; what is in them is the pool's."""
+    """Count of the places that tenants hold; the pool holds the sessions in them."""
 
     def __init__(
         self,

@@ -71,9 +71,7 @@ class Peer:
 
 @dataclass(frozen=True, slots=True)
 class Networks:
-    """Where connections may be made to: servers that operators registered, and those that requests
-    name.
-    """
+    """Network policies: of servers that operators registered, and of those that requests name."""
 
     registered: NetworkPolicy
     named: NetworkPolicy

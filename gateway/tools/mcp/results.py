@@ -1,4 +1,4 @@
-"""What a tool returned, as text: for the model, and for the item that clients are shown."""
+"""Render the result of a tool as text: for the model, and for the item that clients see."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _HEAD_SHARE: Final = 0.6
 
 @dataclass(frozen=True, slots=True)
 class CallResult:
-    """What a call returned, as the model is shown it. `is_error`: the tool says that it failed."""
+    """Result of a call, as the model reads it. `is_error`: the tool reported a failure."""
 
     output: str
     is_error: bool = False

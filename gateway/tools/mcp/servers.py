@@ -1,9 +1,9 @@
-"""Which MCP servers there are: those that operators registered, and those that requests may name.
+"""MCP servers: those that operators registered, and those that requests may name.
 
 identity       `registry:` and the id of a row, or host and digest of the URL of a request, which
-may be a secret: what approvals, connections, audit and stored grants know a server by
+may be a secret: approvals, connections, audit and stored grants name a server by it
 registry       rows of `mcp_servers`, for all tenants or for one; their credentials are sealed
-policy         whose URLs may be used at all, before any address is looked at
+policy         the hosts whose URLs may be used at all, checked before any address
 """
 
 from __future__ import annotations
@@ -96,7 +96,7 @@ class McpServer:
 
 @dataclass(frozen=True, slots=True)
 class UrlTerms:
-    """Which servers the policy of a tenant lets its requests name by URL."""
+    """Terms of a tenant for the servers that its requests name by URL."""
 
     urls: ServerUrls = "any"
     domains: DomainRules = EVERY_DOMAIN
@@ -107,8 +107,8 @@ ANY_URL: Final = UrlTerms()
 
 @dataclass(frozen=True, slots=True)
 class ServerPolicy:
-    """Which servers requests may name: `urls` at most, where a tenant's policy is wider. `hosts`
-    are those that are listed, subdomains included.
+    """Policy for the servers that requests name by URL: `urls` at most, where a tenant's terms are
+    wider. `hosts` are the listed ones, subdomains included.
     """
 
     urls: ServerUrls = "registry"
@@ -194,10 +194,10 @@ class Registry:
 
 
 class ServerResolver:
-    """From what a request names, or a grant has stored, to a server that may be used.
+    """Resolver of the servers that requests name, or that grants have stored.
 
-    URLs and headers may be secrets that can be guessed, so what is stored to know them by is made
-    with `identity_key`. What was stored without it, by earlier builds, is known too.
+    URLs and headers may be secrets that can be guessed, so their stored digests are made with
+    `identity_key`. The resolver also accepts digests without a key, from earlier builds.
     """
 
     def __init__(self, registry: Registry, policy: ServerPolicy, identity_key: bytes) -> None:

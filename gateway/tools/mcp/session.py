@@ -269,7 +269,7 @@ class McpSession:
 
 
 class _Job(Generic[T]):
-    """Something to be asked of a server, and whoever waits for the answer."""
+    """Request to a server, and the caller that waits for the answer."""
 
     def __init__(self, asked: Callable[[Client], Awaitable[T]]) -> None:
         self.answer: asyncio.Future[T] = asyncio.get_running_loop().create_future()
@@ -334,7 +334,7 @@ async def _streams(
 
 
 class _Entered:
-    """A client for who wants to enter one: it is in use, and closed by its owner."""
+    """Context manager of a client that is in use: leaving it does not close the client."""
 
     def __init__(self, http: EgressClient) -> None:
         self._http = http

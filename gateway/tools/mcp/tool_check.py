@@ -26,7 +26,9 @@ _log = EventLog(__name__)
 
 
 class ToolCheck:
-    """Of one connection. `version` is that of the protocol which both sides speak, once they do."""
+    """Check of the tools that arrive on one connection. `version` is that of the protocol which
+    both sides speak, once they do.
+    """
 
     def __init__(self) -> None:
         self.version: str | None = None

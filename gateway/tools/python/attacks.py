@@ -1,9 +1,9 @@
-"""What code in a container must not be able to do, each as a few lines that try it.
+"""Attacks that must fail in a container, each as a few lines of code.
 
-An engine is tried with all of them when a gateway starts. It is refused if one succeeds: a wall
-that a kernel, a container runtime or a policy of this machine took away is not seen otherwise. One
-that succeeds puts back what it changed: it may run in a server of others, and with more rights than
-anybody expected.
+The gateway tries all of them in an engine when it starts, and refuses the engine if one succeeds:
+nothing else shows that a kernel, a container runtime or a policy of this machine took a wall away.
+An attack that succeeds puts back what it changed: it may run in a server of others, and with more
+rights than anybody expected.
 """
 
 from __future__ import annotations

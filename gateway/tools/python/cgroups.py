@@ -28,7 +28,7 @@ _CONTROLLERS: Final = ("memory", "pids", "cpu")
 
 @dataclass(frozen=True, slots=True)
 class Cgroups:
-    """Where groups are made: one folder for version 2, one for each controller for version 1."""
+    """Folders for containers' groups: one for version 2, one for each controller for version 1."""
 
     folders: tuple[Path, ...]
     is_unified: bool

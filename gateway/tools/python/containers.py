@@ -71,11 +71,13 @@ _log = EventLog(__name__)
 
 
 class ContainerExpired(Exception):
-    """The container was not used for too long, or is too old."""
+    """Refusal of a container that was not used for too long, or is too old."""
 
 
 class ContainersBusy(Exception):
-    """As many containers run code as may at once."""
+    """Refusal of a run: all containers that may be open run code, and none was idle within
+    `busy_wait_s`.
+    """
 
 
 def utc_now() -> datetime:
@@ -85,13 +87,13 @@ def utc_now() -> datetime:
 
 @dataclass(frozen=True, slots=True)
 class ContainerPolicy:
-    """What containers may use and how long they live.
+    """Bounds and lifetime of containers.
 
-    One expires `idle_s` after it was last used, `life_s` after it was made at the latest. At most
-    `open_max` interpreters live in this process, `tenant_open_max` of a tenant: for one more the
-    one that was not used for longest is closed, or, where all run code, waited for up to
-    `busy_wait_s`. `warm_max` are started ahead. A file of up to `file_bytes_max` is kept.
-    Images of more than `image_bytes_inline_max` together are kept as files.
+    A container expires `idle_s` after its last use, at the latest `life_s` after it was made. At
+    most `open_max` interpreters live in this process, `tenant_open_max` of a tenant: for one more
+    the pool closes the one that was idle for longest, or, where all run code, waits up to
+    `busy_wait_s`. `warm_max` are started ahead. A file of up to `file_bytes_max` is kept. Images of
+    more than `image_bytes_inline_max` together are kept as files.
     """
 
     idle_s: int = 1200
@@ -120,11 +122,11 @@ class Image:
 
 @dataclass(frozen=True, slots=True)
 class Execution:
-    """What came of running code in a container.
+    """Result of running code in a container.
 
-    `is_restarted`: the variables of earlier runs were not there any more. `files` are those that
-    the run wrote, by path, and `notes` say what of them could not be kept. `is_lost`: that is not
-    for a bound that the code broke; the sandbox, or the database, was gone behind the run.
+    `is_restarted`: the variables of earlier runs were gone. `files` are those that the run wrote,
+    by path, and `notes` say what could not be kept. `is_lost`: it could not be kept because the
+    sandbox or the database failed after the run, not for a bound that the code broke.
     """
 
     ran: Ran

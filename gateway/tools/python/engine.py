@@ -1,11 +1,11 @@
-"""What runs Python: an engine opens containers, and a container runs code.
+"""Interface of the engines that run Python: an engine opens containers, and a container runs code.
 
     ContainerEngine opens containers; describes what they can do
     Container       one interpreter with its files: names survive from one run to the next
-    Ran             what came of a run
+    Ran             the result of a run
 
-A container is untrusted: what it says of a run, of a file or of itself is data, held to bounds by
-whoever asks it.
+A container is untrusted: what it returns about a run, a file or itself is data, which the caller
+checks against bounds.
 """
 
 from __future__ import annotations
@@ -30,16 +30,16 @@ RunStatus = Literal["ok", "error", "interrupted", "killed"]
 
 
 class EngineBroken(Exception):
-    """A container could not be started, or ended by itself. The message is for operators."""
+    """Failure of a container to start, or its end by itself. The message is for operators."""
 
 
 class FileRefused(Exception):
-    """A file could not be written to a container, or read from it: no room, too long, not there."""
+    """Failure to write or read a file of a container: no room, too long, or not there."""
 
 
 @dataclass(frozen=True, slots=True)
 class ContainerLimits:
-    """What one container may use."""
+    """Limits of one container."""
 
     memory_bytes: int = 1024**3
     data_bytes: int = 512 * 1024**2
@@ -62,12 +62,12 @@ class ContainerLimits:
 
 @dataclass(frozen=True, slots=True)
 class ContainerCapabilities:
-    """What containers of an engine can do.
+    """Capabilities of the containers of an engine.
 
-    `language` is what the interpreter is, with its version. `packages` can be imported. Without
-    `has_files` nothing is kept in `/mnt/data`. `is_movable`: another process can go on with a
-    container by its handle. `is_whole`: it is CPython on a machine, and what it lacks are packages
-    only; else `missing` tells the model what else is not there.
+    `language` is the interpreter, with its version. `packages` can be imported. Without `has_files`
+    nothing is kept in `/mnt/data`. `is_movable`: another process can go on with a container by its
+    handle. `is_whole`: it is CPython on a machine, and lacks only packages; else `missing` tells
+    the model what else is missing.
     """
 
     language: str
@@ -79,11 +79,12 @@ class ContainerCapabilities:
 
 
 class Ran(BaseModel):
-    """What came of a run. What a sandbox says is not trusted: it is validated like a request.
+    """Result of a run. It comes from a sandbox, so it is not trusted: it is validated like a
+    request.
 
-    `output` is what was printed, in order; `dropped` bytes of it were too many. `images` and
-    `files` are paths: of images to be shown, and of files that are new or have changed. `gone` are
-    those that were there before the run.
+    `output` is what the code printed, in order, without the `dropped` bytes that were too many.
+    `images` and `files` are paths: of images to show, and of files that are new or have changed.
+    `gone` are the paths of the files that the run removed.
     """
 
     model_config = ConfigDict(extra="ignore", frozen=True)
@@ -145,7 +146,7 @@ class Container(Protocol):
 
 
 class ContainerEngine(Protocol):
-    """Opens containers of one kind."""
+    """Engine that opens containers of one kind."""
 
     name: EngineName
 

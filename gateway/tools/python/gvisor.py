@@ -1,4 +1,4 @@
-"""The same containers under gVisor: their system calls reach a kernel of their own, not the host's.
+"""Run the containers under gVisor: their system calls reach a kernel of their own, not the host's.
 
 `runsc` runs a bundle: a folder with a root, which has nothing but places to mount at, and a
 description of the process. It is started as the container's own user, and makes a user namespace.
@@ -38,7 +38,9 @@ USER: Final = 1000
 
 @dataclass(frozen=True, slots=True)
 class Bundle:
-    """What `runsc` is given for one container; `folder` is deleted with it."""
+    """Folder and name of the bundle that `runsc` runs as one container; `folder` is deleted with
+    it.
+    """
 
     folder: Path
     name: str

@@ -77,7 +77,7 @@ for, and becomes another program. uvloop starts none as a user.
 
 @dataclass(frozen=True, slots=True)
 class Interpreter:
-    """Which Python runs inside, and the paths that it needs, read-only."""
+    """Python interpreter that runs in containers, and the paths that it needs, read-only."""
 
     executable: str
     paths: tuple[str, ...]
@@ -165,11 +165,11 @@ _ENVIRONMENT: Final[Mapping[str, str]] = {
 
 @dataclass(frozen=True, slots=True)
 class LinuxOptions:
-    """How containers are started. `interpreter` None: the first of `INTERPRETERS` that is there.
+    """Options for starting containers. `interpreter` None: the first of `INTERPRETERS` that exists.
 
-    `uids` are the user ids that containers take turns in, needed and used by a gateway that is root
-    only. `cgroups` None: no control groups. `runsc` is gVisor's, which then takes bubblewrap's
-    place.
+    `uids` are the user ids that containers take turns in; only a gateway that runs as root needs
+    and uses them. `cgroups` None: no control groups. `runsc` is gVisor's command, which then takes
+    bubblewrap's place.
     """
 
     interpreter: Path | None = None
@@ -180,8 +180,8 @@ class LinuxOptions:
 
 
 class LinuxEngine(ContainerEngine):
-    """Starts a process for each container. Never as root: a gateway that is root gives each of them
-    a user id of its own; others run them as the user that they are themselves.
+    """Engine with a process for each container. Never as root: a gateway that runs as root gives
+    each container a user id of its own; others start them as their own user.
     """
 
     name: EngineName = "linux"

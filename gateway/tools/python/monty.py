@@ -47,7 +47,7 @@ MISSING: Final = (
 
 
 class Printed:
-    """What one run printed, up to a bound."""
+    """Output of one run, up to a bound."""
 
     def __init__(self) -> None:
         self._parts: list[str] = []

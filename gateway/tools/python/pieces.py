@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 class FileOrder(Protocol):
-    """Has an interpreter do something with a file, and returns its answer.
+    """Function that sends an interpreter an order about a file, and returns its answer.
 
     `put` takes `at` and `content`, `get` takes `at` and `size` and answers with `content`.
     """

@@ -48,7 +48,7 @@ _ERRORS: Final = (httpx2.HTTPError, httpx2.StreamError, EgressRefused)
 
 
 class Described(BaseModel):
-    """What a server says of its containers."""
+    """Description that a server sends of its containers."""
 
     model_config = ConfigDict(extra="ignore")
 

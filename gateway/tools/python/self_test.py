@@ -1,8 +1,8 @@
-"""Which engine a gateway runs Python in: the first that passes its self-test.
+"""Choose the engine that a gateway runs Python in: the first that passes its self-test.
 
-The self-test opens a container, sees that it works at all, and runs every attack in it. An engine
-in which one line is allowed is refused, whatever the settings say: a wall that is missing here is
-not seen otherwise.
+The self-test opens a container, checks that it works at all, and runs every attack in it. An engine
+that allows one attack is refused, whatever the settings say: nothing else shows that a wall is
+missing here.
 """
 
 from __future__ import annotations

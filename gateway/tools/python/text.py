@@ -1,4 +1,4 @@
-"""What code printed, as models and clients are shown it. No I/O here."""
+"""Render the output of code for models and clients. No I/O here."""
 
 from __future__ import annotations
 

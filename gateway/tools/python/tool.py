@@ -90,7 +90,7 @@ class PythonTools:
 
 
 class PythonSession(ToolSession):
-    """Runs the calls of one response in its container. The container outlives it."""
+    """Session that runs the calls of one response in its container, which outlives the session."""
 
     def __init__(self, pool: ContainerPool, limits: PythonLimits, scope: ToolScope) -> None:
         self._pool = pool

@@ -58,7 +58,7 @@ PACKAGES = ("numpy", "pandas", "matplotlib", "scipy", "sympy", "PIL", "openpyxl"
 
 
 class Output:
-    """What was printed since the last `take`, read from a pipe by a thread."""
+    """Output of the code since the last `take`; a thread reads it from a pipe."""
 
     def __init__(self) -> None:
         self._read, write = os.pipe()

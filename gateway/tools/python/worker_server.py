@@ -56,7 +56,7 @@ RUNS_MAX: Final = 16
 
 @dataclass(frozen=True, slots=True)
 class WorkerServerLimits:
-    """How many containers there may be, for how long unused, and how long a body may be."""
+    """Limits of a server: the number of containers, their idle time, and the size of a body."""
 
     containers_max: int = 64
     idle_s: float = 1200.0
