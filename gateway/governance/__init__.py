@@ -1,1 +1,1 @@
-"""What is kept of whom, for how long, and who did what. The rows are in `gateway.store`."""
+"""Audit log: its entries and their chain. The rows are in `gateway.store`."""

@@ -81,10 +81,10 @@ ActorKind = Literal["api_key", "session", "operator"]
 
 @dataclass(frozen=True, slots=True)
 class Actor:
-    """Who did it. `api_key`: an admin key (`key_id`), of a `user` or a `service_account` with
-    `owner_id`. `session`: somebody who signed in. `operator`: whoever runs the gateway; `owner_id`
-    is the name of their key, with its id, or without one `cli` for the command line and `job` for
-    what the gateway does by itself. Clients see it as an `api_key` without an owner.
+    """Actor of an event. `api_key`: an admin key (`key_id`), of a `user` or a `service_account`
+    with `owner_id`. `session`: a user who signed in. `operator`: an operator of the gateway;
+    `owner_id` is the name of their key, with its id, or without one `cli` for the command line and
+    `job` for what the gateway does by itself. Clients see it as an `api_key` without an owner.
     """
 
     kind: ActorKind = "operator"
@@ -116,10 +116,11 @@ JOB: Final = Actor(owner_id="job")
 
 @dataclass(frozen=True, slots=True)
 class AuditEvent:
-    """What was done. `target` is the id of what it was done to, `details` what stands under the
-    type in OpenAI's object beside it: `data` or `changes_requested`, for example.
+    """Event for the audit log. `target` is the id of the object that it changed or read, `details`
+    what stands under the type in OpenAI's object beside it: `data` or `changes_requested`, for
+    example.
 
-    `project_id` is of the project that it was done in, `address` whence it came. Raises
+    `project_id` is of the project that it happened in, `address` that of the request. Raises
     `ValueError` for a type that is neither OpenAI's nor ours.
     """
 
@@ -138,8 +139,8 @@ class AuditEvent:
 
 @dataclass(frozen=True, slots=True)
 class Author:
-    """Who does something, whence (an address), and in which request; whoever changes rows has one,
-    and writes its `event` in the same transaction.
+    """Author of changes: the actor, and the address and id of the request. Code that changes rows
+    gets one, and writes its `event` in the same transaction.
     """
 
     actor: Actor = OPERATOR

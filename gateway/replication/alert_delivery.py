@@ -49,11 +49,11 @@ _log = EventLog(__name__)
 
 
 class NotDelivered(Exception):
-    """Nobody was told; the message says why, for operators."""
+    """Failure to deliver an alert; the message says why, for operators."""
 
 
 class AlertChannel(Protocol):
-    """A way to tell somebody. `name` is a word."""
+    """Channel that delivers alerts. `name` is a word."""
 
     @property
     def name(self) -> str: ...
@@ -72,7 +72,7 @@ class AlertChannel(Protocol):
 
 
 class Webhook:
-    """The operator's, for every alert of every tenant."""
+    """Webhook of the operator, for every alert of every tenant."""
 
     name = "webhook"
 
@@ -114,7 +114,7 @@ class Webhook:
 
 @dataclass(frozen=True, slots=True)
 class SmtpServer:
-    """Where mail is sent. With `starttls` the connection is encrypted before anything is said."""
+    """Server that mail is sent to. With `starttls` the connection is encrypted before the login."""
 
     host: str
     port: int
@@ -164,7 +164,7 @@ class Mail:
 
 
 class AlertDelivery:
-    """The rounds of one process."""
+    """Rounds of one process that deliver alerts."""
 
     def __init__(
         self,

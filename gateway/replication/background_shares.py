@@ -1,4 +1,4 @@
-"""What one process generated in background, until it has told the others with its next claim."""
+"""Cost of what one process generated in background, until it reports that with its next claim."""
 
 from __future__ import annotations
 
@@ -21,7 +21,9 @@ then their tenants were charged what was expected of them."""
 
 
 class BackgroundShares:
-    """`ended` fills it; who claims takes what there is, and puts it back if that failed."""
+    """Ended background responses that no claim has reported: `ended` adds them, a claim takes all
+    of them, and puts them back if it failed.
+    """
 
     def __init__(self) -> None:
         self._ended: list[EndedResponse] = []

@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class RunDependencies:
-    """What the runs of a process have in common. `replays`: the turn that their logs share.
+    """Dependencies that all runs of a process share. `replays`: the lock for replays of their logs.
     `adopt_charge` takes over what another process charged (`Gates.adopt`).
     """
 

@@ -47,7 +47,8 @@ _log = EventLog(__name__)
 
 @dataclass(frozen=True, slots=True)
 class LeaseTiming:
-    """A claim lapses after `lease_s` without a heartbeat, which comes every `heartbeat_s`.
+    """Times of leases: a claim lapses after `lease_s` without a heartbeat, which comes every
+    `heartbeat_s`.
 
     `poll_s` is how long a run may go on that was ended elsewhere, when no notice of it arrives.
     """
@@ -59,7 +60,7 @@ class LeaseTiming:
 
 @dataclass(slots=True)
 class _Held:
-    """`until`: by the clock of this process its lease does not lapse before that."""
+    """Claim that this process holds: by its clock the lease does not lapse before `until`."""
 
     claim: Claim
     run: Abandonable

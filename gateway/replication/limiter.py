@@ -67,7 +67,7 @@ class SyncCounters(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class LimitStore:
-    """What the limiter needs of the database: each raises `StoreError`."""
+    """Functions of the database that the limiter needs; each raises `StoreError`."""
 
     exchange: SyncCounters
     prices: Callable[[], Awaitable[Sequence[Price]]]
@@ -77,8 +77,8 @@ class LimitStore:
 
 @dataclass(frozen=True, slots=True)
 class LimitTiming:
-    """Rounds are `sync_interval_s` apart; without a database limits hold for `stale_max_s`.
-    `refusals_per_request_max` is the `refused_factor` of `Gates`.
+    """Times of the limiter: rounds are `sync_interval_s` apart; without a database limits hold for
+    `stale_max_s`. `refusals_per_request_max` is the `refused_factor` of `Gates`.
     """
 
     sync_interval_s: float = 1.0

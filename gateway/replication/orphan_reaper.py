@@ -32,7 +32,7 @@ _log = EventLog(__name__)
 
 
 class OrphanReaper:
-    """Every process looks through the whole database; whoever comes first ends a response."""
+    """Rounds of one process over the whole database; whichever finds a response first ends it."""
 
     def __init__(
         self,

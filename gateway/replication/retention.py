@@ -41,9 +41,9 @@ _log = EventLog(__name__)
 
 @dataclass(frozen=True, slots=True)
 class RetentionReport:
-    """What one round did. `days_busy` were over and in use, and are tried again.
+    """Result of one round. `days_busy` had expired but were in use, and are tried again.
 
-    `days_owned` False: it left days alone, because they are another role's.
+    `days_owned` False: it left days alone, because another role owns them.
     """
 
     days_owned: bool
@@ -67,7 +67,7 @@ def _utc_today() -> date:
 
 
 class Housekeeping:
-    """One process's rounds over the whole database."""
+    """Rounds of one process over the whole database."""
 
     def __init__(
         self,

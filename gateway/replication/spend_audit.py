@@ -27,7 +27,7 @@ class AuditObserver(Protocol):
 
 
 class SpendAudit:
-    """The rounds of one process; whichever comes first does the work."""
+    """Rounds of one process; the first process to begin one does the work."""
 
     def __init__(
         self,

@@ -44,7 +44,7 @@ _log = EventLog(__name__)
 
 @dataclass(frozen=True, slots=True)
 class ClaimLimits:
-    """On what terms a process claims, and how often it looks for more.
+    """Terms on which a process claims, and how often it looks for more.
 
     `quiet_s` is the longest pause while there is nothing to claim and no lease is about to lapse:
     new work is announced, so a look finds some only where the notification was lost.

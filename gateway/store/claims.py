@@ -47,15 +47,15 @@ class Claim:
 
 @dataclass(frozen=True, slots=True)
 class ClaimTerms:
-    """On what terms a process claims.
+    """Terms on which a process claims responses.
 
-    `lease_s` is how long others wait for one that is silent, `attempts_max` how many processes may
+    `lease_s` is how long others wait for a silent process, `attempts_max` how many processes may
     begin or take over one response. `tenant_running_max` bounds the background responses of a
     tenant that are generated at once, where the tenant has no bound of its own. A tenant of which
-    nothing is generated goes before others once its first has waited `promotion_s`. Responses of
-    other `fold_versions` are left to processes that know how to go on with them, but for those of
-    `late_fold_versions`, which this process can go on with less well than others: it takes them
-    once nobody has for `late_s`.
+    nothing is generated goes before others once its first response has waited `promotion_s`. The
+    process leaves responses of other `fold_versions` to processes that can continue them, except
+    for those of `late_fold_versions`, which it continues less well than others: it takes them once
+    no other process has for `late_s`.
     """
 
     lease_s: float
@@ -96,10 +96,10 @@ class ClaimedRun:
 
 
 class ClaimableWork(NamedTuple):
-    """Is anything queued? Has anybody left one that had begun, or fallen silent?
+    """Work that a process could claim: queued responses, and begun ones that nobody owns any more.
 
-    `lapse_s`: so many seconds until the first lease lapses that holds now, unless it is renewed;
-    None: no such lease is held.
+    `lapse_s`: seconds until the first lease in force lapses, unless it is renewed; None: no lease
+    is in force.
     """
 
     is_queued: bool
@@ -109,7 +109,7 @@ class ClaimableWork(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class LogHead:
-    """Where the log of a response stands: whose it is, its next entry's number, its status."""
+    """Head of a response's log: the epoch of its owner, its next entry's number, its status."""
 
     epoch: int
     next_entry: int

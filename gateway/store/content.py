@@ -1,4 +1,4 @@
-"""How content is sealed and opened, column by column, as `gateway.store.tables` says."""
+"""Seal and open content, column by column, as `gateway.store.tables` declares."""
 
 from __future__ import annotations
 

@@ -274,7 +274,7 @@ async def conclude(
 
 
 class _LeftAlone(Exception):
-    """What was settled stays where it was: the owner goes on and knows nothing of it."""
+    """Signal to undo what `conclude` settled: the owner continues and notices nothing."""
 
 
 async def _end(

@@ -1,15 +1,15 @@
-"""What a process commits at once for the runs of one tenant: a single row, whatever their number.
+"""Flushes: rows in which a process commits entries of all runs of one tenant at once.
 
 A row is part of the logs of all its members, from its commit on, until it is moved to where the
 rest of these logs is (`settle`): into `events`, each response by itself. So the log of a response
 is what `events` has of it, up to the head in `responses`, and then what the flushes of its owner
 have under its epoch.
 
-No head moves with a flush, so heads cannot be its fence. That is the row of `writers` for this
-tenant and owner: a flush is only added under the fence that its process knows, and locks it;
-whoever takes a response from its owner first locks the head, then moves the fence (`settle`), and
-sees all that was committed before. Whose fence has moved finds out what is still its own, by the
-heads, before it flushes that again (`eventlog.log_batches`).
+No head moves with a flush, so heads cannot be its fence. The fence is the row of `writers` for this
+tenant and owner: a process adds a flush only under the fence that it knows, and locks that row; a
+process that takes a response from its owner first locks the head, then moves the fence (`settle`),
+and sees all that was committed before. A process whose fence has moved reads the heads to learn
+which responses are still its own, before it flushes those again (`eventlog.log_batches`).
 
 Locks are taken in one order everywhere: heads by tenant and id, writers by tenant and owner, rows.
 

@@ -28,7 +28,7 @@ class IdempotencyKey:
 
 
 class KeyUse(NamedTuple):
-    """What a key stands for, and the fingerprint of the body that it came with."""
+    """Use of a key: the response that it stands for, and the fingerprint of its body."""
 
     fingerprint: bytes
     uuid: UUID

@@ -38,8 +38,8 @@ LIMIT :rows_max
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ResponseSearch:
-    """What is looked for; None: whatever it is. `from_at` <= created < `until_at`; `after` is the
-    id behind which a page begins, the newest first.
+    """Search for responses, the newest first. None: any value. `from_at` <= created < `until_at`; a
+    page begins behind the id `after`.
     """
 
     from_at: datetime

@@ -39,7 +39,7 @@ ROWS_AT_ONCE: Final = 100
 
 @dataclass(frozen=True, slots=True)
 class StoredHistory:
-    """What a response leaves to its successors.
+    """History that a response leaves to its successors.
 
     `items` are those of its whole chain, oldest first, its own output last. `status` is its own;
     `root_created_at` is when the first response of the chain was created. `tool_state` is that of

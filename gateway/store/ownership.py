@@ -1,4 +1,4 @@
-"""Whose the tables are: asked before what takes their owner, and many transactions."""
+"""Check the ownership of the tables before work that takes their owner and many transactions."""
 
 from __future__ import annotations
 

@@ -1,9 +1,9 @@
-"""What columns of `bytea` hold beside bytes: foreign text, token ids, and many items in one row.
+"""Pack values into columns of `bytea`: foreign text, token ids, and many items in one row.
 
-What a context inherits is few values in one row, however many items there are.
-The event loop turns every row that the database sends into objects, column by column, and all
-other requests wait meanwhile. So a history comes as a handful of long values. They are made into
-items where those are needed: for a long history that is in a thread.
+An inherited context is a few values in one row, however many items it has. The event loop turns
+every row that the database sends into objects, column by column, and all other requests wait
+meanwhile. So a history comes as a handful of long values. They are made into items where those are
+needed: for a long history that is in a thread.
 """
 
 from __future__ import annotations

@@ -67,8 +67,8 @@ Part = tuple[bytes, int, "LogRow"]
 
 @dataclass(frozen=True, slots=True)
 class LogChanges:
-    """What was found. `heads` are of those that had to be asked for, None of one that is not there;
-    `owners` are who writes them.
+    """Changes of the polled logs. `heads` are of those whose heads had to be read, None if there is
+    no such response; `owners` are the processes that write them.
 
     What a part brings is committed, whatever a head says of it.
     """

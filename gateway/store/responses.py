@@ -134,7 +134,7 @@ class StoredResponse:
 
 
 class ResponseState(NamedTuple):
-    """How far a response is, and whether its log is kept while it runs."""
+    """Status of a response, and whether its log is kept while it runs."""
 
     status: str
     durable: bool

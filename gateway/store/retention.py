@@ -234,11 +234,11 @@ WHERE c.tenant_id = expired.tenant_id AND c.id = expired.id
 
 @dataclass(frozen=True, slots=True)
 class RetentionPolicy:
-    """How long things are kept where the tenant has no policy of its own, in seconds.
+    """Retention where the tenant has no policy of its own, in seconds.
 
-    A log after the end of its response; a response and an idempotency key after their creation; a
-    trace or a span after it came last; what the audit says of a call of a hosted tool after that.
-    A page of a browser is kept as long as a response.
+    A log counts from the end of its response; a response and an idempotency key from their
+    creation; a trace or a span from when it came last; an audit entry of a hosted tool from the
+    call. A page of a browser is kept as long as a response.
     """
 
     log_s: int
@@ -414,7 +414,7 @@ FROM policy
 
 @dataclass(frozen=True, slots=True)
 class Dropped:
-    """What became of expired days: `busy` ones are in use just now and go in a later round."""
+    """Expired days: `days` are dropped, `busy` ones are in use just now and go in a later round."""
 
     days: tuple[date, ...] = ()
     busy: tuple[date, ...] = ()

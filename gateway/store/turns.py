@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Contents:
-    """All of a conversation, oldest item first, and how far it had come.
+    """Contents of a conversation: all items, oldest first, and the place that it had reached.
 
     `is_locked`: a response will be added to it. `tool_state` is that of the last response that was
     to be added, which has that of the one before until it ends with its own

@@ -45,7 +45,7 @@ ON CONFLICT DO NOTHING
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Metered:
-    """What a line says of how it came about, beside what it took.
+    """Details of a line besides its tokens: what it is for, and how it came about.
 
     `attempts` counts the backends and replicas that generated it. `tools` are calls of hosted tools
     by their type.
@@ -74,7 +74,7 @@ UNKNOWN: Final = Metered()
 
 @dataclass(frozen=True, slots=True)
 class UsageLine:
-    """What one response cost, and whom. Tokens are those of `TokenUsage`."""
+    """Usage of one response, and who is charged for it. Tokens are those of `TokenUsage`."""
 
     response: UUID
     key_id: UUID

@@ -1,4 +1,4 @@
-"""Who may call, and on what terms: tenants, projects, keys, and what an operator may decide.
+"""Callers and their terms: tenants, projects, keys, and the values that an operator may decide.
 
 Values and rules only; `store.tenants` and `store.projects` keep them, `services.access` answers
 requests and operators.

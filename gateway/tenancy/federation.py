@@ -63,7 +63,7 @@ _STEP: Final = re.compile(r"\.([A-Za-z_][A-Za-z0-9_]*)|\['([^']+)'\]|\[\"([^\"]+
 
 @dataclass(frozen=True, slots=True)
 class KeySource:
-    """Whence an issuer's keys come: the one of these that is not None.
+    """Source of an issuer's keys: the one of these that is not None.
 
     `discovery_url` is that of its OpenID configuration, `jwks_url` that of its keys, `jwks` are the
     keys themselves, as JSON.
@@ -76,7 +76,7 @@ class KeySource:
 
 @dataclass(frozen=True, slots=True)
 class TokenTerms:
-    """What tokens of a provider have to be. `bearer`: they are credentials themselves, not only to
+    """Requirements on tokens of a provider. `bearer`: they are credentials themselves, not only to
     be exchanged. A token may live for `lifetime_max_s`; clocks may differ by `clock_skew_s`.
     """
 
@@ -155,7 +155,7 @@ class OperatorIssuer:
 
 @dataclass(frozen=True, slots=True)
 class FederationRule:
-    """Which tokens of a provider act for a service account. `scopes` empty: all of the project."""
+    """Rule: some provider tokens act for a service account. `scopes` empty: all of the project."""
 
     id: UUID
     tenant_id: TenantId

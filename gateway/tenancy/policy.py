@@ -1,4 +1,4 @@
-"""What an operator may decide for one tenant: values and rules only, `store.tenants` keeps them.
+"""Policy of a tenant, as an operator may decide it: values and rules; `store.tenants` keeps them.
 
 A policy value is a field of `TenantPolicy`. Its `PolicyValue` says which setting counts for tenants
 without one of their own, which option of `tenants set` changes it, and what it may be; settings,
@@ -135,7 +135,7 @@ class PolicyValue:
 
 @dataclass(frozen=True, slots=True)
 class TenantPolicy:
-    """What counts for one tenant, defaults filled in. `POLICY_VALUES` tells what the values mean.
+    """Policy in force for one tenant, defaults filled in. `POLICY_VALUES` explains the values.
 
     `log_retention_s` counts from the end of a response, `response_retention_s` from its creation.
     `background_running_max` and `background_queued_max` are of all replicas together.
@@ -213,8 +213,8 @@ def _are_listed(names: Iterable[str], listed: Sequence[str]) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class ModelPermissions:
-    """Which models a project or a key may ask for: these alone, or all but these. One that ends in
-    `*` stands for all that begin so.
+    """Models that a project or a key may ask for: these alone, or all but these. A name that ends
+    in `*` stands for all names that begin so.
     """
 
     mode: ModelsMode
@@ -227,8 +227,8 @@ class ModelPermissions:
 
 @dataclass(frozen=True, slots=True)
 class ProjectControls:
-    """What a project gives its keys of what its tenant may have: no tools that are off, and of the
-    tiers besides the usual one those in `tiers` (None: all).
+    """Restrictions of a project on what its keys may have of its tenant's: no tools in `tools_off`,
+    and of the tiers besides the usual one those in `tiers` (None: all).
     """
 
     tools_off: frozenset[HostedTool] = frozenset()

@@ -1,4 +1,4 @@
-"""Who calls: tenants, their projects and keys, and the principal that a key stands for."""
+"""Callers: tenants, their projects and keys, and the principal that a key stands for."""
 
 from __future__ import annotations
 
@@ -98,10 +98,11 @@ class ServiceAccount:
 
 @dataclass(frozen=True, slots=True)
 class KeyTerms:
-    """What a key may do, beside what its tenant and its project may. Empty means: no such bound.
+    """Terms of a key, within those of its tenant and its project. Empty means: no such bound.
 
     `scopes` are words of `tenancy.scopes`. `networks` are those that its requests may come from.
-    `models` are names of models that they may ask for, or with `*` at the end beginnings of such.
+    `models` are names of models that they may ask for; one that ends in `*` stands for all names
+    that begin so.
     """
 
     kind: KeyKind = "project"
@@ -152,7 +153,7 @@ class ApiKey:
 
 @dataclass(frozen=True, slots=True)
 class ProjectTerms:
-    """What a project decides for all its keys. `models` None: all that its tenant may use."""
+    """Terms of a project for all its keys. `models` None: all models that its tenant may use."""
 
     name: str = DEFAULT_PROJECT_NAME
     models: ModelPermissions | None = None
@@ -208,8 +209,8 @@ class Principal:
 
 @dataclass(frozen=True, slots=True)
 class Operator:
-    """Who runs the gateway, by a key of `operator_keys`: it sees all tenants, as far as its role
-    (`tenancy.permissions`) goes.
+    """Operator of the gateway, by a key of `operator_keys`: it sees all tenants, as far as its role
+    (`tenancy.permissions`) allows.
     """
 
     key_id: UUID

@@ -1,4 +1,4 @@
-"""How long content of a tenant and its projects is kept, in OpenAI's words for it."""
+"""Types of data retention of tenants and their projects, in OpenAI's words."""
 
 from __future__ import annotations
 

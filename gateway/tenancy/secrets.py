@@ -70,7 +70,7 @@ def _check(text: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Pepper:
-    """What secrets are hashed with. `id` tells peppers apart without telling anything of them."""
+    """Key of the hashes of secrets. `id` distinguishes peppers and reveals nothing of them."""
 
     secret: bytes
 

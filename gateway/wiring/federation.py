@@ -1,4 +1,4 @@
-"""Who knows whose tokens are, from the settings."""
+"""Build the federation of identities from the settings."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the rest of a process stands on: its database, its vocabulary, its backends."""
+"""Foundation of a process: its database, its vocabulary, its backends; the rest uses them."""
 
 from __future__ import annotations
 
@@ -35,10 +35,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Foundation:
-    """Claims are renewed over connections of their own (`lifeline`), logs written over another
-    (`journal`), announced and looked for over two more (`notices`), limits kept in step over one
-    (`counters`): requests that wait for a connection must not cost this process its claims, nor the
-    clients of others their tokens.
+    """Foundation of a process. Claims are renewed over connections of their own (`lifeline`), logs
+    written over another (`journal`), announced and looked for over two more (`notices`), limits
+    kept in step over one (`counters`): requests that wait for a connection must not cost this
+    process its claims, nor the clients of others their tokens.
     """
 
     settings: Settings

@@ -28,8 +28,9 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class McpRoom:
-    """`servers` are asked when a response is created; `tools` are called, and hold all connections
-    while their `run` runs; `builtins` are the browser and Python of operators' servers.
+    """Room of MCP tools: `servers` are asked when a response is created; `tools` are called, and
+    hold all connections while their `run` runs; `builtins` are the browser and Python of operators'
+    servers.
     """
 
     servers: McpServers

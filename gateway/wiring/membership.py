@@ -1,4 +1,4 @@
-"""Which backends there are: those of the settings, and the sources of further ones."""
+"""Build the backends of the settings, and the sources of further ones."""
 
 from __future__ import annotations
 

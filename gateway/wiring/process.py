@@ -40,7 +40,7 @@ LIBRARIES = ("cryptography", "jsonschema_rs", "llguidance")
 
 @dataclass(frozen=True, slots=True)
 class Process:
-    """What serves requests, and what runs beside them."""
+    """Parts of a gateway that serve requests, and those that run beside them."""
 
     shared: Shared
     services: Services

@@ -1,4 +1,4 @@
-"""What generates, records, takes over and follows responses: one replica, without its HTTP."""
+"""One replica without its HTTP: it generates, records, takes over and follows responses."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ QUIET_INTERVALS: Final = 5
 
 
 class NotificationRouter:
-    """Passes notices on: what happened here to this process and to other replicas, and what
+    """Router of notices: what happened here to this process and to other replicas, and what
     happened there to this process.
 
     It never waits. A notice that is lost costs time only: all that it tells is found by polling.
@@ -117,8 +117,8 @@ class NotificationRouter:
 
 @dataclass(frozen=True, slots=True)
 class Replica:
-    """`helpers` run as long as the process, but for the takeover scheduler's, which ends when the
-    process drains. None of them raises.
+    """Parts of one replica. `helpers` run as long as the process, but for the takeover scheduler's,
+    which ends when the process drains. None of them raises.
     """
 
     dependencies: RunDependencies

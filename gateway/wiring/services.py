@@ -1,4 +1,4 @@
-"""What a process offers to the tenants of one database, and how that lives and ends."""
+"""Services of a process for the tenants of one database: build, run and end them."""
 
 from __future__ import annotations
 

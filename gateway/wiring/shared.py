@@ -1,4 +1,4 @@
-"""What needs no database of the tenants: backends, the vocabulary, threads, sealing keys."""
+"""Parts that need no database of the tenants: backends, the vocabulary, threads, sealing keys."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Shared:
-    """`owner` is the name under which this process claims responses."""
+    """Shared parts of a process, which claims responses under the name `owner`."""
 
     settings: Settings
     metrics: Metrics

@@ -179,7 +179,7 @@ class Rooms:
 
 
 class Sources:
-    """What `ToolGrants` asks of the rooms (`services.runs.tool_grants.ToolSources`)."""
+    """Rooms as `ToolGrants` needs them (`services.runs.tool_grants.ToolSources`)."""
 
     def __init__(self, base: Foundation, rooms: Rooms, containers: Containers) -> None:
         self._base = base

@@ -81,7 +81,7 @@ def browser_tools(
 
 @dataclass(frozen=True, slots=True)
 class Workshop:
-    """What fetches pages and reads them, for a gateway as for who loads the local index."""
+    """Fetcher and reader of pages, for a gateway and for commands."""
 
     web: Web
     fetcher: PageFetcher

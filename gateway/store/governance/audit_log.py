@@ -84,8 +84,8 @@ ORDER BY number LIMIT :row_limit
 
 @dataclass(frozen=True, slots=True)
 class AuditFilter:
-    """Which entries. None: whatever it is. `from_at` is inclusive, `until_at` is not; actors are
-    ids of keys, users or service accounts.
+    """Filter of audit entries. None: any value. `from_at` is inclusive, `until_at` is not; `actors`
+    are ids of keys, users or service accounts.
     """
 
     types: Sequence[str] | None = None

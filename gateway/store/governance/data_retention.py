@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 class Retention(NamedTuple):
-    """Of a tenant or a project that there is; None: it has none of its own."""
+    """Retention type of an existing tenant or project; None: it has none of its own."""
 
     type: str | None
 

@@ -1,8 +1,9 @@
-"""What there is of a person: found by what requests say of whom they are for, and erased.
+"""Find the data of a person, by the person that each request names, and erase it.
 
-A request says it in one of `PERSON_FIELDS`; a token does, of which usage keeps a digest. What a
-response used besides is named in its request, its items and its tool state: containers, files,
-pages of the browser, requests for approval. These go with it unless others use them, too.
+A request names the person in one of `PERSON_FIELDS`; a token names one, too, of which usage keeps a
+digest. The request, the items and the tool state of a response name what else it used: containers,
+files, pages of the browser, requests for approval. These are erased with the response unless other
+responses use them, too.
 """
 
 from __future__ import annotations

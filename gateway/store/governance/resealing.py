@@ -45,9 +45,9 @@ KEYS: Final = {table: keys_of_table(table) for table in _SEALED}
 
 @dataclass(frozen=True, slots=True)
 class Resealed:
-    """What became of a page: how many rows were looked at, how many of them written, and the key of
-    the last one; None: there are no more. `lost` ones are opened by no key that there is, and stay
-    as they are.
+    """Result of resealing a page: how many rows were read (`seen`), how many of them were written,
+    and the key of the last one; None: there are no more. No key opens the `lost` rows: they stay as
+    they are.
     """
 
     seen: int

@@ -1,7 +1,7 @@
-"""How far sealing what tenants have under their newest keys has come, and who goes on with it.
+"""Progress of resealing tenants' content under their newest keys, and who continues it.
 
-A row for each tenant: whoever goes on with it holds it for a while, and moves its place with each
-page. So it goes on where it was, on whichever replica, and two never do the same.
+Each tenant has a row: the process that reseals holds it for a while, and moves its place with each
+page. So any replica continues where another stopped, and no two do the same work.
 """
 
 from __future__ import annotations
@@ -62,8 +62,8 @@ SELECT number, of_table, total, finished_at FROM reseals WHERE tenant_id = :tena
 
 @dataclass(frozen=True, slots=True)
 class ResealPlace:
-    """Behind which row of which table a pass has come; without a table: nowhere yet. `written` rows
-    in this pass, and `total` in all.
+    """Place of a pass: behind the row of `table` with the key `after`; without a table: at the
+    start. `written` rows in this pass, and `total` in all.
     """
 
     table: str | None = None

@@ -1,13 +1,14 @@
-"""How far readers of all lines have come, in the order in which transactions are over.
+"""Cursors of readers of all lines, in the order of transactions that are over.
 
 A line has the id of the transaction that wrote it. Ids are given when transactions begin to write,
 so a line may become visible behind one with a greater id. But of transactions below the horizon
-(`pg_snapshot_xmin`) none is under way: what they wrote is there, and nothing more will come. So who
-reads lines below the horizon, and goes on from there, reads each once, whatever was slow.
+(`pg_snapshot_xmin`) none is under way: what they wrote is there, and nothing more will come. So a
+reader that reads lines below the horizon, and continues from there, reads each line once, however
+slow a transaction was.
 
-Ids are compared within one cluster. A dump that is restored into another brings lines and cursors
-whose ids that has not reached yet (`Horizon.is_foreign`), until an upgrade makes them go on behind
-those (`store.migration.transaction_ids`).
+Ids are compared within one cluster. A dump that is restored into another cluster brings lines and
+cursors whose ids that cluster has not reached yet (`Horizon.is_foreign`), until an upgrade makes
+its ids go on behind those (`store.migration.transaction_ids`).
 """
 
 from __future__ import annotations
@@ -73,7 +74,7 @@ _AGE: Final = Statement(
 
 @dataclass(frozen=True, slots=True, order=True)
 class LinePosition:
-    """Behind the line with this key; the first of transaction `tx` with nothing but that."""
+    """Position behind the line with this key; with `tx` alone: before the first line of `tx`."""
 
     tx: int = 0
     tenant: UUID = NIL
@@ -83,7 +84,7 @@ class LinePosition:
 
 @dataclass(frozen=True, slots=True)
 class Cursor:
-    """How far one reader is: `batch` counts its batches, `lines` all that were in them."""
+    """Position of one reader: `batch` counts its batches, `lines` the lines in all of them."""
 
     name: str
     place: LinePosition = LinePosition()
@@ -94,7 +95,7 @@ class Cursor:
 
 @dataclass(frozen=True, slots=True)
 class Horizon:
-    """Below `tx` all transactions are over; `next_tx` is yet to be given to one."""
+    """Bound of finished transactions: all below `tx` are over; `next_tx` is given next."""
 
     tx: int
     next_tx: int

@@ -100,7 +100,7 @@ class LineBatch:
 
 @dataclass(frozen=True, slots=True)
 class SinkState:
-    """How far a sink is. `stopped`: why it waits for an operator; None: it does not."""
+    """Progress of a sink. `stopped`: why it waits for an operator; None: it does not wait."""
 
     name: str
     batches: int

@@ -58,10 +58,10 @@ class LineSpan:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Question:
-    """What is asked of a span: sums by `unit` and `dimensions`, of what passes the filters, which
-    are values by the names of `FILTERS`. `tags` are names of tags to sum by, and `by_end_user` says
-    to do so by end user: only lines tell these. `sums` are those that are wanted: over
-    hundreds of thousands of rows each costs its time.
+    """Query for sums over a span, by `unit` and `dimensions`, of the lines that pass `filters`
+    (values by the names of `FILTERS`). `tags` are names of tags to sum by, and `by_end_user` sums
+    by end user: only lines have these. `sums` are the sums to return: over hundreds of thousands of
+    rows each costs time.
     """
 
     span: LineSpan
@@ -124,7 +124,7 @@ async def read(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Shape:
-    """What the text of a statement depends on. `table` None: lines are read all along."""
+    """Values that the text of a statement depends on. `table` None: it reads only lines."""
 
     is_of_tenant: bool
     unit: Unit
@@ -267,7 +267,7 @@ FROM (
 
 @dataclass(frozen=True, slots=True)
 class KeyUsage:
-    """What a key used in some time: requests, tokens (cached ones included), nano-dollars."""
+    """Usage of a key in one period: requests, tokens (cached ones included), nano-dollars."""
 
     requests: int
     input_tokens: int

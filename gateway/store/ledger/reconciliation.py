@@ -1,4 +1,4 @@
-"""What lines are held against: the responses that they are of, and the sums that they are in."""
+"""Compare lines with the responses that they are of, and with the sums that they are in."""
 
 from __future__ import annotations
 
@@ -92,13 +92,13 @@ _STOPPED: Final = Statement(
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """What did not agree, of the last `back_s` seconds and up to a bound of each.
+    """Differences of the last `back_s` seconds, up to a bound of each kind.
 
     `unmetered` are responses that ended with output and have no line, by tenant; `wrong_hours` the
-    hours of tenants whose sums are not those of their lines. `unbilled` counts responses that
-    failed without a line: mostly foreground ones whose process was lost with what it knew.
-    `compared_logs` lines were held against the logs of their responses, and those of `wrong_logs`
-    say something else. `corrected` is what was told as spent, and put right.
+    hours of tenants whose sums differ from their lines. `unbilled` counts responses that failed
+    without a line: mostly foreground ones whose process was lost with what it knew. `compared_logs`
+    counts lines compared with the logs of their responses; the logs in `wrong_logs` differ.
+    `corrected` are the meters whose recorded spending was corrected.
     """
 
     unmetered: tuple[tuple[UUID, UUID], ...] = ()

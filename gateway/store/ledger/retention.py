@@ -93,8 +93,8 @@ WHERE gone.tenant_id = expired.tenant_id AND gone.day = expired.day AND gone.cti
 
 @dataclass(frozen=True, slots=True)
 class LedgerRetention:
-    """How long lines and sums are kept, in seconds after what they are of; those by the hour become
-    sums by the day.
+    """Retention of lines and sums, in seconds after the time that they are of. Sums by the hour
+    become sums by the day after `hours_s`.
     """
 
     lines_s: int

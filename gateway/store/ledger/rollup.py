@@ -88,8 +88,8 @@ GROUP BY {_KEY}
 
 @dataclass(frozen=True, slots=True)
 class RollupTerms:
-    """`lines_max` are added up in one transaction, but for one that wrote more by itself; those
-    younger than `minutes_s` by the minute, too.
+    """Bounds of adding up: `lines_max` lines in one transaction, unless one transaction wrote more
+    by itself. Lines younger than `minutes_s` are added up by the minute, too.
     """
 
     lines_max: int = 20_000
@@ -98,7 +98,7 @@ class RollupTerms:
 
 @dataclass(frozen=True, slots=True)
 class Advance:
-    """What one transaction did. `is_done`: nothing is left below the horizon. `is_foreign`: it did
+    """Result of one transaction. `is_done`: nothing is left below the horizon. `is_foreign`: it did
     nothing, because the cursor is ahead of all transactions (`cursors.Horizon`).
     """
 

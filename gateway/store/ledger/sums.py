@@ -1,4 +1,4 @@
-"""What a line adds to each column of sums, as SQL.
+"""SQL for the values that a line adds to the columns of sums.
 
 Null stands for the default project (whose id is the tenant's), the default tier, no background. A
 correction is no request.

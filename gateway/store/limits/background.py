@@ -1,8 +1,8 @@
-"""How many responses in background are queued, or generated, of what a limit is of: their rows.
+"""Count the background responses in the scope of a limit, queued or generated, by their rows.
 
-Who accepts one looks before it is queued, in its turn among those of its tenant; who claims looks
-at what is generated (`store.claims`). Nothing is counted anywhere else, so nothing has to be
-counted down.
+The process that accepts a response counts before it queues the response, in turn with others of its
+tenant; the process that claims counts the generated ones (`store.claims`). There is no counter, so
+none has to be decreased.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""What replicas share: buckets, what is under way in each, and what each has spent.
+"""Counters that replicas share: buckets, requests in progress, and spending of each replica.
 
-One transaction of a process once a second, and another when a request does not fit its slice. Rows
+Each process makes one transaction a second, and another when a request does not fit its slice. Rows
 are locked in the order of their keys. Only the database's clock counts: a bucket fills by it, and
-what a process reported is of no account once it has been silent for `FRESH_S`.
+reports of a process do not count once it has been silent for `FRESH_S`.
 """
 
 from __future__ import annotations
@@ -161,7 +161,7 @@ WHERE s.bytes IS NOT NULL
 
 
 class SpentSoFar(NamedTuple):
-    """What the rows of a meter have in one interval: those of other processes, and our own."""
+    """Spending of a meter in one interval, by its rows: those of other processes, and our own."""
 
     others: int = 0
     mine: int = 0
@@ -171,7 +171,7 @@ NOTHING_SPENT: Final = SpentSoFar()
 
 
 class SpendRow(NamedTuple):
-    """What this process has spent of a meter in the interval that began then."""
+    """Amount that this process has spent of a meter in the interval that began at `starts_at`."""
 
     tenant_id: UUID
     meter: str
@@ -181,9 +181,9 @@ class SpendRow(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class SyncRequest:
-    """What a process sends: `asks` by bucket; `reports` of its requests in progress, again in each
-    round while they are; `spend`, what it has spent; `watched`, the meters that it wants to know
-    more of; `stored`, the accounts of stored bytes that it wants to know.
+    """Request of a process to `exchange`: `asks` by bucket; `reports` of its requests in progress,
+    again in each round while they are; `spend`, what it has spent; `watched`, the meters whose
+    spending it wants to read; `stored`, the accounts of stored bytes that it wants to read.
     """
 
     asks: Mapping[Key, Ask] = field(default_factory=dict)
@@ -195,9 +195,9 @@ class SyncRequest:
 
 @dataclass(frozen=True, slots=True)
 class SyncReply:
-    """What it gets: of each bucket what is granted and what is left; what all have `spent`; and
-    with `is_round` the requests in progress of other replicas (`elsewhere`), how many these are,
-    and what was measured of stored bytes.
+    """Reply of `exchange`: of each bucket what is granted and what is left; what all have `spent`;
+    and with `is_round` the requests in progress of other replicas (`elsewhere`) and the number of
+    these replicas (`others`). `stored` are measurements of stored bytes.
     """
 
     buckets: Mapping[Key, tuple[float, float]] = field(default_factory=dict)

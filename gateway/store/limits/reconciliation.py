@@ -1,8 +1,9 @@
-"""What is spent, compared with the lines of `usage`, and put right.
+"""Compare recorded spending with the lines of `usage`, and correct it.
 
-A replica that dies takes with it what it had not told for a second; a price that was set a moment
-ago may be missed; people change rows by hand. The lines are the truth. What they have besides what
-replicas told becomes the row of the replica '' (below zero: what they told too much).
+A replica that dies loses the spending of about a second that it had not reported; a price that was
+set a moment ago may be missed; people change rows by hand. The lines are the truth. Their excess
+over the reports of replicas becomes the row of the replica '' (below zero: replicas reported too
+much).
 """
 
 from __future__ import annotations
@@ -134,7 +135,7 @@ DELETE FROM alert_firings WHERE starts_at < :before AND starts_at > :forever
 
 
 class Correction(NamedTuple):
-    """What a meter had, and what the lines of usage have."""
+    """Correction of a meter from `told`, its recorded spending, to `truth`, that of the lines."""
 
     tenant_id: UUID
     meter: str

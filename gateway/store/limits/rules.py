@@ -121,7 +121,7 @@ OPERATORS: Final = "operator"
 
 @dataclass(frozen=True, slots=True)
 class SpendAlert:
-    """Somebody is told when so much is spent. `channel` says who and how, as its JSON was given."""
+    """Alert when so much is spent. `channel` says who is told and how, as its JSON was given."""
 
     id: UUID
     scope: Scope

@@ -1,10 +1,10 @@
-"""How many bytes a tenant and each of its projects have stored, measured in the tables themselves.
+"""Measure the bytes that a tenant and each of its projects have stored, in the tables themselves.
 
-Only of tenants that have a limit of them, one at a time, and page by page, so that no statement
-takes long however much there is. What is summed is the size of content as it is kept (compressed,
-sealed where it is), without indexes and what a row needs besides; a file counts as long as it is.
-One measurement is one row of `stored_bytes` for each project, and one for all of the tenant, under
-the nil project, which also says when it is due again.
+Only tenants with a limit of stored bytes are measured, one at a time, and page by page, so that no
+statement takes long however much there is. The sum is of the size of content as it is kept
+(compressed, sealed where it is), without indexes and what a row needs besides; a file counts as
+long as it is. One measurement is one row of `stored_bytes` for each project, and one for all of the
+tenant, under the nil project, which also says when the next one is due.
 """
 
 from __future__ import annotations
@@ -158,7 +158,7 @@ class MeasuredTenant(NamedTuple):
 
 
 class StoredState(NamedTuple):
-    """What is stored of all tenants that are measured, and the fullest limit, as a share of it."""
+    """Stored bytes of all measured tenants, and the use of the fullest limit, as a share of it."""
 
     size_bytes: int
     fullest: float
@@ -166,8 +166,9 @@ class StoredState(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class MeasureTerms:
-    """A tenant is measured every `interval_s`, or less often, so that measuring takes no more than
-    one part in `pause_factor` of the time. `rows_max` rows are looked at in one statement.
+    """Bounds of measuring: a tenant is measured every `interval_s`, or less often, so that
+    measuring takes no more than one part in `pause_factor` of the time. One statement reads
+    `rows_max` rows.
     """
 
     interval_s: float = 300.0

@@ -1,11 +1,11 @@
-"""What a database must have for this release to serve from it: required, looked for, made again.
+"""Verify what this release needs of a database to serve from it, and restore what it can.
 
 The migrations make all of it; but a dump that is restored without the cluster's roles loses what
 was granted to them, yet has the newest revision, and people change databases by hand. A requirement
-is a line of text, which the catalog either has or lacks (one query, of nothing but the catalog): a
-missing one is told as it is written. What lets roles in can be made again by a statement, which
-every upgrade does, before and after it migrates; columns and keys cannot, because there were rows
-in them.
+is a line of text, which the catalog either has or lacks (one query, of nothing but the catalog):
+errors quote the text of a missing one. Statements can restore the access of roles: every upgrade
+runs them, before and after it migrates. They cannot restore columns and keys, because there were
+rows in them.
 """
 
 from __future__ import annotations
@@ -89,8 +89,8 @@ _PRIVILEGE: Final = re.compile(r"(?P<verb>[A-Z]+)(?: \((?P<columns>[^)]*)\))?")
 
 @dataclass(frozen=True, slots=True)
 class Requirement:
-    """Statements that `mend` it make it so. `cost` is what going without it costs; empty: requests
-    fail. `is_of_owner`: only who upgrades needs it.
+    """Requirement on the schema, which the statements in `mend` restore. `cost` is what going
+    without it costs; empty: requests fail. `is_of_owner`: only the user who upgrades needs it.
     """
 
     text: str
@@ -106,8 +106,9 @@ class Requirement:
 
 @dataclass(frozen=True, slots=True)
 class Policy:
-    """Rows that pass `condition` are there for `role`; None: for everybody who is let in. Of those
-    that others let in, a restrictive one takes away what does not pass.
+    """Policy of row-level security: `role` sees the rows that pass `condition`; `role` None: every
+    role with access. A restrictive policy hides rows that do not pass, of those that other policies
+    show.
     """
 
     table: str
@@ -408,7 +409,7 @@ def _needs_administrator(user: str, absent: list[str], barred: list[str]) -> Sta
 
 @dataclass(frozen=True, slots=True)
 class Repaired:
-    """What an upgrade found missing at the newest revision, in the words of requirements."""
+    """Requirements that an upgrade found missing at the newest revision, by their texts."""
 
     mended: tuple[str, ...]
     lacking: tuple[str, ...]

@@ -141,7 +141,7 @@ class Result(list[Any]):
 
 @dataclass(slots=True)
 class State:
-    """What a connection is from its opening on, and what it was told for good."""
+    """State of a connection from its opening on, and the settings that it keeps."""
 
     is_direct: bool = False
     """At its other end is the server that executes its statements, so what it is told stays."""

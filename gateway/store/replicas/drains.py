@@ -68,7 +68,7 @@ class Drain(NamedTuple):
 
 
 class DrainReport(NamedTuple):
-    """How much is under way at a drained backend, by a replica that knows that it is drained."""
+    """Requests in progress at a drained backend, by a replica that knows of the drain."""
 
     name: str
     replica: str

@@ -1,7 +1,7 @@
-"""What replicas tell each other of where they sent prompts: a table that no crash has to survive.
+"""Exchange where replicas sent prompts, through a table that no crash has to survive.
 
 Rows are of all tenants (their tenant is the nil one), and hold keyed digests and counts only. They
-are read within seconds, and removed soon after by whoever comes by.
+are read within seconds, and soon removed by a later exchange of any replica.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ _random: Final = Random()  # noqa: S311 - spreads load, no secret
 
 
 class PostedPlacements(NamedTuple):
-    """What a replica told, in its `number`th message, `age_s` ago."""
+    """Message of a replica, its `number`th, sent `age_s` ago."""
 
     replica: str
     number: int

@@ -1,12 +1,12 @@
-"""What tenants were served in background, by all processes: who is claimed next.
+"""Shares of tenants in background work, of all processes: they decide who is claimed next.
 
 A row for each tenant has the counter of `upstreams.admission.fair` for work that waits in the
-database: what it was served, in weighted tokens, and what one of its responses is expected to
-cost. It goes up by that when a response is claimed, and is put right once that has ended; who
-generated it tells that with its next claim. Claims are made one after the other, so this is exact
-whichever process claims. The row of the nil tenant has the place in line of who was claimed last:
-nobody begins further back than one response behind it, however long it was away. UNLOGGED: after a
-crash all begin anew, alike.
+database: what it was served, in weighted tokens, and what one of its responses is expected to cost.
+A claim adds the expected cost of the response, and the actual cost replaces it after the end: the
+process that generated the response reports that with its next claim. Claims are made one after the
+other, so this is exact whichever process claims. The row of the nil tenant has the place in line of
+the tenant that was claimed last: no tenant begins further back than one response behind it, however
+long it was away. UNLOGGED: after a crash all begin anew, alike.
 """
 
 from __future__ import annotations

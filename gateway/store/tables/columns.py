@@ -53,7 +53,7 @@ metadata: Final = MetaData(
 
 
 class Kept(Enum):
-    """How the value of a column is kept from whoever reads the tables alone."""
+    """Protection of a column's value from a reader who has the tables alone."""
 
     SEALED = "sealed"
     """Only with the tenant's key."""

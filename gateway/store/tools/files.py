@@ -50,7 +50,7 @@ class FileRow:
 
 @dataclass(frozen=True, slots=True)
 class FileBounds:
-    """What a tenant, and a container, may have of files."""
+    """Bounds on the files of a tenant, and on those of a container."""
 
     tenant_bytes_max: int
     container_bytes_max: int

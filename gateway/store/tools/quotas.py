@@ -1,5 +1,5 @@
-"""Turns of a tenant's transactions that look at something, decide, and write: bounds on what it has
-hold when several requests at once look how much there is, and no change is lost.
+"""Turns of a tenant's transactions that read, decide, and write: bounds hold when several requests
+read how much there is at once, and no change is lost.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ SELECT pg_advisory_xact_lock(CAST(:quota AS integer), hashtext(CAST(:tenant AS t
 
 
 class Quota(IntEnum):
-    """What is looked at: the first number of an advisory lock; the tenant is the second."""
+    """First number of an advisory lock, by the purpose of the turn; the tenant is the second."""
 
     CONTAINERS = 0x436E7472  # "Cntr"
     FILES = 0x46696C65  # "File"

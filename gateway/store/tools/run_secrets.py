@@ -1,7 +1,7 @@
-"""What a request gave to be sent to MCP servers, sealed, for as long as its response runs.
+"""Secrets that a request sends to MCP servers, sealed, for as long as its response runs.
 
-Whoever takes the response over needs it, too. It is written with the response and erased with its
-end; nothing else of a response holds any of it.
+A process that takes the response over needs them, too. They are written with the response and
+erased with its end; nothing else of a response holds any of them.
 """
 
 from __future__ import annotations
