@@ -64,7 +64,7 @@ _log = EventLog(__name__)
 
 @dataclass(frozen=True, slots=True)
 class ServerAccount:
-    """Who runs the server; `switch` is False when that is who we are."""
+    """Account that runs the server; `switch` is False if this process runs as it already."""
 
     name: str
     uid: int

@@ -1,4 +1,4 @@
-"""What a PostgreSQL server says of itself in `postmaster.pid`, and whether it is still there.
+"""Read what a PostgreSQL server wrote to `postmaster.pid`, and check whether it still runs.
 
 The file's lines: process id, data folder, start time, port, socket folder, listen address, shared
 memory key, status (PostgreSQL 18, src/include/utils/pidfile.h).

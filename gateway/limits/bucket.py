@@ -26,8 +26,8 @@ SPACING_S: Final = 0.02
 
 @dataclass(frozen=True, slots=True)
 class Ask:
-    """What the next statement says of a bucket: `change` is what comes back to it (below zero: what
-    was used beyond the slice), `want` what the process asks for.
+    """Entry of a bucket in the next statement: `change` is what goes back to its row (below zero:
+    what was used beyond the slice), `want` what the process asks for.
     """
 
     rate: float

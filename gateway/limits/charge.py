@@ -1,4 +1,4 @@
-"""What a request was charged in advance: it is settled once, however the request ends."""
+"""Charges of requests in advance: each is settled once, however its request ends."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 class Used(NamedTuple):
-    """What a response used. `is_whole`: it was answered to its end."""
+    """Amounts that a response used. `is_whole`: it was answered to its end."""
 
     input_tokens: int = 0
     cached_tokens: int = 0
@@ -30,7 +30,7 @@ NOTHING_USED = Used()
 
 
 class TokenCharge(NamedTuple):
-    """What was taken from one bucket of tokens."""
+    """Tokens that were taken from one bucket."""
 
     name: str
     what: What
@@ -39,14 +39,14 @@ class TokenCharge(NamedTuple):
 
 
 class SpendCharge(NamedTuple):
-    """What was set aside of one meter."""
+    """Amount that was reserved on one meter."""
 
     meter: SpendMeter
     reserved: int
 
 
 class Settlement(Protocol):
-    """Who keeps the books (`gates.Gates`)."""
+    """Bookkeeper of charges (`gates.Gates`)."""
 
     def settle(self, charge: Charge, used: Used) -> None: ...
 

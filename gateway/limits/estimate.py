@@ -1,4 +1,4 @@
-"""How many tokens an answer is expected to have, from those that came before it."""
+"""Estimates of the tokens of an answer, from the answers that came before it."""
 
 from __future__ import annotations
 

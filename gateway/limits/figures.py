@@ -1,7 +1,7 @@
-"""What is left of limits and budgets, for whoever asks, by the counts that requests are held to.
+"""Figures of what is left of limits and budgets, by the counts that requests are held to.
 
-What other processes have taken ahead of a bucket for the second to come is in none of the figures:
-they may show that much less than the whole installation has left.
+No figure includes what other processes have taken from a bucket in advance, for the next second: it
+may show that much less than the whole installation has left.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Elsewhere:
-    """What the database says, beside this process: `levels` of the buckets that were ever used, as
-    they are filled by now; `under_way` and `spent` of the other processes, and what was `told` of
-    spending by this one: its meters are forgotten where nobody uses them.
+    """Counts of the database, beside those of this process: `levels` of the buckets that were ever
+    used, as they are filled by now; `under_way` and `spent` of the other processes; `told`: the
+    spending that this process wrote, because it forgets meters that nobody uses.
     """
 
     levels: Mapping[Key, float] = field(default_factory=dict)
@@ -64,7 +64,7 @@ class BudgetFigure:
 
 @dataclass(frozen=True, slots=True)
 class Figures:
-    """Of all limits and budgets that bind a key."""
+    """Figures of all limits and budgets that bind a key."""
 
     limits: tuple[LimitFigure, ...] = ()
     budgets: tuple[BudgetFigure, ...] = ()

@@ -61,7 +61,7 @@ Key = tuple[UUID, str]
 
 
 class GateObserver(Protocol):
-    """Is told what gates do, for metrics."""
+    """Observer of the gates, for metrics."""
 
     def limit_refused(self, what: str) -> None: ...
 
@@ -71,7 +71,7 @@ class GateObserver(Protocol):
 
 
 class Cost(NamedTuple):
-    """What a request takes from one bucket."""
+    """Amount that a request takes from one bucket."""
 
     limit: Limit
     bucket: Bucket
@@ -79,7 +79,7 @@ class Cost(NamedTuple):
 
 
 class Caller(NamedTuple):
-    """Who asks: `terms` of its key, for which model, and in which tier."""
+    """A caller: the `terms` of its key, the model that it asks for, and the tier."""
 
     tenant_id: UUID
     project: UUID

@@ -28,10 +28,11 @@ COMPONENTS: Final[tuple[Component, ...]] = get_args(Component)
 
 @dataclass(frozen=True, slots=True)
 class Price:
-    """What one model costs in one tier: `nano` dollars for one unit of each component.
+    """Price of one model in one tier: `nano` has the nano-dollars for one unit of each component.
 
-    It is of a `tenant_id`, or of all (the nil id). What has no component of its own is free, but
-    for cached input, which costs what input does. `tier` `*` is any that has no price of its own.
+    It holds for one tenant, or for all (`tenant_id` is nil). What has no component of its own is
+    free, except cached input, which costs as much as input. `tier` `*`: every tier without a price
+    of its own.
     """
 
     id: UUID

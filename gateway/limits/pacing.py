@@ -62,7 +62,7 @@ class Paces(Generic[K]):
 
 
 class ReadPace:
-    """How often a key may read: requests that generate nothing have no other limit."""
+    """Limit on the reads of each key: requests that generate nothing have no other limit."""
 
     def __init__(self, per_minute: int) -> None:
         # `per_minute` applies to each key; 0: unlimited.

@@ -1,4 +1,4 @@
-"""What a refused request is told, and the headers of answers: OpenAI's names and words.
+"""Errors for refused requests, and the headers of answers: OpenAI's names and words.
 
 Agents read the delay out of the message ("Please try again in 6.3s"), so the words stay.
 """
@@ -58,7 +58,7 @@ class Headroom(NamedTuple):
 
 
 class ReachedLimit(NamedTuple):
-    """Which limit, of which key, was reached by a request for which model."""
+    """A limit that a request for `model` has reached, and the `terms` of its key."""
 
     limit: Limit
     terms: Terms

@@ -1,9 +1,9 @@
-"""What is spent in the current interval, by this process and by all.
+"""Spending in the current interval, by this process and by all.
 
 Each process writes what it has spent itself, ever larger, into a row of its own: a total, so a
 write whose outcome was lost is written again. Another interval is another row, so none is ever set
 back. A meter that was forgotten and is made again goes on from its row: nothing is written before
-that was read. What requests under way may cost is told beside it, and forgotten with the process.
+that was read. What requests under way may cost is reported beside it, and ends with the process.
 """
 
 from __future__ import annotations

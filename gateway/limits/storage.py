@@ -1,8 +1,8 @@
-"""What tenants and projects have stored, as one process knows it.
+"""Storage of tenants and projects, as one process knows it.
 
 A job measures the tables now and then (`store.limits.storage`). A process reads the last figure in
-its rounds, adds what it has stored since, and tells the others how much that was, as it tells what
-is under way. So a request needs no figure of its own, and nothing is ever counted down: what was
+its rounds, adds what it has stored since, and reports that to the others, as it reports what is
+under way. So a request needs no figure of its own, and nothing is ever counted down: what was
 deleted or has expired is missing in the next measurement.
 """
 
@@ -47,7 +47,7 @@ class Measurement(NamedTuple):
 
 
 class StorageAccount:
-    """What one tenant, or one of its projects, has stored."""
+    """Stored bytes of one tenant, or of one of its projects."""
 
     __slots__ = ("_added", "is_known", "measured", "used_at")
 
@@ -113,7 +113,7 @@ class StoredCharge:
 
 
 class Storage:
-    """Those of all tenants and projects whose limits a process has to keep."""
+    """Storage accounts of all tenants and projects whose limits a process has to keep."""
 
     def __init__(
         self, clock: Callable[[], float], refuse: Callable[[Limit, RateLimited, UUID], None]

@@ -90,7 +90,7 @@ class Limit:
 
 @dataclass(frozen=True, slots=True)
 class Budget:
-    """What may be spent in an interval (UTC): `cap` is in nano-dollars, or tokens."""
+    """Cap on the spending in an interval (UTC): `cap` is in nano-dollars, or tokens."""
 
     id: UUID
     scope: Scope
@@ -122,7 +122,7 @@ class Meter(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Rules:
-    """Those limits and budgets of a key that bind requests for one model."""
+    """Limits and budgets of a key that bind requests for one model."""
 
     requests: tuple[Limit, ...]
     tokens: tuple[Limit, ...]

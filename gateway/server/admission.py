@@ -1,4 +1,4 @@
-"""Which connections a server keeps when there are too many.
+"""Admission of connections: which ones a server keeps when there are too many.
 
 A connection is keyless until a request on it has shown a valid API key. Opening a keyless one costs
 a client nothing, so keyless ones never shut out the others. They may have what connections with a
@@ -39,7 +39,7 @@ class Abortable(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Room:
-    """For how many connections there is room; `per_peer_max` of one address."""
+    """Bounds on the number of connections; `per_peer_max` of one address (None: no bound)."""
 
     connections_max: int
     reserved: int

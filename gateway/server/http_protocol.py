@@ -57,7 +57,7 @@ UNHEARD_MS: Final = 10_000
 
 
 class BoundedFlowControl(FlowControl):
-    """Whether a connection is read from, and takes what is written.
+    """Flow control of a connection: whether it is read from, and takes what is written.
 
     It takes less memory than uvicorn's, whose lock has 700 bytes: each stream has a connection.
     """

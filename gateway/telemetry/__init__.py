@@ -1,1 +1,1 @@
-"""What operators see: log events and metrics, and nothing of what users say."""
+"""Telemetry for operators: log events and metrics, and nothing of what users say."""

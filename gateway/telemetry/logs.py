@@ -119,9 +119,10 @@ class EventLog:
 
 
 class _Lines:
-    """Where rendered events go, each in one write; `stream` None: what is standard error then.
+    """Output of rendered events, each in one write; `stream` None: what is standard error then.
 
-    What cannot be written is lost, as with Python's own logging: a full disk must not end requests.
+    An event that cannot be written is lost, as with Python's own logging: a full disk must not end
+    requests.
     """
 
     def __init__(self, stream: TextIO | None, render: Render) -> None:
@@ -242,7 +243,7 @@ def _describe_error(event: Event) -> None:
 
 @dataclass(slots=True)
 class Outlet:
-    """Where events go that have at least the level `least` (a number, as in `logging`)."""
+    """Outlet of events that have at least the level `least` (a number, as in `logging`)."""
 
     least: int
     take: Callable[[str, Event], None]

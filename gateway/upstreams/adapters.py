@@ -38,7 +38,7 @@ _LOOK_AT_IT: Final = "Is it a LoRA adapter of this model, at a path that the ser
 
 @dataclass(frozen=True, slots=True)
 class AdapterOutcome:
-    """What became of one call at one backend; `remedy` is empty where it is as it should be."""
+    """Outcome of one call at one backend; `remedy`: what the operator can do, or empty."""
 
     backend: str
     ok: bool
@@ -65,7 +65,7 @@ def _failure(backend: Backend, why: str, remedy: str) -> AdapterOutcome:
 
 
 class Adapters:
-    """Those of some backends; all servers are asked at once."""
+    """Adapters of some backends; each operation asks all servers at once."""
 
     def __init__(
         self, backends: Sequence[Backend], client: Client, *, ask_s: float, load_s: float

@@ -103,7 +103,7 @@ class Listed:
 
 @dataclass(frozen=True, slots=True)
 class ServedModel:
-    """What a public model is at one backend: its name there, and an adapter's `parent`."""
+    """A public model at one backend: its name there, and an adapter's `parent`."""
 
     name: str
     parent: str | None = None

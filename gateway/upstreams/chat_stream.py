@@ -1,4 +1,4 @@
-"""What comes back from `POST /v1/chat/completions`: text, as ids of text. No I/O here.
+"""Reader of answers of `POST /v1/chat/completions`: text becomes ids of text. No I/O here.
 
 Shapes of vLLM, SGLang, llama.cpp, Ollama, TGI and hosted APIs, which agree in little:
 
@@ -7,12 +7,12 @@ Shapes of vLLM, SGLang, llama.cpp, Ollama, TGI and hosted APIs, which agree in l
 * calls come whole (Ollama, TGI) or in fragments; their index may be missing, or be 0 of each; their
   id may be missing, come late, or be repeated; arguments may be an object; an API of before 2023-11
   has one `function_call`;
-* the usage stands in the last choice, or behind it in an event without choices, or nowhere; what
-  is told before, with each event or the first one, is that of what came until then;
+* the usage stands in the last choice, or behind it in an event without choices, or nowhere; a
+  usage that comes earlier, with each event or the first one, covers what came until then;
 * errors come with a status, or as an event of a 200.
 
-One call is told at a time: what is said of another one waits until the arguments of the open one
-are whole.
+The reader hands on one call at a time: fragments of another one wait until the arguments of the
+open one are whole.
 """
 
 from __future__ import annotations
@@ -303,7 +303,7 @@ def _front_at_end(text: str, tag: str) -> int:
 
 
 class ChatReader(CompletionReader):
-    """As `CompletionReader`, for events of a chat completion, whose text becomes ids of text."""
+    """A `CompletionReader` for events of a chat completion, whose text becomes ids of text."""
 
     __slots__ = ("_calls", "_content", "_due", "_is_untold", "_mark", "_usage_told")
 

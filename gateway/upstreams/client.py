@@ -37,7 +37,7 @@ HEADERS_ALLOWED: Final = frozenset({
 
 
 class Client(httpx2.AsyncClient):
-    """It follows no redirects, no environment variables and keeps no cookies."""
+    """HTTP client of backends, without redirects, environment variables and cookies."""
 
     def __init__(self, transport: HttptoolsTransport) -> None:
         super().__init__(

@@ -1,6 +1,6 @@
-"""What comes back from `POST /v1/completions` with token ids. No I/O here.
+"""Reader of answers of `POST /v1/completions` with token ids. No I/O here.
 
-vLLM since 0.10.2 and SGLang since 0.5.17 speak it. `text` is never read: it lacks special tokens,
+vLLM since 0.10.2 and SGLang since 0.5.17 send them. `text` is never read: it lacks special tokens,
 and half a character is not text.
 """
 
@@ -58,9 +58,9 @@ class _Choice(msgspec.Struct, gc=False):
 
 
 class _TokenEvent(msgspec.Struct, gc=False):
-    """What is read of an event that brings ids.
+    """Fields that are read of an event with ids.
 
-    Nothing is made of the other fields, so reading it takes half the time that its JSON would.
+    The decoder skips the other fields, so reading takes half the time that all the JSON would.
     """
 
     choices: Annotated[list[_Choice], msgspec.Meta(min_length=1)]

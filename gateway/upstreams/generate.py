@@ -1,6 +1,6 @@
-"""What comes back from `POST /generate` of SGLang, and of LMDeploy. No I/O here.
+"""Reader of answers of `POST /generate` of SGLang, and of LMDeploy. No I/O here.
 
-Seen of SGLang 0.5.23, of its Python and its Rust frontend: `{"output_ids": [1, 1], "meta_info":
+SGLang 0.5.23 sends, from its Python and its Rust frontend: `{"output_ids": [1, 1], "meta_info":
 {"finish_reason": null, "completion_tokens": 2, "cached_tokens": 8}}`. An event has all ids so far,
 or with `--incremental-streaming-output` those since the one before; `completion_tokens` counts all.
 """
@@ -43,7 +43,7 @@ class _Meta(msgspec.Struct, gc=False):
 
 
 class _Event(msgspec.Struct, gc=False):
-    """What is read of an event that brings ids. Lists stay as they came: most of each is old."""
+    """Fields that are read of an event with ids. Lists stay undecoded: most of each is old."""
 
     output_ids: msgspec.Raw
     meta_info: _Meta
@@ -90,7 +90,7 @@ class ReaderOptions(TypedDict):
 
 
 class GenerateReader(CompletionReader):
-    """As `CompletionReader`, for events of `/generate`."""
+    """A `CompletionReader` for events of `/generate`."""
 
     __slots__ = ("_ids_so_far", "_own_so_far", "_repeats", "_tops_so_far")
 

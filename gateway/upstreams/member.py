@@ -40,7 +40,7 @@ class EjectionPolicy:
 
 
 class Health:
-    """What requests and polls have shown of one backend.
+    """Health of one backend, as requests and polls have shown it.
 
     Failures in a row eject it. When the back-off is over, one request is its trial: an answer lets
     it back, a failure ejects it for longer. The count of failures starts again only with a stream
@@ -152,9 +152,9 @@ _EVENTS: Final[dict[FaultSource, str]] = {
 
 
 class FaultReport:
-    """What is wrong with one backend, told to operators when it begins, changes and ends.
+    """Fault of one backend, reported to operators when it begins, changes and ends.
 
-    It is known from several sources, and told once for each cause: a server that is gone answers
+    Several sources show it, and it is reported once for each cause: a server that is gone answers
     neither health checks nor requests, and for the same reason.
     """
 
@@ -219,7 +219,7 @@ class BackendState:
 
 
 class RequestListener(Protocol):
-    """Is told how one request to a backend goes."""
+    """Observer of one request to a backend."""
 
     def on_first_token(self, seconds: float) -> None:
         """Handle the first token, which came `seconds` after the request was sent."""

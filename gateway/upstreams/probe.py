@@ -41,9 +41,9 @@ _QUESTIONS: Final = tuple((kind, path) for kind in KINDS for path in kind.questi
 
 @dataclass(frozen=True, slots=True)
 class Description:
-    """What a backend says of itself: `models` by their names there.
+    """A backend's description of itself: `models` by their names there.
 
-    `engine` is None if it did not answer that question this time.
+    `engine` is None if the backend did not answer that question this time.
     """
 
     models: Mapping[str, Listed]
@@ -51,7 +51,7 @@ class Description:
 
 
 class CheckOutcome(Enum):
-    """What a health check shows."""
+    """Outcome of a health check."""
 
     WELL = "it is there"
     REFUSES = "it answered, and not that it is well; what it has begun may go on"

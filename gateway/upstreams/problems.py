@@ -39,7 +39,7 @@ _STATUSES: Final = {_OVERFLOW: 400, "rate_limit_exceeded": 429}
 
 
 class BrokeDown(UpstreamLost):
-    """It answered 500: its engine died of the request, or could not make anything of it."""
+    """Answer 500 of a backend: its engine died of the request, or could not process it."""
 
 
 class GrammarFailed(UpstreamFailed):

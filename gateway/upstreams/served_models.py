@@ -1,6 +1,6 @@
-"""Which of the models that backends list are meant by the names of the configuration. No I/O here.
+"""Match the names of the configuration to the models that backends list. No I/O here.
 
-And which of those names nobody serves, and what backends serve that nothing is asked of.
+Find the names that no backend serves, too, and models of backends that are not used.
 
 A server that is started without a name lists what it was started with: `vllm serve
 openai/gpt-oss-120b` serves `openai/gpt-oss-120b`, which many configurations call `gpt-oss-120b`.

@@ -1,4 +1,4 @@
-"""How likely the tokens of a text were, as chat endpoints tell it. No I/O.
+"""Logprobs of the tokens of a text, as chat endpoints report them. No I/O.
 
 `choices[0].logprobs.content` has the tokens of an event (vLLM, SGLang, llama.cpp, TGI, hosted
 APIs): each with its text, its bytes where the server knows them, and the likeliest in its place.

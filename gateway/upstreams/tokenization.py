@@ -42,7 +42,7 @@ IDS_MAX: Final = 4 * 1024 * 1024
 
 
 class _Told(msgspec.Struct, gc=False):
-    """What is read of an answer. Nothing is made of the rest, which may be millions of values."""
+    """The part of an answer that is read. The decoder skips the rest: up to millions of values."""
 
     tokens: list[int]
 
@@ -101,7 +101,7 @@ class Tokenization:
 
 
 class RenderTarget(NamedTuple):
-    """Who renders: a backend, at which path, and what it calls the model."""
+    """Target of a request to render: a backend, the path, and the backend's name for the model."""
 
     backend: Backend
     path: str

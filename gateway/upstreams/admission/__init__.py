@@ -1,10 +1,10 @@
-"""When a request goes to a backend: slots of each backend, and the queue of those that wait.
+"""Admission of requests to backends: slots of each backend, and the queue of waiting requests.
 
-policy     what is decided, as numbers; which class a request belongs to
+policy     the numbers of admission, and the classes of requests
 slots      how many requests a backend is sent at once, and how that is learned
-order      what waits, and the order of a line
+order      waiting requests, and the order of a line
 fair       the order among tenants
-recall     who gives way when one tenant has most of the slots
-queue      who goes next of all lines
-admission  what the pool asks: may this one go, and if not, wait for it
+recall     which requests give way when one tenant has most of the slots
+queue      the next request of all lines
+admission  the interface for the pool: send a request now, or wait until it may go
 """

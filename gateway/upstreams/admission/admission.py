@@ -1,7 +1,7 @@
-"""What the pool asks before it sends a request: may it go now, and if not, when.
+"""Admission for the pool: decide whether a request may go now, and wait if it may not.
 
 A request waits here and not at a backend: here it is in order, can be cancelled, and is sent where
-there is room when its turn comes. While nobody waits it costs a comparison.
+there is room when its turn comes. While no request waits it costs a comparison.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 
 class Closable(Protocol):
-    """What was begun for a request: closed, it is as if it had not been."""
+    """Start of a request at a backend: `close` undoes it as if it had never begun."""
 
     def close(self) -> None: ...
 

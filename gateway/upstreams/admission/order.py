@@ -18,8 +18,8 @@ queue (`tenant`), it would wait too long (`wait`), or it has waited too long (`d
 
 
 class Demand(NamedTuple):
-    """What a request needs of a backend. Requests with equal demands can go to the same backends:
-    while the first of them finds no room, the others need not be tried.
+    """Requirements of a request on a backend. Requests with equal demands can go to the same
+    backends: while the first of them finds no room, the others need not be tried.
     """
 
     model: str

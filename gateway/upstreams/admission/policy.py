@@ -8,7 +8,7 @@ from typing import Final
 
 
 class WorkClass(IntEnum):
-    """What goes first, the first first."""
+    """Class of a request: a lower value is served first."""
 
     PRIORITY = 0
     DEFAULT = 1

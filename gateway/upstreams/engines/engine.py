@@ -1,6 +1,6 @@
-"""What all inference engines have in common, and what a class of one has to say. No I/O here.
+"""Base class of the inference engines, and what each engine's class has to define. No I/O here.
 
-What an engine can do depends on its release, and is found out from the version it tells.
+The capabilities of an engine depend on its release, and follow from the version that it reports.
 """
 
 from __future__ import annotations
@@ -42,10 +42,10 @@ TOP_P_MIN: Final = 1e-6
 
 @dataclass(frozen=True, slots=True)
 class Capabilities:
-    """What can be asked of a backend.
+    """Capabilities of a backend.
 
     `grammars`: "turn" binds every id from the first one on, "answer" only the final message.
-    `logprobs` are told by id. `priority_sign` makes the engine's priority of ours, 0: it has none.
+    `logprobs`: by token id. `priority_sign` turns our priority into the engine's; 0: it has none.
     `max_whitespace`: the white space inside JSON can be bounded.
     """
 
@@ -93,7 +93,7 @@ class Unusable:
 
 @dataclass(frozen=True, slots=True)
 class InferenceEngine(ABC):
-    """What a server says it is; `version` is None if it keeps that to itself.
+    """Engine of a server, as the server describes itself; `version` None: it reports none.
 
     `has_grammars` is False where the server was started without the grammar engine that is needed.
     `has_priorities`: it schedules by priority (None: it does not say).

@@ -26,11 +26,11 @@ _TEMPERATURE_MAX: Final = 2.0
 
 @dataclass(frozen=True, slots=True)
 class LmDeploy(InferenceEngine):
-    """Its `/generate` looks like SGLang's, with the sampling parameters at the top, and each event
-    brings new ids only (`GenerateReqInput`, `endpoints/generate.py`).
+    """The LMDeploy engine. Its `/generate` looks like SGLang's, with the sampling parameters at the
+    top, and each event brings new ids only (`GenerateReqInput`, `endpoints/generate.py`).
 
     There it has no grammars, no alternatives of logprobs, no penalties, seeds or priorities, no id
-    of a request, and nothing that would keep apart what it caches for tenants.
+    of a request, and no field that separates the caches of tenants.
     """
 
     title: ClassVar[str] = "LMDeploy"

@@ -26,12 +26,12 @@ _STEP: Final = 0.25
 
 @dataclass(frozen=True, slots=True)
 class TensorRtLlm(InferenceEngine):
-    """It refuses a request with a key that it does not know (`OpenAIBaseModel`), and tells ids only
-    where it is told not to make text of them (`completion_stream_post_processor`).
+    """The TensorRT-LLM engine. It refuses a request with an unknown key (`OpenAIBaseModel`), and
+    returns ids only if the request turns detokenization off (`completion_stream_post_processor`).
 
-    It takes no id of a request, and nothing that would keep apart what it caches for tenants.
-    Without a version nobody knows its grammars: what it cannot bind it refuses, and is asked again
-    without.
+    It takes no id of a request, and no field that separates the caches of tenants. Without a
+    version its grammars are unknown: it refuses those that it cannot bind, and the gateway repeats
+    the request without.
     """
 
     title: ClassVar[str] = "TensorRT-LLM"

@@ -34,10 +34,10 @@ class ConnectionLimits:
 
 
 class BodyListener(Protocol):
-    """Who takes a body as it comes, in the call that reads it from the socket.
+    """Receiver of a body as it comes, called in the call that reads it from the socket.
 
     It must neither block nor raise. `end` is called once, after all that came before the end: with
-    None for a complete body, otherwise with why there will be no more of it.
+    None for a complete body, otherwise with the error that cut it off.
     """
 
     def take(self, data: bytes, /) -> None: ...

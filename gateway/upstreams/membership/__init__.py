@@ -1,1 +1,1 @@
-"""Which backends there are: sources say so, and the pool follows."""
+"""Membership of the pool: sources list the backends, and the pool follows."""

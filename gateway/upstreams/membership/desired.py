@@ -1,8 +1,8 @@
-"""Which backends the pool should have, by the last answers of the sources. No I/O here.
+"""Desired backends of the pool, by the last answers of the sources. No I/O here.
 
-SourceBackends  what is believed of one source
-merged          the desired ones of all sources
-changes         what has to be done for the pool to have them
+SourceBackends  the backends of one source that are believed
+merged          the desired backends of all sources
+changes         the backends that have to join and leave the pool
 """
 
 from __future__ import annotations

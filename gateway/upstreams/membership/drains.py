@@ -1,4 +1,4 @@
-"""What operators drain gets nothing new, and they are told how much is still under way there."""
+"""Drained backends: they get no new requests, and the gateway reports what they have in flight."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _log = EventLog(__name__)
 
 
 class Drainable(Protocol):
-    """Has members that can be drained."""
+    """A pool whose members can be drained."""
 
     def drain(self, names: Collection[str]) -> None: ...
 

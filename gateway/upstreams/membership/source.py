@@ -21,8 +21,8 @@ class SourceError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class BackendTemplate:
-    """How the backends of a source are made: `make` of a name and a URL, which begins with
-    `scheme`. It raises `ValueError` for what cannot be one.
+    """Template of the backends of a source: `make` takes a name and a URL, which begins with
+    `scheme`. It raises `ValueError` if no backend can have them.
     """
 
     make: Callable[[str, str], Backend]

@@ -1,5 +1,5 @@
-"""Where a request goes: to the member that is expected to bring its first token at the least cost.
+"""Routing: a request goes to the member that is expected to bring its first token at least cost.
 
-Nothing here does I/O, and time is given to everything as an argument. `router.py` is what the pool
-asks; `policy.py` is how it decides; the rest is what it knows.
+Nothing here does I/O, and everything takes the time as an argument. `router.py` is the interface
+for the pool; `policy.py` decides; the rest holds what the decisions need to know.
 """

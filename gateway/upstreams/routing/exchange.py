@@ -35,7 +35,7 @@ _log = EventLog(__name__)
 
 
 class Posted(Protocol):
-    """What a replica told, in its `number`th message (1, 2, …), `age_s` ago."""
+    """Message of a replica: its `number`th (1, 2, …), posted `age_s` ago."""
 
     @property
     def replica(self) -> str: ...
@@ -54,7 +54,7 @@ class Posted(Protocol):
 
 
 class Board(Protocol):
-    """Where replicas leave what they tell."""
+    """Board on which replicas leave messages for each other."""
 
     async def __call__(
         self, number: int, load: bytes, entries: bytes, seen: Mapping[str, int]

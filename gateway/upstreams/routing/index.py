@@ -1,4 +1,4 @@
-"""Which member was last sent which prefix: a bounded index of digests, the least recent ones go.
+"""Bounded index from digests of prefixes to the members that got them last; the least recent go.
 
 An entry has up to three members, each with the time that it was used last, and the lengths at which
 turns ended behind it: a conversation goes on there, between two boundaries. All of it is one

@@ -44,10 +44,10 @@ HIT: Final = 0.95
 
 
 class LoadAverage:
-    """What this replica has at a member, as an average of the last seconds, for other replicas.
+    """Average load of this replica at a member in the last seconds, for other replicas.
 
-    A prompt is read in less time than it takes to tell of it, so what is under way at one moment
-    says nothing of the next one, and replicas that went by it would all run to the same member.
+    A member reads a prompt in less time than a report takes, so the load of one moment says nothing
+    of the next one, and replicas that went by it would all run to the same member.
     """
 
     def __init__(self, window_s: float) -> None:
@@ -70,7 +70,7 @@ class LoadAverage:
 
 @dataclass(slots=True)
 class PeerLoad:
-    """What another replica has at a member on average, when it said so."""
+    """Another replica's average load at a member, as reported at the time `at`."""
 
     in_flight: int
     owed: int

@@ -1,4 +1,4 @@
-"""Where the last turn of a response was generated, as its row keeps it.
+"""Placement of the last turn of a response: the member that generated it, as its row keeps it.
 
     version (1 byte) · member (4) · epoch (4) · unix seconds (4) · marks of 12 bytes each
 

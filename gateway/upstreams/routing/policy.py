@@ -1,4 +1,4 @@
-"""How routing decides: pure functions of what is known of the members, in seconds of waiting.
+"""Decisions of routing: pure functions of what is known of the members, in seconds of waiting.
 
 The rule, with the measurements behind each number, is explained in docs/routing.md.
 """

@@ -1,8 +1,8 @@
-"""What inference servers say of their load, in whatever of these ways they have. No I/O here.
+"""Reports of inference servers on their load, in each format that they have. No I/O here.
 
-vLLM tells it on `/metrics`, in Prometheus' format; so does SGLang where it was started with
-`--enable-metrics`, under names of its own. SGLang tells more on `/v1/loads`. A server that tells
-none of it is sent requests all the same.
+vLLM reports it on `/metrics`, in Prometheus' format; so does SGLang where it was started with
+`--enable-metrics`, under names of its own. SGLang reports more on `/v1/loads`. A server that
+reports nothing is sent requests all the same.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What routing knows, and what the pool asks it: where to, and what became of it.
+"""State of routing, and its interface for the pool: choose a member, and learn from the outcome.
 
 Router      chooses a member for a prompt
 Decision    the choice, and what is expected of it
@@ -74,7 +74,7 @@ class PlacedEntry(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class PeerReport:
-    """What a replica told `age_s` ago. Members are numbers that `placement.member_id` made."""
+    """Report of a replica, `age_s` ago. Members are numbers that `placement.member_id` made."""
 
     replica: str
     age_s: float
