@@ -161,8 +161,8 @@ class OutputRules:
 
 
 class UnusableSchema(ValueError):
-    """Refusal of a schema that is invalid or cannot be used here. The message is a short clause."""
+    """Refusal of a schema that is invalid or not usable here. The message is a short clause."""
 
 
 class UnusableGrammar(ValueError):
-    """Refusal of a grammar that is invalid or cannot be used here. The message is a short clause."""
+    """Refusal of a grammar that is invalid or not usable here. The message is a short clause."""
