@@ -1,1 +1,1 @@
-"""What binds output, what engines are told of it, and whether output is what was asked for."""
+"""Constraints on output, their notation for engines, and checks of output against them."""

@@ -51,7 +51,7 @@ _CODES: Final = ((0, 0xD7FF), (0xE000, 0xFFFF))
 
 
 class UntranslatableGrammar(ValueError):
-    """The engines' notation, or this translation, cannot say it. The message says what."""
+    """Refusal of a grammar that the engines' notation or this translation cannot say, with why."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,14 +79,14 @@ class Space:
 
 @dataclass(frozen=True, slots=True)
 class Chain:
-    """One after the other; of nothing, the empty text."""
+    """Sequence of languages; of none, the empty text."""
 
     parts: tuple[Language, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """Any one of these."""
+    """Alternative of languages."""
 
     options: tuple[Language, ...]
 
@@ -102,7 +102,7 @@ class Times:
 
 @dataclass(frozen=True, slots=True)
 class Named:
-    """What a rule of this name says."""
+    """The language of the rule of this name."""
 
     name: str
 
@@ -202,8 +202,8 @@ def _rule_name(name: str) -> str:
 
 @dataclass(slots=True)
 class _Writer:
-    """Writes languages. Sets of characters become rules of their own, in `extra`; `wanted` are the
-    rules that what was written refers to.
+    """Writer of languages. Sets of characters become rules of their own, in `extra`; `wanted` are
+    the rules that what was written refers to.
     """
 
     extra: list[str] = field(default_factory=list)
@@ -362,7 +362,7 @@ _Ways = tuple[_Way | None, ...]
 
 @dataclass(slots=True)
 class Quotient:
-    """Reads a text of a language from its beginning."""
+    """Reader of a text of a language from its beginning."""
 
     root: Language
     rules: Mapping[str, Language]

@@ -1,4 +1,4 @@
-"""How much work it is to compile a grammar of a custom tool, told from its text.
+"""Estimate from its text the work of compiling a grammar of a custom tool.
 
 llguidance makes one expression of each terminal, with the terminals that it names written out. Its
 time grows with the square of the number of parts of an expression that may be empty, and with its
@@ -52,7 +52,7 @@ def check(grammar: TextGrammar) -> None:
 
 @dataclass(slots=True)
 class _Definition:
-    """What stands behind the name of a rule or a terminal."""
+    """Definition of a rule or a terminal: its parts that may be empty, its length, its names."""
 
     empty: int = 0
     """Parts that may be empty, outside of patterns."""

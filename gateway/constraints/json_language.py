@@ -454,7 +454,7 @@ class Body:
 
 @dataclass(frozen=True, slots=True)
 class Remainder:
-    """What may follow. `exact`: whatever it lets through, the body is right."""
+    """Grammar of what may follow. `exact`: with whatever it admits, the body is right."""
 
     node: Node
     exact: bool

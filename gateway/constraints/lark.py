@@ -157,7 +157,7 @@ def _tokens(source: str) -> list[tuple[str, str]]:
 
 
 class _Reader:
-    """Reads one grammar from its first token to its last."""
+    """Reader of one grammar from its first token to its last."""
 
     def __init__(self, definition: str) -> None:
         self._tokens = _tokens(definition)

@@ -114,7 +114,7 @@ def unescaped(source: str, at: int) -> tuple[str, int]:
 
 
 class _Reader:
-    """Reads one pattern from left to right."""
+    """Reader of one pattern from left to right."""
 
     def __init__(self, pattern: str, *, ignores_case: bool, dot_is_all: bool) -> None:
         self._pattern = pattern

@@ -1,6 +1,6 @@
-"""What a request demands of the output: the values that everything which binds or checks it reads.
+"""Demands of a request on the output: values for all that binds or checks output.
 
-They are made of a request by `protocol.responses.body.rules_of`.
+`protocol.responses.body.rules_of` makes them of a request.
 """
 
 from __future__ import annotations
@@ -81,8 +81,8 @@ class ToolRule:
 
 @dataclass(frozen=True, slots=True)
 class AnswerFormat:
-    """The answer is JSON. `schema` binds it if `strict`; else it need only be JSON (an object, for
-    `json_object`), and the model is shown the schema.
+    """Format of a JSON answer. `schema` binds it if `strict`; else it need only be JSON (an object,
+    for `json_object`), and the model is shown the schema.
     """
 
     kind: Literal["json_object", "json_schema"]
@@ -102,7 +102,7 @@ class AnswerFormat:
 
 @dataclass(frozen=True)
 class OutputRules:
-    """All demands.
+    """All demands of a request on its output.
 
     `tools` are the tools that the model is told of, by the name it knows. Of these only `allowed`
     may be called; names that are no tool at all may be, too, if `open_calls` (clients answer "no
@@ -161,8 +161,8 @@ class OutputRules:
 
 
 class UnusableSchema(ValueError):
-    """Not a schema, or one that cannot be used here. The message is a short clause."""
+    """Refusal of a schema that is invalid or not usable here. The message is a short clause."""
 
 
 class UnusableGrammar(ValueError):
-    """Not a grammar, or one that cannot be used here. The message is a short clause."""
+    """Refusal of a grammar that is invalid or not usable here. The message is a short clause."""

@@ -1,4 +1,4 @@
-"""What is looked at in a JSON Schema before anything compiles it.
+"""Check a JSON Schema before anything compiles it.
 
 A schema that binds the output is given to a validator and to the grammar compilers of backends.
 None of them may be made to fetch anything, to recurse without end, or to work for minutes.
@@ -70,7 +70,7 @@ MISSING: Final = object()
 
 
 class SchemaBounds(Protocol):
-    """How large a schema may be: bytes of JSON, nested containers, characters of a pattern."""
+    """Bounds of a schema: bytes of JSON, nested containers, characters of a pattern."""
 
     @property
     def schema_bytes_max(self) -> int: ...

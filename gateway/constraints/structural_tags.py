@@ -33,7 +33,7 @@ NODES_MAX: Final = 100_000
 
 
 class Unsayable(ValueError):
-    """There is no structural tag for this constraint, or only one beyond the bounds."""
+    """Refusal of a constraint that has no structural tag, or only one beyond the bounds."""
 
 
 def tag_of(constraint: Constraint, *, max_whitespace: bool) -> Format:
@@ -50,7 +50,7 @@ def tag_of(constraint: Constraint, *, max_whitespace: bool) -> Format:
 
 
 class _Writer:
-    """Nodes → formats; None stands for the empty text."""
+    """Writer of nodes as formats; None stands for the empty text."""
 
     def __init__(self, markers: Sequence[int], *, max_whitespace: bool) -> None:
         self._markers = markers

@@ -31,8 +31,8 @@ _FAULT_CHARS_MAX: Final = 300
 
 @dataclass(frozen=True, slots=True)
 class CheckLimits:
-    """`work_max` bounds the applications of a schema to a value in one check, a few
-    microseconds each; `grammar_seconds_max` the time that one text is held against a grammar;
+    """Bounds of checks. `work_max` bounds the applications of a schema to a value in one check, of
+    a few microseconds each; `grammar_seconds_max` the time to check one text against a grammar;
     `patterns_max` the regular expressions in all schemas of one response.
     """
 

@@ -1,4 +1,4 @@
-"""What a text is held against: JSON against a schema, any text against a grammar.
+"""Validators of texts: JSON against a schema, any text against a grammar.
 
 Imports libraries that a request without such checks does not need.
 """
@@ -85,23 +85,23 @@ _LIMITS: Final = LLParserLimits(
 
 
 class TooMuchWork(Exception):
-    """A check would apply schemas to values more often than was allowed."""
+    """Refusal of a check that would apply schemas to values more often than allowed."""
 
 
 class ForeignReference(Exception):
-    """A way of referring to another schema that is not counted."""
+    """Reference to another schema of a kind that is not counted."""
 
 
 @dataclass(slots=True)
 class _Known:
-    """What was counted already, by the identity of what it was counted of."""
+    """Counts made so far, by the identity of what was counted."""
 
     costs: dict[tuple[int, int], int] = field(default_factory=dict)
     sizes: dict[int, int] = field(default_factory=dict)
 
 
 class Cost:
-    """How much work it is to check a value against a schema, counted before it is done.
+    """Work of checking values against a schema, counted before it is done.
 
     Schemas can be small and yet hang a validator: where references fork at every step, the paths
     double with each. This counts the applications of one schema to one value, `work_max` at most,
@@ -307,7 +307,7 @@ def _step(name: str) -> str:
 
 
 class SchemaValidator:
-    """What a JSON text has to be. Never asks anybody else for a part of the schema.
+    """Validator of JSON texts against a schema. It fetches no part of the schema from elsewhere.
 
     Raises `UnusableSchema`. A check costs `work_max` applications of a schema to a value at most.
     """
@@ -471,7 +471,7 @@ _TOKENIZER: Final = LLTokenizer(TokenizerWrapper(_Bytes()), slices=[])
 
 
 class GrammarValidator:
-    """What a text has to be. Raises `UnusableGrammar`.
+    """Validator of texts against a grammar. Raises `UnusableGrammar`.
 
     A check that takes longer than `seconds_max` is broken off, and the text counts as wrong.
     """

@@ -83,8 +83,8 @@ _UNTOLD: Final = frozenset({"web_search_call", "code_interpreter_call"})
 
 @dataclass(frozen=True, slots=True)
 class Context:
-    """`items` in prompt order. The first `inherited` of them came from the previous response; the
-    others the request brought: they are stored and listed as its input.
+    """Context of a request: `items` in prompt order. The first `inherited` of them came from the
+    previous response; the others the request brought: they are stored and listed as its input.
     """
 
     items: tuple[ContextItem, ...]

@@ -43,7 +43,9 @@ _MEDIA: Final = {"image_url", "file_id", "file_url", "file_data", "filename"}
 
 
 class Repeated(NamedTuple):
-    """What new items may be copies of: the items with these `ids`, and any calls and outputs."""
+    """Items that new ones may be copies of: those with these `ids`, and with `calls` any calls and
+    outputs.
+    """
 
     ids: frozenset[str]
     calls: bool

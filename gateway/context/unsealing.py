@@ -1,4 +1,4 @@
-"""What a client was given sealed, and gives back: reasoning, and summaries of conversations."""
+"""Open what a client got sealed and sends back: reasoning, and summaries of conversations."""
 
 from __future__ import annotations
 

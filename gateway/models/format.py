@@ -1,4 +1,4 @@
-"""What the gateway asks of a family of models: how they read and write token ids.
+"""The interface of a family of models to the gateway: how they read and write token ids.
 
 `engine`, `services` and `upstreams` know models by this interface alone, and are handed the format
 of a model by `registry.Formats`. Nothing outside of a format's package knows one of its ids.
@@ -46,10 +46,10 @@ IMAGE_NO_ROOM: Final = "no room: "
 
 @dataclass(frozen=True, slots=True)
 class Builtins:
-    """Which of the tools that a model was trained with it is told of.
+    """Tools that a model was trained with, those of them that the prompt names.
 
-    `python_description` stands instead of the text that it was trained with (None: that text); it
-    is the operator's. `location` is what the request says of where its user is.
+    `python_description` is the operator's text in place of the one that the model was trained with
+    (None: that one). `location` is where the user is, as the request states it.
     """
 
     browser: bool = False
@@ -59,7 +59,7 @@ class Builtins:
 
     @classmethod
     def of(cls, grants: Grants | None) -> Builtins:
-        """Those that a response may use."""
+        """Return the tools that a response may use."""
         if grants is None:
             return NO_BUILTINS
         browser, python = grants.browser, grants.python
@@ -79,7 +79,7 @@ Rendering: TypeAlias = "array[int] | str"
 
 
 class Unrendered(Exception):
-    """A prompt takes what only a server of the model can tell: each of the `questions`.
+    """Lack of the answers to `questions` that a prompt takes, and only a server of the model has.
 
     A question is the JSON object that `POST /tokenize` of vLLM and `/v1/tokenize` of SGLang take,
     without the name of the model: `messages`, `tools`, `add_generation_prompt` and
@@ -93,7 +93,7 @@ class Unrendered(Exception):
 
 @dataclass(frozen=True, slots=True)
 class RenderOptions:
-    """What a prompt depends on besides its items; nothing of it is carried over between requests.
+    """Options of a prompt besides its items; nothing of them is carried over between requests.
 
     `current_date` (YYYY-MM-DD) and `knowledge_cutoff` (YYYY-MM) are left out when None. Without
     tools the commentary channel is only offered when `commentary_without_tools` is set: models
@@ -129,7 +129,7 @@ class RenderOptions:
 
 @dataclass(frozen=True, slots=True)
 class RepeatedHistory:
-    """What a prompt repeats of a history: its leading instructions, as text, and `ids` behind."""
+    """Part of a history that a prompt repeats: leading instructions, as text, then the `ids`."""
 
     instructions: tuple[ContextItem, ...]
     ids: array[int]
@@ -157,7 +157,7 @@ class SchemaLimits:
 
 @dataclass(frozen=True, slots=True)
 class FormatOptions:
-    """What a format that serves many families has to be told of one of its models.
+    """Options of one model, for a format that serves many families.
 
     `model` is the name by which the family is recognised; `tokenizer` the path of its
     `tokenizer.json`, or of the folder with it. `reasoning` and `calls` name how it writes thoughts
@@ -179,8 +179,8 @@ class FormatOptions:
 
 @dataclass(frozen=True, slots=True)
 class GrammarOptions:
-    """`refusals`: a model that is to answer in a format may refuse in words instead.
-    `reasoning`: it may think before it says anything. `has_thought`: it did so in this turn.
+    """Options of a grammar. `refusals`: a model that is to answer in a format may refuse in words
+    instead. `reasoning`: it may think first. `has_thought`: it did so in this turn.
     """
 
     refusals: bool = True
@@ -201,7 +201,7 @@ class ModelFormat(Protocol):
 
     @property
     def abilities(self) -> tuple[str, ...]:
-        """What its models can do, as `GET /v1/models` tells it."""
+        """Return the abilities of its models, as `GET /v1/models` shows them."""
 
     @property
     def template_state(self) -> bytes:
@@ -250,7 +250,7 @@ class ModelFormat(Protocol):
 
     @property
     def stop_ids(self) -> tuple[int, ...]:
-        """What ends a turn; always sent to the backend, whatever its own defaults say."""
+        """Return the ids that end a turn; always sent to the backend, whatever its defaults."""
 
     @property
     def framing(self) -> Framing:
@@ -258,7 +258,7 @@ class ModelFormat(Protocol):
 
     @property
     def framing_tokens(self) -> int:
-        """How many ids it takes at most to get from a thought to the body of an answer."""
+        """Return the most ids that it takes to get from a thought to the body of an answer."""
 
     # Prompts.
 

@@ -1,5 +1,5 @@
-"""Which items of a context the model is shown, in which order, and as which text: pure functions of
-the items, for models that read nothing but text.
+"""Select, order and write as text the items of a context that the model is shown: pure functions
+of the items, for models that read nothing but text.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ class PlacedItem:
 
 
 def leading_instructions(items: Iterable[ContextItem | Label]) -> int:
-    """How many system and developer messages the context begins with."""
+    """Count the system and developer messages that the context begins with."""
     count = 0
     for item in items:
         if item.role not in INSTRUCTING_ROLES:

@@ -1,4 +1,4 @@
-"""How a refusal in words may begin: a model that is to answer in JSON may say no instead."""
+"""Beginnings of refusals in words: a model that is to answer in JSON may refuse instead."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which formats there are, and which model has which."""
+"""The formats that exist, and the format of each model."""
 
 from __future__ import annotations
 

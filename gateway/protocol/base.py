@@ -1,4 +1,4 @@
-"""What models of the wire are made of: their bases, and types that many of their fields have."""
+"""Base classes of models of the wire, and types that many of their fields have."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ T = TypeVar("T")
 
 
 class WireModel(BaseModel):
-    """Frozen; unknown keys are ignored, because real clients send more than the API documents."""
+    """Frozen model; it ignores unknown keys: real clients send more than the API documents."""
 
     model_config = ConfigDict(frozen=True, extra="ignore", strict=True, hide_input_in_errors=True)
 
@@ -39,7 +39,7 @@ class NullableModel(WireModel):
 
 
 class BodyModel(WireModel):
-    """The body of a request that tells what of it means nothing."""
+    """Body of a request, with the names of its keys that mean nothing."""
 
     ignored: tuple[str, ...] = Field((), exclude=True)
     """Top-level keys that were sent and mean nothing here, as far as their names are fit for a

@@ -67,7 +67,9 @@ FILE_NOTE: Final = "[file omitted: this model reads text only]"
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """`name` is the one that the model knows; `arguments` is JSON, or what stood in its place."""
+    """Call of a tool: `name` is the one that the model knows; `arguments` is JSON, or what stood in
+    its place.
+    """
 
     name: str
     arguments: str

@@ -1,4 +1,4 @@
-"""What the Containers API and the Files API take and show.
+"""Bodies and objects of the Containers API and the Files API.
 
 Source: https://platform.openai.com/docs/api-reference/containers and .../files, as the types of
 OpenAI's client have them.
@@ -54,7 +54,7 @@ _FileId = Annotated[str, StringConstraints(min_length=1, max_length=64)]
 
 
 class ExpiresAfter(WireModel):
-    """A container expires so many minutes after it was used last."""
+    """Lifetime of a container: so many minutes after its last use."""
 
     anchor: Literal["last_active_at"]
     minutes: Annotated[int, Field(ge=1, le=MINUTES_MAX), WHOLE]

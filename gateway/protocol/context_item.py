@@ -135,7 +135,7 @@ class ContextItem:
 
 
 class Label(NamedTuple):
-    """What a `ContextItem` says of itself in these fields."""
+    """Label of a `ContextItem`: its fields of these names."""
 
     kind: Kind
     role: Role | None
@@ -172,7 +172,7 @@ class StoredItem:
 
 @dataclass(frozen=True, slots=True)
 class ConversationPlace:
-    """How far a conversation had come when it was read: its items below the position `end`."""
+    """A conversation as it was when it was read: its items below the position `end`."""
 
     uuid: UUID
     end: int

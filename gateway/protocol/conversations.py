@@ -1,4 +1,4 @@
-"""What the Conversations API takes and shows (responses-api §1.10)."""
+"""Bodies and objects of the Conversations API (responses-api §1.10)."""
 
 from __future__ import annotations
 

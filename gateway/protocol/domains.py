@@ -17,8 +17,8 @@ def is_within(host: str, domains: Sequence[str]) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class DomainRules:
-    """`allowed` are the only ones, if there are any; `denied` are refused in any case. Both are in
-    lower case, and hold for what is below them.
+    """Rules of domains: `allowed` are the only ones, if there are any; `denied` are refused in any
+    case. Both are in lower case, and hold for their subdomains, too.
     """
 
     allowed: tuple[str, ...] = ()

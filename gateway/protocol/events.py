@@ -23,7 +23,7 @@ TERMINAL_TYPES: Final = frozenset({"response.completed", "response.incomplete", 
 # One is made for each token. The guard of a frozen one would make that four times as long.
 @dataclass(slots=True, unsafe_hash=True)
 class Event:
-    """`data` is the whole JSON object on one line, `type` and `sequence_number` in it.
+    """Event of a stream. `data` is the JSON object, on one line, with `type` and `sequence_number`.
 
     `delta_length` is the number of characters of `delta` in a delta event and 0 otherwise: the
     writer pads by it (`stream_options.include_obfuscation`). `text` is the JSON of such a `delta`,
@@ -57,7 +57,7 @@ EventSource = Callable[[EventSink], Awaitable[None]]
 
 @dataclass(frozen=True, slots=True)
 class DeltaPattern:
-    """What the delta events of one open part have in common.
+    """Pattern that the delta events of one open part have in common.
 
     The data of one is `before`, its number, `between`, its text as JSON, and `behind`.
     `hosted_before` is that of each event.

@@ -1,7 +1,7 @@
-"""What items of hosted tools need to be valid where they are listed: members that OpenAI's types
-require, and objects where these have objects.
+"""Check items of hosted tools, so that they are valid where they are listed: the members that
+OpenAI's types require, and objects where these have objects.
 
-Only new items are looked at. Those that were stored before a check was made stay readable.
+Only new items are checked. Those that were stored before a check was made stay readable.
 """
 
 from __future__ import annotations

@@ -42,8 +42,8 @@ Searcher = Literal["server", "client"]
 
 
 class HostedItem(WireModel):
-    """What items of tools have that a server runs, OpenAI or this gateway. Other members are kept
-    as they came.
+    """Item of a tool that a server runs, OpenAI or this gateway. Other members are kept as they
+    came.
     """
 
     model_config = ConfigDict(extra="allow")
@@ -85,7 +85,7 @@ class ImageGenerationCall(HostedItem):
 
 
 class ComputerCall(HostedItem):
-    """What was done with a screen, a mouse and a keyboard."""
+    """Actions on a screen, with a mouse and a keyboard."""
 
     type: Literal["computer_call"] = "computer_call"
     call_id: str | None = None
@@ -174,7 +174,7 @@ class Program(HostedItem):
 
 
 class ProgramOutput(HostedItem):
-    """What a program returned."""
+    """Result of a program."""
 
     type: Literal["program_output"] = "program_output"
     call_id: str | None = None
@@ -242,7 +242,7 @@ class OutputText(WireModel):
 
 
 class Refusal(WireModel):
-    """What the assistant said instead of an answer."""
+    """Text of the assistant that declines to answer."""
 
     type: Literal["refusal"] = "refusal"
     refusal: str
@@ -354,10 +354,10 @@ class FunctionCall(NullableModel):
 
 
 class FunctionCallOutput(NullableModel):
-    """What the function returned.
+    """Output of a function call.
 
-    Without a `call_id` it is that of the call that the names tell, or of none: Codex says of itself
-    what the user's goal is by an output that nobody asked for (`context.assembly`).
+    Without a `call_id` it belongs to the call that the names identify, or to none: Codex states the
+    user's goal on its own account, in an output that answers no call (`context.assembly`).
     """
 
     type: Literal["function_call_output"] = "function_call_output"
@@ -382,7 +382,7 @@ class CustomToolCall(NullableModel):
 
 
 class CustomToolCallOutput(NullableModel):
-    """What the custom tool returned."""
+    """Output of a custom tool."""
 
     type: Literal["custom_tool_call_output"] = "custom_tool_call_output"
     id: ItemId | None = None
@@ -413,9 +413,9 @@ class LocalShellCall(NullableModel):
 
 
 class LocalShellCallOutput(NullableModel):
-    """What the command printed.
+    """Output of the command.
 
-    OpenAI's types know no `call_id` here: their `id` is the `call_id` of the call. Its own SDKs
+    OpenAI's types have no `call_id` here: their `id` is the `call_id` of the call. Its own SDKs
     send one or the other, or both.
     """
 
@@ -456,14 +456,14 @@ class ShellCall(NullableModel):
 
 
 class ShellOutcome(NullableModel):
-    """How a command ended: by itself, or because its time was up."""
+    """End of a command: by itself, or because its time was up."""
 
     type: Literal["exit", "timeout"]
     exit_code: Integer | None = None
 
 
 class ShellOutput(NullableModel):
-    """What one command printed."""
+    """Output of one command."""
 
     stdout: str
     stderr: str
@@ -471,7 +471,7 @@ class ShellOutput(NullableModel):
 
 
 class ShellCallOutput(NullableModel):
-    """What the commands printed, one entry each."""
+    """Output of the commands, one entry each."""
 
     type: Literal["shell_call_output"] = "shell_call_output"
     id: ItemId | None = None
@@ -482,7 +482,7 @@ class ShellCallOutput(NullableModel):
 
 
 class FileOperation(NullableModel):
-    """What becomes of one file. `diff` is in the V4A format; a file that goes needs none."""
+    """Change to one file. `diff` is in the V4A format; a file that is deleted needs none."""
 
     type: Literal["create_file", "update_file", "delete_file"]
     path: str
@@ -506,7 +506,7 @@ class ApplyPatchCall(NullableModel):
 
 
 class ApplyPatchCallOutput(NullableModel):
-    """Whether the change was made, and what there is to say of it."""
+    """Result of a patch: whether the change was made, and text about it."""
 
     type: Literal["apply_patch_call_output"] = "apply_patch_call_output"
     id: ItemId | None = None
@@ -516,7 +516,7 @@ class ApplyPatchCallOutput(NullableModel):
 
 
 class Compaction(NullableModel):
-    """What went before, as a summary that only this gateway can read."""
+    """Summary of the earlier context, which only this gateway can read."""
 
     type: Literal["compaction"] = "compaction"
     id: ItemId | None = None
@@ -526,7 +526,7 @@ class Compaction(NullableModel):
 
 
 class CompactionTrigger(NullableModel):
-    """Asks for a summary of all before it, instead of an answer."""
+    """Request for a summary of all items before it, instead of an answer."""
 
     type: Literal["compaction_trigger"] = "compaction_trigger"
     id: ItemId | None = None

@@ -45,7 +45,7 @@ PATTERN_CHARS_MAX: Final = 1024
 
 @dataclass(frozen=True, slots=True)
 class InputLimits:
-    """What one body may ask of the parser and of the stages after it.
+    """Bounds of one body, for the parser and the stages after it.
 
     `schema_depth_max` counts nested objects and arrays of a schema that binds the output. With
     `rejects_media` new messages must not hold images or files.
@@ -116,7 +116,7 @@ def _check_size(body: bytes, containers_max: int) -> None:
 
 @dataclass(frozen=True, slots=True)
 class _Count:
-    """How many objects and arrays, and how many values behind the first one of each."""
+    """Number of objects and arrays, and number of values after the first one of each."""
 
     containers: int
     values: int

@@ -93,12 +93,12 @@ RequestedEffort = Annotated[documented.Effort | None, BeforeValidator(_known_eff
 
 
 class ReasoningOptions(NullableModel):
-    """How much the model thinks, and what of it is carried over.
+    """Effort of the model's reasoning, and the parts of it that are carried over.
 
     `summary` (or the older `generate_summary`) is how much of the chain of thought is repeated as
     its summary. `context` has one value that gpt-oss honours: reasoning before the last answer is
-    not shown to the model again. `mode` is a hint. What was in effect of these two is echoed.
-    `max_tokens` is an extension: the reasoning ends there, and the answer begins.
+    not shown to the model again. `mode` is a hint. The response echoes the values in effect of
+    these two. `max_tokens` is an extension: the reasoning ends there, and the answer begins.
     """
 
     effort: RequestedEffort = None
@@ -110,14 +110,14 @@ class ReasoningOptions(NullableModel):
 
 
 class TextOptions(NullableModel):
-    """`verbosity` is echoed and has no effect: gpt-oss has no such control."""
+    """Options of the text. `verbosity` is echoed and has no effect: gpt-oss has no such control."""
 
     format: AnyFormat | None = None
     verbosity: Verbosity | None = None
 
 
 class StreamOptions(NullableModel):
-    """`include_obfuscation` pads delta events, so that sizes on the wire tell nothing."""
+    """Options of a stream. `include_obfuscation` pads delta events: sizes then reveal nothing."""
 
     include_obfuscation: bool = True
 
@@ -151,9 +151,9 @@ class Moderation(NullableModel):
 
 
 class PromptCacheOptions(NullableModel):
-    """Backends cache every prefix anyway, so `mode` and `ttl` change nothing. With `prewarm` the
-    context is prepared and nothing is generated. Nobody can compare the cache of the response with
-    that of another one: who names one is told so.
+    """Options of the prompt cache. Backends cache every prefix anyway, so `mode` and `ttl` change
+    nothing. With `prewarm` the context is prepared and nothing is generated. Caches of responses
+    cannot be compared; the gateway reports this where a request names a `comparison_response_id`.
     """
 
     mode: Literal["implicit", "explicit"] | None = None
@@ -208,7 +208,7 @@ class ToolChoice(ToolName):
 
 
 class AllowedTools(NullableModel):
-    """The model is told of all tools, and may call only these."""
+    """Tools that the model may call; the prompt lists all tools."""
 
     type: Literal["allowed_tools"] = "allowed_tools"
     mode: Literal["auto", "required"] = "auto"

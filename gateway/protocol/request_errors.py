@@ -1,4 +1,4 @@
-"""What is wrong with a request, in OpenAI's sentences, each with its code.
+"""Errors of requests, in OpenAI's sentences, each with its code.
 
 Source: envelopes measured against api.openai.com and published (responses-api §5.2). What this
 gateway refuses on its own account says what to do instead.

@@ -67,13 +67,13 @@ class FunctionTool(WireModel):
 
 
 class PlainFormat(NullableModel):
-    """A custom tool's input is any text."""
+    """Format of a custom tool's input that is any text."""
 
     type: Literal["text"] = "text"
 
 
 class GrammarFormat(NullableModel):
-    """A custom tool's input is of a language: a Lark grammar, or a regular expression."""
+    """Language of a custom tool's input: a Lark grammar, or a regular expression."""
 
     type: Literal["grammar"] = "grammar"
     syntax: Literal["lark", "regex"]
@@ -126,7 +126,7 @@ class ShellTool(NullableModel):
 
 
 class ApplyPatchTool(NullableModel):
-    """Creates, updates and deletes files at the client."""
+    """Tool that creates, updates and deletes files at the client."""
 
     type: Literal["apply_patch"] = "apply_patch"
 

@@ -40,7 +40,7 @@ TRACE_ID_CHARS_MAX: Final = 256
 
 @dataclass(frozen=True, slots=True)
 class TraceLimits:
-    """How many traces and spans one body may hold, and the bytes of one of them."""
+    """Bounds of one body: the number of its traces and spans, and the bytes of one of them."""
 
     records_max: int = 1000
     record_bytes_max: int = 1024 * 1024

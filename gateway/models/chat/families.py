@@ -1,4 +1,4 @@
-"""How a model writes and is told to think, as settings say it or its name tells it."""
+"""Families of models, from settings or a model's name: how a model writes, how thinking is set."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ SWITCHES: Final = ("enable_thinking", "thinking")
 
 @dataclass(frozen=True, slots=True)
 class Family:
-    """How a model writes, and which arguments of its template say whether it is to think."""
+    """Syntax of a model, and the arguments of its template that turn thinking on and off."""
 
     syntax: Syntax
     switches: tuple[str, ...] = SWITCHES

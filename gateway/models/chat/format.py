@@ -202,7 +202,7 @@ class ChatFormat:
         return opened == plain or self.prefill_size(opened) > 0 or self.prefill_size(plain) > 0
 
     def check(self) -> None:
-        """Its prompts are the server's: there is nothing to compare."""
+        """Do nothing: the server makes the prompts, so there is nothing to compare."""
 
     @property
     def framing(self) -> Framing:

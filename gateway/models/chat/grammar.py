@@ -1,4 +1,4 @@
-"""What a model of a chat format may write in a turn, as a grammar over ids and text.
+"""Grammars over ids and text of a turn that a model of a chat format may write.
 
 A turn is a thought or not, then text, or calls, or JSON. Markers that are one id are that id, so no
 text can be taken for one. Where a marker is spelled in letters nothing can be said of text in front

@@ -26,7 +26,7 @@ LEXICONS_KEPT: Final = 64
 
 
 class Matcher:
-    """Finds some markers in text, and what may be the beginning of one at its end."""
+    """Finder of some markers in text, and of what may be the beginning of one at its end."""
 
     __slots__ = ("_pattern", "_texts", "firsts")
 
@@ -55,8 +55,8 @@ class Matcher:
 
 
 class PlainTexts(dict[int, str]):
-    """What an id says that is nothing but text, by id: whole characters, nothing of a marker, and
-    no white space at its end. Empty for any other one.
+    """Texts of ids that are nothing but text, by id: whole characters, nothing of a marker, and no
+    white space at the end. Empty for any other id.
     """
 
     __slots__ = ("_markers", "_spelled", "_vocabulary")
@@ -82,7 +82,7 @@ class PlainTexts(dict[int, str]):
 
 
 class Lexicon:
-    """One for a vocabulary and a syntax."""
+    """Markers of one syntax in one vocabulary."""
 
     def __init__(self, vocabulary: Vocabulary, syntax: Syntax) -> None:
         named = {text: vocabulary.special(text) for text in dict.fromkeys(syntax.markers)}

@@ -99,9 +99,8 @@ _LOCATION: Final = "Where the user is, roughly, in case a web search depends on 
 
 @dataclass(frozen=True, slots=True)
 class Habits:
-    """What a template takes, beyond what all do: a message of the system at the beginning, and one
-    behind others; two of the user one after the other, and one behind a result; a message with
-    several calls.
+    """Messages that a template takes beyond those that all take: a system message at the beginning,
+    one after others; two of the user in a row, one after a result; a message with several calls.
     """
 
     system: bool = True

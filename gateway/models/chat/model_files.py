@@ -1,4 +1,4 @@
-"""What stands beside a model's tokenizer of what its gateway has to know: `config.json` and
+"""Read the facts beside a model's tokenizer that the gateway needs: `config.json` and
 `generation_config.json`, as Hugging Face has them in the folder of a model.
 """
 
@@ -19,7 +19,7 @@ ENDS_MAX: Final = 64
 
 @dataclass(frozen=True, slots=True)
 class ModelFacts:
-    """How many ids a model has (0: that is not told), and with which it ends a turn."""
+    """Number of ids of a model (0: unknown), and the ids with which it ends a turn."""
 
     size: int = 0
     end_ids: tuple[int, ...] = ()

@@ -72,7 +72,7 @@ class _State(Enum):
 
 
 class ChatParser:
-    """Ids of one turn to segments (`gateway.generation.TokenParser`). One object for each turn.
+    """Parser of the ids of one turn to segments (`gateway.generation.TokenParser`).
 
     `in_reasoning`: the prompt ends within a thought. With `trace` text comes with the positions of
     its ids. `reasoning_tokens` counts the ids of text between the markers of thoughts, white space

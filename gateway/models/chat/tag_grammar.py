@@ -1,4 +1,4 @@
-"""What a model that writes arguments in tags may write for a schema, as a grammar of a turn.
+"""Grammars of the arguments that a model may write in tags for a schema, as part of a turn.
 
 The parameters come in the order of the schema, those that are not required or not at all. A value
 that may be text is text, in which no marker stands; any other one is JSON of its schema.

@@ -1,4 +1,4 @@
-"""What a model's chat template does, learned of a server that renders a few small conversations.
+"""Learn what a model's chat template does, from a server that renders a few small conversations.
 
 A template is a program that nobody here runs. What a run needs of it between two turns is cut out
 of what it made: the ids between a call and its result, those around the result, and those that open
@@ -135,9 +135,9 @@ class ResultFrame:
 
 @dataclass(frozen=True, slots=True)
 class Template:
-    """What was learned. `opening` are the ids that open a turn; some templates have none. `result`
-    is None where hosted tools cannot be used, for one of the `faults`. `unthinks`: the template can
-    be told that the model is not to think.
+    """Facts learned about a template. `opening` are the ids that open a turn; some templates have
+    none. `result` is None where hosted tools cannot be used, for one of the `faults`. `unthinks`:
+    the template has a way to turn thinking off.
     """
 
     habits: Habits = ANY

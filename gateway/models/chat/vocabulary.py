@@ -71,7 +71,7 @@ class Pieces(dict[int, bytes]):
 
 
 class Vocabulary:
-    """Immutable as far as its users can see; one for each model, shared by all threads."""
+    """Vocabulary of one model, immutable as far as its users can see, shared by all threads."""
 
     def __init__(self, tokenizer: Tokenizer, pieces: list[bytes], added: Mapping[int, str]) -> None:
         """`tokenizer` makes ids of text, and none that is in `added`: the ids that are markers."""

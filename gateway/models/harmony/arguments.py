@@ -51,7 +51,7 @@ class Conclusion:
 
 
 class Arguments:
-    """Feed it the body of one call; each character is looked at once, by a regular expression.
+    """Reader of the body of one call; a regular expression reads each character once.
 
     A value nested deeper than `depth_max` counts as no JSON: whether Python's decoder takes such a
     value depends on how deep the caller's own stack is, and the result must depend on nothing.

@@ -1,4 +1,4 @@
-"""What the rest of a turn must look like, as a grammar over ids.
+"""Grammars over ids of the rest of a turn.
 
 A turn is any number of thoughts and preambles, each closed by `<|end|>` and followed by the opening
 of another message, and then one call or the answer, whose end is not part of the grammar: there the

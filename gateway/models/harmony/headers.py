@@ -1,4 +1,4 @@
-"""What stands between `<|start|>` and `<|message|>`, and where it sends the message.
+"""Headers of messages, between `<|start|>` and `<|message|>`, and where each sends its message.
 
 The trained forms of an assistant's header are
 
@@ -124,7 +124,7 @@ _TYPES_OF_MESSAGES: Final[tuple[ContentType, ...]] = (_NONE, _SPACED, _PLAIN, _G
 
 @dataclass(frozen=True, slots=True)
 class Header:
-    """What a header says. `channel` is empty when none is known."""
+    """Contents of a header. `channel` is empty when no known one is named."""
 
     role: str
     channel: str
@@ -157,7 +157,7 @@ class Header:
 
 @dataclass(frozen=True, slots=True)
 class MessageRoute:
-    """Where a message goes; no kind: reasoning if another message follows, else the answer."""
+    """Destination of a message; no kind: reasoning if another message follows, else the answer."""
 
     kind: SegmentKind | None
     name: str = ""
@@ -165,7 +165,7 @@ class MessageRoute:
 
 
 class WholeHeader(NamedTuple):
-    """What a header that `<|message|>` ends makes of its message.
+    """Interpretation of a header that `<|message|>` ends.
 
     `kind` and `name` are as in `MessageRoute`. `form` is None for a header with anything in it that
     its form has not, though no rule minds. `lead` are words of it that are reasoning. `callee` is
@@ -345,7 +345,7 @@ def _is_junk(prose: str, channel: str) -> bool:
 
 
 class _Reader:
-    """Takes the known elements off each part and keeps what is left."""
+    """Reader that takes the known elements off each part and keeps what is left."""
 
     def __init__(self, *, trapped: bool) -> None:
         self._trapped = trapped

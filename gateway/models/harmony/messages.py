@@ -205,7 +205,7 @@ def _assistant(channel: str, text: str) -> HarmonyMessage:
 
 
 class MessageWriter:
-    """Shared by all threads. Text only ever passes through `Vocabulary.encode`."""
+    """Writer of messages, shared by all threads. Text passes only through `Vocabulary.encode`."""
 
     def __init__(self, vocabulary: Vocabulary) -> None:
         self._encode = vocabulary.encode

@@ -135,7 +135,7 @@ class _Orphan:
 
 
 class Parser:
-    """Ids of one turn to segments (`gateway.generation.TokenParser`). One object for each turn.
+    """Parser of the ids of one turn to segments (`gateway.generation.TokenParser`).
 
     `tools` are the names of what may be called, None when calls are not allowed; `hosted` are those
     of them that the gateway runs itself: nothing is guessed to be a call of them. A header of more

@@ -180,7 +180,7 @@ def _comment(text: str) -> list[str]:
 
 
 class Renderer:
-    """Renders contexts and single items. Shared by all threads.
+    """Renderer of contexts and of single items, shared by all threads.
 
     What a text costs must not depend on what another tenant sent before. So only system messages
     are kept for everyone, in which there is no text of a request; instructions, declarations of

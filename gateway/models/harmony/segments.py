@@ -1,4 +1,4 @@
-"""From message bodies to segment events: order, holding back, and what a segment finally is.
+"""Turn message bodies into segment events: their order, what is held back, and final kinds.
 
 Segments come one after the other, each started, filled and ended. A body whose kind is known flows
 at once. The kind of a body without a known channel depends on what comes after it: reasoning if
@@ -82,7 +82,7 @@ class Draft:
 
 @dataclass(frozen=True, slots=True)
 class Closing:
-    """How a message ended: before position `end`, by a stop id or (None) without one.
+    """End of a message: before position `end`, by a stop id or (None) without one.
 
     `cut`: there are no more ids, and the model did not mean to stop.
     """
@@ -93,7 +93,7 @@ class Closing:
 
 
 class SegmentWriter:
-    """Collects the events of one turn. `recoveries` is shared with the parser."""
+    """Collector of the events of one turn. `recoveries` is shared with the parser."""
 
     __slots__ = (
         "_broken_end", "_events", "_recoveries", "_texts", "_waiting_closed", "announced",

@@ -60,7 +60,7 @@ _ESCAPED: Final = {ord(end): f"\\u{ord(end):04x}" for end in "\x85\u2028\u2029"}
 
 
 class SchemaNormaliser:
-    """Normalises the schemas of one request and spends one budget on them. Not thread-safe.
+    """Normaliser of the schemas of one request, with one budget for them. Not thread-safe.
 
     A recursive definition is written out once and is `any` inside of itself. Definitions that
     refer to each other so much that writing them out exceeds the limits are followed less deep.

@@ -87,7 +87,7 @@ class Pieces(dict[int, bytes]):
 
 
 class Vocabulary:
-    """Text to ids and ids to bytes. Immutable; one per process, shared by all threads."""
+    """Vocabulary of text to ids and ids to bytes. Immutable; one per process, for all threads."""
 
     def __init__(self, ranks: dict[bytes, int]) -> None:
         """Take the ranks over: they are gone afterwards."""
@@ -195,7 +195,7 @@ class Detokenizer:
         return self._readable(b"".join(map(self.piece, ids)))
 
     def read(self, ids: Sequence[int]) -> str | None:
-        """As `feed`; None, with nothing read, if an id is no text or there is no id."""
+        """Return what `feed` does; None, with nothing read, if an id is no text, or without ids."""
         if len(ids) == 1:
             spelling = self.piece(ids[0])
         else:
@@ -227,10 +227,10 @@ class Detokenizer:
         return self._readable_each(pieces)
 
     def trace(self, ids: Sequence[int], position: int) -> tuple[str, tuple[int, ...]]:
-        """As `feed`, and the positions of the ids that spell it; the first id is at `position`.
+        """Return text as `feed` does, and the positions of its ids; the first is at `position`.
 
         Text waits until an id ends where a character does, so that ids and text can be told apart
-        there. No positions are told where the ids are not the UTF-8 of the text.
+        there. No positions are returned where the ids are not the UTF-8 of the text.
         """
         texts: list[str] = []
         tokens: list[int] = []

@@ -1,1 +1,1 @@
-"""What OpenAI's admin API takes and shows, field by field as openai-python 3.54 has it."""
+"""Bodies and objects of OpenAI's admin API, field by field as openai-python 3.54 has it."""

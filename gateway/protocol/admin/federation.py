@@ -94,7 +94,7 @@ class AttributeTransformation(WireModel):
 
 
 class Discovery(NullableModel):
-    """The issuer's OpenID configuration says where its keys are. None: at the usual place."""
+    """Keys located by the issuer's OpenID configuration. `discovery_url` None: the usual place."""
 
     type: Literal["discovery"]
     discovery_url: Url | None = None
@@ -111,8 +111,8 @@ Verification = Annotated[Discovery | UploadedJwks, Discriminator("type")]
 
 
 class TokenExtras(NullableModel):
-    """`harmony` of a provider: see `gateway.tenancy.federation.TokenTerms`. `jwks_url`: where its
-    keys are, where it has no configuration that says so.
+    """`harmony` of a provider: see `gateway.tenancy.federation.TokenTerms`. `jwks_url` locates its
+    keys, where it has no configuration that does.
     """
 
     bearer: bool | None = None
@@ -234,13 +234,13 @@ class OperatorIssuerUpdate(_OperatorIssuerFields):
 
 
 class DefaultPermissions(WireModel):
-    """A token may do all that a service account of the project may do."""
+    """Permissions of a token equal to those of a service account of the project."""
 
     type: Literal["service_account_default"]
 
 
 class RestrictedPermissions(WireModel):
-    """A token has these scopes, and no others, such as `responses.read`."""
+    """Permissions of a token limited to these scopes, such as `responses.read`."""
 
     type: Literal["restricted"]
     scopes: Annotated[Many[str], Field(min_length=1, max_length=len(SCOPES))]

@@ -148,7 +148,7 @@ class SpendLimitUpdate(WireModel):
 
 
 class NotificationChannel(NullableModel):
-    """Who is told, and how: OpenAI knows e-mail alone."""
+    """Channel and recipients of a notification: OpenAI has e-mail alone."""
 
     type: Literal["email"]
     recipients: Annotated[Many[Address], Field(min_length=1, max_length=RECIPIENTS_MAX)]

@@ -46,7 +46,7 @@ ShortText = Annotated[str, StringConstraints(max_length=NAME_CHARS_MAX, pattern=
 
 
 class NoBody(WireModel):
-    """For what takes none: an empty object at most."""
+    """Body of a call that takes none: an empty object at most."""
 
 
 class SinkResume(WireModel):
@@ -58,7 +58,7 @@ class SinkResume(WireModel):
 
 
 class DataRetentionUpdate(WireModel):
-    """What is to be kept (`gateway.tenancy.retention`)."""
+    """Data retention to apply (`gateway.tenancy.retention`)."""
 
     retention_type: Annotated[str, Field(max_length=64)]
 

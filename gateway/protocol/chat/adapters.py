@@ -125,7 +125,7 @@ def citation_body(annotation: Json, offset: int) -> Json:
 
 
 class Joiner:
-    """Makes one text of each sort of all there are."""
+    """Joiner of texts: one text of all those of each sort."""
 
     def __init__(self) -> None:
         self._last: dict[Field, int] = {}
@@ -285,7 +285,7 @@ TEXT_CHUNK: Final = "text_completion"
 
 
 class Chunks:
-    """Makes chunks of one stream of events, which it is given from the first one on.
+    """Maker of the chunks of one stream of events, which it gets from the first event on.
 
     A subclass says how its API shows a beginning, more text, a call, and the end.
     """
@@ -502,8 +502,8 @@ def _completed(text: Json) -> Json:
 
 @dataclass(frozen=True, slots=True)
 class ChatAdapter:
-    """What the client of a chat asked to see: `logprobs`, calls as the deprecated `function_call`,
-    and the usage at the end of a stream.
+    """Adapter to chat completions, with what the client asked to see: `logprobs`, calls as the
+    deprecated `function_call`, and the usage at the end of a stream.
     """
 
     logprobs: bool = False
@@ -534,7 +534,7 @@ class ChatAdapter:
 
 @dataclass(frozen=True, slots=True)
 class CompletionAdapter:
-    """What the client of a completion asked to see: the usage at the end of a stream, or not."""
+    """Adapter to completions; `include_usage`: the client asked for usage at a stream's end."""
 
     include_usage: bool
 

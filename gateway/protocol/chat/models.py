@@ -137,7 +137,9 @@ _WORDS: dict[str, str] = {
 
 
 class ChatStreamOptions(NullableModel):
-    """`include_usage`: a last chunk with the usage. `include_obfuscation` pads deltas."""
+    """Options of a stream. `include_usage`: usage in a last chunk;
+    `include_obfuscation`: padded deltas.
+    """
 
     include_usage: bool = False
     include_obfuscation: bool = True

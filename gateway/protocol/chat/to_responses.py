@@ -317,7 +317,7 @@ class _OpenCall:
 
 
 class _ItemBuilder:
-    """Makes items of messages, one message after the other."""
+    """Builder of items from messages, one message after the other."""
 
     def __init__(self, places: ParameterPaths) -> None:
         self.items: list[Json] = []

@@ -42,7 +42,7 @@ class ShownPage:
 
 @dataclass(frozen=True, slots=True)
 class BrowserGrant:
-    """`browser.search`, `browser.open` and `browser.find`.
+    """Grant of `browser.search`, `browser.open` and `browser.find`.
 
     `pages` are those that earlier responses of the chain were shown; cursors go on behind them, at
     `first_cursor`. `country` is of two letters; `location` says in words where the user is. `type`
@@ -67,8 +67,8 @@ class BrowserGrant:
 
 @dataclass(frozen=True, slots=True)
 class PythonGrant:
-    """`python`, in the container of this id (`cntr_...`), which may not exist before it is used.
-    It is made only if the tenant has less than `containers_max` then; None: however many it has.
+    """Grant of `python`, in the container of this id (`cntr_...`), which may not exist before its
+    first use. It is made only if the tenant has less than `containers_max` then; None: no bound.
     """
 
     container_id: str
@@ -133,7 +133,7 @@ class ApprovedCall:
 
 @dataclass(frozen=True, slots=True)
 class ToolBudget:
-    """How much the hosted tools of one response may do. `calls_max` is the lesser of the request's
+    """Bounds of the hosted tools of one response. `calls_max` is the lesser of the request's
     `max_tool_calls` and the operator's bound; after `failures_max` failures of one tool in a row it
     may not be called again; all calls together may take `time_max_s`, their results
     `result_ids_max` ids as the model is shown them, and `result_bytes_max` bytes as the tools

@@ -1,4 +1,4 @@
-"""What hosted tools have to know of the responses before: it goes along a chain of responses.
+"""State that hosted tools need of earlier responses: it goes along a chain of responses.
 
 It is kept with a response (`responses.tool_state`), as its fold makes it: the pages that the model
 was shown, by their cursors, and the container that it used.
@@ -16,8 +16,8 @@ from gateway.protocol.hosted.grants import ShownPage  # noqa: TC001 - its fields
 
 @dataclass(frozen=True, slots=True)
 class ToolState:
-    """`pages` are the last ones that were shown, oldest first; `container_id` is the last
-    container.
+    """State of the tools. `pages` are the last ones that were shown, oldest first;
+    `container_id` is the last container.
     """
 
     pages: tuple[ShownPage, ...] = ()

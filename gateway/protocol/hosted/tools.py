@@ -89,8 +89,8 @@ def _domain(text: str) -> str:
 
 
 class SearchFilters(NullableModel):
-    """`allowed_domains` are the only ones whose pages are searched and opened, with their
-    subdomains; without any, all are.
+    """Filters of a search: only pages of `allowed_domains` and their subdomains are searched and
+    opened; without any, all pages are.
     """
 
     allowed_domains: Annotated[
@@ -102,7 +102,7 @@ _Place = Annotated[str, StringConstraints(max_length=_LOCATION_CHARS_MAX)]
 
 
 class UserLocation(NullableModel):
-    """About where the user is. `country` is an ISO code of two letters."""
+    """Approximate location of the user. `country` is an ISO code of two letters."""
 
     type: Literal["approximate"] = "approximate"
     city: _Place | None = None
@@ -144,7 +144,7 @@ class WebSearchTool(NullableModel):
 
 
 class NetworkPolicy(NullableModel):
-    """Whether a container may use the network; here none may."""
+    """Network policy of a container; here none may use the network."""
 
     type: str
 
@@ -192,8 +192,8 @@ class ToolFilter(NullableModel):
 
 
 class ApprovalFilters(NullableModel):
-    """Which tools are called only once the user has approved it, and which without. A tool that is
-    neither or both is asked for.
+    """Tools whose calls the user must approve (`always`), and tools whose calls need no approval
+    (`never`). A tool that is in neither or both needs approval.
     """
 
     always: ToolFilter | None = None

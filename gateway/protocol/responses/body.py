@@ -235,7 +235,7 @@ ResponseStatus = Literal["queued", "in_progress", "completed", "incomplete", "fa
 
 @dataclass(frozen=True, slots=True)
 class HarmonyMessages:
-    """What the terminal Response object shows of the prompt, where the request asked for it.
+    """Messages of the prompt that the terminal Response object shows, where the request asks.
 
     `input` are the messages of the prompt (`ModelFormat.messages`). `with_output_ids`: those
     of the output, which are shown too, come with their token ids.
@@ -247,7 +247,7 @@ class HarmonyMessages:
 
 @dataclass(frozen=True, slots=True)
 class ResponseHead:
-    """What a response is known by before a token was generated; the fold's only other input.
+    """Data of a response from before its first token; the fold's only other input.
 
     `echo` holds every field of the Response object that follows from the request alone. With a
     `binding` its reasoning items are sealed. `spelled` is `kept_echo(echo)`: every event with the
@@ -280,7 +280,7 @@ class ResponseHead:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """How a response ended, or (status `queued`, `in_progress`) that it did not yet.
+    """End of a response, or (status `queued`, `in_progress`) the state of one that has not ended.
 
     `error` is `{"code", "message"}`, `incomplete_details` is `{"reason"}`, `completed_at` is in
     unix seconds. Each is None unless the status calls for it. `messages` are `input_messages` and

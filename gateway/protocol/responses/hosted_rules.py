@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class _Bounds:
-    """How large the schema of a tool of an MCP server may be to bind what it is called with."""
+    """Bounds of the schema of an MCP tool: a larger one does not bind the arguments of calls."""
 
     schema_bytes_max: int = 16 << 10
     schema_depth_max: int = 32

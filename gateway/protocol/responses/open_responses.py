@@ -1,4 +1,4 @@
-"""How Open Responses 2026-04-24 spells what is spelled as OpenAI does everywhere else.
+"""The spelling of Open Responses 2026-04-24; everywhere else the spelling is OpenAI's.
 
 Its OpenAPI document decides: a strict reader of it refuses a type of event or item that it does not
 list, and an optional value that is null. So what it lists under another name is renamed, the calls

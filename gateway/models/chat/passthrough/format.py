@@ -179,7 +179,7 @@ class PassThroughFormat:
         return ()
 
     def check(self) -> None:
-        """Its prompts are the server's: there is nothing to compare."""
+        """Do nothing: the server makes the prompts, so there is nothing to compare."""
 
     # Prompts.
 

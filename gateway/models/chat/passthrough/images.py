@@ -44,8 +44,8 @@ _MISSING: Final = "[an image stood here: {}]"
 
 @dataclass(frozen=True, slots=True)
 class ImageLimits:
-    """Of the images of one context: `bytes_max` of each as a file, how many of them, and
-    `context_bytes_max` of all of them together.
+    """Bounds of the images of one context: `bytes_max` of each as a file, `images_max` images, and
+    `context_bytes_max` of all together.
     """
 
     bytes_max: int = 8 * 1024 * 1024
@@ -171,7 +171,7 @@ class Gallery:
 
 
 class _Unshowable(ValueError):
-    """Why an image cannot be shown."""
+    """Refusal of an image that cannot be shown; the message is the reason."""
 
 
 def _question(image: InputImage) -> bytes:

@@ -37,7 +37,7 @@ NO_ARGUMENTS: Final = "{}"
 
 
 class TextParser:
-    """Ids of one turn to segments (`gateway.generation.TokenParser`). One object for each turn."""
+    """Parser of the ids of one turn to segments (`gateway.generation.TokenParser`)."""
 
     __slots__ = (
         "_call", "_ended_by", "_events", "_has_arguments", "_has_called", "_is_finished",
@@ -200,7 +200,7 @@ def _runs(ids: Sequence[int]) -> Iterator[tuple[int, int]]:
 
 
 class EitherParser:
-    """Of a model that may be asked for ids or for text: its first id tells which a turn is."""
+    """Parser for a model whose turns are ids or text: the first id of a turn decides which."""
 
     __slots__ = ("_parser", "_text_parser", "recoveries")
 

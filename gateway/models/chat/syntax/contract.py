@@ -1,9 +1,9 @@
-"""How a family of chat models writes thoughts and calls: what a parser and a grammar ask of it.
+"""Syntax in which a family of chat models writes thoughts and calls, for parsers and grammars.
 
 A turn is text in which *markers* stand. A marker is a text such as `<tool_call>`; where the
 vocabulary has one id for it, only that id counts, and otherwise its letters do. A *region* of calls
 begins at one of the openers of a syntax and is read by a reader of its own, which is handed the
-text and the markers in it, and tells what they mean.
+text and the markers in it, and reports what they mean.
 """
 
 from __future__ import annotations
@@ -38,21 +38,21 @@ Written = tuple[Mark | str, ...]
 
 @dataclass(frozen=True, slots=True)
 class Called:
-    """A call of this function begins."""
+    """Beginning of a call of this function."""
 
     name: str
 
 
 @dataclass(frozen=True, slots=True)
 class Argued:
-    """More of the text of its arguments."""
+    """More text of the arguments of the call."""
 
     text: str
 
 
 @dataclass(frozen=True, slots=True)
 class Ended:
-    """The call is over. `broken`: in the middle of its arguments; by `rules`."""
+    """End of the call. `broken`: in the middle of its arguments; by `rules`."""
 
     broken: bool = False
     rules: tuple[Rule, ...] = ()
@@ -60,7 +60,7 @@ class Ended:
 
 @dataclass(frozen=True, slots=True)
 class Said:
-    """It was no call: text for the user, in its place."""
+    """Text for the user, in place of a call: it was none."""
 
     text: str
     rules: tuple[Rule, ...] = ()
@@ -68,21 +68,21 @@ class Said:
 
 @dataclass(frozen=True, slots=True)
 class Left:
-    """The region is over; `rest` is text behind it. Nothing is told after it."""
+    """End of the region; `rest` is text behind it. No event follows."""
 
     rest: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class Noted:
-    """Something was made the best of, and there is nothing to tell."""
+    """Note of an irregularity that was recovered by `rule`, without text."""
 
     rule: Rule
 
 
 @dataclass(frozen=True, slots=True)
 class Unnamed:
-    """Arguments of a call begin whose function is named behind them."""
+    """Beginning of the arguments of a call whose function is named after them."""
 
 
 Told = Called | Unnamed | Argued | Ended | Said | Noted
@@ -105,8 +105,8 @@ unknown one."""
 
 
 class CallReader(Protocol):
-    """Reads one region. Total: no text and no marker makes it raise. What it tells does not depend
-    on how the text was cut, except for how that of arguments is cut.
+    """Reader of one region. No text and no marker makes it raise. Its events do not depend on how
+    the text was cut, except for how that of arguments is cut.
     """
 
     def text(self, text: str) -> Iterator[CallEvent]:
@@ -124,7 +124,7 @@ class CallReader(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Tags:
-    """What is written around the keys and the values of arguments that are no JSON."""
+    """Tags around the keys and the values of arguments that are no JSON."""
 
     before_key: Written
     behind_key: Written
@@ -133,14 +133,14 @@ class Tags:
 
 @dataclass(frozen=True, slots=True)
 class CallSyntax:
-    """How calls are written. The `name` is that of the parser in vLLM, where it has one.
+    """Syntax of calls. The `name` is that of the parser in vLLM, where it has one.
 
     A region begins at one of the `openers`, which are among the `markers`; if it `is_bare`, also
     with a brace where an answer would begin. `reader` reads it, given its opener, or an empty one.
 
-    The fields behind tell how a model was trained to write it: `opened`, calls with `between` in
-    between, `closed`. A call is its name between `before_name` and `behind_name`, then its
-    arguments as JSON, or in `tags`, then `behind`.
+    The remaining fields are the region as a model was trained to write it: `opened`, calls with
+    `between` between them, `closed`. A call is its name between `before_name` and `behind_name`,
+    then its arguments as JSON, or in `tags`, then `behind`.
     """
 
     name: str
@@ -212,7 +212,7 @@ THINK: Final = ReasoningMarkers("<think>", "</think>")
 
 @dataclass(frozen=True, slots=True)
 class Syntax:
-    """A family of models: it need not think, and it need not call anything."""
+    """Syntax of a family of models: of thoughts and calls, either of which may be None."""
 
     reasoning: ReasoningMarkers | None
     calls: CallSyntax | None

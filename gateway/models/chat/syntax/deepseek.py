@@ -70,7 +70,7 @@ _OPEN: Final = frozenset({_Where.FENCE, _Where.BODY})
 
 
 class DeepSeekReader:
-    """One region of calls. `is_fenced`: as V3 writes them."""
+    """Reader of one region of calls. `is_fenced`: as V3 writes them."""
 
     def __init__(self, opener: str, *, is_fenced: bool) -> None:
         self._is_fenced = is_fenced

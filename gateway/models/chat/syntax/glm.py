@@ -50,7 +50,7 @@ class _Where(Enum):
 
 
 class GlmReader:
-    """One region, up to the marker that closes it."""
+    """Reader of one region, up to the marker that closes it."""
 
     def __init__(self, schema_of: SchemaOf) -> None:
         self._schema_of = schema_of

@@ -27,7 +27,7 @@ CLOSING: Final = "</tool_call>"
 
 
 class HermesReader:
-    """One object, or more, up to the marker behind it."""
+    """Reader of one object, or more, up to the marker behind it."""
 
     def __init__(self) -> None:
         self._begin()

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 class JsonBody:
-    """Feed it text from behind the name on. What is no JSON is passed on as it is."""
+    """Reader of text from behind the name on. It passes on what is no JSON unchanged."""
 
     def __init__(self) -> None:
         self._value: ArgumentsReader | None = None

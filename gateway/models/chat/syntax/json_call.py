@@ -49,7 +49,7 @@ _DECODER: Final = json.JSONDecoder(strict=False, parse_int=str, parse_constant=n
 
 
 class ValueScanner:
-    """Finds the end of one JSON value that begins with the first character it is fed."""
+    """Scanner for the end of one JSON value that begins with the first character fed to it."""
 
     __slots__ = (
         "_depth", "_escaped", "_in_string", "_is_scalar", "controls", "deepest", "is_begun",
@@ -206,7 +206,7 @@ _ARGUMENTS: Final = frozenset({"arguments", "parameters"})
 
 
 class JsonCall:
-    """Reads one object, from its brace on; white space may stand before it."""
+    """Reader of one object, from its brace on; white space may stand before it."""
 
     __slots__ = (
         "_arguments", "_is_sloppy", "_junk", "_key", "_phase", "_raw", "_scanner", "_token",

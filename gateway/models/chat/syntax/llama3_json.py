@@ -26,7 +26,7 @@ _KEYS: Final = frozenset({"type", "id", "function", "name", "parameters", "argum
 
 
 class Llama3Reader:
-    """One region: objects, one behind the other. `is_bare`: no marker stood in front of them."""
+    """Reader of one region: objects in a row. `is_bare`: no marker stood in front of them."""
 
     def __init__(self, *, is_bare: bool) -> None:
         self._is_bare = is_bare  # and it is not known yet whether it is a call

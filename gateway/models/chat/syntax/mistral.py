@@ -52,7 +52,7 @@ class _Where(Enum):
 
 
 class MistralReader:
-    """One region: from a marker to text that belongs to no call."""
+    """Reader of one region: from a marker to text that belongs to no call."""
 
     def __init__(self) -> None:
         self._where = _Where.FRONT

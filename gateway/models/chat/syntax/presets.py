@@ -1,4 +1,4 @@
-"""Which family writes how, by the name of a model.
+"""Presets of families: the syntaxes that each writes, by the name of a model.
 
 Sources: the chat templates of the models' repositories, and the parsers that vLLM's and SGLang's
 documentation names for them.
@@ -46,7 +46,7 @@ CALLS: Final[Mapping[str, CallSyntax | None]] = {
 
 @dataclass(frozen=True, slots=True)
 class Preset:
-    """What is known of a family: the names of its syntaxes in `REASONING` and `CALLS`.
+    """Preset of a family: the names of its syntaxes in `REASONING` and `CALLS`.
 
     `switch` is the argument of its chat template that turns thinking on and off; None for a family
     that always thinks, or never does. `thinks` is what it does when nobody asks.

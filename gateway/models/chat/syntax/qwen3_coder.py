@@ -59,7 +59,7 @@ _OPEN: Final = frozenset({_Where.FUNCTION, _Where.KEY, _Where.VALUE})
 
 
 class Qwen3CoderReader:
-    """One region: from an outer marker, or that of a function, to the outer one that closes it."""
+    """Reader of one region, from an outer or a function's marker to the outer one that ends it."""
 
     def __init__(self, opener: str, schema_of: SchemaOf) -> None:
         self._schema_of = schema_of

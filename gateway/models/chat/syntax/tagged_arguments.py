@@ -57,7 +57,7 @@ _TYPE_NAMES: Final[Mapping[type, str]] = {
 
 
 class TaggedArguments:
-    """Writes one object. Between `begin` and `end` comes the text of a value. Where the schema
+    """Writer of one object. Between `begin` and `end` comes the text of a value. Where the schema
     names no type it is one of the `untyped`.
     """
 
