@@ -21,8 +21,8 @@ def lasting_json(value: object) -> bytes:
 
 
 class LruCache(Generic[K, V]):
-    """Values by key, shared by threads. `functools.lru_cache` bounds their number; this one bounds
-    their sizes together, which `put` is told.
+    """Cache of values by key, shared by threads. `functools.lru_cache` bounds their number; this
+    cache bounds the sum of their sizes, which the caller passes to `put`.
     """
 
     def __init__(self, *, size_max: int) -> None:

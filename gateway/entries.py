@@ -82,7 +82,7 @@ _T = TypeVar("_T")
 
 @dataclass(frozen=True, slots=True)
 class TurnStarted:
-    """A model call begins. `prefill` ids were put into the prompt after `<|start|>assistant`.
+    """Start of a model call. `prefill` ids were put into the prompt after `<|start|>assistant`.
 
     `input_tokens` are those the caller pays for: the whole prompt on the first turn and
     behind the result of a tool, none when the gateway continues a turn by itself.
@@ -95,7 +95,7 @@ class TurnStarted:
 # One is made for each token. The guard of a frozen one would make that four times as long.
 @dataclass(slots=True, unsafe_hash=True)
 class Tokens:
-    """Ids as the model said them, in order; `logprobs`, if asked for, has one for each."""
+    """Ids as the model wrote them, in order; `logprobs`, if requested, has one for each."""
 
     ids: tuple[int, ...]
     logprobs: tuple[Likelihood, ...] = ()
@@ -103,25 +103,25 @@ class Tokens:
 
 @dataclass(slots=True, unsafe_hash=True)
 class Text(Tokens):
-    """What a model said whose server returns text: characters and marks (`gateway.text_ids`)."""
+    """Output of a model whose server returns text: characters and marks (`gateway.text_ids`)."""
 
 
 @dataclass(frozen=True, slots=True)
 class Alive:
-    """Nothing was said for a while; folds to `response.in_progress`, which real clients count."""
+    """Mark of a silence; it folds to `response.in_progress`, which real clients count."""
 
 
 @dataclass(frozen=True, slots=True)
 class Queued:
-    """The response was accepted and waits for its turn: the first entry of a background run."""
+    """Mark of an accepted response that waits for its turn: first entry of a background run."""
 
 
 @dataclass(frozen=True, slots=True)
 class Hop:
-    """The turn goes on elsewhere: its prompt and the ids so far were sent again.
+    """Change of the place where the turn goes on: its prompt and the ids so far were sent again.
 
-    `backend`: the one before broke off. `replica`: the process before did. `recomputed_tokens` is
-    how many ids had been sent or generated before and were read again. Clients see nothing of it.
+    `backend`: the backend before broke off. `replica`: the process before did. `recomputed_tokens`
+    is how many ids had been sent or generated before and were read again. Clients do not see it.
     """
 
     reason: Literal["backend", "replica"]
@@ -130,18 +130,18 @@ class Hop:
 
 @dataclass(frozen=True, slots=True)
 class Hold:
-    """From here to the end of the turn nobody vouches for what it says but the gateway itself.
+    """Start of the part of a turn that only the gateway checks, up to the end of the turn.
 
-    The bodies that the request has rules for are shown when the turn has ended, and was checked:
+    Bodies for which the request has rules are shown only after the turn has ended and was checked:
     the backend does not hold the model to them, or began in the middle of one.
     """
 
 
 @dataclass(frozen=True, slots=True)
 class Repair:
-    """The last `voided` ids of the open turn count for nothing; no client has seen their text.
+    """Withdrawal of the last `voided` ids of the open turn; no client has seen their text.
 
-    `rule` says why. With none voided it only says what the gateway did, for the record.
+    `rule` tells the reason. With none voided it only records what the gateway did.
     """
 
     voided: int
@@ -150,11 +150,11 @@ class Repair:
 
 @dataclass(frozen=True, slots=True)
 class Compacted:
-    """What came before this response was made short: an item of its own, before the first turn.
+    """Summary of the context before this response: an item of its own, before the first turn.
 
-    `ids` tell the model the summary from now on, `seal` is what a client is given of it. The counts
-    are what it took to make it; the cached tokens are some of the input's, the reasoning tokens
-    some of the output's.
+    `ids` tell the model the summary from now on, `seal` is its form for the client. The counts are
+    the tokens that it took to make it; the cached tokens are some of the input's, the reasoning
+    tokens some of the output's.
     """
 
     ids: tuple[int, ...]
@@ -167,7 +167,7 @@ class Compacted:
 
 @dataclass(frozen=True, slots=True)
 class TurnEnded:
-    """The model call ended well, or is `LOST`. `usage`: what the server of a turn of text told."""
+    """End of a model call: a good one, or `LOST`. `usage` is what a server of text reported."""
 
     finish: FinishReason
     cached_tokens: int = 0
@@ -176,10 +176,10 @@ class TurnEnded:
 
 @dataclass(frozen=True, slots=True)
 class ToolsListed:
-    """An MCP server was asked for its tools, before the first turn.
+    """List of an MCP server's tools, requested before the first turn.
 
-    `tools` is the JSON list that clients are shown, `error` the JSON of why there is none; empty
-    where there is.
+    `tools` is the JSON list as clients see it, `error` the JSON of why there is none; empty where
+    there is a list.
     """
 
     label: str
@@ -189,11 +189,11 @@ class ToolsListed:
 
 @dataclass(frozen=True, slots=True)
 class ToolStarted:
-    """The gateway runs the call that the last turn ended with, or that was approved, itself.
+    """Start of a call that the gateway runs: the last turn ended with it, or the user approved it.
 
-    Committed before the call leaves the process. Whoever takes the response over runs a call again
-    that has no end only if it is `repeatable`. `ordinal` counts the calls of the response that the
-    gateway answers, from 0; two of these in a row with the same one are two attempts. `shown` is
+    Committed before the call leaves the process. A replica that takes the response over runs a call
+    without an end again only if it is `repeatable`. `ordinal` counts the calls of the response that
+    the gateway answers, from 0; two entries in a row with the same one are two attempts. `shown` is
     the JSON object of what the item of the call shows from now on; empty: nothing new.
     """
 
@@ -204,8 +204,8 @@ class ToolStarted:
 
 @dataclass(frozen=True, slots=True)
 class ToolHandle:
-    """What a running call can be found by, at whoever executes it. Raises `ValueError` where that
-    is nothing, or longer than `HANDLE_BYTES_MAX`.
+    """Handle by which the executor of a running call finds it. Raises `ValueError` for an empty
+    handle, or one longer than `HANDLE_BYTES_MAX`.
     """
 
     ordinal: int
@@ -230,11 +230,11 @@ ToolOutcome = Literal[
 
 @dataclass(frozen=True, slots=True)
 class ToolEnded:
-    """What came of a call that the gateway ran, and what the next turn is asked for behind.
+    """End of a call that the gateway ran, with the result that the next turn reads.
 
     `ids` are the message that tells the model the result, header and end included. They are input:
-    the model read them, and said none of them. `shown` is the JSON object of what the item of the
-    call shows in the end. `state` is JSON, too: what later calls have to know of this one, and
+    the model read them, and wrote none of them. `shown` is the JSON object of what the item of the
+    call shows in the end. `state` is JSON, too: what later calls have to know of this one, which
     nobody is shown (`gateway.tools.contract.ToolState`); empty for nothing. Raises `ValueError`
     without ids.
     """
@@ -252,7 +252,7 @@ class ToolEnded:
 
 @dataclass(frozen=True, slots=True)
 class Finished:
-    """The response is over, at `at` (unix seconds). Always the last entry, always exactly one.
+    """End of the response, at `at` (Unix seconds). Always the last entry, always exactly one.
 
     `reason` is set for `incomplete`; `code` and `message` for `failed`. Raises `ValueError` when
     they are not: without them the terminal event would be one that clients cannot read.
@@ -291,9 +291,9 @@ Entry = (
 
 @dataclass(frozen=True, slots=True)
 class Singles:
-    """As many `Tokens` as there are ids, each with one of them and nothing else.
+    """A sequence of `Tokens`, one for each of the ids, without anything else.
 
-    What a paced stream is made of, in the form in which it is replayed; no log holds it.
+    A replay uses this form for a paced stream; no log holds it.
     """
 
     ids: tuple[int, ...]
@@ -410,7 +410,7 @@ def _portions(packed: bytes) -> Iterator[Portion]:
 
 
 class _Reader:
-    """Reads values off the front of bytes. Raises `ValueError` where they end too early."""
+    """Reader of values from the front of bytes. Raises `ValueError` where they end too early."""
 
     def __init__(self, content: bytes, position: int = 0) -> None:
         self._content = content

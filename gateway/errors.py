@@ -1,4 +1,4 @@
-"""Every error this package raises on purpose. Statuses are given in `api.error_responses`.
+"""All errors that this package raises on purpose. `api.error_responses` has their statuses.
 
 ```
 GatewayError
@@ -53,14 +53,14 @@ SHOWN_CHARS_MAX: Final = 128
 
 
 class GatewayError(Exception):
-    """Base of all of them; `str(error)` is fit to be shown."""
+    """Base of all errors of this package; `str(error)` is fit to be shown."""
 
     retry_after_s: float | None = None
     """Seconds after which the same request may succeed, where whoever raises it knows that."""
 
 
 class RequestError(GatewayError):
-    """The caller's request cannot be served as it is.
+    """Refusal of a request that cannot be served as it is.
 
     `code` is the machine-readable code of OpenAI's error envelope (or None), `param` the path of
     the offending field in dots and brackets, as in `input[1].content[0].text`.
@@ -74,18 +74,18 @@ class RequestError(GatewayError):
 
 
 class InvalidRequest(RequestError):
-    """A field has the wrong shape, type or value."""
+    """Refusal of a field with the wrong shape, type or value."""
 
 
 class ContextLengthExceeded(InvalidRequest):
-    """Prompt and output do not fit into the model's context window."""
+    """Refusal of a request whose prompt and output do not fit into the model's context window."""
 
     def __init__(self, message: str) -> None:
         super().__init__(message, code="context_length_exceeded", param="input")
 
 
 class PreviousResponseNotFound(InvalidRequest):
-    """`previous_response_id` names nothing this tenant can continue."""
+    """Refusal of a `previous_response_id` that names no response that this tenant can continue."""
 
     def __init__(self, response_id: str, message: str | None = None) -> None:
         super().__init__(
@@ -98,7 +98,7 @@ class PreviousResponseNotFound(InvalidRequest):
 
 
 class ConversationLocked(InvalidRequest):
-    """A conversation has one writer at a time, and who writes must have read what is in it."""
+    """Refusal to write to a conversation that has another writer, or changed since it was read."""
 
     def __init__(self) -> None:
         super().__init__(
@@ -110,7 +110,7 @@ class ConversationLocked(InvalidRequest):
 
 
 class DataHeld(InvalidRequest):
-    """An operator holds what the tenant has (`harmony-gateway data hold`): nothing is removed."""
+    """Refusal to remove data of a tenant that an operator holds (`harmony-gateway data hold`)."""
 
     def __init__(self) -> None:
         super().__init__(
@@ -121,7 +121,7 @@ class DataHeld(InvalidRequest):
 
 
 class ModelNotFound(RequestError):
-    """No such model, or not for this key."""
+    """Refusal of a model that does not exist, or not for this key."""
 
     def __init__(self, model: str) -> None:
         super().__init__(
@@ -132,7 +132,7 @@ class ModelNotFound(RequestError):
 
 
 class ModelNotServed(ModelNotFound):
-    """The gateway is set up for the model, and every backend that may serve it serves others."""
+    """Refusal of a configured model that none of its backends serves."""
 
     def __init__(self, model: str) -> None:
         RequestError.__init__(
@@ -146,16 +146,16 @@ class ModelNotServed(ModelNotFound):
 
 
 class ResourceNotFound(RequestError):
-    """Unknown, deleted, or another tenant's: the three must look the same."""
+    """Refusal of an id: unknown, deleted or another tenant's; the three must look the same."""
 
 
 class PayloadTooLarge(RequestError):
-    """The body is larger than this gateway reads."""
+    """Refusal of a body that is larger than this gateway reads."""
 
 
 class UnsupportedEncoding(RequestError):
-    """The body is compressed in a way that is not read there. `accepted` are those that are, as
-    `Accept-Encoding` has them.
+    """Refusal of a body in a compression that this route does not read. `accepted` are those that
+    it reads, as in `Accept-Encoding`.
     """
 
     def __init__(self, message: str, accepted: bytes) -> None:
@@ -164,33 +164,34 @@ class UnsupportedEncoding(RequestError):
 
 
 class AuthenticationError(RequestError):
-    """No key, or none that is known."""
+    """Refusal of a request without a key, or with an unknown one."""
 
 
 class TokenRefused(AuthenticationError):
-    """A token of an issuer that cannot be accepted; the message says why, and not what it says."""
+    """Refusal of an issuer's token; the message tells the reason, and not the token's content."""
 
     def __init__(self, message: str) -> None:
         super().__init__(message, code="invalid_token")
 
 
 class TokenNotAdmitted(TokenRefused):
-    """A token of an issuer that nobody here lets in: it is for somebody else, or no rule is."""
+    """Refusal of an issuer's token that is meant for others, or that no rule admits."""
 
 
 class PermissionDenied(RequestError):
-    """A known key that may not do this."""
+    """Refusal of an action that a known key may not do."""
 
 
 class ConnectorFailed(RequestError):
-    """An MCP server that the request names did not tell its tools, where that is demanded."""
+    """Failure of an MCP server of the request to list its tools, where the list is required."""
 
 
 class RateLimited(RequestError):
-    """Too much at once, or too often. `retry_after_s` is until there may be room, where known.
+    """Refusal of too much at once, or too often. `retry_after_s` is until there may be room, where
+    known.
 
-    `kind` is which limit was reached, for the `type` of the envelope. `is_final`: it does not help
-    to try again. `headers` are those of the limits, for the answer.
+    `kind` is the limit that was reached, for the `type` of the envelope. `is_final`: it does not
+    help to try again. `headers` are those of the limits, for the answer.
     """
 
     def __init__(  # noqa: PLR0913 - what the answer tells
@@ -212,7 +213,7 @@ class RateLimited(RequestError):
 
 
 class UpstreamError(GatewayError):
-    """A backend did not do its work. The message is for operators, never for clients.
+    """Failure of a backend to do its work. The message is for operators, never for clients.
 
     `reason` is the message without the backend's name.
     """
@@ -224,8 +225,8 @@ class UpstreamError(GatewayError):
 
 
 class UpstreamUnavailable(UpstreamError):
-    """Nothing was generated: another backend may be tried at no cost. `retry_after_s` is what the
-    backend said itself, if it did.
+    """Failure before anything was generated: another backend may be tried at no cost.
+    `retry_after_s` is from the backend itself, if it sent one.
     """
 
     def __init__(self, message: str, *, upstream: str, retry_after_s: float | None = None) -> None:
@@ -234,34 +235,34 @@ class UpstreamUnavailable(UpstreamError):
 
 
 class UpstreamLost(UpstreamUnavailable):
-    """It took the request and broke down, fell silent or was gone before the first token.
+    """Loss of a backend that took the request, before the first token: broken, silent or gone.
 
-    The request may be what brought it down, so it must not be tried on every backend in turn.
+    The request may have brought it down, so it must not be tried on every backend in turn.
     """
 
 
 class UpstreamRejected(UpstreamError):
-    """The backend answered that the request itself is wrong (its 4xx): no other will differ."""
+    """Refusal by a backend of the request itself (its 4xx): no other backend will differ."""
 
 
 class ContextOverflow(UpstreamRejected):
-    """Prompt and `max_tokens` do not fit into the backend's context window.
+    """Refusal by a backend of a prompt and `max_tokens` that do not fit into its context window.
 
-    The gateway counts first, so this means that the backend's window is not the one it told.
+    The gateway counts first, so this means that the backend's window is not the one it reported.
     """
 
 
 class UpstreamFailed(UpstreamError):
-    """It broke off after the first token: abort, error frame, stall, or an end without a reason."""
+    """Loss of a backend after the first token: abort, error frame, stall, end without a reason."""
 
 
 class UpstreamRecalled(UpstreamFailed):
-    """The gateway broke it off itself, for another tenant: it has to wait for its turn again."""
+    """End of a generation by the gateway, for another tenant: it has to wait for its turn again."""
 
 
 class NoUpstreamAvailable(UpstreamError):
-    """Every backend of the model is unhealthy or has been tried. `retry_after_s` is what one of
-    them said, or until one is tried or asked again, where known.
+    """Lack of a backend: every one of the model is unhealthy or was tried. `retry_after_s` is from
+    one of them, or until one is tried or asked again, where known.
     """
 
     def __init__(self, model: str, reason: str, *, retry_after_s: float | None = None) -> None:
@@ -270,13 +271,13 @@ class NoUpstreamAvailable(UpstreamError):
 
 
 class Overloaded(NoUpstreamAvailable):
-    """The backends of the model have as much to do as they can, and the request cannot wait, or has
-    waited long enough. `retry_after_s` is until those that wait now have gone.
+    """Overload of all backends of the model, where the request cannot wait, or has waited long
+    enough. `retry_after_s` is until the requests that wait now have gone.
     """
 
 
 class StoreError(GatewayError):
-    """The database said no. `state` is its SQLSTATE; empty where the server did not speak."""
+    """Failure of the database. `state` is its SQLSTATE; empty where the server sent none."""
 
     def __init__(self, message: str, *, state: str = "") -> None:
         super().__init__(message)
@@ -284,7 +285,7 @@ class StoreError(GatewayError):
 
 
 class StoreUnavailable(StoreError):
-    """Lost, refused or timed-out connection; the same statement may work in a moment.
+    """Loss, refusal or timeout of a connection; the same statement may work in a moment.
 
     `retry_after_s` is until the database is tried again, where known.
     """
@@ -297,7 +298,7 @@ class StoreUnavailable(StoreError):
 
 
 class StoreConflict(StoreError):
-    """A named constraint was violated."""
+    """Violation of a named constraint."""
 
     def __init__(self, constraint: str) -> None:
         super().__init__(f"constraint {constraint} does not hold")
@@ -305,61 +306,61 @@ class StoreConflict(StoreError):
 
 
 class KeyTaken(StoreConflict):
-    """The idempotency key stands for another response already: look that one up."""
+    """Refusal of an idempotency key that stands for another response already: look that one up."""
 
     def __init__(self) -> None:
         super().__init__("pk_idempotency_keys")
 
 
 class ClaimLost(StoreError):
-    """The claim on a response is not held any more: whoever holds it now must not be disturbed."""
+    """Loss of the claim on a response: the replica that holds it now must not be disturbed."""
 
     def __init__(self) -> None:
         super().__init__("another replica goes on with this response, or has ended it")
 
 
 class ContentSealed(StoreError):
-    """What is stored of a tenant cannot be opened: its key was destroyed or withdrawn, or what is
-    stored was changed. The message is for operators.
+    """Failure to open a tenant's stored content: its key was destroyed or withdrawn, or the content
+    was changed. The message is for operators.
     """
 
 
 class SinkFailed(GatewayError):
-    """What a sink of usage was sent it did not take; it may take the same later."""
+    """Failure of a sink of usage to take what it was sent; it may take the same later."""
 
 
 class SinkRefused(SinkFailed):
-    """It will not take this however often it is sent."""
+    """Refusal by a sink of usage: it will not take the same however often it is sent."""
 
 
 class SummaryFailed(GatewayError):
-    """A conversation could not be made short. The message is for operators."""
+    """Failure to summarize a conversation. The message is for operators."""
 
 
 class Draining(GatewayError):
-    """The process ends before a durable response does, which goes on elsewhere."""
+    """End of the process before that of a durable response, which goes on elsewhere."""
 
     def __init__(self) -> None:
         super().__init__("this process ends before the response does")
 
 
 class Leaving(GatewayError):
-    """The process ends: what is asked of it now has not begun, and must be asked of another."""
+    """Refusal of a request because the process ends: it has not begun, and must go to another."""
 
     def __init__(self) -> None:
         super().__init__("this process ends and takes no more requests")
 
 
 class TooManyConnections(GatewayError):
-    """The process has as many connections as it takes, or as one address may have."""
+    """Refusal of a connection: the process, or one address, has as many as are allowed."""
 
     def __init__(self) -> None:
         super().__init__("there are as many connections as this process takes")
 
 
 class IssuerUnavailable(GatewayError):
-    """The keys of an issuer of tokens cannot be fetched, and none are known. The message is for
-    operators. `retry_after_s` is until it is asked again.
+    """Failure to fetch the keys of an issuer of tokens, of which none are known. The message is for
+    operators. `retry_after_s` is until the gateway fetches them again.
     """
 
     def __init__(self, message: str, *, retry_after_s: float | None = None) -> None:
@@ -368,7 +369,7 @@ class IssuerUnavailable(GatewayError):
 
 
 class StartupError(GatewayError):
-    """The process cannot start. `remedy` says what the operator can do."""
+    """Failure of the process to start. `remedy` tells the operator what to do."""
 
     def __init__(self, message: str, *, remedy: str) -> None:
         super().__init__(message)
@@ -376,7 +377,7 @@ class StartupError(GatewayError):
 
 
 class DatabaseInUse(StartupError):
-    """Another gateway that lasts has the embedded database."""
+    """Refusal to start on an embedded database that another lasting gateway uses."""
 
 
 class ConfigError(StartupError):
@@ -388,7 +389,7 @@ class ConfigError(StartupError):
 
 
 class VocabularyError(StartupError):
-    """The packaged rank file is missing or damaged."""
+    """Lack of the packaged rank file, or damage to it."""
 
 
 def installation(extra: str) -> str:

@@ -1,4 +1,4 @@
-"""Tenants take turns: a queue for that, and two gates of the event loop that use it.
+"""Turns of tenants: a queue, and two gates of the event loop that use it.
 
 The event loop does whatever has come before it looks for more. What one tenant sends at once must
 not all go before what another sends: requests begin through `Turns`, and reads of streams are
@@ -96,7 +96,7 @@ class FairWaiters:
 
 
 class Turns:
-    """Requests of one process, begun in turns.
+    """Gate of the requests of one process, which begin in turns.
 
     Of a tenant that sends many at once only a few begin in one round of the loop. Of a tenant that
     has begun nothing in this round one may always begin.
@@ -137,7 +137,7 @@ class Turns:
 
 
 class ReadTurns:
-    """Reads of streams of one process, parsed in turns once there is more than a moment's work.
+    """Gate of the reads of one process's streams: once there is much work they take turns.
 
     An engine gives a token to each of hundreds of streams in one step. After `BURST_S` of parsing
     the others wait for the next rounds of the loop. A tenant with nothing that waits may have one

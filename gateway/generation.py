@@ -22,7 +22,7 @@ PREAMBLE = -1
 
 
 class FinishReason(Enum):
-    """Why a turn ended well. Every other ending is an `UpstreamError`."""
+    """Reason of a good end of a turn. Every other end is an `UpstreamError`."""
 
     STOP = "stop"  # a stop id: <|return|>, <|call|> or <|endoftext|>
     LENGTH = "length"  # max_tokens reached
@@ -34,7 +34,7 @@ class FinishReason(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """`ids[start:end]` of a prompt were rendered from the context item at index `source`."""
+    """Ids of a prompt, `ids[start:end]`, rendered from the context item at index `source`."""
 
     source: int
     start: int
@@ -43,11 +43,11 @@ class Span:
 
 @dataclass(frozen=True, slots=True)
 class Prompt:
-    """What a backend is asked to continue: token ids, ending with the opening of a turn.
+    """Token ids that a backend continues; they end with the opening of a turn.
 
-    Ids of which there may be hundreds of thousands are kept packed, as unsigned 32-bit integers.
-    Of a conversation that is sent as it is (`gateway.text_ids`) they are no tokens: `text_tokens`
-    is about how many those are. None: each id is one. `opens_thought`: the template of its server
+    There may be hundreds of thousands of ids: they are packed, as unsigned 32-bit integers. Those
+    of a conversation that is sent as it is (`gateway.text_ids`) are no tokens: `text_tokens` is
+    about how many it has. None: each id is a token. `opens_thought`: the template of its server
     begins a thought behind it, so the answer begins within one.
     """
 
@@ -127,7 +127,7 @@ class Token:
 
 @dataclass(frozen=True, slots=True)
 class Literal:
-    """Exactly this text, in whichever ids the model spells it."""
+    """A text, exactly, in whichever ids the model spells it."""
 
     text: str
 
@@ -155,28 +155,28 @@ class Ebnf:
 
 @dataclass(frozen=True, slots=True)
 class InOrder:
-    """One after the other."""
+    """Sequence of parts, one after the other."""
 
     parts: tuple[Node, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class OneOf:
-    """Any one of these; at least one."""
+    """Choice of one of these parts; there is at least one."""
 
     options: tuple[Node, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Maybe:
-    """The part, once or not at all."""
+    """A part, once or not at all."""
 
     part: Node
 
 
 @dataclass(frozen=True, slots=True)
 class Repeated:
-    """The part any number of times, also never."""
+    """A part, any number of times, also never."""
 
     part: Node
 
@@ -189,15 +189,14 @@ NOTHING: Final = InOrder(())
 
 @dataclass(frozen=True, slots=True)
 class Constraint:
-    """What the rest of a turn must look like.
+    """Required form of the rest of a turn.
 
     `turn` describes every id to come, up to the one that ends the turn, which is not part of it.
     `answer` is the schema of the final message alone, for engines whose grammars begin only there;
-    None where there is none, or where more than the answer is bound. `calls` is how many different
-    calls it allows: with hundreds of them it takes long to write for an engine. `exact`:
-    what it lets through is what was demanded. `bare`: no marker is to come before the end.
-    `markers` are the ids that frame messages; `answer_opening` those that a final message opens
-    with.
+    None where there is none, or where more than the answer is constrained. `calls` is how many
+    different calls it allows: with hundreds of them it takes long to write for an engine. `exact`:
+    it allows nothing but what the request demands. `bare`: no marker is to come before the end.
+    `markers` are the ids that frame messages; a final message begins with `answer_opening`.
     """
 
     turn: Node
@@ -215,12 +214,12 @@ class Constraint:
 
 
 class Route:
-    """Where a response was generated so far, for whoever chooses a backend for its next turn.
+    """Placement of a response so far, by which routing chooses a backend for its next turn.
 
-    `placement` is what routing says of the last turn, in bytes that only routing reads: of a
+    `placement` is routing's record of the last turn, in bytes that only routing reads: that of a
     response before, as its row has it, until a turn of this one has ended. `cache_key` is the name
-    that the client gave requests that begin alike; `opening` is how many ids of the prompt end with
-    the first message of the user (0: not known).
+    that the client gave requests that begin alike; `opening` is how many ids the prompt has up to
+    the end of the user's first message (0: not known).
     """
 
     __slots__ = ("cache_key", "opening", "placement", "turns")
@@ -242,10 +241,10 @@ class Route:
 
 @dataclass(frozen=True, slots=True)
 class ChatTerms:
-    """A request goes to the chat endpoint: its prompt is a conversation, and its answer text.
+    """Terms of a request to a chat endpoint: its prompt is a conversation, and its answer text.
 
     `limits_output`: its caller asked for no more tokens than `max_tokens`. Otherwise that is only
-    what is thought to be left of the window, and the server knows better. `thought` is that of
+    an estimate of what is left of the window, and the server knows better. `thought` is that of
     `Framing`, `opens_thought` that of `Prompt`.
     """
 
@@ -296,7 +295,7 @@ class TokenRequest:
 
 @dataclass(frozen=True, slots=True)
 class ToldUsage:
-    """Token counts of a turn of text, as its server told them."""
+    """Token counts of a turn of text, as its server reported them."""
 
     input_tokens: int
     output_tokens: int
@@ -307,7 +306,7 @@ class ToldUsage:
 # Not frozen, as other values that are made for each token: the guard makes that four times as long.
 @dataclass(slots=True, unsafe_hash=True)
 class TokenLogprob:
-    """How likely an id was, as a natural logarithm, and the likeliest ids in its place, best first.
+    """Log probability of an id (natural logarithm), and the likeliest ids in its place, best first.
 
     Never NaN or infinite: what a backend calls impossible is `LOGPROB_MIN`.
     """
@@ -318,8 +317,8 @@ class TokenLogprob:
 
 @dataclass(slots=True, unsafe_hash=True)
 class TextLogprob:
-    """The same of a character of a text whose server told how likely its tokens were: the `tokens`
-    that begin there, none where it is in the middle of one. None: it is not known.
+    """Log probabilities of a character of a text: the `tokens` that begin there, as its server
+    reported them; none where it is in the middle of a token. None: they are not known.
     """
 
     tokens: tuple[TextToken, ...] | None = ()
@@ -327,7 +326,7 @@ class TextLogprob:
 
 @dataclass(slots=True, unsafe_hash=True)
 class TextToken:
-    """One token of such a text: its bytes, how likely it was, and the likeliest in its place."""
+    """A token of such a text: its bytes, its log probability, and the likeliest in its place."""
 
     piece: bytes
     logprob: float
@@ -343,12 +342,12 @@ Likelihood: TypeAlias = "TokenLogprob | TextLogprob"
 
 @dataclass(slots=True, unsafe_hash=True)
 class TokenChunk:
-    """What one read from a backend brought: any number of ids, and at the end why it ended.
+    """Ids of one read from a backend, any number of them; the last chunk has the finish reason.
 
     `logprobs` has one for each id when the request asked for them, otherwise it is None.
     `cached_tokens` may come with the finish. `constrained`: the backend holds the model to the
-    request's constraint. `upstream` names that backend; empty where nobody told. `usage` may come
-    with the finish of a turn of text.
+    request's constraint. `upstream` names the backend; empty where it is not known. `usage` may
+    come with the finish of a turn of text.
     """
 
     ids: list[int]
@@ -361,13 +360,13 @@ class TokenChunk:
 
 
 class TokenSink(Protocol):
-    """Who takes the tokens of a generation as they come.
+    """Receiver of the tokens of a generation as they come.
 
     `on_tokens` is called in the read of the backend's socket that brought the ids, so it must not
     block. False: nothing more is read until `room` has returned. `room` waits until the sink can
     take more, and returns False if it has enough: then the generation is broken off. What either
-    raises ends the generation, too, and comes out of whoever generates; an `UpstreamError` it must
-    not be, which would be the backend's.
+    raises ends the generation, too, and reaches the caller of the generator; it must not be an
+    `UpstreamError`, which would count as the backend's.
     """
 
     def on_tokens(self, chunk: TokenChunk) -> bool: ...
@@ -376,7 +375,7 @@ class TokenSink(Protocol):
 
 
 class SegmentKind(Enum):
-    """What a contiguous piece of output becomes: one item each."""
+    """Kind of a contiguous piece of output; each piece becomes one item."""
 
     REASONING = "reasoning"  # analysis channel
     COMMENTARY = "commentary"  # a preamble for the user, before or between calls
@@ -427,9 +426,9 @@ PYTHON_TOOL = f"{BUILTIN_PREFIX}python"
 
 @dataclass(frozen=True, slots=True)
 class SegmentStarted:
-    """A segment opens. `name` is the function's name for a call, otherwise empty.
+    """Start of a segment. `name` is the function's name for a call, otherwise empty.
 
-    `form` tells which of several headers that say the same the model wrote, for a call or a message
+    `form` tells which of several equivalent headers the model wrote, for a call or a message
     (`models.harmony.headers`); 0 for the one that is written where nobody knows.
     """
 
@@ -452,7 +451,7 @@ class SegmentText:
 
 @dataclass(frozen=True, slots=True)
 class SegmentEnded:
-    """The open segment closes.
+    """End of the open segment.
 
     `start:end` are the ids of its whole message, header and terminator included, counted from the
     first id fed to this parser. `verbatim` is False when a recovery rule had a part in it, or its
@@ -472,7 +471,7 @@ SegmentEvent = SegmentStarted | SegmentText | SegmentEnded
 
 
 class Where(Enum):
-    """Where in a turn the next id falls."""
+    """Place of the next id in a turn."""
 
     HEADER = "header"  # a message has begun, its <|message|> has not come
     BODY = "body"
@@ -492,7 +491,7 @@ class BrokenCall:
 
 @dataclass(slots=True, unsafe_hash=True)
 class ParserPosition:
-    """Where a turn stands. Positions count ids from the first one fed to the parser.
+    """State of the parser in a turn. Positions count ids from the first one fed to the parser.
 
     `start` is the first id of the open message; between messages, of the one to come. `kind` and
     `name` are those of an open body, None and empty elsewhere and while the kind is not known; of a
@@ -515,7 +514,7 @@ class ParserPosition:
 
 
 class TokenParser(Protocol):
-    """Ids of one turn → segments. Total: no sequence of ids makes it raise.
+    """Parser of the ids of one turn into segments. Total: no sequence of ids makes it raise.
 
     The result does not depend on how the ids were cut into calls of `feed`, except that text may
     be cut into more or fewer `SegmentText`s.

@@ -113,7 +113,7 @@ async def commit_but_defects(
 
 
 class Batcher(Generic[Row, Done]):
-    """Commits rows together, for callers that wait until theirs is committed.
+    """Committer of rows together, for callers that wait until theirs is committed.
 
     A row that could not be committed together with others, whichever of them is at fault, is given
     back to its caller, who commits it alone: one bad row costs the others nothing.

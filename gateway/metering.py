@@ -1,8 +1,8 @@
-"""What a line of usage says of who asked: the end user as a digest, and the tags of the tenant.
+"""The end user in a line of usage, as a digest, and the tags that the tenant declares.
 
-The line outlives the response, so nothing that a client wrote gets into it but what its tenant
-declared: values of metadata under a few names. The end user is an HMAC under a secret of the
-tenant: lines of one person can be told apart and added up, and tell nobody who that is.
+The line outlives the response, so of what a client wrote it holds only what its tenant declared:
+values of metadata under a few names. The digest is an HMAC with a key of the tenant: lines of one
+end user can be recognized and added up, and do not reveal who that is.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _PURPOSE: Final = b"end user of "
 
 @dataclass(frozen=True, slots=True)
 class Metering:
-    """Who asked, as a line of usage has it. `end_user` are 16 bytes; None: nobody was named."""
+    """End user and tags of a line of usage. `end_user` is 16 bytes; None: nobody was named."""
 
     end_user: bytes | None = None
     tags: Mapping[str, str] = field(default_factory=dict)

@@ -39,12 +39,12 @@ _IDS, _TEXT = b"\0", b"\1"
 
 
 class SealBroken(ValueError):
-    """Not made by this gateway for this tenant and this model, or changed since."""
+    """Refusal of a seal that was not made here for this tenant and model, or was changed since."""
 
 
 @dataclass(frozen=True, slots=True)
 class Binding:
-    """Who may open a seal, for which model, and the id of the key that it is made with."""
+    """Tenant that may open a seal, its model, and the id of the key that the seal is made with."""
 
     tenant: UUID
     model: str
@@ -88,7 +88,7 @@ class Unsealed:
 
 
 class Sealer:
-    """Seals with the first of its keys, opens with all of them. Immutable, shared by threads."""
+    """Keys for seals: the first one seals, all of them open. Immutable, shared by threads."""
 
     def __init__(self, keys: Sequence[SealingSecret]) -> None:
         # Raises `ValueError` without keys, for two of one id, and for ids that do not fit.
@@ -114,7 +114,7 @@ class Sealer:
 
 
 class _Key:
-    """What one secret is used for: a key that encrypts, and another that makes nonces."""
+    """Keys that are derived from one secret: one encrypts, and another makes nonces."""
 
     def __init__(self, key: SealingSecret) -> None:
         self.name = key.id.encode()

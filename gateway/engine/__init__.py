@@ -1,1 +1,1 @@
-"""One run: its turns, what guards its output, what is done when a backend fails, how it ends."""
+"""The engine of runs: turns, checks of the output, failover between backends, ends of runs."""

@@ -1,4 +1,4 @@
-"""What is kept of a response: its row from the start, its body, items and usage at the end."""
+"""Storage of responses: the row at the start of a run; body, items and usage at its end."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ class Ownership:
 
 
 class Archive:
-    """Writes responses; beside the log the only part of a run that knows the database."""
+    """Writer of responses; beside the log the only part of a run that knows the database."""
 
     def __init__(  # noqa: PLR0913 - its dependencies
         self,

@@ -1,4 +1,4 @@
-"""The calls of hosted tools that a process runs, and what is told of each."""
+"""The calls of hosted tools that a process runs, and the report of each to operators."""
 
 from __future__ import annotations
 
@@ -58,9 +58,9 @@ class RunningCalls:
 
 @dataclass(frozen=True, slots=True)
 class Attempt:
-    """One attempt at a call that has its result: what operators are told of it, and nothing that it
-    says. `output_bytes` are those of what the model was told, `hosts` those that it sent something
-    to.
+    """One finished attempt at a call, as operators see it: without arguments and result.
+    `output_bytes` is the size of what the model reads of the result, `hosts` are those to which
+    the call sent something.
     """
 
     call: ToolCall

@@ -1,4 +1,4 @@
-"""What all runs of a process share: where tokens, threads, claims and tools come from."""
+"""Parts that all runs of a process share: the sources of tokens, threads, claims and tools."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 class TokenSource(Protocol):
-    """Where tokens come from: the pool of backends.
+    """Source of tokens: the pool of backends.
 
     `generate` returns when the generation has ended, or the sink has enough. `avoid`
     names backends to use only if no other is left, `attempts_max` how many may be tried (None: as
@@ -45,13 +45,13 @@ T = TypeVar("T")
 
 
 class Executor(Protocol):
-    """Where the work of runs is done that would hold up the event loop: threads."""
+    """Threads for the work of runs that would hold up the event loop."""
 
     async def run_accepted(self, work: Callable[[], T]) -> T: ...
 
 
 class Abandonable(Protocol):
-    """A run, as far as whoever renews its claim knows it."""
+    """A run, as the `ClaimKeeper` that renews its claim knows it."""
 
     @property
     def spec(self) -> RunSpec: ...
@@ -60,7 +60,7 @@ class Abandonable(Protocol):
 
 
 class ClaimKeeper(Protocol):
-    """Who renews the claims of runs, and tells a run when its claim is lost: the lease keeper."""
+    """The lease keeper: it renews the claims of runs, and abandons a run that lost its claim."""
 
     def hold(self, claim: Claim, run: Abandonable) -> None: ...
 
@@ -71,9 +71,10 @@ class ClaimKeeper(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Engine:
-    """What all runs of a process share. `tools`: None where the gateway runs none, but may go on
-    where another replica did. `ask_approval`: None where no tool needs one. `continues_preambles`
-    tells whether a model goes on where it stopped at a preamble (`OutputGuard`).
+    """Parts that all runs of a process share. `tools` is None where this process runs no tools; it
+    may still go on with responses of a replica that runs them. `ask_approval` is None where no tool
+    needs approval. `continues_preambles` tells whether a model goes on after a turn that is only a
+    preamble (`OutputGuard`).
     """
 
     tokens: TokenSource

@@ -1,4 +1,4 @@
-"""What is done when a backend fails: leave it for another, wait for one, or give the response up.
+"""Failover of a response whose backend fails: go to another, wait for one, or give up.
 
 There is one layer of retries for each part of a model call, never one inside of another:
 
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class HopPolicy:
-    """How much is done to keep a response alive whose backends die.
+    """Bounds of the failover of one response: hops, losses and waiting times.
 
     `hop_wait_s` is how long a foreground response that has begun waits for a backend to go on,
     `upstream_wait_s` how long a background response waits for one at any time. Between two looks
@@ -50,7 +50,7 @@ class HopPolicy:
 
 
 class Failover:
-    """One response's backends, as far as they failed."""
+    """Failures of the backends of one response, and the decision whether to try again."""
 
     __slots__ = ("_losses", "_observer", "_policy", "_refusals", "_refused_at", "_spec", "left")
 

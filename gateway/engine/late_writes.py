@@ -1,5 +1,5 @@
-"""What is written after its client has the answer: usage of what is not stored, ends of what is.
-And the audit of hosted tools.
+"""Writes that follow the answer to the client: usage of unstored responses, ends of stored ones,
+and the audit of hosted tools.
 
 Whoever puts a row waits for nothing. While the database is away rows are kept, for a time and up to
 a size; what cannot be kept is in the log of this process, with its numbers.
@@ -73,7 +73,9 @@ class _Waiting(Generic[Row]):
 
 
 class LateWriter(ABC, Generic[Row]):
-    """Writes rows in the order in which they came. Writing one twice is writing it once."""
+    """Writer of rows, in the order in which they came. Writing a row twice has no other effect than
+    writing it once.
+    """
 
     def __init__(self, metrics: Metrics, bounds: LateBounds) -> None:
         self._metrics = metrics
@@ -160,8 +162,8 @@ class LateWriter(ABC, Generic[Row]):
 
 
 class UsageMeter(LateWriter[UsageLine]):
-    """What unstored responses used: lines that come while none is under way are written at once,
-    what comes within the interval after that goes together.
+    """Writer of the usage of unstored responses: a line that comes while no write is under way is
+    written at once; lines that come within the interval after it are written together.
     """
 
     def __init__(
@@ -194,7 +196,7 @@ class UsageMeter(LateWriter[UsageLine]):
 
 
 class ToolAudit(LateWriter[AuditedCall]):
-    """What was done by hosted tools, in numbers and digests."""
+    """Writer of the audit of hosted tools: numbers and digests of their calls."""
 
     def __init__(
         self, record: RecordCalls, *, metrics: Metrics, bounds: LateBounds = USAGE_BOUNDS
@@ -228,10 +230,10 @@ class ToolAudit(LateWriter[AuditedCall]):
 
 
 class Deposits(LateWriter[FinishedResponse]):
-    """What clients were shown of foreground responses whose rows do not say it yet.
+    """Writer of ends of foreground responses that clients have seen and rows do not hold yet.
 
-    A response that is to be stored may end while the database is away, or was ended by another
-    process that took its owner for dead. Its client is told all the same, so what it was told is
+    A response that is to be stored may end while the database is away, or another process that
+    took its owner for dead may have ended it. Its client gets the end all the same, so this end is
     written as soon as the database takes it.
     """
 

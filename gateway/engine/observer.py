@@ -1,4 +1,4 @@
-"""What a run tells operators: metrics and log events, never content."""
+"""Reports of a run to operators: metrics and log events, never content."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _log = EventLog(__name__)
 
 
 class Observer:
-    """Counts and logs the life of runs."""
+    """Counter and logger of what happens in runs."""
 
     def __init__(self, metrics: Metrics) -> None:
         self._metrics = metrics

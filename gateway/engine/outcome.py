@@ -1,4 +1,4 @@
-"""How a run ended → the last entry of its log. `at` is when, in Unix seconds."""
+"""The last entry of a log, from the way in which its run ended. `at` is in Unix seconds."""
 
 from __future__ import annotations
 

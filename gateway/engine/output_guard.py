@@ -1,4 +1,4 @@
-"""What is done about a turn that does not go as the request demands: decisions, and no I/O.
+"""Decisions about a turn that does not go as the request demands. No I/O.
 
 A decision is made from the rules, the fold and the last repair alone. All of these follow from the
 log, so another replica that goes on decides the same.
@@ -117,7 +117,7 @@ _MAY_BE_REASONING: Final = (None, SegmentKind.REASONING)
 
 
 class OutputViolation(GatewayError):
-    """The model does not do what the request demands, however often it is asked.
+    """Failure of a model to do what the request demands, after all repairs.
 
     `code` is that of the failed response.
     """
@@ -129,7 +129,7 @@ class OutputViolation(GatewayError):
 
 @dataclass(frozen=True, slots=True)
 class GuardLimits:
-    """How much is done to make a model keep to the output rules.
+    """Bounds of the work that makes a model keep to the output rules.
 
     `repairs_max` turns of a response may be ended because of what they say. A header of more than
     `header_tokens_max` ids is none. After `repeated_tokens_max` ids that repeat those before them
@@ -157,7 +157,7 @@ class GuardLimits:
 
 @dataclass(frozen=True, slots=True)
 class TurnEnding:
-    """How the open turn ends: by itself, with a repair (`rule`), or with all of the response.
+    """End of the open turn: by itself, with a repair (`rule`), or with the whole response.
 
     A repair takes back all ids from position `start` on (None: none), counted in prefill and said;
     `is_written` if the log has it already. `failure` is the code of a response that fails.
@@ -171,7 +171,7 @@ class TurnEnding:
 
 
 class OutputGuard:
-    """What one response is held to. `rules` are those that it begins with."""
+    """Guard of one response's output. `rules` are those with which the response begins."""
 
     __slots__ = (
         "_can_violate", "_continues_preambles", "_format", "_is_free", "_joins_header", "_limits",

@@ -1,4 +1,4 @@
-"""A run → the rows that are kept of it, at its start and at its end. No I/O."""
+"""Rows of a run, as they are stored at its start and at its end. No I/O."""
 
 from __future__ import annotations
 
@@ -203,7 +203,7 @@ class LogReading:
 
 
 class Endings:
-    """Makes the rows of responses that end."""
+    """Maker of the rows of responses that end."""
 
     def __init__(self, format_of: FormatOf, new_fold_for: NewFoldFor) -> None:
         self._format_of = format_of

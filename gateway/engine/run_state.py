@@ -1,4 +1,4 @@
-"""What any replica needs to go on with a durable response, as its row keeps it.
+"""The state in a row with which any replica can go on with a durable response.
 
 The request and the times are columns of their own, and so is the prompt; the plan is the rest. It
 is JSON, in which a release may add fields that older ones do well without. A change that they must

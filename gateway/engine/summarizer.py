@@ -29,9 +29,9 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Summary:
-    """What the model wrote, never empty, and how much that took.
+    """Text that the model wrote, never empty, and the tokens that it took.
 
-    `text` has an end that is missing where the model came to the longest that one may be.
+    The end of `text` is missing where the model came to the longest that a summary may be.
     """
 
     spec: RunSpec
@@ -45,7 +45,7 @@ class Summary:
 
 
 class Summarizer:
-    """Has summaries generated. What one took is booked here only if nothing comes of it."""
+    """Generator of summaries. It books the tokens of a summary only if that fails."""
 
     def __init__(self, engine: Engine, new_fold_for: NewFoldFor) -> None:
         self._engine = engine

@@ -1,4 +1,4 @@
-"""Owns every task that may outlive the request which started it."""
+"""The owner of every task that may outlive the request that started it."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _log = EventLog(__name__)
 
 
 class LogChannel(Protocol):
-    """The way of a run's entries into its durable log."""
+    """Channel of a run's entries into its durable log."""
 
     async def flushed(self) -> int: ...
 
@@ -41,9 +41,10 @@ class LogChannel(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Durable:
-    """What makes a run one that others can go on with: its claim, and the way into its log.
+    """Claim and log channel of a run with which other replicas can go on.
 
-    `is_claimed`: this process looked for it, so it takes no place of the requests that come here.
+    `is_claimed`: the run has a slot among the claimed ones, so it takes no place of the requests
+    that come here.
     """
 
     claim: Claim
@@ -59,7 +60,7 @@ class _Running:
 
 
 class Supervisor:
-    """Starts runs, bounds how many there are, and ends or hands over them when the process drains.
+    """Owner of runs: starts them, bounds their number, and ends or hands them over on a drain.
 
     Draining has two stages. `begin_drain` hands the durable runs over to other replicas, and lets
     foreground ones go on. `drain` ends what is left.

@@ -48,11 +48,11 @@ SHORT_BYTES: Final = 1024
 
 @dataclass(frozen=True, slots=True)
 class FeedLimits:
-    """What one stream may take at once.
+    """Bounds of one stream.
 
-    `read_bytes_max` bytes of a log are read at once, by which a stream's memory is bounded, and it
-    folds for `slice_s` before all else that goes on in this process has its turn. While the
-    database is away it is tried every `retry_pause_s`.
+    A stream reads `read_bytes_max` bytes of a log at once, which bounds its memory, and folds for
+    `slice_s` before all other work of this process has its turn. While the database is away it is
+    tried every `retry_pause_s`.
     """
 
     read_bytes_max: int = READ_BYTES_MAX
@@ -61,7 +61,7 @@ class FeedLimits:
 
 
 class ReadLog(Protocol):
-    """`store.flushes.read` of one database."""
+    """Type of `store.flushes.read` of one database."""
 
     async def __call__(
         self, tenant_id: TenantId, uuid: UUID, day: date, /, *, from_entry: int, bytes_max: int
@@ -70,13 +70,14 @@ class ReadLog(Protocol):
 
 
 class Cursor:
-    """Where one stream stands: in the events (`after`), and in the rows (`next_entry`, `fold`).
+    """Position of one stream: in the events (`after`), and in the rows (`next_entry`, `fold`).
 
-    It is the event sink of whoever has events of the response, and passes on those that the stream
-    has not had. `beginning` are the first rows, if they were read before, until they are folded.
-    `is_complete`: everything was sent; `has_terminal_event`: that was among it; `log_removed`: the
-    rows that its head promises are not there any more. `shows_more`: it shows more than the request
-    asked for, so all of it is folded for this stream alone, from the rows.
+    It is the event sink of the live log or poll that has events of the response, and passes on
+    those that the stream has not had. `beginning` are the first rows, if they were read before,
+    until they are folded. `is_complete`: everything was sent; `has_terminal_event`: the terminal
+    event was sent; `log_removed`: the rows that the log's head promises are not there any more.
+    `shows_more`: the stream shows more than the request asked for, so all of it is folded for this
+    stream alone, from the rows.
 
     The stream is left, which is no failure, when `close` is called while the cursor is entered:
     that takes less memory than a timeout.
@@ -336,7 +337,7 @@ class Feed:
 
 
 class RemoteReader:
-    """Sends a stream what a poll finds of a log that is written elsewhere (a `LogSubscriber`).
+    """The subscriber that sends a stream what a poll reads of a log that is written elsewhere.
 
     One poll finds what is new of all logs that are followed, and sends it to their streams in the
     same pass: no task wakes for that. Where something has to be waited for, or is not at hand, or

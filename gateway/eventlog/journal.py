@@ -1,5 +1,5 @@
-"""What a run writes to: a log that is shown at once, or one that is committed first; and the timer
-that breaks its silences.
+"""Journals that runs write to: a log that is shown at once, or one that is committed first; and the
+timer that breaks a run's silences.
 """
 
 from __future__ import annotations
@@ -185,12 +185,12 @@ class DurableJournal(Journal):
 
 
 class KeepAliveTimer:
-    """While entered, appends `Alive` whenever readers saw nothing for `interval_s`.
+    """Timer that, while entered, appends `Alive` when readers saw nothing for `interval_s`.
 
     Proxies and Codex cut streams that are silent; comments do not reset Codex's timer, real events
     do. The entry is in the log, so a replay shows the same events.
 
-    It has a timer anyway, so it also calls `too_long` once it was entered `time_max_s` ago.
+    It also calls `too_long` once it was entered `time_max_s` ago.
     """
 
     __slots__ = ("_ends_at", "_interval_s", "_journal", "_loop", "_timer", "_too_long")

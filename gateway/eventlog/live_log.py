@@ -467,7 +467,7 @@ class WithheldEvents:
 class LiveLogRegistry:
     """The live logs of the durable responses that are generated in this process, by response.
 
-    Who follows one of them need not poll.
+    A stream that follows one of them need not poll.
     """
 
     def __init__(self) -> None:

@@ -1,4 +1,4 @@
-"""How entries are committed: those of all runs of a tenant in one row, and now and then in place.
+"""Commits of entries: those of all runs of a tenant in one row, and now and then in place.
 
 A batch goes into the log of its response by itself (`store.events`) when it is the first under a
 claim of which this process does not know since when it holds, and when it is long: then together
@@ -39,7 +39,7 @@ ALONE_BYTES_MIN: Final = 512
 
 
 class _LogPosition:
-    """Where the log of one claim stands: `count` entries from `first_entry` on are in flushes.
+    """State of the log of one claim: `count` entries from `first_entry` on are in flushes.
 
     They are kept here as well, packed, as one batch would have them; `since` is the number of the
     oldest of these flushes. `is_proven`: the claim was held after its tenant's fence was known.

@@ -1,4 +1,4 @@
-"""How far the logs have come that are followed here and may be written elsewhere.
+"""The ends of the logs that this process follows and another process may write.
 
 One poll for all of them, however many streams follow them, and none while nothing is followed.
 A notification (`poll_soon`) only makes it sooner. Entries that a poll finds are shown to the
@@ -46,7 +46,7 @@ _log = EventLog(__name__)
 
 
 class ReadLogChanges(Protocol):
-    """`store.remote_logs.poll` of a database."""
+    """Type of `store.remote_logs.poll` of a database."""
 
     async def __call__(
         self, asked: Sequence[LogQuery], seen: Seen, wanted: Collection[bytes], /
@@ -59,7 +59,7 @@ class ReadLogChanges(Protocol):
 
 
 class LogSubscriber(Protocol):
-    """Who is sent what a watched log brings."""
+    """Receiver of the new entries of a watched log."""
 
     def on_entries(self, part: LogRow) -> bool:
         """Receive the next entries. Return True if the subscriber is done with the log."""

@@ -59,7 +59,7 @@ _log = EventLog(__name__)
 
 @dataclass(frozen=True, slots=True)
 class WriterBounds:
-    """Bytes are those of packed entries.
+    """Bounds of the log writer. Bytes are those of packed entries.
 
     A flush takes responses until it has `flush_bytes_max`, and at least one. A response that is
     `run_pending_bytes_max` ahead of the database waits; if all together are `pending_bytes_max`
@@ -78,7 +78,7 @@ class WriterBounds:
 
 
 class BatchOutcome(Enum):
-    """What became of a batch, as the head of the log tells."""
+    """Result of the commit of a batch, as the head of the log tells it."""
 
     COMMITTED = "committed"
     ABSENT = "absent"
@@ -175,7 +175,7 @@ class Outbox:
 
 
 class Channel:
-    """The way of one run's entries to the writer, under one claim."""
+    """Channel of one run's entries to the writer, under one claim."""
 
     __slots__ = (
         "_writer", "claim", "durable", "is_ending", "is_open", "is_queued", "lost", "moved",
@@ -267,7 +267,7 @@ class Channel:
 
 
 class LogWriter:
-    """Commits what the channels bring, one flush at a time.
+    """Committer of what the channels bring, one flush at a time.
 
     `append` and `heads` are those of the `flusher`, by which batches of many responses share a row;
     without one they are `store.events.append` and `store.claims.heads` of a database.

@@ -26,9 +26,9 @@ _log = EventLog(__name__)
 
 
 class Notifier:
-    """Sends notices from one task; what comes within `pause_s` of the last is sent together.
+    """Sender of notices, in one task; what comes within `pause_s` of the last is sent together.
 
-    Of a log nothing is sent unless it is `followed`: nearly all of them are read where they are
+    It sends no notice of a log that is not `followed`: nearly all logs are read where they are
     written, and a notice costs as much as a commit.
     """
 

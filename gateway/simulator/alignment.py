@@ -1,9 +1,9 @@
-"""What is still to be said of a script, given what was said already.
+"""Alignment of a script with the ids that the turn already has: the rest of the script.
 
-A cut turn goes on exactly where it broke off. When what is there is not the beginning of the
-script, because a gateway prefilled a header or another model spoke before, the script's message
-that fits is continued; where none fits, one is improvised in the channel that is open, and JSON in
-it is completed to what the prompt shows. In each case
+A cut turn goes on exactly where it broke off. When its ids are not the beginning of the script,
+because a gateway prefilled a header or another model wrote them, the script's message that fits is
+continued; where none fits, one is improvised in the channel that is open, and JSON in it is
+completed to what the prompt shows. In each case
 
     rest(said) == out  implies  rest(said + out[:k]) == out[k:]  for every k.
 """

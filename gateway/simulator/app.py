@@ -57,7 +57,7 @@ def create_simulator(options: SimulatorOptions, attempts: Attempts | None = None
 
 
 class _Simulator:
-    """Completions go past Starlette: they need the server's own `send`, and every microsecond."""
+    """The ASGI application. Completions bypass Starlette: they need the server's own `send`."""
 
     def __init__(self, engine: SimulatedEngine) -> None:
         self._options = engine.options

@@ -90,12 +90,12 @@ _CUT_WAIT_S: Final = 5.0
 
 
 class ClientGone(GatewayError):
-    """The client closed the connection."""
+    """Loss of the client: it closed the connection."""
 
 
 @dataclass(slots=True)
 class Line:
-    """Whether the client is still there, as far as one exchange knows."""
+    """Connection to the client of one exchange. `cut`: the client has closed it."""
 
     cut: bool = False
 
@@ -233,7 +233,7 @@ class Completions:
 
 
 class _Completion:
-    """One request on its way. `observed.outcome` always says how far it has come."""
+    """One request in progress. `observed.outcome` always tells how far it has come."""
 
     def __init__(
         self,

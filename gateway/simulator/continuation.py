@@ -1,4 +1,4 @@
-"""What comes next: a pure function of the prompt's ids, the same on every instance.
+"""The continuation of a prompt: a pure function of its ids, the same on every instance.
 
 No clock, no chance, no memory. A prompt that already holds the first ids of the answer gets the
 rest of the same answer.
@@ -44,7 +44,7 @@ class PromptReading:
 
 
 class ScriptedModel:
-    """Holds what never changes: vocabulary and corpus."""
+    """The scripted model, with what never changes: vocabulary and corpus."""
 
     def __init__(self, vocabulary: Vocabulary, recorded: Mapping[str, Script]) -> None:
         self.vocabulary = vocabulary

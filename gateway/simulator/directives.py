@@ -77,7 +77,7 @@ _ATTACK: Final = re.compile(
 
 @dataclass(frozen=True, slots=True)
 class Wishes:
-    """What the user's text asks of the script. None: left to the script."""
+    """Demands of the user's text on the script. None: the script decides."""
 
     say: str | None = None
     arguments: str | None = None
@@ -90,7 +90,7 @@ class Wishes:
 
 @dataclass(frozen=True, slots=True)
 class Pace:
-    """What it asks of the stream's speed. None: as the instance is set."""
+    """Demands of the user's text on the stream's speed. None: the setting of the instance."""
 
     tokens_per_s: float | None = None
     ids_per_event: int | None = None
@@ -99,7 +99,7 @@ class Pace:
 
 @dataclass(frozen=True, slots=True)
 class Faults:
-    """What is to go wrong. The `_after` counts are ids of one request, not of the turn."""
+    """Faults to simulate. The `_after` counts are ids of one request, not of the turn."""
 
     status: int | None = None
     first_event_error: int | None = None
@@ -136,7 +136,7 @@ NOT_HELD: Final = -1
 
 @dataclass(frozen=True, slots=True)
 class Malformed:
-    """How the model misbehaves. `grammar_ids`: from which id of a body on grammars are ignored."""
+    """Misbehaviour of the model. Grammars are ignored from id `grammar_ids` of a body on."""
 
     drift: str | None = None
     attack: str | None = None
@@ -151,7 +151,7 @@ _WELL_BEHAVED: Final = Malformed()
 
 @dataclass(frozen=True, slots=True)
 class Directives:
-    """Everything a text asks for."""
+    """All directives of one text."""
 
     wishes: Wishes = Wishes()
     pace: Pace = Pace()

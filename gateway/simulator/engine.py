@@ -1,4 +1,4 @@
-"""What the requests of one instance share: its script, queue, prefix cache, metrics and ledger."""
+"""Parts that the requests of one instance share: script, queue, prefix cache, metrics, ledger."""
 
 from __future__ import annotations
 
@@ -46,11 +46,11 @@ _CONSTRAINTS: Final = (
 
 
 class QueueFull(GatewayError):
-    """No place left to wait."""
+    """Refusal of a request: the queue has no free place."""
 
 
 class Admission:
-    """First come, first served. Counts are exact at any time."""
+    """Queue of requests: first come, first served. Its counts are exact at any time."""
 
     def __init__(self, running_max: int, queued_max: int) -> None:
         self._places = asyncio.Semaphore(running_max)
@@ -83,9 +83,8 @@ BLOCK_IDS: Final = 16
 
 
 class PrefixCache:
-    """Least recently used blocks go first. A block is known by all ids up to its end and the salt.
-
-    Blocks are remembered by 64-bit hashes: a collision would report a hit that was none.
+    """Cache of blocks of ids that drops the least recently used. The key of a block is a 64-bit
+    hash of the salt and all ids up to its end: a collision would report a hit that was none.
     """
 
     def __init__(self, blocks_max: int) -> None:
@@ -131,7 +130,7 @@ FINISH_REASONS: Final = ("stop", "length", "abort", "error")
 
 
 class Metrics:
-    """One registry an instance. All served models share one engine, hence one set of gauges."""
+    """Metrics of one instance. All served models share one engine, hence one set of gauges."""
 
     def __init__(self, options: SimulatorOptions) -> None:
         self._registry = CollectorRegistry()
@@ -283,7 +282,7 @@ class Ledger:
 
 
 class SimulatedEngine:
-    """Built once an instance. Raises `ConfigError` for a fault plan or corpus that is none."""
+    """The engine of one instance. Raises `ConfigError` for an invalid fault plan or corpus."""
 
     def __init__(self, options: SimulatorOptions, attempts: Attempts | None = None) -> None:
         self.options = options

@@ -1,4 +1,4 @@
-"""What the simulated server answers when it does not generate, in vLLM's words.
+"""Errors that the simulated server answers, in vLLM's words.
 
 Source: responses of vLLM 0.32.0; `{"error": {message, type, param, code}}`, code = HTTP status.
 SGLang 0.5.23 leaves the outer object away, but not in a stream.
@@ -29,7 +29,7 @@ _SGLANG_TYPES = {400: "BadRequest", 500: "InternalServerError", 503: "SERVICE_UN
 
 
 class SimulatedError(GatewayError):
-    """Answered to the caller with `status` and `body()`; or 200 and `event()`, if `as_event`."""
+    """Answer to a request with `status` and `body()`; or 200 and `event()`, if `as_event`."""
 
     def __init__(
         self,

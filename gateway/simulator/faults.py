@@ -1,4 +1,4 @@
-"""Which faults apply to a request: by its own directives, else by the instance's plan."""
+"""The faults of a request: those of its own directives, else those of the instance's plan."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _WELL_FORMED = Malformed()
 
 
 class Attempts:
-    """Counts the requests of each prompt. Instances that share one count together."""
+    """Counter of the requests of each prompt. Instances that share one count together."""
 
     def __init__(self, prompts_max: int) -> None:
         self._prompts_max = prompts_max

@@ -1,4 +1,4 @@
-"""What a simulated server is started with."""
+"""The options of a simulated server."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a server sees of a gateway's prompts that must not be: turns that retell, odd results.
+"""Checks of a gateway's prompts for defects: changed earlier turns, missing frames of results.
 
 The prompt of each turn of a response extends that of the turn before, id for id, or prefix caches
 are of no use. What a tool returned stands in a frame of its own, addressed to the assistant.
@@ -27,7 +27,7 @@ _SPEAKERS: Final = frozenset({"system", "developer", "user", "assistant"})
 
 @dataclass(frozen=True, slots=True)
 class _Base:
-    """The prompt of the latest turn of a response, without what was said of that turn."""
+    """The prompt of the latest turn of a response, without the ids of that turn."""
 
     turn: int
     length: int
@@ -35,7 +35,7 @@ class _Base:
 
 
 class PromptChecks:
-    """Counts of what was seen by one instance."""
+    """Counters of the prompts and violations that one instance has seen."""
 
     def __init__(self, vocabulary: Vocabulary) -> None:
         self._vocabulary = vocabulary

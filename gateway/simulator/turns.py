@@ -70,7 +70,7 @@ class Script:
 
 
 class PartWriter:
-    """Makes parts out of text."""
+    """Writer of parts from text."""
 
     def __init__(self, vocabulary: Vocabulary) -> None:
         self.vocabulary = vocabulary
@@ -133,7 +133,7 @@ def script_of(parts: list[Part]) -> Script:
 
 @dataclass(frozen=True, slots=True)
 class Continuation:
-    """`ids` are still to be said; the turn they end begins at `turn_start` of the prompt.
+    """The rest of a turn: `ids` are still to come; the turn begins at `turn_start` of the prompt.
 
     `finish` is None for an ordinary script, which ends with a stop id; a recorded one that may
     hold stop ids anywhere says itself how it ended.
@@ -153,7 +153,7 @@ _RECIPIENT: Final = re.compile(r"\bto=\s*(\S+)")
 
 @dataclass(frozen=True, slots=True)
 class Message:
-    """`ids[start:end]` of a prompt, from its `<|start|>` to before the next one.
+    """A message: `ids[start:end]` of a prompt, from its `<|start|>` to before the next one.
 
     The body is `ids[body:body_end]`; `body` is None for a header that was cut off. `terminator` is
     the id that closed the message, None for an open one.

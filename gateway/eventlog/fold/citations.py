@@ -1,4 +1,4 @@
-"""What an answer cites: pages by markers, which clients get as links, and files by their path.
+"""Citations of an answer: pages by markers, which clients get as links, and files by their path.
 
 gpt-oss writes markers:
 
@@ -57,7 +57,7 @@ class Citation:
 
 
 class CitationReader:
-    """Text as it comes → text and citations, in their order; however the text was cut.
+    """Reader that splits streamed text into text and citations, in order, however it was cut.
 
     What may still become a marker is held back, `MARKER_CHARS_MAX` characters at most.
     """
@@ -123,7 +123,7 @@ def _parse_marker(held: str) -> Citation:
 
 
 class Pages:
-    """What the browser showed to the model, by cursor; in the order of the cursors as they came."""
+    """Pages that the browser showed to the model, by cursor, in the order in which they came."""
 
     __slots__ = ("_pages",)
 
@@ -170,7 +170,7 @@ Logprobs = list[dict[str, Any]]
 
 @dataclass(frozen=True, slots=True)
 class CitedText:
-    """More text of an answer, and what it cites: all of this text is the link then. `annotation` is
+    """More text of an answer, and its citation: then all of this text is the link. `annotation` is
     that of the API. `logprobs` are the entries of the ids that spell the text, None where they are
     not known or spell a marker.
     """
@@ -235,7 +235,7 @@ class ContainerFiles:
 
 
 class FileReader:
-    """Text as it comes → text, and paths of files with their annotation; however it was cut."""
+    """Reader that splits streamed text into text and annotated file paths, however it was cut."""
 
     __slots__ = ("_files", "held")
 

@@ -35,7 +35,7 @@ class _Phase(Enum):
 
 
 class CustomInput:
-    """Feed it the arguments of one call; what it hands out, joined, is the tool's input."""
+    """Reader of the arguments of one call: what it returns, joined, is the tool's input."""
 
     def __init__(self) -> None:
         self._phase = _Phase.BEFORE

@@ -86,7 +86,7 @@ _CITING: Final = {SegmentKind.COMMENTARY, *ANSWERS}
 
 @dataclass(frozen=True, slots=True)
 class CallSaid:
-    """A call that the gateway runs was said to its end. `name` and `arguments` are those of
+    """A complete call that the gateway runs. `name` and `arguments` are those of
     `UnansweredCall`.
     """
 

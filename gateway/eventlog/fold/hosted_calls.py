@@ -1,7 +1,7 @@
-"""What the log tells of the calls that the gateway runs itself, and what becomes of the rules.
+"""The calls that the gateway runs itself, as the log tells them, and the rules after each.
 
-A call is known when the turn has ended that it was said in, or from the start where the user
-approved it before. It may be begun several times, and has one end.
+A call is known when the turn that contains it has ended, or from the start where the user approved
+it before. It may be begun several times, and has one end.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ class UnansweredCall:
 
 @dataclass(frozen=True, slots=True)
 class ApprovalAsked:
-    """A call that the user is asked about: the id of the item that asks, and what is to be called
+    """A call that waits for the user's approval: the id of the item that asks for it, and the call
     as in `UnansweredCall`.
     """
 

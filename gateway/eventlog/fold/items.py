@@ -325,7 +325,7 @@ _PARAGRAPH_END: Final = re.compile(r"\n[^\S\n]*\n")
 
 
 class SummaryReader:
-    """Reads the text of a reasoning item. What it hands out, joined, is the summary.
+    """Reader of the text of a reasoning item. What it returns, joined, is the summary.
 
     A `detailed` one is all of the text. Any other is its first paragraph, cut at a word, and handed
     out in one piece as soon as it is certain.
@@ -366,7 +366,7 @@ _SINGLE: Final = struct.Struct("<f")
 
 
 class Spelling(Protocol):
-    """Tells what an id of the open turn spells, and how likely it was."""
+    """Bytes and logprobs of the ids of the open turn."""
 
     def piece(self, token: int) -> bytes: ...
 

@@ -1,4 +1,4 @@
-"""What may follow what: the statuses of responses and items, and the order of stream events.
+"""The order of stream events, and of the statuses of responses and items.
 
 Two rules. Everything that decides an order stands in this file, as a table; and the tables know
 nothing of how a body is built. The builder walks them and cannot emit anything else:
@@ -189,7 +189,7 @@ EVENT_FIELDS: Final[Mapping[str, tuple[str, ...]]] = {
 
 @dataclass(frozen=True, slots=True)
 class Envelope:
-    """How one kind of segment is shown: as which item, and in which events.
+    """The item and the events that show one kind of segment.
 
     `delta` is empty for what is shown in one piece, when its segment has ended. `part` is the type
     of its content, `text_field` where its text stands if it has no content. `needs_delta`: at least

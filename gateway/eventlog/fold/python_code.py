@@ -20,7 +20,7 @@ _WRAPPED: Final = re.compile(r'\s*\{\s*"code"\s*:\s*"')
 
 
 class PythonCode:
-    """Feed it the text of one call; what it hands out, joined, is the code."""
+    """Reader of the text of one call: what it returns, joined, is the code."""
 
     def __init__(self) -> None:
         self._held = ""

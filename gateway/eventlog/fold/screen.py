@@ -1,4 +1,4 @@
-"""Between parser and builder: what the request's rules let out of one turn, and when.
+"""The screen between parser and builder: it shows of one turn what the request's rules allow.
 
 * A *forbidden* segment is never shown: a call that may not be made, prose where a call is demanded,
   an answer that is not in its format and no refusal either. It violates the rules, and from it on
@@ -58,7 +58,7 @@ BodyKind = Literal["answer", "refusal", "call"]
 
 @dataclass(frozen=True, slots=True)
 class RuleViolation:
-    """The open turn says what the rules forbid, and nobody was shown it.
+    """A violation of the rules by the open turn, which nobody was shown.
 
     `start` is the position of the first id of the message that broke the rule, counted in prefill
     and said.
@@ -127,11 +127,11 @@ def demands(rules: OutputRules) -> bool:
 
 
 class Screen:
-    """One turn's. `called`: a call was shown in a turn before it, and nobody has answered it;
+    """The screen of one turn. `called`: a turn before it has shown a call that nobody has answered;
     `awaits_client`: one that the client answers. `spelled` tells the bytes of the id at a position.
 
-    What it lets out does not depend on how the segments were cut into texts, except for how its
-    own text is cut.
+    What it shows does not depend on how the segments were cut into texts, except for how its own
+    text is cut.
     """
 
     def __init__(
@@ -359,7 +359,7 @@ _CURLY_APOSTROPHE: Final = "\u2019"
 
 
 class Verdict(Enum):
-    """What a beginning is the beginning of."""
+    """Kind of an answer, as its first words show it."""
 
     UNKNOWN = auto()  # more of it must come
     JSON = auto()
@@ -368,7 +368,7 @@ class Verdict(Enum):
 
 
 class Beginning:
-    """Reads the first words of one answer. They are kept by whoever feeds it."""
+    """Reader of the first words of one answer. The caller that feeds it keeps them."""
 
     def __init__(self, answer: AnswerFormat) -> None:
         self._first = _first_characters(answer)
@@ -398,7 +398,7 @@ def _first_characters(answer: AnswerFormat) -> frozenset[str]:
 
 
 class Stops:
-    """One text on its way to where it stops. What may be the front of a stop string waits.
+    """One text, up to where it stops. What may be the front of a stop string waits.
 
     The first stop string to be complete counts; of two that end in the same place the longer one.
     `spelled` tells the bytes of the id at a position: text that comes with the ids that spell it is

@@ -79,7 +79,7 @@ class _Stages:
 
 
 class TurnReader:
-    """One turn from its first id to its last.
+    """Reader of one turn, from its first id to its last.
 
     What the prefill says is shown with the first id that the model says, because a turn in which
     it says nothing shows nothing.

@@ -1,4 +1,4 @@
-"""What shape the output is to have: the fields of a request that ask for one, by engine."""
+"""The fields of a request that constrain the shape of the output, by engine."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ _KEPT_BYTES_MAX: Final = 65_536
 
 @dataclass(frozen=True, slots=True)
 class OutputConstraint:
-    """`grammar` describes every id from the first one on; with `answer_only` the answer's body."""
+    """Constraint of all ids by `grammar`, or with `answer_only` of the answer's body."""
 
     kind: str
     value: Any = field(hash=False)

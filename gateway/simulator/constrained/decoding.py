@@ -1,7 +1,7 @@
-"""What is said under a grammar: of all the scripted model could say, that which may be said.
+"""Output under a grammar: of all that the scripted model could write, what the grammar allows.
 
-Whole drafts are tried. When none fits, the one whose headers fit is followed, and what may not be
-said of it is replaced by what ends soon, so that obedient output is valid and finite.
+Whole drafts are tried. When none fits, the one whose headers fit is followed, and what the grammar
+forbids of it is replaced by what ends soon, so that obedient output is valid and finite.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ def _to_stop(draft: list[int]) -> list[int]:
 
 @dataclass(frozen=True, slots=True)
 class _Fit:
-    """How many ids of a draft may be said."""
+    """A draft, and the number of ids at its front that the grammar allows."""
 
     draft: list[int]
     count: int

@@ -1,6 +1,6 @@
-"""What engines are told in EBNF (GBNF) and in structural tags, as grammars of the matcher: Lark.
+"""EBNF (GBNF) and structural tags of requests as grammars of the matcher, in Lark.
 
-Source of the words: the structural tags of xgrammar 0.2. The string forms may be spelled with the
+Source of the names: the structural tags of xgrammar 0.2. The string forms may be spelled with the
 markers' ids or, as an engine allows, with the ids of ordinary text.
 """
 
@@ -26,7 +26,7 @@ _ASCII_END: Final = 0x80
 
 
 class BadGrammar(GatewayError):
-    """A grammar that the matcher does not take; the message says why."""
+    """Refusal of a grammar that the matcher does not take; the message tells the reason."""
 
 
 def lark_of_ebnf(ebnf: str) -> str:
@@ -62,7 +62,7 @@ _MARKERS: Final = re.compile("(" + "|".join(map(re.escape, NAMED_SPECIALS)) + ")
 
 
 class BadTag(GatewayError):
-    """Not a structural tag."""
+    """Refusal of a value that is no structural tag."""
 
 
 def lark_of_tag(tag: object) -> str:
@@ -94,7 +94,7 @@ def json_rule(schema: object, whitespace_max: int | None) -> str:
 
 
 class _Compiler:
-    """Each format becomes an expression; schemas and grammars become rules of their own."""
+    """Compiler of formats to expressions; schemas and grammars become rules of their own."""
 
     def __init__(self) -> None:
         self._rules: list[str] = []

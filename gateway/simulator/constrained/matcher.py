@@ -1,4 +1,4 @@
-"""Holds ids to a grammar, as an engine's grammar backend does: llguidance over our vocabulary."""
+"""The matcher of ids and grammars, as in an engine's backend: llguidance over our vocabulary."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _GRAMMARS_KEPT_MAX: Final = 128
 
 
 class Guide:
-    """What may be said next. Stop ids may be said wherever the grammar may end.
+    """Position in a grammar: it tells which ids may follow; stop ids wherever the grammar may end.
 
     Raises `SimulatedError` (400) for a grammar that the matcher does not take.
     """

@@ -1,1 +1,1 @@
-"""What a model would say next: a pure function of the conversation that the prompt holds."""
+"""The script of a model's next turn: a pure function of the conversation in the prompt."""

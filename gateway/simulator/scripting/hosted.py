@@ -1,7 +1,7 @@
-"""What the scripted model does with the tools that a gateway hosts: the browser, Python, MCP.
+"""Use of the tools that a gateway hosts by the scripted model: the browser, Python, MCP.
 
-Steps of directives tell it; without them it searches, reads and cites, or computes and plots, where
-the user asks for that and the system message offers it.
+The model follows the steps of directives; without them it searches, reads and cites, or computes
+and plots, where the user asks for that and the system message offers it.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _OBEY: Final = re.compile(r"\[\[obey\s+(.*?)\]\]", re.DOTALL)
 
 @dataclass(frozen=True, slots=True)
 class Act:
-    """What is done in a turn: a call to the recipient `kind`, or an answer."""
+    """Action of a turn: a call to the recipient `kind`, or an answer."""
 
     kind: str
     text: str

@@ -96,7 +96,7 @@ _TOLD: Final = re.compile(
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """What a body is to look like: grammars of it, the strictest first."""
+    """Required form of a body: its grammars, the strictest first, and its schema."""
 
     grammars: tuple[str, ...]
     schema: Schema
@@ -164,7 +164,7 @@ class Shape:
 
 
 class _Ending:
-    """Ends a body as soon as its grammar allows; what comes next depends on its text alone."""
+    """End of a body, as soon as its grammar allows; each step depends on its text alone."""
 
     def __init__(self, guide: Guide, text: bytes, vocabulary: Vocabulary) -> None:
         self._guide = guide

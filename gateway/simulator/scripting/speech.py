@@ -1,4 +1,4 @@
-"""What the scripted model knows of the conversation, and what it says, as text."""
+"""The conversation as the scripted model knows it, and the texts that the model writes."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _NAME: Final = re.compile(r"\bmy name is ([\w'\-]+)", re.IGNORECASE)
 
 @dataclass(frozen=True, slots=True)
 class ToolOutput:
-    """What a tool answered."""
+    """Result of a tool call."""
 
     name: str
     text: str

@@ -1,4 +1,4 @@
-"""Reads the TypeScript that tools are described in back into JSON Schemas.
+"""Read the TypeScript that describes tools back into JSON Schemas.
 
 Total: what it cannot read becomes the schema of anything, or an absent property. It reads more than
 the strict language, because descriptions with line breaks and unescaped quotes do occur in prompts.
@@ -69,7 +69,7 @@ def _tool(text: str, match: re.Match[str]) -> Tool:
 
 
 class _Reader:
-    """Recursive descent; `position` only ever grows, so it ends."""
+    """Parser by recursive descent; `position` only ever grows, so it ends."""
 
     def __init__(self, text: str, position: int) -> None:
         self._text = text

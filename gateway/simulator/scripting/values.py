@@ -1,4 +1,4 @@
-"""Makes a value that is valid against a JSON Schema, out of what the user said where that fits."""
+"""Make a value that is valid against a JSON Schema, out of the user's text where that fits."""
 
 from __future__ import annotations
 

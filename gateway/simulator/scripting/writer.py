@@ -1,4 +1,4 @@
-"""Writes the script of a turn: think, perhaps announce and call a tool, or answer."""
+"""Write the script of a turn: think, perhaps announce and call a tool, or answer."""
 
 from __future__ import annotations
 

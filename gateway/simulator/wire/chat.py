@@ -25,7 +25,9 @@ _SAID: Final = (SegmentKind.FINAL, SegmentKind.COMMENTARY)
 
 
 class ChatWriter(EventWriter):
-    """The events of one stream of it, or its one answer. Call `reads_by` before the first id."""
+    """Writer of the events of one stream, or of its one answer. Call `reads_by` before the first
+    id.
+    """
 
     _parser: TokenParser
 

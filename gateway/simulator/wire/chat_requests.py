@@ -43,7 +43,7 @@ _NOBODY: Final = UUID(int=0)
 
 
 class Conversations:
-    """Reads them. What they are rendered, read and bound by is what the gateway has for gpt-oss."""
+    """Reader of these requests, with the gateway's own rendering and limits for gpt-oss."""
 
     def __init__(self, vocabulary: Vocabulary, *, context_length: int) -> None:
         self._format = HarmonyFormat(vocabulary, SchemaLimits())

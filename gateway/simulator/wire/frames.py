@@ -25,7 +25,9 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Reply:
-    """`stop_reason` is the stop id, None for the end-of-sequence id `<|return|>` and for length."""
+    """Ids and end of a stream. `stop_reason` is the stop id, None for the end-of-sequence id
+    `<|return|>` and for length.
+    """
 
     ids: list[int]
     finish: str
@@ -115,7 +117,7 @@ _TAIL: Final = b"]}]}\n\n"
 
 @dataclass(frozen=True, slots=True)
 class Ending:
-    """Why a stream ends: vLLM's `finish_reason` and `stop_reason`."""
+    """End of a stream: vLLM's `finish_reason` and `stop_reason`."""
 
     finish: str
     stop_reason: int | None = None
@@ -157,7 +159,7 @@ class EventTails:
 
 
 class EventWriter:
-    """The events of one stream. Text comes as soon as its characters are complete."""
+    """Writer of the events of one stream. Text comes as soon as its characters are complete."""
 
     def __init__(
         self,

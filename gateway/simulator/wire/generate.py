@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 class GenerateWriter(EventWriter):
-    """The events of one stream of it."""
+    """Writer of the events of one stream."""
 
     @override
     def _event(self, ids: Sequence[int], ending: Ending | None) -> bytes:

@@ -1,4 +1,4 @@
-"""Reads the body of `POST /v1/completions` as vLLM does: known fields checked, others ignored.
+"""Read the body of `POST /v1/completions` as vLLM does: check known fields, ignore others.
 
 Only one prompt of token ids is taken, and one choice; `ignore_eos`, `min_tokens`, `logit_bias` and
 `allowed_token_ids` have no effect on a script.
