@@ -54,8 +54,8 @@ class Heard:
 
 @dataclass(frozen=True)
 class Taken:
-    """Abilities that a chat endpoint takes, for operators to read; `refused` are the declared ones
-    that it refused, each with the server's reason.
+    """Abilities that a chat endpoint takes, for operators to read; `refused` are the others that
+    were probed, each with the server's reason.
     """
 
     taken: tuple[str, ...]
