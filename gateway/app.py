@@ -74,7 +74,7 @@ class Gateway(RequestContext):
 
 
 class BrowserGateway(Gateway):
-    """The same where pages of other origins may call: what browsers ask comes before all else."""
+    """Gateway that pages of other origins may call: it answers browsers' checks before all else."""
 
     def __init__(self, process: Process, routes: Sequence[BaseRoute]) -> None:
         super().__init__(process, routes)

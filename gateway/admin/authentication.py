@@ -1,4 +1,4 @@
-"""Who calls on the admin listener: an admin key for its tenant, an operator's key for all."""
+"""Authentication on the admin listener: an admin key for its tenant, an operator's key for all."""
 
 from __future__ import annotations
 

@@ -22,8 +22,8 @@ NO_PRIVILEGE: Final = "42501"
 
 
 class RetentionControls:
-    """Methods with the id of a project raise `ResourceNotFound` for an unknown one, those that
-    change something `InvalidRequest` for a type that there is not.
+    """Data retention controls. Methods with the id of a project raise `ResourceNotFound` for an
+    unknown one, those that change something `InvalidRequest` for an unknown type.
     """
 
     def __init__(

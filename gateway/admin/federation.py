@@ -58,7 +58,7 @@ NOT_STORED: Final = datetime.fromtimestamp(0, UTC)
 
 @dataclass(frozen=True, slots=True)
 class ProviderRequest:
-    """An identity provider that is asked for."""
+    """Request for an identity provider."""
 
     name: str
     issuer: str
@@ -122,7 +122,7 @@ def provider_changes(
 
 @dataclass(frozen=True, slots=True)
 class RuleRequest:
-    """A rule that is asked for; `scopes` empty: all of the project."""
+    """Request for a rule; `scopes` empty: all of the project."""
 
     project_id: str
     service_account_id: str
@@ -170,7 +170,9 @@ RULES_MAX: Final = 50
 
 
 class IdentityProviders:
-    """All methods raise `ResourceNotFound` for an unknown provider, rule, project or account."""
+    """Identity providers of tenants, and their rules. All methods raise `ResourceNotFound` for an
+    unknown provider, rule, project or account.
+    """
 
     def __init__(self, transactions: Transactions) -> None:
         self._transactions = transactions

@@ -1,4 +1,4 @@
-"""`/admin/v1/responses` and `/admin/v1/audit_log`: what was, for operators, without content."""
+"""`/admin/v1/responses` and `/admin/v1/audit_log`: past events for operators, without content."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ SPAN_MAX: Final = timedelta(days=31)
 
 
 class Inspection:
-    """For one database of tenants."""
+    """Responses of all tenants of one database, for operators."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
@@ -146,7 +146,7 @@ def routes(inspection: Inspection, logs: AuditLogs, operations: Operations) -> l
 
 
 class InspectionEndpoints:
-    """Endpoints for who looks into what happened."""
+    """Endpoints of responses and of the audit log, for operators."""
 
     def __init__(self, inspection: Inspection, logs: AuditLogs, operations: Operations) -> None:
         self._inspection = inspection

@@ -55,8 +55,8 @@ _OPERATORS: Final = TenantId(EVERYONE)
 
 
 class OperatorIssuers:
-    """Only who owns the tables may use it: all methods raise
-    `PermissionDenied` else, and `ResourceNotFound` for an unknown issuer, tenant or provider.
+    """Issuers, for the owner of the tables alone: all methods raise `PermissionDenied` for others,
+    and `ResourceNotFound` for an unknown issuer, tenant or provider.
     """
 
     def __init__(self, database: Database, forget: Callable[[], None]) -> None:

@@ -60,8 +60,8 @@ DEFAULT_NAME: Final = "Secret key"
 
 @dataclass(frozen=True, slots=True)
 class KeyPolicy:
-    """Bounds of keys: how many of one tenant work, how long one lives at most (None: any time), how
-    long one that is replaced goes on where nothing else is said.
+    """Bounds of keys: the working keys of one tenant, the lifetime of a key (None: any), and,
+    unless the request says otherwise, how long a replaced key goes on.
     """
 
     keys_max: int
@@ -71,8 +71,8 @@ class KeyPolicy:
 
 @dataclass(frozen=True, slots=True)
 class KeyRequest:
-    """A key that is asked for; `terms` without expiry and owner, `limits` by what they limit and
-    their window (seconds).
+    """Request for a key; `terms` without expiry and owner, `limits` by what they limit and their
+    window (seconds).
     """
 
     name: str = DEFAULT_NAME
@@ -91,14 +91,14 @@ def unknown_key(key_id: str) -> ResourceNotFound:
 
 @dataclass(frozen=True, slots=True)
 class OwnedKey:
-    """A key, and whose it is; None: nobody's in particular, as those that operators make."""
+    """A key and its owner; None: nobody in particular, as for keys that operators make."""
 
     key: ApiKey
     account: ServiceAccount | None = None
 
 
 class Keys:
-    """All methods raise `ResourceNotFound` for an unknown project, account or key."""
+    """API keys. All methods raise `ResourceNotFound` for an unknown project, account or key."""
 
     def __init__(
         self,

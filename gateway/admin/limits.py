@@ -40,8 +40,8 @@ if TYPE_CHECKING:
 
 
 class ProjectLimits:
-    """Raises `ResourceNotFound` for a project that the tenant does not have. `author` is who
-    changes something, for the audit log.
+    """Limits of tenants and their projects. Methods raise `ResourceNotFound` for a project that the
+    tenant does not have. `author` is who changes something, for the audit log.
     """
 
     def __init__(

@@ -100,7 +100,7 @@ _PLACE: Final = re.compile(r"\{(\w+)\}")
 
 
 class Unasked:
-    """In the place of all services: routes are described, and nobody calls them."""
+    """Stand-in for all services: routes are described, and nobody calls them."""
 
     def __getattr__(self, name: str) -> Any:
         return self
@@ -144,7 +144,7 @@ def admin_document() -> Json:
 
 
 class _Schemas:
-    """Collects types by their names; one of each name."""
+    """Types by their names; one of each name."""
 
     def __init__(self) -> None:
         self._made: Json = {"Error": ERROR, "Object": {"type": "object"}}

@@ -1,4 +1,4 @@
-"""What operators see and decide while the gateway runs: tenants, backends, replicas, settings.
+"""Operations of operators on a running gateway: tenants, backends, replicas, settings.
 
 Tenants and drains are changed as the owner of the tables. Where the process serves as another user
 (`deploy/roles.sql`), that is refused, and the command line does it with the owner's URL.

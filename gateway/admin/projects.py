@@ -154,7 +154,7 @@ class ModelPermissionsUpdate(WireModel):
 
 
 class ToolPermission(WireModel):
-    """Whether requests of a project may use a hosted tool."""
+    """Permission of a project's requests to use a hosted tool."""
 
     enabled: bool
 

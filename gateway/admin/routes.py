@@ -51,11 +51,12 @@ OPERATOR_BASE = "/admin/v1"
 
 @dataclass(frozen=True, slots=True)
 class AdminRoute:
-    """`path` is below `/v1` for the plane of tenants (`/organization/projects`), and below
-    `/admin/v1` for that of operators. `endpoint` returns the JSON object of the answer, or the
-    whole answer, or raises. `body` is what it reads (`AdminCall.body`), `query` are the parameters
-    that it takes. `refuses`: it only says why there is nothing, so it is not in the OpenAPI
-    document. `spans_slashes`: what the path ends with may have some, as names of models do.
+    """Route of an admin plane. `path` is below `/v1` for the plane of tenants
+    (`/organization/projects`), and below `/admin/v1` for that of operators. `endpoint` returns the
+    JSON object of the answer, or the whole answer, or raises. `body` is what it reads
+    (`AdminCall.body`), `query` are its parameters. `refuses`: it only says why there is nothing, so
+    it is not in the OpenAPI document. `spans_slashes`: the end of the path may contain slashes, as
+    names of models do.
     """
 
     method: Literal["GET", "POST", "DELETE"]

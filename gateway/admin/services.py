@@ -1,4 +1,4 @@
-"""What answers the admin planes: of the tenants of one database, and of operators."""
+"""Services of the admin planes: of the tenants of one database, and of operators."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class AdminServices:
 
 @dataclass(frozen=True, slots=True)
 class OperatorServices:
-    """All that answers the plane of operators."""
+    """Services of the plane of operators."""
 
     operations: Operations
     operators: Operators

@@ -1,4 +1,4 @@
-"""`/admin/v1/tenants/{name}/…`: what becomes of all that a tenant has."""
+"""`/admin/v1/tenants/{name}/…`: deletion, erasure and archives of a tenant's data."""
 
 from __future__ import annotations
 

@@ -25,8 +25,8 @@ _NO_PRIVILEGE: Final = "42501"
 
 @dataclass(frozen=True, slots=True)
 class AdminCaller:
-    """Who changes something of which tenant: an admin key, or (None) the command line; and for the
-    audit log, whence the request came.
+    """Caller that changes something of a tenant: an admin key, or (None) the command line; and, for
+    the audit log, the origin of the request.
     """
 
     tenant_id: TenantId
@@ -56,8 +56,8 @@ class AdminCaller:
 
 
 class Transactions:
-    """Of one database. `forget` makes this process look keys up again: what it knows of them may
-    have changed. Other replicas follow within `auth.key_cache_ttl_s`.
+    """Transactions of one database. `forget` makes this process look keys up again: its cached
+    decisions may be out of date. Other replicas follow within `auth.key_cache_ttl_s`.
     """
 
     def __init__(self, database: Database, forget: Callable[[], None]) -> None:

@@ -38,7 +38,7 @@ OnDisconnect = Callable[[], None]
 
 
 class ClientDisconnected(Exception):
-    """The client has closed its connection, or does not read: nobody is left to answer."""
+    """Loss of the client: it has closed its connection, or does not read."""
 
 
 class ClientConnection(Protocol):
@@ -77,11 +77,11 @@ def connection_of(scope: Scope) -> ClientConnection | None:
 
 
 class CancelOnDisconnect:
-    """While entered, the task that entered is cancelled once its client has left; then
+    """Context that cancels the task that entered it once its client has left; then
     `ClientDisconnected` is raised, whatever became of the work.
 
-    The body of the request must have been read: until then `receive` tells of a disconnect. A
-    server without the extension tells nothing, and the work goes on to its end.
+    The body of the request must have been read: until then `receive` reports a disconnect. With a
+    server without the extension nothing is cancelled, and the work goes on to its end.
     """
 
     __slots__ = ("_connection", "_is_cancelled", "_is_over", "_task")

@@ -1,8 +1,8 @@
-"""What browsers ask before a page of another origin may call.
+"""Answer browsers that ask whether a page of another origin may call (CORS).
 
 The rules are at https://fetch.spec.whatwg.org/#http-cors-protocol. Starlette's middleware answers.
-It stands before everything else, so that refusals can be read by the page, too, and only where
-origins are allowed: others do not pay for it.
+It stands before everything else, so that the page can read refusals, too, and only where origins
+are allowed: others do not pay for it.
 """
 
 from __future__ import annotations

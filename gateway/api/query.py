@@ -101,8 +101,8 @@ def include_of(query: QueryParams) -> frozenset[str]:
 
 
 class PageQuery(TypedDict):
-    """Which page of a list is asked for; `after` is the id of the item before it, `include` what is
-    to be shown of items beside the rest.
+    """Page of a list that a client requests; `after` is the id of the item before it, `include`
+    names the further details of items to show.
     """
 
     limit: int

@@ -113,7 +113,7 @@ async def _refuse(error: Exception, scope: Scope, receive: Receive, send: Send) 
 
 
 class Facts(TypedDict, total=False):
-    """What an endpoint adds to the log line of its request."""
+    """Facts that endpoints add to the log line of a request."""
 
     tenant: str
     client_request_id: str
@@ -138,11 +138,11 @@ def known_names(ignored: str) -> str:
 
 
 class RequestRecord:
-    """What is logged and counted of one request, whatever carries it; `scope["record"]` of every
+    """Record of one request for log and metrics, whatever carries it; `scope["record"]` of every
     HTTP request and upgrade.
 
-    `began` is in seconds of `time.perf_counter`. `facts["model"]` must be one that is served: it
-    is a metric's label, too.
+    `began` is in seconds of `time.perf_counter`. `facts["model"]` must be one that is served: it is
+    a metric's label, too.
     """
 
     __slots__ = ("_is_finished", "_scope", "began", "facts", "request_id", "status")

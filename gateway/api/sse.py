@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 
 class Encoder(NamedTuple):
-    """How one client is shown a stream, as whole frames.
+    """Functions that encode a stream for one client, as whole frames.
 
     `event` makes the frames of one event: one, several or none. `run` makes those of a run of
     deltas: the same bytes as `event` of each, joined.

@@ -216,7 +216,7 @@ def begin(sending: Awaitable[None]) -> Rest | None:
 
 
 class Rest:
-    """What is left of a coroutine that has come to its first wait."""
+    """Rest of a coroutine that has come to its first wait."""
 
     __slots__ = ("_steps", "_waited_for")
 

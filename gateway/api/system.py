@@ -1,4 +1,4 @@
-"""What operators and their tools read: models, health, metrics, and a landing page."""
+"""Endpoints for operators and their tools: models, health, metrics, and a landing page."""
 
 from __future__ import annotations
 

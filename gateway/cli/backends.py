@@ -87,7 +87,7 @@ class Members:
 
 @dataclass(frozen=True, slots=True)
 class Told:
-    """What the database has of backends: who is drained, and the last of each replica."""
+    """Records of backends in the database: the drained ones, and the last loads of each replica."""
 
     drained: Mapping[str, Drain]
     at_drained: Mapping[str, Mapping[str, int]]

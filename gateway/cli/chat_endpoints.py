@@ -1,4 +1,4 @@
-"""What a server's chat endpoint takes, found out by asking it: for models without token ids."""
+"""Probe a server's chat endpoint for what it takes: for models without token ids."""
 
 from __future__ import annotations
 
@@ -54,8 +54,8 @@ class Heard:
 
 @dataclass(frozen=True)
 class Taken:
-    """What it takes, for operators to read; `refused` are those of the probes that it should take,
-    with what it said.
+    """Abilities that a chat endpoint takes, for operators to read; `refused` are the others that
+    were probed, each with the server's reason.
     """
 
     taken: tuple[str, ...]

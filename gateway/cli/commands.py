@@ -27,7 +27,7 @@ _QUOTED: Final = re.compile(r"'([^']*)'")
 
 
 class Entry(NamedTuple):
-    """Where a command or group is, and its line in the list of all commands."""
+    """Module and attribute of a command or group, and its line in the list of all commands."""
 
     module: str
     attribute: str

@@ -1,6 +1,6 @@
-"""What the demo's hosted tools work on: a site to search, an MCP server, and what they show.
+"""Sources of the demo's hosted tools: a site to search, an MCP server, and examples of their use.
 
-All of it is real and on this machine. What is not installed is left out, and said so.
+All of it is real and on this machine. What is not installed is left out, and the demo says so.
 """
 
 from __future__ import annotations

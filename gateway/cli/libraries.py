@@ -1,4 +1,4 @@
-"""Whether the libraries that the settings turn on can be loaded.
+"""Check that the libraries that the settings turn on can be loaded.
 
 A process that serves loads most of them with the first request that needs one: a gateway that uses
 no tool has no memory for them. One that is installed but broken (built for another system, of

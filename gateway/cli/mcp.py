@@ -52,7 +52,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class _Place:
-    """Where registered servers are: in the database, sealed, of one tenant or of all."""
+    """Store of registered servers: in the database, sealed, of one tenant or of all."""
 
     settings: Settings
     database: Database

@@ -35,7 +35,7 @@ LISTED_MAX: Final = 10_000
 
 @dataclass(frozen=True, slots=True)
 class PageSource:
-    """What is loaded: a URL, with up to `pages_max` pages, or a file or folder, cited by `url`."""
+    """Source of pages: a URL, with up to `pages_max` pages, or a file or folder, cited by `url`."""
 
     place: str
     url: str | None = None

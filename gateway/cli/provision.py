@@ -1,4 +1,4 @@
-"""What a command needs before it can work: an up-to-date database, the pepper, the demo's key."""
+"""Provide what a command needs to work: an up-to-date database, the pepper, the demo's key."""
 
 from __future__ import annotations
 

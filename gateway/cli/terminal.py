@@ -1,4 +1,4 @@
-"""What people read: colours only on a terminal, NO_COLOR honoured, lines never broken.
+"""Output for people: colours only on a terminal, NO_COLOR honoured, lines never broken.
 
 Expected trouble is one red line and what to do; only the unexpected has a traceback. rich is
 imported when there is something to show: a server, which shows nothing, would hold 5 MiB.

@@ -1,1 +1,1 @@
-"""What the edge may ask for: one function is one use case."""
+"""Use cases of the gateway, for its edge: one function is one use case."""

@@ -1,4 +1,4 @@
-"""Who may call: tenants and keys for operators, authentication for requests.
+"""Tenants and keys for operators, and authentication of requests.
 
 A key's secret is 256 random bits, so one keyed hash (HMAC-SHA256 under the pepper) is enough to
 store it, costs microseconds, and is what the key is found by. Decisions are cached for a few
@@ -75,7 +75,7 @@ _log = EventLog(__name__)
 
 @dataclass(frozen=True, slots=True)
 class TenantDetail:
-    """A tenant with what was decided for it and what counts: that, or the setting."""
+    """A tenant, its own policy, and its effective one, in which settings fill the gaps."""
 
     tenant: Tenant
     own: OwnPolicy
@@ -84,9 +84,9 @@ class TenantDetail:
 
 @dataclass(slots=True)
 class _Decision:
-    """Whose key it is (None: nobody's), as the database said `at` (seconds of the clock).
+    """Owner of a secret (None: nobody), as the database had it `at` (seconds of the clock).
 
-    `is_renewed`: a newer one is being looked up already. `refusal`: why a token is nobody's.
+    `is_renewed`: a lookup of a newer decision has begun. `refusal`: why a token is nobody's.
     """
 
     principal: Principal | None
@@ -109,7 +109,7 @@ class _Lookup:
 
 
 class Access:
-    """Tenants and keys for operators; for requests, whose key they bring."""
+    """Tenants and keys for operators; for requests, the owners of their keys."""
 
     def __init__(  # noqa: PLR0913 - what it knows, three bounds of its cache, a clock
         self,

@@ -31,14 +31,14 @@ _PARAM: Final = "input"
 
 
 class ApprovalUsed(InvalidRequest):
-    """Another response began with this answer."""
+    """Refusal of an approval that another response has already used."""
 
 
 @dataclass(frozen=True, slots=True)
 class ApprovalDecision:
-    """What the user decided of the request `request_id`, which was made for what `digest` is of.
+    """Decision of the user about the request `request_id`, made for the call with this `digest`.
 
-    `call` is what is to be called; None: the user refused it.
+    `call` is the approved call; None: the user refused it.
     """
 
     request_id: str

@@ -49,7 +49,7 @@ Json = dict[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class AskedContainer:
-    """What a request's `code_interpreter` says of its container; `id` None: any (`auto`)."""
+    """Container that a request's `code_interpreter` names; `id` None: any (`auto`)."""
 
     id: str | None = None
     file_ids: tuple[str, ...] = ()
@@ -65,8 +65,8 @@ class ContainerBounds:
 
 
 class Containers:
-    """All methods raise `StoreUnavailable`; those with the id of a container `ResourceNotFound`,
-    and `InvalidRequest` (`container_expired`) for one that is over.
+    """Use cases of containers. All methods raise `StoreUnavailable`; those with the id of a
+    container `ResourceNotFound`, and `InvalidRequest` (`container_expired`) for one that is over.
     """
 
     def __init__(

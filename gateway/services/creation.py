@@ -168,7 +168,7 @@ class LocalRun(NamedTuple):
 
 
 class ForegroundGeneration(Generation):
-    """Generated here, in memory, for this client alone: it ends when the client disconnects."""
+    """Response generated here, in memory, for one client: it ends when the client disconnects."""
 
     is_durable = False
 
@@ -236,7 +236,7 @@ class ForegroundGeneration(Generation):
 
 
 class AcceptedGeneration(Generation):
-    """Durable, and accepted a moment ago.
+    """Durable response that was accepted a moment ago.
 
     A background response (`local` is None) is left to whichever process has a place for it; any
     other is generated here, unless another process has to go on with it.

@@ -37,8 +37,8 @@ def _give_way(nice: int) -> None:
 
 
 class ThreadExecutor:
-    """Runs what would hold up the event loop: large requests are parsed, assembled and rendered in
-    threads.
+    """Threads for work that would hold up the event loop: they parse, assemble and render large
+    requests.
 
     Tokenising frees the GIL; the rest competes with the loop for it. So there are few threads, and
     work that finds none free waits: tenants (`WORKS_FOR`) take turns, and there is always room for

@@ -1,4 +1,4 @@
-"""Can this process serve requests, and if not, why not: the database, the backends, a drain."""
+"""Readiness of this process to serve requests: the database, the backends, a drain."""
 
 from __future__ import annotations
 
@@ -28,9 +28,9 @@ MENDING_INTERVAL_S: Final = 5.0
 
 
 class DatabaseCheck:
-    """Does the database do what requests need of it: answer, have its schema, take writes?
+    """Check that the database does what requests need of it: answer, have its schema, take writes.
 
-    Ask as often as you like: the schema is looked at once a minute, writes once and after a fault.
+    It may run often: it examines the schema once a minute, writes once and after a fault.
     """
 
     def __init__(
@@ -97,10 +97,10 @@ class DatabaseCheck:
 
 @dataclass(frozen=True, slots=True)
 class HealthReport:
-    """`reasons` is empty when requests can be served; `warnings` say what of them cannot.
+    """Readiness of this process: ready without `reasons`; `warnings` say which requests fail.
 
-    `admission` is what waits for backends; None where nothing ever does. A full queue is no reason
-    to send requests elsewhere: other replicas have the same backends.
+    `admission` describes what waits for backends; None where nothing ever does. A full queue is no
+    reason to send requests elsewhere: other replicas have the same backends.
     """
 
     reasons: list[str]

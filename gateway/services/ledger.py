@@ -1,4 +1,4 @@
-"""What operators do with the ledger: they take lines out, hold it against responses, mend sinks."""
+"""Ledger operations for operators: export lines, check them against responses, resume sinks."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 class LedgerOperations:
-    """For one database of tenants."""
+    """Operations on the ledger of one database of tenants."""
 
     def __init__(self, database: Database, adding: Adding, reconciliation: Reconciliation) -> None:
         self._database = database

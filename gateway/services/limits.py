@@ -42,7 +42,7 @@ NANO_MAX: Final = 10**15
 
 @dataclass(frozen=True, slots=True)
 class LimitOwner:
-    """Whose limits and budgets: a tenant's own, or those of one of its projects or keys."""
+    """Owner of limits and budgets: a tenant, or one of its projects or keys."""
 
     tenant_id: TenantId
     scope: Scope

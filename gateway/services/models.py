@@ -1,4 +1,4 @@
-"""Which models there are, under which names, and what the Codex CLI is told of them."""
+"""Models of the gateway: which there are, their names, and their catalog for the Codex CLI."""
 
 from __future__ import annotations
 

@@ -19,8 +19,8 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class KeyState:
-    """`usage` of `total`, `day`, `week` and `month`, as the ledger has it; `figures` of limits and
-    budgets, as requests are held to them.
+    """Usage of a key for `total`, `day`, `week` and `month`, as the ledger has it; `figures` of its
+    limits and budgets, as requests are held to them.
     """
 
     usage: Mapping[str, KeyUsage]
@@ -28,7 +28,7 @@ class KeyState:
 
 
 class OwnKey:
-    """For the tenants of one database."""
+    """Usage and limits of keys, in one database of tenants."""
 
     def __init__(self, database: Database, limiter: Limiter) -> None:
         self._database = database

@@ -52,7 +52,7 @@ TOKENS_MAX: Final = 2**31 - 1
 
 
 class ProxiedAnswer(NamedTuple):
-    """What a backend answered for `model`, with headers that tell of the key's limits."""
+    """Answer of a backend for `model`, with headers about the key's limits."""
 
     model: str
     body: bytes
@@ -137,8 +137,8 @@ class Proxy:
 
 
 class _Asked(msgspec.Struct, gc=False):
-    """What was asked for, as the server wrote it: embeddings, or a ranking. It may be millions of
-    values, and nothing is made of them.
+    """Embeddings or ranking of an answer, as the server wrote them. They may be millions of values,
+    and are not parsed.
     """
 
     data: msgspec.Raw = msgspec.Raw()

@@ -1,7 +1,7 @@
-"""Responses that exist: read, follow, cancel and forget them. What the API means, without HTTP.
+"""Existing responses: read, follow, cancel and delete them. What the API means, without HTTP.
 
-Whose response it is, and that there is one, is decided here once for every use (`_find`): unknown,
-deleted, another tenant's, and not stored yet look the same.
+Every use checks ownership and existence in one place (`_find`): unknown, deleted, another tenant's,
+and not stored yet look the same.
 """
 
 from __future__ import annotations

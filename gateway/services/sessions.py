@@ -1,7 +1,7 @@
-"""What outlives a request and not its connection: unstored responses, and connections themselves.
+"""State that outlives a request but not its connection: unstored responses, and connections.
 
-Only a connection that stays open can be told of a response that nobody stores. So its memory is
-bounded, belongs to it alone, and is gone with it.
+Only a connection that stays open can receive events of a response that nobody stores. So its memory
+is bounded, belongs to it alone, and is gone with it.
 """
 
 from __future__ import annotations

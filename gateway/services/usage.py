@@ -65,7 +65,7 @@ _NEEDED: Final = {
 
 
 class UsageReports:
-    """Answers for one database of tenants."""
+    """Reports of usage and costs from one database of tenants."""
 
     def __init__(
         self,

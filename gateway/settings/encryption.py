@@ -47,7 +47,7 @@ class KmsSection(Section):
 
 
 class Encryption(Section):
-    """What is stored of tenants, sealed with a key of each."""
+    """Encryption of tenants' content at rest, with a key for each tenant."""
 
     provider: Literal["none", "file", "vault-transit", "aws-kms"] = Field(
         "none",

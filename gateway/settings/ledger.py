@@ -1,4 +1,4 @@
-"""The settings of the ledger: how usage is added up, kept, told to others and checked."""
+"""The settings of the ledger: how usage is added up, kept, sent to others and checked."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _DAY_S = 86_400
 
 
 class Sink(Section):
-    """Where usage lines are sent as they come."""
+    """A receiver of usage lines, which are sent as they come."""
 
     name: Name = Field(description="What it is called; its place in the lines is kept under it.")
     url: Annotated[str, AfterValidator(http_url)] = Field(

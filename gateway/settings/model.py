@@ -78,7 +78,9 @@ PEPPER_KEY_ID: Final = "auth.key_pepper"
 
 
 class Settings(BaseModel):
-    """Built in code it holds arguments and defaults; `load_settings` adds file and environment."""
+    """Settings of a process. Built in code they are arguments and defaults; `load_settings` adds
+    file and environment.
+    """
 
     model_config = ConfigDict(
         frozen=True, extra="forbid", hide_input_in_errors=True, validate_default=True

@@ -16,8 +16,9 @@ WEBHOOK_SECRET_PREFIX: Final = "whsec_"  # noqa: S105 - what comes before one
 
 
 class RateLimits(Section):
-    """How replicas keep limits and budgets together: docs/limits.md. `harmony-gateway limits` sets
-    them.
+    """Limits and budgets that replicas keep together: docs/limits.md.
+
+    `harmony-gateway limits` sets them.
     """
 
     stale_max_s: PositiveFloat = Field(
@@ -50,7 +51,7 @@ class Smtp(Section):
 
 
 class Alerts(Section):
-    """Who is told when a spend alert is reached, beside those whom the alert names."""
+    """Recipients of spend alerts, beside those whom the alert names."""
 
     webhook_url: str = Field(
         "", description="URL that every alert is posted to; empty: none. See docs/billing.md."

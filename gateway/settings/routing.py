@@ -10,7 +10,7 @@ from gateway.settings.sections import Section
 
 
 class Routing(Section):
-    """Which of several backends of a model a request goes to."""
+    """Choice of the backend for a request, where a model has several."""
 
     policy: Literal["prefix", "round_robin"] = Field(
         "prefix",

@@ -145,7 +145,7 @@ def tenant_default(name: str, **options: Any) -> Any:
 
 
 class Section(BaseModel):
-    """Frozen; a key that does not exist is a mistake; no value is repeated in an error."""
+    """Frozen section; a key that does not exist is a mistake; no value is repeated in an error."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True)
 
@@ -400,7 +400,7 @@ class Upstream(Section):
 
 
 class Limits(Section):
-    """What a request may ask of the gateway. Beyond a limit is a 4xx that says so."""
+    """Bounds of requests. A request beyond one is answered with a 4xx that says so."""
 
     body_bytes_max: PositiveInt = Field(16 * MIB, description="Bytes of a request's body.")
     body_timeout_s: PositiveFloat = Field(30.0, description="Seconds for the body to arrive.")
@@ -466,7 +466,7 @@ class Background(Section):
 
 
 class Retention(Section):
-    """How long things are kept. What has expired goes within interval_s or a little later."""
+    """Lifetimes of stored data. Expired data goes within interval_s or a little later."""
 
     log_s: PositiveInt = tenant_default("log_retention_s")
     response_s: Annotated[PositiveInt, not_below("log_s")] = tenant_default(
@@ -503,7 +503,7 @@ class Harmony(Section):
 
 
 class Generation(Section):
-    """What is done about a model that does not do as it was told."""
+    """Measures against a model that does not follow its instructions."""
 
     reasoning_budget_tokens: int = tenant_default("reasoning_budget_tokens")
     repairs_max: int = Field(
@@ -529,7 +529,7 @@ class Generation(Section):
 
 
 class Debugging(Section):
-    """What clients may ask for to see how a response came about."""
+    """Means for clients to see how a response came about."""
 
     response_messages: ResponseMessages = tenant_default("response_messages")
 
@@ -542,7 +542,7 @@ class SealingKey(Section):
 
 
 class Reasoning(Section):
-    """What clients are given of the model's reasoning."""
+    """The model's reasoning, as clients receive it."""
 
     summary: ReasoningSummary = tenant_default("reasoning_summary")
     sealing_keys: tuple[SealingKey, ...] = Field(
@@ -554,7 +554,7 @@ class Reasoning(Section):
 
 
 class Input(Section):
-    """How requests are read."""
+    """Treatment of request contents that the gateway or a model cannot honour."""
 
     strict: bool = Field(
         default=False, description="Refuse what this gateway cannot honour instead of ignoring it."

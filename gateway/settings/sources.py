@@ -1,4 +1,4 @@
-"""What the environment and gateway.yaml say of the settings, and where they say it.
+"""Read the settings in the environment and gateway.yaml, and the place of each.
 
 An environment variable is `GATEWAY_` and the path of the setting, sections separated by `__`; lists
 as JSON. Secrets can be given as the name of a file in the same variable with `_FILE` behind it.

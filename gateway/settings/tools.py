@@ -168,7 +168,7 @@ Domains = Annotated[str, AfterValidator(_domains)]
 
 
 class Tools(Section):
-    """What all tools of one response may take, and what those of all responses."""
+    """Bounds of all tools of one response, and of those of all responses."""
 
     calls_max: int = tenant_default("tool_calls_max")
     time_max_s: int = tenant_default("tool_time_max_s")

@@ -71,7 +71,7 @@ def known_host(text: str) -> str:
 
 
 class SearchProvider(Section):
-    """Who is asked to search."""
+    """A provider of search results."""
 
     kind: Literal["index", "searxng", "brave", "exa", "tavily", "you", "mcp"] = Field(
         description="index: pages of `harmony-gateway pages`; mcp: an MCP server that is "

@@ -1,4 +1,4 @@
-"""What is wrong with a value, in words for whoever wrote it.
+"""Describe what is wrong with a value, in words for whoever wrote it.
 
 pydantic's own texts speak of its types; a person wants to know what to write instead.
 """

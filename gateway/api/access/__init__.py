@@ -1,1 +1,1 @@
-"""Whether a request may come in: its key, where it comes from, and what its scopes let it do."""
+"""Access of requests: their keys, their clients' addresses, and the scopes of their keys."""

@@ -50,7 +50,7 @@ _NO_KEY: Final = (
 
 
 class Credentials(NamedTuple):
-    """What the headers of a request say of who calls; None: nothing."""
+    """Credentials in the headers of a request; None: absent."""
 
     secret: str | None = None
     organization: str | None = None

@@ -1,4 +1,4 @@
-"""What each route takes of a key with scopes: one table of all routes that take a key.
+"""Permissions that each route requires of a key with scopes: one table of all routes with a key.
 
 A route that is not in it fails a test, and is refused to every key that has scopes.
 """

@@ -1,4 +1,4 @@
-"""`POST /oauth/token`: a token of an issuer for a token of ours. It takes no key.
+"""`POST /oauth/token`: a token of an issuer for a token of the gateway. It takes no key.
 
 Requests and answers are those of OAuth 2.0 Token Exchange (https://www.rfc-editor.org/rfc/rfc8693)
 as openai-python sends and reads them, in JSON; clients of OAuth send a form. An assertion by
@@ -37,7 +37,7 @@ _FIELDS_MAX: Final = 32
 
 
 class _Refused(Exception):
-    """`error` is a code of https://www.rfc-editor.org/rfc/rfc6749#section-5.2."""
+    """Refusal of an exchange. `error`: https://www.rfc-editor.org/rfc/rfc6749#section-5.2."""
 
     def __init__(self, error: str, description: str) -> None:
         super().__init__(description)

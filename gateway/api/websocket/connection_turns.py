@@ -67,7 +67,7 @@ class WebSocketConnectionLimits:
 
 @dataclass(frozen=True, slots=True)
 class Dependencies:
-    """What all connections share. `bodies` parses frames within the bounds of any request body."""
+    """Services and bounds of all connections. `bodies` parses frames as it does request bodies."""
 
     creation: Creation
     bodies: BodyReader

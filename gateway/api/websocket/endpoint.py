@@ -68,7 +68,7 @@ class WebSocketEndpoint:
 
 @dataclass(frozen=True, slots=True)
 class Ending:
-    """Why a connection ends though its client is there.
+    """End of a connection whose client is still there.
 
     Requests that come meanwhile are answered with `refusal`; with `is_told` it is sent at the end
     in any case. `code` and `reason` are those of the close frame.

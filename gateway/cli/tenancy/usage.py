@@ -1,4 +1,4 @@
-"""`usage`: the ledger: what was used, told to others, and checked."""
+"""`usage`: the ledger: what was used, sent to others, and checked."""
 
 from __future__ import annotations
 

@@ -24,8 +24,8 @@ class NewSecret:
 
 @dataclass(frozen=True, slots=True)
 class Peppers:
-    """New keys are hashed under `current`. With `previous`, keys that were made under that one are
-    good still: each is hashed again once it is used.
+    """Peppers of the hashes of keys: `current` for new keys. Keys hashed under `previous` stay
+    valid, and each is hashed again once it is used.
     """
 
     current: Pepper

@@ -1,9 +1,9 @@
-"""Who calls with a token: of an issuer that a tenant trusts, or one that such a token was exchanged
-for.
+"""Authentication by tokens: of an issuer that a tenant trusts, or of the gateway, in exchange for
+such a token.
 
-A token of an issuer is verified when it is first seen, and again whenever what is known of it is
-too old (`services.access` decides, as for keys). A token of ours names a rule and says until when:
-it is sealed, nothing of it is stored, and it is good for as long as its rule holds.
+A token of an issuer is verified when it is first seen, and again whenever the cached decision is
+too old (`services.access` decides, as for keys). A token of the gateway names a rule and its own
+expiry: it is sealed, nothing of it is stored, and it is good for as long as its rule holds.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ TOKEN_BYTES_MAX: Final = 16_384
 
 @dataclass(frozen=True, slots=True)
 class FederationPolicy:
-    """How long a token of an issuer may be, and how long at most one of ours lives."""
+    """Bounds: the bytes of an issuer's token, and the lifetime of a token of the gateway."""
 
     token_bytes_max: int = TOKEN_BYTES_MAX
     token_lifetime_s: int = 3_600
@@ -81,7 +81,7 @@ class FederationPolicy:
 
 @dataclass(frozen=True, slots=True)
 class ExchangeRequest:
-    """What is asked to be exchanged: a token of a provider, for one of a service account."""
+    """Request to exchange a token of a provider for one of a service account."""
 
     token: str
     provider_id: str
@@ -90,7 +90,7 @@ class ExchangeRequest:
 
 @dataclass(frozen=True, slots=True)
 class Exchanged:
-    """A token of ours, and for how many seconds it is good."""
+    """A token of the gateway, and its lifetime in seconds."""
 
     token: str
     expires_in_s: int

@@ -27,7 +27,7 @@ KEYS_BYTES_MAX: Final = 256 * 1024
 
 
 class KeyFetcher:
-    """For all issuers of a process. `client` bounds how long an answer is."""
+    """Fetcher of keys for all issuers of a process. `client` bounds the length of an answer."""
 
     def __init__(self, client: EgressClient, policy: NetworkPolicy, *, metrics: Metrics) -> None:
         self._client = client

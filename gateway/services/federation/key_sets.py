@@ -37,7 +37,7 @@ _log = EventLog(__name__)
 
 @dataclass(frozen=True, slots=True)
 class KeyOrigin:
-    """An issuer, and whence its keys come."""
+    """An issuer, and the source of its keys."""
 
     issuer: str
     source: KeySource
@@ -45,7 +45,7 @@ class KeyOrigin:
 
 @dataclass(frozen=True, slots=True)
 class KeySetPolicy:
-    """Seconds, see the module, and how many issuers are remembered."""
+    """Times in seconds (see the module), and the maximum of cached issuers."""
 
     fresh_s: float = 3600.0
     stale_s: float = 86_400.0
@@ -55,7 +55,7 @@ class KeySetPolicy:
 
 
 class Fetcher(Protocol):
-    """Gets the keys of an issuer, from wherever its provider says."""
+    """Fetcher of the keys of issuers, from wherever their providers say."""
 
     async def keys(self, origin: KeyOrigin) -> Sequence[object]:
         """Fetch the keys of an issuer, unchecked. Raises `IssuerUnavailable`."""
@@ -78,7 +78,7 @@ class _KeySet:
 
 
 class KeySets:
-    """Of all issuers of a process."""
+    """Cached keys of all issuers of a process."""
 
     def __init__(
         self,

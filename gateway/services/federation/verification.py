@@ -25,7 +25,7 @@ _AUDIENCES_MAX: Final = 16
 
 @dataclass(frozen=True, slots=True)
 class Unverified:
-    """What a token says of itself. Anybody may have written it."""
+    """Header and claims of a token before verification. Anybody may have written them."""
 
     algorithm: str
     key_id: str

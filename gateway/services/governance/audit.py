@@ -58,8 +58,8 @@ class AuditQuery:
 
 @dataclass(frozen=True, slots=True)
 class ChainState:
-    """What `verify` found of the chain of `tenant_id` (the nil id: the operator's): how many
-    entries it has, the number, hash and time of the last one, and what is wrong with it.
+    """Result of `verify` for the chain of `tenant_id` (the nil id: the operator's): how many
+    entries it has, the number, hash and time of the last one, and the faults.
     """
 
     tenant_id: UUID

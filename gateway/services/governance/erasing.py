@@ -1,4 +1,4 @@
-"""The erasure of a person: what is theirs, in which order it goes.
+"""Erasure of a person: which data is theirs, in which order it goes.
 
 A response is theirs whose request names them, or whose token did, as usage knows it. So is one that
 continues such a response, or its conversation, and names nobody: its words follow on theirs. These
@@ -42,11 +42,11 @@ ROWS_AT_ONCE: Final = 500
 
 @dataclass(frozen=True, slots=True)
 class Erased:
-    """What was erased of a person, and how many responses were looked at. `rows` are those of other
-    tables, by their names; those of `usage` lost who it was, and their tags.
+    """Result of an erasure: what was erased, and how many responses were examined (`seen`). `rows`
+    are those of other tables, by their names; those of `usage` lost the person and their tags.
 
     `sealed` responses could not be opened, because their key is gone: they are left. `busy`
-    conversations are left, too, with the responses of theirs in them: somebody else's response is
+    conversations are left, too, with the person's responses in them: somebody else's response is
     being added to each. Another run finds them.
     """
 
@@ -59,8 +59,8 @@ class Erased:
 
 
 class Erasing:
-    """One erasure, of whoever goes by the name `person` at a tenant. Of what others create while it
-    goes on nothing is known.
+    """One erasure of the person with the name `person` at a tenant. It may miss what others create
+    meanwhile.
     """
 
     def __init__(

@@ -1,4 +1,4 @@
-"""What deleted tenants have goes by itself, once their time to be restored is over.
+"""Remove the data of deleted tenants in the background, once their time to be restored is over.
 
 Any process that owns the tables does it; others leave it to `harmony-gateway data purge`, run as
 the owner.

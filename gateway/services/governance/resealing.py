@@ -1,9 +1,9 @@
-"""What tenants have is brought under their newest keys by itself, in the background.
+"""Bring the data of tenants under their newest keys, in the background.
 
 After a key was renewed, or a tenant got its first one, everything is read page by page, and what is
 under an older key, or plain, is written anew: at most so many rows a second, by one replica for a
-tenant, in passes until one finds nothing left. It begins when no process seals with the key before
-any more. Older keys stay: to destroy them is for `encryption reseal --destroy-older`.
+tenant, in passes until one finds nothing left. It begins once no process seals with the older key
+any more. Older keys stay: `encryption reseal --destroy-older` destroys them.
 
 Any process that owns the tables does it; where none does, the command does.
 """

@@ -41,7 +41,7 @@ ROWS_AT_ONCE: Final = 500
 
 @dataclass(frozen=True, slots=True)
 class Removed:
-    """What was removed of a tenant: rows by table, and keys that were destroyed."""
+    """Data removed of a tenant: rows by table, and the number of destroyed keys."""
 
     tenant: str
     rows: dict[str, int]
@@ -53,10 +53,10 @@ EXPORTS_MAX: Final = 1
 
 
 class TenantData:
-    """Use cases; all raise `StoreUnavailable`, those with the name of a tenant `ResourceNotFound`.
+    """Use cases of a tenant's data; all raise `StoreUnavailable`, those with the name of a tenant
+    `ResourceNotFound`.
 
-    `keys` are those that content is sealed with, if any is. At most `EXPORTS_MAX` archives are
-    made at once.
+    `keys` are those that seal content, if any do. At most `EXPORTS_MAX` archives are made at once.
     """
 
     def __init__(
@@ -277,7 +277,7 @@ def _write(file: IO[bytes], page: export.ExportedPage) -> tuple[bytes, int]:
 
 
 class _Sink(io.RawIOBase):
-    """Where an archive is written to: it cannot go back, and gives what came since it was asked."""
+    """Output of an archive: it cannot seek, and `taken` returns what came since its last call."""
 
     def __init__(self) -> None:
         self._pieces: list[bytes] = []

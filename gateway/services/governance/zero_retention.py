@@ -1,6 +1,6 @@
-"""What a caller of whom nothing may be kept can ask for, and what is refused.
+"""Zero data retention: the requests of a caller of whom nothing may be kept, and their refusals.
 
-| asked for | becomes |
+| requested | becomes |
 |---|---|
 | `store`, whatever it is | `false`: request and answer are in memory only |
 | `background`, `Idempotency-Key` | 400: others go on with what they find in the database |

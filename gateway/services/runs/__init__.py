@@ -1,1 +1,1 @@
-"""From a request to the spec of its run: history, prompt, grants, sampling."""
+"""Turn a request into the spec of its run: history, prompt, grants, sampling."""

@@ -1,12 +1,12 @@
-"""When a conversation is made short, and how.
+"""Compaction of conversations: when it happens, and what results.
 
-| asked for by | when | what becomes of it |
+| requested by | when | result |
 |---|---|---|
 | `context_management` | the prompt is longer than the threshold | the first item of the response |
 | a `compaction_trigger` | always | the only item of the response |
 | `POST /v1/responses/compact` | always | an answer of its own, which is not stored |
 
-The summary is made before the response is accepted; until then its client is told nothing.
+The summary is made before the response is accepted; until then its client receives nothing.
 """
 
 from __future__ import annotations
@@ -50,8 +50,9 @@ ROOM_SHARE: Final = 4
 
 @dataclass(frozen=True, slots=True)
 class CompactionLimits:
-    """A summary has at most `summary_tokens_max` tokens, the thoughts about it included, of which
-    there are at most half. A request that names no threshold gets `window_share` of the window.
+    """Bounds of summaries: at most `summary_tokens_max` tokens, the thoughts about a summary
+    included, of which there are at most half. A request without a threshold gets `window_share` of
+    the window.
     """
 
     summary_tokens_max: int

@@ -38,15 +38,15 @@ _RUNNING = frozenset({"queued", "in_progress"})
 
 @dataclass(frozen=True, slots=True)
 class History:
-    """What a response continues.
+    """Context that a response continues.
 
     `parent` is the stored response before it, None without one. `items` are all of its context.
     `root_created_at` (unix seconds) pins the date in the prompt, so that a conversation that goes
     on after midnight still finds its cached prefix. `unstored` are those at the end of `items` that
-    are kept nowhere but here: whoever stores what continues them stores them, too. `conversation`
-    is the one that it continues instead of a response, as far as that had come. `tool_state` is
-    what hosted tools have to know of the responses before (`protocol.hosted.state`), `placement`
-    where the last of them was generated.
+    are stored nowhere: whoever stores a response that continues them stores them, too.
+    `conversation` is the conversation that it continues instead of a response, up to its end at
+    that time. `tool_state` is what hosted tools need of the responses before
+    (`protocol.hosted.state`), `placement` is where the last of them was generated.
     """
 
     parent: UUID | None

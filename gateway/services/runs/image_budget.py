@@ -1,4 +1,4 @@
-"""How many bytes of fetched images a process holds, and how many of them are one tenant's.
+"""Bounds of the bytes of fetched images that a process holds, for all tenants and for each.
 
 A request of a hundred bytes can name images of a hundred MiB. They are in memory from the first
 byte that comes until the run ends whose prompt they are in, which may be minutes.
@@ -14,12 +14,13 @@ if TYPE_CHECKING:
 
 
 class NoRoom(Exception):
-    """More bytes are not to be held now; the message is for the caller."""
+    """Refusal to hold more bytes now; the message is for the caller."""
 
 
 class ImageHold:
-    """The images of one request. They count until nobody has this object any more: it goes where
-    they go, from what a prompt is made of to the run, and ends with it however that ends.
+    """Count of the bytes of one request's images. They count until nothing references this object:
+    it goes where the images go, from the input of a prompt to the run, and ends with it however
+    that ends.
     """
 
     __slots__ = ("_budget", "_bytes", "_tenant_id")
@@ -43,9 +44,9 @@ class ImageHold:
 
 
 class ImageBudget:
-    """`bytes_max` for all tenants of a process, `tenant_bytes_max` for each of them.
+    """Bounds of image bytes: `bytes_max` for all tenants of a process, `tenant_bytes_max` for each.
 
-    Bytes are taken on the event loop, and let go of in any thread: whichever drops a hold last.
+    Bytes are taken on the event loop, and released in any thread: whichever drops a hold last.
     """
 
     def __init__(self, *, bytes_max: int, tenant_bytes_max: int) -> None:

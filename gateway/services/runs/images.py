@@ -52,7 +52,7 @@ class ImageVisits:
 
 
 class _NoImage(Exception):
-    """Why there is no image to show; the message is for the caller."""
+    """Lack of an image to show; the message tells the caller why."""
 
 
 class _Coming:

@@ -24,14 +24,14 @@ a summary, and again with fewer and fewer turns."""
 
 
 class Tokenizers(Protocol):
-    """Who has servers render conversations (`upstreams.tokenization`)."""
+    """Client that has servers render conversations (`upstreams.tokenization`)."""
 
     async def render(self, model: str, questions: Sequence[bytes]) -> Mapping[bytes, Rendering]:
         """Return the answer to each question (`Unrendered`). Raises `NoUpstreamAvailable`."""
 
 
 class Images(Protocol):
-    """Who fetches images (`services.runs.images`)."""
+    """Fetcher of images (`services.runs.images`)."""
 
     async def answers(
         self, questions: Sequence[bytes], tenant_id: TenantId
@@ -43,7 +43,7 @@ class Images(Protocol):
 
 
 class Renderable(Protocol):
-    """What such work is done on."""
+    """Input of work that makes prompts."""
 
     @property
     def model(self) -> Model:
@@ -60,9 +60,10 @@ class Renderable(Protocol):
 
 
 class PromptExecutor:
-    """Does such work without holding up the event loop, and has what it lacks rendered.
+    """Executor of work that makes prompts: it keeps the event loop free, and fetches renderings.
 
-    The work itself does no I/O. It says what it lacks, and begins anew with the answers.
+    The work itself does no I/O. It raises `Unrendered` for what it lacks, and runs again with the
+    answers.
     """
 
     def __init__(

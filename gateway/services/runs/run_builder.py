@@ -1,4 +1,4 @@
-"""From a create command to its run spec, with a summary where one is due.
+"""Turn a create command into its run spec, with a summary where one is due.
 
 `RunBuilder` looks up what the request continues, and decides in which thread the rest is done
 (`spec_builder`).

@@ -1,4 +1,4 @@
-"""What a request asks of generation: its tier, its sampling, and how long the model may think."""
+"""Parameters of a request's generation: its tier, its sampling, and its reasoning budget."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""From all that a request names to its run spec: no I/O.
+"""Turn all that a request names into its run spec: no I/O.
 
 `SpecBuilder` renders the prompt, derives the rules for the output, compiles what the output is
 checked by, and fills in tier, reasoning budget and sampling parameters.
@@ -151,7 +151,7 @@ class CreateCommand:
 
 @dataclass(frozen=True, slots=True)
 class SystemMessage:
-    """What the operator decides of every prompt's system message."""
+    """Operator's settings of every prompt's system message."""
 
     identity: str
     knowledge_cutoff: str

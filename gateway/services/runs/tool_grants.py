@@ -1,4 +1,4 @@
-"""What a response may use of the tools that the gateway runs: decided once, when it is created.
+"""Grants of the tools that the gateway runs: decided once, when a response is created.
 
 The operator serves families of tools, the tenant may use some of them, the request offers tools of
 these: `ToolGrants.decide` makes the grants of it all. MCP servers are listed here, and an approval
@@ -71,11 +71,11 @@ _COUNTRY_CHARS: Final = 2
 
 
 class ServerListing(Protocol):
-    """What came of asking an MCP server for its tools; `error` says why there are none, and
-    `error_code` of which kind that is.
+    """Result of a request to an MCP server for its tools; `error` says why there are none, and
+    `error_code` is the kind of that error.
 
-    `shown` are the tools as clients see them, `secrets` what calling the server takes
-    and no grant says.
+    `shown` are the tools as clients see them, `secrets` what a call to the server needs and the
+    grant omits.
     """
 
     @property
@@ -98,7 +98,7 @@ class ServerListing(Protocol):
 
 
 class ToolSources(Protocol):
-    """The rooms of the tools, as far as grants are concerned. All raise `StoreUnavailable`."""
+    """Interface of the hosted tools for grants. All methods raise `StoreUnavailable`."""
 
     def families(self) -> frozenset[HostedFamily]:
         """Return the tool families that this process can run now."""
@@ -143,7 +143,7 @@ class ToolSources(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Granted:
-    """What was decided for one response.
+    """Decisions about the tools of one response.
 
     `listings` are for its log, `secrets` for the servers, by label. `approvals` are the answers to
     requests for approval that are used up when the response begins (`RunSpec.approvals`).
