@@ -466,7 +466,7 @@ class Background(Section):
 
 
 class Retention(Section):
-    """Lifetimes of stored data. Expired data goes within interval_s or a little later."""
+    """Lifetimes of stored data. Expired data goes within 15 minutes."""
 
     log_s: PositiveInt = tenant_default("log_retention_s")
     response_s: Annotated[PositiveInt, not_below("log_s")] = tenant_default(
