@@ -63,7 +63,7 @@ $(READY): requirements-dev.lock pyproject.toml | $(BIN)/python
 demo: $(RUNNABLE) ## a whole gateway on this machine: no GPU, no Docker, a scripted backend
 	@$(BIN)/python -m gateway demo
 
-test: $(READY) ## each promise once, with real processes, and all that is fast, in five minutes; TESTS=PATHS
+test: $(READY) ## all that is fast, and each promise of the README once, with real processes; TESTS=PATHS
 	$(PYTEST) $(SPREAD) -m "not slow and $(HERE)" $(TESTS)
 
 test-slow: $(READY) ## what `make test` leaves out

@@ -9,9 +9,6 @@ from typing import TYPE_CHECKING
 from starlette.routing import BaseRoute, Route, Router, WebSocketRoute
 from typing_extensions import override
 
-from gateway.admin.authentication import AdminAuthentication
-from gateway.admin.routes import starlette_routes
-from gateway.admin.table import admin_routes, operator_routes
 from gateway.api.access.authentication import EXCHANGE_PATH, Authentication
 from gateway.api.access.key import KeyEndpoint
 from gateway.api.access.tokens import TokenExchangeEndpoint
@@ -36,7 +33,6 @@ from gateway.api.websocket.endpoint import WebSocketEndpoint
 from gateway.api.websocket.lanes import LaneLimits
 from gateway.protocol.json_body import InputLimits
 from gateway.protocol.traces import TraceLimits
-from gateway.wiring.admin import admin_services, operator_services
 from gateway.wiring.process import Process
 
 if TYPE_CHECKING:
@@ -90,6 +86,11 @@ class AdminGateway(RequestContext):
     """The ASGI application of the admin listener: the plane of tenants and that of operators."""
 
     def __init__(self, process: Process) -> None:
+        from gateway.admin.authentication import AdminAuthentication
+        from gateway.admin.routes import starlette_routes
+        from gateway.admin.table import operator_routes
+        from gateway.wiring.admin import operator_services
+
         probes = _probes(process)
         services = operator_services(process)
         of_operators = starlette_routes(
@@ -125,6 +126,10 @@ def create_admin_app(process: Process) -> AdminGateway:
 
 
 def _admin_routes(process: Process) -> list[Route]:
+    from gateway.admin.routes import starlette_routes
+    from gateway.admin.table import admin_routes
+    from gateway.wiring.admin import admin_services
+
     settings, services = process.shared.settings, process.services
     admin = admin_services(settings, services.foundation.database, process.access, services.models)
     return starlette_routes(

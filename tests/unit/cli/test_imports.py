@@ -21,8 +21,8 @@ NOT_NEEDED_YET = [
     "structlog",
 ]
 """Each is some megabytes."""
-NOT_FOR_SERVING = ["gateway.devdb", "gateway.simulator"]
-"""A backend and a database to try the gateway with."""
+NOT_FOR_SERVING = ["gateway.admin", "gateway.devdb", "gateway.simulator"]
+"""The admin API, which is off unless a setting says otherwise; what is there to try the gateway."""
 OF_THE_LIST = {
     "gateway.__main__",
     "gateway.cli",
