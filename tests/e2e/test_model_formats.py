@@ -275,7 +275,6 @@ def test_a_schema_is_answered_with_its_object(ai_sdk: ClientProcess) -> None:
         assert ai_sdk.check("object", api=api) == {"object": paris, "output": paris}
 
 
-@pytest.mark.slow
 @pytest.mark.client("Codex CLI", "chat models")
 @pytest.mark.client("Codex CLI", "pass-through")
 @pytest.mark.parametrize("websockets", [False, True], ids=["http", "websocket"])
