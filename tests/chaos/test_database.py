@@ -35,6 +35,7 @@ def database() -> Iterator[ChaosPostgres]:
         database.stop()
 
 
+@pytest.mark.slow
 async def test_what_was_committed_is_there_after_a_kill(database: ChaosPostgres) -> None:
     connection = await asyncpg.connect(database.url)
     await connection.execute("CREATE TABLE seen AS SELECT 1 AS n")

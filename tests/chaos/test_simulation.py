@@ -33,5 +33,6 @@ def test_without_the_fence_the_audit_finds_it(seed: int) -> None:
         simulate(seed, STEPS, fenced=False)
 
 
+@pytest.mark.slow
 def test_the_same_seed_is_the_same_story() -> None:
     assert simulate(1, 5_000) == simulate(1, 5_000)

@@ -131,6 +131,7 @@ async def test_only_allowed_tools_are_called(client: httpx2.AsyncClient, mode: s
     assert [tool["name"] for tool in response["tools"]] == ["get_weather", "now"]
 
 
+@pytest.mark.slow
 @pytest.mark.requirement("control.strict-function")
 async def test_arguments_of_a_strict_function_satisfy_its_schema(
     client: httpx2.AsyncClient,

@@ -175,6 +175,7 @@ def _step(event: str, item: str) -> str:
     return event.removeprefix(f"response.{item}").lstrip("._")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", CALLS)
 async def test_every_event_is_of_its_type_and_in_its_place(
     client: httpx2.AsyncClient, tool_url: str, name: str

@@ -23,6 +23,7 @@ def test_every_requirement_is_proven() -> None:
     assert unproven == []
 
 
+@pytest.mark.slow
 def test_every_proof_is_of_a_requirement() -> None:
     known = [one.id for one in REQUIREMENTS]
     strange = [

@@ -75,6 +75,7 @@ async def test_an_agent_computes(model: OpenAIResponsesModel) -> None:
     assert "raw_response_event" in kinds
 
 
+@pytest.mark.slow
 @pytest.mark.client("openai-agents", "hosted tools")
 @pytest.mark.parametrize("by_id", [False, True], ids=["replayed", "by id"])
 @pytest.mark.parametrize("approve", [True, False], ids=["approved", "denied"])

@@ -33,6 +33,7 @@ async def connected(async_client: AsyncOpenAI) -> AsyncIterator[OpenAIResponsesW
     await model.close()
 
 
+@pytest.mark.slow
 @pytest.mark.client("openai-agents", "conversations")
 async def test_a_session_is_a_conversation(async_client: AsyncOpenAI) -> None:
     model = OpenAIResponsesModel(MODEL, async_client)

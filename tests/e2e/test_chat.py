@@ -129,6 +129,7 @@ def test_the_stream_helper_gathers_calls_and_logprobs(client: OpenAI) -> None:
     assert isinstance(call.function.parsed_arguments, GetWeather)
 
 
+@pytest.mark.slow
 @pytest.mark.client("openai (Python)", "chat completions")
 @pytest.mark.parametrize("stream", [False, True])
 def test_a_tool_loop_ends_in_an_answer_that_quotes_the_tool(client: OpenAI, stream: bool) -> None:

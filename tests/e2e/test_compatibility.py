@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import json
 
+import pytest
+
 from tests.e2e.compatibility import CLIENTS, FEATURES, PACKAGES, PAGE, page, proofs, versions
 
 
+@pytest.mark.slow
 def test_the_page_is_what_the_marks_say() -> None:
     assert PAGE.read_text("utf-8") == page(), "run python -m tests.e2e.compatibility"
 

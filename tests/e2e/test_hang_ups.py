@@ -9,6 +9,7 @@ from contextlib import closing, suppress
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
+import pytest
 from openai import NotFoundError
 from openai.types.responses import ResponseOutputMessage
 
@@ -87,6 +88,7 @@ def test_before_the_first_token(
     until_cancelled(client, response_id)
 
 
+@pytest.mark.slow
 def test_in_the_middle_of_a_stream(
     gateway: GatewayProcess, key: str, client: OpenAI, simulator: SimulatorProcess
 ) -> None:

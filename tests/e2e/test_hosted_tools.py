@@ -210,6 +210,7 @@ def test_a_server_is_listed_called_and_answers(
     assert kinds == ["response.mcp_list_tools.in_progress", "response.mcp_list_tools.completed"]
 
 
+@pytest.mark.slow
 @pytest.mark.client("openai (Python)", "hosted tools")
 @pytest.mark.parametrize("stored", [True, False], ids=["by id", "by replay"])
 def test_an_approved_call_is_made_once(

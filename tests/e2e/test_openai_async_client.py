@@ -69,6 +69,7 @@ async def test_a_pydantic_tool_is_called_with_arguments_that_parse(
     assert "17 degrees" in second.output_text
 
 
+@pytest.mark.slow
 async def test_input_items_are_paged(async_client: AsyncOpenAI) -> None:
     first = await async_client.responses.create(model=MODEL, input="one")
     second = await async_client.responses.create(

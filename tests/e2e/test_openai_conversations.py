@@ -47,6 +47,7 @@ def test_items_are_added_paged_read_and_deleted(client: OpenAI) -> None:
         client.conversations.items.retrieve(items[1].id, conversation_id=conversation.id)
 
 
+@pytest.mark.slow
 @pytest.mark.client("openai (Python)", "conversations")
 def test_responses_go_on_in_a_conversation(client: OpenAI) -> None:
     conversation = client.conversations.create()

@@ -110,10 +110,12 @@ async def test_every_revision_can_be_undone_and_done_again(
         assert await schema(postgres, url) == states[-1]
 
 
+@pytest.mark.slow
 async def test_the_migrations_build_what_the_tables_say(database_url: str) -> None:
     await migrate(database_url, lambda connection: command.check(alembic_config(connection)))
 
 
+@pytest.mark.slow
 async def test_a_difference_from_the_tables_would_be_found(
     postgres: PostgresServer, database_url: str
 ) -> None:

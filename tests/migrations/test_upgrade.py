@@ -138,6 +138,7 @@ async def test_an_owner_who_may_not_take_a_role_is_told_what_an_administrator_ha
     await postgres.execute(f"DROP ROLE {owner}")
 
 
+@pytest.mark.slow
 async def test_roles_may_be_made_from_many_databases_at_once() -> None:
     """On a cluster that has never seen this gateway: roles belong to the cluster."""
     with reachable_folder() as folder, embedded(folder / "data") as started:
@@ -168,6 +169,7 @@ async def test_upgrading_twice_changes_nothing(database_url: str, database: Data
     assert await database.revision() == REVISION
 
 
+@pytest.mark.slow
 async def test_waiting_for_another_migration_ends(database_url: str) -> None:
     holding, release = asyncio.Event(), asyncio.Event()
     loop = asyncio.get_running_loop()

@@ -158,6 +158,7 @@ async def test_what_no_statement_brings_back_is_told(
         await upgrade(database_url)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("damage", "told"),
     [

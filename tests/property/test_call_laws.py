@@ -128,6 +128,7 @@ def shown(rule: ToolRule, fields: dict[str, Any]) -> BaseModel:
     return MODELS[rule.kind].model_validate_json(orjson.dumps({**frame, **fields}), strict=True)
 
 
+@pytest.mark.slow
 @given(item=calls)
 def test_what_a_call_is_told_as_is_read_back_as_the_call(item: CallItem) -> None:
     call = call_of(item)
@@ -150,6 +151,7 @@ def test_any_arguments_are_an_item_or_a_value_error(rule: ToolRule, arguments: s
         shown(rule, call_fields(rule, rule.name, arguments))
 
 
+@pytest.mark.slow
 @given(call=near_calls())
 def test_what_the_schema_of_a_tool_allows_is_an_item(call: tuple[ToolRule, dict[str, Any]]) -> None:
     rule, arguments = call

@@ -80,6 +80,7 @@ def test_what_there_is_so_far_is_valid(case: Case, data: st.DataObject) -> None:
     document().items(open_responses.items([one.item for one in fold.items()]))
 
 
+@pytest.mark.slow
 @laws
 @given(steered_logs())
 def test_an_event_is_shown_under_its_number_and_as_long(case: Case) -> None:

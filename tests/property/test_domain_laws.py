@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -21,6 +22,7 @@ def test_a_host_is_within_itself_and_what_is_above_it(host: str, above: str) -> 
     assert is_within(host, [])
 
 
+@pytest.mark.slow
 @given(HOSTS, LISTS, LISTS)
 def test_what_is_denied_is_denied_whatever_is_allowed(
     host: str, allowed: tuple[str, ...], denied: tuple[str, ...]

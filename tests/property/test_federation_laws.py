@@ -59,6 +59,7 @@ def nested(names: list[str], value: Any) -> Any:
     return value
 
 
+@pytest.mark.slow
 @given(st.lists(NAMES, min_size=1, max_size=4), VALUES, st.sampled_from("'\""))
 def test_an_expression_finds_the_claim_that_it_leads_to(
     names: list[str], value: Any, quote: str
@@ -176,6 +177,7 @@ ROLES_ = st.dictionaries(
 )
 
 
+@pytest.mark.slow
 @given(ROLES_, st.lists(NAMES, max_size=3), SCOPE_SETS | st.none(), st.booleans())
 def test_a_token_has_what_its_roles_have_and_no_more(
     roles: dict[str, tuple[str, ...]],
@@ -203,6 +205,7 @@ def test_a_token_has_what_its_roles_have_and_no_more(
         assert scopes or claimed is not None or not roles, "empty would be everything"
 
 
+@pytest.mark.slow
 @given(st.text(max_size=20), st.lists(st.uuids(), max_size=2), st.text("0123456789abcdef/-"))
 def test_an_audience_names_the_organizations_whose_ids_stand_in_it(
     before: str, uuids: list[UUID], behind: str

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -34,6 +35,7 @@ def parts(content: bytes, cuts: list[int]) -> list[bytes]:
     return [*made, content[at:]]
 
 
+@pytest.mark.slow
 @given(JSON, CUTS, st.booleans(), st.sampled_from([None, 1]))
 def test_a_body_has_as_many_as_it_has(
     value: object, cuts: list[int], is_stream: bool, indent: int | None
@@ -44,6 +46,7 @@ def test_a_body_has_as_many_as_it_has(
     assert most == counted(value) == count.count
 
 
+@pytest.mark.slow
 @given(st.lists(JSON, min_size=1, max_size=4), CUTS)
 def test_each_event_of_a_stream_counts_for_itself(values: list[object], cuts: list[int]) -> None:
     content = b"".join(b"data: " + json.dumps(value).encode() + b"\n\n" for value in values)

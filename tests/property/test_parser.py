@@ -131,6 +131,7 @@ _ids = st.lists(st.sampled_from(_PIECES), max_size=24).map(
 )
 
 
+@pytest.mark.slow
 @_lawful
 @given(_ids, st.data(), st.sampled_from(_FINISHES), st.sampled_from([3, 256]), _declared)
 def test_the_result_does_not_depend_on_how_the_ids_were_cut(
@@ -163,6 +164,7 @@ class _StepByStep(Detokenizer):
         return
 
 
+@pytest.mark.slow
 @_lawful
 @given(_ids, st.data(), st.sampled_from(_FINISHES), _declared)
 def test_a_read_of_nothing_but_text_is_read_as_step_by_step(
@@ -178,6 +180,7 @@ def test_a_read_of_nothing_but_text_is_read_as_step_by_step(
     assert quick.recoveries == slow.recoveries
 
 
+@pytest.mark.slow
 @_lawful
 @given(_ids, st.sampled_from(_FINISHES), st.sampled_from([3, 256]), _declared)
 def test_tracing_changes_no_segment(
@@ -193,6 +196,7 @@ def test_tracing_changes_no_segment(
     assert read([[token] for token in ids], trace=True) == plain
 
 
+@pytest.mark.slow
 @_lawful
 @given(_ids, st.data(), st.sampled_from(_FINISHES))
 def test_traced_text_is_what_its_ids_spell(
@@ -212,6 +216,7 @@ def test_traced_text_is_what_its_ids_spell(
             last = text.tokens[-1]
 
 
+@pytest.mark.slow
 @_lawful
 @given(_ids, st.data(), st.booleans(), st.sampled_from([3, 256]), _declared)
 def test_what_was_said_after_some_ids_depends_on_them_alone(
@@ -240,6 +245,7 @@ def _joined(events: list[SegmentEvent]) -> list[SegmentEvent]:
     return joined
 
 
+@pytest.mark.slow
 @_lawful
 @given(_ids, st.data(), st.sampled_from([3, 256]), _declared)
 def test_the_place_does_not_depend_on_how_the_ids_were_cut(

@@ -128,6 +128,7 @@ def test_random_bytes(body: bytes) -> None:
     outcome(body)
 
 
+@pytest.mark.slow
 @given(body=documents)
 def test_any_json(body: Any) -> None:
     outcome(json.dumps(body).encode())

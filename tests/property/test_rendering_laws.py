@@ -234,6 +234,7 @@ def test_ids_equal_those_of_openai_harmony(items: list[ContextItem], chosen: Ren
     assert list(prompt.ids) == library_prompt(prompt_messages(items, chosen))
 
 
+@pytest.mark.slow
 @laws
 @given(contexts, some_options)
 def test_the_whole_prompt_is_preamble_items_and_opening(
@@ -248,6 +249,7 @@ def test_the_whole_prompt_is_preamble_items_and_opening(
     assert len(set(sources)) == len(sources)
 
 
+@pytest.mark.slow
 @laws
 @given(contexts, some_options)
 def test_items_that_carry_their_rendered_ids_make_the_same_prompt(
@@ -261,6 +263,7 @@ def test_items_that_carry_their_rendered_ids_make_the_same_prompt(
     assert renderer.render(stored, chosen) == prompt
 
 
+@pytest.mark.slow
 @laws
 @given(contexts, some_options, st.lists(texts, min_size=1, max_size=4))
 def test_in_a_tool_loop_each_prompt_extends_the_one_before_and_its_output(
@@ -298,6 +301,7 @@ def test_what_stands_before_the_conversation_depends_on_nothing_but_the_request(
     assert again.ids[:begin] == alone.ids[:begin]
 
 
+@pytest.mark.slow
 @laws
 @given(contexts, st.text(max_size=60), some_options)
 def test_the_number_of_special_ids_does_not_depend_on_text(
@@ -312,12 +316,14 @@ def test_the_number_of_special_ids_does_not_depend_on_text(
     assert specials(text) == specials("harmless")
 
 
+@pytest.mark.slow
 @laws
 @given(right_parameters)
 def test_a_schema_that_the_library_writes_well_is_written_alike(schema: Schema) -> None:
     assert function_text("f", normalised(schema)) == library_declaration(schema)
 
 
+@pytest.mark.slow
 @laws
 @given(resolvable_parameters)
 def test_a_resolved_schema_is_written_as_the_library_would(schema: Schema) -> None:
@@ -325,6 +331,7 @@ def test_a_resolved_schema_is_written_as_the_library_would(schema: Schema) -> No
     assert function_text("f", resolved) == library_declaration(resolved)
 
 
+@pytest.mark.slow
 @laws
 @given(anything)
 def test_any_schema_is_written_or_refused(schema: dict[str, Any]) -> None:
@@ -336,6 +343,7 @@ def test_any_schema_is_written_or_refused(schema: dict[str, Any]) -> None:
         assert text.endswith(") => any;\n")
 
 
+@pytest.mark.slow
 @laws
 @given(right_schemas | resolvable_parameters | anything)
 @example({"const": None, "anyOf": [None, {"type": "string"}]})
@@ -360,6 +368,7 @@ def test_what_is_kept_of_a_scope_changes_none_of_its_prompts(
         assert renderer.render(items, replace(chosen, scope=b"tenant")) == plain
 
 
+@pytest.mark.slow
 @laws
 @given(contexts, contexts, some_options, st.lists(item_ids, min_size=1, max_size=3))
 def test_items_that_are_sent_again_are_rendered_as_at_first(

@@ -177,6 +177,7 @@ def new_harmony_fold() -> Fold:
     )
 
 
+@pytest.mark.slow
 @laws
 @given(_IDS, st.integers(0, 3), st.data())
 def test_harmony_is_replayed_as_it_was_folded(
@@ -228,6 +229,7 @@ def test_what_is_written_of_a_replay_is_what_each_event_would_have_been(
     assert knowledge(replayed) == knowledge(plain)
 
 
+@pytest.mark.slow
 @laws
 @given(_IDS, _IDS, st.booleans())
 def test_ids_that_are_fed_together_are_what_each_would_have_told(

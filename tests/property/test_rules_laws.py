@@ -86,6 +86,7 @@ def requests(draw: st.DrawFn) -> CreateResponse:
 made = st.tuples(requests(), st.booleans())
 
 
+@pytest.mark.slow
 @given(made=made)
 def test_the_rules_are_a_function_of_the_stored_echo(made: tuple[CreateResponse, bool]) -> None:
     request, summaries = made
@@ -102,6 +103,7 @@ def test_the_model_is_told_of_the_tools_that_have_rules(request: CreateResponse)
     assert [tool.name for tool in declared(request.offered_tools)] == list(found.tools)
 
 
+@pytest.mark.slow
 @given(request=requests())
 def test_what_may_be_called_is_a_tool_and_what_must_be_exists(request: CreateResponse) -> None:
     found = rules_of(echo(request))
@@ -110,6 +112,7 @@ def test_what_may_be_called_is_a_tool_and_what_must_be_exists(request: CreateRes
     assert not found.open_calls or found.allowed == found.tools.keys()
 
 
+@pytest.mark.slow
 @example(
     request=parse(
         tools=[*TOOLS, *HOSTED],

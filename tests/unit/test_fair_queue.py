@@ -91,6 +91,7 @@ def test_each_begins_once_and_in_the_order_of_its_tenant(
         assert own == [number for number, one in enumerate(tenants) if one == tenant]
 
 
+@pytest.mark.slow
 @given(st.lists(st.sampled_from([A, B, C]) | st.none(), max_size=60))
 def test_tenants_take_turns_and_each_item_is_taken_once_in_its_order(
     steps: list[UUID | None],
@@ -116,6 +117,7 @@ def test_tenants_take_turns_and_each_item_is_taken_once_in_its_order(
     assert len(queue) == len({tenant for tenant, _ in waiting})
 
 
+@pytest.mark.slow
 @given(st.lists(st.tuples(st.sampled_from([A, B, C]), st.booleans()), max_size=30))
 def test_who_has_left_takes_nobody_s_turn(waits: list[tuple[UUID, bool]]) -> None:
     async def main() -> None:

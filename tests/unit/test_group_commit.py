@@ -129,6 +129,7 @@ FAILURES = st.lists(
 )
 
 
+@pytest.mark.slow
 @given(deeds=ROWS, failures=FAILURES, rows_max=st.integers(1, 5))
 async def test_each_gets_its_own_outcome_and_nothing_is_committed_twice(
     deeds: list[tuple[str, bool, int]], failures: list[Exception | None], rows_max: int
@@ -170,6 +171,7 @@ def check(database: Database, row: int, outcome: str | BaseException | None) -> 
         assert isinstance(outcome, (StoreUnavailable, asyncio.CancelledError))
 
 
+@pytest.mark.slow
 @given(
     sizes=st.lists(st.integers(0, 5) | st.none(), max_size=30),
     size_max=st.integers(1, 8),
@@ -201,6 +203,7 @@ async def _nothing(_rows: list[int]) -> None:
     pass
 
 
+@pytest.mark.slow
 @given(st.lists(st.booleans(), max_size=40))
 async def test_a_defect_costs_the_others_nothing(are_bad: list[bool]) -> None:
     committed: list[int] = []

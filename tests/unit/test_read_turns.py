@@ -7,6 +7,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 from uuid import UUID
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -86,6 +87,7 @@ async def test_one_that_fails_stops_no_other() -> None:
     assert len(told) == 1
 
 
+@pytest.mark.slow
 @settings(deadline=None)
 @given(st.lists(st.tuples(st.sampled_from([A, B, C]), st.booleans()), max_size=60))
 def test_each_is_looked_at_once_and_in_the_order_of_its_tenant(

@@ -48,6 +48,7 @@ def test_every_link_of_a_page_leads_somewhere() -> None:
     assert broken == []
 
 
+@pytest.mark.slow
 def test_the_commands_of_the_pages_exist() -> None:
     named = {
         " ".join(words)

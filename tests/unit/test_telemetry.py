@@ -132,6 +132,7 @@ def test_events_of_libraries_are_written_alike_and_without_the_text_of_errors() 
     assert CANARY not in stream.getvalue()
 
 
+@pytest.mark.slow
 def test_log_lines_name_the_module_that_wrote_them() -> None:
     names = {
         (file.relative_to(GATEWAY).as_posix(), name)

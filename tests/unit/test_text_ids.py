@@ -33,6 +33,7 @@ TURNS = st.lists(WORDS.map(ids_of) | st.integers(THOUGHT, END).map(lambda mark: 
 )
 
 
+@pytest.mark.slow
 @given(TURNS)
 def test_a_turn_comes_back_from_its_bytes(ids: tuple[int, ...]) -> None:
     assert unpacked_text(packed_text(ids)) == ids

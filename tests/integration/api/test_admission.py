@@ -202,6 +202,7 @@ async def test_a_background_response_that_waited_too_long_fails(impatient: Full)
     assert (body["status"], body["error"]["code"]) == ("failed", "server_error")
 
 
+@pytest.mark.slow
 async def test_what_finds_no_room_waits_in_the_database_and_is_done_in_the_end(full: Full) -> None:
     accepted = [
         (await full.ask(background=True, store=True)).json()["id"] for _ in range(CLAIMED_AHEAD + 3)

@@ -155,6 +155,7 @@ async def test_a_place_that_is_none_is_refused(
     assert answer.json()["error"]["code"] == code
 
 
+@pytest.mark.slow
 @pytest.mark.requirement("resume.log-first")
 @pytest.mark.requirement("background.survives-disconnect")
 async def test_a_client_that_leaves_changes_nothing_and_finds_it_again(
@@ -304,6 +305,7 @@ async def test_it_fails_when_every_backend_breaks_off(client: httpx2.AsyncClient
     assert failed["completed_at"] is None
 
 
+@pytest.mark.slow
 @pytest.mark.requirement("background.queue-is-bounded")
 async def test_too_many_that_wait_are_refused_with_a_status_that_is_retried(
     gateway: RunningGateway, settings: Settings

@@ -155,6 +155,7 @@ async def test_what_another_replica_goes_on_with_is_the_same_response(
     assert texts(over) == texts(await create(client, **fields))
 
 
+@pytest.mark.slow
 @pytest.mark.requirement("replay.waits")
 async def test_a_reader_ahead_of_what_was_said_waits_for_it(
     client: httpx2.AsyncClient, second: httpx2.AsyncClient
@@ -330,6 +331,7 @@ async def test_the_head_of_a_stream_tells_no_length(client: httpx2.AsyncClient) 
     assert head.headers["content-length"] == whole.headers["content-length"]
 
 
+@pytest.mark.slow
 async def test_a_full_queue_takes_no_key(single: httpx2.AsyncClient) -> None:
     running = id_in(await taken(created(single, input=ENDLESS), is_delta))
     waiting = await create(single, input=BRIEF, background=True)

@@ -212,6 +212,7 @@ async def test_a_deleted_response_is_gone(client: httpx2.AsyncClient) -> None:
     assert error["code"] == "previous_response_not_found"
 
 
+@pytest.mark.slow
 @pytest.mark.requirement("context.branches")
 async def test_a_response_may_be_continued_many_times_at_once(client: httpx2.AsyncClient) -> None:
     first = await create(client, input="My name is Carol.")

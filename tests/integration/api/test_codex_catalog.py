@@ -58,6 +58,7 @@ async def test_the_window_and_the_efforts_are_the_models(
     assert levels == ["low", "medium", "high"]
 
 
+@pytest.mark.slow
 async def test_a_tools_output_and_the_answer_to_it_fit_behind_a_session_that_is_not_summed_up(
     client: httpx2.AsyncClient, shared_database_url: str, backends: Backends
 ) -> None:

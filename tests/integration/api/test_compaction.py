@@ -80,6 +80,7 @@ async def test_a_trigger_makes_a_response_of_one_compaction(
     assert stored.json() == compacted
 
 
+@pytest.mark.slow
 @pytest.mark.requirement("kinds.compaction")
 async def test_behind_a_compaction_the_model_sees_users_and_the_summary_only(
     client: httpx2.AsyncClient, backends: Backends

@@ -81,6 +81,7 @@ async def test_a_conversation_stands_for_the_input(client: httpx2.AsyncClient) -
     assert (await items_of(client, conversation))[1:] == response["output"]
 
 
+@pytest.mark.slow
 async def test_a_prompt_continues_the_one_before_on_every_replica(
     client: httpx2.AsyncClient, second: httpx2.AsyncClient, backends: Backends
 ) -> None:
@@ -114,6 +115,7 @@ async def test_a_tool_loop_extends_the_prompt_id_for_id(
     assert "65F" in texts(third)[-1]
 
 
+@pytest.mark.slow
 async def test_a_conversation_has_the_prompt_of_a_chain(
     client: httpx2.AsyncClient, backends: Backends
 ) -> None:
@@ -277,6 +279,7 @@ async def test_the_same_request_again_is_the_same_turn(
     assert (await items_of(client, conversation))[1:] == answers[0].json()["output"]
 
 
+@pytest.mark.slow
 async def test_a_stream_ends_when_all_is_added(
     client: httpx2.AsyncClient, second: httpx2.AsyncClient
 ) -> None:
@@ -304,6 +307,7 @@ async def test_a_chain_goes_on_from_a_turn(client: httpx2.AsyncClient) -> None:
     assert (await client.get(f"/v1/responses/{turn['id']}")).json() == turn
 
 
+@pytest.mark.slow
 async def test_what_lost_its_other_half_is_not_shown(
     client: httpx2.AsyncClient, backends: Backends
 ) -> None:
@@ -349,6 +353,7 @@ async def test_an_unknown_conversation_is_not_found(
             assert "POST /v1/conversations" in error["message"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("way", [{}, {"background": True}])
 async def test_sealed_reasoning_comes_back_as_it_was_said(
     client: httpx2.AsyncClient, backends: Backends, way: Json
@@ -369,6 +374,7 @@ async def test_sealed_reasoning_comes_back_as_it_was_said(
     assert two["prompt_ids"][start : start + len(beginning)] == beginning
 
 
+@pytest.mark.slow
 async def test_a_turn_is_counted_also_while_another_is_under_way(
     client: httpx2.AsyncClient,
 ) -> None:

@@ -322,6 +322,7 @@ async def test_sealed_reasoning_is_opened_when_it_is_added(client: httpx2.AsyncC
     assert "content" not in kept
 
 
+@pytest.mark.slow
 async def test_openais_sdk_reads_all_of_it(gateway: RunningGateway) -> None:
     async with openai.AsyncOpenAI(base_url=f"{gateway.url}/v1", api_key=gateway.key) as client:
         made = await client.conversations.create(

@@ -46,6 +46,7 @@ def output_of(call: Json) -> Json:
     return {"type": "function_call_output", "call_id": call["call_id"], "output": "65F"}
 
 
+@pytest.mark.slow
 @pytest.mark.requirement("create.conversation")
 async def test_an_answer_sent_back_is_once_in_its_conversation(
     client: httpx2.AsyncClient, backends: Backends
@@ -67,6 +68,7 @@ async def test_an_answer_sent_back_is_once_in_its_conversation(
     assert lists[0] == lists[1]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("names", ["previous_response_id", "conversation"])
 @pytest.mark.parametrize("drops", [(), ("id",), ("status", "namespace")])
 async def test_a_tool_loop_may_send_all_of_it_back(
@@ -232,6 +234,7 @@ async def test_a_compaction_takes_what_is_sent_back_once(client: httpx2.AsyncCli
     assert alone == again
 
 
+@pytest.mark.slow
 async def test_what_openais_sdk_dumps_is_what_was_said(
     gateway: RunningGateway, backends: Backends
 ) -> None:

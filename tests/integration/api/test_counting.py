@@ -64,6 +64,7 @@ async def test_what_a_response_continues_is_counted(client: httpx2.AsyncClient) 
     assert counted > first["usage"]["input_tokens"]
 
 
+@pytest.mark.slow
 async def test_what_is_too_long_to_be_run_is_counted_whatever_may_be_left_out(
     client: httpx2.AsyncClient,
 ) -> None:

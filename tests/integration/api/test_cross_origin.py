@@ -24,6 +24,7 @@ ASKED = {
 }
 
 
+@pytest.mark.slow
 async def test_a_browser_is_told_what_a_page_may_send_and_read(
     database_url: str, backends: Backends
 ) -> None:

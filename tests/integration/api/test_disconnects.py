@@ -86,6 +86,7 @@ async def test_what_goes_on_by_itself_can_be_cancelled(steadfast: httpx2.AsyncCl
     assert (await steadfast.delete(path)).status_code == 200
 
 
+@pytest.mark.slow
 @pytest.mark.requirement("disconnect.key")
 async def test_a_key_makes_it_go_on_whatever_the_policy_is(client: httpx2.AsyncClient) -> None:
     headers = {"idempotency-key": "whatever-the-policy"}
@@ -114,6 +115,7 @@ async def test_a_failure_before_the_first_token_is_still_a_status(
         assert answer.status_code == 503
 
 
+@pytest.mark.slow
 async def test_bodies_are_what_is_stored(steadfast: httpx2.AsyncClient) -> None:
     response = await create(steadfast, input=SLOW)
     stored = await steadfast.get(f"/v1/responses/{response['id']}")

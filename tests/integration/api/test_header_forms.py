@@ -151,6 +151,7 @@ async def test_calls_come_back_as_the_model_wrote_them(where: Site, name: str) -
     assert loose == stored
 
 
+@pytest.mark.slow
 async def test_answers_in_a_format_come_back_as_the_model_wrote_them(where: Site) -> None:
     talk = Talk(where, sealed, text={"format": {"type": "json_object"}})
     for tag in (*ANSWERS, *REFUSAL):
@@ -169,6 +170,7 @@ async def test_without_its_id_an_answer_comes_back_without_its_content_type(wher
     assert stored[: at - 1] + stored[at + 2 :] == loose
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("tag", ["now7", "note5", "shell6", "answer2"])
 async def test_streams_and_replays_tell_the_same_ids(where: Site, tag: str) -> None:
     shown = await where.everywhere(input=f"corpus:{tag}", tools=TOOLS)

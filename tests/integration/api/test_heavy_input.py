@@ -40,6 +40,7 @@ async def test_a_megabyte_of_anything_is_answered_or_refused(
     assert answer.status_code in {200, 400, 413}, answer.text
 
 
+@pytest.mark.slow
 async def test_a_long_conversation_is_rendered_whole(client: httpx2.AsyncClient) -> None:
     turns = [
         {"role": role, "content": f"message {number}"}

@@ -68,6 +68,7 @@ async def until_closed(client: httpx2.AsyncClient, url: str) -> None:
         await asyncio.sleep(0.01)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("streamed", [False, True])
 @pytest.mark.parametrize("way", TOKENS)
 async def test_a_backend_that_does_not_stop_is_cut_off_at_the_limit(

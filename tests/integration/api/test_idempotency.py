@@ -75,6 +75,7 @@ async def test_a_repeated_stream_begins_at_the_first_event(
     assert await listed(resumed(client, id_in(first))) == first
 
 
+@pytest.mark.slow
 @pytest.mark.requirement("idempotency.running")
 @pytest.mark.parametrize("background", [False, True])
 async def test_a_repeat_follows_what_still_runs(
@@ -89,6 +90,7 @@ async def test_a_repeat_follows_what_still_runs(
     assert parse_stream("".join(again))[-1]["type"] == "response.completed"
 
 
+@pytest.mark.slow
 @pytest.mark.requirement("idempotency.running")
 async def test_a_repeat_waits_for_the_body_of_what_still_runs(
     client: httpx2.AsyncClient, second: httpx2.AsyncClient, key: dict[str, str]

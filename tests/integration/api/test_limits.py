@@ -543,6 +543,7 @@ async def test_what_may_be_stored_is_refused_once_it_is_used_up_and_nothing_else
     assert "gateway_stored_bytes_fullest" in metrics
 
 
+@pytest.mark.slow
 async def test_of_a_project_so_many_wait_and_run_in_background(limited: Limited) -> None:
     owner = LimitOwner(limited.owner.tenant_id, "project", limited.owner.tenant_id)
     bounds: dict[tuple[What, int], int | None] = {

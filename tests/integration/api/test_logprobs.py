@@ -114,6 +114,7 @@ async def test_nothing_is_told_that_nobody_asked_for(where: Site) -> None:
     assert {row["logprobs"] for row in rows} == {None}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("die_after", [50, 60, 70])
 async def test_another_backend_goes_on_telling_them(where: Site, die_after: int) -> None:
     shown = await where.everywhere(

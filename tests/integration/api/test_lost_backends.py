@@ -62,6 +62,7 @@ async def check(where: Site, shown: Shown) -> None:
     assert not any(isinstance(entry, Hold) for entry in log)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("die_after", [16, 19, 23])
 @pytest.mark.parametrize("drift", ["prose", "types"])
 async def test_an_answer_in_a_format_goes_on_in_it(where: Site, drift: str, die_after: int) -> None:
@@ -71,6 +72,7 @@ async def test_an_answer_in_a_format_goes_on_in_it(where: Site, drift: str, die_
     assert "".join(shown.deltas("output_text")) == shown.text
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("die_after", [16, 19, 23])
 @pytest.mark.parametrize("drift", ["prose", "types"])
 async def test_the_arguments_of_a_strict_call_go_on_to_fit_their_schema(
@@ -85,6 +87,7 @@ async def test_the_arguments_of_a_strict_call_go_on_to_fit_their_schema(
     assert "".join(shown.deltas("function_call_arguments")) == call["arguments"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("die_after", [16, 19, 23])
 async def test_the_input_of_a_custom_tool_goes_on_to_fit_its_grammar(
     where: Site, die_after: int

@@ -90,6 +90,7 @@ async def test_without_a_wish_there_is_no_summary(where: Site) -> None:
     assert shown.deltas("reasoning_summary_text") == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("budget", [1, 7, 40, 500])
 @pytest.mark.parametrize("attack", ["", "attack=endless"])
 async def test_reasoning_ends_at_its_budget(where: Site, budget: int, attack: str) -> None:
@@ -111,6 +112,7 @@ async def test_less_than_the_budget_is_not_touched(where: Site) -> None:
     assert shown.text == free["output"][-1]["content"][0]["text"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("tokens", [16, 17, 32, 100])
 async def test_what_may_be_said_is_never_all_thought(where: Site, tokens: int) -> None:
     shown = await where.everywhere(
@@ -159,6 +161,7 @@ async def test_a_model_that_only_thinks_answers_in_the_end(where: Site) -> None:
     assert len(await where.backends.of_response(shown.background_id)) == 2
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("period", [1, 3, 8])
 @pytest.mark.parametrize("attack", ["loop", "think_loop"])
 async def test_a_loop_ends_as_incomplete(where: Site, attack: str, period: int) -> None:
@@ -167,6 +170,7 @@ async def test_a_loop_ends_as_incomplete(where: Site, attack: str, period: int) 
     assert shown.response["usage"]["output_tokens"] < 2_000
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("attack", ["header", "long_header"])
 @pytest.mark.parametrize("times", [1, 2, 9])
 async def test_headers_that_are_none_are_mended(where: Site, attack: str, times: int) -> None:

@@ -62,6 +62,7 @@ async def test_a_prompt_that_does_not_fit_is_refused_before_any_stream(
     assert (error["code"], error["param"]) == ("context_length_exceeded", "input")
 
 
+@pytest.mark.slow
 @pytest.mark.requirement("create.truncation")
 async def test_truncation_leaves_out_the_oldest_turns(
     client: httpx2.AsyncClient, backends: Backends
@@ -182,6 +183,7 @@ async def test_bad_listings_are_refused(
     assert answer.json()["error"]["param"] == param
 
 
+@pytest.mark.slow
 @pytest.mark.requirement("error.too-large")
 async def test_bodies_are_bounded(client: httpx2.AsyncClient) -> None:
     async def endless() -> Any:

@@ -57,6 +57,7 @@ async def created(client: httpx2.AsyncClient, text: str = "", **more: Any) -> di
     return body
 
 
+@pytest.mark.slow
 async def test_a_chain_stays_at_its_backend_whichever_replica_is_asked(
     gateways: tuple[RunningGateway, ...], clients: tuple[httpx2.AsyncClient, ...]
 ) -> None:

@@ -166,6 +166,7 @@ async def test_a_turn_that_was_cut_off_is_accepted_again(
     assert second["status"] == "completed"
 
 
+@pytest.mark.slow
 async def test_a_call_that_the_length_cut_off_can_be_answered_like_any_other(
     client: httpx2.AsyncClient, backends: Backends
 ) -> None:

@@ -116,6 +116,7 @@ def check_nothing_wrong_was_done(shown: Shown, shape: Json) -> None:
         check(shown, shape)
 
 
+@pytest.mark.slow
 async def test_an_obedient_model_answers_in_the_format(where: Site, shape: Json) -> None:
     shown = await where.everywhere(input=ASK, text={"format": shape})
     assert shown.status == "completed"
@@ -143,6 +144,7 @@ async def test_a_model_that_drifts_once_is_mended(where: Site, shape: Json, drif
     check(shown, shape)
 
 
+@pytest.mark.slow
 @pytest.mark.requirement("parts.refusal")
 async def test_a_refusal_is_a_part_of_its_own(
     where: Site, shape: Json, request: pytest.FixtureRequest
@@ -158,6 +160,7 @@ async def test_a_refusal_is_a_part_of_its_own(
     assert shown.deltas("output_text") == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("shape", [STRICT, LOOSE], ids=["strict", "loose"])
 async def test_json_that_is_cut_off_by_its_length_is_incomplete(where: Site, shape: Json) -> None:
     shown = await where.everywhere(

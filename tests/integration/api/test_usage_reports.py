@@ -80,6 +80,7 @@ async def lines_of(database: Database, tenant: TenantId) -> None:
     await usage.record_all(database, [(tenant, one) for one in lines[3:]])
 
 
+@pytest.mark.slow
 async def test_completions_by_day_page_by_page(database: Database, tenant: TenantId) -> None:
     await lines_of(database, tenant)
     await lines_of(database, await new_tenant(database))
@@ -110,6 +111,7 @@ async def test_completions_by_day_page_by_page(database: Database, tenant: Tenan
     assert pages[-1].next_page is None
 
 
+@pytest.mark.slow
 async def test_groups_and_filters(database: Database, tenant: TenantId) -> None:
     await lines_of(database, tenant)
     async with asking(database, tenant) as reports:
@@ -135,6 +137,7 @@ async def test_groups_and_filters(database: Database, tenant: TenantId) -> None:
     assert all(not bucket.results for bucket in [*of_nobody.data, *batches.data])
 
 
+@pytest.mark.slow
 async def test_keys_of_people_are_told_by_person(database: Database, tenant: TenantId) -> None:
     await lines_of(database, tenant)
     person = ids.new_uuid()
@@ -185,6 +188,7 @@ async def test_tools_embeddings_and_what_there_is_none_of(
         assert all(bucket.results == [] for bucket in page.data)
 
 
+@pytest.mark.slow
 async def test_costs(database: Database, tenant: TenantId) -> None:
     await lines_of(database, tenant)
     async with database.runs_transaction() as connection:
@@ -215,6 +219,7 @@ async def test_costs(database: Database, tenant: TenantId) -> None:
     assert output.amount.value == 0.02
 
 
+@pytest.mark.slow
 async def test_what_is_too_much_is_refused(database: Database, tenant: TenantId) -> None:
     await usage.record_all(
         database, [(tenant, line(model=f"adapter-{number}")) for number in range(1_001)]

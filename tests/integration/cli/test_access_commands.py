@@ -144,6 +144,7 @@ def test_the_ids_in_the_list_are_whole_and_their_beginnings_are_taken(
     assert [one["disabled_at"] is None for one in listed] == [False, True]
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("environment")
 @pytest.mark.parametrize(
     "command", [("keys", "create"), ("keys", "list"), ("tenants", "show"), ("tenants", "disable")]
@@ -168,6 +169,7 @@ def test_a_key_has_a_dialect_and_it_is_listed() -> None:
     assert unknown.exit_code == 2
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("environment")
 def test_tenants_are_listed_and_disabled() -> None:
     printed("tenants", "create", "acme")
@@ -322,6 +324,7 @@ def test_what_is_none_of_the_words_is_refused_with_the_name_of_the_option(
     assert option in result.output
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("environment")
 def test_a_policy_out_of_bounds_or_of_nobody_is_refused() -> None:
     printed("tenants", "create", "acme")
@@ -359,6 +362,7 @@ def test_the_revision_is_shown(monkeypatch: pytest.MonkeyPatch, empty_database_u
     assert REVISION in printed("db", "current")
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("environment")
 def test_one_round_of_maintenance_says_what_it_did() -> None:
     first = json.loads(printed("db", "maintain", "--json"))

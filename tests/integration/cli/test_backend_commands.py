@@ -47,6 +47,7 @@ def listed() -> dict[str, dict[str, Any]]:
     return {one["name"]: one for one in body["backends"]}
 
 
+@pytest.mark.slow
 def test_backends_are_listed_with_what_they_say_of_themselves(server: RunningSimulator) -> None:
     rows = listed()
     assert rows["gpu-1"]["state"] == "unreachable"
@@ -66,6 +67,7 @@ def test_backends_are_listed_with_what_they_say_of_themselves(server: RunningSim
     assert table[2].split()[:3] == ["gpu-2", "healthy", "gpt-oss-20b"]
 
 
+@pytest.mark.slow
 def test_one_that_no_gateway_uses_is_not_called_healthy(monkeypatch: pytest.MonkeyPatch) -> None:
     with simulator(SimulatorOptions(models=("gpt-oss-20b",), version="0.9.0")) as old:
         given = [{"name": "old", "url": old.url}]
@@ -91,6 +93,7 @@ def test_a_name_that_nobody_has_is_not_drained() -> None:
     assert "'gpu-2'" in raised.value.remedy
 
 
+@pytest.mark.slow
 def test_a_source_that_fails_is_told_and_any_name_may_be_drained(tmp_path: Path) -> None:
     (tmp_path / "found.yaml").unlink()
     answer = CliRunner().invoke(commands, ["backends", "list", "--json"])

@@ -203,6 +203,7 @@ def test_without_a_provider_there_are_no_keys() -> None:
         printed("encryption", "status", "acme")
 
 
+@pytest.mark.slow
 def test_a_person_is_erased_from_usage_by_the_digest_of_processes(database_url: str) -> None:
     (acme,) = json.loads(printed("tenants", "list", "--json"))
     tenant = TenantId(UUID(acme["id"]) if "-" in acme["id"] else UUID(hex=acme["id"]))

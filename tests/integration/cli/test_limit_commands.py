@@ -199,6 +199,7 @@ def test_an_alias_stands_for_its_model(monkeypatch: pytest.MonkeyPatch) -> None:
     assert rows("limits list acme") == []
 
 
+@pytest.mark.slow
 def test_a_price_for_a_time_that_is_over_ends_where_the_next_one_began() -> None:
     said("prices set m --output 2 --from 2026-11-10")
     said("prices end m")

@@ -95,6 +95,7 @@ def test_a_server_that_does_not_answer_as_it_should_is_told(denied: Process) -> 
     assert "mcp" not in told
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("environment")
 def test_a_server_inside_of_a_network_is_told_which_setting_opens_it(
     monkeypatch: pytest.MonkeyPatch, denied: Process

@@ -48,6 +48,7 @@ def test_pages_are_added_listed_and_removed(tmp_path: Path) -> None:
     )
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("environment")
 def test_what_cannot_be_added_is_said(tmp_path: Path) -> None:
     with pytest.raises(StartupError, match="cannot read"):

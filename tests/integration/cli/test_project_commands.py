@@ -56,12 +56,14 @@ def test_a_project_gets_a_key_and_is_archived() -> None:
         printed("projects", "key", "acme", project)
 
 
+@pytest.mark.slow
 def test_an_admin_key_is_told_by_its_beginning() -> None:
     printed("tenants", "create", "acme")
     assert printed("keys", "create", "acme", "--admin").startswith("sk-admin-")
     assert printed("keys", "create", "acme").startswith("sk-proj-")
 
 
+@pytest.mark.slow
 def test_unknown_tenants_and_projects_are_refused() -> None:
     with pytest.raises(ResourceNotFound, match="no tenant"):
         printed("projects", "list", "nobody")
@@ -70,6 +72,7 @@ def test_unknown_tenants_and_projects_are_refused() -> None:
         printed("projects", "archive", "acme", "proj_nonsense")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["", " ", "a\nb", "\x1b[31mred", "x" * 257])
 def test_names_are_those_that_the_admin_api_takes(name: str) -> None:
     printed("tenants", "create", "acme")
@@ -83,6 +86,7 @@ def test_names_are_those_that_the_admin_api_takes(name: str) -> None:
             printed(*words)
 
 
+@pytest.mark.slow
 def test_a_key_lives_no_longer_than_the_admin_api_allows() -> None:
     printed("tenants", "create", "acme")
     project = printed("projects", "create", "acme", "Bot").strip()
@@ -92,6 +96,7 @@ def test_a_key_lives_no_longer_than_the_admin_api_allows() -> None:
             printed(*words, *too_long)
 
 
+@pytest.mark.slow
 def test_an_operator_gets_a_key_that_can_be_disabled() -> None:
     assert printed("operators", "create", "anna").startswith("sk-op-")
     made = json.loads(printed("operators", "create", "ben", "--expires-in-s", "60", "--json"))

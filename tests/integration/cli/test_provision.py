@@ -33,6 +33,7 @@ def test_a_database_that_is_up_to_date_is_not_migrated_again(database_url: str) 
     assert done.stdout == "False\n"
 
 
+@pytest.mark.slow
 async def test_what_a_database_of_the_newest_revision_lacks_is_made_again(
     database_url: str,
 ) -> None:

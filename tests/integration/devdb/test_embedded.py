@@ -81,6 +81,7 @@ async def test_a_first_start_makes_a_cluster_and_later_ones_find_it() -> None:
             assert await answer(server.url, "SELECT value FROM kept") == 42
 
 
+@pytest.mark.slow
 async def test_a_stop_leaves_no_process_socket_or_lock(data_dir: Path) -> None:
     server = embedded(data_dir)
     server.start()
@@ -100,6 +101,7 @@ async def test_a_stop_leaves_no_process_socket_or_lock(data_dir: Path) -> None:
         _ = server.url
 
 
+@pytest.mark.slow
 async def test_nobody_else_gets_in(data_dir: Path) -> None:
     with embedded(data_dir) as server:
         running = postmaster(data_dir)
@@ -124,6 +126,7 @@ async def test_ctrl_c_does_not_reach_the_server(data_dir: Path) -> None:
         assert os.getpgid(postmaster(data_dir).pid) != os.getpgid(0)
 
 
+@pytest.mark.slow
 async def test_a_server_left_by_a_killed_gateway_is_replaced(data_dir: Path) -> None:
     holder = start_holder(data_dir)
     left = postmaster(data_dir)
@@ -139,6 +142,7 @@ async def test_a_server_left_by_a_killed_gateway_is_replaced(data_dir: Path) -> 
     assert not left.socket_folder.exists()
 
 
+@pytest.mark.slow
 async def test_a_killed_server_is_recovered(data_dir: Path) -> None:
     durable = EmbeddedPostgres(data_dir, bin_dir=server_programs())
     with durable:
@@ -181,6 +185,7 @@ def innocent_process(owner: os.stat_result) -> Iterator[subprocess.Popen[bytes]]
             process.kill()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("is_reused", [False, True])
 async def test_a_stale_pid_file_does_not_matter(data_dir: Path, is_reused: bool) -> None:
     path = data_dir / "cluster" / PID_FILE
@@ -259,6 +264,7 @@ async def test_the_owner_of_a_server_stops_it_when_nobody_else_uses_it(data_dir:
     third.stop()
 
 
+@pytest.mark.slow
 def test_a_user_of_a_server_that_does_not_end_is_not_waited_for_for_good(data_dir: Path) -> None:
     owner = EmbeddedPostgres(data_dir, bin_dir=server_programs(), settings=FAST, stop_timeout_s=0.1)
     owner.start()
@@ -269,6 +275,7 @@ def test_a_user_of_a_server_that_does_not_end_is_not_waited_for_for_good(data_di
     user.stop()
 
 
+@pytest.mark.slow
 def test_a_server_is_stopped_although_its_folder_is_gone(copied_data_dir: Path) -> None:
     owner = embedded(copied_data_dir)
     owner.start()
@@ -320,6 +327,7 @@ def start_holder(data_dir: Path) -> subprocess.Popen[bytes]:
     return holder
 
 
+@pytest.mark.slow
 async def test_starting_at_once_gives_one_owner(data_dir: Path) -> None:
     servers = [embedded(data_dir) for _ in range(3)]
     threads = [threading.Thread(target=server.start) for server in servers]
@@ -343,6 +351,7 @@ def test_a_locked_folder_without_a_server_is_reported(data_dir: Path) -> None:
     lock.stop()
 
 
+@pytest.mark.slow
 def test_a_start_that_fails_leaves_nothing_behind(data_dir: Path) -> None:
     broken = EmbeddedPostgres(
         data_dir, bin_dir=server_programs(), settings={**FAST, "no_such_setting": "1"}
@@ -416,6 +425,7 @@ def test_an_account_that_is_not_there_is_named() -> None:
         EmbeddedPostgres(folder / "data", run_as="no-such-user").start()
 
 
+@pytest.mark.slow
 @only_as_root
 async def test_a_cluster_is_run_by_its_owner(copied_data_dir: Path) -> None:
     for path in [

@@ -65,6 +65,7 @@ async def closing(provider: KeyProvider) -> AsyncIterator[KeyProvider]:
     await provider.close()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["file", "vault-transit", "aws-kms"])
 async def test_a_key_is_unwrapped_for_its_tenant_alone(
     services: KeyServices, tmp_path: Path, name: str

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import pytest
+
 from gateway import ids
 from gateway.ledger.jobs import Delivery
 from gateway.ledger.sinks import CloudEventsSink, SinkTarget
@@ -47,6 +49,7 @@ def delivery(database: Database, sink: CloudEventsSink) -> Delivery:
     )  # fmt: skip
 
 
+@pytest.mark.slow
 async def test_every_reader_of_a_restored_ledger_goes_on_where_it_was(
     database: Database, database_url: str, tenant: TenantId
 ) -> None:

@@ -11,6 +11,7 @@ from datetime import UTC, date, datetime, timedelta
 from typing import TYPE_CHECKING
 
 import asyncpg
+import pytest
 
 from gateway.store import usage
 from gateway.store.ledger import reading, rollup
@@ -229,6 +230,7 @@ async def test_minutes_are_those_of_the_last_days(database: Database, tenant: Te
     assert await told(database, tenant, Question(span=recent, unit="minute")) == added_up([young])
 
 
+@pytest.mark.slow
 async def test_hours_become_days_and_nothing_is_lost_or_told_twice(database: Database) -> None:
     chance = random.Random(35)
     tenants = [await new_tenant(database) for _ in range(2)]

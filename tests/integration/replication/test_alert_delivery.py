@@ -107,6 +107,7 @@ async def test_an_alert_is_told_once_by_a_signed_webhook(
     assert receiver.heard[0][0]["webhook-id"] == headers["webhook-id"]
 
 
+@pytest.mark.slow
 async def test_an_alert_at_another_amount_is_told_in_the_same_interval(
     database: Database, place: LimitOwner
 ) -> None:

@@ -72,6 +72,7 @@ async def burst(
     return charges, [one for one in results if isinstance(one, RateLimited)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("replicas", [1, 4])
 async def test_a_burst_never_takes_more_than_the_bucket_has(
     database: Database, replicas: int

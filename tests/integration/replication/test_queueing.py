@@ -93,6 +93,7 @@ async def test_a_tenant_that_may_run_no_more_waits_and_its_queue_is_bounded(
         assert found == ["in_progress", "queued"]
 
 
+@pytest.mark.slow
 async def test_what_was_generated_counts_for_the_share_of_its_tenant_once_it_was_told(
     database: Database, tenant: TenantId, other_tenant: TenantId
 ) -> None:

@@ -133,6 +133,7 @@ async def test_a_foreground_response_that_was_given_up_elsewhere_ends_for_its_cl
     assert isinstance(live.failure, ClaimLost)
 
 
+@pytest.mark.slow
 async def test_what_waits_to_be_taken_up_is_renewed_like_what_runs(
     database: Database, database_url: str, tenant: TenantId
 ) -> None:

@@ -99,6 +99,7 @@ async def test_a_round_does_everything_and_reports_it(database: Database, tenant
     assert logged == []
 
 
+@pytest.mark.slow
 async def test_a_round_is_bounded(database: Database, tenant: TenantId) -> None:
     for _ in range(5):
         await store_aged(database, tenant, 31 * DAY)
@@ -127,6 +128,7 @@ async def test_partitions_are_there_soon_after_the_start(database: Database) -> 
             pass
 
 
+@pytest.mark.slow
 async def test_rounds_go_on(database: Database, tenant: TenantId) -> None:
     async with running(rounds(database, interval_s=0.001)), asyncio.timeout(30):
         for _ in range(2):

@@ -137,6 +137,7 @@ async def test_the_scheduler_wakes_when_there_is_work(database: Database, tenant
         assert (await load(database, spec)).status == "completed"
 
 
+@pytest.mark.slow
 async def test_another_replica_goes_on_where_one_fell_silent(
     database: Database, tenant: TenantId
 ) -> None:

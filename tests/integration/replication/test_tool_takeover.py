@@ -97,6 +97,7 @@ async def take_over(database: Database, spec: RunSpec, tool: CountedTool) -> dic
     return body
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("repeatable", [False, True])
 @pytest.mark.parametrize("size", range(1, len(log()) + 1))
 async def test_a_call_has_its_effect_once_whichever_replica_answers_it(

@@ -290,6 +290,7 @@ async def test_plain_content_that_looks_like_a_log_is_resealed_once(place: Place
         await files.chunk(place.plain, place.tenant, file, 0)
 
 
+@pytest.mark.slow
 async def test_a_shredded_tenant_is_unreadable_in_the_dump_of_yesterday(
     place: Place, postgres: PostgresServer
 ) -> None:
@@ -316,6 +317,7 @@ async def test_a_shredded_tenant_is_unreadable_in_the_dump_of_yesterday(
     await postgres.drop(copy)
 
 
+@pytest.mark.slow
 async def test_a_person_is_erased_and_nobody_else(place: Place) -> None:
     await place.encryption.enable(place.tenant)
     talk = Conversation(ids.new_uuid(), datetime.now(UTC), {})
@@ -370,6 +372,7 @@ def _query() -> Any:
     return AuditQuery(event_types=["harmony.erasure.requested", "harmony.erasure.completed"])
 
 
+@pytest.mark.slow
 async def test_an_archive_has_all_rows_with_their_content(place: Place) -> None:
     await place.encryption.enable(place.tenant)
     await place.fill(place.sealed)
@@ -390,6 +393,7 @@ async def test_an_archive_has_all_rows_with_their_content(place: Place) -> None:
         assert orjson.loads(orjson.loads(line)["metadata"]) == METADATA
 
 
+@pytest.mark.slow
 async def test_an_archive_says_what_no_key_opens_any_more(place: Place) -> None:
     await place.encryption.enable(place.tenant)
     await place.fill(place.sealed)
@@ -420,6 +424,7 @@ async def test_an_archive_says_what_no_key_opens_any_more(place: Place) -> None:
     assert files["conversations.jsonl"]["sealed"] == 1
 
 
+@pytest.mark.slow
 async def test_an_archive_without_content_has_the_same_rows(place: Place) -> None:
     await place.encryption.enable(place.tenant)
     await place.fill(place.sealed)
@@ -436,6 +441,7 @@ async def test_an_archive_without_content_has_the_same_rows(place: Place) -> Non
     assert rows[0] | {"audit_log.jsonl": 0} == rows[1] | {"audit_log.jsonl": 0}
 
 
+@pytest.mark.slow
 @given(st.integers(1, ROWS_MAX), st.integers(0, 100 * PAGE_BYTES))
 def test_pages_of_large_rows_are_short(rows: int, size_bytes: int) -> None:
     following = rows_next(rows, size_bytes)
@@ -443,6 +449,7 @@ def test_pages_of_large_rows_are_short(rows: int, size_bytes: int) -> None:
     assert following == 1 or following * size_bytes <= PAGE_BYTES * rows
 
 
+@pytest.mark.slow
 async def test_a_deleted_tenant_can_be_restored_until_it_is_removed(
     place: Place, postgres: PostgresServer
 ) -> None:
@@ -495,6 +502,7 @@ async def deleted_since(place: Place, days: float) -> None:
         await connection.execute(Statement(since), {"seconds": days * 86_400})
 
 
+@pytest.mark.slow
 async def test_a_tenant_can_be_restored_for_seven_days(place: Place) -> None:
     data = TenantData(place.sealed, place.keys)
     await data.delete(place.name)

@@ -107,6 +107,7 @@ def _shape_of(value: Any) -> Any:
     return type(value).__name__
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["d_eos_call_stream", "d_eos_return_stream"])
 def test_a_stop_id_is_said_and_named_as_recorded(name: str, tiny: RunningSimulator) -> None:
     recorded = CAPTURES[name]["events"][0]["choices"][0]

@@ -230,6 +230,7 @@ async def test_a_lapsed_lease_that_nobody_took_may_be_renewed(
     assert await claim(database, "another") == []
 
 
+@pytest.mark.slow
 async def test_a_tenant_runs_no_more_than_its_bound_on_all_replicas_together(
     database: Database, tenant: TenantId
 ) -> None:
@@ -308,6 +309,7 @@ async def test_a_response_that_is_being_cancelled_is_passed_over(
     assert await claimed(database) == [first]
 
 
+@pytest.mark.slow
 async def test_two_claimers_never_claim_the_same(database: Database, tenant: TenantId) -> None:
     begun = [durable_response(owner="other", lease_s=0) for _ in range(10)]
     uuids = await add(database, tenant, *begun) + await queue(database, tenant, 10)
@@ -412,6 +414,7 @@ async def test_heads_of_many_tenants_are_read_at_once(
     assert await claims.heads(database, []) == {}
 
 
+@pytest.mark.slow
 async def test_a_process_that_freezes_while_it_claims_does_not_keep_others_from_it(
     database: Database, database_url: str, tenant: TenantId
 ) -> None:

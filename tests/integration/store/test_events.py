@@ -251,6 +251,7 @@ def test_the_day_of_a_log_is_that_of_utc(hours: int, day: int) -> None:
     assert events.day_of(datetime(2026, 11, 20, hour, tzinfo=zone)) == date(2026, 11, day)
 
 
+@pytest.mark.slow
 @settings(
     max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
 )

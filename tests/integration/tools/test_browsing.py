@@ -300,6 +300,7 @@ async def test_what_cannot_be_opened_is_told(
     assert result.shown["action"] == {"type": "open_page", "url": f"{site}{path}"}
 
 
+@pytest.mark.slow
 async def test_nothing_else_is_reached(site: str, database: Database, browser: Browsing) -> None:
     async with serving(create_site()) as other:
         assert "not open to tools" in (await browser.call("open", id=f"{other}/tower")).output

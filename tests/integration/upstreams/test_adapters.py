@@ -52,6 +52,7 @@ async def test_an_adapter_is_loaded_at_all_members_and_once(client: Client) -> N
     assert told == [Adapter(f"gpu-{i}", "ad", BASE, "/adapters/ad") for i in (0, 1)]
 
 
+@pytest.mark.slow
 async def test_what_failed_at_one_member_is_told_and_done_by_the_next_call(client: Client) -> None:
     well, down, poor = AdapterServer(), AdapterServer("sglang"), AdapterServer("sglang")
     down.is_down, poor.refuses = True, {"/a"}

@@ -424,6 +424,7 @@ def sglang_server(ready: Script, health: Script) -> RawServer:
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("server", "polls"),
     [

@@ -118,6 +118,7 @@ async def test_sglang_has_a_path_of_its_own() -> None:
     assert server.paths == ["/v1/tokenize"]
 
 
+@pytest.mark.slow
 async def test_servers_of_one_engine_take_turns_and_the_other_one_helps_out() -> None:
     servers = Renderer(well), Renderer(well), Renderer(well, sglang=True)
     async with asking(*servers) as tokenization:
@@ -144,6 +145,7 @@ async def test_what_a_template_refuses_is_an_answer() -> None:
     assert not other.asked
 
 
+@pytest.mark.slow
 async def test_no_more_servers_are_asked_than_may_be() -> None:
     servers = Renderer(broken), Renderer(broken), Renderer(well, sglang=True)
     async with asking(*servers) as tokenization:

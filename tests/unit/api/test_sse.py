@@ -108,6 +108,7 @@ def test_no_header_belongs_to_one_connection_only() -> None:
     assert not names & {b"connection", b"keep-alive", b"transfer-encoding"}  # RFC 9113 8.2.2
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("encoder", [sse.PLAIN, sse.OBFUSCATED])
 @example(LONGER_THAN_THE_POOL, 5)
 @example(LONGER_THAN_THE_POOL, 8_170)

@@ -232,6 +232,7 @@ async def test_what_makes_the_events_fail_is_raised_as_it_is(comments: bool) -> 
         await stream.write(broken, comments=comments)
 
 
+@pytest.mark.slow
 @given(
     st.lists(st.lists(st.integers(1, 60), min_size=1, max_size=4), max_size=6),
     st.lists(st.integers(0, 2), min_size=1, max_size=6),
@@ -280,6 +281,7 @@ def test_a_client_of_any_pace_gets_every_frame_once_in_order(
     assert all(write.endswith(b"\n\n") for write in writes if write)
 
 
+@pytest.mark.slow
 @given(
     st.lists(st.text(min_size=1, max_size=9), min_size=1, max_size=40),
     st.integers(1, 5) | st.just(65_536),

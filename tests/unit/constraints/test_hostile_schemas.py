@@ -204,6 +204,7 @@ def test_ambiguous_languages_are_given_up(syntax: Any, definition: str, text: st
     assert language.fault(text) is not None
 
 
+@pytest.mark.slow
 def test_a_long_text_of_a_plain_language_is_checked() -> None:
     language = GrammarValidator(
         TextGrammar("lark", 'start: line+\nline: "+" /.*/ "\\n"'), seconds_max=60.0

@@ -189,6 +189,7 @@ NODES = st.recursive(
 )
 
 
+@pytest.mark.slow
 @given(NODES)
 @settings(deadline=None)
 def test_a_tag_describes_the_same_words_as_its_constraint(node: Node) -> None:

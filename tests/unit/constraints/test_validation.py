@@ -187,6 +187,7 @@ def test_all_is_compiled_at_once_and_once() -> None:
     assert checker.call_fault("strict", '{"unit":"f"}') is None
 
 
+@pytest.mark.slow
 @given(st.text(), st.sampled_from([*(tool.name for tool in TOOLS), "undeclared"]))
 def test_no_text_makes_a_check_raise(text: str, name: str) -> None:
     for fault in (CHECKER.answer_fault(text), CHECKER.call_fault(name, text)):

@@ -83,6 +83,7 @@ TURNS = st.lists(
 ).map(lambda turns: [item for i, turn in enumerate(turns) for item in turn(f"c{i % 2}")])
 
 
+@pytest.mark.slow
 @given(TURNS)
 def test_a_history_of_whole_turns_stays_as_it_is(history: list[ContextItem]) -> None:
     assert without_orphans(history, []) == history

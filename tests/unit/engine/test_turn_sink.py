@@ -163,6 +163,7 @@ async def test_nothing_is_written_once_the_run_is_abandoned(before: list[TokenCh
 MARKERS = script_ids("<|end|><|start|>assistant<|channel|>commentary<|message|>")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "ids",
     [

@@ -409,6 +409,7 @@ async def test_a_reader_that_has_seen_all_does_not_fold_again() -> None:
     assert folds == 1
 
 
+@pytest.mark.slow
 async def test_logs_that_are_folded_again_take_turns_with_all_else() -> None:
     """When the database is back after long, all readers of all logs have to at the same moment."""
     applied = 0

@@ -124,6 +124,7 @@ def test_what_is_sent_again_is_what_was_sent() -> None:
     assert box.batch is parcel
 
 
+@pytest.mark.slow
 @given(st.lists(st.tuples(st.integers(1, 3), st.sampled_from(["kept", "lost", "unsent", "late"]))))
 def test_the_log_is_what_was_put_whatever_is_lost(flushes: list[tuple[int, str]]) -> None:
     table = ClaimTable(lambda: 0.0)

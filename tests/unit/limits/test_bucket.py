@@ -116,6 +116,7 @@ def test_what_is_idle_goes_back() -> None:
     assert (ask.change, ask.want, bucket.held) == (held, 0.0, 0.0)
 
 
+@pytest.mark.slow
 @given(
     st.lists(st.tuples(st.floats(0.001, 5), st.sampled_from(["use", "ask", "hear"])), max_size=30)
 )

@@ -13,6 +13,7 @@ from gateway.limits.pacing import WINDOW_S, Paces, ReadPace
 STEPS = st.lists(st.floats(0, 5), min_size=1, max_size=200)
 
 
+@pytest.mark.slow
 @given(STEPS, st.integers(1, 50))
 def test_no_more_pass_than_the_bucket_holds_and_what_comes_back(
     steps: list[float], capacity: int
@@ -25,6 +26,7 @@ def test_no_more_pass_than_the_bucket_holds_and_what_comes_back(
     assert passed <= capacity + now * capacity / WINDOW_S + 1e-6
 
 
+@pytest.mark.slow
 @given(STEPS, st.integers(1, 50))
 def test_after_the_wait_that_was_told_one_passes(steps: list[float], capacity: int) -> None:
     paces: Paces[str] = Paces()

@@ -71,6 +71,7 @@ def run(stack: Stack, kind: Kind, load: Load, *, is_peer: bool = False) -> Figur
     return loading.run(stack, system, load, [stack.backend])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("rate_per_s", [0, 400])
 @pytest.mark.parametrize("kind", KINDS)
 def test_every_word_of_a_stream_arrives_in_an_event_of_its_own(

@@ -22,6 +22,7 @@ ID = "mcpr_0123"
 TEXTS = st.text(st.characters(exclude_categories=["Cs"]))
 
 
+@pytest.mark.slow
 @given(TEXTS, TEXTS, TEXTS)
 def test_a_request_is_read_as_it_was_shown(label: str, name: str, arguments: str) -> None:
     asked = {

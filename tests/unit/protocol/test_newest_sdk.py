@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import pytest
+
 from tests.conformance import newest_sdk
 
 
+@pytest.mark.slow
 def test_fields_within_fields_are_seen() -> None:
     fields = newest_sdk.sdk_fields()
     assert "ResponseCreateParamsBase.prompt_cache_options.prewarm" in fields

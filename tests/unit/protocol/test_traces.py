@@ -121,6 +121,7 @@ def test_what_is_no_trace_is_refused(data: Any, code: str, param: str) -> None:
     assert (caught.value.code, caught.value.param) == (code, param)
 
 
+@pytest.mark.slow
 @given(st.lists(RECORDS, max_size=4) | VALUES)
 def test_any_body_is_kept_whole_or_refused(data: Any) -> None:
     try:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -161,6 +162,7 @@ KINDS = ["enter", "trust", "head", "request", "idle", "unread", "leave"]
 STEPS = st.lists(st.tuples(st.sampled_from(KINDS), st.integers(0, 30)))
 
 
+@pytest.mark.slow
 @given(STEPS, st.integers(1, 5), st.integers(1, 3))
 def test_there_are_never_more_than_there_is_room_for(
     steps: list[tuple[str, int]], connections_max: int, reserved: int

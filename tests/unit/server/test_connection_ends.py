@@ -390,6 +390,7 @@ async def test_an_address_has_so_many_connections() -> None:
             assert (await client.ask(get(b"/", b"connection: close\r\n"))).startswith(OK)
 
 
+@pytest.mark.slow
 async def test_many_requests_at_once_let_other_connections_have_their_turn() -> None:
     count = 1000
     async with serving() as server, connected(server) as many, connected(server) as other:

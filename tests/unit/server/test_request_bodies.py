@@ -88,6 +88,7 @@ def test_it_is_the_same_whatever_reads_it_comes_in(
     assert read(chunked(), pieces_of(data, cuts)) == read(chunked(), [data])
 
 
+@pytest.mark.slow
 @given(BODIES)
 def test_a_body_is_what_another_reader_takes_it_for(body: bytes) -> None:
     theirs = h11.Connection(h11.SERVER)

@@ -61,6 +61,7 @@ def outcome(pieces: list[bytes]) -> object:
     return rest, head.version, head.is_complete, said
 
 
+@pytest.mark.slow
 @given(st.sampled_from(HEADS), st.lists(st.integers(0, 600), max_size=12), st.booleans())
 def test_it_is_the_same_whatever_reads_it_comes_in(
     head: bytes, cuts: list[int], byte_by_byte: bool

@@ -156,6 +156,7 @@ h:
     }
 
 
+@pytest.mark.slow
 @given(st.text(alphabet='{}[]()<>|:;,?"/ \nab1ntypeArray_= '))
 @settings(max_examples=examples(300), deadline=None)
 def test_no_text_is_too_broken_to_be_read_as_tools(text: str) -> None:

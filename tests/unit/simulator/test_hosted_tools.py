@@ -257,6 +257,7 @@ def _text(ids: list[int]) -> str:
     return vocabulary().decode([one for one in ids if one < START - 6])
 
 
+@pytest.mark.slow
 def test_attacks_on_the_arguments_of_a_call() -> None:
     with pytest.raises(ValueError, match="Unterminated"):
         json.loads(parsed(_attacked("hosted_bad_json", "search x")).calls[0][1])
@@ -336,6 +337,7 @@ CONVERSATIONS = {
 }  # fmt: skip
 
 
+@pytest.mark.slow
 @given(st.sampled_from(sorted(CONVERSATIONS)), st.data())
 @settings(max_examples=examples(60), deadline=None)
 def test_a_cut_turn_goes_on_exactly_where_it_broke_off(name: str, data: st.DataObject) -> None:

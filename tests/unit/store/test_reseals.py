@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -26,6 +27,7 @@ places = st.sampled_from(sorted(KEYS)).flatmap(
 )
 
 
+@pytest.mark.slow
 @given(places)
 def test_a_place_is_read_as_it_was_kept(one: tuple[str, Place]) -> None:
     table, place = one

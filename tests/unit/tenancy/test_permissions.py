@@ -84,6 +84,7 @@ def test_a_list_denies_what_it_would_allow(names: list[str], listed: list[str]) 
     assert allows != denies
 
 
+@pytest.mark.slow
 @given(
     names=st.lists(NAMES, min_size=1),
     lists=st.lists(
@@ -113,6 +114,7 @@ CONTROLS = st.builds(
 )
 
 
+@pytest.mark.slow
 @given(CONTROLS, st.sampled_from(["allowed", "refused"]), st.sampled_from(["default", "priority"]))
 def test_a_project_gives_no_more_than_its_tenant_may_have(
     controls: ProjectControls, access: ToolAccess, tier_max: ServiceTierMax

@@ -301,6 +301,7 @@ HOSTILE = st.text(
 )
 
 
+@pytest.mark.slow
 @given(HOSTILE, HOSTILE, HOSTILE, HOSTILE)
 async def test_nothing_that_is_found_looks_like_the_frame_around_it(
     title: str, text: str, date: str, query: str

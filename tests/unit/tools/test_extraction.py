@@ -110,6 +110,7 @@ async def test_one_process_reads_one_page_after_the_other() -> None:
     assert readers() == []
 
 
+@pytest.mark.slow
 async def test_process_that_ended_is_replaced() -> None:
     async with reading() as reader:
         await reader.read(fetched("<p>one"))
@@ -198,6 +199,7 @@ def test_missing_libraries_are_known(monkeypatch: pytest.MonkeyPatch) -> None:
 PIECES = (*"<>/ahref= '\"[]():#\\u8d\0", "http://", '<base href="', "<a href=", "\\ud800")
 
 
+@pytest.mark.slow
 @given(
     st.binary(max_size=300)
     | st.lists(st.sampled_from(PIECES)).map(lambda parts: "".join(parts).encode()),

@@ -459,6 +459,7 @@ async def test_urls_are_held_to_the_policies_of_operator_and_tenant() -> None:
         await strict.list(TENANT, [asked("a", https), asked("a", https)])
 
 
+@pytest.mark.slow
 async def test_builtin_tools_have_a_server_where_one_is_registered_for_them(
     server: Process,
 ) -> None:

@@ -60,6 +60,7 @@ async def test_who_waits_too_long_is_told_and_holds_nothing() -> None:
     assert (places.held(TWO), places.held(THREE)) == (0, 1)
 
 
+@pytest.mark.slow
 @given(
     st.integers(1, 4),
     st.integers(1, 4),

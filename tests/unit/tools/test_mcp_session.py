@@ -60,6 +60,7 @@ async def test_tools_are_listed_with_their_hints(url: str) -> None:
     assert (tools["count"].read_only, tools["count"].idempotent) == (False, True)
 
 
+@pytest.mark.slow
 async def test_calls_run_beside_each_other(url: str) -> None:
     async with session_with(url) as session:
         texts = [str(number) for number in range(8)]

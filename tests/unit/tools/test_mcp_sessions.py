@@ -93,6 +93,7 @@ async def test_tool_that_asks_its_user_is_refused_in_clear_words(server: Process
     assert (error.type, str(error)) == ("mcp_protocol_error", NEEDS_USER)
 
 
+@pytest.mark.slow
 async def test_results_of_any_kind_become_text(server: Process) -> None:
     async with pool() as sessions:
         whom = peer(server.url)
@@ -104,6 +105,7 @@ async def test_results_of_any_kind_become_text(server: Process) -> None:
         assert await call(sessions, whom, "number") == f'{{"number":{2**70}}}'
 
 
+@pytest.mark.slow
 async def test_headers_that_repeat_arguments_are_sent_once_they_are_known(
     server: Process,
 ) -> None:
@@ -272,6 +274,7 @@ async def test_tenants_have_connections_of_their_own(server: Process) -> None:
         assert sessions.count == 2
 
 
+@pytest.mark.slow
 async def test_name_that_leads_inside_is_not_connected_to(server: Process) -> None:
     """A name that a tenant controls: public when it is looked at, private when it is used."""
     answers = [("93.184.215.14",), ("127.0.0.1",)]
@@ -294,6 +297,7 @@ async def test_name_that_leads_inside_is_not_connected_to(server: Process) -> No
         assert error.code == 403
 
 
+@pytest.mark.slow
 async def test_calls_of_one_server_wait_for_each_other_and_not_for_ever(
     server: Process, tmp_path: Path
 ) -> None:

@@ -74,6 +74,7 @@ async def run(
     return result
 
 
+@pytest.mark.slow
 async def test_results_are_shown_and_told(server: Process) -> None:
     async with pool() as sessions:
         session = await opened(sessions, asked("ours", server.url))
@@ -128,6 +129,7 @@ async def test_arguments_that_cannot_be_used_never_leave(
     assert (error["type"], error["code"]) == ("mcp_protocol_error", -32602)
 
 
+@pytest.mark.slow
 async def test_a_call_that_nobody_approved_is_not_made_where_somebody_has_to(
     server: Process,
 ) -> None:
@@ -197,6 +199,7 @@ async def test_only_the_url_that_was_granted_is_called(server: Process) -> None:
         assert result.outcome == "ok"
 
 
+@pytest.mark.slow
 async def test_server_that_may_no_longer_be_used_is_not(server: Process) -> None:
     ours = row(server.url)
     async with pool() as sessions:
@@ -302,6 +305,7 @@ async def test_server_that_was_away_is_called_once_it_is_back(tmp_path: Path) ->
     assert lines(file) == ["called"]
 
 
+@pytest.mark.slow
 async def test_same_key_has_one_effect_however_often_it_is_sent(
     server: Process, tmp_path: Path
 ) -> None:
@@ -341,6 +345,7 @@ async def test_server_error_does_not_say_that_nothing_was_done() -> None:
     assert result.shown["error"]["code"] == 503
 
 
+@pytest.mark.slow
 async def test_long_results_are_cut_before_they_are_kept(server: Process) -> None:
     async with pool() as sessions:
         short = McpLimits(output_bytes_max=1000)
@@ -352,6 +357,7 @@ async def test_long_results_are_cut_before_they_are_kept(server: Process) -> Non
     assert "4000 bytes left out" in result.output
 
 
+@pytest.mark.slow
 async def test_no_more_of_a_result_is_made_plain_than_is_kept(server: Process) -> None:
     """It takes seconds for one of the greatest length, in the event loop."""
     async with pool() as sessions:
@@ -361,6 +367,7 @@ async def test_no_more_of_a_result_is_made_plain_than_is_kept(server: Process) -
     assert result.output == "\n[... 4000 bytes left out ...]\n"
 
 
+@pytest.mark.slow
 async def test_cancelled_call_leaves_the_server_in_peace(server: Process, tmp_path: Path) -> None:
     made = tmp_path / "cancelled"
     async with pool() as sessions:
@@ -404,6 +411,7 @@ async def builtin(sessions: SessionPool, *rows: McpServerRow) -> ToolSession:
     )
 
 
+@pytest.mark.slow
 async def test_browser_of_an_operators_server(server: Process) -> None:
     async with pool() as sessions:
         session = await builtin(sessions, row(server.url, purposes="browser"))
@@ -593,6 +601,7 @@ async def test_cursors_of_an_operators_browser_go_on_along_a_chain(server: Proce
         assert (withheld.outcome, "It is so" in withheld.output) == ("tool_error", False)
 
 
+@pytest.mark.slow
 async def test_python_of_an_operators_server(server: Process, tmp_path: Path) -> None:
     async with pool() as sessions:
         session = await builtin(sessions, row(server.url, purposes="python mcp"))

@@ -63,6 +63,7 @@ async def test_bounds() -> None:
             await python.put("/mnt/data/a/below", b"")
 
 
+@pytest.mark.slow
 async def test_code_that_takes_too_long_ends_its_container() -> None:
     async with container() as python:
         late = await python.run("print('before')\nwhile True: pass", timeout_s=0.3)

@@ -47,6 +47,7 @@ def test_what_is_plain_stays_so(printed: str) -> None:
     assert plain(once) == once
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("piece", ["x", "\x1b]", "\x1b[", "\r", "\x1b", "\x1b]\n", "a\r"])
 def test_a_mebibyte_of_anything_is_made_plain(piece: str) -> None:
     """By an expression that looks back this would take hours."""

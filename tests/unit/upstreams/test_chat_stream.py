@@ -184,6 +184,7 @@ def test_no_cut_of_the_bytes_counts(cuts: list[int]) -> None:
     )
 
 
+@pytest.mark.slow
 @given(st.lists(st.binary(max_size=30) | st.sampled_from(WHOLE), max_size=12))
 def test_no_bytes_raise(reads: list[bytes]) -> None:
     made = Heard(reads)
@@ -447,6 +448,7 @@ def test_what_is_kept_back_counts_as_what_was_told_does() -> None:
     assert isinstance(Heard([nameless, nameless], max_tokens=1).fault, UpstreamUnavailable)
 
 
+@pytest.mark.slow
 @given(
     st.recursive(
         st.text(alphabet='ab{}[]"\\ ', max_size=5) | st.integers(0, 9),

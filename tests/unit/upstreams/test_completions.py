@@ -455,6 +455,7 @@ def outcome_of(reads: list[bytes]) -> tuple[list[int], FinishReason | None, int 
     return ids, last.finish, last.cached_tokens, type(completion.fault)
 
 
+@pytest.mark.slow
 @given(st.sampled_from(CUTTABLE), st.lists(st.integers(0, 12_000), max_size=30))
 def test_how_an_answer_is_cut_into_reads_makes_no_difference(name: str, cuts: list[int]) -> None:
     recorded = capture(name)
@@ -558,6 +559,7 @@ def test_what_comes_before_an_event_beyond_the_bound_is_handed_out() -> None:
     assert isinstance(reader.fault, UpstreamFailed)
 
 
+@pytest.mark.slow
 @given(
     st.lists(st.sampled_from([b"data: ab", b"data:c", b": no", b"", b"id: 1"]), max_size=12),
     st.sampled_from([b"\n", b"\r\n", b"\r"]),
@@ -688,6 +690,7 @@ def test_a_number_that_broke_is_a_failure_though_sglang_calls_it_a_stop(ids: lis
     assert isinstance(reader.fault, UpstreamFailed if ids[1:] else UpstreamUnavailable)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("reader", [CompletionReader, ChatReader])
 @pytest.mark.parametrize(("piece", "is_read"), [(b"[],", False), (b"[-0.25,100,null],", True)])
 def test_a_long_event_has_no_more_parts_than_logprobs_have(

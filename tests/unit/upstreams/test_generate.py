@@ -93,6 +93,7 @@ def fault_after(*reads: bytes) -> UpstreamError | None:
 IDS = st.lists(st.integers(0, 201087), min_size=1, max_size=40)
 
 
+@pytest.mark.slow
 @given(st.data(), IDS, st.booleans(), st.booleans())
 def test_a_turn_is_the_same_however_its_events_tell_it(
     data: st.DataObject, ids: list[int], repeats: bool, told: bool

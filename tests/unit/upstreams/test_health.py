@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -156,6 +157,7 @@ def test_it_is_mute_since_the_first_of_so_many_polls_without_an_answer_as_eject_
     assert health.mute_since is None
 
 
+@pytest.mark.slow
 @given(st.lists(st.sampled_from(["fail", "answer", "complete", "poll", "trial"]), max_size=60))
 def test_every_ejection_ends(happenings: list[str]) -> None:
     health, now = Health(POLICY), 0.0

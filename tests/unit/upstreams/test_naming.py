@@ -35,6 +35,7 @@ def test_a_name_means_all_that_differ_in_naming_the_one_maker(
     assert meanings(name, known) == meant
 
 
+@pytest.mark.slow
 @given(NAMES, st.sets(NAMES))
 def test_only_known_names_are_meant_an_exact_one_first_and_never_two_makers(
     name: str, known: set[str]

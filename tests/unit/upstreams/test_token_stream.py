@@ -374,6 +374,7 @@ def test_a_held_sink_is_left_at_once_when_nobody_wants_it_any_more() -> None:
     asyncio.run(cancel())
 
 
+@pytest.mark.slow
 @given(
     st.sampled_from(ANSWERS),
     st.lists(st.integers(0, 3000), max_size=12),

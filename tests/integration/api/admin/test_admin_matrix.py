@@ -175,6 +175,7 @@ async def test_what_is_another_tenant_s_is_answered_as_what_is_not_there(
         assert await everything(owner, site, victim) == before
 
 
+@pytest.mark.slow
 async def test_what_is_another_project_s_is_answered_as_what_is_not_there(
     site: AdminSite, victim: Belongings
 ) -> None:
@@ -194,6 +195,7 @@ async def test_what_is_another_project_s_is_answered_as_what_is_not_there(
         assert await everything(owner, site, victim) == before
 
 
+@pytest.mark.slow
 async def test_lists_have_what_is_the_tenant_s_own(site: AdminSite, victim: Belongings) -> None:
     lists = [
         route for route in table(site) if route.method == "GET" and not PARAMETER.search(route.path)

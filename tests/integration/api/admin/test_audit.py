@@ -267,6 +267,7 @@ async def test_operators_read_all_chains_and_see_who_it_was(auditor: Auditor) ->
     assert not any("harmony" in one for one in of_tenant), "who of the operators is not theirs"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("role", list(OPERATOR_ROLES))
 async def test_each_operator_may_do_what_its_role_says(
     site: AdminSite, auditor: Auditor, role: OperatorRole

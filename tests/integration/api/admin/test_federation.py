@@ -258,6 +258,7 @@ def forged(issuer: Issuer) -> dict[str, str]:
     }  # fmt: skip
 
 
+@pytest.mark.slow
 async def test_what_the_issuer_did_not_sign_for_us_is_refused(
     site: AdminSite, trust: Trust
 ) -> None:
@@ -274,6 +275,7 @@ async def test_what_the_issuer_did_not_sign_for_us_is_refused(
     assert await status(site, trust.issuer.token()) == 200
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("algorithm", ["RS256", "PS384", "ES256", "EdDSA"])
 async def test_keys_of_each_kind(
     site: AdminSite, admin: openai.AsyncOpenAI, algorithm: str
@@ -297,6 +299,7 @@ async def test_a_weak_key_is_none(site: AdminSite, admin: openai.AsyncOpenAI) ->
             assert "does not list" in await refusal(site, issuer.token())
 
 
+@pytest.mark.slow
 async def test_keys_are_rotated_and_outlive_their_issuer(
     site: AdminSite, admin: openai.AsyncOpenAI
 ) -> None:
@@ -347,6 +350,7 @@ async def test_an_issuer_that_does_not_answer_is_no_fault_of_the_token(
         assert await status(site, issuer.token()) == 200
 
 
+@pytest.mark.slow
 async def test_claims_choose_project_and_scopes(
     site: AdminSite, admin: openai.AsyncOpenAI, issuer: Issuer
 ) -> None:
@@ -407,6 +411,7 @@ def _seconds(moment: str) -> float:
     return datetime.fromisoformat(moment).timestamp()
 
 
+@pytest.mark.slow
 async def test_the_sdk_understands_why_it_gets_no_token(site: AdminSite, trust: Trust) -> None:
     async def asked(**changed: Any) -> openai.OAuthError:
         auth = WorkloadIdentityAuth(
@@ -464,6 +469,7 @@ async def test_the_token_endpoint_takes_forms_and_assertions(site: AdminSite, tr
         assert (await client.get("/oauth/token")).status_code == 405
 
 
+@pytest.mark.slow
 async def test_what_was_exchanged_ends_with_its_rule(
     site: AdminSite, admin: openai.AsyncOpenAI, issuer: Issuer
 ) -> None:
@@ -493,6 +499,7 @@ async def test_what_was_exchanged_ends_with_its_rule(
         await all_are(401)
 
 
+@pytest.mark.slow
 async def test_the_sdk_manages_providers_and_rules(
     admin: openai.AsyncOpenAI, other_admin: openai.AsyncOpenAI, issuer: Issuer
 ) -> None:

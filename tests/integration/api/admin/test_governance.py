@@ -49,6 +49,7 @@ async def test_the_sdk_reads_the_audit_log_page_by_page(admin: openai.AsyncOpenA
     assert all(str(one.id) != entry.id for one in before.data)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "query",
     [
@@ -111,6 +112,7 @@ async def test_retention_of_projects_and_organizations(
         assert page.data[0].project.name == "quiet"
 
 
+@pytest.mark.slow
 async def test_a_project_that_keeps_nothing(site: AdminSite, admin: openai.AsyncOpenAI) -> None:
     ours = admin.admin.organization
     project = await ours.projects.create(name="zero")
@@ -172,6 +174,7 @@ async def test_an_upload_of_which_nothing_may_be_kept_is_not_received(
             assert (answer.status_code, answer.json()["error"]["code"]) == (400, nothing)
 
 
+@pytest.mark.slow
 async def test_what_was_stored_before_is_read_and_deleted_and_nothing_is_added(
     site: AdminSite, admin: openai.AsyncOpenAI
 ) -> None:

@@ -268,6 +268,7 @@ async def test_a_request_cannot_name_what_is_another_s(
         assert answers[0][0] in {400, 404}
 
 
+@pytest.mark.slow
 async def test_an_idempotency_key_is_the_project_s_own(
     site: AdminSite, victim: Victim, intruders: list[str]
 ) -> None:

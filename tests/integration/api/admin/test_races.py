@@ -86,6 +86,7 @@ async def test_two_who_switch_tools_off_at_once_switch_both_off(owner: httpx2.As
         assert (found["mcp"], found["web_search"]) == (off, off)
 
 
+@pytest.mark.slow
 async def test_an_issuer_that_is_disabled_is_not_enabled_by_who_renames_it(
     owner: httpx2.AsyncClient,
 ) -> None:
@@ -143,6 +144,7 @@ async def test_nothing_of_an_archived_project_is_changed_any_more(
         assert (answer.status_code, answer.json()["error"]["code"]) == (400, "project_archived")
 
 
+@pytest.mark.slow
 async def test_no_more_alerts_are_made_at_once_than_there_may_be(
     owner: httpx2.AsyncClient, site: AdminSite
 ) -> None:
@@ -186,6 +188,7 @@ async def test_a_key_that_is_rotated_several_times_at_once_has_one_successor(
     assert len((await ok(owner.get(f"{project}/api_keys")))["data"]) == 2
 
 
+@pytest.mark.slow
 async def test_a_key_that_is_made_while_its_account_is_deleted_does_not_work(
     owner: httpx2.AsyncClient, site: AdminSite
 ) -> None:

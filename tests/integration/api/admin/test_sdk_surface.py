@@ -145,6 +145,7 @@ QUERY: Final[dict[str, Any]] = {
 NOT_OF_THE_API: Final = ("extra_headers", "extra_query", "extra_body", "timeout")
 
 
+@pytest.mark.slow
 async def test_lists_and_reports_take_all_parameters_of_the_sdk(admin: openai.AsyncOpenAI) -> None:
     project = (await admin.admin.organization.projects.create(name="queries")).id
     for path, call in methods(admin.admin.organization):
@@ -209,6 +210,7 @@ async def test_a_project_s_tools_are_switched_off(
         await tools.retrieve(ids.project_id(ids.new_uuid()))
 
 
+@pytest.mark.slow
 async def test_a_project_s_service_tiers(site: AdminSite, admin: openai.AsyncOpenAI) -> None:
     projects = admin.admin.organization.projects
     project = (await projects.create(name="tiers")).id

@@ -73,6 +73,7 @@ def _comparable(shown: Json) -> Json:
     return {**told, "message": {**shown["message"], "tool_calls": calls}, "usage": usage}
 
 
+@pytest.mark.slow
 async def test_what_the_cases_are_named_after_happens(client: httpx2.AsyncClient) -> None:
     shown = {name: as_assembled(await chat(client, body)) for name, body in BODIES.items()}
     finishes = {name: each["finish_reason"] for name, each in shown.items()}

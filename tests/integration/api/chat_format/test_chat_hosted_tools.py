@@ -118,6 +118,7 @@ async def test_python_runs_code_that_is_wrapped_in_json(chatting: Chatting) -> N
     assert "<tool_response>\n42\n</tool_response>" in chatting.server.prompt()
 
 
+@pytest.mark.slow
 async def test_a_call_waits_for_the_users_approval(chatting: Chatting, server: str) -> None:
     tool = mcp(server, require_approval="always")
     chatting.server.script = in_turn(f"<think>\nMay I?\n</think>\n\n{ADD}", "It is 3.")

@@ -199,6 +199,7 @@ async def lone_client(
         yield client
 
 
+@pytest.mark.slow
 @pytest.mark.requirement("error.rate-limit")
 @pytest.mark.requirement("header.retry-after")
 async def test_too_much_at_once_says_when_to_try_again(
@@ -237,6 +238,7 @@ async def test_no_backend_says_when_to_try_again(own_database_url: str) -> None:
     assert_signed(answer)
 
 
+@pytest.mark.slow
 async def test_a_body_that_does_not_come_is_answered_in_time(
     own_database_url: str, backends: Backends
 ) -> None:

@@ -347,6 +347,7 @@ async def test_what_is_not_there_is_answered_with_its_row(
     assert_row(await client.request(method, path), row)
 
 
+@pytest.mark.slow
 @pytest.mark.requirement("create.input.length")
 async def test_a_text_beyond_the_bound_is_refused_with_its_length(
     client: httpx2.AsyncClient,

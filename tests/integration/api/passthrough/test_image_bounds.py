@@ -109,6 +109,7 @@ async def test_what_is_held_counts_for_its_tenant_until_it_is_dropped() -> None:
         assert images.budget.held_bytes == 0
 
 
+@pytest.mark.slow
 async def test_a_first_one_that_comes_late_has_its_room_all_the_same() -> None:
     site = Site()
     async with (

@@ -186,6 +186,7 @@ async def seeing(database_url: str, tmp_path: Path) -> AsyncIterator[Seeing]:
             yield Seeing(client, server, eyes)
 
 
+@pytest.mark.slow
 async def test_a_chat_model_that_sees_is_asked_at_its_chat_endpoint(seeing: Seeing) -> None:
     """With an image as messages, without one as ids; and one goes on behind the other."""
     client = seeing.client
@@ -209,6 +210,7 @@ def said_of(response: dict[str, Any]) -> list[str]:
     return [part["text"] for item in response["output"] for part in item["content"]]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("background", [False, True])
 async def test_a_thought_that_the_template_opens_is_none_of_the_answer(
     seeing: Seeing, background: bool

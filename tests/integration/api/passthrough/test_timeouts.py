@@ -157,6 +157,7 @@ async def test_a_background_response_begins_anew_behind_a_silence(impatient: Imp
     assert await listed(resumed(impatient.client, id_in(frames), 3)) == frames[4:]
 
 
+@pytest.mark.slow
 async def test_a_cancelled_response_leaves_its_server_in_the_middle_of_a_turn(
     impatient: Impatient,
 ) -> None:
@@ -173,6 +174,7 @@ async def test_a_cancelled_response_leaves_its_server_in_the_middle_of_a_turn(
     assert impatient.asked == [1, 0]
 
 
+@pytest.mark.slow
 async def test_a_client_that_hangs_up_ends_the_turn_of_its_server(impatient: Impatient) -> None:
     impatient.one_is_silent(at=SEEN)
     foreground = created(impatient.client, model=NAME, input="go", background=False)

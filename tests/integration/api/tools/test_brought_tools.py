@@ -111,6 +111,7 @@ async def listed(fleet: Asker, path: str) -> list[Json]:
     return items
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("names", ["previous_response_id", "conversation"])
 @pytest.mark.parametrize("drops", [(), ("id",), ("status", "execution")])
 async def test_searches_and_what_they_loaded_may_be_sent_back(

@@ -115,6 +115,7 @@ def answer_to(response: Json, *, approve: bool = True, **fields: Any) -> Json:
 ADD = steps('mcp srv.add {"a": 20, "b": 22}; quote')
 
 
+@pytest.mark.slow
 @pytest.mark.requirement("control.approvals")
 async def test_an_approval_is_taken_up_from_items_that_are_sent_again(
     hosted: httpx2.AsyncClient, server: str
@@ -170,6 +171,7 @@ async def test_an_approval_is_of_the_very_call(hosted: httpx2.AsyncClient, serve
     assert "mcp_call" in types(await post(hosted, tools=tools, **elsewhere))
 
 
+@pytest.mark.slow
 async def test_an_approval_is_of_its_tenant(
     hosted: httpx2.AsyncClient, hosting: RunningGateway, server: str
 ) -> None:
@@ -182,6 +184,7 @@ async def test_an_approval_is_of_its_tenant(
     assert error["code"] == "approval_not_found"
 
 
+@pytest.mark.slow
 @pytest.mark.requirement("control.approvals")
 async def test_of_two_requests_at_once_one_is_approved(
     hosted: httpx2.AsyncClient, server: str
@@ -244,6 +247,7 @@ async def test_what_cannot_be_accepted_uses_no_approval(
         assert "mcp_call" in types(await post(client, **body))
 
 
+@pytest.mark.slow
 async def test_an_approval_is_taken_up_in_a_conversation(
     hosted: httpx2.AsyncClient, server: str
 ) -> None:
@@ -260,6 +264,7 @@ async def test_an_approval_is_taken_up_in_a_conversation(
     ]
 
 
+@pytest.mark.slow
 async def test_what_was_approved_is_called_before_a_context_is_made_short(
     hosted: httpx2.AsyncClient, server: str
 ) -> None:
@@ -312,6 +317,7 @@ async def test_a_connection_knows_the_tools_that_were_listed_before_it(
     assert types(again) == ["mcp_call", "message"]
 
 
+@pytest.mark.slow
 async def test_a_connection_goes_on_with_what_it_alone_knows(
     hosting: RunningGateway, server: str
 ) -> None:
@@ -481,6 +487,7 @@ async def test_a_forced_tool_is_called_first_and_the_answer_comes(
         assert response["tool_choice"] == choice
 
 
+@pytest.mark.slow
 async def test_a_server_that_is_not_there_is_told_and_costs_nothing_else(
     hosted: httpx2.AsyncClient,
 ) -> None:

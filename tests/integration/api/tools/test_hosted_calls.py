@@ -221,6 +221,7 @@ async def test_an_answer_in_json_follows_the_calls(hosted: httpx2.AsyncClient, s
     assert set(orjson.loads(text(response))) == {"n"}
 
 
+@pytest.mark.slow
 async def test_no_more_calls_are_made_than_the_request_wants(
     hosted: httpx2.AsyncClient, server: str
 ) -> None:
@@ -257,6 +258,7 @@ async def begun(
                     return
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("how", ["hang-up", "cancel"])
 async def test_who_cancels_a_response_cancels_its_call(
     hosted: httpx2.AsyncClient, server: str, tmp_path: Path, how: str

@@ -82,6 +82,7 @@ def check(shown: Json, plain: Json) -> None:
     assert {**shown, "output": list(map(hidden, shown["output"]))} == plain
 
 
+@pytest.mark.slow
 async def test_a_reader_asks_for_what_the_request_did_not(client: httpx2.AsyncClient) -> None:
     created = (await client.post("/v1/responses", json=REQUEST)).json()
     path = f"/v1/responses/{created['id']}"

@@ -132,6 +132,7 @@ async def test_model_reads_why_a_call_failed_and_goes_on(
     assert "Error executing tool boom" in text(response)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("arguments", ['{"a": "x", "b": 2}', "[1]", '{"a": 1}'])
 async def test_arguments_that_do_not_fit_are_answered_and_not_sent(
     client: httpx2.AsyncClient, server: str, arguments: str
@@ -167,6 +168,7 @@ async def test_only_allowed_tools_are_listed_and_described(
     assert [tool["name"] for tool in listed["tools"]] == ["say"]
 
 
+@pytest.mark.slow
 async def test_registered_server_is_named_by_its_label_and_has_its_own_credentials(
     client: httpx2.AsyncClient, hosting: RunningGateway, denied: str
 ) -> None:

@@ -79,6 +79,7 @@ async def test_a_server_that_does_not_list_its_tools_fails_the_request(
         assert (await client.post("/v1/responses", json=body)).status_code == 200
 
 
+@pytest.mark.slow
 async def test_sdks_raise_it_and_do_not_try_again(hosting: RunningGateway) -> None:
     sdk = openai.AsyncOpenAI(base_url=f"{hosting.url}/v1", api_key=hosting.key)
     async with sdk:

@@ -150,6 +150,7 @@ async def test_a_tenant_without_egress_has_the_index_and_registered_servers(
         assert "only registered servers" in answer.json()["error"]["message"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "policy", [{"egress_domains": "horse.example"}, {"egress_denied_domains": "zebra.example"}]
 )
@@ -164,6 +165,7 @@ async def test_a_tenant_reads_what_its_domains_allow(hosting: RunningGateway, po
         assert "hooves" in text(allowed)
 
 
+@pytest.mark.slow
 async def test_servers_are_on_domains_that_the_tenant_may_reach(
     hosting: RunningGateway, server: str
 ) -> None:
@@ -178,6 +180,7 @@ async def test_servers_are_on_domains_that_the_tenant_may_reach(
         assert calls(response, "mcp_call")[0]["output"]
 
 
+@pytest.mark.slow
 async def test_containers_have_bounds(hosting: RunningGateway) -> None:
     async with tenant(hosting, containers_max=1, container_memory_max="1g") as client:
         response = await post(client, "python print(1); quote", PYTHON)

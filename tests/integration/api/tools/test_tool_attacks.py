@@ -36,6 +36,7 @@ def shown(told: Told) -> list[str]:
     return [name_of(call) for call in told.calls]
 
 
+@pytest.mark.slow
 @pytest.mark.requirement("choice.is-enforced")
 @pytest.mark.parametrize("attack", [*UNSEEN, *HEADERS])
 async def test_a_named_tool_is_called_whatever_the_model_would_rather_call(
@@ -54,6 +55,7 @@ async def test_a_tool_that_is_not_allowed_is_never_called(fleet: Asker, attack: 
     assert told.text
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("attack", ["header", "long_header", "silent", "markers"])
 async def test_an_attack_with_no_call_at_all_is_no_call(fleet: Asker, attack: str) -> None:
     told = await fleet.ask(wayward(f"attack={attack}", text="Hi."), tool_choice="none", tools=TOOLS)
@@ -61,6 +63,7 @@ async def test_an_attack_with_no_call_at_all_is_no_call(fleet: Asker, attack: st
     assert told.text
 
 
+@pytest.mark.slow
 async def test_an_undeclared_tool_is_passed_on_only_where_the_model_chooses(fleet: Asker) -> None:
     attack = wayward("attack=call:nothing")
     told = await fleet.ask(attack, tools=TOOLS)
@@ -69,6 +72,7 @@ async def test_an_undeclared_tool_is_passed_on_only_where_the_model_chooses(flee
     assert "nothing" not in shown(required)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("wrong", WRONG)
 async def test_wrong_arguments_of_a_strict_tool_are_mended_or_the_response_fails(
     fleet: Asker, wrong: str

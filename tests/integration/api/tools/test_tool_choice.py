@@ -44,6 +44,7 @@ def names(told: Told) -> set[str]:
     return {name_of(call) for call in (*told.calls, *told.announced)}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("case", NAMED)
 async def test_the_named_tool_is_called_and_no_other(fleet: Asker, case: str) -> None:
     choice, name = NAMED[case]
@@ -63,6 +64,7 @@ async def test_a_call_comes_before_any_prose_where_one_is_required(fleet: Asker,
     assert told.text == ""
 
 
+@pytest.mark.slow
 @pytest.mark.requirement("control.allowed-tools")
 @pytest.mark.parametrize("mode", ["auto", "required"])
 @pytest.mark.parametrize("case", ALLOWED)
@@ -81,6 +83,7 @@ async def test_only_what_is_allowed_is_called(fleet: Asker, case: str, mode: str
     assert [tool["type"] for tool in told.response["tools"]] == [tool["type"] for tool in ALL]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("attack", ["", "attack=call:now", "attack=analysis_call", "attack=twice"])
 async def test_none_is_called_where_none_may_be(fleet: Asker, attack: str) -> None:
     told = await fleet.ask(f"{ASK} [[sim {attack}]]", tools=ALL, tool_choice="none")
@@ -89,6 +92,7 @@ async def test_none_is_called_where_none_may_be(fleet: Asker, attack: str) -> No
     assert told.text
 
 
+@pytest.mark.slow
 async def test_a_named_local_shell_is_repeated_as_openais_types_know_it(fleet: Asker) -> None:
     choice = {"type": "local_shell"}
     told = await fleet.ask(TALK, tools=ALL, tool_choice=choice)
@@ -97,6 +101,7 @@ async def test_a_named_local_shell_is_repeated_as_openais_types_know_it(fleet: A
     assert told.response["tool_choice"] == repeated
 
 
+@pytest.mark.slow
 @pytest.mark.requirement("choice.auto")
 @pytest.mark.requirement("create.tool-choice")
 async def test_by_itself_the_model_calls_what_it_likes(fleet: Asker) -> None:
@@ -108,6 +113,7 @@ async def test_by_itself_the_model_calls_what_it_likes(fleet: Asker) -> None:
     assert talked.text
 
 
+@pytest.mark.slow
 @pytest.mark.requirement("create.parallel-tool-calls")
 async def test_two_calls_of_one_turn_are_one_where_they_may_not_be_parallel(fleet: Asker) -> None:
     talk = f"{ASK} [[sim attack=twice grammar_ids=none]]"

@@ -142,6 +142,7 @@ async def test_a_patch_of_codexs_grammar_is_streamed_or_shown_whole(fleet: Asker
     assert (len(deltas) > 1) == fleet.holds
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("text", ["*** Begin Patch\n", f"Here:\n{PATCH}", PATCH.replace("+", "?")])
 async def test_no_patch_outside_of_its_grammar_is_shown(fleet: Asker, text: str) -> None:
     choice = {"type": "custom", "name": "apply_patch"}

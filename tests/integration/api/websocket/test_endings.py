@@ -82,6 +82,7 @@ async def test_an_idle_connection_is_closed_but_not_while_it_is_answered(
         assert await peer.closed() == (GOING_AWAY, "idle")
 
 
+@pytest.mark.slow
 async def test_a_process_that_ends_answers_what_has_begun_and_nothing_more(
     ending: RunningGateway,
 ) -> None:
@@ -135,6 +136,7 @@ async def test_the_end_of_a_process_cuts_off_what_others_go_on_with(
     assert response["status"] == "completed"
 
 
+@pytest.mark.slow
 async def test_a_client_that_leaves_ends_what_it_asked_for(
     gateway: RunningGateway, backends: Backends
 ) -> None:
@@ -185,6 +187,7 @@ async def test_a_client_that_does_not_read_is_given_up(
     assert "gateway_sse_disconnects_total 1.0" in metrics
 
 
+@pytest.mark.slow
 async def test_a_key_that_is_disabled_asks_for_nothing_more(
     gateway: RunningGateway, settings: Settings
 ) -> None:
@@ -205,6 +208,7 @@ async def refusal_among(peer: Peer) -> dict[str, Any]:
     return (await peer.hear_until(lambda frame: "stream_id" not in frame))[-1]
 
 
+@pytest.mark.slow
 async def test_connections_and_their_requests_are_counted(settings: Settings) -> None:
     async with running_gateway(settings) as gateway:
         metrics = gateway.process.services.foundation.metrics

@@ -118,6 +118,7 @@ async def test_a_failure_before_the_first_event_has_its_status(peer: Peer) -> No
     assert frame["error"]["headers"]["retry-after"] == "2"
 
 
+@pytest.mark.slow
 @pytest.mark.requirement("websocket.not-sent")
 async def test_who_is_strict_refuses_what_must_not_be_sent(settings: Settings) -> None:
     strict = settings.model_copy(
@@ -134,6 +135,7 @@ async def test_who_is_strict_refuses_what_must_not_be_sent(settings: Settings) -
         assert await peer.response(generate=True, stream_id="a")
 
 
+@pytest.mark.slow
 async def test_a_frame_that_is_too_large_is_refused(settings: Settings) -> None:
     small = settings.model_copy(
         update={"limits": settings.limits.model_copy(update={"body_bytes_max": 1000})}

@@ -231,6 +231,7 @@ def test_the_accumulator_of_the_openai_sdk_accepts_the_stream() -> None:
     ] == output
 
 
+@pytest.mark.slow
 def test_the_openai_client_ends_with_the_final_response() -> None:
     events = story(ENDINGS[0])
     with _client(events) as client, client.responses.stream(model="m", input="hi") as stream:

@@ -30,6 +30,7 @@ some_builtins = st.builds(
 )
 
 
+@pytest.mark.slow
 def test_the_packaged_texts_are_openai_harmonys() -> None:
     packaged = files("gateway.models.harmony") / "data" / "builtin_tools.json"
     assert json.loads(packaged.read_text("utf-8")) == builtin_sections()

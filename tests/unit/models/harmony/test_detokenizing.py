@@ -30,6 +30,7 @@ def test_half_a_character_waits_and_becomes_a_replacement_at_the_end() -> None:
     assert detokenizer.feed([first, second]) == "💖"
 
 
+@pytest.mark.slow
 @given(st.lists(st.lists(st.sampled_from([*range(100, 356), 40, 5000, 12194]), max_size=4)))
 def test_any_bytes_are_read_as_the_standard_library_reads_them(reads: list[list[int]]) -> None:
     detokenizer = Detokenizer(vocabulary())

@@ -7,6 +7,7 @@ from typing import Any
 from uuid import UUID
 
 import orjson
+import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
@@ -36,6 +37,7 @@ FIELDS = st.fixed_dictionaries(
 )
 
 
+@pytest.mark.slow
 @given(TYPES, FIELDS, VALUES, VALUES)
 @example("code_interpreter_call", {"outputs": ["a"]}, set(), {OUTPUTS})
 @example("web_search_call", {"action": {"type": "search", "sources": "a"}}, set(), {SOURCES})

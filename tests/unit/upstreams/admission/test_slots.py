@@ -262,6 +262,7 @@ steps = st.lists(
 )
 
 
+@pytest.mark.slow
 @given(steps)
 def test_slots_are_exact_and_the_bound_keeps_its_bounds(
     events: list[tuple[str, int, WorkClass]],

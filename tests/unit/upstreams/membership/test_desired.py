@@ -40,6 +40,7 @@ def test_changes_lead_from_one_set_to_the_other(
     assert not same & {*change.join, *change.leave}
 
 
+@pytest.mark.slow
 @given(SETS, SETS, st.integers(0, 8))
 def test_of_several_with_one_name_the_first_counts_and_the_others_are_told(
     one: tuple[Backend, ...], two: tuple[Backend, ...], members_max: int

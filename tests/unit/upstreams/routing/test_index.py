@@ -147,6 +147,7 @@ operations = st.lists(
 )
 
 
+@pytest.mark.slow
 @given(operations, st.integers(1, 8))
 def test_it_is_a_bounded_map_to_the_last_members(
     puts: Sequence[tuple[int, int, int]], entries_max: int

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 from array import array
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -23,6 +24,7 @@ def prefix(length: int, seed: int = 0) -> HashedPrefix:
     return HashedPrefix(array("I", (seed + n for n in range(length))), KEY)
 
 
+@pytest.mark.slow
 @given(placements)
 def test_what_is_packed_is_read_back(placement: Placement) -> None:
     assert Placement.unpack(placement.pack()) == placement
@@ -48,6 +50,7 @@ def test_held_is_the_longest_of_its_marks_that_the_prompt_has(
     assert placement.held(HashedPrefix(turn.ids, b"other" * 5)) == 0
 
 
+@pytest.mark.slow
 @given(st.lists(st.integers(1, 400), min_size=1, max_size=60))
 def test_marks_are_few_and_the_last_ones_stay(steps: list[int]) -> None:
     marks: list[tuple[int, int]] = []

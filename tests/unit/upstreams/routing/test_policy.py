@@ -50,6 +50,7 @@ fleets = st.lists(
 ).map(lambda rows: [one(f"m{n}", *row) for n, row in enumerate(rows)])
 
 
+@pytest.mark.slow
 @given(fleets, st.integers(0, 100))
 def test_only_a_candidate_is_chosen_and_the_same_for_the_same_reasons(
     fleet: list[Candidate], seed: int
@@ -177,6 +178,7 @@ def test_what_is_being_read_is_one_prompt_at_most(
     assert unread(owed, count, seconds + 1, rate, POLICY) <= left
 
 
+@pytest.mark.slow
 @given(fleets, st.booleans())
 def test_a_session_is_held_back_only_where_it_begins_and_most_are_busy(
     fleet: list[Candidate], is_continued: bool
@@ -191,6 +193,7 @@ def test_where_there_is_nobody_nothing_is_held_back() -> None:
     assert not hold_back([], PROMPT, is_continued=False, policy=POLICY)
 
 
+@pytest.mark.slow
 @given(fleets)
 def test_a_cost_is_never_negative(fleet: list[Candidate]) -> None:
     least = min(member.delay_s for member in fleet)
