@@ -104,6 +104,7 @@ async def test_a_parent_that_is_not_there_is_a_400(
     }
 
 
+@pytest.mark.slow
 @requirement("background.continued-when-over")
 @requirement("context.ended-otherwise")
 async def test_what_was_cancelled_is_continued_once_it_is_over(client: httpx2.AsyncClient) -> None:

@@ -221,6 +221,7 @@ async def test_whatever_the_model_does_the_stream_is_in_order(
     assert response["status"] != "failed" or response["error"]["code"] != "server_error"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["python", "browser.search", "functions.shop.add"])
 async def test_tools_that_were_not_asked_for_are_not_run(
     client: httpx2.AsyncClient, name: str

@@ -55,6 +55,7 @@ async def test_what_is_deleted_is_gone(client: httpx2.AsyncClient) -> None:
         assert (await client.request(method, path_of(response) + path)).status_code == 404
 
 
+@pytest.mark.slow
 @requirement("background.in-flight-is-not-deleted")
 @requirement("cancel.empty-body")
 @requirement("cancel.running")
@@ -166,6 +167,7 @@ async def test_a_replay_says_what_it_would_have_needed(
     )
 
 
+@pytest.mark.slow
 @requirement("replay.nothing-left")
 @requirement("replay.from-the-start")
 async def test_a_replay_is_the_rest_of_the_stream(client: httpx2.AsyncClient) -> None:

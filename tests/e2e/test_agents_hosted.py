@@ -93,6 +93,7 @@ async def test_an_agent_asks_before_a_call(
     assert expected in result.final_output
 
 
+@pytest.mark.slow
 @pytest.mark.client("openai-agents", "hosted tools")
 async def test_a_session_with_hosted_items_is_replayed(model: OpenAIResponsesModel) -> None:
     agent: Agent[None] = Agent("Reader", model=model, tools=[WebSearchTool()])

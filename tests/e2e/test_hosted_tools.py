@@ -112,6 +112,7 @@ def test_the_stream_helper_reads_a_search(tools_client: OpenAI) -> None:
     assert stored.output_text == final.output_text
 
 
+@pytest.mark.slow
 @pytest.mark.client("openai (Python)", "hosted tools")
 def test_pages_and_cursors_go_on_with_the_next_response(tools_client: OpenAI) -> None:
     first = tools_client.responses.create(model=MODEL, input=RESEARCH, tools=[SEARCH])
@@ -278,6 +279,7 @@ def test_a_result_approves_nothing(tools_client: OpenAI, hosted_gateway: HostedG
     assert hosted_gateway.effects().get(name) is None
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "url", ["http://169.254.169.254/latest/meta-data/", "http://127.0.0.1:1/", "file:///etc/passwd"]
 )

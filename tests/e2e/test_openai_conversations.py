@@ -63,6 +63,7 @@ def test_responses_go_on_in_a_conversation(client: OpenAI) -> None:
     assert kinds == ["message", "reasoning", "message"] * 2
 
 
+@pytest.mark.slow
 @pytest.mark.client("openai (Python)", "conversations")
 async def test_coroutines_do_the_same(async_client: AsyncOpenAI) -> None:
     conversation = await async_client.conversations.create(items=ADA)

@@ -41,6 +41,7 @@ def _calls(fixture: str) -> set[str]:
     }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("opened", "fixture"),
     [(OpenAI(api_key="unused"), "client"), (AsyncOpenAI(api_key="unused"), "async_client")],

@@ -145,6 +145,7 @@ def test_equality_is_that_of_json() -> None:
     assert not matches({"a": "true"}, {"a": True})
 
 
+@pytest.mark.slow
 @given(SCOPE_SETS, SCOPE_SETS | st.none(), st.booleans())
 def test_a_token_never_has_more_than_its_rule_gives(
     scopes: frozenset[str], claimed: frozenset[str] | None, is_list: bool

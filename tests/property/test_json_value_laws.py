@@ -55,6 +55,7 @@ def test_each_event_of_a_stream_counts_for_itself(values: list[object], cuts: li
     assert most == max(map(counted, values))
 
 
+@pytest.mark.slow
 @given(st.binary(max_size=60), CUTS)
 def test_anything_is_counted(content: bytes, cuts: list[int]) -> None:
     count = ValueCount(is_stream=False)

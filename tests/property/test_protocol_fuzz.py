@@ -222,6 +222,7 @@ HOSTILE: dict[str, Callable[[], bytes]] = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("make", HOSTILE.values(), ids=HOSTILE)
 def test_a_hostile_body_is_refused_with_one_short_error(make: Callable[[], bytes]) -> None:
     error = outcome(make())

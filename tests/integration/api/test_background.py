@@ -110,6 +110,7 @@ async def test_what_is_not_stored_has_no_stream(client: httpx2.AsyncClient) -> N
     assert again.status_code == 404
 
 
+@pytest.mark.slow
 @pytest.mark.requirement("stream.numbers-on-replay")
 @pytest.mark.requirement("resume.lossless")
 @pytest.mark.requirement("replay.byte-identical")
@@ -209,6 +210,7 @@ async def test_the_stream_of_a_cancelled_one_ends(client: httpx2.AsyncClient) ->
     assert (last["type"], last["response"]["status"]) == ("response.failed", "cancelled")
 
 
+@pytest.mark.slow
 @pytest.mark.requirement("cancel.queued")
 async def test_what_waits_for_its_turn_can_be_cancelled(
     gateway: RunningGateway, settings: Settings
@@ -281,6 +283,7 @@ async def test_its_input_is_listed_while_it_runs_and_it_is_deleted_when_it_is_ov
     assert (await client.get(path, params={"stream": "true"})).status_code == 404
 
 
+@pytest.mark.slow
 @pytest.mark.requirement("background.continued-when-over")
 async def test_it_is_continued_only_when_it_is_over(
     client: httpx2.AsyncClient, backends: Backends

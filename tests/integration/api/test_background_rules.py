@@ -223,6 +223,7 @@ async def test_a_failure_is_an_error_and_an_end_and_is_replayed_as_it_was(
     assert texts(continued) == ["ok"]
 
 
+@pytest.mark.slow
 @pytest.mark.requirement("replay.expires")
 async def test_a_stream_expires_and_the_response_stays(
     gateway: RunningGateway, settings: Settings, change: Any

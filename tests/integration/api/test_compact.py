@@ -62,6 +62,7 @@ async def booked(
             await asyncio.sleep(0.01)
 
 
+@pytest.mark.slow
 @pytest.mark.requirement("compact.body")
 @pytest.mark.requirement("compact.output")
 @pytest.mark.requirement("compact.not-retrievable")

@@ -290,6 +290,7 @@ async def test_a_stream_ends_when_all_is_added(
     assert len(await items_of(client, conversation)) == 4 * 3
 
 
+@pytest.mark.slow
 async def test_a_chain_goes_on_from_a_turn(client: httpx2.AsyncClient) -> None:
     conversation = await begun(client, "My name is Edda.")
     turn = await create(client, input="Hello", conversation=conversation)

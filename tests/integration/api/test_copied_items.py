@@ -184,6 +184,7 @@ async def test_an_output_added_by_hand_without_its_call_is_added_once(
     assert await kept(client, path) == before
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("store", [True, False])
 async def test_a_connection_knows_what_is_sent_back(
     gateway: RunningGateway, backends: Backends, store: bool

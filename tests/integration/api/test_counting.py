@@ -162,6 +162,7 @@ async def test_counting_asks_no_model(client: httpx2.AsyncClient, backends: Back
     assert len(await backends.seen()) == before
 
 
+@pytest.mark.slow
 async def test_what_is_too_long_to_be_run_is_counted(client: httpx2.AsyncClient) -> None:
     words = "word " * 140_000
     assert await count(client, input=words) > 131_072

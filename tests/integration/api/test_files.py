@@ -118,6 +118,7 @@ async def test_what_means_nothing_is_named_in_a_header(raw: httpx2.AsyncClient) 
     assert added.headers["x-ignored-parameters"] == "path"
 
 
+@pytest.mark.slow
 async def test_files_count_among_what_a_project_may_store(
     running: RunningGateway, python_settings: Settings
 ) -> None:

@@ -83,6 +83,7 @@ async def test_with_and_without_a_stream_are_two_requests(
     assert answer.json()["error"]["code"] == "idempotency_key_reused"
 
 
+@pytest.mark.slow
 async def test_a_background_stream_is_repeated_byte_for_byte(
     client: httpx2.AsyncClient, second: httpx2.AsyncClient, key: dict[str, str]
 ) -> None:

@@ -298,6 +298,7 @@ async def test_limits_change_and_go_while_responses_run(limited: Limited) -> Non
     assert limited.left("tokens") <= A_DAY
 
 
+@pytest.mark.slow
 async def test_a_raised_limit_gives_the_difference_and_a_new_one_all_of_it(
     limited: Limited,
 ) -> None:
@@ -325,6 +326,7 @@ async def test_a_raised_limit_gives_the_difference_and_a_new_one_all_of_it(
     assert limited.left("tokens") > A_DAY / 2
 
 
+@pytest.mark.slow
 async def test_who_hangs_up_is_charged_what_came_and_gives_the_place_back(
     limited: Limited,
 ) -> None:
@@ -689,6 +691,7 @@ async def test_spending_that_somebody_changed_is_put_right(limited: Limited) -> 
     assert await spent() == tokens
 
 
+@pytest.mark.slow
 async def test_a_key_is_told_what_its_limits_budgets_and_the_ledger_say(
     limited: Limited, settings: Settings
 ) -> None:

@@ -66,6 +66,7 @@ async def test_an_effort_that_is_none_is_refused(where: Site) -> None:
     assert (error["code"], error["param"]) == ("unsupported_value", "reasoning.effort")
 
 
+@pytest.mark.slow
 @pytest.mark.requirement("parts.summary-text")
 @pytest.mark.requirement("order.summary")
 @pytest.mark.parametrize("asked", ["auto", "concise", "detailed"])

@@ -98,6 +98,7 @@ def _message(ids: list[int]) -> Message:
     return sorted(header), body
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "choice",
     [{"type": "function", "name": "get_weather"}, {"type": "custom", "name": "say"}],

@@ -50,6 +50,7 @@ async def where(
         yield running
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("model", [BASE, ADAPTER])
 async def test_a_turn_that_stops_at_a_preamble_goes_on_unless_its_model_may_stop_there(
     where: Site, model: str, request: pytest.FixtureRequest

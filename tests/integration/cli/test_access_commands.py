@@ -288,6 +288,7 @@ def test_calls_of_hosted_tools_are_shown_without_what_they_said(database_url: st
         printed("tenants", "calls", "acne")
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("environment")
 def test_a_policy_is_shown_with_where_it_comes_from(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("GATEWAY_RETENTION__RESPONSE_S", "90001")
@@ -338,6 +339,7 @@ def test_a_policy_out_of_bounds_or_of_nobody_is_refused() -> None:
         printed("tenants", "show", "globex")
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("environment")
 def test_what_cannot_be_done_is_told() -> None:
     printed("tenants", "create", "acme")

@@ -284,6 +284,7 @@ NOTHING_KNOWN = '{"object": "list", "data": []}'
 OTHERS = '{"object": "list", "data": [{"id": "gpt-5", "object": "model", "owned_by": "x"}]}'
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("answer", "told"),
     [

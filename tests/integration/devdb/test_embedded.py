@@ -121,6 +121,7 @@ async def test_nobody_else_gets_in(data_dir: Path) -> None:
         assert not {"HOME", "PYTEST_CURRENT_TEST"} & set(process.environ())
 
 
+@pytest.mark.slow
 async def test_ctrl_c_does_not_reach_the_server(data_dir: Path) -> None:
     with embedded(data_dir):
         assert os.getpgid(postmaster(data_dir).pid) != os.getpgid(0)
@@ -401,6 +402,7 @@ def test_missing_programs_are_reported(data_dir: Path) -> None:
 only_as_root = pytest.mark.skipif(os.geteuid() != 0, reason="root runs it as somebody else")
 
 
+@pytest.mark.slow
 @only_as_root
 def test_a_folder_that_the_server_cannot_reach_is_named(tmp_path: Path) -> None:
     tmp_path.chmod(0o700)

@@ -78,6 +78,7 @@ async def place(database: Database, tenant: TenantId) -> LimitOwner:
     return LimitOwner.of_tenant(tenant)
 
 
+@pytest.mark.slow
 async def test_an_alert_is_told_once_by_a_signed_webhook(
     database: Database, place: LimitOwner
 ) -> None:

@@ -139,6 +139,7 @@ async def test_a_tenant_with_a_limit_is_measured_in_turn_by_one_process(
         assert await connection.scalar(LEFT, {"tenant": without}) == 1
 
 
+@pytest.mark.slow
 async def test_replicas_keep_to_what_was_measured_and_what_each_has_stored_since(
     database: Database,
 ) -> None:

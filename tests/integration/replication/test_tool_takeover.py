@@ -184,6 +184,7 @@ async def test_a_replica_that_lost_its_claim_calls_nothing(
     assert (body["output"][1]["status"], body["status"]) == ("failed", "completed")
 
 
+@pytest.mark.slow
 async def test_a_lease_that_is_renewed_lets_the_call_go(
     database: Database, tenant: TenantId
 ) -> None:
@@ -284,6 +285,7 @@ async def kept(database: Database, tenant: TenantId) -> list[bytes]:
         return await connection.scalars(Statement("SELECT sealed FROM run_secrets"))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("grants", "secrets"), [(WITH_CREDENTIAL, SECRETS), (NAMED_BY_URL, URL_ALONE)]
 )
@@ -360,6 +362,7 @@ async def test_a_foreground_response_dies_with_its_process_and_its_call_with_it(
     assert not tool.ran
 
 
+@pytest.mark.slow
 async def test_a_long_result_is_in_the_log_as_it_was(database: Database, tenant: TenantId) -> None:
     output = "word " * 60_000
     spec = begun(tenant, window_left=1_000_000)

@@ -267,6 +267,7 @@ async def test_what_was_read_before_a_key_was_disabled_is_not_kept(
     await refusal(access, secret)
 
 
+@pytest.mark.slow
 async def test_a_key_that_cannot_be_looked_up_again_is_asked_for_by_its_next_request(
     access: Access, clock: Clock, postgres: PostgresServer, database_url: str
 ) -> None:
@@ -370,6 +371,7 @@ async def test_a_cached_decision_needs_no_database(
     await refusal(access, wrong)
 
 
+@pytest.mark.slow
 async def test_known_keys_outlive_the_database_for_a_bounded_time(
     access: Access, clock: Clock, postgres: PostgresServer, database_url: str
 ) -> None:
@@ -395,6 +397,7 @@ WAITING = Statement(
 )
 
 
+@pytest.mark.slow
 async def test_who_asks_at_once_is_answered_by_one_look(
     access: Access, clock: Clock, database: Database
 ) -> None:

@@ -148,6 +148,7 @@ def test_only_what_names_something_is_found() -> None:
     assert used_in([{"text": file, "x": {"y": container}}]).may_be_shared is False
 
 
+@pytest.mark.slow
 async def test_pages_of_a_tenant_end_between_any_two_rows(
     database: Database, tenant: TenantId, monkeypatch: pytest.MonkeyPatch
 ) -> None:

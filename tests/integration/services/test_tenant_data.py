@@ -258,6 +258,7 @@ async def test_what_is_stored_follows_a_new_key_by_itself(
         await encryption.reseal(place.tenant, rows_per_s=10**6)
 
 
+@pytest.mark.slow
 async def test_flushes_outlive_the_key_that_they_were_sealed_with(place: Place) -> None:
     """Of a process that died: whoever takes its response finds its last entries there alone."""
     await place.encryption.enable(place.tenant)
@@ -280,6 +281,7 @@ async def test_flushes_outlive_the_key_that_they_were_sealed_with(place: Place) 
     assert rows[-1].entries == b"\1" + WORD
 
 
+@pytest.mark.slow
 async def test_plain_content_that_looks_like_a_log_is_resealed_once(place: Place) -> None:
     file = await place.put_file(place.plain, b"\2\3\1\0\0not sealed")
     await place.put_file(place.plain, b"\2no log")
@@ -530,6 +532,7 @@ async def test_all_rows_of_a_removed_tenant_go_however_many_there_are(
     assert not any((await place.stored(postgres)).values())
 
 
+@pytest.mark.slow
 async def test_a_hold_that_comes_when_a_removal_has_begun_stops_it(
     place: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -647,6 +650,7 @@ async def test_what_comes_late_of_a_removed_tenant_goes_with_the_next_round(plac
     assert await data.purge(window_s=0) == []
 
 
+@pytest.mark.slow
 async def test_a_tenant_that_is_deleted_again_goes_no_later(place: Place) -> None:
     data = TenantData(place.sealed, place.keys)
     await data.delete(place.name)

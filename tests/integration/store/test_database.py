@@ -106,6 +106,7 @@ async def test_an_exhausted_pool_is_unavailable_not_endless(single: Database) ->
     await single.ping()
 
 
+@pytest.mark.slow
 async def test_a_slow_statement_is_ended_here_and_on_the_server(
     single: Database, database: Database
 ) -> None:

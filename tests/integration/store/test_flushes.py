@@ -228,6 +228,7 @@ async def test_adopting_settles_all_but_what_is_about_to_end(owner: Owner) -> No
     assert await owner.log(ending) == [Queued(), *SAID[:1]]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("number", [2, flushes.SOUGHT_MAX + 3])
 async def test_however_many_are_settled_each_gets_what_is_its_own(
     owner: Owner, number: int

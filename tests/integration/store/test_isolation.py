@@ -348,6 +348,7 @@ async def fill_all_tables(database: Database, tenant: TenantId) -> None:
     await documents.put(database, tenant, [Document("x:", "secret", "secret")], language="simple")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("table", sorted(metadata.tables))
 async def test_without_a_where_clause_no_row_of_another_tenant_is_seen(
     database: Database, tenant: TenantId, other_tenant: TenantId, table: str

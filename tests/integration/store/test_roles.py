@@ -155,6 +155,7 @@ async def test_whoever_leaves_days_to_the_owner_says_so_once(serving: Database) 
     ]
 
 
+@pytest.mark.slow
 async def test_what_takes_the_owner_and_many_steps_is_not_begun_by_who_serves(
     owner: Database, serving: Database
 ) -> None:

@@ -312,6 +312,7 @@ async def test_nothing_else_is_reached(site: str, database: Database, browser: B
         assert "could not be opened" in (await browser.call("open", id=url)).output
 
 
+@pytest.mark.slow
 async def test_proxies_of_the_environment_are_not_used(
     site: str, database: Database, tenant: TenantId, monkeypatch: pytest.MonkeyPatch
 ) -> None:

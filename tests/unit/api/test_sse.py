@@ -82,6 +82,7 @@ def test_neighbours_have_different_padding(number: int) -> None:
     assert len(paddings) == 64
 
 
+@pytest.mark.slow
 @pytest.mark.requirement("stream.one-write")
 @pytest.mark.requirement("traps.whole-events")
 @given(st.lists(st.integers(0, 400), max_size=30), st.integers(1, 2000))

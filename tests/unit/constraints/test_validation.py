@@ -194,6 +194,7 @@ def test_no_text_makes_a_check_raise(text: str, name: str) -> None:
         assert fault is None or (fault and "\n" not in fault)
 
 
+@pytest.mark.slow
 @given(st.text(st.characters(codec=None), max_size=30))
 def test_not_even_text_that_is_not_unicode_does(text: str) -> None:
     for tool in TOOLS:

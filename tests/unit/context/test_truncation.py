@@ -129,6 +129,7 @@ def test_calls_of_every_kind_wait_for_their_output(kind: CallKind) -> None:
 TURNS = ([USER, ANSWER], [USER, CALL, OUTPUT, ANSWER], [USER, CALL, USER, OUTPUT], [USER])
 
 
+@pytest.mark.slow
 @given(st.lists(st.sampled_from(TURNS), min_size=1), st.integers(0, 30))
 def test_a_call_is_never_parted_from_its_output(
     turns: list[list[ContextItem]], excess_tokens: int

@@ -85,6 +85,7 @@ class Desk:
         return sum(one.available(self.clock) for (_, n), one in self.gates.known() if what in n)
 
 
+@pytest.mark.slow
 @given(st.integers(0, 9_000), st.integers(0, 9_000), st.integers(1, 9_000))
 def test_what_is_settled_is_what_was_used(tokens: int, output: int, most: int) -> None:
     desk = Desk(caller(limit("tokens", 100_000), limit("output_tokens", 50_000)))

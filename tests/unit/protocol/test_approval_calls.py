@@ -37,6 +37,7 @@ def test_a_request_is_read_as_it_was_shown(label: str, name: str, arguments: str
     assert READ.validate_python(call).model_dump(exclude_unset=True) == asked
 
 
+@pytest.mark.slow
 @given(st.booleans(), st.none() | TEXTS)
 def test_an_answer_is_read_as_it_was_shown(approve: bool, reason: str | None) -> None:
     answer = {

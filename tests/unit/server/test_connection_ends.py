@@ -329,6 +329,7 @@ async def test_more_probes_than_may_wait_are_told_so() -> None:
             assert b"the end" in await all_from(probe)
 
 
+@pytest.mark.slow
 async def test_who_does_not_take_an_answer_makes_room() -> None:
     async def large(scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "lifespan" or scope["path"] == "/healthz":

@@ -170,6 +170,7 @@ async def test_an_application_may_write_parts() -> None:
             writer.close()
 
 
+@pytest.mark.slow
 async def test_the_server_tells_when_a_connection_is_lost() -> None:
     asked, lost = asyncio.Event(), asyncio.Event()
 

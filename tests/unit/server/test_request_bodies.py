@@ -77,6 +77,7 @@ DAMAGE = st.tuples(
 )
 
 
+@pytest.mark.slow
 @given(BODIES, st.none() | DAMAGE, st.lists(st.integers(0, 400), max_size=9))
 def test_it_is_the_same_whatever_reads_it_comes_in(
     body: bytes, damage: tuple[int, bytes] | None, cuts: list[int]

@@ -63,6 +63,7 @@ async def reading(limits: ReadLimits | None = None) -> AsyncIterator[DocumentRea
         await reader.close()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("content_type", "body", "title", "text"),
     [
@@ -93,6 +94,7 @@ async def test_links_of_markdown_lead_somewhere() -> None:
     assert "b 【1†c】" in page.text
 
 
+@pytest.mark.slow
 async def test_long_text_is_cut() -> None:
     limits = ReadLimits(text_chars_max=1000)
     for content_type in ("text/html", "text/plain"):

@@ -109,6 +109,7 @@ async def test_tools_of_a_server_are_granted_and_shown(server: Process) -> None:
     assert "Bearer" not in str(grants_json(grants))
 
 
+@pytest.mark.slow
 async def test_hints_count_where_the_operator_trusts_the_server(server: Process) -> None:
     secret = row(server.url, "theirs", trusted=True)
     async with pool() as sessions:

@@ -149,6 +149,7 @@ async def test_a_call_that_nobody_approved_is_not_made_where_somebody_has_to(
         assert (await session.run(call, lambda _: None)).outcome == "ok"
 
 
+@pytest.mark.slow
 async def test_long_arguments_are_checked_too(server: Process) -> None:
     async with pool() as sessions:
         session = await opened(sessions, asked("ours", server.url))
@@ -387,6 +388,7 @@ def lines(file: Path) -> list[str]:
     return file.read_text(encoding="utf-8").splitlines()
 
 
+@pytest.mark.slow
 async def test_call_that_finds_no_room_is_refused_and_never_sent(
     server: Process, tmp_path: Path
 ) -> None:

@@ -182,6 +182,7 @@ def test_plain_is_stable(text: str) -> None:
     assert not set("【】†") & set(plain(text))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("piece", ["【1†", "【1†a†", "【1", "【1†a【"])
 def test_links_that_do_not_end_are_text_and_read_in_linear_time(piece: str) -> None:
     """In a time that grows with the square these would take hours."""

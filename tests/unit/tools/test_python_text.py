@@ -40,6 +40,7 @@ def test_terminals_are_left_out(printed: str, shown: str) -> None:
     assert plain(printed) == shown
 
 
+@pytest.mark.slow
 @given(st.text(st.sampled_from("\x1b[]0;m\x07\\\r\n\u202eab")))
 def test_what_is_plain_stays_so(printed: str) -> None:
     once = plain(printed)
@@ -54,6 +55,7 @@ def test_a_mebibyte_of_anything_is_made_plain(piece: str) -> None:
     assert len(plain(piece * (1 << 20))) <= len(piece) << 20
 
 
+@pytest.mark.slow
 @given(st.text())
 def test_code_is_raw_or_wrapped(code: str) -> None:
     assert code_of(json.dumps({"code": code, "more": 1})) == code

@@ -168,6 +168,7 @@ async def test_hits_of_other_domains_are_left_out() -> None:
     ]
 
 
+@pytest.mark.slow
 async def test_next_provider_is_asked() -> None:
     good = ("200 OK", {"results": [{**_RESULT, "content": "c"}]})
     bad: list[tuple[str, object]] = [

@@ -58,6 +58,7 @@ def test_thoughts_between_tags_are_taken_apart(cuts: list[int], case: tuple[str,
     assert made.text == f"{text}<end>"
 
 
+@pytest.mark.slow
 @given(st.lists(st.integers(0, 40), max_size=6), st.sampled_from([
     ("\n hm </thin</think>\nHi </think>", "<t>hm </thin<a>\nHi </think>"),
     ("<think>hm</think>Hi", "<t>hm<a>Hi"),
@@ -171,6 +172,7 @@ WHOLE = (
 WHOLE_TEXT = '<t>Hm 😀.<a>I look.<c>add<(>{"a": 1}<c>get<(>{"x": 2}<end>'
 
 
+@pytest.mark.slow
 @given(st.lists(st.integers(0, sum(map(len, WHOLE))), max_size=8))
 def test_no_cut_of_the_bytes_counts(cuts: list[int]) -> None:
     content = b"".join(WHOLE)

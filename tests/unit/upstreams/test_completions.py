@@ -208,6 +208,7 @@ def test_a_backend_whose_first_id_is_none_was_not_there(unknown: list[object]) -
     assert isinstance(reader.fault, UpstreamUnavailable)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("nothing", [b": ping\n\n", b"\n", event([])])
 def test_a_backend_that_sends_bytes_and_no_ids_has_failed(nothing: bytes) -> None:
     reader = reader_of()
@@ -223,6 +224,7 @@ def test_a_backend_that_sends_bytes_and_no_ids_has_failed(nothing: bytes) -> Non
     assert 19 <= reads <= 42
 
 
+@pytest.mark.slow
 def test_comments_between_ids_are_no_silence() -> None:
     reader = reader_of(10**6)
     pings = b": ping\n\n" * (10**6 // 8)

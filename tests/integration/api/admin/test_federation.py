@@ -550,6 +550,7 @@ async def test_the_sdk_manages_providers_and_rules(
         assert "workload_identity_provider_mapping.created" in types
 
 
+@pytest.mark.slow
 async def test_an_issuer_of_one_tenant_makes_nobody_of_another(
     site: AdminSite, admin: openai.AsyncOpenAI, other_admin: openai.AsyncOpenAI, issuer: Issuer
 ) -> None:

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 MODEL = "gpt-oss-20b"
 
 
+@pytest.mark.slow
 async def test_the_sdk_reads_the_audit_log_page_by_page(admin: openai.AsyncOpenAI) -> None:
     logs = admin.admin.organization.audit_logs
     made = [await admin.admin.organization.projects.create(name=f"audited {n}") for n in range(3)]
@@ -210,6 +211,7 @@ async def test_what_was_stored_before_is_read_and_deleted_and_nothing_is_added(
         assert (await client.conversations.create()).id.startswith("conv_")
 
 
+@pytest.mark.slow
 async def test_the_default_project_has_a_type_of_its_own(
     site: AdminSite, admin: openai.AsyncOpenAI
 ) -> None:

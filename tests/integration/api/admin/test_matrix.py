@@ -234,6 +234,7 @@ async def test_lists_have_what_is_the_project_s_own(
                 assert not any(given in answer.text for given in victim.given.values())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "body",
     [

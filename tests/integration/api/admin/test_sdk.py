@@ -21,6 +21,7 @@ def extra(shown: Any) -> Any:
     return shown.model_extra
 
 
+@pytest.mark.slow
 async def test_projects_are_made_listed_renamed_and_archived(admin: openai.AsyncOpenAI) -> None:
     projects = admin.admin.organization.projects
     made = await projects.create(name="Support bot")
@@ -219,6 +220,7 @@ ASKED: dict[str, Ask] = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("operation", sorted(ASKED))
 async def test_a_foreign_id_is_answered_as_an_unknown_one(
     admin: openai.AsyncOpenAI, other_admin: openai.AsyncOpenAI, operation: str

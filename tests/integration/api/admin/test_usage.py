@@ -43,6 +43,7 @@ async def test_a_response_is_in_the_report_of_its_tenant_alone(
     assert told[site.other_admin_key] == set()
 
 
+@pytest.mark.slow
 async def test_a_project_key_may_not_ask(site: AdminSite, admin_settings: Settings) -> None:
     async with site.client(await new_key(admin_settings, "acme")) as client:
         with pytest.raises((openai.PermissionDeniedError, openai.AuthenticationError)):

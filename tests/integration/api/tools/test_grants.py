@@ -440,6 +440,7 @@ async def test_open_responses_shows_the_answer_alone(hosted: httpx2.AsyncClient)
     assert response["output"][-1]["content"][0]["annotations"][0]["url"] == PAGE.url
 
 
+@pytest.mark.slow
 async def test_a_tenant_may_be_refused_a_tool(hosting: RunningGateway, server: str) -> None:
     policy: PolicyChanges = {
         "web_search": "refused",

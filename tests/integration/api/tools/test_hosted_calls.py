@@ -146,6 +146,7 @@ async def test_python_and_the_browser_work_side_by_side(hosted: httpx2.AsyncClie
     assert "42" in text(response)
 
 
+@pytest.mark.slow
 async def test_a_call_is_made_once_it_was_approved(hosted: httpx2.AsyncClient, server: str) -> None:
     tools = [mcp(server, require_approval="always")]
     first = await ask(hosted, 'mcp srv.add {"a": 1, "b": 2}; quote', tools)

@@ -121,6 +121,7 @@ async def test_input_items_and_conversations_are_read_with_it(client: httpx2.Asy
         assert listed[1 : 1 + len(shown["output"])] == created["output"]
 
 
+@pytest.mark.slow
 async def test_a_replay_shows_what_its_reader_asks_for(client: httpx2.AsyncClient) -> None:
     body = {**REQUEST, "background": True, "stream": True}
     answer = await client.post("/v1/responses", json=body)

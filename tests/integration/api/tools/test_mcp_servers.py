@@ -216,6 +216,7 @@ async def test_secrets_of_a_request_reach_its_server_and_nothing_else(
             assert not any(secret.encode() in stored for secret in secrets), table
 
 
+@pytest.mark.slow
 async def test_approval_is_of_this_call_of_this_server_with_these_credentials(
     client: httpx2.AsyncClient, server: str
 ) -> None:

@@ -46,6 +46,7 @@ async def test_a_named_tool_is_called_whatever_the_model_would_rather_call(
     assert (told.response["status"], set(shown(told))) == ("completed", {"now"})
 
 
+@pytest.mark.slow
 @pytest.mark.requirement("choice.is-enforced")
 @pytest.mark.parametrize("attack", ["call:get_weather", "call:agents.spawn", "call:nothing"])
 async def test_a_tool_that_is_not_allowed_is_never_called(fleet: Asker, attack: str) -> None:
@@ -88,6 +89,7 @@ async def test_wrong_arguments_of_a_strict_tool_are_mended_or_the_response_fails
     assert all(item["status"] == "incomplete" for item in failed.calls)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("wrong", WRONG)
 async def test_text_outside_of_a_grammar_has_no_done_event(fleet: Asker, wrong: str) -> None:
     choice = {"type": "custom", "name": "add"}
@@ -117,6 +119,7 @@ async def test_a_call_that_the_limit_cuts_off_is_incomplete(fleet: Asker) -> Non
     assert all(item["status"] == "incomplete" for item in told.calls)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("code", "body"),
     [

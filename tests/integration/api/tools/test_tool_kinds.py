@@ -99,6 +99,7 @@ async def test_the_turn_after_a_call_knows_it_with_and_without_our_memory(
     assert prompts[0][-3][0] == name_of(call)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("case", KINDS)
 async def test_sealed_reasoning_gives_the_prompt_that_our_memory_gives(
     fleet: Asker, case: str

@@ -32,6 +32,7 @@ async def strict_fleet(
         yield asker
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("antics", "body", "code"),
     [

@@ -65,6 +65,7 @@ def test_what_was_cut_off_leaves_no_half_of_the_wrapping(written: str, meant: st
     assert unwrap(*written, is_complete=False) == meant
 
 
+@pytest.mark.slow
 @laws
 @given(st.text(), st.booleans(), st.data())
 def test_every_input_comes_out_as_it_was_wrapped(

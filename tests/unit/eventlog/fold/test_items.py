@@ -236,6 +236,7 @@ def test_a_concise_summary_is_the_first_paragraph_cut_at_a_word(text: str, expec
     assert summary(list(text)) == expected
 
 
+@pytest.mark.slow
 @laws
 @given(st.text(alphabet="ab \n", max_size=20), st.integers(280, 310), st.data())
 def test_the_cut_of_the_text_changes_nothing(text: str, size: int, data: st.DataObject) -> None:

@@ -192,6 +192,7 @@ def test_the_story_holds_every_event_there_is(events: list[Event]) -> None:
     assert {item.get("phase") for item in stream.items} == {"commentary", "final_answer", None}
 
 
+@pytest.mark.slow
 @pytest.mark.requirement("events.documented")
 @pytest.mark.requirement("accept.recordings")
 def test_events_are_strictly_those_of_the_openai_sdk(events: list[Event]) -> None:

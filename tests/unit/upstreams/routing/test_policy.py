@@ -163,6 +163,7 @@ def test_what_was_told_earlier_is_partly_done_and_never_less_than_nothing(
     assert left == pytest.approx(max(0, amount - 0.7 * per_s * max(0, seconds)))
 
 
+@pytest.mark.slow
 @given(
     st.lists(st.integers(1, 10**6), min_size=1, max_size=9),
     st.floats(0, 1e6),
