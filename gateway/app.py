@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 from ipaddress import ip_network
 from typing import TYPE_CHECKING
 
@@ -24,13 +25,11 @@ from gateway.api.openapi.endpoints import ADMIN_FILE, OpenApiEndpoints
 from gateway.api.proxy import ProxyEndpoint
 from gateway.api.request_context import RequestContext
 from gateway.api.responses import ResponseEndpoints, compaction_endpoint, counting_endpoint
-from gateway.api.streaming import StreamLimits
 from gateway.api.system import SystemEndpoints
 from gateway.api.traces import TracesEndpoint
 from gateway.api.urls import WebSocketElsewhere
-from gateway.api.websocket.connection_turns import Dependencies, WebSocketConnectionLimits
+from gateway.api.websocket.connection_turns import Dependencies
 from gateway.api.websocket.endpoint import WebSocketEndpoint
-from gateway.api.websocket.lanes import LaneLimits
 from gateway.protocol.json_body import InputLimits
 from gateway.protocol.traces import TraceLimits
 from gateway.wiring.process import Process
@@ -159,19 +158,19 @@ def routes(process: Process) -> list[BaseRoute]:
     """Return every route. Those of `api.access.authentication.PUBLIC_PATHS` need no API key."""
     settings, services = process.shared.settings, process.services
     creation, bodies = services.creation, _bodies(services, settings)
-    streams = settings.stream.fill(StreamLimits)
-    metrics, connection_limits = process.shared.metrics, _connection_limits(settings)
-    responses = ResponseEndpoints(services.retrieval, streams)
-    create = CreateEndpoint(creation, bodies, CreateRequest.parse, streams)
+    grace_s = settings.stream.start_grace_s
+    generating = partial(CreateEndpoint, creation, bodies, start_grace_s=grace_s)
+    responses = ResponseEndpoints(services.retrieval)
+    create = generating(CreateRequest.parse)
     websocket = WebSocketEndpoint(
-        Dependencies(creation, bodies, metrics, connection_limits), process.shared.sessions
+        Dependencies(creation, bodies, process.shared.metrics, grace_s), process.shared.sessions
     )
     count = counting_endpoint(services.creation, bodies)
     compact = compaction_endpoint(creation, bodies)
     conversation = "/v1/conversations/{conversation_id}"
     conversations = ConversationEndpoints(services.conversations, bodies)
-    chat = CreateEndpoint(creation, bodies, ChatCreateRequest.parse, streams)
-    completions = CreateEndpoint(creation, bodies, ChatCreateRequest.parse_completion, streams)
+    chat = generating(ChatCreateRequest.parse)
+    completions = generating(ChatCreateRequest.parse_completion)
     traces = TracesEndpoint(services.keep_traces, bodies, TraceLimits())
     embeddings = ProxyEndpoint("embeddings", services.proxy, bodies)
     rerank = ProxyEndpoint("rerank", services.proxy, bodies)
@@ -244,14 +243,4 @@ def _bodies(services: Services, settings: Settings) -> BodyReader:
         InputLimits(rejects_media=settings.input.media == "reject"),
         strict=settings.input.strict,
         served=services.tool_grants.served,
-    )
-
-
-def _connection_limits(settings: Settings) -> WebSocketConnectionLimits:
-    waiting_bytes_max = settings.limits.body_bytes_max
-    return settings.websockets.fill(
-        WebSocketConnectionLimits,
-        write_timeout_s=settings.stream.write_timeout_s,
-        start_grace_s=settings.stream.start_grace_s,
-        lanes=settings.websockets.fill(LaneLimits, waiting_bytes_max=waiting_bytes_max),
     )

@@ -56,17 +56,10 @@ if TYPE_CHECKING:
     )
 
 DEFAULT_NAME: Final = "Secret key"
-
-
-@dataclass(frozen=True, slots=True)
-class KeyPolicy:
-    """Bounds of keys: the working keys of one tenant, the lifetime of a key (None: any), and,
-    unless the request says otherwise, how long a replaced key goes on.
-    """
-
-    keys_max: int
-    lifetime_max_s: int | None
-    overlap_s: int
+KEYS_MAX: Final = 10_000
+"""API keys of one tenant that work."""
+OVERLAP_S: Final = 86_400
+"""For which a replaced key goes on beside the new one, unless the request says otherwise."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,12 +98,14 @@ class Keys:
         transactions: Transactions,
         service_accounts: ServiceAccounts,
         peppers: Peppers,
-        policy: KeyPolicy,
+        *,
+        lifetime_max_s: int | None = None,
     ) -> None:
+        # None: a key ends when it is deleted.
         self._transactions = transactions
         self._accounts = service_accounts
         self._peppers = peppers
-        self._policy = policy
+        self._lifetime_max_s = lifetime_max_s
 
     async def create_account(
         self,
@@ -220,11 +215,11 @@ class Keys:
         """Replace a key and return the new one with its secret.
 
         It has the terms, limits, budgets and lifetime of the old one, which works for `overlap_s`
-        seconds more (None: the policy's). Raises `InvalidRequest` for a key that has expired or has
+        seconds more (None: a day). Raises `InvalidRequest` for a key that has expired or has
         been replaced, and for an archived project; `RateLimited` for too many.
         """
         tenant_id = caller.tenant_id
-        overlap_s = self._policy.overlap_s if overlap_s is None else overlap_s
+        overlap_s = OVERLAP_S if overlap_s is None else overlap_s
         async with self._transactions.changing(tenant_id) as connection:
             project = await self._project(connection, tenant_id, project_id, is_active=True)
             old = await self._require(connection, tenant_id, project, key_id)
@@ -276,7 +271,7 @@ class Keys:
             pepper_id=secret.pepper_id,
             terms=terms,
             project_id=None if project is None else project.id,
-            expires_in_s=asked.expires_in_s or self._policy.lifetime_max_s,
+            expires_in_s=asked.expires_in_s or self._lifetime_max_s,
             created_by=caller.key_id,
         )
         new = await rows.insert(connection, made)
@@ -319,23 +314,23 @@ class Keys:
 
     async def _check_count(self, connection: Connection, tenant_id: TenantId) -> None:
         # A replaced key counts until its overlap is over.
-        if await rows.count(connection, tenant_id) >= self._policy.keys_max:
+        if await rows.count(connection, tenant_id) >= KEYS_MAX:
             raise RateLimited(
-                f"Your organization has {self._policy.keys_max} API keys, which is as many as may "
+                f"Your organization has {KEYS_MAX} API keys, which is as many as may "
                 "be. Delete some that are not needed any more.",
                 code="too_many_api_keys",
             )
 
     def _lifetime_after(self, old: ApiKey) -> int | None:
         # In seconds: the replacement lives as long as the old key was made for.
-        most, end = self._policy.lifetime_max_s, old.terms.expires_at
+        most, end = self._lifetime_max_s, old.terms.expires_at
         if end is None:
             return most
         asked = max(1, round((end - old.created_at).total_seconds()))
         return asked if most is None else min(asked, most)
 
     def _check_lifetime(self, expires_in_s: int | None) -> None:
-        most = self._policy.lifetime_max_s
+        most = self._lifetime_max_s
         if most is not None and expires_in_s is not None and expires_in_s > most:
             raise InvalidRequest(
                 f"Invalid 'expires_in_seconds': keys of this server live for {most} seconds at "

@@ -40,6 +40,8 @@ if TYPE_CHECKING:
     from gateway.store.postgres.database import Connection, Row
     from gateway.tenancy import ProjectControls, TenantPolicy
 
+PROJECTS_MAX: Final = 1_000
+"""Projects of one tenant, archived ones included."""
 PROJECTS: Final = TABLES["projects"]
 TENANTS: Final = TABLES["tenants"]
 
@@ -382,10 +384,8 @@ class Projects:
     unknown one, and where it changes an archived one `InvalidRequest`.
     """
 
-    def __init__(self, transactions: Transactions, *, projects_max: int) -> None:
-        """Limit each tenant to `projects_max` projects, archived ones included."""
+    def __init__(self, transactions: Transactions) -> None:
         self._transactions = transactions
-        self._projects_max = projects_max
 
     async def create(self, caller: AdminCaller, body: ProjectCreate) -> Project:
         """Create a project. Raises `RateLimited` if the tenant has too many."""
@@ -393,9 +393,9 @@ class Projects:
         tenant_id = caller.tenant_id
         async with self._transactions.changing(tenant_id) as connection:
             await _add_default(connection, tenant_id)
-            if await connection.scalar(_COUNT, {"tenant": tenant_id}) >= self._projects_max:
+            if await connection.scalar(_COUNT, {"tenant": tenant_id}) >= PROJECTS_MAX:
                 raise RateLimited(
-                    f"Your organization has {self._projects_max} projects, which is as many as may "
+                    f"Your organization has {PROJECTS_MAX} projects, which is as many as may "
                     "be, archived ones included. Ask the operator of this server for more.",
                     code="too_many_projects",
                 )

@@ -30,6 +30,8 @@ if TYPE_CHECKING:
     from gateway.store.postgres.database import Connection, Row
     from gateway.tenancy import Project, ServiceAccountRole
 
+ACCOUNTS_MAX: Final = 1_000
+"""Service accounts of one project."""
 API_KEYS: Final = TABLES["api_keys"]
 SERVICE_ACCOUNTS: Final = TABLES["service_accounts"]
 
@@ -184,10 +186,8 @@ class ServiceAccounts:
     account, and those that change something `InvalidRequest` for an archived project.
     """
 
-    def __init__(self, transactions: Transactions, *, accounts_max: int) -> None:
-        """Limit each project to `accounts_max` accounts."""
+    def __init__(self, transactions: Transactions) -> None:
         self._transactions = transactions
-        self._accounts_max = accounts_max
 
     async def insert(
         self,
@@ -202,9 +202,9 @@ class ServiceAccounts:
         Raises `RateLimited` if the project has too many.
         """
         place = {"tenant": project.tenant_id, "project": project.id}
-        if await connection.scalar(_COUNT, place) >= self._accounts_max:
+        if await connection.scalar(_COUNT, place) >= ACCOUNTS_MAX:
             raise RateLimited(
-                f"This project has {self._accounts_max} service accounts, which is as many as may "
+                f"This project has {ACCOUNTS_MAX} service accounts, which is as many as may "
                 "be. Delete some that are not needed any more.",
                 code="too_many_service_accounts",
             )

@@ -10,7 +10,7 @@ from starlette.responses import Response
 
 from gateway.api import dialects
 from gateway.api.client_connection import CancelOnDisconnect, connection_of
-from gateway.api.streaming import EventStream
+from gateway.api.streaming import STREAM_LIMITS, EventStream
 from gateway.errors import InvalidRequest, RateLimited
 from gateway.protocol.responses.create import parse_create, request_key
 from gateway.services.runs.spec_builder import CreateCommand
@@ -23,7 +23,6 @@ if TYPE_CHECKING:
     from gateway.api.client_connection import BodyReader
     from gateway.api.request_context import RequestRecord
     from gateway.api.sse import Encoder
-    from gateway.api.streaming import StreamLimits
     from gateway.protocol.chat.to_responses import ParameterPaths
     from gateway.protocol.hosted.tools import HostedFamily
     from gateway.protocol.json_body import InputLimits
@@ -91,13 +90,17 @@ class CreateEndpoint:
         creation: Creation,
         bodies: BodyReader,
         parse: Callable[..., CreateRequest],
-        stream_limits: StreamLimits,
+        *,
+        start_grace_s: float,
     ) -> None:
-        """Parse requests with the `parse(body, limits=…, strict=…, served=…)` of the API served."""
+        """Parse requests with the `parse(body, limits=…, strict=…, served=…)` of the API served.
+
+        The status of a stream waits for the first token, for `start_grace_s` at most.
+        """
         self._creation = creation
         self._bodies = bodies
         self._parse = parse
-        self._stream_limits = stream_limits
+        self._start_grace_s = start_grace_s
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         body = await self._bodies.read(scope, receive)
@@ -140,11 +143,11 @@ class CreateEndpoint:
         try:
             headers = create.headers(generation)
             if request.stream:
-                stream = EventStream(scope, send, self._stream_limits, create.encoder(scope))
+                stream = EventStream(scope, send, STREAM_LIMITS, create.encoder(scope))
                 del create, body, request
                 # Until the first token shows that a backend took the request, or for so long, the
                 # status is held back: a failure can still be an HTTP status, which clients retry.
-                grace_s = self._stream_limits.start_grace_s
+                grace_s = self._start_grace_s
                 if generation.is_durable:
                     # Comments into its silence come after a status.
                     await generation.produced(grace_s)

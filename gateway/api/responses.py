@@ -13,7 +13,7 @@ from starlette.responses import Response
 from gateway.api import dialects, sse
 from gateway.api.client_connection import CancelOnDisconnect, connection_of
 from gateway.api.query import boolean, include_of, integer, list_body, page_query
-from gateway.api.streaming import EventStream
+from gateway.api.streaming import STREAM_LIMITS, EventStream
 from gateway.protocol.responses.create import COMPACTION, COUNTING, parse_subset, refuse_key
 
 if TYPE_CHECKING:
@@ -23,7 +23,6 @@ if TYPE_CHECKING:
     from starlette.types import ASGIApp, Receive, Scope, Send
 
     from gateway.api.client_connection import BodyReader
-    from gateway.api.streaming import StreamLimits
     from gateway.protocol.responses.create import CreateResponse, Parameters
     from gateway.services.creation import Creation
     from gateway.services.retrieval import Retrieval
@@ -36,9 +35,8 @@ if TYPE_CHECKING:
 class ResponseEndpoints:
     """Reads, streams, cancels and deletes responses that are there."""
 
-    def __init__(self, responses: Retrieval, limits: StreamLimits) -> None:
+    def __init__(self, responses: Retrieval) -> None:
         self._responses = responses
-        self._limits = limits
 
     async def one(self, request: Request) -> ASGIApp:
         """Return the Response object, stream its events (`stream=true`), or delete it.
@@ -75,7 +73,7 @@ class ResponseEndpoints:
 
         async def answer(scope: Scope, _receive: Receive, send: Send) -> None:
             encode = dialects.encoder(scope, obfuscate=obfuscate)
-            stream = EventStream(scope, send, self._limits, encode)
+            stream = EventStream(scope, send, STREAM_LIMITS, encode)
             with CancelOnDisconnect(connection_of(scope)):
                 await stream.write(source, comments=True)
 

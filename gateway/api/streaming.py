@@ -31,6 +31,8 @@ if TYPE_CHECKING:
     from gateway.api.sse import Encoder
     from gateway.protocol.events import Event, EventSource
 
+WRITE_TIMEOUT_S: Final = 60.0
+"""A client that does not read one write in this time counts as gone."""
 COMMENT_INTERVAL_S: Final = 15.0
 """Half of what impatient proxies wait for a byte."""
 DELTA_FRAME_BYTES: Final = 256
@@ -42,14 +44,15 @@ class StreamLimits:
     """Bounds of one stream.
 
     A client that does not read one write of about `write_bytes_max` within `write_timeout_s` counts
-    as gone. After `comment_interval_s` of silence a stream that has comments gets one. The status
-    is held back until the first token, for `start_grace_s` at most.
+    as gone. After `comment_interval_s` of silence a stream that has comments gets one.
     """
 
-    write_timeout_s: float
+    write_timeout_s: float = WRITE_TIMEOUT_S
     write_bytes_max: int = 65_536
     comment_interval_s: float = COMMENT_INTERVAL_S
-    start_grace_s: float = 0.0
+
+
+STREAM_LIMITS: Final = StreamLimits()
 
 
 class EventStream:

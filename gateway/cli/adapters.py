@@ -17,6 +17,7 @@ from gateway.upstreams.adapters import Adapter, AdapterOutcome, Adapters
 from gateway.upstreams.client import build_client
 from gateway.upstreams.http.connection import ConnectionLimits
 from gateway.upstreams.http.transport import KeepAlivePolicy
+from gateway.upstreams.pool import DESCRIBE_TIMEOUT_S
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence
@@ -76,9 +77,8 @@ def _ask(
         settings = load_settings(config)
         members = await found(settings)
         async with build_client(keep_alive=KeepAlivePolicy(), limits=ConnectionLimits()) as client:
-            ask_s = settings.upstream.probe_timeout_s
             backends = tuple(members.backends.values())
-            adapters = Adapters(backends, client, ask_s=ask_s, load_s=LOAD_TIMEOUT_S)
+            adapters = Adapters(backends, client, ask_s=DESCRIBE_TIMEOUT_S, load_s=LOAD_TIMEOUT_S)
             unknown = [AdapterOutcome(DISCOVERY, ok=False, detail=why) for why in members.faults]
             return [*await question(adapters), *unknown]
 

@@ -23,8 +23,10 @@ from gateway.upstreams.client import build_client
 from gateway.upstreams.http.connection import ConnectionLimits
 from gateway.upstreams.http.transport import KeepAlivePolicy
 from gateway.upstreams.membership.desired import merged
+from gateway.upstreams.membership.drains import DRAIN_POLL_S
 from gateway.upstreams.membership.membership import SETTINGS
 from gateway.upstreams.membership.source import SourceError
+from gateway.upstreams.pool import HEALTH_TIMEOUT_S
 from gateway.upstreams.probe import check, describe
 from gateway.upstreams.routing.exchange import in_flight_of
 from gateway.upstreams.routing.placement import member_id
@@ -191,9 +193,7 @@ async def _list(settings: Settings) -> tuple[list[Row], tuple[str, ...]]:
     members = await found(settings)
     told: Told = await _on(settings, lambda database, _: _told(database))
     async with _client() as client:
-        rows = await asyncio.gather(
-            *(_row(settings, client, one, told) for one in members.backends.values())
-        )
+        rows = await asyncio.gather(*(_row(client, one, told) for one in members.backends.values()))
     return list(rows), members.faults
 
 
@@ -206,7 +206,7 @@ async def found(settings: Settings) -> Members:
             said[source.name] = await source.fetch()
         except SourceError as error:
             faults.append(f"{source.name} does not say which backends there are: {error}")
-    wanted = merged(said, settings.membership.members_max)
+    wanted = merged(said)
     return Members(wanted.backends, (*faults, *wanted.unused))
 
 
@@ -242,18 +242,18 @@ async def _told(database: Database) -> Told:
     )
 
 
-async def _row(settings: Settings, client: Client, backend: Backend, told: Told) -> Row:
-    name, upstream = backend.name, settings.upstream
+async def _row(client: Client, backend: Backend, told: Told) -> Row:
+    name = backend.name
     said: Description | None = None
     unusable, problem = None, None
     try:
-        said = await describe(client, backend, timeout_s=upstream.health_timeout_s)
+        said = await describe(client, backend, timeout_s=HEALTH_TIMEOUT_S)
         health = await check(
             client,
             backend,
             said.engine,
-            timeout_s=upstream.health_timeout_s,
-            working_s=upstream.health_timeout_s,
+            timeout_s=HEALTH_TIMEOUT_S,
+            working_s=HEALTH_TIMEOUT_S,
         )
         problem = health.cause
         if said.engine is not None and not backend.is_chat_only:
@@ -290,7 +290,7 @@ async def _drain(settings: Settings, name: str, timeout_s: float | None) -> str 
         await drains.drain(database, name, by=f"{getpass.getuser()}@{socket.gethostname()}")
         if timeout_s is None:
             return None
-        patience_s = POLLS * settings.membership.drain_poll_s
+        patience_s = POLLS * DRAIN_POLL_S
         return await wait_until_idle(database, name, timeout_s=timeout_s, patience_s=patience_s)
 
     left: str | None = await _on(settings, act)

@@ -65,7 +65,6 @@ async def _serve(settings: Settings, host: str, port: int) -> None:
     log.info(str(chosen))
     limits = WorkerServerLimits(
         containers_max=python.open_max,
-        idle_s=python.idle_s,
         body_bytes_max=python.file_bytes_max + 1024,
     )
     app = WorkerServer(chosen.engine, python.remote_token.get_secret_value(), limits)

@@ -12,9 +12,9 @@ import typer
 from gateway.cli import terminal
 from gateway.cli.options import Config, Json, run
 from gateway.cli.provision import connected, embedded_database, provisioned
+from gateway.replication.retention import Housekeeping
 from gateway.settings import load_settings
 from gateway.store.schema import REVISION
-from gateway.wiring.foundation import housekeeping
 
 if TYPE_CHECKING:
     from gateway.replication.retention import RetentionReport
@@ -102,4 +102,4 @@ def _days(report: RetentionReport) -> str:
 
 async def _maintain(settings: Settings) -> RetentionReport:
     async with provisioned(settings) as complete, connected(complete) as database:
-        return await housekeeping(complete, database).round()
+        return await Housekeeping(database, complete.retention).round()

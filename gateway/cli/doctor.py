@@ -34,6 +34,7 @@ from gateway.upstreams.client import build_client
 from gateway.upstreams.engines.registry import UnknownEngine
 from gateway.upstreams.http.connection import ConnectionLimits
 from gateway.upstreams.http.transport import KeepAlivePolicy
+from gateway.upstreams.pool import DESCRIBE_TIMEOUT_S
 from gateway.upstreams.probe import describe
 from gateway.upstreams.served_models import REMEDY, offers, overlooked, unserved
 from gateway.upstreams.server import InferenceServer
@@ -325,7 +326,7 @@ async def _backends(settings: Settings, client: Client, formats: Formats) -> lis
 
 
 async def _look(settings: Settings, backend: Backend, client: Client) -> _Probed:
-    said = await describe(client, backend, timeout_s=settings.upstream.probe_timeout_s)
+    said = await describe(client, backend, timeout_s=DESCRIBE_TIMEOUT_S)
     engine = said.engine or UnknownEngine()
     tasks = {model.id: model.tasks for model in settings.models}
     unusable = None if backend.is_chat_only else engine.unusable

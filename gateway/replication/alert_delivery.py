@@ -13,7 +13,6 @@ import hmac
 import random
 import smtplib
 import ssl
-from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from email.message import EmailMessage
 from hashlib import sha256
@@ -34,6 +33,7 @@ from gateway.tools.egress.transport import EGRESS_ERRORS
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+    from gateway.settings.sections import Smtp
     from gateway.store.limits.alerts import Firing
     from gateway.store.postgres.database import Database
     from gateway.tools.egress.transport import EgressClient
@@ -112,26 +112,12 @@ class Webhook:
         await self._client.aclose()
 
 
-@dataclass(frozen=True, slots=True)
-class SmtpServer:
-    """Server that mail is sent to. With `starttls` the connection is encrypted before the login."""
-
-    host: str
-    port: int
-    sender: str
-    user: str = ""
-    password: str = ""
-    starttls: bool = True
-    recipients: tuple[str, ...] = ()
-    """Those of alerts that name none."""
-
-
 class Mail:
     """E-mail, for alerts that name recipients, and for others to the operator's."""
 
     name = "mail"
 
-    def __init__(self, server: SmtpServer) -> None:
+    def __init__(self, server: Smtp) -> None:
         self._server = server
 
     def takes(self, firing: Firing) -> bool:
@@ -159,7 +145,8 @@ class Mail:
             if server.starttls:
                 connection.starttls(context=ssl.create_default_context())
             if server.user:
-                connection.login(server.user, server.password)
+                password = server.password.get_secret_value() if server.password else ""
+                connection.login(server.user, password)
             connection.send_message(message)
 
 

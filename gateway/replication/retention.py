@@ -24,8 +24,8 @@ from gateway.telemetry.logs import EventLog
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
+    from gateway.settings.sections import Retention
     from gateway.store.postgres.database import Database
-    from gateway.store.retention import RetentionPolicy
 
 INTERVAL_S: Final = 900.0
 """Between two rounds."""
@@ -72,7 +72,7 @@ class Housekeeping:
     def __init__(
         self,
         database: Database,
-        keep: RetentionPolicy,
+        keep: Retention,
         *,
         interval_s: float = INTERVAL_S,
         batch_rows_max: int = BATCH_ROWS_MAX,

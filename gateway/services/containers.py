@@ -38,6 +38,7 @@ if TYPE_CHECKING:
 
     from gateway.protocol.containers import NewContainer
     from gateway.services.files import Download, Files, Upload
+    from gateway.settings.tools import Python
     from gateway.store.postgres.database import Database
     from gateway.store.tools.files import FileRow
     from gateway.tenancy import Principal, TenantId, TenantPolicy
@@ -56,21 +57,13 @@ class AskedContainer:
     memory_limit: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class ContainerBounds:
-    """The most memory that a container may have, and the time of one call."""
-
-    memory_bytes_max: int
-    timeout_s: float
-
-
 class Containers:
     """Use cases of containers. All methods raise `StoreUnavailable`; those with the id of a
     container `ResourceNotFound`, and `InvalidRequest` (`container_expired`) for one that is over.
     """
 
     def __init__(
-        self, database: Database, pool: ContainerPool, files: Files, bounds: ContainerBounds
+        self, database: Database, pool: ContainerPool, files: Files, bounds: Python
     ) -> None:
         self._database = database
         self._pool = pool

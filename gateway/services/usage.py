@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from uuid import UUID
 
     from gateway.ledger.usage_query import UsageQuery
+    from gateway.settings.sections import Ledger
     from gateway.store.ledger.reading import Dimension, Unit
     from gateway.store.postgres.database import Database, Row
     from gateway.tenancy import TenantId
@@ -71,18 +72,16 @@ class UsageReports:
         self,
         database: Database,
         *,
-        minutes_s: float,
-        hours_s: float,
+        ledger: Ledger,
         rows_max: int = RESULTS_MAX,
         clock: Callable[[], float],
     ) -> None:
-        """Read sums by minute and hour, kept for `minutes_s` and `hours_s` seconds.
+        """Read sums by minute and hour as long as `ledger` keeps them.
 
         A page has at most `rows_max` results. `clock` returns unix seconds.
         """
-        self._hours_s = hours_s
         self._database = database
-        self._minutes_s = minutes_s
+        self._ledger = ledger
         self._rows_max = rows_max
         self._clock = clock
 
@@ -146,7 +145,8 @@ class UsageReports:
         by_minute = query.width == "1m"
         unit_s = 60 if by_minute else 3600
         # Those of the oldest minute may be incomplete: it was cut off as they were added up.
-        kept_from = self._clock() - (self._minutes_s if by_minute else self._hours_s) + 3600
+        kept_s = self._ledger.minutes_s if by_minute else self._ledger.hours_s
+        kept_from = self._clock() - kept_s + 3600
         inner_start, inner_end = -(-start // unit_s) * unit_s, end // unit_s * unit_s
         if query.width == "1d":
             # Of a day that has been summed up no part can be told.

@@ -12,30 +12,31 @@ from typing import TYPE_CHECKING, Annotated, Final, Self
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, SecretStr, model_validator
 
 from gateway.errors import ConfigError
-from gateway.settings.admin import Admin
-from gateway.settings.admission import Admission
-from gateway.settings.discovery import Discovery, Membership
-from gateway.settings.encryption import Encryption
-from gateway.settings.federation import Federation
-from gateway.settings.images import Images
-from gateway.settings.ledger import Ledger
-from gateway.settings.rate_limits import Alerts, RateLimits
-from gateway.settings.routing import Routing
 from gateway.settings.sections import (
+    Admin,
+    Admission,
+    Alerts,
     Auth,
     Backend,
     Background,
-    Compaction,
     Database,
     Debugging,
+    Discovery,
+    Encryption,
+    Federation,
     Generation,
     Harmony,
+    Images,
     Input,
+    Ledger,
     Limits,
     Log,
+    Membership,
     Model,
+    RateLimits,
     Reasoning,
     Retention,
+    Routing,
     Secret,
     Server,
     Stream,
@@ -88,12 +89,14 @@ class Settings(BaseModel):
 
     data_dir: Annotated[Path, AfterValidator(_absolute)] = Field(
         default_factory=default_data_dir,
-        description="Folder of the embedded PostgreSQL, its pepper and demo.env. Root's default is "
-        "/var/lib/harmony-gateway: its PostgreSQL runs as another user, who cannot enter its home.",
+        description="Folder of the embedded PostgreSQL, its pepper and demo.env. Set it where a "
+        "volume is mounted elsewhere. Root's default is /var/lib/harmony-gateway: its PostgreSQL "
+        "runs as another user, who cannot enter its home.",
     )
     cache_salt_secret: Secret | None = Field(
         None,
-        description="Secret that keeps tenants' prefix caches apart; default: from the pepper.",
+        description="Secret that keeps tenants' prefix caches apart; default: from the pepper. Set "
+        "it so that caches stay useful when the pepper is changed.",
     )
     server: Server = Server()
     admin: Admin = Admin()
@@ -101,11 +104,16 @@ class Settings(BaseModel):
     auth: Auth = Auth()
     federation: Federation = Federation()
     models: tuple[Model, ...] = Field(
-        (), description="Models offered; empty: every model that a backend serves."
+        (),
+        description="Models offered; empty: every model that a backend serves. Set it to name "
+        "them, and for models other than gpt-oss.",
     )
-    backends: tuple[Backend, ...] = Field((), description="The inference servers.")
+    backends: tuple[Backend, ...] = Field(
+        (), description="The inference servers. Set those whose addresses do not change."
+    )
     discovery: tuple[Discovery, ...] = Field(
-        (), description="Where further inference servers are found, which may come and go."
+        (),
+        description="Where further inference servers are found. Set it where they come and go.",
     )
     membership: Membership = Membership()
     upstream: Upstream = Upstream()
@@ -122,7 +130,6 @@ class Settings(BaseModel):
     harmony: Harmony = Harmony()
     generation: Generation = Generation()
     reasoning: Reasoning = Reasoning()
-    compaction: Compaction = Compaction()
     websockets: WebSockets = WebSockets()
     tools: Tools = Tools()
     input: Input = Input()

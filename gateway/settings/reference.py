@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import json
+import re
 import textwrap
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,9 +13,8 @@ from typing import TYPE_CHECKING, Any
 from pydantic import BaseModel
 from pydantic_core import PydanticUndefined
 
-from gateway.settings.discovery import Discovery
 from gateway.settings.model import Settings
-from gateway.settings.sections import Backend, Model
+from gateway.settings.sections import Backend, Discovery, Model
 from gateway.settings.sources import CONFIG_VARIABLE, CUSTOMARY, FILE_SUFFIX, variables
 
 if TYPE_CHECKING:
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from pydantic.fields import FieldInfo
 
 _LINE_WIDTH = 98
+_SENTENCE_END = re.compile(r"(?<=\.) (?=[A-Z])")
 _NO_STATIC_DEFAULT = {"data_dir": "~/.local/share/harmony-gateway"}
 _EXAMPLE_ITEMS: Mapping[str, tuple[type[BaseModel], dict[str, Any]]] = {
     "models": (Model, {"id": "gpt-oss-120b", "served_as": "openai/gpt-oss-120b"}),
@@ -34,6 +35,7 @@ _OPTIONAL_ITEMS: Mapping[str, tuple[type[BaseModel], dict[str, Any]]] = {
 """Those that a gateway works without, which are commented out."""
 _HEADER = """\
 # Harmony Gateway. Every setting with its default; what is commented out may stay so.
+# `harmony-gateway config env` says of each when to change it.
 # Copy to gateway.yaml, or name the file with --config or GATEWAY_CONFIG.
 # ${NAME} and ${NAME:-default} stand for environment variables; `$${` is a plain `${`.
 # An environment variable wins over this file: GATEWAY_SERVER__PORT over `port` under `server`.
@@ -77,23 +79,22 @@ def _section(model: type[BaseModel], indent: int) -> Iterator[str]:
     for key, field in model.model_fields.items():
         annotation = field.annotation
         if isinstance(annotation, type) and issubclass(annotation, BaseModel):
-            yield from _comment(_first_paragraph(annotation), indent)
-            yield f"{' ' * indent}{key}:"
+            yield f"{' ' * indent}{key}:  # {_first_paragraph(annotation)}"
             yield from _section(annotation, indent + 2)
             if not indent:
                 yield ""
         elif key in _EXAMPLE_ITEMS and not indent:
-            yield from _comment(field.description or "", indent)
+            yield from _comment(_summary(field), indent)
             yield f"{key}:"
             yield from _item(*_EXAMPLE_ITEMS[key])
             yield ""
         elif key in _OPTIONAL_ITEMS and not indent:
-            yield from _comment(field.description or "", indent)
+            yield from _comment(_summary(field), indent)
             lines = (f"{key}:", *_item(*_OPTIONAL_ITEMS[key]))
             yield from (f"# {line}" for line in lines)
             yield ""
         else:
-            yield from _comment(field.description or "", indent)
+            yield from _comment(_summary(field), indent)
             yield f"{' ' * indent}# {key}: {_default(key, field)}".rstrip()
             if not indent:
                 yield ""
@@ -103,11 +104,16 @@ def _item(model: type[BaseModel], given: Mapping[str, Any]) -> Iterator[str]:
     # The first line of a list entry begins with a dash.
     first = True
     for key, field in model.model_fields.items():
-        yield from _comment(field.description or "", 2 if first else 4)
+        yield from _comment(_summary(field), 2 if first else 4)
         lead = "  - " if first else "    "
         value = given[key] if key in given else _default(key, field)
         yield f"{lead}{'' if key in given else '# '}{key}: {value}".rstrip()
         first = False
+
+
+def _summary(field: FieldInfo) -> str:
+    # The first sentence says what the setting is, the others when to change it.
+    return _SENTENCE_END.split(field.description or "", maxsplit=1)[0]
 
 
 def _first_paragraph(model: type[BaseModel]) -> str:

@@ -5,24 +5,133 @@ A tool without what it needs is off: requests that offer it are answered without
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Final, Literal, Self
+from urllib.parse import urlsplit
 
-from pydantic import AfterValidator, Field, NonNegativeInt, PositiveFloat, PositiveInt
+from pydantic import (
+    AfterValidator,
+    Field,
+    NonNegativeFloat,
+    NonNegativeInt,
+    PositiveFloat,
+    PositiveInt,
+    model_validator,
+)
 
 from gateway.settings.sections import (
     ID_RANGE_PATTERN,
+    Destinations,
     Network,
     Secret,
     Section,
     http_url,
     tenant_default,
 )
-from gateway.settings.web import Web
 from gateway.tenancy import McpApprovals, McpServersAllowed, ToolAccess, are_domains
 
-CALL_MAX_S = 600.0
+CALL_MAX_S: Final = 600.0
 """The longest that one call may take: a response has to end, too."""
+HEADER_CHARS_MAX: Final = 200
+_LANGUAGE: Final = re.compile(r"[a-z_]{1,63}\Z")
+_KEYED: Final = ("brave", "exa", "tavily", "you")
+
+
+def _provider_url(text: str) -> str:
+    parts = urlsplit(text)
+    if parts.scheme not in {"http", "https"} or not parts.hostname:
+        raise ValueError("expected a URL such as http://searxng:8080")
+    if parts.query or parts.fragment or parts.username:
+        raise ValueError("a provider's URL has no query, fragment or user; use api_key")
+    return text.rstrip("/")
+
+
+def _printable(text: str) -> str:
+    if not 0 < len(text) <= HEADER_CHARS_MAX or not text.isascii() or not text.isprintable():
+        raise ValueError(f"expected 1 to {HEADER_CHARS_MAX} printable characters of ASCII")
+    return text
+
+
+def _language(text: str) -> str:
+    if not _LANGUAGE.match(text):
+        raise ValueError("expected a text search configuration such as english or simple")
+    return text
+
+
+class SearchProvider(Section):
+    """A provider of search results."""
+
+    kind: Literal["index", "searxng", "brave", "exa", "tavily", "you", "mcp"] = Field(
+        description="index: pages of `harmony-gateway pages`; mcp: an MCP server that is "
+        "registered for it."
+    )
+    url: Annotated[str, AfterValidator(_provider_url)] | None = Field(
+        None,
+        description="Where it is. Set it for one's own SearXNG, and where the provider is not at "
+        "its usual place.",
+    )
+    api_key: Secret | None = Field(
+        None,
+        description="That of the provider. Needed but for an own SearXNG, which it is a bearer "
+        "token for, index and mcp.",
+    )
+
+    @model_validator(mode="after")
+    def _has_what_it_needs(self) -> Self:
+        if self.kind == "searxng" and self.url is None:
+            raise ValueError("searxng needs a url such as http://searxng:8080")
+        if self.kind in _KEYED and self.api_key is None:
+            raise ValueError(f"{self.kind} needs an api_key")
+        return self
+
+
+class Web(Destinations):
+    """Web search: `browser.search`, `browser.open`, `browser.find`, and where pages may be."""
+
+    enabled: bool = Field(
+        default=False,
+        description="Let requests search the web. Set it where a model should read pages.",
+    )
+    tenants: ToolAccess = tenant_default("web_search")
+    providers: tuple[SearchProvider, ...] = Field(
+        (),
+        description="Who is asked to search, in this order until one answers. Set those that you "
+        "have, each with kind, url, api_key. Empty: the local index (`harmony-gateway pages`).",
+    )
+    user_agent: Annotated[str, AfterValidator(_printable)] = Field(
+        "HarmonyGateway/1.0",
+        description="How it introduces itself to sites. Set the name that sites may allow: "
+        "robots.txt is read for what is before `/`.",
+    )
+    contact: Annotated[str, AfterValidator(_printable)] | None = Field(
+        None,
+        description="A URL or an address that sites are shown. Set it so that they can complain.",
+    )
+    obeys_robots: bool = Field(
+        default=True,
+        description="Obey robots.txt. Set false only where all pages are one's own.",
+    )
+    visit_interval_s: NonNegativeFloat = Field(
+        1.0,
+        description="Seconds between the beginnings of two visits of one host. Set 0 where all "
+        "pages are one's own.",
+    )
+    documents_max: PositiveInt = Field(
+        2,
+        description="Processes that read pages and PDFs. Size it by the CPUs: each takes one while "
+        "it reads, and up to 512 MiB.",
+    )
+    index_language: Annotated[str, AfterValidator(_language)] = Field(
+        "english",
+        description="Language of the local index, a text search configuration of PostgreSQL. Set "
+        "that of the pages; after a change they have to be added again.",
+    )
+
+    @property
+    def agent(self) -> str:
+        # Name and contact, as sites see them.
+        return f"{self.user_agent} (+{self.contact})" if self.contact else self.user_agent
 
 
 def _ascending(ids: str) -> str:
@@ -37,69 +146,75 @@ class Python(Section):
 
     enabled: bool = Field(
         default=False,
-        description="Whether requests may run Python. The engine is tried at the start, and "
-        "refused where code in it may do one thing that it must not.",
+        description="Let requests run Python. Set it where the engine can be trusted: it is tried "
+        "at the start, and refused where code in it may do one thing that it must not.",
     )
     tenants: ToolAccess = tenant_default("code_interpreter")
     engine: Literal["auto", "linux", "monty", "remote"] = Field(
         "auto",
-        description="What runs it: `linux` (bubblewrap or gVisor, on this machine), `remote` "
-        "(`containers serve`, elsewhere) or `monty` (a part of Python, for demos). `auto`: remote "
-        "where remote_url is set, else linux, else monty.",
+        description="What runs it: auto, linux, remote or monty. Set it so that no other is taken. "
+        "linux: bubblewrap or gVisor on this machine; remote: `containers serve`, elsewhere; "
+        "monty: a part of Python, for demos; auto: remote where remote_url is set, else linux, "
+        "else monty.",
     )
     interpreter: Path | None = Field(
         None,
-        description="The Python of the engine `linux`. Default: /opt/sandbox/bin/python, which the "
-        "image has with numpy, pandas and matplotlib, else /usr/bin/python3.",
+        description="The Python of the engine linux. Set one with the packages that code needs; "
+        "default: /opt/sandbox/bin/python, which the image has with numpy, pandas and matplotlib, "
+        "else /usr/bin/python3.",
     )
     runsc: str | None = Field(
         None,
-        description="gVisor's runsc: the engine `linux` runs containers under it, with a kernel of "
-        "their own, instead of bubblewrap.",
+        description="gVisor's runsc. Set it to have the engine linux run containers under a kernel "
+        "of their own, instead of bubblewrap.",
     )
     user_ids: Annotated[str, AfterValidator(_ascending)] = Field(
         "61184-61439",
         pattern=ID_RANGE_PATTERN,
-        description="Of a gateway that is root each container of the engine `linux` has a user id "
-        "of its own: one of these, which nobody else may have.",
+        description="User ids of the containers of a gateway that is root, one each. Set others "
+        "where these have owners on this machine.",
     )
     remote_url: Annotated[str, AfterValidator(http_url)] | None = Field(
-        None, description="Where the containers of the engine `remote` are."
+        None,
+        description="Where the containers of the engine remote are. Set it to keep code off this "
+        "machine.",
     )
-    remote_token: Secret | None = Field(None, description="What that server is shown.")
-    timeout_s: float = Field(60.0, gt=0, le=120, description="Seconds that code may run.")
+    remote_token: Secret | None = Field(
+        None, description="Bearer token for that server. Needed with remote_url."
+    )
+    timeout_s: float = Field(
+        60.0,
+        gt=0,
+        le=120,
+        description="Seconds that code may run. Raise it where one call has much to compute.",
+    )
     memory_bytes_max: int = Field(
         1024**3,
         ge=1024**3,
-        description="The largest memory_limit that requests may have: 1g, 4g, 16g or 64g.",
+        description="The largest memory_limit that requests may have: 1g, 4g, 16g or 64g. Raise it "
+        "with the machine's memory.",
     )
-    data_bytes_max: PositiveInt = Field(
-        536_870_912, description="Room of a running container for files; it is memory, too."
-    )
-    processes_max: PositiveInt = Field(64, description="Processes of a container.")
     open_max: PositiveInt = Field(
         32,
-        description="Containers of this process that run or could go on; for one more the one that "
-        "was not used for longest loses its variables.",
+        description="Containers of this process that run or could go on. Size it by the machine's "
+        "memory: for one more the one that was not used for longest loses its variables.",
     )
-    tenant_open_max: PositiveInt = Field(4, description="The same of one tenant.")
+    tenant_open_max: PositiveInt = Field(
+        4, description="The same of one tenant. Raise it where there are few tenants."
+    )
     tenant_containers_max: int = tenant_default("containers_max")
     warm_max: NonNegativeInt = Field(
-        0, description="Containers that are started ahead, with packages imported."
+        0,
+        description="Containers that are started ahead, with packages imported. Raise it where the "
+        "first call should not wait for a start.",
     )
-    idle_s: int = Field(
-        1200, ge=60, description="Seconds after its last use that a container expires."
+    file_bytes_max: PositiveInt = Field(
+        67_108_864, description="Bytes of one file. Raise it where users bring larger data."
     )
-    life_s: int = Field(
-        28_800, ge=60, description="Seconds after its creation that it expires at the latest."
-    )
-    file_bytes_max: PositiveInt = Field(67_108_864, description="Of one file.")
-    container_bytes_max: PositiveInt = Field(
-        536_870_912, description="Of the files of a container that are kept."
-    )
-    container_files_max: PositiveInt = Field(200, description="Files of a container.")
     tenant_file_bytes_max: PositiveInt = Field(
-        8_589_934_592, description="Of all files of a tenant; one more is answered 429."
+        8_589_934_592,
+        description="Bytes of all files of a tenant; one more is answered 429. Size it by the "
+        "disk of the database.",
     )
 
 
@@ -110,50 +225,58 @@ class Mcp(Section):
     """Tools of MCP servers."""
 
     enabled: bool = Field(
-        default=False, description="Whether requests may call tools of MCP servers."
+        default=False,
+        description="Let requests call tools of MCP servers. Set it where these can be trusted "
+        "with what models write.",
     )
     tenants: ToolAccess = tenant_default("mcp")
     servers: McpServersAllowed = tenant_default("mcp_servers")
     approvals: McpApprovals = tenant_default("mcp_approvals")
     strict: bool = Field(
         default=False,
-        description="Whether a request is answered 424, as OpenAI does, where a server does not "
-        "list its tools. Otherwise its mcp_list_tools item says why, and the response goes on "
-        "without them.",
+        description="Answer 424 where a server does not list its tools, as OpenAI does. Set it for "
+        "clients that rely on that; otherwise the item mcp_list_tools says why, and the response "
+        "goes on without them.",
     )
     hosts: tuple[str, ...] = Field(
-        (), description="Hosts that requests may name where servers is listed; and those below."
+        (),
+        description="Hosts that requests may name where servers is listed, and those below them. "
+        "Set those that you trust.",
     )
-    ports: tuple[Port, ...] = Field((443,), description="Ports of servers on the public internet.")
+    ports: tuple[Port, ...] = Field(
+        (443,),
+        description="Ports of servers on the public internet. Add those of servers that you know.",
+    )
     url_networks: tuple[Network, ...] = Field(
         (),
-        description="Networks beside the public internet in which servers that requests name may "
-        "be, such as 10.1.2.0/24; at any port.",
+        description="Private networks in which servers that requests name may be, at any port. Set "
+        "it where users run servers there, such as 10.1.2.0/24.",
     )
     url_plain_http: bool = Field(
-        default=False, description="Requests may name servers by http, not only by https."
+        default=False,
+        description="Let requests name servers by http. Set it for servers in one's own network "
+        "without certificates.",
     )
     networks: tuple[Network, ...] = Field(
         (),
-        description="Networks beside the public internet in which registered servers may be; at "
-        "any port.",
+        description="Private networks in which registered servers may be, at any port. Set it "
+        "where the operator runs servers there.",
     )
-    approval_ttl_s: PositiveInt = Field(
-        86_400, description="Seconds within which a call that was asked about can be approved."
+    connect_timeout_s: PositiveFloat = Field(
+        10.0,
+        description="Seconds to connect to a server. Raise it for servers that are started when "
+        "somebody connects.",
     )
-    connect_timeout_s: PositiveFloat = Field(10.0, description="Seconds to connect to a server.")
-    list_timeout_s: PositiveFloat = Field(10.0, description="Seconds for all tools of a server.")
+    list_timeout_s: PositiveFloat = Field(
+        10.0,
+        description="Seconds for all tools of a server. Raise it for servers that list many, or "
+        "that are slow to.",
+    )
     call_timeout_s: PositiveFloat = Field(
-        60.0, le=600, description="Seconds of a call; a registered server may have its own."
-    )
-    sessions_max: PositiveInt = Field(256, description="Connections to servers at once.")
-    tenant_sessions_max: PositiveInt = Field(
-        64,
-        description="Those of one tenant. Where all are taken one that nobody uses is closed, else "
-        "a call waits 5 s; the tenant that has the fewest is served first.",
-    )
-    registry_ttl_s: PositiveFloat = Field(
-        5.0, description="Seconds until every replica knows of a change in the registry."
+        60.0,
+        le=600,
+        description="Seconds of a call; a registered server may have its own. Raise it for tools "
+        "that work long.",
     )
 
 
@@ -177,16 +300,9 @@ class Tools(Section):
     egress: ToolAccess = tenant_default("egress")
     egress_domains: Domains = tenant_default("egress_domains")
     egress_denied_domains: Domains = tenant_default("egress_denied_domains")
-    running_max: PositiveInt = Field(64, description="Calls that this process runs at once.")
-    tenant_running_max: PositiveInt = Field(
-        16,
-        description="Calls of one tenant that this process runs at once. More than the "
-        "8 of one MCP server, or an MCP server that hangs stops the tenant's other tools.",
-    )
-    drain_wait_s: float = Field(
-        30.0,
-        ge=0,
-        description="Seconds that a process which ends waits for calls that must not be run twice.",
+    running_max: PositiveInt = Field(
+        64,
+        description="Calls that this process runs at once. Size it by its CPU and memory.",
     )
     web: Web = Web()
     python: Python = Python()

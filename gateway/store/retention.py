@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from datetime import UTC, date, datetime, time, timedelta
 from typing import TYPE_CHECKING, Final
 from uuid import UUID
@@ -33,6 +33,7 @@ from gateway.store.schema import EVERYONE, RUNS_ROLE
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from gateway.settings.sections import Retention
     from gateway.store.postgres.database import Connection, Database
 
 CONTAINER_KEPT_S: Final = 86_400
@@ -232,23 +233,7 @@ WHERE c.tenant_id = expired.tenant_id AND c.id = expired.id
 """)  # noqa: S608 - constants only
 
 
-@dataclass(frozen=True, slots=True)
-class RetentionPolicy:
-    """Retention where the tenant has no policy of its own, in seconds.
-
-    A log counts from the end of its response; a response and an idempotency key from their
-    creation; a trace or a span from when it came last; an audit entry of a hosted tool from the
-    call. A page of a browser is kept as long as a response.
-    """
-
-    log_s: int
-    response_s: int
-    idempotency_key_s: int
-    traces_s: int
-    tool_calls_s: int = 90 * 86_400
-
-
-async def delete_logs(database: Database, keep: RetentionPolicy, *, rows_max: int) -> int:
+async def delete_logs(database: Database, keep: Retention, *, rows_max: int) -> int:
     """Delete up to `rows_max` log rows that go with no partition; return their number.
 
     They belong to tenants with shorter log retention, or are in the default partition.
@@ -269,7 +254,7 @@ async def delete_logs(database: Database, keep: RetentionPolicy, *, rows_max: in
     return 0
 
 
-async def delete_responses(database: Database, keep: RetentionPolicy, *, rows_max: int) -> int:
+async def delete_responses(database: Database, keep: Retention, *, rows_max: int) -> int:
     """Delete up to `rows_max` expired responses with items and logs; return their number.
 
     A response that runs stays, and so does one until those that continue it are deleted.
@@ -290,20 +275,20 @@ async def delete_responses(database: Database, keep: RetentionPolicy, *, rows_ma
     return len(gone)
 
 
-async def delete_keys(database: Database, keep: RetentionPolicy, *, rows_max: int) -> int:
+async def delete_keys(database: Database, keep: Retention, *, rows_max: int) -> int:
     return await _delete(database, _DELETE_KEYS, keep, rows_max)
 
 
-async def delete_traces(database: Database, keep: RetentionPolicy, *, rows_max: int) -> int:
+async def delete_traces(database: Database, keep: Retention, *, rows_max: int) -> int:
     return await _delete(database, _DELETE_TRACES, keep, rows_max)
 
 
-async def delete_calls(database: Database, keep: RetentionPolicy, *, rows_max: int) -> int:
+async def delete_calls(database: Database, keep: Retention, *, rows_max: int) -> int:
     # The audit of hosted tools.
     return await _delete(database, _DELETE_CALLS, keep, rows_max)
 
 
-async def delete_audit(database: Database, _keep: RetentionPolicy, *, rows_max: int) -> int:
+async def delete_audit(database: Database, _keep: Retention, *, rows_max: int) -> int:
     """Delete up to `rows_max` entries of one audit chain that need not be kept any longer.
 
     An entry at the other end of the chain records the removal; the remaining entries still link to
@@ -321,33 +306,31 @@ async def delete_audit(database: Database, _keep: RetentionPolicy, *, rows_max: 
         return await connection.count(_DELETE_AUDIT, {"tenant": old.id, "number": old.number})
 
 
-async def delete_pages(database: Database, keep: RetentionPolicy, *, rows_max: int) -> int:
+async def delete_pages(database: Database, keep: Retention, *, rows_max: int) -> int:
     # Pages of browsers that are older than responses may get.
     return await _delete(database, _DELETE_PAGES, keep, rows_max)
 
 
-async def delete_approvals(database: Database, keep: RetentionPolicy, *, rows_max: int) -> int:
+async def delete_approvals(database: Database, keep: Retention, *, rows_max: int) -> int:
     # A week after expiry; until then, using one gets an error that says it expired.
     return await _delete(database, _DELETE_APPROVALS, keep, rows_max)
 
 
-async def delete_files(database: Database, keep: RetentionPolicy, *, rows_max: int) -> int:
+async def delete_files(database: Database, keep: Retention, *, rows_max: int) -> int:
     # Files that have expired, or whose containers have.
     return await _delete(database, _DELETE_FILES, keep, rows_max)
 
 
-async def delete_containers(database: Database, keep: RetentionPolicy, *, rows_max: int) -> int:
+async def delete_containers(database: Database, keep: Retention, *, rows_max: int) -> int:
     # Containers that expired `CONTAINER_KEPT_S` ago.
     return await _delete(database, _DELETE_CONTAINERS, keep, rows_max)
 
 
-async def _delete(
-    database: Database, statement: Statement, keep: RetentionPolicy, rows_max: int
-) -> int:
+async def _delete(database: Database, statement: Statement, keep: Retention, rows_max: int) -> int:
     async with database.runs_transaction() as connection:
         if not await is_alone(connection):
             return 0
-        return await connection.count(statement, asdict(keep) | {"rows_max": rows_max})
+        return await connection.count(statement, keep.model_dump() | {"rows_max": rows_max})
 
 
 def _gaps(days: Sequence[date]) -> list[tuple[date, date]]:

@@ -295,16 +295,16 @@ _VALUES: Final = (
     PolicyValue(
         "on_disconnect",
         setting="background.on_disconnect",
-        description="What becomes of a stored response whose client hangs up: cancel, as OpenAI "
-        "does, or continue, so that it can be resumed. A tenant may have its own.",
+        description="What becomes of a stored response whose client hangs up: cancel or continue. "
+        "Set continue where clients resume streams; OpenAI cancels. A tenant may have its own.",
         option_help="What becomes of a stored response whose client hangs up.",
         words=get_args(OnDisconnect),
     ),
     PolicyValue(
         "log_retention_s",
         setting="retention.log_s",
-        description="Seconds after its end that a response can be streamed again. A tenant may "
-        "have its own: tenants set.",
+        description="Seconds after its end that a response can be streamed again. Lower it to save "
+        "disk. A tenant may have its own: tenants set.",
         option="--log-retention-h",
         option_unit=HOUR_S,
         option_help="Hours after its end that a response can be streamed again.",
@@ -314,8 +314,9 @@ _VALUES: Final = (
     PolicyValue(
         "response_retention_s",
         setting="retention.response_s",
-        description="Seconds after its creation that a stored response is kept, or longer while "
-        "others continue from it. A tenant may have its own.",
+        description="Seconds after its creation that a stored response is kept. Set what the law "
+        "or a contract says; one that others continue from is kept longer. A tenant may have its "
+        "own.",
         option="--response-retention-d",
         option_unit=DAY_S,
         option_help="Days that a stored response is kept.",
@@ -325,8 +326,9 @@ _VALUES: Final = (
     PolicyValue(
         "background_running_max",
         setting="background.tenant_running_max",
-        description="Background responses of one tenant generated at once by all replicas; the "
-        "rest waits in order. A tenant may have its own: tenants set.",
+        description="Background responses of one tenant generated at once by all replicas. Size it "
+        "by the backends and the number of tenants; the rest waits in order. A tenant may have its "
+        "own: tenants set.",
         option_help="Background responses generated at once by all replicas.",
         least=1,
         most=100_000,
@@ -334,8 +336,8 @@ _VALUES: Final = (
     PolicyValue(
         "background_queued_max",
         setting="background.tenant_queued_max",
-        description="Background responses of one tenant that wait; one more is answered 429. A "
-        "tenant may have its own.",
+        description="Background responses of one tenant that wait; one more is answered 429. Raise "
+        "it for tenants that hand in much at once. A tenant may have its own.",
         option_help="Background responses that may wait.",
         least=1,
         most=10_000_000,
@@ -344,15 +346,15 @@ _VALUES: Final = (
         "reasoning_summary",
         setting="reasoning.summary",
         description="What a summary that a client asks for is made from: the analysis, or nothing. "
-        "A tenant may have its own: tenants set.",
+        "Set off where users must not read raw reasoning. A tenant may have its own: tenants set.",
         option_help="What summaries of reasoning are made from, or that there are none.",
         words=get_args(ReasoningSummary),
     ),
     PolicyValue(
         "reasoning_budget_tokens",
         setting="generation.reasoning_budget_tokens",
-        description="Tokens of reasoning of requests that name no bound, after which the answer is "
-        "opened; 0: any number. A tenant may have its own: tenants set.",
+        description="Tokens of reasoning of requests that name no bound; 0: any number. Set it to "
+        "bound cost and time: then the answer is opened. A tenant may have its own: tenants set.",
         option_help="Tokens of reasoning of requests that name no bound; 0: any number.",
         most=1_000_000,
     ),
@@ -364,57 +366,61 @@ _VALUES: Final = (
     PolicyValue(
         "response_messages",
         setting="debugging.response_messages",
-        description="Whether requests may ask for the Harmony messages and the token ids of their "
-        "prompt and their output (enable_response_messages), which show raw reasoning. A tenant "
-        "may have its own: tenants set.",
+        description="Whether requests may ask for their Harmony messages and token ids. Set "
+        "allowed for who debugs or trains models (enable_response_messages): they show raw "
+        "reasoning. A tenant may have its own: tenants set.",
         option_help="Whether its requests may ask for their Harmony messages and token ids.",
         words=get_args(ResponseMessages),
     ),
     PolicyValue(
         "web_search",
         setting="tools.web.tenants",
-        description="Whether requests may search the web where that is enabled; it is dropped from "
-        "others. A tenant may have its own: tenants set.",
+        description="Whether requests may search the web where that is enabled. Set refused where "
+        "only some tenants may: it is dropped from other requests. A tenant may have its own: "
+        "tenants set.",
         option_help="Whether its requests may search the web, where that is enabled.",
         words=get_args(ToolAccess),
     ),
     PolicyValue(
         "code_interpreter",
         setting="tools.python.tenants",
-        description="Whether requests may run Python where that is enabled; it is dropped from "
-        "others. A tenant may have its own: tenants set.",
+        description="Whether requests may run Python where that is enabled. Set refused where only "
+        "some tenants may: it is dropped from other requests. A tenant may have its own: tenants "
+        "set.",
         option_help="Whether its requests may run Python, where that is enabled.",
         words=get_args(ToolAccess),
     ),
     PolicyValue(
         "mcp",
         setting="tools.mcp.tenants",
-        description="Whether requests may call tools of MCP servers where that is enabled; they "
-        "are dropped from others. A tenant may have its own: tenants set.",
+        description="Whether requests may call tools of MCP servers where that is enabled. Set "
+        "refused where only some tenants may: they are dropped from other requests. A tenant may "
+        "have its own: tenants set.",
         option_help="Whether its requests may call tools of MCP servers, where that is enabled.",
         words=get_args(ToolAccess),
     ),
     PolicyValue(
         "mcp_servers",
         setting="tools.mcp.servers",
-        description="Which MCP servers requests may use: those of the registry; besides, those on "
-        "listed hosts; or any on the public internet. A tenant may have its own: tenants set.",
+        description="Which MCP servers requests may use: registry, listed or any. Narrow it where "
+        "users must not choose servers: listed adds listed hosts to those of the registry, any the "
+        "public internet. A tenant may have its own: tenants set.",
         option_help="Which MCP servers its requests may use.",
         words=get_args(McpServersAllowed),
     ),
     PolicyValue(
         "mcp_approvals",
         setting="tools.mcp.approvals",
-        description="Whether the user is asked before a tool of an MCP server is called: as the "
-        "request says, or always. A tenant may have its own: tenants set.",
+        description="When the user is asked before a call of an MCP server: request or always. Set "
+        "always where requests must not waive it. A tenant may have its own: tenants set.",
         option_help="Whether users are asked before calls of MCP tools as its requests say.",
         words=get_args(McpApprovals),
     ),
     PolicyValue(
         "tool_calls_max",
         setting="tools.calls_max",
-        description="Calls of hosted tools in one response; a request may want fewer "
-        "(max_tool_calls). A tenant may have its own: tenants set.",
+        description="Calls of hosted tools in one response. Lower it to bound cost; a request may "
+        "want fewer (max_tool_calls). A tenant may have its own: tenants set.",
         option_help="Calls of hosted tools in one response.",
         least=1,
         most=10_000,
@@ -422,8 +428,8 @@ _VALUES: Final = (
     PolicyValue(
         "tool_time_max_s",
         setting="tools.time_max_s",
-        description="Seconds that all calls of hosted tools of one response may take together. A "
-        "tenant may have its own: tenants set.",
+        description="Seconds that all calls of hosted tools of one response may take together. "
+        "Raise it for agents that work long. A tenant may have its own: tenants set.",
         option_help="Seconds of all calls of hosted tools of one response.",
         least=1,
         most=DAY_S,
@@ -431,8 +437,8 @@ _VALUES: Final = (
     PolicyValue(
         "tool_result_ids_max",
         setting="tools.result_ids_max",
-        description="Token ids of all results of hosted tools of one response. A tenant may have "
-        "its own: tenants set.",
+        description="Token ids of all results of hosted tools of one response. Size it by the "
+        "model's context. A tenant may have its own: tenants set.",
         option_help="Token ids of all results of hosted tools of one response.",
         least=1,
         most=100_000_000,
@@ -440,9 +446,9 @@ _VALUES: Final = (
     PolicyValue(
         "tool_result_bytes_max",
         setting="tools.result_bytes_max",
-        description="Bytes that all calls of hosted tools of one response may return, before they "
-        "are cut for the model; the call that passes it is the last. A tenant may have its own: "
-        "tenants set.",
+        description="Bytes that all calls of hosted tools of one response may return. Raise it "
+        "for tools with long results, which are cut for the model; the call that passes it is the "
+        "last. A tenant may have its own: tenants set.",
         option_help="Bytes that all calls of hosted tools of one response may return.",
         least=1,
         most=_INTEGER_MAX,
@@ -450,9 +456,10 @@ _VALUES: Final = (
     PolicyValue(
         "egress",
         setting="tools.egress",
-        description="Whether tools may connect to what requests and models name: pages of the web, "
-        "search engines, and MCP servers that are not registered. Without that the browser has "
-        "the local index. A tenant may have its own: tenants set.",
+        description="Whether tools may connect to what requests and models name. Set refused where "
+        "no data may leave: pages of the web, search engines and MCP servers that are not "
+        "registered cannot be reached, and the browser has the local index. A tenant may have its "
+        "own: tenants set.",
         option_help="Whether tools may reach pages, search engines and servers that nobody "
         "registered.",
         words=get_args(ToolAccess),
@@ -460,26 +467,26 @@ _VALUES: Final = (
     PolicyValue(
         "egress_domains",
         setting="tools.egress_domains",
-        description="The only domains whose pages may be read, and whose MCP servers requests may "
-        "name, with those below them, separated by spaces; empty: all. A tenant may have its own: "
-        "tenants set.",
+        description="The only domains that tools may reach, separated by spaces; empty: all. Set "
+        "it where few sites are trusted: it is for pages and for MCP servers that requests name, "
+        "with the domains below. A tenant may have its own: tenants set.",
         option_help="The only domains that tools may reach, with those below them; '': all.",
         is_domains=True,
     ),
     PolicyValue(
         "egress_denied_domains",
         setting="tools.egress_denied_domains",
-        description="Domains that neither may reach, with those below them, separated by spaces. A "
-        "tenant may have its own: tenants set.",
+        description="Domains that tools may not reach, separated by spaces. Set those that must "
+        "not be read, with those below them. A tenant may have its own: tenants set.",
         option_help="Domains that tools may not reach, with those below them.",
         is_domains=True,
     ),
     PolicyValue(
         "containers_max",
         setting="tools.python.tenant_containers_max",
-        description="Containers of a tenant that have not expired. One more that is asked for is "
-        "answered 429; a response that needs one of its own is told that there is none. A tenant "
-        "may have its own: tenants set.",
+        description="Containers of a tenant that have not expired. Size it by the machine: one "
+        "more that is asked for is answered 429, and a response that needs one of its own is told "
+        "that there is none. A tenant may have its own: tenants set.",
         option_help="Containers of the code interpreter that have not expired.",
         least=1,
         most=1_000_000,

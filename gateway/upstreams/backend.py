@@ -120,8 +120,8 @@ class Timeouts:
 
     connect_s: float = 5.0
     write_s: float = 30.0
-    first_token_s: float = 300.0
-    stall_s: float = 60.0
+    first_token_s: float = 600.0
+    stall_s: float = 20.0
     tail_s: float = 1.0
 
 

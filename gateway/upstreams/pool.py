@@ -120,6 +120,10 @@ class ModelInfo:
     parent: str | None = None
 
 
+HEALTH_TIMEOUT_S: Final = 2.0
+DESCRIBE_TIMEOUT_S: Final = 10.0
+
+
 @dataclass(frozen=True, slots=True)
 class ProbeSchedule:
     """Seconds. `health` is the cheap poll, `working_health` one for which the backend must generate
@@ -127,10 +131,10 @@ class ProbeSchedule:
     """
 
     health_interval_s: float = 2.0
-    health_timeout_s: float = 2.0
+    health_timeout_s: float = HEALTH_TIMEOUT_S
     working_health_timeout_s: float = 60.0
     describe_interval_s: float = 30.0
-    describe_timeout_s: float = 10.0
+    describe_timeout_s: float = DESCRIBE_TIMEOUT_S
 
 
 @dataclass(frozen=True, slots=True)

@@ -37,6 +37,8 @@ if TYPE_CHECKING:
 _REFUSED: Final = frozenset({400, 422})
 _ERROR_BYTES_MAX: Final = 64 * 1024
 _BYTES_OF_ID: Final = 8
+TIMEOUT_S: Final = 10.0
+"""That a backend may take to render a prompt."""
 IDS_MAX: Final = 4 * 1024 * 1024
 """Longer than any window. A context that is too long for one is rendered, too: it is counted."""
 
@@ -56,7 +58,7 @@ class Tokenization:
     All questions of one call go to one member, unless it fails.
     """
 
-    def __init__(self, pool: Pool, *, timeout_s: float, attempts_max: int) -> None:
+    def __init__(self, pool: Pool, *, attempts_max: int, timeout_s: float = TIMEOUT_S) -> None:
         # `timeout_s` bounds one member's answer to one question, `attempts_max` the members that
         # are asked.
         self._pool = pool

@@ -10,7 +10,7 @@ from gateway.admin.data_retention import RetentionControls
 from gateway.admin.federation import IdentityProviders
 from gateway.admin.inspection import Inspection
 from gateway.admin.issuers import OperatorIssuers
-from gateway.admin.keys import KeyPolicy, Keys
+from gateway.admin.keys import Keys
 from gateway.admin.limits import ProjectLimits
 from gateway.admin.operations import Operations
 from gateway.admin.operator_keys import Operators
@@ -41,18 +41,17 @@ def admin_services(
 
     A command knows no backends, and has no `models`: limits are then shown for no model.
     """
-    admin = settings.admin
     transactions = Transactions(database, access.forget)
-    accounts = ServiceAccounts(transactions, accounts_max=admin.service_accounts_max)
-    policy = KeyPolicy(
-        keys_max=admin.keys_max,
-        lifetime_max_s=admin.key_lifetime_max_s,
-        overlap_s=admin.key_overlap_s,
-    )
+    accounts = ServiceAccounts(transactions)
     return AdminServices(
-        projects=Projects(transactions, projects_max=admin.projects_max),
+        projects=Projects(transactions),
         service_accounts=accounts,
-        keys=Keys(transactions, accounts, access.peppers, policy),
+        keys=Keys(
+            transactions,
+            accounts,
+            access.peppers,
+            lifetime_max_s=settings.admin.key_lifetime_max_s,
+        ),
         identity_providers=IdentityProviders(transactions),
         limits=ProjectLimits(
             transactions,
@@ -60,63 +59,34 @@ def admin_services(
             models=lambda: [] if models is None else [model.id for model in models.list()],
             forget=access.forget,
         ),
-        usage=UsageReports(
-            database,
-            minutes_s=settings.ledger.minutes_s,
-            hours_s=settings.ledger.hours_s,
-            clock=time.time,
-        ),
+        usage=UsageReports(database, ledger=settings.ledger, clock=time.time),
         audit=AuditLogs(database, project_names(database)),
         retention=RetentionControls(database, transactions, access.forget),
     )
 
 
-def ledger_operations(process: Process) -> LedgerOperations:
-    foundation = process.services.foundation
-    return ledger_of(foundation)
-
-
 def ledger_of(foundation: Foundation) -> LedgerOperations:
-    """Build the ledger's operations without a `Process`, for commands."""
-    database, metrics = foundation.database, foundation.metrics
-    return LedgerOperations(
-        database,
-        adding(foundation.settings, database, metrics),
-        reconciliation(database, metrics, foundation.new_fold_for),
-    )
+    # Also for commands, which have no `Process`.
+    return LedgerOperations(foundation.database, adding(foundation), reconciliation(foundation))
 
 
 def operator_services(process: Process) -> OperatorServices:
-    database = process.services.foundation.database
+    foundation, access = process.services.foundation, process.access
+    settings, database = foundation.settings, foundation.database
     return OperatorServices(
-        operations=operations(process),
-        operators=Operators(database, process.access.peppers),
-        issuers=operator_issuers(database, process.access),
-        ledger=ledger_operations(process),
+        operations=Operations(
+            access,
+            database,
+            foundation.pool,
+            TenantData(database, end_user_secret=settings.cache_salt_key),
+            Limits(database, settings.model_aliases),
+            replica=foundation.owner,
+            # Secrets are of a type that is written as stars.
+            settings=partial(settings.model_dump, mode="json"),
+        ),
+        operators=Operators(database, access.peppers),
+        issuers=OperatorIssuers(database, access.forget),
+        ledger=ledger_of(foundation),
         inspection=Inspection(database),
         audit=AuditLogs(database, project_names(database)),
-    )
-
-
-def operator_issuers(database: Database, access: Access) -> OperatorIssuers:
-    # `access` forgets its decisions when an issuer changes.
-    return OperatorIssuers(database, access.forget)
-
-
-def operations(process: Process) -> Operations:
-    settings = process.shared.settings
-    database = process.services.foundation.database
-    data = TenantData(
-        database,
-        end_user_secret=settings.cache_salt_key,
-    )
-    return Operations(
-        process.access,
-        database,
-        process.shared.pool,
-        data,
-        Limits(database, settings.model_aliases),
-        replica=process.shared.owner,
-        # Secrets are of a type that is written as stars.
-        settings=partial(settings.model_dump, mode="json"),
     )

@@ -9,10 +9,8 @@ from typing import TYPE_CHECKING
 from gateway.encryption.keyring import OFF
 from gateway.eventlog.fold.fold import Fold
 from gateway.protocol.responses.body import rules_of
-from gateway.replication.retention import Housekeeping
 from gateway.services.access import Access
-from gateway.store.postgres.database import Database
-from gateway.store.retention import RetentionPolicy
+from gateway.store.postgres.database import CONNECT_TIMEOUT_S, Database
 from gateway.wiring.python import containers
 
 if TYPE_CHECKING:
@@ -128,8 +126,7 @@ def connect(
         settings.database_url,
         pool_size_max=pool_size_max or database.pool_size_max,
         command_timeout_s=min(database.command_timeout_s, patience_s),
-        connect_timeout_s=min(database.connect_timeout_s, patience_s),
-        statement_cache_size=database.statement_cache_size,
+        connect_timeout_s=min(CONNECT_TIMEOUT_S, patience_s),
         for_runs=for_runs,
         keyring=keyring,
     )
@@ -149,11 +146,4 @@ def access(settings: Settings, database: Database, federation: Federation | None
         previous_pepper=settings.previous_pepper,
         federation=federation,
         defaults=settings.tenant_policy,
-    )
-
-
-def housekeeping(settings: Settings, database: Database) -> Housekeeping:
-    return Housekeeping(
-        database,
-        settings.retention.fill(RetentionPolicy),
     )

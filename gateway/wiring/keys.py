@@ -5,14 +5,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from gateway.encryption.keyring import OFF, Keyring, KeyringPolicy
-from gateway.encryption.providers.sigv4 import AwsCredentials
 from gateway.store.postgres.database import Database
 from gateway.store.tenant_keys import TenantKeys, in_database_of_content
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-
-    from pydantic import SecretStr
 
     from gateway.encryption.keyring import KeyProvider
     from gateway.settings import Settings
@@ -28,13 +25,8 @@ def keys_database(settings: Settings) -> Database | None:
     url = encryption.keys_url.get_secret_value()
     if settings.database.url is not None and url == settings.database.url.get_secret_value():
         raise in_database_of_content()
-    database = settings.database
     return Database(
-        url,
-        pool_size_max=POOL_SIZE,
-        command_timeout_s=database.command_timeout_s,
-        connect_timeout_s=database.connect_timeout_s,
-        statement_cache_size=database.statement_cache_size,
+        url, pool_size_max=POOL_SIZE, command_timeout_s=settings.database.command_timeout_s
     )
 
 
@@ -65,29 +57,11 @@ def _configured(settings: Settings) -> Iterator[KeyProvider]:
         from gateway.encryption.providers.file import FileKeys
 
         yield FileKeys(file.path)
-    if vault.url is not None and vault.token is not None:
-        from gateway.encryption.providers.vault_transit import VaultPlace, VaultTransit
+    if vault.url and vault.token:
+        from gateway.encryption.providers.vault_transit import VaultTransit
 
-        yield VaultTransit(
-            VaultPlace(
-                vault.url,
-                vault.token.get_secret_value(),
-                vault.key,
-                vault.mount,
-                vault.namespace,
-            )
-        )
+        yield VaultTransit(vault)
     if kms.region and kms.key_id and kms.access_key_id and kms.secret_access_key:
-        from gateway.encryption.providers.aws_kms import AwsKms, KmsPlace
+        from gateway.encryption.providers.aws_kms import AwsKms
 
-        credentials = AwsCredentials(
-            kms.access_key_id,
-            kms.secret_access_key.get_secret_value(),
-            _plain(kms.session_token),
-        )
-        place = KmsPlace(kms.region, kms.key_id, credentials, kms.url)
-        yield AwsKms(place)
-
-
-def _plain(secret: SecretStr | None) -> str:
-    return "" if secret is None else secret.get_secret_value()
+        yield AwsKms(kms)

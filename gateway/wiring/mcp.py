@@ -52,11 +52,11 @@ def new_room(
             "false.",
         )
     networks = _networks(mcp)
-    registry = Registry(partial(mcp_servers.known_to, database), sealer, ttl_s=mcp.registry_ttl_s)
+    registry = Registry(partial(mcp_servers.known_to, database), sealer)
     hosts = tuple(host.lower() for host in mcp.hosts)
     policy = ServerPolicy(mcp.servers, hosts, networks.named)
     resolver = ServerResolver(registry, policy, settings.mcp_identity_key)
-    sessions = SessionPool(networks, mcp.fill(PoolLimits), mcp.fill(SessionLimits), metrics=metrics)
+    sessions = SessionPool(networks, PoolLimits(), mcp.fill(SessionLimits), metrics=metrics)
     limits = mcp.fill(McpLimits)
     return McpRoom(
         servers=McpServers(resolver, sessions, ListingLimits()),

@@ -14,8 +14,8 @@ from gateway.upstreams.membership.source import BackendTemplate
 
 if TYPE_CHECKING:
     from gateway.settings import Settings
-    from gateway.settings.discovery import Discovery
     from gateway.settings.sections import Backend as BackendSettings
+    from gateway.settings.sections import Discovery
     from gateway.settings.sections import Prefill as PrefillSettings
     from gateway.upstreams.membership.source import BackendSource
 
@@ -41,7 +41,7 @@ def _source(settings: Settings, found_by: Discovery) -> BackendSource:
             return tuple(_backend(settings, one, name).checked() for one in read_backends(path))
 
         return FileSource(name, read, refresh_s=membership.refresh_s)
-    from gateway.upstreams.membership.dns import DEFAULT_PORT, DnsSource, DnsTiming
+    from gateway.upstreams.membership.dns import DEFAULT_PORT, DnsSource
     from gateway.upstreams.membership.resolver import Resolver
 
     assert found_by.host is not None, "the settings see to it"
@@ -50,7 +50,7 @@ def _source(settings: Settings, found_by: Discovery) -> BackendSource:
         found_by.host,
         Resolver(found_by.servers),
         template,
-        DnsTiming(membership.refresh_s),
+        refresh_s=membership.refresh_s,
         port=None if found_by.kind == "srv" else found_by.port or DEFAULT_PORT,
     )
 

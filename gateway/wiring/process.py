@@ -12,8 +12,12 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from gateway.services.federation.federation import Federation
+from gateway.services.federation.fetching import KEYS_BYTES_MAX, KeyFetcher
+from gateway.services.federation.key_sets import KeySets
 from gateway.services.health import Health
-from gateway.wiring.federation import federation
+from gateway.tools.egress.network_policy import NetworkPolicy
+from gateway.tools.egress.transport import EgressLimits, client
 from gateway.wiring.foundation import access
 from gateway.wiring.services import Services
 from gateway.wiring.shared import Shared
@@ -22,8 +26,8 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Sequence
 
     from gateway.services.access import Access
-    from gateway.services.federation.federation import Federation
     from gateway.settings import Settings
+    from gateway.store.postgres.database import Database
 
 SWITCH_INTERVAL_S = 0.0001
 """How long a thread may keep the interpreter while the event loop waits for it. With Python's 5 ms
@@ -54,7 +58,7 @@ class Process:
         shared = Shared.of(settings)
         services = Services.of(settings, shared)
         database = services.foundation.database
-        tokens = federation(settings, database, shared.sealer, shared.metrics)
+        tokens = _federation(database, shared)
         return cls(
             shared=shared,
             services=services,
@@ -91,6 +95,19 @@ class Process:
     def end_streams(self) -> None:
         self.services.end_streams()
         self.shared.sessions.close()
+
+
+def _federation(database: Database, shared: Shared) -> Federation:
+    settings = shared.settings
+    policy = NetworkPolicy.to(settings.federation, plain_http=settings.federation.plain_http)
+    http = client(policy, EgressLimits(body_bytes_max=KEYS_BYTES_MAX))
+    return Federation(
+        database,
+        KeySets(KeyFetcher(http, policy, metrics=shared.metrics)),
+        shared.sealer,
+        token_lifetime_s=settings.federation.exchanged_token_s,
+        defaults=settings.tenant_policy,
+    )
 
 
 def _read_ahead(packages: Sequence[str]) -> None:

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Final
 from gateway.errors import ConfigError
 from gateway.store.tools.files import FileBounds
 from gateway.tools.python.containers import ContainerPolicy, ContainerPool
-from gateway.tools.python.engine import ContainerLimits
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -110,10 +109,5 @@ def _client(url: str, authorization: str, body_bytes_max: int) -> EgressClient:
 def _policy(python: Python) -> ContainerPolicy:
     return python.fill(
         ContainerPolicy,
-        files=FileBounds(
-            tenant_bytes_max=python.tenant_file_bytes_max,
-            container_bytes_max=python.container_bytes_max,
-            container_files_max=python.container_files_max,
-        ),
-        limits=ContainerLimits(data_bytes=python.data_bytes_max, processes=python.processes_max),
+        files=FileBounds(tenant_bytes_max=python.tenant_file_bytes_max),
     )

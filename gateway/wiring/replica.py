@@ -20,11 +20,12 @@ from gateway.eventlog.log_batches import Flusher
 from gateway.eventlog.log_watcher import LogWatcher
 from gateway.eventlog.log_writer import FLUSH_INTERVAL_S, LogWriter, WriterBounds
 from gateway.eventlog.notifications import Notifier
-from gateway.replication.alert_delivery import AlertDelivery
+from gateway.replication.alert_delivery import AlertDelivery, Mail, Webhook
 from gateway.replication.durable_runs import DurableRuns, RunDependencies
 from gateway.replication.lease_keeper import LeaseKeeper, LeaseTiming
 from gateway.replication.limiter import Limiter, LimitStore, LimitTiming
 from gateway.replication.orphan_reaper import OrphanReaper
+from gateway.replication.retention import Housekeeping
 from gateway.replication.spend_audit import SpendAudit
 from gateway.replication.storage_meter import StorageMeter
 from gateway.replication.takeover_scheduler import ClaimLimits, TakeoverScheduler
@@ -36,14 +37,15 @@ from gateway.store import claims, flushes, remote_logs
 from gateway.store.claims import ClaimTerms
 from gateway.store.limits import counters, prices
 from gateway.store.limits.storage import MeasureTerms
+from gateway.store.postgres.database import CONNECT_TIMEOUT_S
 from gateway.store.replicas import drains, notifications, placements
 from gateway.store.replicas.notifications import Listener, Notice
 from gateway.store.tenant_keys import TenantKeys
+from gateway.tools.egress.network_policy import NetworkPolicy, host_and_port_of
+from gateway.tools.egress.transport import EgressLimits, client
 from gateway.upstreams.admission.policy import BACKGROUND_PROMOTION_S
 from gateway.upstreams.membership.drains import Drains
 from gateway.upstreams.routing.exchange import Exchange
-from gateway.wiring.alerts import alert_channels
-from gateway.wiring.foundation import housekeeping
 from gateway.wiring.ledger import ledger_jobs
 from gateway.wiring.tools import Rooms
 
@@ -51,12 +53,17 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Coroutine, Sequence
     from uuid import UUID
 
+    from gateway.replication.alert_delivery import AlertChannel
     from gateway.settings import Settings
-    from gateway.settings.sections import Model
+    from gateway.settings.sections import Alerts, Model
     from gateway.telemetry.metrics import Metrics
     from gateway.wiring.foundation import Foundation
 
 
+ANSWER_BYTES_MAX: Final = 64 * 1024
+"""Of what a webhook answers."""
+CALLS_WAIT_S: Final = 30.0
+"""How long a process that ends waits for calls that must not be run twice."""
 LISTEN_PAUSE_S: Final = 1.0
 """Between two attempts to listen to one."""
 CLAIM_INTERVAL_S: Final = 0.5
@@ -219,21 +226,18 @@ def _accounting(base: Foundation) -> list[Callable[[], Coroutine[Any, Any, None]
         *_alerting(base),
         audit.run,
         StorageMeter(database, base.counters, metrics, MeasureTerms()).run,
-        housekeeping(settings, database).run,
+        Housekeeping(database, settings.retention).run,
         AuditLogs(database).run,
         Purging(database, TenantData(database, tenant_keys)).run,
         *_resealing(base, tenant_keys),
-        *ledger_jobs(settings, database, metrics, owner=base.owner, new_fold_for=base.new_fold_for),
+        *ledger_jobs(base),
     ]
 
 
 def _resealing(
     base: Foundation, tenant_keys: TenantKeys | None
 ) -> list[Callable[[], Coroutine[Any, Any, None]]]:
-    rows_per_s = base.settings.encryption.reseal_rows_per_s
-    if tenant_keys is None or not rows_per_s:
-        return []
-    return [Resealing(base.database, tenant_keys, rows_per_s=rows_per_s).run]
+    return [] if tenant_keys is None else [Resealing(base.database, tenant_keys).run]
 
 
 def _claim_limits(settings: Settings, *, has_tools: bool) -> ClaimLimits:
@@ -329,7 +333,7 @@ def _dependencies(
             release=partial(claims.release, database),
             announce=router.announce,
             calls=calls,
-            calls_wait_s=settings.tools.drain_wait_s,
+            calls_wait_s=CALLS_WAIT_S,
         ),
         writer=LogWriter(
             flusher.append,
@@ -361,11 +365,21 @@ def _limiter(base: Foundation) -> Limiter:
 
 def _alerting(base: Foundation) -> list[Callable[[], Coroutine[Any, Any, None]]]:
     # Without channels no alert is delivered.
-    settings = base.settings.alerts
-    channels = alert_channels(settings)
-    if not channels:
-        return []
-    return [AlertDelivery(base.counters, channels).run]
+    channels = alert_channels(base.settings.alerts)
+    return [AlertDelivery(base.counters, channels).run] if channels else []
+
+
+def alert_channels(settings: Alerts) -> list[AlertChannel]:
+    """Return the channels; empty if none is configured. The operator's URL may lead anywhere."""
+    channels: list[AlertChannel] = []
+    if settings.webhook_url:
+        policy = NetworkPolicy(hosts=frozenset({host_and_port_of(settings.webhook_url)}))
+        limits = EgressLimits(body_bytes_max=ANSWER_BYTES_MAX, connections_max=4)
+        http = client(policy, limits)
+        channels.append(Webhook(settings.webhook_url, settings.signing_key, http))
+    if settings.smtp.host:
+        channels.append(Mail(settings.smtp))
+    return channels
 
 
 def _exchanging(base: Foundation) -> list[Callable[[], Coroutine[Any, Any, None]]]:
@@ -383,7 +397,6 @@ def _drains(base: Foundation) -> Drains:
         base.pool,
         partial(drains.drained, base.notices),
         partial(drains.report, base.notices, base.owner),
-        interval_s=base.settings.membership.drain_poll_s,
         metrics=base.metrics,
     )
 
@@ -397,7 +410,7 @@ def _listening(
     url = settings.database.listen_url
     listener = Listener(
         url.get_secret_value() if url is not None else settings.database_url,
-        connect_timeout_s=settings.database.connect_timeout_s,
+        connect_timeout_s=CONNECT_TIMEOUT_S,
         retry_pause_s=LISTEN_PAUSE_S,
     )
     return [notifier.run, partial(listener.run, router.on_notice, router.on_gap)]

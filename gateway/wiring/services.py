@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from gateway.engine.summarizer import Summarizer
 from gateway.protocol.hosted.grants import ToolBudget
-from gateway.services.containers import ContainerBounds, Containers
+from gateway.services.containers import Containers
 from gateway.services.conversations import Conversations
 from gateway.services.creation import Creation
 from gateway.services.files import Files
@@ -19,17 +19,17 @@ from gateway.services.models import Models
 from gateway.services.own_key import OwnKey
 from gateway.services.proxy import Proxy
 from gateway.services.retrieval import Retrieval
-from gateway.services.runs.compaction import CompactionLimits, Compactor
+from gateway.services.runs.compaction import Compactor
 from gateway.services.runs.history_source import HistorySource
 from gateway.services.runs.prompt_executor import PromptExecutor
 from gateway.services.runs.run_builder import RunBuilder
-from gateway.services.runs.spec_builder import SpecBuilder, SystemMessage
+from gateway.services.runs.spec_builder import SpecBuilder
 from gateway.services.runs.tool_grants import ToolGrants
 from gateway.store import traces
+from gateway.upstreams.tokenization import Tokenization
 from gateway.upstreams.unary import UnaryClient
 from gateway.wiring.foundation import Foundation
 from gateway.wiring.replica import Replica
-from gateway.wiring.shared import tokenization
 from gateway.wiring.tools import Sources
 
 if TYPE_CHECKING:
@@ -87,9 +87,7 @@ class Services:
             replica.limiter,
             now=base.containers.now,
         )
-        containers = Containers(
-            base.database, base.containers, files, settings.tools.python.fill(ContainerBounds)
-        )
+        containers = Containers(base.database, base.containers, files, settings.tools.python)
         tool_grants = _tool_grants(base, replica.rooms, containers)
         run_builder = _run_builder(base, models, _compactor(base, replica), tool_grants)
         return cls(
@@ -170,21 +168,14 @@ class Services:
 
 
 def _compactor(base: Foundation, replica: Replica) -> Compactor:
-    compaction = base.settings.compaction
-    return Compactor(
-        Summarizer(replica.dependencies.engine, base.new_fold_for),
-        base.formats.of,
-        base.sealer,
-        limits=compaction.fill(CompactionLimits, effort=compaction.reasoning_effort),
-    )
+    summarizer = Summarizer(replica.dependencies.engine, base.new_fold_for)
+    return Compactor(summarizer, base.formats.of, base.sealer)
 
 
 def _proxy(base: Foundation, models: Models, replica: Replica) -> Proxy:
     upstream = base.settings.upstream
     client = UnaryClient(
-        base.pool,
-        attempts_max=upstream.attempts_max,
-        losses_max=upstream.losses_max,
+        base.pool, attempts_max=upstream.attempts_max, losses_max=upstream.losses_max
     )
     book = replica.dependencies.archive.book
     return Proxy(client, models, base.executor, base.metrics, replica.limiter, book)
@@ -201,22 +192,17 @@ def _run_builder(
     base: Foundation, models: Models, compactor: Compactor, tool_grants: ToolGrants
 ) -> RunBuilder:
     settings = base.settings
+    rendering = Tokenization(base.pool, attempts_max=settings.upstream.attempts_max)
     return RunBuilder(
-        history_source=HistorySource(
-            base.database,
-        ),
+        history_source=HistorySource(base.database),
         models=models,
         specs=SpecBuilder(
             base.formats.of,
-            system_message=settings.harmony.fill(
-                SystemMessage, with_date=settings.harmony.date == "utc"
-            ),
+            system_message=settings.harmony,
             cache_salt_key=settings.cache_salt_key,
             sealer=base.sealer,
         ),
         compactor=compactor,
         tool_grants=tool_grants,
-        executor=PromptExecutor(
-            base.executor, tokenization(settings, base.pool), base.shared.images
-        ),
+        executor=PromptExecutor(base.executor, rendering, base.shared.images),
     )

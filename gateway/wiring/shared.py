@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
-from ipaddress import ip_network
 from typing import TYPE_CHECKING
 
 import orjson
@@ -17,7 +16,6 @@ from gateway.sealing import Sealer, SealingSecret
 from gateway.services.executor import ThreadExecutor
 from gateway.services.runs.images import ImageFetcher, ImageVisits
 from gateway.services.sessions import Sessions
-from gateway.settings.web import host_and_port
 from gateway.store.tenant_keys import TenantKeys
 from gateway.telemetry.metrics import Metrics
 from gateway.tools.egress.network_policy import NetworkPolicy
@@ -32,7 +30,6 @@ from gateway.upstreams.membership.membership import Membership
 from gateway.upstreams.pool import Pool, PoolPolicy, ProbeSchedule
 from gateway.upstreams.routing.policy import RoutingPolicy
 from gateway.upstreams.routing.router import Router
-from gateway.upstreams.tokenization import Tokenization
 from gateway.wiring.keys import keys_database, new_keyring
 from gateway.wiring.membership import backends, sources
 from gateway.wiring.python import engines
@@ -42,8 +39,7 @@ if TYPE_CHECKING:
 
     from gateway.encryption.keyring import Keyring
     from gateway.settings import Settings
-    from gateway.settings.images import Images
-    from gateway.settings.sections import Model
+    from gateway.settings.sections import Images, Model
     from gateway.store.postgres.database import Database
     from gateway.tools.python.engine import ContainerEngine
 
@@ -80,7 +76,6 @@ class Shared:
             backends(settings),
             sources(settings),
             pool.apply,
-            members_max=settings.membership.members_max,
             metrics=metrics,
         )
         pool.awaits_backends = membership.awaits_backends
@@ -94,7 +89,6 @@ class Shared:
             keyring=new_keyring(settings, keys),
             executor=ThreadExecutor(
                 threads_max=limits.tokenize_threads_max,
-                waiting_bytes_max=limits.tokenize_waiting_bytes_max,
                 nice=limits.tokenize_threads_nice,
             ),
             pool=pool,
@@ -170,45 +164,23 @@ def _format_options(model: Model, images: Images) -> FormatOptions:
 def image_fetcher(settings: Settings, metrics: Metrics) -> ImageFetcher:
     """Return the fetcher of images that requests name by URL."""
     images = settings.images
-    policy = NetworkPolicy(
-        networks=tuple(map(ip_network, images.allowed_networks)),
-        hosts=frozenset(map(host_and_port, images.allowed_hosts)),
-        public=images.public,
-    )
+    policy = NetworkPolicy.to(images)
     visits = images.fill(ImageVisits)
     limits = EgressLimits(body_bytes_max=images.bytes_max, connections_max=visits.visits_max)
     http = client(policy, limits)
-    return ImageFetcher(http, policy, visits, user_agent=images.user_agent, metrics=metrics)
-
-
-def tokenization(settings: Settings, pool: Pool) -> Tokenization:
-    """Return the client that has servers render conversations."""
-    upstream = settings.upstream
-    return Tokenization(
-        pool, timeout_s=upstream.render_timeout_s, attempts_max=upstream.attempts_max
-    )
+    return ImageFetcher(http, policy, visits, user_agent=settings.tools.web.agent, metrics=metrics)
 
 
 def _pool(settings: Settings, metrics: Metrics) -> Pool:
     upstream = settings.upstream
-    client = build_client(
-        keep_alive=KeepAlivePolicy(
-            connections_max=upstream.connections_max, expiry_s=upstream.keepalive_expiry_s
-        ),
-        limits=ConnectionLimits(),
-    )
+    client = build_client(keep_alive=KeepAlivePolicy(), limits=ConnectionLimits())
     policy = upstream.fill(
         PoolPolicy,
         timeouts=Timeouts(
-            connect_s=upstream.connect_timeout_s,
             first_token_s=upstream.first_token_timeout_s,
             stall_s=upstream.stall_timeout_s,
         ),
-        schedule=upstream.fill(
-            ProbeSchedule,
-            describe_interval_s=upstream.probe_interval_s,
-            describe_timeout_s=upstream.probe_timeout_s,
-        ),
+        schedule=upstream.fill(ProbeSchedule, describe_interval_s=upstream.probe_interval_s),
         leave_s=settings.membership.leave_s,
     )
     router = None

@@ -34,6 +34,8 @@ if TYPE_CHECKING:
 
 BUILTINS_INTERVAL_S: Final = 5.0
 """Between two looks whether the operator has registered a server for browser or Python."""
+APPROVAL_TTL_S: Final = 86_400.0
+"""Within which a call that was asked about can be approved."""
 BEHIND_MCP: Final = "mcp"
 """The engine of Python where an operator's MCP server runs it."""
 _FAMILIES: Final[Mapping[ToolKind, HostedFamily]] = {
@@ -77,7 +79,7 @@ class Rooms:
                 approvals.ask,
                 base.database,
                 key=base.settings.mcp_identity_key,
-                ttl_s=float(tools.mcp.approval_ttl_s),
+                ttl_s=APPROVAL_TTL_S,
             )
 
     @property

@@ -5,12 +5,9 @@ from __future__ import annotations
 import asyncio
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, replace
-from ipaddress import ip_network
 from typing import TYPE_CHECKING, Final
-from urllib.parse import urlsplit
 
 from gateway.errors import StartupError, installation
-from gateway.settings.web import host_and_port
 from gateway.store.schema import EVERYONE
 from gateway.tenancy import TenantId
 from gateway.tools.browser.document_reader import DocumentReader
@@ -28,7 +25,7 @@ from gateway.tools.browser.search import (
 )
 from gateway.tools.browser.tool import BrowserTools, Views
 from gateway.tools.browser.web import Workplace
-from gateway.tools.egress.network_policy import NetworkPolicy
+from gateway.tools.egress.network_policy import NetworkPolicy, host_and_port_of
 from gateway.tools.egress.transport import EgressLimits, client
 
 if TYPE_CHECKING:
@@ -36,7 +33,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     from gateway.settings import Settings
-    from gateway.settings.web import SearchProvider, Web
+    from gateway.settings.tools import SearchProvider, Web
     from gateway.store.postgres.database import Database
     from gateway.telemetry.metrics import Metrics
     from gateway.tools.browser.providers import Provider
@@ -51,7 +48,6 @@ _KEYED: Final[dict[str, type[Brave | Exa | Tavily | YouCom]]] = {
     "tavily": Tavily,
     "you": YouCom,
 }
-_PORTS: Final = {"http": 80, "https": 443}
 
 
 def browser_tools(
@@ -97,11 +93,11 @@ class Workshop:
                 remedy=f"Install it, in a checkout: {installation('web')}. Or set "
                 "tools.web.enabled to false.",
             )
-        policy = page_policy(web)
+        policy = NetworkPolicy.to(web)
         clients = AsyncExitStack()
         http = client(policy, EgressLimits())
         clients.push_async_callback(http.aclose)
-        visits = web.fill(FetchLimits, timeout_s=web.page_timeout_s)
+        visits = web.fill(FetchLimits)
         fetcher = PageFetcher(http, policy, visits, user_agent=web.agent, metrics=metrics)
         reader = DocumentReader(web.fill(ReadLimits))
         clients.push_async_callback(reader.close)
@@ -152,29 +148,13 @@ async def asked_for_one_page(workshop: Workshop, provider: SearchProvider) -> st
     return ""
 
 
-def page_policy(web: Web) -> NetworkPolicy:
-    """Return where pages may be: the public internet, if allowed, and the operator's networks and
-    hosts.
-    """
-    return NetworkPolicy(
-        networks=tuple(ip_network(network) for network in web.allowed_networks),
-        hosts=frozenset(map(host_and_port, web.allowed_hosts)),
-        public=web.public,
-    )
-
-
 def _http_source(workshop: Workshop, provider: SearchProvider) -> HttpSource:
     engine = _engine(provider)
-    http = client(_policy_for(engine.base_url), EgressLimits())
+    # A provider may be contacted only at its configured host and port.
+    policy = NetworkPolicy(hosts=frozenset({host_and_port_of(engine.base_url)}), public=False)
+    http = client(policy, EgressLimits())
     workshop.clients.push_async_callback(http.aclose)
     return HttpSource(engine, http, provider.kind)
-
-
-def _policy_for(url: str) -> NetworkPolicy:
-    # A provider may be contacted only at its configured host and port.
-    parts = urlsplit(url)
-    port = parts.port or _PORTS[parts.scheme]
-    return NetworkPolicy(hosts=frozenset({((parts.hostname or "").lower(), port)}), public=False)
 
 
 def _engine(provider: SearchProvider) -> Provider:

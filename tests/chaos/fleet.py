@@ -40,7 +40,7 @@ SECTIONS: Final[Mapping[str, Mapping[str, Any]]] = {
     "limits": {"responses_in_flight_max": 4000},
     "server": {"drain_grace_s": 20},
     "stream": {"start_grace_s": 0.0},
-    "database": {"command_timeout_s": 2.0, "connect_timeout_s": 2.0, "commit_wait_s": 30.0},
+    "database": {"command_timeout_s": 2.0, "commit_wait_s": 30.0},
     "background": {
         "lease_s": LEASE_S,
         "running_max": 1000,
@@ -52,14 +52,11 @@ SECTIONS: Final[Mapping[str, Mapping[str, Any]]] = {
     "upstream": {
         "stall_timeout_s": 1.5,
         "first_token_timeout_s": 3.0,
-        "connect_timeout_s": 1.0,
         "hops_max": 100,
         "losses_max": 100,
         "attempts_max": 6,
         "hop_wait_s": 20.0,
         "health_interval_s": 0.5,
-        "health_timeout_s": 0.5,
-        "keepalive_expiry_s": 1.0,
         "probe_interval_s": 5.0,
     },
 }

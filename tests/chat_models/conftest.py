@@ -17,11 +17,11 @@ import pytest
 
 from tests.fakes.gateway import running_gateway
 from tests.fakes.serving import serving
-from tests.vllm.patience import PATIENT_S, patient_settings
+from tests.vllm.patience import PATIENT_S, patient, patient_settings
 from tests.vllm.recording import Recorder
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Sequence
+    from collections.abc import AsyncIterator, Iterator, Sequence
 
     from tests.fakes.gateway import RunningGateway
     from tests.fakes.postgres import PostgresServer
@@ -43,6 +43,12 @@ SECTIONS: dict[str, Any] = {
     },
 }
 FLEETS = {url: (url,) for url in URLS} | ({"all": URLS} if len(URLS) > 1 else {})
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _patience() -> Iterator[None]:
+    with patient():
+        yield
 
 
 @dataclass

@@ -15,7 +15,8 @@ from uuid import UUID
 
 from gateway import ids
 from gateway.ledger.jobs import Adding, Delivery
-from gateway.ledger.sinks import CloudEventsSink, SinkTarget
+from gateway.ledger.sinks import CloudEventsSink
+from gateway.settings.sections import Sink
 from gateway.store import usage
 from gateway.store.ledger.rollup import RollupTerms
 from gateway.store.postgres.database import Database
@@ -37,7 +38,7 @@ def jobs_of(database: Database, url: str) -> tuple[Adding, Delivery, CloudEvents
     """Adding up and delivering, as a replica does, but without pauses and leases."""
     metrics = Metrics()
     adding = Adding(database, RollupTerms(lines_max=50), interval_s=0.01, metrics=metrics)
-    sink = CloudEventsSink(SinkTarget(name=SINK, url=url), source=SOURCE)
+    sink = CloudEventsSink(Sink(name=SINK, url=url), source=SOURCE)
     holder = ids.new_replica_id()
     delivery = Delivery(
         database, sink, holder=holder, lines_max=LINES_MAX, interval_s=0.01, lease_s=0,

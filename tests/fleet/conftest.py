@@ -20,11 +20,11 @@ from gateway.store.replicas import drains
 from tests.fakes.gateway import running_gateway
 from tests.fakes.http_client import http_client
 from tests.fakes.serving import serving
-from tests.vllm.patience import patient_settings
+from tests.vllm.patience import patient, patient_settings
 from tests.vllm.recording import Recorder
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable
+    from collections.abc import AsyncIterator, Callable, Iterator
 
     from gateway.settings import Settings
     from gateway.store.postgres.database import Database
@@ -37,6 +37,13 @@ REPLICAS = 3
 TIMEOUT_S = 600.0
 WAIT_S = 240.0
 STEP_S = 0.05
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _patience() -> Iterator[None]:
+    with patient(), pytest.MonkeyPatch.context() as patch:
+        patch.setattr("gateway.upstreams.membership.drains.DRAIN_POLL_S", STEP_S)
+        yield
 
 
 @dataclass(frozen=True)
@@ -95,7 +102,7 @@ async def fleet(database_url: str, database: Database) -> AsyncIterator[Fleet]:
             recorder = Recorder(await stack.enter_async_context(client))
             recorders.append(recorder)
             ways.append(await stack.enter_async_context(serving(recorder)))
-        settings = patient_settings(database_url, ways, membership={"drain_poll_s": STEP_S})
+        settings = patient_settings(database_url, ways)
         gateways = [
             await stack.enter_async_context(running_gateway(settings)) for _ in range(REPLICAS)
         ]

@@ -15,7 +15,8 @@ from gateway.sealing import Sealer, SealingSecret
 from gateway.services.models import Model
 from gateway.services.runs.history_source import History
 from gateway.services.runs.run_builder import opens
-from gateway.services.runs.spec_builder import CreateCommand, RunInput, SpecBuilder, SystemMessage
+from gateway.services.runs.spec_builder import CreateCommand, RunInput, SpecBuilder
+from gateway.settings.sections import Harmony
 from gateway.tenancy import Principal, TenantId, TenantPolicy
 from tests.fakes.harmony_script import harmony_of
 
@@ -81,9 +82,7 @@ DOCUMENTS = st.fixed_dictionaries(
 def builder() -> SpecBuilder:
     return SpecBuilder(
         harmony_of,
-        system_message=SystemMessage(
-            "You.", "2024-06", with_date=False, commentary_without_tools=False
-        ),
+        system_message=Harmony(identity="You.", date="off"),
         cache_salt_key=b"salt",
         sealer=Sealer([SealingSecret("k", b"sixteen bytes or more")]),
         answer_share=0.25,

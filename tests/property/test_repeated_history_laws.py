@@ -19,9 +19,9 @@ from gateway.services.runs.spec_builder import (
     CreateCommand,
     RunInput,
     SpecBuilder,
-    SystemMessage,
     Written,
 )
+from gateway.settings.sections import Harmony
 from gateway.tenancy import Principal, TenantId, TenantPolicy
 from tests.fakes.contexts import (
     answer,
@@ -47,9 +47,7 @@ if TYPE_CHECKING:
 
 SPECS = SpecBuilder(
     harmony_of,
-    system_message=SystemMessage(
-        "You.", "2024-06", with_date=False, commentary_without_tools=False
-    ),
+    system_message=Harmony(identity="You.", date="off"),
     cache_salt_key=b"salt",
     sealer=Sealer([SealingSecret("k", b"sixteen bytes or more")]),
     answer_share=0.25,

@@ -7,19 +7,22 @@ import asyncio
 import os
 import re
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Literal
 
 import httpx2
 import pytest
 
+from gateway.services.runs.compaction import CompactionLimits, Compactor
 from gateway.settings.sections import Backend
+from tests.fakes.bounds import bounds
 from tests.fakes.gateway import running_gateway
 from tests.fakes.serving import serving
-from tests.vllm.patience import patient_settings
+from tests.vllm.patience import patient, patient_settings
 from tests.vllm.recording import Recorder
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
+    from collections.abc import AsyncIterator, Iterator
 
     from tests.fakes.gateway import RunningGateway
     from tests.fakes.postgres import PostgresServer
@@ -32,6 +35,12 @@ WAIT_S = 120.0
 SUMMARY_TOKENS_MAX = 200
 PREAMBLE_TOKENS_MAX = 12
 STEP_S = 0.05
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _patience() -> Iterator[None]:
+    with patient():
+        yield
 
 
 @dataclass(frozen=True)
@@ -197,10 +206,10 @@ async def blunt_gateway(vllm: Vllm, database_url_of_all: str) -> AsyncIterator[R
 @pytest.fixture(scope="session")
 async def brief_gateway(vllm: Vllm, database_url_of_all: str) -> AsyncIterator[RunningGateway]:
     """In front of the same server; it allows few words before a call that is required."""
-    brief = {"preamble_tokens_max": PREAMBLE_TOKENS_MAX}
-    settings = patient_settings(database_url_of_all, [vllm.url], generation=brief)
-    async with running_gateway(settings) as running:
-        yield running
+    settings = patient_settings(database_url_of_all, [vllm.url])
+    with bounds("replica.GuardLimits", preamble_tokens_max=PREAMBLE_TOKENS_MAX):
+        async with running_gateway(settings) as running:
+            yield running
 
 
 @pytest.fixture
@@ -237,10 +246,12 @@ async def recorded_gateway(
 ) -> AsyncIterator[RunningGateway]:
     """Its backend is the recorder; its summaries are short."""
     async with serving(recorder) as url:
-        short = {"summary_tokens_max": SUMMARY_TOKENS_MAX}
-        settings = patient_settings(database_url_of_all, [url], compaction=short)
-        async with running_gateway(settings) as running:
-            yield running
+        settings = patient_settings(database_url_of_all, [url])
+        short = partial(Compactor, limits=CompactionLimits(SUMMARY_TOKENS_MAX))
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr("gateway.wiring.services.Compactor", short)
+            async with running_gateway(settings) as running:
+                yield running
 
 
 @pytest.fixture

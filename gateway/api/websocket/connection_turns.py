@@ -14,7 +14,7 @@ from __future__ import annotations
 import asyncio
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import orjson
 
@@ -35,7 +35,6 @@ if TYPE_CHECKING:
     from starlette.types import Scope
 
     from gateway.api.client_connection import BodyReader
-    from gateway.api.websocket.lanes import LaneLimits
     from gateway.protocol.events import Event
     from gateway.protocol.responses.websocket import ClientFrame, CreateFrame
     from gateway.services.creation import Creation, Generation
@@ -48,31 +47,22 @@ OK = 200
 _log = logs.EventLog(__name__)
 
 
-@dataclass(frozen=True, slots=True)
-class WebSocketConnectionLimits:
-    """Bounds of one connection.
-
-    A client that does not read a frame within `write_timeout_s` counts as gone. `start_grace_s` is
-    how long the first event waits for output: until then a failure is an `error` frame, which
-    clients try again.
-    """
-
-    write_timeout_s: float
-    start_grace_s: float
-    lifetime_s: float
-    idle_timeout_s: float
-    remembered_bytes_max: int
-    lanes: LaneLimits
+REMEMBERED_BYTES_MAX: Final = 64 * 1024 * 1024
+"""Of the unstored responses that one connection remembers."""
 
 
 @dataclass(frozen=True, slots=True)
 class Dependencies:
-    """Services and bounds of all connections. `bodies` parses frames as it does request bodies."""
+    """Services of all connections. `bodies` parses frames as it does request bodies.
+
+    `start_grace_s` is how long the first event waits for output: until then a failure is an `error`
+    frame, which clients try again.
+    """
 
     creation: Creation
     bodies: BodyReader
     metrics: Metrics
-    limits: WebSocketConnectionLimits
+    start_grace_s: float
 
 
 class ConnectionTurns:
@@ -83,7 +73,7 @@ class ConnectionTurns:
         self._dependencies = dependencies
         self._scope = scope
         self._send_text = send_text
-        self._memory = Memory(dependencies.limits.remembered_bytes_max)
+        self._memory = Memory(REMEMBERED_BYTES_MAX)
         self.count = 0
         """The number of requests so far, refused ones included."""
         self.client_left = False
@@ -170,7 +160,7 @@ class ConnectionTurns:
     async def _send_events(
         self, frame: ClientFrame, turn: CreateFrame, generation: Generation, record: RequestRecord
     ) -> None:
-        await generation.produced(self._dependencies.limits.start_grace_s)
+        await generation.produced(self._dependencies.start_grace_s)
         record.status = OK
         is_over = False
 

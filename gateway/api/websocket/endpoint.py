@@ -15,6 +15,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from gateway.api.client_connection import ClientDisconnected
+from gateway.api.streaming import WRITE_TIMEOUT_S
 from gateway.api.websocket.connection_turns import ConnectionTurns, error_frame, unsteered_frame
 from gateway.api.websocket.lanes import Lanes
 from gateway.errors import InvalidRequest, Leaving
@@ -25,9 +26,13 @@ if TYPE_CHECKING:
     from starlette.types import Message, Receive, Scope, Send
 
     from gateway.api.request_context import RequestRecord
-    from gateway.api.websocket.connection_turns import Dependencies, WebSocketConnectionLimits
+    from gateway.api.websocket.connection_turns import Dependencies
     from gateway.services.sessions import Sessions
 
+LIFETIME_S: Final = 3600.0
+"""Until a connection must be opened anew: OpenAI's 60 minutes."""
+IDLE_TIMEOUT_S: Final = 900.0
+"""Without a request, after which a connection is closed."""
 GOING_AWAY: Final = 1001
 SERVICE_RESTART: Final = 1012
 """Close codes (RFC 6455 §7.4.1) after which OpenAI's SDK opens a new connection by itself."""
@@ -107,11 +112,10 @@ class WebSocketConnection:
         self, dependencies: Dependencies, scope: Scope, send: Send, leaving: asyncio.Event
     ) -> None:
         self._bodies = dependencies.bodies
-        self._limits: WebSocketConnectionLimits = dependencies.limits
         self._send = send
         self._leaving = leaving
         self._request_id: str = scope["record"].request_id
-        self._expires_at = asyncio.get_running_loop().time() + dependencies.limits.lifetime_s
+        self._expires_at = asyncio.get_running_loop().time() + LIFETIME_S
         self._listening = asyncio.timeout(None)
         self._is_gone = False
         self.turns = ConnectionTurns(dependencies, scope, self._send_text)
@@ -129,7 +133,7 @@ class WebSocketConnection:
 
     async def _serve(self, receive: Receive) -> None:
         async with asyncio.TaskGroup() as group:
-            lanes = Lanes(group, self.turns.take, self._limits.lanes)
+            lanes = Lanes(group, self.turns.take, waiting_bytes_max=self._bodies.bytes_max)
             ending = group.create_task(self._end(lanes))
             try:
                 async with self._listening:
@@ -196,17 +200,16 @@ class WebSocketConnection:
     async def _ending(self, lanes: Lanes) -> Ending:
         # Returns only if the connection has to end while its client is there.
         clock = asyncio.get_running_loop().time
-        idle_timeout_s = self._limits.idle_timeout_s
         while True:
             quiet_since = lanes.quiet_since if lanes.is_at_rest else clock()
             try:
-                async with asyncio.timeout_at(min(self._expires_at, quiet_since + idle_timeout_s)):
+                async with asyncio.timeout_at(min(self._expires_at, quiet_since + IDLE_TIMEOUT_S)):
                     await self._leaving.wait()
             except TimeoutError:
                 if clock() >= self._expires_at:
-                    return expired(self._limits.lifetime_s)
-                if lanes.is_at_rest and clock() >= lanes.quiet_since + idle_timeout_s:
-                    return idle(idle_timeout_s)
+                    return expired(LIFETIME_S)
+                if lanes.is_at_rest and clock() >= lanes.quiet_since + IDLE_TIMEOUT_S:
+                    return idle(IDLE_TIMEOUT_S)
             else:
                 return Ending(Leaving(), SERVICE_RESTART, "the server restarts")
 
@@ -216,7 +219,7 @@ class WebSocketConnection:
 
     async def _send_message(self, message: Message) -> None:
         try:
-            async with asyncio.timeout(self._limits.write_timeout_s):
+            async with asyncio.timeout(WRITE_TIMEOUT_S):
                 await self._send(message)
         except (TimeoutError, OSError, RuntimeError):
             # It does not read, it is gone (uvicorn raises an OSError), or the server itself has

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from gateway.errors import InvalidRequest, RateLimited
@@ -20,20 +19,10 @@ if TYPE_CHECKING:
 
 LANES_MAX: Final = 32
 """Lanes with a name of one connection."""
+IN_FLIGHT_MAX: Final = 16
+"""Requests of one connection that are worked on at once."""
 WAITING_MAX: Final = 64
 """Requests of one connection that wait."""
-
-
-@dataclass(frozen=True, slots=True)
-class LaneLimits:
-    """Bounds of one connection.
-
-    `in_flight_max` requests are worked on at once; those that wait have at most
-    `waiting_bytes_max` together.
-    """
-
-    in_flight_max: int
-    waiting_bytes_max: int
 
 
 class Lanes:
@@ -43,13 +32,16 @@ class Lanes:
     in `group`, which must not be left by an exception: `take_turn` raises none.
     """
 
-    def __init__(self, group: asyncio.TaskGroup, take_turn: TakeTurn, limits: LaneLimits) -> None:
+    def __init__(
+        self, group: asyncio.TaskGroup, take_turn: TakeTurn, *, waiting_bytes_max: int
+    ) -> None:
+        """Bound the requests that wait to `waiting_bytes_max` bytes together."""
         self._group = group
         self._take_turn = take_turn
-        self._limits = limits
+        self._waiting_bytes_max = waiting_bytes_max
         self._queues: dict[Lane, deque[ClientFrame]] = {}
         self._busy: dict[Lane, asyncio.Task[None]] = {}
-        self._places = asyncio.Semaphore(limits.in_flight_max)
+        self._places = asyncio.Semaphore(IN_FLIGHT_MAX)
         self._waiting = 0
         self._waiting_bytes = 0
         self._refusal: Exception | None = None
@@ -97,7 +89,7 @@ class Lanes:
             task.cancel()
 
     def _check_room(self, frame: ClientFrame) -> None:
-        limits, lane = self._limits, frame.stream_id
+        lane = frame.stream_id
         if lane is not None and lane not in self._queues:
             named = len(self._queues) - (None in self._queues)
             if named >= LANES_MAX:
@@ -109,7 +101,8 @@ class Lanes:
                 )
         is_next = lane not in self._busy and not self._places.locked()
         size_bytes = self._waiting_bytes + len(frame.text)
-        if not is_next and (self._waiting >= WAITING_MAX or size_bytes > limits.waiting_bytes_max):
+        is_full = self._waiting >= WAITING_MAX or size_bytes > self._waiting_bytes_max
+        if not is_next and is_full:
             raise RateLimited(
                 "This connection has as many requests waiting as it may. Wait until one of them "
                 "has been answered.",

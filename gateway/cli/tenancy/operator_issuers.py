@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
 
+from gateway.admin.issuers import OperatorIssuers
 from gateway.cli import terminal
 from gateway.cli.options import Config, Json, run
 from gateway.cli.provision import connected, provisioned
@@ -15,14 +16,12 @@ from gateway.protocol.admin.federation import OperatorIssuerCreate, operator_iss
 from gateway.protocol.request_errors import validated
 from gateway.settings import load_settings
 from gateway.tenancy.federation import END_USER, PROJECT, ROLE, SCOPES_GRANTED, TENANT
-from gateway.wiring.admin import operator_issuers
 from gateway.wiring.foundation import access
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
     from pathlib import Path
 
-    from gateway.admin.issuers import OperatorIssuers
 
 commands = typer.Typer(no_args_is_help=True)
 T = TypeVar("T")
@@ -37,7 +36,7 @@ def ask_operators(config: Path | None, question: Callable[[OperatorIssuers], Awa
             connected(settings) as database,
         ):
             known = access(settings, database)
-            return await question(operator_issuers(database, known))
+            return await question(OperatorIssuers(database, known.forget))
 
     return run(answer())
 

@@ -6,18 +6,17 @@ The JSON protocol of the service (`TrentService`); errors by the name in `__type
 from __future__ import annotations
 
 from base64 import b64decode, b64encode
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Final
 
 import orjson
 
-from gateway.encryption.providers.http import KeyServiceClient
-from gateway.encryption.providers.sigv4 import AwsScope, signed_headers
+from gateway.encryption.providers.http import TIMEOUT_S, KeyServiceClient
+from gateway.encryption.providers.sigv4 import AwsCredentials, AwsScope, signed_headers
 from gateway.errors import ContentSealed, StoreUnavailable
 
 if TYPE_CHECKING:
-    from gateway.encryption.providers.sigv4 import AwsCredentials
+    from gateway.settings.sections import KmsSection
     from gateway.tenancy import TenantId
 
 OK: Final = 200
@@ -31,34 +30,28 @@ REFUSALS: Final = frozenset(
 pass, or are of who asks: credentials that have expired, a policy, a clock that is wrong."""
 
 
-@dataclass(frozen=True, slots=True)
-class KmsPlace:
-    """AWS KMS key: `key_id` is an id, an ARN or an alias; `url` empty: the region's public
-    address.
-    """
-
-    region: str
-    key_id: str
-    credentials: AwsCredentials
-    url: str = ""
-    timeout_s: float = 5.0
-
-    @property
-    def address(self) -> str:
-        return self.url or f"https://kms.{self.region}.amazonaws.com/"
-
-
 class AwsKms:
     """AWS KMS: `Encrypt` and `Decrypt`, bound to the tenant by the encryption context."""
 
     name: Final = "aws-kms"
 
-    def __init__(self, place: KmsPlace) -> None:
-        self._place = place
-        self._client = KeyServiceClient(place.timeout_s)
+    def __init__(self, place: KmsSection, *, timeout_s: float = TIMEOUT_S) -> None:
+        session = place.session_token
+        assert place.key_id is not None, "it is configured"
+        assert place.access_key_id is not None, "it is configured"
+        assert place.secret_access_key is not None, "it is configured"
+        self._key_id = place.key_id
+        self._scope = AwsScope(place.region or "", "kms")
+        self._url = place.url or f"https://kms.{place.region}.amazonaws.com/"
+        self._credentials = AwsCredentials(
+            place.access_key_id,
+            place.secret_access_key.get_secret_value(),
+            session.get_secret_value() if session else "",
+        )
+        self._client = KeyServiceClient(timeout_s)
 
     async def wrap(self, tenant_id: TenantId, secret: bytes) -> tuple[bytes, str]:
-        key_id = self._place.key_id
+        key_id = self._key_id
         sent = {"KeyId": key_id, "Plaintext": b64encode(secret).decode()}
         answer = await self._ask("Encrypt", tenant_id, sent)
         return _bytes(answer, "CiphertextBlob"), str(answer.get("KeyId") or key_id)
@@ -71,18 +64,17 @@ class AwsKms:
         await self._client.close()
 
     async def _ask(self, act: str, tenant_id: TenantId, sent: dict[str, Any]) -> dict[str, Any]:
-        place = self._place
         body = orjson.dumps({**sent, "EncryptionContext": {"tenant": str(tenant_id)}})
         headers = signed_headers(
             "POST",
-            place.address,
+            self._url,
             {"content-type": "application/x-amz-json-1.1", "x-amz-target": f"TrentService.{act}"},
             body,
-            credentials=place.credentials,
-            scope=AwsScope(place.region, "kms"),
+            credentials=self._credentials,
+            scope=self._scope,
             at=datetime.now(UTC),
         )
-        status, answer = await self._client.post(place.address, body, headers)
+        status, answer = await self._client.post(self._url, body, headers)
         if status == OK:
             return answer
         name = str(answer.get("__type", "")).rpartition("#")[2]

@@ -12,6 +12,7 @@ from gateway.errors import StoreUnavailable
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+TIMEOUT_S: Final = 5.0
 ANSWER_BYTES_MAX: Final = 64 * 1024
 SERVER_FAULT: Final = 500
 TOO_MANY: Final = 429

@@ -8,16 +8,16 @@ for one tenant does not unwrap for another. Paths and fields are those of the tr
 from __future__ import annotations
 
 from base64 import b64decode, b64encode
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import quote
 
 import orjson
 
-from gateway.encryption.providers.http import KeyServiceClient
+from gateway.encryption.providers.http import TIMEOUT_S, KeyServiceClient
 from gateway.errors import ContentSealed, StoreUnavailable
 
 if TYPE_CHECKING:
+    from gateway.settings.sections import VaultSection
     from gateway.tenancy import TenantId
 
 OK: Final = 200
@@ -28,28 +28,16 @@ _UNKNOWN_CALLER: Final = "missing client token"
 """With the same status, in releases that tell that from a wrong token."""
 
 
-@dataclass(frozen=True, slots=True)
-class VaultPlace:
-    """Key of Vault: `url` such as https://vault:8200, `mount` of the engine, `key` of it; `token`
-    is a secret.
-    """
-
-    url: str
-    token: str
-    key: str
-    mount: str = "transit"
-    namespace: str = ""
-    timeout_s: float = 5.0
-
-
 class VaultTransit:
     """Vault's Transit engine; the tenant is the context that its key is derived with."""
 
     name: Final = "vault-transit"
 
-    def __init__(self, place: VaultPlace) -> None:
+    def __init__(self, place: VaultSection, *, timeout_s: float = TIMEOUT_S) -> None:
+        assert place.token is not None, "it is configured"
         self._place = place
-        self._client = KeyServiceClient(place.timeout_s)
+        self._token = place.token.get_secret_value()
+        self._client = KeyServiceClient(timeout_s)
 
     async def wrap(self, tenant_id: TenantId, secret: bytes) -> tuple[bytes, str]:
         sent = {"plaintext": b64encode(secret).decode()}
@@ -75,7 +63,7 @@ class VaultTransit:
         self, act: str, key: str, tenant_id: TenantId, sent: dict[str, str]
     ) -> dict[str, Any]:
         place = self._place
-        headers = {"x-vault-token": place.token, "content-type": "application/json"}
+        headers = {"x-vault-token": self._token, "content-type": "application/json"}
         if place.namespace:
             headers["x-vault-namespace"] = place.namespace
         body = orjson.dumps({**sent, "context": b64encode(tenant_id.bytes).decode()})

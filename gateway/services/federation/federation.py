@@ -72,14 +72,6 @@ TOKEN_BYTES_MAX: Final = 16_384
 
 
 @dataclass(frozen=True, slots=True)
-class FederationPolicy:
-    """Bounds: the bytes of an issuer's token, and the lifetime of a token of the gateway."""
-
-    token_bytes_max: int = TOKEN_BYTES_MAX
-    token_lifetime_s: int = 3_600
-
-
-@dataclass(frozen=True, slots=True)
 class ExchangeRequest:
     """Request to exchange a token of a provider for one of a service account."""
 
@@ -105,21 +97,24 @@ class Federation:
         database: Database,
         key_sets: KeySets,
         sealer: Sealer,
-        policy: FederationPolicy,
         *,
+        token_lifetime_s: int,
         defaults: TenantPolicy = DEFAULT_POLICY,
     ) -> None:
-        """Apply `defaults` where a tenant has no policy of its own."""
+        """Apply `defaults` where a tenant has no policy of its own.
+
+        A token of the gateway lives for `token_lifetime_s` at most.
+        """
         self._database = database
         self._key_sets = key_sets
         self._sealer = sealer
-        self._policy = policy
+        self._token_lifetime_s = token_lifetime_s
         self._defaults = defaults
 
     @property
     def body_bytes_max(self) -> int:
         # The body of a token exchange has little besides the token.
-        return 2 * self._policy.token_bytes_max
+        return 2 * TOKEN_BYTES_MAX
 
     @staticmethod
     def knows(secret: str) -> bool:
@@ -132,7 +127,7 @@ class Federation:
         """
         if secret.startswith(PREFIX):
             return await self._of_ours(secret)
-        said = read(secret, bytes_max=self._policy.token_bytes_max)
+        said = read(secret, bytes_max=TOKEN_BYTES_MAX)
         issuer = await self._operator_issuer(said)
         if issuer is not None:
             return await self._of_operator(secret, said, issuer)
@@ -151,7 +146,7 @@ class Federation:
         """
         provider_id = ids.parse_identity_provider_id(asked.provider_id)
         account_id = ids.parse_service_account_id(asked.service_account_id)
-        said = read(asked.token, bytes_max=self._policy.token_bytes_max)
+        said = read(asked.token, bytes_max=TOKEN_BYTES_MAX)
         if provider_id is None or account_id is None:
             raise _not_admitted()
         found = await rows.find_issuers(self._database, provider_id)
@@ -162,7 +157,7 @@ class Federation:
         admitted = await self._admit(provider, token, account_id)
         now = int(time.time())
         # It does not outlive the token that it is given for.
-        ends_at = min(now + self._policy.token_lifetime_s, int(token.claims["exp"]))
+        ends_at = min(now + self._token_lifetime_s, int(token.claims["exp"]))
         if ends_at <= now:
             raise TokenRefused("The token has expired. Get a new one from its issuer.")
         rule, scopes = admitted.rule, admitted.principal.key.scopes

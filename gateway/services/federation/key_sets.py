@@ -54,6 +54,9 @@ class KeySetPolicy:
     issuers_max: int = 1_000
 
 
+KEY_SET_POLICY: Final = KeySetPolicy()
+
+
 class Fetcher(Protocol):
     """Fetcher of the keys of issuers, from wherever their providers say."""
 
@@ -83,7 +86,7 @@ class KeySets:
     def __init__(
         self,
         fetcher: Fetcher,
-        policy: KeySetPolicy,
+        policy: KeySetPolicy = KEY_SET_POLICY,
         *,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:

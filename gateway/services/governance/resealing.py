@@ -30,6 +30,8 @@ if TYPE_CHECKING:
 
 INTERVAL_S: Final = 300.0
 ROWS_AT_ONCE: Final = 200
+ROWS_PER_S: Final = 500.0
+"""At most, so that requests notice nothing."""
 HOLD_S: Final = 60.0
 """So much longer than a page takes by its rows a tenant stays with whoever goes on for it."""
 
@@ -39,7 +41,9 @@ _log = EventLog(__name__)
 class Resealing:
     """The rounds of one process over the tenants that have keys."""
 
-    def __init__(self, database: Database, keys: TenantKeys, *, rows_per_s: float) -> None:
+    def __init__(
+        self, database: Database, keys: TenantKeys, *, rows_per_s: float = ROWS_PER_S
+    ) -> None:
         self._database = database
         self._keys = keys
         self._rows_per_s = rows_per_s

@@ -55,9 +55,12 @@ class CompactionLimits:
     the window.
     """
 
-    summary_tokens_max: int
-    effort: Effort
+    summary_tokens_max: int = 4096
+    effort: Effort = "low"
     window_share: float = WINDOW_SHARE
+
+
+COMPACTION_LIMITS: Final = CompactionLimits()
 
 
 class MadeSummary(NamedTuple):
@@ -106,7 +109,7 @@ class Compactor:
         format_of: FormatOf,
         sealer: Sealer,
         *,
-        limits: CompactionLimits,
+        limits: CompactionLimits = COMPACTION_LIMITS,
     ) -> None:
         self._summarizer = summarizer
         self._format_of = format_of

@@ -15,6 +15,7 @@ from weakref import WeakValueDictionary
 from gateway.models.chat.passthrough.images import LONG_TOGETHER
 from gateway.models.format import IMAGE_NO_ROOM, IMAGE_QUESTION
 from gateway.services.runs.image_budget import ImageBudget, ImageHold, NoRoom
+from gateway.settings.sections import TENANT_IMAGE_SHARE
 from gateway.tools.egress.network_policy import EgressRefused
 from gateway.tools.egress.transport import EGRESS_ERRORS, BodyTooLong, EncodedBody, normalised
 
@@ -43,7 +44,7 @@ class ImageVisits:
     visits_max: int = 16
     context_bytes_max: int = 32 * 1024 * 1024
     held_bytes_max: int = 512 * 1024 * 1024
-    tenant_share: float = 0.25
+    tenant_share: float = TENANT_IMAGE_SHARE
 
     @property
     def tenant_visits_max(self) -> int:

@@ -90,6 +90,7 @@ if TYPE_CHECKING:
     from gateway.protocol.tools import Tool
     from gateway.sealing import Sealer
     from gateway.services.models import Model
+    from gateway.settings.sections import Harmony
     from gateway.tenancy import Principal, TenantId
 
     Echo = dict[str, Any]
@@ -147,16 +148,6 @@ class CreateCommand:
     def is_remembered(self) -> bool:
         # Only the connection will know the response.
         return self.remembered and not self.request.store
-
-
-@dataclass(frozen=True, slots=True)
-class SystemMessage:
-    """Operator's settings of every prompt's system message."""
-
-    identity: str
-    knowledge_cutoff: str
-    with_date: bool
-    commentary_without_tools: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -219,7 +210,7 @@ class SpecBuilder:
         self,
         format_of: FormatOf,
         *,
-        system_message: SystemMessage,
+        system_message: Harmony,
         cache_salt_key: bytes,
         sealer: Sealer,
         answer_share: float = ANSWER_SHARE,
@@ -282,7 +273,7 @@ class SpecBuilder:
             builtins=Builtins.of(grants) if tools else NO_BUILTINS,
             approved=grants.approved.request_id if grants and grants.approved else None,
             effort=echoed["reasoning"]["effort"],
-            current_date=_date(day) if system.with_date else None,
+            current_date=_date(day) if system.date == "utc" else None,
             model_identity=system.identity,
             knowledge_cutoff=system.knowledge_cutoff,
             commentary_without_tools=system.commentary_without_tools,

@@ -5,7 +5,6 @@ Nothing goes of a tenant that is held.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from gateway.store.ledger.cursors import ROLLUP
@@ -15,6 +14,7 @@ from gateway.store.postgres.statements import Statement
 from gateway.store.tables.ledger import SUMMED_BY, SUMS
 
 if TYPE_CHECKING:
+    from gateway.settings.sections import Ledger
     from gateway.store.postgres.database import Database
 
 # Every reader of lines has a cursor, and nothing is added up without one.
@@ -91,21 +91,8 @@ WHERE gone.tenant_id = expired.tenant_id AND gone.day = expired.day AND gone.cti
 """)
 
 
-@dataclass(frozen=True, slots=True)
-class LedgerRetention:
-    """Retention of lines and sums, in seconds after the time that they are of. Sums by the hour
-    become sums by the day after `hours_s`.
-    """
-
-    lines_s: int
-    minutes_s: int
-    hours_s: int
-    days_s: int
-    end_user_days_s: int
-
-
 async def remove_expired(
-    database: Database, keep: LedgerRetention, *, rows_max: int, batches_max: int = 100
+    database: Database, keep: Ledger, *, rows_max: int, batches_max: int = 100
 ) -> int:
     """Remove up to `batches_max * rows_max` expired rows of each kind, and sum up hours into days.
 
@@ -130,7 +117,7 @@ async def remove_expired(
 
 
 async def _hours_to_days(
-    database: Database, keep: LedgerRetention, *, rows_max: int, batches_max: int
+    database: Database, keep: Ledger, *, rows_max: int, batches_max: int
 ) -> int:
     moved = 0
     for _ in range(batches_max):

@@ -44,6 +44,8 @@ if TYPE_CHECKING:
 
 STATEMENTS_MAX: Final = 200
 """Prepared statements that a direct connection keeps: more than requests need."""
+CONNECT_TIMEOUT_S: Final = 5.0
+"""How long to wait for a free or new connection."""
 CLOSE_WAIT_S: Final = 2.0
 """How long a connection may take to say goodbye, and to have its last statement cancelled."""
 
@@ -351,7 +353,7 @@ class Database:
         *,
         pool_size_max: int,
         command_timeout_s: float,
-        connect_timeout_s: float,
+        connect_timeout_s: float = CONNECT_TIMEOUT_S,
         statement_cache_size: int | None = None,
         for_runs: bool = False,
         keyring: Keyring = OFF,

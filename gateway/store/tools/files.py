@@ -53,8 +53,8 @@ class FileBounds:
     """Bounds on the files of a tenant, and on those of a container."""
 
     tenant_bytes_max: int
-    container_bytes_max: int
-    container_files_max: int
+    container_bytes_max: int = 512 * 1024**2
+    container_files_max: int = 200
 
 
 class FilePage(NamedTuple):

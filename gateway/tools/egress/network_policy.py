@@ -15,6 +15,8 @@ from urllib.parse import urlsplit
 if TYPE_CHECKING:
     from ipaddress import IPv4Network, IPv6Network
 
+    from gateway.settings.sections import Destinations
+
 Purpose = Literal["page", "provider", "mcp", "remote_engine", "image", "issuer"]
 """What a connection is for; each has a policy of its own."""
 Reason = Literal["scheme", "userinfo", "host", "port", "address", "redirect"]
@@ -34,6 +36,12 @@ class EgressRefused(Exception):
     def __init__(self, reason: Reason, message: str) -> None:
         super().__init__(message)
         self.reason: Reason = reason
+
+
+def host_and_port_of(url: str) -> tuple[str, int]:
+    # The host and the port that an operator's URL leads to.
+    parts = urlsplit(url)
+    return (parts.hostname or "").lower(), parts.port or _DEFAULT_PORTS[parts.scheme]
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,6 +69,16 @@ class NetworkPolicy:
     public: bool = True
     plain_http: bool = True
     """`http:` is allowed, not only `https:`."""
+
+    @classmethod
+    def to(cls, destinations: Destinations, *, plain_http: bool = True) -> NetworkPolicy:
+        # What the operator's settings allow.
+        return cls(
+            networks=tuple(map(ip_network, destinations.allowed_networks)),
+            hosts=destinations.hosts,
+            public=destinations.public,
+            plain_http=plain_http,
+        )
 
     def origin(self, url: str) -> Origin:
         """Return the origin of a URL. Raises `EgressRefused` for one that is not allowed."""

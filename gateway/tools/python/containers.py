@@ -62,9 +62,7 @@ _WARM_UP: Final = (
 _WARM_UP_TIMEOUT_S: Final = 60.0
 _NO_FILE: Final = f"{DATA}/.none"
 
-FILE_BOUNDS: Final = FileBounds(
-    tenant_bytes_max=8 * 1024**3, container_bytes_max=512 * 1024**2, container_files_max=200
-)
+FILE_BOUNDS: Final = FileBounds(tenant_bytes_max=8 * 1024**3)
 CONTAINER_LIMITS: Final = ContainerLimits()
 
 _log = EventLog(__name__)

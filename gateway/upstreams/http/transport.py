@@ -35,7 +35,7 @@ class KeepAlivePolicy:
     requests race with their closing of idle connections.
     """
 
-    connections_max: int = 1024
+    connections_max: int = 2048
     idle_max: int = 64
     expiry_s: float = 4.0
 

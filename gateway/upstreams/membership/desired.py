@@ -8,7 +8,7 @@ changes         the backends that have to join and leave the pool
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -69,7 +69,11 @@ class Desired(NamedTuple):
     unused: tuple[str, ...] = ()
 
 
-def merged(sources: Mapping[str, Sequence[Backend]], members_max: int) -> Desired:
+MEMBERS_MAX: Final = 1024
+"""Backends in all; what is found beyond is not used."""
+
+
+def merged(sources: Mapping[str, Sequence[Backend]], members_max: int = MEMBERS_MAX) -> Desired:
     """Return the backends of all sources, in their order; of several with one name the first."""
     backends: dict[str, Backend] = {}
     unused, beyond = [], 0
@@ -84,7 +88,7 @@ def merged(sources: Mapping[str, Sequence[Backend]], members_max: int) -> Desire
             else:
                 backends[backend.name] = backend
     if beyond:
-        unused.append(f"{beyond} more backends are not used: membership.members_max is reached")
+        unused.append(f"{beyond} more backends are not used: there are {members_max}")
     return Desired(backends, tuple(unused))
 
 

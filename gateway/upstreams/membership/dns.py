@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 import dns.name
@@ -23,14 +22,6 @@ EMPTY_S: Final = 60.0
 """For which an answer without addresses is doubted."""
 
 
-@dataclass(frozen=True, slots=True)
-class DnsTiming:
-    """Seconds between two looks, and for which it is not believed that there is nothing."""
-
-    refresh_s: float
-    empty_s: float = EMPTY_S
-
-
 class DnsSource:
     """Looks a host up at an interval. Members are named by address and port, or by the name and
     the port that an SRV record has: both stay as long as the server does.
@@ -42,18 +33,18 @@ class DnsSource:
         host: str,
         resolver: Resolver,
         template: BackendTemplate,
-        timing: DnsTiming,
         *,
+        refresh_s: float,
         port: int | None = DEFAULT_PORT,
     ) -> None:
         # `port` None: look up SRV records, which have ports.
         self.name = name
-        self.empty_s = timing.empty_s
+        self.empty_s = EMPTY_S
         self._host = host
         self._resolver = resolver
         self._template = template
         self._port = port
-        self._refresh_s = timing.refresh_s
+        self._refresh_s = refresh_s
 
     async def fetch(self) -> tuple[Backend, ...]:
         """Return all backends now. Raises `SourceError`."""

@@ -17,6 +17,8 @@ if TYPE_CHECKING:
 TOLD_AGAIN_S: Final = 10.0
 """Seconds between two reports without a change: without them a replica counts as gone."""
 
+DRAIN_POLL_S: Final = 2.0
+"""Until every replica knows that a backend is drained, or not."""
 _log = EventLog(__name__)
 
 
@@ -40,7 +42,6 @@ class Drains:
         drained: Callable[[], Awaitable[Collection[str]]],
         report: Callable[[Mapping[str, int]], Awaitable[None]],
         *,
-        interval_s: float,
         metrics: Metrics,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
@@ -49,7 +50,6 @@ class Drains:
         self._pool = pool
         self._drained = drained
         self._report = report
-        self._interval_s = interval_s
         self._metrics = metrics
         self._clock = clock
         self._told: dict[str, int] = {}
@@ -59,7 +59,7 @@ class Drains:
     async def run(self) -> None:
         while True:
             await self.once()
-            await asyncio.sleep(self._interval_s)
+            await asyncio.sleep(DRAIN_POLL_S)
 
     async def once(self) -> None:
         try:

@@ -47,7 +47,6 @@ class Membership:
         sources: Sequence[BackendSource],
         apply: Callable[[Sequence[Backend]], None],
         *,
-        members_max: int,
         metrics: Metrics,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
@@ -55,7 +54,6 @@ class Membership:
         self._fixed = tuple(fixed)
         self._sources = sources
         self._apply = apply
-        self._members_max = members_max
         self._metrics = metrics
         self._clock = clock
         self._known = {one.name: SourceBackends(one.empty_s) for one in sources}
@@ -128,7 +126,7 @@ class Membership:
 
     def _apply_all(self) -> None:
         said = {name: known.members for name, known in self._known.items()}
-        desired = merged({SETTINGS: self._fixed, **said}, self._members_max)
+        desired = merged({SETTINGS: self._fixed, **said})
         for text in desired.unused:
             if text not in self._unused:
                 _log.warning("a backend that was found is not used", reason=text)

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from gateway.upstreams.admission.admission import CLAIMED_AHEAD
+from tests.fakes.bounds import bounds
 from tests.fakes.gateway import gateway_settings, running_gateway
 from tests.fakes.http_client import http_client
 from tests.fakes.stream import parse_stream
@@ -104,10 +105,9 @@ async def full(database_url: str, backends: Backends) -> AsyncIterator[Full]:
 
 @pytest.fixture
 async def impatient(database_url: str, backends: Backends) -> AsyncIterator[Full]:
-    async with full_gateway(
-        database_url, backends, wait_max_s=0.05, background_wait_max_s=0.05
-    ) as opened:
-        yield opened
+    with bounds("shared.AdmissionPolicy", background_wait_max_s=0.05):
+        async with full_gateway(database_url, backends, wait_max_s=0.05) as opened:
+            yield opened
 
 
 async def test_a_request_waits_until_there_is_room(full: Full) -> None:

@@ -29,8 +29,6 @@ SMALL = Python(
     enabled=True,
     engine="monty",
     file_bytes_max=3 << 20,
-    container_bytes_max=5 << 20,
-    container_files_max=4,
     tenant_containers_max=30,
 )
 UNKNOWN = "0" * 32

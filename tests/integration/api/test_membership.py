@@ -42,6 +42,11 @@ def write(path: Path, urls: Mapping[str, str]) -> None:
     new.replace(path)
 
 
+@pytest.fixture(autouse=True)
+def _drains_are_looked_for_often(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("gateway.upstreams.membership.drains.DRAIN_POLL_S", 0.01)
+
+
 @asynccontextmanager
 async def fleet(
     database_url: str, tmp_path: Path, **membership: Any
@@ -61,7 +66,7 @@ async def fleet(
             [],
             models=[{"id": MODEL}],
             discovery=[{"name": "file", "kind": "file", "path": path}],
-            membership={"refresh_s": 0.01, "drain_poll_s": 0.01, **membership},
+            membership={"refresh_s": 0.01, **membership},
             upstream={"health_interval_s": 0.05},
         )
         gateway = await stack.enter_async_context(running_gateway(settings))

@@ -8,6 +8,7 @@ import pytest
 
 from gateway.simulator.app import create_simulator
 from gateway.simulator.options import SimulatorOptions
+from tests.fakes.bounds import bounds
 from tests.fakes.gateway import gateway_settings, running_gateway
 from tests.fakes.http_client import http_client
 from tests.fakes.routed_sessions import Rounds, Watched
@@ -32,10 +33,10 @@ async def gateways(own_database_url: str) -> AsyncIterator[tuple[RunningGateway,
             own_database_url,
             (first, second),
             models=[{"id": MODEL}],
-            upstream={"health_timeout_s": 60.0},
         )
-        async with running_gateway(settings) as here, running_gateway(settings) as there:
-            yield here, there
+        with bounds("shared.ProbeSchedule", health_timeout_s=60.0):
+            async with running_gateway(settings) as here, running_gateway(settings) as there:
+                yield here, there
 
 
 @pytest.fixture

@@ -18,6 +18,7 @@ from gateway.api.request_context import RequestContext
 from gateway.generation import TokenUsage
 from gateway.ledger.usage_query import COST_BUCKETS_MAX
 from gateway.services.usage import UsageReports
+from gateway.settings.sections import Ledger
 from gateway.store import usage
 from gateway.store.ledger import rollup
 from gateway.store.ledger.rollup import RollupTerms
@@ -44,9 +45,7 @@ DAY = 86_400
 @asynccontextmanager
 async def asking(database: Database, tenant: TenantId) -> AsyncIterator[Any]:
     """`usage` of an SDK's admin client, for which every request is the tenant's."""
-    reports = UsageReports(
-        database, minutes_s=2 * DAY, hours_s=35 * DAY, rows_max=1_000, clock=time.time
-    )
+    reports = UsageReports(database, ledger=Ledger(), rows_max=1_000, clock=time.time)
     served = starlette_routes(routes(reports), cast("Any", None))
     router = Router(served)
 

@@ -39,7 +39,7 @@ def _backends(server: RunningSimulator, tmp_path: Path, monkeypatch: pytest.Monk
     found = [{"name": "file", "kind": "file", "path": str(path)}]
     monkeypatch.setenv("GATEWAY_BACKENDS", json.dumps(given))
     monkeypatch.setenv("GATEWAY_DISCOVERY", json.dumps(found))
-    monkeypatch.setenv("GATEWAY_MEMBERSHIP__DRAIN_POLL_S", "0.01")
+    monkeypatch.setattr("gateway.cli.backends.DRAIN_POLL_S", 0.01)
 
 
 def listed() -> dict[str, dict[str, Any]]:

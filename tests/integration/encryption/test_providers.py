@@ -10,12 +10,14 @@ from uuid import UUID
 
 import pytest
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
+from pydantic import SecretStr
 
-from gateway.encryption.providers.aws_kms import AwsKms, KmsPlace
+from gateway.encryption.providers.aws_kms import AwsKms
 from gateway.encryption.providers.file import FileKeys
 from gateway.encryption.providers.sigv4 import AwsCredentials, AwsScope, signed_headers
-from gateway.encryption.providers.vault_transit import VaultPlace, VaultTransit
+from gateway.encryption.providers.vault_transit import VaultTransit
 from gateway.errors import ConfigError, ContentSealed, StoreUnavailable
+from gateway.settings.sections import KmsSection, VaultSection
 from gateway.tenancy import TenantId
 from tests.fakes.key_services import ACCESS_KEY, SECRET_KEY, VAULT_TOKEN, key_services
 
@@ -51,12 +53,21 @@ def line(id_: str, byte: int = 1) -> str:
 def vault(
     services: KeyServices, token: str = VAULT_TOKEN, key: str = "harmony-gateway"
 ) -> VaultTransit:
-    return VaultTransit(VaultPlace(services.url, token, key, timeout_s=2))
+    return VaultTransit(
+        VaultSection(url=services.url, token=SecretStr(token), key=key), timeout_s=2
+    )
 
 
 def kms(services: KeyServices, key_id: str = "alias/harmony", secret: str = SECRET_KEY) -> AwsKms:
-    credentials = AwsCredentials(ACCESS_KEY, secret, "session")
-    return AwsKms(KmsPlace("eu-central-1", key_id, credentials, services.url + "/", timeout_s=2))
+    section = KmsSection(
+        region="eu-central-1",
+        key_id=key_id,
+        access_key_id=ACCESS_KEY,
+        secret_access_key=SecretStr(secret),
+        session_token=SecretStr("session"),
+        url=services.url + "/",
+    )
+    return AwsKms(section, timeout_s=2)
 
 
 @asynccontextmanager

@@ -21,12 +21,13 @@ from gateway.services.limits import LimitOwner, Limits
 from gateway.store import endings, responses, usage
 from gateway.store.admin import keys
 from gateway.store.admin.keys import KeyMade
-from gateway.store.ledger.retention import LedgerRetention, remove_expired
+from gateway.store.ledger.retention import remove_expired
 from gateway.store.ledger.rollup import RollupTerms
 from gateway.store.limits.reconciliation import reconcile
 from gateway.store.postgres.statements import Statement
 from gateway.telemetry.metrics import Metrics
 from gateway.tenancy import PLAIN_KEY
+from tests.fakes import kept
 from tests.fakes.stored import finished, new_response
 from tests.fakes.usage_lines import NOON, line
 
@@ -115,7 +116,7 @@ async def test_reconciliation_finds_what_lacks_a_line_and_mends_sums(
 async def test_lines_are_removed_once_they_are_added_up(
     database: Database, tenant: TenantId
 ) -> None:
-    keep = LedgerRetention(5 * DAY_S, 2 * DAY_S, 30 * DAY_S, 400 * DAY_S, 5 * DAY_S)
+    keep = kept.ledger(lines_s=5 * DAY_S, hours_s=30 * DAY_S, end_user_days_s=5 * DAY_S)
     now = datetime.now(UTC)
     await usage.record_all(
         database, [(tenant, line(now - timedelta(days=days))) for days in (1, 6, 7, 31)]

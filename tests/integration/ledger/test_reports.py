@@ -16,8 +16,9 @@ from gateway.ledger.usage_query import WIDTHS_S, usage_query
 from gateway.services.usage import UsageReports
 from gateway.store import usage
 from gateway.store.ledger import rollup
-from gateway.store.ledger.retention import LedgerRetention, remove_expired
+from gateway.store.ledger.retention import remove_expired
 from gateway.store.ledger.rollup import RollupTerms
+from tests.fakes import kept
 from tests.fakes.usage_lines import PROJECTS, random_line
 
 if TYPE_CHECKING:
@@ -31,7 +32,7 @@ DAY_S = 86_400
 HOURS_S = 4 * DAY_S
 MINUTES_S = DAY_S
 SPAN_S = 9 * DAY_S
-KEEP = LedgerRetention(
+KEEP = kept.ledger(
     lines_s=400 * DAY_S,
     minutes_s=MINUTES_S,
     hours_s=HOURS_S,
@@ -81,9 +82,7 @@ async def test_any_span_in_any_width_has_what_its_lines_have(
     chance = random.Random(18)
     now = int(time.time())
     begin = now - SPAN_S
-    reports = UsageReports(
-        database, minutes_s=MINUTES_S, hours_s=HOURS_S, rows_max=20_000, clock=time.time
-    )
+    reports = UsageReports(database, ledger=KEEP, rows_max=20_000, clock=time.time)
     lines: list[UsageLine] = []
     for _ in range(4):
         some = [

@@ -23,14 +23,14 @@ from starlette.routing import Route
 
 from gateway.limits.money import NANO, begins
 from gateway.limits.terms import meter_of
-from gateway.replication.alert_delivery import AlertDelivery, Mail, SmtpServer
+from gateway.replication.alert_delivery import AlertDelivery, Mail
 from gateway.replication.spend_audit import SpendAudit
 from gateway.services.limits import LimitOwner, Limits
-from gateway.settings.rate_limits import Alerts
+from gateway.settings.sections import Alerts, Smtp
 from gateway.store.limits.counters import SpendRow, SyncRequest, exchange
 from gateway.store.postgres.statements import Statement
 from gateway.telemetry.metrics import Metrics
-from gateway.wiring.alerts import alert_channels
+from gateway.wiring.replica import alert_channels
 from tests.fakes.serving import serving
 
 if TYPE_CHECKING:
@@ -161,7 +161,7 @@ async def test_who_an_alert_names_is_written_to(database: Database, place: Limit
     await Limits(database).add_alert(place, NANO, channel)
     await spend(database, place.tenant_id, 2 * NANO)
     async with smtp_server() as (port, said):
-        server = SmtpServer("127.0.0.1", port, "gateway@example.com", starttls=False)
+        server = Smtp(host="127.0.0.1", port=port, sender="gateway@example.com", starttls=False)
         assert await AlertDelivery(database, [Mail(server)], interval_s=1).round() == 1
     text = b"".join(said)
     assert b"TO:<ops@example.com>" in text

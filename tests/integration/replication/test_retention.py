@@ -12,9 +12,9 @@ from gateway.errors import StoreUnavailable
 from gateway.replication.retention import DAYS_AHEAD, Housekeeping, RetentionReport
 from gateway.store import retention
 from gateway.store.migration.migrate import upgrade
-from gateway.store.retention import RetentionPolicy
 from gateway.store.schema import APP_ROLE, RUNS_ROLE
 from tests.conftest import new_tenant, opened
+from tests.fakes import kept
 from tests.fakes.aged import (
     DAY,
     day_of,
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from gateway.tenancy import TenantId
     from tests.fakes.postgres import PostgresServer
 
-KEEP = RetentionPolicy(
+KEEP = kept.retention(
     log_s=86_400, response_s=30 * 86_400, idempotency_key_s=86_400, traces_s=30 * 86_400
 )
 LOGGER = "gateway.replication.retention"

@@ -21,8 +21,9 @@ from gateway.services.models import Models
 from gateway.services.runs.history_source import HistorySource
 from gateway.services.runs.prompt_executor import PromptExecutor
 from gateway.services.runs.run_builder import DueSummary, RunBuilder
-from gateway.services.runs.spec_builder import CreateCommand, SpecBuilder, SystemMessage
+from gateway.services.runs.spec_builder import CreateCommand, SpecBuilder
 from gateway.services.runs.tool_grants import ToolGrants
+from gateway.settings.sections import Harmony
 from gateway.telemetry.metrics import Metrics
 from gateway.tenancy import Principal, ProjectTerms, TenantPolicy
 from gateway.tenancy.retention import ZERO
@@ -96,9 +97,7 @@ async def desk(
             models=Models(pool, aliases={"alias": MODEL}, efforts={}),
             specs=SpecBuilder(
                 lambda _: HarmonyFormat(vocabulary(), SchemaLimits(depth_max=20)),
-                system_message=SystemMessage(
-                    "You.", "2024-06", with_date=False, commentary_without_tools=False
-                ),
+                system_message=Harmony(identity="You.", date="off"),
                 cache_salt_key=b"salt",
                 sealer=SEALER,
                 answer_share=0.25,

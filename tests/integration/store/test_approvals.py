@@ -12,8 +12,8 @@ import pytest
 from gateway import ids
 from gateway.store import retention
 from gateway.store.postgres.statements import Statement
-from gateway.store.retention import RetentionPolicy
 from gateway.store.tools import approvals
+from tests.fakes import kept
 from tests.fakes.rows import count
 
 if TYPE_CHECKING:
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 ASKED, DIGEST, KEY = "mcpr_\ud800", b"d" * 32, b"key of digests"
 consume = partial(approvals.consume, key=KEY)
-KEEP = RetentionPolicy(log_s=1, response_s=1, idempotency_key_s=1, traces_s=1)
+KEEP = kept.retention(log_s=1, response_s=1, idempotency_key_s=1, traces_s=1)
 AGE = Statement(
     "UPDATE tool_approvals SET expires_at = now() - make_interval(secs => :age_s)"
     " WHERE tenant_id = :tenant"

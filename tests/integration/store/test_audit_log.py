@@ -17,7 +17,7 @@ from gateway.store import retention
 from gateway.store.governance import audit_log
 from gateway.store.governance.audit_log import _ADD, _NAMES
 from gateway.store.postgres.statements import Statement
-from gateway.store.retention import RetentionPolicy
+from tests.fakes import kept
 from tests.fakes.logs import captured_logs
 
 if TYPE_CHECKING:
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from gateway.tenancy import TenantId
     from tests.fakes.postgres import PostgresServer
 
-KEEP = RetentionPolicy(log_s=1, response_s=1, idempotency_key_s=1, traces_s=1)
+KEEP = kept.retention(log_s=1, response_s=1, idempotency_key_s=1, traces_s=1)
 ADMIN = Actor("api_key", "key_1", "user", "user_1", "a@b.example")
 
 

@@ -15,11 +15,12 @@ from gateway import ids
 from gateway.errors import InvalidRequest, RateLimited
 from gateway.store import retention
 from gateway.store.postgres.statements import Statement
-from gateway.store.retention import CONTAINER_KEPT_S, RetentionPolicy
+from gateway.store.retention import CONTAINER_KEPT_S
 from gateway.store.tools import containers, files
 from gateway.store.tools.containers import ContainerRow, PageParams
 from gateway.store.tools.files import CHUNK_BYTES, FileBounds, FileRow
 from gateway.store.tools.quotas import Quota, take_turns
+from tests.fakes import kept
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Coroutine, Sequence
@@ -34,7 +35,7 @@ WAIT_S = 30.0
 ROOM = FileBounds(tenant_bytes_max=6, container_bytes_max=9, container_files_max=9)
 """For two files of three bytes."""
 BOUNDS = FileBounds(10_000_000, 5_000_000, 3)
-KEEP = RetentionPolicy(log_s=1, response_s=1, idempotency_key_s=1, traces_s=1)
+KEEP = kept.retention(log_s=1, response_s=1, idempotency_key_s=1, traces_s=1)
 
 
 def container(**changed: Any) -> ContainerRow:

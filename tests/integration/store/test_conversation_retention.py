@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from gateway.store import conversations, retention
-from gateway.store.retention import RetentionPolicy
+from tests.fakes import kept
 from tests.fakes.aged import stored_ids
 from tests.fakes.turns import begin, contents, conversation_of, end
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from gateway.store.postgres.database import Database
     from gateway.tenancy import TenantId
 
-NOTHING = RetentionPolicy(log_s=0, response_s=-60, idempotency_key_s=0, traces_s=0)
+NOTHING = kept.retention(log_s=0, response_s=-60, idempotency_key_s=0, traces_s=0)
 """Whatever was made before a minute from now has expired."""
 MANY = 1000
 

@@ -76,9 +76,7 @@ async def test_a_replica_follows_and_tells_what_has_changed(database: Database) 
         told.append(dict(counts))
         await drains.report(database, "one", counts)
 
-    following = Drains(
-        members, drained, report, interval_s=1, metrics=Metrics(), clock=lambda: now[0]
-    )
+    following = Drains(members, drained, report, metrics=Metrics(), clock=lambda: now[0])
     await following.once()
     assert (members.drained, told) == ([[]], [])
     await drains.drain(database, "gpu-1", by="ann")
@@ -111,7 +109,7 @@ async def test_while_the_database_is_away_what_was_known_counts(database: Databa
     async def report(counts: Mapping[str, int]) -> None:
         await drains.report(database, "one", counts)
 
-    following = Drains(members, drained, report, interval_s=1, metrics=Metrics())
+    following = Drains(members, drained, report, metrics=Metrics())
     await drains.drain(database, "gpu-1", by="ann")
     await following.once()
     async with database.owner_transaction() as connection:

@@ -20,14 +20,14 @@ from gateway.services.governance.audit import AuditLogs
 from gateway.services.governance.tenant_data import TenantData
 from gateway.store import conversations, flushes, responses, retention
 from gateway.store.governance import export, holds
-from gateway.store.ledger.retention import LedgerRetention, remove_expired
+from gateway.store.ledger.retention import remove_expired
 from gateway.store.postgres.database import turn_to
 from gateway.store.postgres.removals import REMOVALS_LOCK, removing
 from gateway.store.postgres.statements import Statement
 from gateway.store.replicas import shares
-from gateway.store.retention import RetentionPolicy
 from gateway.store.tables import about, metadata
 from gateway.store.tools import containers, files
+from tests.fakes import kept
 from tests.fakes.filled_tables import Filled, counts, fill, told_by
 from tests.fakes.rows import add_rows
 
@@ -40,10 +40,10 @@ if TYPE_CHECKING:
 LIFETIMES = {table.name: about(table).lifetime for table in metadata.tables.values()}
 WORD = "canaryword"
 SECRET = b"secret of end users"
-KEEP = RetentionPolicy(
+KEEP = kept.retention(
     log_s=86_400, response_s=86_400, idempotency_key_s=86_400, traces_s=86_400, tool_calls_s=86_400
 )
-LEDGER = LedgerRetention(lines_s=1, minutes_s=1, hours_s=1, days_s=1, end_user_days_s=1)
+LEDGER = kept.ledger(lines_s=1, minutes_s=1, hours_s=1, days_s=1, end_user_days_s=1)
 REMOVALS = (
     partial(remove_expired, keep=LEDGER, rows_max=9),
     partial(flushes.remove_left, silent_s=1),

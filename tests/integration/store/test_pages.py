@@ -11,11 +11,11 @@ from gateway.errors import StoreError
 from gateway.protocol.domains import EVERY_DOMAIN, DomainRules
 from gateway.store import retention
 from gateway.store.postgres.statements import Statement
-from gateway.store.retention import RetentionPolicy
 from gateway.store.schema import EVERYONE
 from gateway.store.tools import documents, pages
 from gateway.store.tools.documents import Document
 from gateway.store.tools.pages import StoredPage
+from tests.fakes import kept
 from tests.fakes.rows import count
 
 if TYPE_CHECKING:
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from gateway.tenancy import TenantId
 
 DAY = 86_400
-KEEP = RetentionPolicy(log_s=1, response_s=30 * DAY, idempotency_key_s=1, traces_s=1)
+KEEP = kept.retention(log_s=1, response_s=30 * DAY, idempotency_key_s=1, traces_s=1)
 PAGE = StoredPage("https://a.example/é", "T\0", "text \ud800", ("https://a.example/1", "x"))
 SHORT = "https://a.example/short"
 

@@ -11,7 +11,8 @@ from gateway import ids
 from gateway.errors import StoreError
 from gateway.store import retention, tenants
 from gateway.store.postgres.statements import Statement
-from gateway.store.retention import Dropped, RetentionPolicy
+from gateway.store.retention import Dropped
+from tests.fakes import kept
 from tests.fakes.aged import DAY, HOUR, day_of, logged_ids, store_aged
 from tests.fakes.rows import add_rows, all_rows
 
@@ -168,7 +169,7 @@ async def test_a_tenant_that_is_held_keeps_its_day_and_others_lose_theirs_in_it(
         await connection.execute(hold, {"tenant": tenant})
     assert await retention.drop_partitions(database, LOG_S) == Dropped()
     assert not await retention._drop(database, day, 0.2)
-    keep = RetentionPolicy(log_s=LOG_S, response_s=1, idempotency_key_s=1, traces_s=1)
+    keep = kept.retention(log_s=LOG_S, response_s=1, idempotency_key_s=1, traces_s=1)
     assert await retention.delete_logs(database, keep, rows_max=9) == 2
     assert await logged_ids(database, other_tenant) == set()
     assert len(await logged_ids(database, tenant)) == 1

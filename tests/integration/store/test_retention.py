@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from gateway.store import retention, tenants
-from gateway.store.retention import RetentionPolicy
+from tests.fakes import kept
 from tests.fakes.aged import (
     DAY,
     HOUR,
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from gateway.store.postgres.database import Database
     from gateway.tenancy import TenantId
 
-KEEP = RetentionPolicy(
+KEEP = kept.retention(
     log_s=86_400, response_s=30 * 86_400, idempotency_key_s=86_400, traces_s=30 * 86_400
 )
 MANY = 1000
@@ -77,7 +77,7 @@ async def test_what_runs_is_never_touched(
     database: Database, tenant: TenantId, status: str
 ) -> None:
     running = await store_aged(database, tenant, 31 * DAY, status=status)
-    nothing = RetentionPolicy(log_s=1, response_s=1, idempotency_key_s=1, traces_s=1)
+    nothing = kept.retention(log_s=1, response_s=1, idempotency_key_s=1, traces_s=1)
     assert await retention.delete_responses(database, nothing, rows_max=MANY) == 0
     assert await retention.delete_logs(database, nothing, rows_max=MANY) == 0
     assert await stored_ids(database, tenant) == await logged_ids(database, tenant) == {running}
@@ -168,7 +168,7 @@ async def test_a_log_whose_response_is_gone_goes_too(database: Database, tenant:
     uuid = await store_aged(database, tenant, HOUR)
     async with database.transaction(tenant) as connection:
         log = await all_rows(connection, "events")
-    short = RetentionPolicy(log_s=86_400, response_s=60, idempotency_key_s=60, traces_s=60)
+    short = kept.retention(log_s=86_400, response_s=60, idempotency_key_s=60, traces_s=60)
     assert await retention.delete_responses(database, short, rows_max=MANY) == 1
     async with database.transaction(tenant) as connection:
         await add_rows(connection, "events", *(dict(row) for row in log))

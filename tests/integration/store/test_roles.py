@@ -16,9 +16,9 @@ from gateway.services.governance.tenant_data import TenantData
 from gateway.store import claims, responses, retention, tenants
 from gateway.store.migration.migrate import upgrade
 from gateway.store.postgres.statements import Statement
-from gateway.store.retention import RetentionPolicy
 from gateway.store.schema import REVISION
 from tests.conftest import new_tenant, opened
+from tests.fakes import kept
 from tests.fakes.aged import DAY, store_aged, stored_ids
 from tests.fakes.filled_tables import Filled, counts, fill
 from tests.fakes.logs import captured_logs
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 ROLES = Path(__file__).parents[3] / "deploy" / "roles.sql"
 OWNER, SERVING = "harmony_gateway_owner", "harmony_gateway"
-KEEP = RetentionPolicy(
+KEEP = kept.retention(
     log_s=86_400, response_s=30 * 86_400, idempotency_key_s=86_400, traces_s=30 * 86_400
 )
 

@@ -11,7 +11,7 @@ import pytest
 from gateway import ids
 from gateway.protocol.traces import TraceRecord
 from gateway.store import retention, traces
-from gateway.store.retention import RetentionPolicy
+from tests.fakes import kept
 from tests.fakes.aged import DAY, store_span
 from tests.fakes.rows import count
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from gateway.store.postgres.database import Database
     from gateway.tenancy import TenantId
 
-KEEP = RetentionPolicy(log_s=1, response_s=1, idempotency_key_s=1, traces_s=30 * 86_400)
+KEEP = kept.retention(log_s=1, response_s=1, idempotency_key_s=1, traces_s=30 * 86_400)
 TRACE = TraceRecord("trace", "t\0é", "t\0é", b"{}")
 SPAN = TraceRecord("span", "t\0é", "s", b'{"a":1}', ids.new_uuid())
 

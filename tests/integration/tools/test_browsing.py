@@ -16,13 +16,13 @@ from gateway.cli.pages import PageSource, load
 from gateway.errors import StartupError
 from gateway.protocol.hosted.grants import BrowserGrant, Grants, ShownPage, grants_json, grants_of
 from gateway.settings import Settings
-from gateway.settings.tools import Tools
-from gateway.settings.web import SearchProvider, Web
+from gateway.settings.tools import SearchProvider, Tools, Web
 from gateway.simulator.site.app import BIG_FACT, create_site, page_names
 from gateway.store.postgres.statements import Statement
 from gateway.telemetry.metrics import Metrics
 from gateway.tools.contract import ToolCall, ToolScope
 from gateway.wiring.web import browser_tools
+from tests.fakes.bounds import bounds
 from tests.fakes.rows import count
 from tests.fakes.serving import serving
 
@@ -49,7 +49,6 @@ def settings_for(site: str, **web: Any) -> Settings:
         "public": False,
         "allowed_hosts": (urlsplit(site).netloc,),
         "visit_interval_s": 0.0,
-        "page_timeout_s": 5.0,
         **web,
     }
     return Settings(tools=Tools(web=Web(**given)))
@@ -109,9 +108,16 @@ def words(text: str) -> int:
 
 @asynccontextmanager
 async def browsing(
-    site: str, database: Database, tenant: TenantId, *, stored: bool = True, **web: Any
+    site: str,
+    database: Database,
+    tenant: TenantId,
+    *,
+    stored: bool = True,
+    timeout_s: float = 5.0,
+    **web: Any,
 ) -> AsyncIterator[Browsing]:
-    tools = browser_tools(settings_for(site, **web), database, Metrics())
+    with bounds("web.FetchLimits", timeout_s=timeout_s):
+        tools = browser_tools(settings_for(site, **web), database, Metrics())
     assert tools is not None
     yield Browsing(tools, database, tenant, stored=stored)
     await tools.close()
@@ -292,7 +298,7 @@ async def test_what_cannot_be_opened_is_told(
     site: str, database: Database, tenant: TenantId, path: str, told: str
 ) -> None:
     limit = 0.5 if path == "/slow" else 5.0
-    async with browsing(site, database, tenant, page_timeout_s=limit) as browser:
+    async with browsing(site, database, tenant, timeout_s=limit) as browser:
         result = await browser.call("open", id=f"{site}{path}")
     assert told in result.output
     assert (result.outcome, result.state) == ("tool_error", {})

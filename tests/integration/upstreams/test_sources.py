@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from gateway.settings import Settings
-from gateway.settings.discovery import Discovery
+from gateway.settings.sections import Discovery
 from gateway.upstreams.membership.desired import Fault
 from gateway.upstreams.membership.source import SourceError
 from gateway.wiring.membership import sources

@@ -14,8 +14,9 @@ from gateway.protocol.hosted.grants import ApprovedCall, Grants, McpTool, Server
 from gateway.sealing import Sealer, SealingSecret
 from gateway.services.models import Model
 from gateway.services.runs.history_source import History
-from gateway.services.runs.spec_builder import CreateCommand, RunInput, SpecBuilder, SystemMessage
+from gateway.services.runs.spec_builder import CreateCommand, RunInput, SpecBuilder
 from gateway.services.runs.tool_grants import Granted
+from gateway.settings.sections import Harmony
 from gateway.tenancy import Principal, TenantId
 from tests.fakes.contexts import answer, answering, asking, served, user
 from tests.fakes.create_bodies import parse
@@ -28,9 +29,7 @@ if TYPE_CHECKING:
 PRINCIPAL = Principal(TenantId(ids.new_uuid()), "acme", ids.new_uuid())
 SPECS = SpecBuilder(
     harmony_of,
-    system_message=SystemMessage(
-        "You.", "2024-06", with_date=False, commentary_without_tools=False
-    ),
+    system_message=Harmony(identity="You.", date="off"),
     cache_salt_key=b"salt",
     sealer=Sealer([SealingSecret("k", b"sixteen bytes or more")]),
     answer_share=0.25,

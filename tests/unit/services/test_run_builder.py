@@ -17,8 +17,8 @@ from gateway.services.runs.spec_builder import (
     CreateCommand,
     RunInput,
     SpecBuilder,
-    SystemMessage,
 )
+from gateway.settings.sections import Harmony
 from gateway.tenancy import Principal, TenantId
 from tests.fakes.create_bodies import CUSTOM, GRAMMAR, STRICT, parse
 from tests.fakes.harmony_script import harmony_of
@@ -46,9 +46,7 @@ PATTERN = {
 def new_specs() -> SpecBuilder:
     return SpecBuilder(
         harmony_of,
-        system_message=SystemMessage(
-            "You.", "2024-06", with_date=False, commentary_without_tools=False
-        ),
+        system_message=Harmony(identity="You.", date="off"),
         cache_salt_key=b"salt",
         sealer=Sealer([SealingSecret("k", b"sixteen bytes or more")]),
         answer_share=0.25,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 from pydantic import BaseModel
@@ -12,8 +13,22 @@ from gateway.settings import Settings, load_settings
 from gateway.settings.reference import example, rows
 from gateway.settings.sections import Section
 
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
 ROOT = Path(__file__).parents[3]
-MODELS: list[type[BaseModel]] = [Settings, *Section.__subclasses__()]
+SETTINGS_MAX = 200
+EXAMPLE_LINES_MAX = 500
+SUMMARY_CHARS_MAX = 92
+
+
+def sections(kind: type[Section]) -> Iterator[type[BaseModel]]:
+    for section in kind.__subclasses__():
+        yield section
+        yield from sections(section)
+
+
+MODELS: list[type[BaseModel]] = [Settings, *sections(Section)]
 UNITS = (
     "_min",
     "_start",
@@ -63,6 +78,25 @@ def test_every_listed_default_can_be_set_as_it_is_listed() -> None:
     environ = {row.name: row.default for row in rows() if row.name != "GATEWAY_CONFIG"}
     environ["GATEWAY_DATA_DIR"] = str(Settings().data_dir)
     assert load_settings(environ=environ) == Settings()
+
+
+def test_settings_are_few_enough_to_be_known() -> None:
+    """A number that no operator has a reason to change is a constant."""
+    assert len(rows()) - 1 <= SETTINGS_MAX
+    assert example().count("\n") <= EXAMPLE_LINES_MAX
+
+
+@pytest.mark.parametrize("model", MODELS)
+def test_help_says_what_a_setting_is_and_when_to_change_it(model: type[BaseModel]) -> None:
+    for name, field in model.model_fields.items():
+        if isinstance(field.annotation, type) and issubclass(field.annotation, BaseModel):
+            continue
+        summary, *reason = re.split(r"(?<=\.) (?=[A-Z])", field.description or "", maxsplit=1)
+        assert summary.endswith("."), name
+        assert len(summary) <= SUMMARY_CHARS_MAX, name
+        if not field.is_required():
+            assert reason, name
+            assert reason[0].endswith("."), name
 
 
 @pytest.mark.parametrize("model", MODELS)

@@ -7,20 +7,14 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from gateway.api.streaming import StreamLimits as ClientStreamLimits
-from gateway.api.websocket.connection_turns import WebSocketConnectionLimits
-from gateway.api.websocket.lanes import LaneLimits
 from gateway.engine.failover import HopPolicy
 from gateway.engine.output_guard import GuardLimits
-from gateway.services.runs.compaction import CompactionLimits
-from gateway.services.runs.spec_builder import SystemMessage
 from gateway.settings import sections
-from gateway.settings.web import Web
+from gateway.settings.tools import Web
 from gateway.store.claims import ClaimTerms
-from gateway.store.retention import RetentionPolicy
 from gateway.tools.browser.extraction import ReadLimits
 from gateway.tools.browser.fetch import FetchLimits
-from gateway.upstreams.pool import PoolPolicy, ProbeSchedule
+from gateway.upstreams.pool import PoolPolicy
 
 if TYPE_CHECKING:
     from gateway.settings.sections import Section
@@ -47,29 +41,22 @@ def test_a_section_fills_the_fields_that_have_its_names() -> None:
             ClaimTerms,
             {"fold_versions", "late_fold_versions", "late_s", "promotion_s"},
         ),
-        (sections.Compaction, CompactionLimits, {"effort", "window_share"}),
-        (sections.Generation, GuardLimits, {"header_tokens_max", "messages_max"}),
-        (sections.Harmony, SystemMessage, {"with_date"}),
+        (
+            sections.Generation,
+            GuardLimits,
+            {"header_tokens_max", "messages_max", "repairs_max", "preamble_tokens_max"},
+        ),
         (Web, FetchLimits, {"timeout_s", "redirects_max", "visits_max", "robots_kept_s"}),
-        (Web, ReadLimits, {"document_timeout_s", "text_chars_max", "pdf_pages_max"}),
-        (sections.Retention, RetentionPolicy, set()),
-        (sections.Stream, ClientStreamLimits, {"comment_interval_s", "write_bytes_max"}),
+        (
+            Web,
+            ReadLimits,
+            {"document_timeout_s", "document_memory_bytes_max", "text_chars_max", "pdf_pages_max"},
+        ),
         (sections.Upstream, HopPolicy, {"upstream_wait_s", "pause_s", "pause_max_s"}),
         (
             sections.Upstream,
             PoolPolicy,
             {"timeouts", "limits", "ejection", "schedule", "silent_s", "leave_s"},
-        ),
-        (
-            sections.Upstream,
-            ProbeSchedule,
-            {"describe_interval_s", "describe_timeout_s", "working_health_timeout_s"},
-        ),
-        (sections.WebSockets, LaneLimits, {"waiting_bytes_max"}),
-        (
-            sections.WebSockets,
-            WebSocketConnectionLimits,
-            {"write_timeout_s", "start_grace_s", "lanes"},
         ),
     ],
 )

@@ -10,11 +10,11 @@ from pydantic import SecretStr, ValidationError
 
 from gateway.errors import StartupError
 from gateway.settings import Settings
-from gateway.settings.tools import Tools
-from gateway.settings.web import SearchProvider, Web
+from gateway.settings.tools import SearchProvider, Tools, Web
 from gateway.store.postgres.database import Database
 from gateway.telemetry.metrics import Metrics
-from gateway.wiring.web import browser_tools, page_policy
+from gateway.tools.egress.network_policy import NetworkPolicy
+from gateway.wiring.web import browser_tools
 
 if TYPE_CHECKING:
     from gateway.tools.browser.tool import BrowserTools
@@ -68,12 +68,12 @@ def test_pages_may_be_where_the_operator_says() -> None:
     web = Web(
         public=False, allowed_networks=("10.1.0.0/16",), allowed_hosts=("Wiki.internal:8080",)
     )
-    policy = page_policy(web)
+    policy = NetworkPolicy.to(web)
     assert policy.networks == (ip_network("10.1.0.0/16"),)
     assert policy.hosts == {("wiki.internal", 8080)}
     assert not policy.allows("1.1.1.1", 443)
-    assert page_policy(Web(allowed_hosts=("[::1]:80",))).hosts == {("::1", 80)}
-    assert page_policy(Web()).allows("1.1.1.1", 443)
+    assert NetworkPolicy.to(Web(allowed_hosts=("[::1]:80",))).hosts == {("::1", 80)}
+    assert NetworkPolicy.to(Web()).allows("1.1.1.1", 443)
 
 
 def test_sites_are_told_whom_to_write_to() -> None:

@@ -61,7 +61,7 @@ async def admin_settings(
             {"id": "gpt-oss-20b", "aliases": ["small"]},
             {"id": "lab/gpt-oss-20b", "served_as": "gpt-oss-20b"},
         ],
-        admin={"public": True, "projects_max": 1000},
+        admin={"public": True},
         tools={"python": {"enabled": True, "engine": "monty"}},
         federation={
             "allowed_networks": ["127.0.0.0/8"],

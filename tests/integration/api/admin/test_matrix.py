@@ -11,13 +11,14 @@ import pytest
 from starlette.routing import Route
 
 from gateway import ids
+from gateway.admin.issuers import OperatorIssuers
 from gateway.admin.table import admin_routes
 from gateway.api.access.authentication import PUBLIC_PATHS
 from gateway.api.access.scopes import NEEDS
 from gateway.app import routes
 from gateway.protocol.admin.federation import OperatorIssuerCreate
 from gateway.tenancy.permissions import ROLES
-from gateway.wiring.admin import admin_services, operator_issuers
+from gateway.wiring.admin import admin_services
 from tests.fakes.gateway import new_key
 from tests.fakes.http_client import http_client
 from tests.fakes.issuer import running_issuer
@@ -158,7 +159,7 @@ async def trust_of_operators(site: AdminSite, issuer: Issuer) -> None:
         "attribute_transformations": [named],
     }  # fmt: skip
     asked = OperatorIssuerCreate.model_validate(body)
-    await operator_issuers(database, process.access).create(asked)
+    await OperatorIssuers(database, process.access.forget).create(asked)
 
 
 def url_of(path: str, given: dict[str, str]) -> str:

@@ -172,8 +172,7 @@ async def test_the_bounds_of_a_gateway(database_url: str) -> None:
                 "allowed_networks": LOOPBACK,
                 "bytes_max": len(PNG),
                 "context_bytes_max": held,
-                "held_bytes_max": 2 * held,
-                "tenant_share": 0.5,
+                "held_bytes_max": 4 * held,
             },
         )
         async with (
@@ -216,7 +215,7 @@ async def test_the_bounds_of_a_gateway(database_url: str) -> None:
     ("bounds", "why"),
     [
         ({"bytes_max": 64 << 20}, "bytes_max of one image is above"),
-        ({"tenant_share": 0.05}, "could never be shown"),
+        ({"held_bytes_max": 64 << 20}, "could never be shown"),
     ],
 )
 def test_bounds_that_exclude_each_other(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -9,6 +10,7 @@ import pytest
 from gateway import ids
 from gateway.store.tools import mcp_servers
 from gateway.store.tools.mcp_servers import OPERATOR, McpServerRow
+from gateway.tools.mcp.servers import Registry
 from tests.fakes import mcp_server
 from tests.fakes.gateway import gateway_settings, running_gateway
 from tests.fakes.http_client import http_client
@@ -19,9 +21,7 @@ if TYPE_CHECKING:
     from gateway.store.postgres.database import Database
     from tests.fakes.observation import Backends
 
-TOOLS: dict[str, Any] = {
-    "mcp": {"enabled": True, "networks": ["127.0.0.0/8"], "registry_ttl_s": 0.001}
-}
+TOOLS: dict[str, Any] = {"mcp": {"enabled": True, "networks": ["127.0.0.0/8"]}}
 OFFERED = [
     {"type": "web_search"},
     {"type": "code_interpreter", "container": {"type": "auto"}},
@@ -38,8 +38,9 @@ async def ask(client: httpx2.AsyncClient, **fields: Any) -> tuple[dict[str, Any]
 
 @pytest.mark.slow
 async def test_a_registered_server_does_the_work(
-    database: Database, database_url: str, backends: Backends
+    database: Database, database_url: str, backends: Backends, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr("gateway.wiring.mcp.Registry", partial(Registry, ttl_s=0.001))
     with mcp_server.serving() as server:
         row = McpServerRow(
             OPERATOR, ids.new_uuid(), "workshop", server.url, purposes="browser python"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -11,7 +12,7 @@ from gateway import ids
 from gateway.store.tables import metadata
 from gateway.store.tools import mcp_servers
 from gateway.store.tools.mcp_servers import OPERATOR, McpServerRow
-from gateway.tools.mcp.servers import sealed_headers
+from gateway.tools.mcp.servers import Registry, sealed_headers
 from tests.fakes.gateway import RunningGateway, gateway_settings, running_gateway
 from tests.fakes.http_client import http_client
 from tests.fakes.mcp_server import serving
@@ -37,7 +38,6 @@ TOOLS = {
         "networks": LOOPBACK,
         "url_plain_http": True,
         "servers": "any",
-        "registry_ttl_s": 1e-6,
         "connect_timeout_s": 60,
         "list_timeout_s": 60,
     }
@@ -61,8 +61,10 @@ async def hosting(own_database_url: str, backends: Backends) -> AsyncIterator[Ru
     settings = gateway_settings(
         own_database_url, backends.urls, models=[{"id": MODEL}], tools=TOOLS
     )
-    async with running_gateway(settings) as running:
-        yield running
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("gateway.wiring.mcp.Registry", partial(Registry, ttl_s=1e-6))
+        async with running_gateway(settings) as running:
+            yield running
 
 
 @pytest.fixture

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from gateway.entries import Hold, Hop, Repair
+from tests.fakes.bounds import bounds
 from tests.integration.api.tools.fleets import FLEETS, WITH_GRAMMARS, WITHOUT, asker_of
 from tests.integration.api.tools.recounting import log_of
 from tests.integration.api.tools.toolbox import CLOCK, WEATHER, name_of
@@ -27,9 +28,9 @@ async def strict_fleet(
     request: pytest.FixtureRequest, postgres: PostgresServer, template: str
 ) -> AsyncIterator[Asker]:
     """A gateway that repairs nothing."""
-    policy = {"generation": {"repairs_max": 0}}
-    async with asker_of(postgres, template, FLEETS[request.param], **policy) as asker:
-        yield asker
+    with bounds("replica.GuardLimits", repairs_max=0):
+        async with asker_of(postgres, template, FLEETS[request.param]) as asker:
+            yield asker
 
 
 @pytest.mark.slow

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from gateway.api.websocket import endpoint
 from gateway.api.websocket.endpoint import expired
 from tests.fakes.event_grammar import check_stream
 from tests.fakes.gateway import new_key, running_gateway
@@ -47,9 +48,12 @@ async def ending(settings: Settings) -> AsyncIterator[RunningGateway]:
 
 @pytest.mark.slow
 @pytest.mark.requirement("websocket.lifetime")
-async def test_an_old_connection_is_told_so_and_closed(settings: Settings) -> None:
+async def test_an_old_connection_is_told_so_and_closed(
+    settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(endpoint, "LIFETIME_S", 0.1)
     async with (
-        running_gateway(changed(settings, "websockets", lifetime_s=0.1)) as gateway,
+        running_gateway(settings) as gateway,
         connected(gateway.url, gateway.key) as peer,
     ):
         frame = await peer.hear()
@@ -71,10 +75,11 @@ async def test_the_limit_is_told_in_the_words_that_clients_know() -> None:
 
 @pytest.mark.slow
 async def test_an_idle_connection_is_closed_but_not_while_it_is_answered(
-    settings: Settings,
+    settings: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(endpoint, "IDLE_TIMEOUT_S", 0.2)
     async with (
-        running_gateway(changed(settings, "websockets", idle_timeout_s=0.2)) as gateway,
+        running_gateway(settings) as gateway,
         connected(gateway.url, gateway.key) as peer,
     ):
         frames = await peer.answer("[[sim tokens_per_s=100 tokens=60 think=none]] slow")
@@ -171,12 +176,11 @@ async def test_what_was_stored_of_it_is_kept(
 
 @pytest.mark.slow
 async def test_a_client_that_does_not_read_is_given_up(
-    settings: Settings, backends: Backends
+    settings: Settings, backends: Backends, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     marker = 1003
-    hasty = changed(
-        settings, "stream", write_timeout_s=0.2, keepalive_event_s=0.005, start_grace_s=0.01
-    )
+    monkeypatch.setattr(endpoint, "WRITE_TIMEOUT_S", 0.2)
+    hasty = changed(settings, "stream", keepalive_event_s=0.005, start_grace_s=0.01)
     async with running_gateway(hasty) as gateway:
         async with connected(gateway.url, gateway.key, max_queue=1, close_timeout=0.1) as peer:
             await peer.ask(LATE, max_output_tokens=marker, instructions=LONG)

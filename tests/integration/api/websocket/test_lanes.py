@@ -2,21 +2,18 @@
 
 from __future__ import annotations
 
-from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from gateway.api.websocket import lanes
 from tests.fakes.event_grammar import check_stream
-from tests.fakes.gateway import running_gateway
 from tests.fakes.stream import as_events
 from tests.fakes.websocket import Peer, connected, is_end
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
-    from gateway.settings import Settings
     from tests.fakes.gateway import RunningGateway
 
 LATE = "[[sim first_token_delay_s=60]] wait"
@@ -27,17 +24,6 @@ SLOW = "[[sim tokens_per_s=200 tokens=20 think=none]] slow"
 async def peer(gateway: RunningGateway) -> AsyncIterator[Peer]:
     async with connected(gateway.url, gateway.key) as opened:
         yield opened
-
-
-@asynccontextmanager
-async def bounded(settings: Settings, **bounds: Any) -> AsyncIterator[Peer]:
-    """A connection to a gateway with these bounds."""
-    changed = settings.websockets.model_copy(update=bounds)
-    async with (
-        running_gateway(settings.model_copy(update={"websockets": changed})) as gateway,
-        connected(gateway.url, gateway.key) as peer,
-    ):
-        yield peer
 
 
 @pytest.mark.requirement("websocket.stream-id")
@@ -95,8 +81,11 @@ async def test_one_lane_too_many_is_refused(peer: Peer, monkeypatch: pytest.Monk
 
 @pytest.mark.slow
 @pytest.mark.requirement("websocket.lanes-run-together")
-async def test_what_is_too_much_at_once_waits(settings: Settings) -> None:
-    async with bounded(settings, in_flight_max=1) as peer:
+async def test_what_is_too_much_at_once_waits(
+    gateway: RunningGateway, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(lanes, "IN_FLIGHT_MAX", 1)
+    async with connected(gateway.url, gateway.key) as peer:
         await peer.ask(SLOW, stream_id="first")
         await peer.ask("Hello", stream_id="second")
         first = await peer.hear_until(is_end)

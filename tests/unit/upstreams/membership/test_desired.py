@@ -55,9 +55,7 @@ def test_of_several_with_one_name_the_first_counts_and_the_others_are_told(
 
 def test_what_is_beyond_the_bound_is_told() -> None:
     found = tuple(Backend(str(number), "http://a:1") for number in range(3))
-    assert merged({"one": found}, 2).unused == (
-        "1 more backends are not used: membership.members_max is reached",
-    )
+    assert merged({"one": found}, 2).unused == ("1 more backends are not used: there are 2",)
 
 
 @pytest.mark.slow
@@ -109,7 +107,6 @@ def test_after_any_answers_the_pool_has_what_was_said_last_and_nothing_else(
         fixed,
         [Source("one"), Source("two")],  # type: ignore[list-item]
         lambda backends: applied.append(list(backends)),
-        members_max=100,
         metrics=Metrics(),
         clock=lambda: 0.0,
     )
