@@ -123,7 +123,7 @@ class OperatorEndpoints:
         return {"object": "backend.drained", "name": call.path["name"]}
 
     async def undrain(self, call: AdminCall) -> dict[str, Any]:
-        """Use a backend again, at all replicas within `membership.drain_poll_s`."""
+        """Use a backend again, at all replicas within two seconds."""
         await call.body(NoBody)
         await self._operations.undrain(call.path["name"], call.author)
         return {"object": "backend.undrained", "name": call.path["name"]}

@@ -156,7 +156,7 @@ def drain_backend(
 ) -> None:
     """Send nothing new to a backend; what it has begun goes on. It stays so until `undrain`.
 
-    All replicas follow within membership.drain_poll_s. Exit code 1: with --wait something is still
+    All replicas follow within two seconds. Exit code 1: with --wait something is still
     in flight; it is drained all the same.
     """
     settings = load_settings(config)

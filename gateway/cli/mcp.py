@@ -242,7 +242,7 @@ def _without_query(url: str) -> str:
 
 @commands.command()
 def remove(label: Label, tenant: OfTenant = None, config: Config = None) -> None:
-    """Remove a server. Responses that run with it lose it within tools.mcp.registry_ttl_s."""
+    """Remove a server. Responses that run with it lose it within five seconds."""
 
     async def remove(place: _Place) -> bool:
         return await mcp_servers.remove(place.database, place.tenant_id, label)

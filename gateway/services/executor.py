@@ -22,6 +22,8 @@ Given = TypeVarTuple("Given")
 
 INLINE_BYTES_MAX: Final = 20_000
 """Handled on the event loop."""
+WAITING_BYTES_MAX: Final = 256 << 20
+"""Of requests in the threads and waiting for them; one more is answered 429."""
 SHARE_OF_FREE: Final = 4
 """How many times the free bytes the work of one tenant may take: four fifths if it is alone."""
 WORKS_FOR: Final[ContextVar[Hashable]] = ContextVar("works_for", default=None)
@@ -50,7 +52,7 @@ class ThreadExecutor:
         *,
         threads_max: int,
         inline_bytes_max: int = INLINE_BYTES_MAX,
-        waiting_bytes_max: int = 256 << 20,
+        waiting_bytes_max: int = WAITING_BYTES_MAX,
         nice: int = 0,
     ) -> None:
         """Start `threads_max` threads for requests and as many for runs.

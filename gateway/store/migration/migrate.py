@@ -34,6 +34,7 @@ Result = TypeVar("Result")
 
 _LOCK_KEY: Final = 0x4861726D6F6E79  # "Harmony", as the number of an advisory lock
 CONTINUED: Final = "ids of transactions in the ledger, behind those of the cluster of the dump"
+CONNECT_TIMEOUT_S: Final = 10.0
 LOCK_PAUSE_S: Final = 0.1
 """Between two attempts to be the one that migrates."""
 
@@ -46,7 +47,9 @@ def alembic_config(connection: Connection | None = None) -> Config:
     return config
 
 
-async def upgrade(url: str, *, wait_s: float = 60.0, connect_timeout_s: float = 10.0) -> Repaired:
+async def upgrade(
+    url: str, *, wait_s: float = 60.0, connect_timeout_s: float = CONNECT_TIMEOUT_S
+) -> Repaired:
     """Bring the database at `url` to `schema.REVISION`, creating what is missing.
 
     Then check that it can be served from: the revision is only a value in a table, which a dump

@@ -33,6 +33,8 @@ TEXT_CHARS_MAX: Final = 1_000_000
 """Of the text of a page."""
 DOCUMENT_TIMEOUT_S: Final = 10.0
 """To read a page or a PDF."""
+DOCUMENT_MEMORY_BYTES_MAX: Final = 512 * 1024 * 1024
+"""For a process that reads one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +43,7 @@ class ReadLimits:
 
     text_chars_max: int = TEXT_CHARS_MAX
     pdf_pages_max: int = 200
-    document_memory_bytes_max: int = 512 * 1024 * 1024
+    document_memory_bytes_max: int = DOCUMENT_MEMORY_BYTES_MAX
     document_timeout_s: float = DOCUMENT_TIMEOUT_S
     documents_max: int = 2
 
