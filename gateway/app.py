@@ -60,9 +60,9 @@ class Gateway(RequestContext):
                 process.access,
                 routes,
                 trusted_proxies=proxies,
-                reads_per_minute=process.shared.settings.rate_limits.reads_per_minute_max,
+                reads_per_minute=process.foundation.settings.rate_limits.reads_per_minute_max,
             ),
-            process.shared.metrics,
+            process.foundation.metrics,
             routes,
         )
         self.process = process
@@ -73,7 +73,7 @@ class BrowserGateway(Gateway):
 
     def __init__(self, process: Process, routes: Sequence[BaseRoute]) -> None:
         super().__init__(process, routes)
-        server = process.shared.settings.server
+        server = process.foundation.settings.server
         self._cross_origin = cross_origin(super().__call__, server.cors_origins)
 
     @override
@@ -94,7 +94,7 @@ class AdminGateway(RequestContext):
         services = operator_services(process)
         of_operators = starlette_routes(
             operator_routes(services),
-            _bodies(process.services, process.shared.settings),
+            _bodies(process.services, process.foundation.settings),
             _trusted_proxies(process),
         )
         served = [*probes, *_admin_routes(process), *of_operators]
@@ -104,7 +104,7 @@ class AdminGateway(RequestContext):
             services.operators,
             trusted_proxies=_trusted_proxies(process),
         )
-        super().__init__(authentication, process.shared.metrics, served)
+        super().__init__(authentication, process.foundation.metrics, served)
 
 
 def create_app(settings: Settings) -> Gateway:
@@ -129,7 +129,7 @@ def _admin_routes(process: Process) -> list[Route]:
     from gateway.admin.table import admin_routes
     from gateway.wiring.admin import admin_services
 
-    settings, services = process.shared.settings, process.services
+    settings, services = process.foundation.settings, process.services
     admin = admin_services(settings, services.foundation.database, process.access, services.models)
     return starlette_routes(
         admin_routes(admin), _bodies(services, settings), _trusted_proxies(process)
@@ -137,7 +137,7 @@ def _admin_routes(process: Process) -> list[Route]:
 
 
 def _trusted_proxies(process: Process) -> list[Network]:
-    return list(map(ip_network, process.shared.settings.server.trusted_proxies))
+    return list(map(ip_network, process.foundation.settings.server.trusted_proxies))
 
 
 def _probes(process: Process) -> list[Route]:
@@ -156,14 +156,15 @@ def _probes(process: Process) -> list[Route]:
 
 def routes(process: Process) -> list[BaseRoute]:
     """Return every route. Those of `api.access.authentication.PUBLIC_PATHS` need no API key."""
-    settings, services = process.shared.settings, process.services
+    settings, services = process.foundation.settings, process.services
     creation, bodies = services.creation, _bodies(services, settings)
     grace_s = settings.stream.start_grace_s
     generating = partial(CreateEndpoint, creation, bodies, start_grace_s=grace_s)
     responses = ResponseEndpoints(services.retrieval)
     create = generating(CreateRequest.parse)
     websocket = WebSocketEndpoint(
-        Dependencies(creation, bodies, process.shared.metrics, grace_s), process.shared.sessions
+        Dependencies(creation, bodies, process.foundation.metrics, grace_s),
+        process.foundation.sessions,
     )
     count = counting_endpoint(services.creation, bodies)
     compact = compaction_endpoint(creation, bodies)

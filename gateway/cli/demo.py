@@ -50,7 +50,7 @@ from gateway.settings import load_settings
 from gateway.store.schema import REVISION
 from gateway.telemetry.logs import configure_logging
 from gateway.wiring.admin import admin_services
-from gateway.wiring.foundation import access
+from gateway.wiring.database import access
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence

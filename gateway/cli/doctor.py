@@ -39,7 +39,7 @@ from gateway.upstreams.probe import describe
 from gateway.upstreams.served_models import REMEDY, offers, overlooked, unserved
 from gateway.upstreams.server import InferenceServer
 from gateway.upstreams.tokenization import RenderTarget, render
-from gateway.wiring import shared
+from gateway.wiring import foundation
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -160,7 +160,7 @@ def _libraries(settings: Settings) -> list[Finding]:
 def _formats(settings: Settings, findings: list[Finding]) -> Formats | None:
     # None: this installation cannot make the prompts of the models.
     try:
-        formats = shared.formats(settings)
+        formats = foundation.formats(settings)
         findings.append(Finding("vocabulary", ok=True, detail="o200k_harmony, checksum verified"))
     except StartupError as error:
         findings.append(_failed("vocabulary", error))

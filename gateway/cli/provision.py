@@ -12,8 +12,7 @@ from gateway.errors import StartupError
 from gateway.store.migration.revisions import is_older
 from gateway.store.migration.verification import missing, told
 from gateway.store.schema import REVISION
-from gateway.wiring.foundation import connect
-from gateway.wiring.keys import keys_database, new_keyring
+from gateway.wiring.database import connect, keys_database, new_keyring
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterator, Mapping

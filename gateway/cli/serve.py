@@ -18,7 +18,7 @@ from gateway.server.websocket_protocol import FrameBounds
 from gateway.settings import Server as ServerSettings
 from gateway.settings import Settings, load_settings
 from gateway.telemetry.logs import EventLog, configure_logging
-from gateway.wiring.shared import load_vocabulary
+from gateway.wiring.foundation import load_vocabulary
 
 if TYPE_CHECKING:
     import socket

@@ -1,86 +1,117 @@
-"""Foundation of a process: its database, its vocabulary, its backends; the rest uses them."""
+"""Foundation of a process: its databases, its vocabulary, its backends; the rest uses them."""
 
 from __future__ import annotations
 
+import asyncio
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING
 
-from gateway.encryption.keyring import OFF
+import orjson
+
+from gateway import ids
 from gateway.eventlog.fold.fold import Fold
+from gateway.models.format import FormatOptions, SchemaLimits
+from gateway.models.registry import CHAT, PASSTHROUGH, Formats
 from gateway.protocol.responses.body import rules_of
-from gateway.services.access import Access
-from gateway.store.postgres.database import CONNECT_TIMEOUT_S, Database
+from gateway.sealing import Sealer, SealingSecret
+from gateway.services.executor import ThreadExecutor
+from gateway.services.runs.images import ImageFetcher, ImageVisits
+from gateway.services.sessions import Sessions
+from gateway.store.tenant_keys import TenantKeys
+from gateway.telemetry.metrics import Metrics
+from gateway.tools.egress.network_policy import NetworkPolicy
+from gateway.tools.egress.transport import EgressLimits, client
+from gateway.upstreams.admission.admission import Admission
+from gateway.upstreams.admission.policy import SLOTS_MIN, SLOTS_START, AdmissionPolicy
+from gateway.upstreams.backend import Timeouts
+from gateway.upstreams.client import build_client
+from gateway.upstreams.http.connection import ConnectionLimits
+from gateway.upstreams.http.transport import KeepAlivePolicy
+from gateway.upstreams.membership.membership import Membership
+from gateway.upstreams.pool import Pool, PoolPolicy, ProbeSchedule
+from gateway.upstreams.routing.policy import RoutingPolicy
+from gateway.upstreams.routing.router import Router
+from gateway.wiring.database import connect, keys_database, new_keyring
+from gateway.wiring.membership import backends, sources
 from gateway.wiring.python import containers
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import AsyncIterator, Callable, Coroutine
 
     from gateway.constraints.rules import OutputRules
-    from gateway.encryption.keyring import Keyring
     from gateway.generation import TokenParser
-    from gateway.models.registry import Formats
     from gateway.protocol.responses.body import ResponseHead
-    from gateway.sealing import Sealer
-    from gateway.services.executor import ThreadExecutor
-    from gateway.services.federation.federation import Federation
     from gateway.settings import Settings
-    from gateway.telemetry.metrics import Metrics
+    from gateway.settings.sections import Images, Model
+    from gateway.store.postgres.database import Database
     from gateway.tools.python.containers import ContainerPool
-    from gateway.upstreams.pool import Pool
-    from gateway.wiring.shared import Shared
 
 
 @dataclass(frozen=True, slots=True)
 class Foundation:
-    """Foundation of a process. Claims are renewed over connections of their own (`lifeline`), logs
-    written over another (`journal`), announced and looked for over two more (`notices`), limits
-    kept in step over one (`counters`): requests that wait for a connection must not cost this
-    process its claims, nor the clients of others their tokens.
+    """Foundation of a process, which claims responses under the name `owner`.
+
+    Claims are renewed over connections of their own (`lifeline`), logs written over another
+    (`journal`), announced and looked for over two more (`notices`), limits kept in step over one
+    (`counters`): requests that wait for a connection must not cost this process its claims, nor the
+    clients of others their tokens. `keys` is the database of tenants' keys, if anything is sealed.
     """
 
     settings: Settings
-    shared: Shared
+    owner: str
     metrics: Metrics
     database: Database
     lifeline: Database
     journal: Database
     notices: Database
     counters: Database
+    keys: Database | None
     formats: Formats
     sealer: Sealer
     executor: ThreadExecutor
     pool: Pool
+    membership: Membership
+    images: ImageFetcher
+    sessions: Sessions
     containers: ContainerPool
-    owner: str
 
     @classmethod
-    def of(cls, settings: Settings, shared: Shared) -> Foundation:
-        """Build the foundation without connecting to anything."""
-        keyring = shared.keyring
-        database = connect(settings, keyring=keyring)
+    def of(cls, settings: Settings) -> Foundation:
+        """Build the foundation without connecting to anything.
+
+        Raises `StartupError` if a vocabulary is damaged or a format unknown.
+        """
+        owner, metrics, limits = ids.new_replica_id(), Metrics(), settings.limits
+        keys = keys_database(settings)
+        to_database = partial(connect, settings, keyring=new_keyring(settings, keys))
+        database = to_database()
+        pool = _pool(settings, metrics)
+        known = formats(settings).with_parents(pool.parent_of)
+        pool.on_return = known.relearn
+        membership = Membership(backends(settings), sources(settings), pool.apply, metrics=metrics)
+        pool.awaits_backends = membership.awaits_backends
         return cls(
             settings=settings,
-            shared=shared,
-            metrics=shared.metrics,
+            owner=owner,
+            metrics=metrics,
             database=database,
-            lifeline=connect(
-                settings,
-                pool_size_max=2,
-                answer_within_s=settings.background.heartbeat_s,
-                keyring=keyring,
+            lifeline=to_database(pool_size_max=2, answer_within_s=settings.background.heartbeat_s),
+            journal=to_database(pool_size_max=1, for_runs=True),
+            notices=to_database(pool_size_max=2, for_runs=True),
+            counters=to_database(pool_size_max=1, for_runs=True),
+            keys=keys,
+            formats=known,
+            sealer=Sealer([SealingSecret(*key) for key in settings.sealing_secrets]),
+            executor=ThreadExecutor(
+                threads_max=limits.tokenize_threads_max, nice=limits.tokenize_threads_nice
             ),
-            journal=connect(settings, pool_size_max=1, for_runs=True, keyring=keyring),
-            notices=connect(settings, pool_size_max=2, for_runs=True, keyring=keyring),
-            counters=connect(settings, pool_size_max=1, for_runs=True, keyring=keyring),
-            formats=shared.formats,
-            sealer=shared.sealer,
-            executor=shared.executor,
-            pool=shared.pool,
-            containers=containers(
-                settings, database, shared.engines, owner=shared.owner, metrics=shared.metrics
-            ),
-            owner=shared.owner,
+            pool=pool,
+            membership=membership,
+            images=image_fetcher(settings, metrics),
+            sessions=Sessions(connections_max=settings.websockets.connections_max, metrics=metrics),
+            containers=containers(settings.tools.python, database, owner=owner, metrics=metrics),
         )
 
     def new_fold_for(
@@ -101,49 +132,111 @@ class Foundation:
             transcribe = partial(model_format.messages_of_turn, with_ids=asked.with_output_ids)
         return partial(Fold, head, parser, model_format.framing, held, seal, transcribe)
 
+    @asynccontextmanager
+    async def running(
+        self, *helpers: Callable[[], Coroutine[object, object, None]]
+    ) -> AsyncIterator[None]:
+        # Nothing may use the resources after the block. A helper that fails ends everything:
+        # continuing without it would break promises silently.
+        try:
+            if self.keys is not None:
+                await TenantKeys(self.keys).prepare()
+            await self.membership.start()
+            await self.pool.start()
+            always = (self.pool.run, self.membership.run)
+            async with asyncio.TaskGroup() as group:
+                running = [group.create_task(helper()) for helper in (*always, *helpers)]
+                yield
+                for helper in running:
+                    helper.cancel()
+        finally:
+            self.executor.close()
+            await self.images.close()
+            await self.pool.close()
+            await self.database.keyring.close()
+            if self.keys is not None:
+                await self.keys.close()
+
     async def close(self) -> None:
         # The databases must no longer be in use.
         for database in (self.database, self.lifeline, self.journal, self.notices, self.counters):
             await database.close()
 
 
-def connect(
-    settings: Settings,
-    *,
-    pool_size_max: int | None = None,
-    answer_within_s: float | None = None,
-    for_runs: bool = False,
-    keyring: Keyring = OFF,
-) -> Database:
-    """Return the database of `settings`, which must have its URL.
+def load_vocabulary() -> None:
+    """Load the vocabulary of Harmony once per process, for `Foundation.of`."""
+    Formats.load({}, SchemaLimits(depth_max=1, nodes_max=1))
 
-    `answer_within_s` is for callers that should learn soon that it does not answer; `for_runs` is
-    that of `Database`.
+
+def formats(settings: Settings) -> Formats:
+    """Return the format of each model.
+
+    Raises `StartupError` if a vocabulary is damaged or a format unknown.
     """
-    database = settings.database
-    patience_s = float("inf") if answer_within_s is None else answer_within_s
-    return Database(
-        settings.database_url,
-        pool_size_max=pool_size_max or database.pool_size_max,
-        command_timeout_s=min(database.command_timeout_s, patience_s),
-        connect_timeout_s=min(CONNECT_TIMEOUT_S, patience_s),
-        for_runs=for_runs,
-        keyring=keyring,
+    return Formats.load(
+        {model.id: model.format for model in settings.models},
+        SchemaLimits(),
+        {
+            model.id: _format_options(model, settings.images)
+            for model in settings.models
+            if model.format in {CHAT, PASSTHROUGH}
+        },
     )
 
 
-def access(settings: Settings, database: Database, federation: Federation | None = None) -> Access:
-    """Build tenants and keys; `settings` must have the pepper.
+def _format_options(model: Model, images: Images) -> FormatOptions:
+    template_kwargs = orjson.dumps(model.chat_template_kwargs, option=orjson.OPT_SORT_KEYS)
+    return FormatOptions(
+        model=model.served_as or model.id,
+        tokenizer=model.tokenizer or "",
+        reasoning=model.reasoning,
+        calls=model.calls,
+        template_kwargs=template_kwargs.decode(),
+        sees="image" in model.modalities,
+        image_bytes_max=images.bytes_max,
+        images_max=images.images_max,
+        images_bytes_max=images.context_bytes_max,
+    )
 
-    Commands, which serve no requests, have no `federation`.
-    """
-    auth = settings.auth
-    return Access(
-        database,
-        settings.pepper,
-        auth.key_cache_ttl_s,
-        cache_stale_s=auth.stale_keys_max_s,
-        previous_pepper=settings.previous_pepper,
-        federation=federation,
-        defaults=settings.tenant_policy,
+
+def image_fetcher(settings: Settings, metrics: Metrics) -> ImageFetcher:
+    """Return the fetcher of images that requests name by URL."""
+    images = settings.images
+    policy = NetworkPolicy.to(images)
+    visits = images.fill(ImageVisits)
+    limits = EgressLimits(body_bytes_max=images.bytes_max, connections_max=visits.visits_max)
+    http = client(policy, limits)
+    return ImageFetcher(http, policy, visits, user_agent=settings.tools.web.agent, metrics=metrics)
+
+
+def _pool(settings: Settings, metrics: Metrics) -> Pool:
+    upstream = settings.upstream
+    client = build_client(keep_alive=KeepAlivePolicy(), limits=ConnectionLimits())
+    policy = upstream.fill(
+        PoolPolicy,
+        timeouts=Timeouts(
+            first_token_s=upstream.first_token_timeout_s,
+            stall_s=upstream.stall_timeout_s,
+        ),
+        schedule=upstream.fill(ProbeSchedule, describe_interval_s=upstream.probe_interval_s),
+        leave_s=settings.membership.leave_s,
+    )
+    router = None
+    if settings.routing.policy == "prefix":
+        router = Router(
+            settings.routing.fill(RoutingPolicy), settings.cache_salt_key, metrics=metrics
+        )
+    admission = None
+    if settings.admission.enabled:
+        slots_max = settings.admission.slots_max
+        slots = {"slots_start": min(SLOTS_START, slots_max), "slots_min": min(SLOTS_MIN, slots_max)}
+        admission = Admission(settings.admission.fill(AdmissionPolicy, **slots), metrics=metrics)
+    return Pool(
+        backends(settings),
+        client,
+        policy=policy,
+        metrics=metrics,
+        router=router,
+        admission=admission,
+        configured=[model.id for model in settings.models],
     )

@@ -18,16 +18,15 @@ from gateway.services.federation.key_sets import KeySets
 from gateway.services.health import Health
 from gateway.tools.egress.network_policy import NetworkPolicy
 from gateway.tools.egress.transport import EgressLimits, client
-from gateway.wiring.foundation import access
+from gateway.wiring.database import access
+from gateway.wiring.foundation import Foundation
 from gateway.wiring.services import Services
-from gateway.wiring.shared import Shared
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Sequence
 
     from gateway.services.access import Access
     from gateway.settings import Settings
-    from gateway.store.postgres.database import Database
 
 SWITCH_INTERVAL_S = 0.0001
 """How long a thread may keep the interpreter while the event loop waits for it. With Python's 5 ms
@@ -46,7 +45,6 @@ LIBRARIES = ("cryptography", "jsonschema_rs", "llguidance")
 class Process:
     """Parts of a gateway that serve requests, and those that run beside them."""
 
-    shared: Shared
     services: Services
     access: Access
     federation: Federation
@@ -55,17 +53,19 @@ class Process:
     @classmethod
     def of(cls, settings: Settings) -> Process:
         """Build the process without connecting. Raises `StartupError` for incomplete settings."""
-        shared = Shared.of(settings)
-        services = Services.of(settings, shared)
-        database = services.foundation.database
-        tokens = _federation(database, shared)
+        base = Foundation.of(settings)
+        services = Services.of(base)
+        tokens = _federation(base)
         return cls(
-            shared=shared,
             services=services,
-            access=access(settings, database, tokens),
+            access=access(settings, base.database, tokens),
             federation=tokens,
-            health=Health(services.database_check, shared.pool, shared.metrics, shared.membership),
+            health=Health(services.database_check, base.pool, base.metrics, base.membership),
         )
+
+    @property
+    def foundation(self) -> Foundation:
+        return self.services.foundation
 
     @asynccontextmanager
     async def running(self) -> AsyncIterator[None]:
@@ -73,7 +73,7 @@ class Process:
         _read_ahead(LIBRARIES)
         async with AsyncExitStack() as stack:
             helpers = (self.access.run, self.access.uses.run)
-            await stack.enter_async_context(self.shared.running(*helpers))
+            await stack.enter_async_context(self.foundation.running(*helpers))
             await stack.enter_async_context(self.services.running())
             stack.push_async_callback(self.federation.close)
             _keep_pauses_short()
@@ -94,19 +94,19 @@ class Process:
 
     def end_streams(self) -> None:
         self.services.end_streams()
-        self.shared.sessions.close()
+        self.foundation.sessions.close()
 
 
-def _federation(database: Database, shared: Shared) -> Federation:
-    settings = shared.settings
-    policy = NetworkPolicy.to(settings.federation, plain_http=settings.federation.plain_http)
+def _federation(base: Foundation) -> Federation:
+    chosen = base.settings.federation
+    policy = NetworkPolicy.to(chosen, plain_http=chosen.plain_http)
     http = client(policy, EgressLimits(body_bytes_max=KEYS_BYTES_MAX))
     return Federation(
-        database,
-        KeySets(KeyFetcher(http, policy, metrics=shared.metrics)),
-        shared.sealer,
-        token_lifetime_s=settings.federation.exchanged_token_s,
-        defaults=settings.tenant_policy,
+        base.database,
+        KeySets(KeyFetcher(http, policy, metrics=base.metrics)),
+        base.sealer,
+        token_lifetime_s=chosen.exchanged_token_s,
+        defaults=base.settings.tenant_policy,
     )
 
 

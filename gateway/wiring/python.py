@@ -11,7 +11,6 @@ from gateway.tools.python.containers import ContainerPolicy, ContainerPool
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from gateway.settings import Settings
     from gateway.settings.tools import Python
     from gateway.store.postgres.database import Database
     from gateway.telemetry.metrics import Metrics
@@ -25,16 +24,14 @@ ANSWER_BYTES_MAX: Final = 8 * 1024 * 1024
 
 
 def containers(
-    settings: Settings,
-    database: Database,
-    engines: Sequence[ContainerEngine],
-    *,
-    owner: str,
-    metrics: Metrics,
+    python: Python, database: Database, *, owner: str, metrics: Metrics
 ) -> ContainerPool:
-    """Return the pool of containers of this process for one database; empty without engines."""
-    policy = _policy(settings.tools.python)
-    return ContainerPool(database, engines, policy, owner=owner, metrics=metrics)
+    """Return the pool of containers of this process; empty where Python is off."""
+    policy = python.fill(
+        ContainerPolicy, files=FileBounds(tenant_bytes_max=python.tenant_file_bytes_max)
+    )
+    tried = engines(python) if python.enabled else ()
+    return ContainerPool(database, tried, policy, owner=owner, metrics=metrics)
 
 
 def linux_engine(python: Python) -> LinuxEngine:
@@ -104,10 +101,3 @@ def _client(url: str, authorization: str, body_bytes_max: int) -> EgressClient:
     connected.base_url = url
     connected.headers["authorization"] = authorization
     return connected
-
-
-def _policy(python: Python) -> ContainerPolicy:
-    return python.fill(
-        ContainerPolicy,
-        files=FileBounds(tenant_bytes_max=python.tenant_file_bytes_max),
-    )

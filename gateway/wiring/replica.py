@@ -220,7 +220,7 @@ def _feed(base: Foundation, dependencies: RunDependencies, watcher: LogWatcher) 
 
 def _accounting(base: Foundation) -> list[Callable[[], Coroutine[Any, Any, None]]]:
     settings, database, metrics = base.settings, base.database, base.metrics
-    tenant_keys = None if base.shared.keys is None else TenantKeys(base.shared.keys)
+    tenant_keys = None if base.keys is None else TenantKeys(base.keys)
     audit = SpendAudit(base.counters, metrics)
     return [
         *_alerting(base),

@@ -28,7 +28,6 @@ from gateway.services.runs.tool_grants import ToolGrants
 from gateway.store import traces
 from gateway.upstreams.tokenization import Tokenization
 from gateway.upstreams.unary import UnaryClient
-from gateway.wiring.foundation import Foundation
 from gateway.wiring.replica import Replica
 from gateway.wiring.tools import Sources
 
@@ -36,9 +35,8 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 
     from gateway.protocol.traces import TraceRecord
-    from gateway.settings import Settings
     from gateway.tenancy import TenantId
-    from gateway.wiring.shared import Shared
+    from gateway.wiring.foundation import Foundation
     from gateway.wiring.tools import Rooms
 
 CLAIMS_WAIT_S = 3.0
@@ -65,9 +63,9 @@ class Services:
     own_key: OwnKey
 
     @classmethod
-    def of(cls, settings: Settings, shared: Shared) -> Services:
+    def of(cls, base: Foundation) -> Services:
         """Build the services without connecting. Raises `StartupError` for incomplete settings."""
-        base = Foundation.of(settings, shared)
+        settings = base.settings
         replica = Replica.of(base)
         models = Models(
             base.pool,
@@ -204,5 +202,5 @@ def _run_builder(
         ),
         compactor=compactor,
         tool_grants=tool_grants,
-        executor=PromptExecutor(base.executor, rendering, base.shared.images),
+        executor=PromptExecutor(base.executor, rendering, base.images),
     )

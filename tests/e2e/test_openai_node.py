@@ -16,7 +16,7 @@ from gateway.services.limits import LimitOwner, Limits
 from gateway.store.postgres.database import Database
 from gateway.tenancy.federation import KeySource, TokenTerms
 from gateway.wiring.admin import admin_services
-from gateway.wiring.foundation import access
+from gateway.wiring.database import access
 from tests.e2e.conftest import PAGE_ORIGIN
 from tests.fakes.gateway import gateway_settings, new_key
 from tests.fakes.issuer import Issuer, SigningKey

@@ -78,7 +78,7 @@ class Fleet:
 
     async def until(self, holds: Callable[[BackendState], bool]) -> None:
         """Wait until that holds of every server at every replica; raises TimeoutError."""
-        pools = [gateway.process.shared.pool for gateway in self.gateways]
+        pools = [gateway.process.foundation.pool for gateway in self.gateways]
         async with asyncio.timeout(WAIT_S):
             while not all(holds(one) for pool in pools for one in pool.snapshot()):  # noqa: ASYNC110
                 await asyncio.sleep(STEP_S)

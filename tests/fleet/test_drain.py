@@ -31,7 +31,7 @@ async def test_its_streams_end_there_and_nothing_new_begins(fleet: Fleet, tmp_pa
         for n, event in enumerate(begun)
     ]
     await asyncio.gather(*(event.wait() for event in begun))
-    pool = fleet.gateways[0].process.shared.pool
+    pool = fleet.gateways[0].process.foundation.pool
     number = max(range(len(fleet.recorders)), key=lambda one: pool.in_flight()[f"b{one}"])
     under_way = pool.in_flight()[f"b{number}"]
     assert under_way

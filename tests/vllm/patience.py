@@ -28,8 +28,8 @@ def patient() -> Iterator[None]:
     """Let gateways of this process wait longer than one in production does."""
     probes = {"health_timeout_s": PATIENT_S, "describe_timeout_s": PATIENT_S}
     with (
-        bounds("shared.Timeouts", connect_s=PATIENT_S),
-        bounds("shared.ProbeSchedule", **probes),
+        bounds("foundation.Timeouts", connect_s=PATIENT_S),
+        bounds("foundation.ProbeSchedule", **probes),
         pytest.MonkeyPatch.context() as patch,
     ):
         patch.setattr(

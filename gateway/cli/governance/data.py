@@ -35,7 +35,7 @@ def _ask(config: Path | None, question: Callable[[TenantData, Database], Awaitab
     async def answer() -> T:
         from gateway.services.governance.tenant_data import TenantData
         from gateway.store.tenant_keys import TenantKeys
-        from gateway.wiring.keys import keys_database
+        from gateway.wiring.database import keys_database
 
         async with (
             provisioned(load_settings(config)) as settings,

@@ -41,7 +41,7 @@ def _ask(
     async def answer() -> T:
         from gateway.services.governance.encryption import TenantEncryption
         from gateway.store.tenant_keys import TenantKeys
-        from gateway.wiring.keys import keys_database
+        from gateway.wiring.database import keys_database
 
         async with (
             provisioned(load_settings(config)) as settings,

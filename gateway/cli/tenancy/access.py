@@ -18,7 +18,7 @@ from gateway.cli.options import Config, Json, run
 from gateway.cli.provision import connected, provisioned
 from gateway.settings import load_settings
 from gateway.tenancy import DAY_S, HOUR_S, POLICY_VALUES, Dialect
-from gateway.wiring.foundation import access
+from gateway.wiring.database import access
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable

@@ -16,7 +16,7 @@ from gateway.protocol.admin.federation import OperatorIssuerCreate, operator_iss
 from gateway.protocol.request_errors import validated
 from gateway.settings import load_settings
 from gateway.tenancy.federation import END_USER, PROJECT, ROLE, SCOPES_GRANTED, TENANT
-from gateway.wiring.foundation import access
+from gateway.wiring.database import access
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable

@@ -15,7 +15,7 @@ from gateway.cli.provision import connected, provisioned
 from gateway.protocol.request_errors import validated
 from gateway.settings import load_settings
 from gateway.tenancy.permissions import OPERATOR_ROLES, OperatorRole
-from gateway.wiring.foundation import access
+from gateway.wiring.database import access
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable

@@ -22,7 +22,7 @@ from gateway.protocol.request_errors import validated
 from gateway.settings import load_settings
 from gateway.store import tenants
 from gateway.wiring.admin import admin_services
-from gateway.wiring.foundation import access
+from gateway.wiring.database import access
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable

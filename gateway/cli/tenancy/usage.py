@@ -112,10 +112,9 @@ def _operate(
         # Vocabularies and what else folds logs is for these commands alone.
         from gateway.wiring.admin import ledger_of
         from gateway.wiring.foundation import Foundation
-        from gateway.wiring.shared import Shared
 
         async with provisioned(load_settings(config)) as settings:
-            foundation = Foundation.of(settings, Shared.of(settings))
+            foundation = Foundation.of(settings)
             try:
                 return await question(ledger_of(foundation))
             finally:

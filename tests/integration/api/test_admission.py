@@ -38,7 +38,7 @@ class Full:
 
     @property
     def admission(self) -> Admission:
-        admission = self.gateway.process.shared.pool.admission
+        admission = self.gateway.process.foundation.pool.admission
         assert admission is not None
         return admission
 
@@ -105,7 +105,7 @@ async def full(database_url: str, backends: Backends) -> AsyncIterator[Full]:
 
 @pytest.fixture
 async def impatient(database_url: str, backends: Backends) -> AsyncIterator[Full]:
-    with bounds("shared.AdmissionPolicy", background_wait_max_s=0.05):
+    with bounds("foundation.AdmissionPolicy", background_wait_max_s=0.05):
         async with full_gateway(database_url, backends, wait_max_s=0.05) as opened:
             yield opened
 
@@ -241,7 +241,7 @@ async def test_without_admission_all_is_sent_at_once(database_url: str, backends
         running_gateway(settings) as gateway,
         http_client(gateway.url, headers=gateway.headers) as client,
     ):
-        assert gateway.process.shared.pool.admission is None
+        assert gateway.process.foundation.pool.admission is None
         assert "admission" not in (await client.get("/readyz")).json()
         body = {"model": MODEL, "input": SHORT, "store": False}
         assert (await client.post("/v1/responses", json=body)).status_code == 200

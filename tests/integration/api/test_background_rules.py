@@ -353,7 +353,7 @@ async def test_a_tenant_is_counted_by_its_share_where_requests_wait(
     gateway: RunningGateway, settings: Settings
 ) -> None:
     """With four times the usual share a token counts a quarter, in person and in background."""
-    admission = gateway.process.shared.pool.admission
+    admission = gateway.process.foundation.pool.admission
     assert admission is not None
     key = await new_key(settings, "with-a-share", {"share_weight": 400})
     async with client_of(gateway, key) as client:

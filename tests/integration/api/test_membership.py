@@ -160,7 +160,7 @@ async def test_a_drain_breaks_no_stream_and_is_told_once_all_have_ended(
     async with fleet(database_url, tmp_path) as (gateway, client, urls, path):
         await ready(client, {"a"})
         streaming = [asyncio.create_task(streamed(client, SLOWER)) for _ in range(4)]
-        pool = gateway.process.shared.pool
+        pool = gateway.process.foundation.pool
         async with asyncio.timeout(30):
             while pool.in_flight()["a"] < 4:  # noqa: ASYNC110 - it is told over HTTP
                 await asyncio.sleep(0.001)
@@ -203,7 +203,7 @@ async def test_what_outlasts_its_backend_goes_on_at_another(
     async with fleet(database_url, tmp_path, leave_s=0.05) as (gateway, client, urls, path):
         await ready(client, {"a"})
         streaming = [asyncio.create_task(streamed(client, UNFINISHED)) for _ in range(3)]
-        pool = gateway.process.shared.pool
+        pool = gateway.process.foundation.pool
         async with asyncio.timeout(30):
             while pool.in_flight()["a"] < 3:  # noqa: ASYNC110 - it is told over HTTP
                 await asyncio.sleep(0.001)

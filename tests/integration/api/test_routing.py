@@ -34,7 +34,7 @@ async def gateways(own_database_url: str) -> AsyncIterator[tuple[RunningGateway,
             (first, second),
             models=[{"id": MODEL}],
         )
-        with bounds("shared.ProbeSchedule", health_timeout_s=60.0):
+        with bounds("foundation.ProbeSchedule", health_timeout_s=60.0):
             async with running_gateway(settings) as here, running_gateway(settings) as there:
                 yield here, there
 

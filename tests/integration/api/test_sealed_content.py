@@ -29,7 +29,8 @@ async def test_a_response_that_nobody_can_open_can_be_deleted(
         own_database_url, backends.urls, encryption=sealing(tmp_path, empty_database_url)
     )
     async with running_gateway(settings) as running:
-        keys, database = running.process.shared.keys, running.process.services.foundation.database
+        base = running.process.foundation
+        keys, database = base.keys, base.database
         assert keys is not None
         headers = {"authorization": f"Bearer {running.key}"}
         async with http_client(f"{running.url}/v1/", headers=headers) as client:

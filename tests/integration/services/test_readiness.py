@@ -115,7 +115,7 @@ async def test_a_healthy_backend_that_is_drained_does_not_make_it_ready(
     async with serving(create_simulator(SimulatorOptions())) as backend:
         settings = gateway_settings(database_url, [backend, unused_url])
         async with running_gateway(settings) as running, http_client(running.url) as client:
-            running.process.shared.pool.drain(["b0"])
+            running.process.foundation.pool.drain(["b0"])
             ready = await client.get("/readyz")
     assert ready.status_code == 503
 

@@ -623,8 +623,8 @@ async def test_a_process_removes_what_is_due_with_its_keys(
             async with base.database.owner_transaction() as connection:
                 found = Statement("SELECT id FROM tenants")
                 tenant = TenantId(await connection.scalar(found))
-            assert base.shared.keys is not None
-            keys = TenantKeys(base.shared.keys)
+            assert base.keys is not None
+            keys = TenantKeys(base.keys)
             await base.database.keyring.ready([tenant])
             assert all(key.wrapped for key in await keys.keys(tenant))
             while not any(one["event"] == "audit chain" for one in logged):

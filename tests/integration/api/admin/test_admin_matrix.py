@@ -119,7 +119,7 @@ async def victim(site: AdminSite) -> Belongings:
 
 def table(site: AdminSite) -> list[AdminRoute]:
     process = site.gateway.process
-    settings, database = process.shared.settings, process.services.foundation.database
+    settings, database = process.foundation.settings, process.services.foundation.database
     return admin_routes(admin_services(settings, database, process.access))
 
 

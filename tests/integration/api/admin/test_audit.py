@@ -199,7 +199,7 @@ async def auditor(site: AdminSite) -> AsyncIterator[Auditor]:
 def admin_services_of(site: AdminSite) -> AdminServices:
     process = site.gateway.process
     database = process.services.foundation.database
-    return admin_services(process.shared.settings, database, process.access)
+    return admin_services(process.foundation.settings, database, process.access)
 
 
 def table(site: AdminSite) -> list[AdminRoute]:

@@ -89,7 +89,7 @@ async def table_of(site: AdminSite, plane: str) -> tuple[str, list[AdminRoute]]:
             OperatorCreate(name="hostile")
         )
         return key, operator_routes(operator_services(process))
-    services = admin_services(process.shared.settings, database, process.access)
+    services = admin_services(process.foundation.settings, database, process.access)
     return site.admin_key, admin_routes(services)
 
 

@@ -293,7 +293,7 @@ def test_every_route_that_takes_a_key_says_what_scope_it_takes(site: AdminSite) 
 
 def admin_table(site: AdminSite) -> list[AdminRoute]:
     process = site.gateway.process
-    settings, database = process.shared.settings, process.services.foundation.database
+    settings, database = process.foundation.settings, process.services.foundation.database
     return admin_routes(admin_services(settings, database, process.access))
 
 

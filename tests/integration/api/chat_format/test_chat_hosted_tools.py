@@ -183,7 +183,7 @@ async def test_a_server_that_was_started_anew_may_frame_results_otherwise(
     def otherwise(body: dict[str, Any]) -> str:
         return chatml(body).replace("<tool_response>\n", "<tool_response>\nIt says: ")
 
-    pool = chatting.process.shared.pool
+    pool = chatting.process.foundation.pool
     chatting.server.script = in_turn(ADD, "It is 3.")
     await create(chatting.client, model=MODEL, input="1 + 2?", tools=[mcp(server)])
     assert "It says: " not in chatting.server.prompt()

@@ -1,20 +1,22 @@
-"""The keys of tenants in one process: where they are kept, and who wraps them."""
+"""The database, the keys of its tenants, and who has access: all that commands need, too."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from gateway.encryption.keyring import OFF, Keyring, KeyringPolicy
-from gateway.store.postgres.database import Database
+from gateway.services.access import Access
+from gateway.store.postgres.database import CONNECT_TIMEOUT_S, Database
 from gateway.store.tenant_keys import TenantKeys, in_database_of_content
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from gateway.encryption.keyring import KeyProvider
+    from gateway.services.federation.federation import Federation
     from gateway.settings import Settings
 
-POOL_SIZE: int = 2
+KEYS_POOL_SIZE: Final = 2
 
 
 def keys_database(settings: Settings) -> Database | None:
@@ -26,7 +28,7 @@ def keys_database(settings: Settings) -> Database | None:
     if settings.database.url is not None and url == settings.database.url.get_secret_value():
         raise in_database_of_content()
     return Database(
-        url, pool_size_max=POOL_SIZE, command_timeout_s=settings.database.command_timeout_s
+        url, pool_size_max=KEYS_POOL_SIZE, command_timeout_s=settings.database.command_timeout_s
     )
 
 
@@ -65,3 +67,45 @@ def _configured(settings: Settings) -> Iterator[KeyProvider]:
         from gateway.encryption.providers.aws_kms import AwsKms
 
         yield AwsKms(kms)
+
+
+def connect(
+    settings: Settings,
+    *,
+    pool_size_max: int | None = None,
+    answer_within_s: float | None = None,
+    for_runs: bool = False,
+    keyring: Keyring = OFF,
+) -> Database:
+    """Return the database of `settings`, which must have its URL.
+
+    `answer_within_s` is for callers that should learn soon that it does not answer; `for_runs` is
+    that of `Database`.
+    """
+    database = settings.database
+    patience_s = float("inf") if answer_within_s is None else answer_within_s
+    return Database(
+        settings.database_url,
+        pool_size_max=pool_size_max or database.pool_size_max,
+        command_timeout_s=min(database.command_timeout_s, patience_s),
+        connect_timeout_s=min(CONNECT_TIMEOUT_S, patience_s),
+        for_runs=for_runs,
+        keyring=keyring,
+    )
+
+
+def access(settings: Settings, database: Database, federation: Federation | None = None) -> Access:
+    """Build tenants and keys; `settings` must have the pepper.
+
+    Commands, which serve no requests, have no `federation`.
+    """
+    auth = settings.auth
+    return Access(
+        database,
+        settings.pepper,
+        auth.key_cache_ttl_s,
+        cache_stale_s=auth.stale_keys_max_s,
+        previous_pepper=settings.previous_pepper,
+        federation=federation,
+        defaults=settings.tenant_policy,
+    )
