@@ -12,6 +12,7 @@ from gateway import ids
 from gateway.services.limits import LimitOwner, Limits
 from gateway.settings.tools import Python, Tools
 from gateway.tenancy import TenantId, default_project
+from tests.fakes.bounds import bounds
 from tests.fakes.gateway import gateway_settings, new_key, running_gateway
 from tests.fakes.http_client import http_client
 
@@ -41,8 +42,9 @@ def python_settings(own_database_url: str, backends: Backends) -> Settings:
 
 @pytest.fixture(scope="module")
 async def running(python_settings: Settings) -> AsyncIterator[RunningGateway]:
-    async with running_gateway(python_settings) as gateway:
-        yield gateway
+    with bounds("python.FileBounds", container_bytes_max=5 << 20, container_files_max=4):
+        async with running_gateway(python_settings) as gateway:
+            yield gateway
 
 
 async def client_of(running: RunningGateway, settings: Settings) -> openai.AsyncOpenAI:
