@@ -9,7 +9,6 @@ from __future__ import annotations
 import shlex
 import socket
 import time
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import AsyncExitStack, ExitStack, contextmanager
 from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any, Final
@@ -132,7 +131,7 @@ async def _demo(port: int | None, *, once: bool, examples: bool) -> None:
         configure_logging(settings.log.level, settings.log.format)
         listener = listening.enter_context(_listen(settings))
         async with AsyncExitStack() as stack:
-            settings = await _database_and_grammars(stack, settings, details)
+            settings = await _database(stack, settings, details)
             keys = await _keys(settings, details)
             app = create_app(settings)
             logged = AccessLog(app, terminal.show)
@@ -206,20 +205,6 @@ def _settings(
         "log": {"level": "warning"},
     }
     return load_settings(arguments=arguments)
-
-
-async def _database_and_grammars(
-    stack: AsyncExitStack, settings: Settings, details: Details
-) -> Settings:
-    # A thread loads the simulator's grammars meanwhile: the first one would block the gateway,
-    # which is in the same process.
-    from gateway.simulator.constrained import matcher
-
-    with ThreadPoolExecutor(max_workers=1) as beside:
-        loading = beside.submit(matcher.load)
-        settings = await _database(stack, settings, details)
-    loading.result()
-    return settings
 
 
 async def _database(stack: AsyncExitStack, settings: Settings, details: Details) -> Settings:

@@ -17,13 +17,13 @@ from typing import TYPE_CHECKING, Any, Final
 from gateway.limits.money import NANO
 from gateway.limits.terms import DAY_S, MINUTE_S
 from gateway.services.limits import LimitOwner, Limits
-from gateway.simulator.app import create_simulator
 from gateway.simulator.options import SimulatorOptions
 from gateway.store.migration.migrate import upgrade
 from tests.fakes.gateway import gateway_settings, new_key, running_gateway
 from tests.fakes.http_client import http_client
 from tests.fakes.postgres import PostgresServer, embedded, reachable_folder
 from tests.fakes.serving import serving
+from tests.fakes.wayward_engine.engine import create_simulator
 
 if TYPE_CHECKING:
     import httpx2

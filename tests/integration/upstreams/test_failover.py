@@ -13,7 +13,7 @@ import pytest
 
 from gateway.engine.failover import HopPolicy
 from gateway.entries import Entry, Hop, Tokens
-from gateway.simulator.faults import Attempts
+from gateway.simulator.directives import Attempts
 from gateway.simulator.options import SimulatorOptions
 from gateway.telemetry.metrics import Metrics
 from gateway.upstreams.backend import Backend, Timeouts

@@ -9,18 +9,19 @@ from typing import TYPE_CHECKING, Any, Final
 import orjson
 from llguidance import LLMatcher
 
-from gateway.simulator.constrained.lark_grammars import (
+from gateway.simulator.errors import SimulatedError, bad_request
+from tests.fakes.wayward_engine.lark_grammars import (
     BadGrammar,
     BadTag,
     lark_of_ebnf,
     lark_of_tag,
 )
-from gateway.simulator.errors import bad_request
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from gateway.simulator.options import SimulatorOptions
+    from gateway.simulator.wire.requests import Fields
 
 KINDS: Final = ("json", "regex", "choice", "grammar", "json_object", "structural_tag")
 """The members of `structured_outputs`, of which one may be given."""
@@ -54,6 +55,22 @@ class OutputConstraint:
 
 def _is_document(constraint: OutputConstraint) -> bool:
     return constraint.kind == "structural_tag" and isinstance(constraint.value, str)
+
+
+def constraint_of(fields: Fields, options: SimulatorOptions) -> OutputConstraint | None:
+    """Return the constraint of a request.
+
+    vLLM's front end cannot read EBNF, so the engine refuses it when a stream has begun.
+    """
+    try:
+        return read_constraint(
+            fields.mapping("structured_outputs"), fields.mapping("response_format"), options
+        )
+    except BadGrammar as error:
+        if fields.flag("stream", default=False):
+            message = "Invalid grammar specification."
+            raise SimulatedError(400, message, as_event=True) from error
+        raise SimulatedError(500, "Internal server error") from error
 
 
 def read_constraint(

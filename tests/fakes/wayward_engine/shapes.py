@@ -15,10 +15,10 @@ from typing import TYPE_CHECKING, Any, Final
 from gateway.constraints.lark import ebnf_of
 from gateway.constraints.rules import TextGrammar
 from gateway.models.harmony.vocabulary import FIRST_SPECIAL, STOP_IDS
-from gateway.simulator.constrained.decoding import FREE, MARKS, Walk
-from gateway.simulator.constrained.lark_grammars import BadGrammar, BadTag, json_rule, lark_of_ebnf
-from gateway.simulator.constrained.matcher import Guide
 from gateway.simulator.errors import SimulatedError
+from tests.fakes.wayward_engine.decoding import FREE, MARKS, Walk
+from tests.fakes.wayward_engine.lark_grammars import BadGrammar, BadTag, json_rule, lark_of_ebnf
+from tests.fakes.wayward_engine.matcher import Guide
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence

@@ -15,17 +15,17 @@ from typing import TYPE_CHECKING, Final
 
 from gateway.generation import FinishReason
 from gateway.models.harmony.vocabulary import CALL, CHANNEL, END, MESSAGE, RETURN, START, STOP_IDS
-from gateway.simulator.constrained.matcher import Guide
-from gateway.simulator.directives import NOT_HELD
 from gateway.simulator.turns import ANALYSIS, FINAL, is_call, kind_of, messages_of
+from tests.fakes.wayward_engine.matcher import Guide
+from tests.fakes.wayward_engine.misbehaviour import NOT_HELD, WaywardContinuation, malformed_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from gateway.models.harmony.vocabulary import Vocabulary
-    from gateway.simulator.constrained.constraint_fields import OutputConstraint
-    from gateway.simulator.constrained.matcher import Choices
     from gateway.simulator.turns import Continuation
+    from tests.fakes.wayward_engine.constraint_fields import OutputConstraint
+    from tests.fakes.wayward_engine.matcher import Choices
 
 _SKIPPED_MAX: Final = 8
 """How many ids of a draft may be left out to find back to it."""
@@ -214,8 +214,9 @@ def constrained(
     The stop id counts. A continuation that finds no end is cut, as if its limit were reached. CPU
     work. Raises `SimulatedError` (400) for a grammar that the matcher does not accept.
     """
+    assert isinstance(continuation, WaywardContinuation)
     guide = Guide(constraint.grammar, vocabulary)
-    loose_from = continuation.directives.malformed.grammar_ids
+    loose_from = malformed_of(continuation.directives).grammar_ids
     if loose_from == NOT_HELD:
         return continuation
     said = list(prompt[continuation.turn_start :])

@@ -79,14 +79,6 @@ def _compiled(grammar: str, vocabulary: Vocabulary) -> LLMatcher:
     return LLMatcher(_tokenizer(vocabulary), grammar, log_level=0)
 
 
-def load() -> None:
-    """Load what the first grammar would have to wait for.
-
-    No other thread runs for the second or two that this takes, and it needs 170 MiB.
-    """
-    _tokenizer(Vocabulary.load())
-
-
 def _tokenizer(vocabulary: Vocabulary) -> LLTokenizer:
     # Built by the first grammar of a process, unless it was loaded before; never twice at once.
     with _BUILDING:
