@@ -20,7 +20,7 @@ from gateway import __version__
 from gateway.admin.directory import EMPTY_LISTS
 from gateway.admin.table import admin_routes, operator_routes
 from gateway.api.openapi.endpoints import REFERENCE, Json
-from gateway.api.openapi.generate import ERROR
+from scripts.openapi.generate import ERROR
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

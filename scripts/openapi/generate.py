@@ -47,17 +47,17 @@ from gateway import __version__
 from gateway.api.access.tokens import JWT_BEARER, SUBJECT_TYPES, TOKEN_EXCHANGE
 from gateway.api.dialects import BASE_PATH
 from gateway.api.openapi.endpoints import REFERENCE, Json
-from gateway.api.openapi.operations import OPERATIONS, TAGS
 from gateway.protocol.containers import PURPOSES, SECONDS_MAX, SECONDS_MIN
 from gateway.protocol.documented import ITEM_TYPES, TOOL_CHOICE_TYPES, TOOL_TYPES
 from gateway.protocol.hosted.tools import FAMILIES
 from gateway.protocol.responses.create import CreateResponse
 from gateway.protocol.tools import SERVED_TOOL_TYPES
+from scripts.openapi.operations import OPERATIONS, TAGS
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from gateway.api.openapi.operations import Operation, Parameter
+    from scripts.openapi.operations import Operation, Parameter
 
 TYPES: Final[dict[str, Any]] = {
     "CreateResponse": response_create_params.ResponseCreateParamsNonStreaming,
