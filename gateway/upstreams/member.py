@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final, Literal, Protocol
 
 from gateway.errors import UpstreamError, UpstreamRejected, UpstreamUnavailable
 from gateway.telemetry.logs import EventLog
-from gateway.upstreams.engines.registry import UnknownEngine
+from gateway.upstreams.engines import UnknownEngine
 from gateway.upstreams.probe import CheckOutcome
 from gateway.upstreams.problems import BackendBusy, GrammarFailed, ModelGone, PathNotFound
 from gateway.upstreams.served_models import offers, parents
@@ -21,9 +21,9 @@ if TYPE_CHECKING:
     from gateway.generation import TokenRequest, TokenSink
     from gateway.telemetry.metrics import Metrics
     from gateway.upstreams.backend import Backend, Listed, ServedModel
-    from gateway.upstreams.engines.engine import Capabilities, InferenceEngine, Unusable
+    from gateway.upstreams.engines import Capabilities, InferenceEngine, Unusable
+    from gateway.upstreams.inference_server import InferenceServer
     from gateway.upstreams.probe import Description, HealthCheck
-    from gateway.upstreams.server import InferenceServer
 
 _log = EventLog(__name__)
 

@@ -19,17 +19,17 @@ from gateway.errors import (
 )
 from gateway.fair_queue import ReadTurns
 from gateway.telemetry.logs import EventLog
-from gateway.upstreams.admission.placed import PlacedRequest
-from gateway.upstreams.admission.policy import WorkClass, class_of
+from gateway.upstreams.admission.admit import PlacedRequest
+from gateway.upstreams.admission.slots import WorkClass, class_of
 from gateway.upstreams.backend import StreamLimits, Timeouts
+from gateway.upstreams.backend_sources import changes, named
+from gateway.upstreams.inference_server import InferenceServer
 from gateway.upstreams.member import EjectionPolicy, Health, Member
-from gateway.upstreams.membership.desired import changes, named
 from gateway.upstreams.probe import check, describe, read_load
 from gateway.upstreams.problems import ModelGone
 from gateway.upstreams.request_writer import PromptEncoder
-from gateway.upstreams.routing.flight_sink import FlightSink
+from gateway.upstreams.routing.router import FlightSink
 from gateway.upstreams.served_models import REMEDY, overlooked, unserved
-from gateway.upstreams.server import InferenceServer
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Sequence
@@ -38,9 +38,9 @@ if TYPE_CHECKING:
     from gateway.errors import GatewayError
     from gateway.generation import Constraint, TokenRequest, TokenSink
     from gateway.telemetry.metrics import Metrics
-    from gateway.upstreams.admission.admission import Admission
+    from gateway.upstreams.admission.admit import Admission
     from gateway.upstreams.backend import Backend
-    from gateway.upstreams.client import Client
+    from gateway.upstreams.http.client import Client
     from gateway.upstreams.member import BackendState
     from gateway.upstreams.routing.router import Router
 

@@ -9,13 +9,18 @@ import heapq
 from random import Random
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from gateway.upstreams.admission.fair import FairOrder, FairShares
-from gateway.upstreams.admission.policy import AdmissionPolicy, WorkClass
-from gateway.upstreams.admission.queue import AdmissionQueue, Demand, Fifo, Ticket
+from gateway.upstreams.admission.queue import (
+    AdmissionQueue,
+    Demand,
+    FairOrder,
+    FairShares,
+    Fifo,
+    Ticket,
+)
+from gateway.upstreams.admission.slots import AdmissionPolicy, WorkClass
 
 if TYPE_CHECKING:
-    from gateway.upstreams.admission.fair import CountedRequest
-    from gateway.upstreams.admission.order import Order
+    from gateway.upstreams.admission.queue import CountedRequest, Order
 
 SLOTS: Final = 64
 SECONDS: Final = 900.0

@@ -11,13 +11,12 @@ from hypothesis import strategies as st
 from gateway.generation import Constraint, Token
 from gateway.telemetry.metrics import Metrics
 from gateway.upstreams.backend import Backend
-from gateway.upstreams.engines.engine import Capabilities
-from gateway.upstreams.engines.vllm import Vllm
+from gateway.upstreams.engines import Capabilities, Vllm
 from gateway.upstreams.member import EjectionPolicy, Health, Member
 from gateway.upstreams.pool import candidates, round_robin
 
 if TYPE_CHECKING:
-    from gateway.upstreams.server import InferenceServer
+    from gateway.upstreams.inference_server import InferenceServer
 
 METRICS = Metrics()
 TURN, ANSWER, NONE = (Capabilities(grammars) for grammars in ("turn", "answer", "none"))

@@ -8,10 +8,16 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from gateway.upstreams.admission.fair import SHARE_OF_FREE_SLOTS
-from gateway.upstreams.admission.policy import AdmissionPolicy, WorkClass
-from gateway.upstreams.admission.recall import Running, excess
-from gateway.upstreams.admission.slots import CAUTION_FACTOR, OVERDUE_MIN_S, ROUND, MemberSlots
+from gateway.upstreams.admission.admit import Running, excess
+from gateway.upstreams.admission.queue import SHARE_OF_FREE_SLOTS
+from gateway.upstreams.admission.slots import (
+    CAUTION_FACTOR,
+    OVERDUE_MIN_S,
+    ROUND,
+    AdmissionPolicy,
+    MemberSlots,
+    WorkClass,
+)
 
 
 @dataclass(eq=False)

@@ -1,6 +1,10 @@
-"""Reader of answers of `POST /v1/chat/completions`: text becomes ids of text. No I/O here.
+"""Chat endpoints of servers: a conversation becomes a request, and answers become ids of text.
 
-Shapes of vLLM, SGLang, llama.cpp, Ollama, TGI and hosted APIs, which agree in little:
+No I/O here.
+
+Hosted APIs refuse what they do not know, so nothing is sent that was not asked for, or that differs
+from nothing in OpenAI's API. Answers of `POST /v1/chat/completions` have the shapes of vLLM,
+SGLang, llama.cpp, Ollama, TGI and hosted APIs, which agree in little:
 
 * thoughts are `reasoning_content` or `reasoning` (vLLM since 0.11, Ollama), or parts of a content
   that is a list (Mistral);
@@ -9,6 +13,9 @@ Shapes of vLLM, SGLang, llama.cpp, Ollama, TGI and hosted APIs, which agree in l
   has one `function_call`;
 * the usage stands in the last choice, or behind it in an event without choices, or nowhere; a
   usage that comes earlier, with each event or the first one, covers what came until then;
+* `choices[0].logprobs.content` has the tokens of an event: each with its text, its bytes where the
+  server knows them, and the likeliest in its place. Tokens that are half a character come with an
+  event whose text is empty, or with the next one;
 * errors come with a status, or as an event of a 200.
 
 The reader hands on one call at a time: fragments of another one wait until the arguments of the
@@ -25,17 +32,188 @@ from typing import TYPE_CHECKING, Any, Final
 import orjson
 from typing_extensions import Unpack, override
 
-from gateway.generation import IN_TOKEN, UNTOLD, FinishReason, TextLogprob, ToldUsage
-from gateway.text_ids import ANSWER, ARGUMENTS, CALL, END, THOUGHT, estimated_tokens, ids_of
-from gateway.upstreams.completions import CompletionReader
+from gateway.errors import ContextOverflow, InvalidRequest
+from gateway.generation import IN_TOKEN, UNTOLD, FinishReason, TextLogprob, TextToken, ToldUsage
+from gateway.text_ids import (
+    ANSWER,
+    ARGUMENTS,
+    CALL,
+    END,
+    THOUGHT,
+    estimated_tokens,
+    ids_of,
+    unpacked_lines,
+)
 from gateway.upstreams.problems import as_json, code_of, message_of
-from gateway.upstreams.text_logprobs import spelled, tokens_of
+from gateway.upstreams.token_readers import CompletionReader, finite
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
 
-    from gateway.generation import Sampling, TextToken, TokenChunk
-    from gateway.upstreams.generate import ReaderOptions
+    from gateway.errors import UpstreamRejected
+    from gateway.generation import Sampling, TokenChunk, TokenRequest
+    from gateway.upstreams.backend import ServedModel
+    from gateway.upstreams.engines import InferenceEngine
+    from gateway.upstreams.token_readers import ReaderOptions
+
+
+TOKEN_BYTES_MAX: Final = 256
+"""Of one token; none is so long."""
+
+
+def tokens_of(told: object, alternatives: int) -> list[TextToken] | None:
+    """Return the tokens of an event, each with `alternatives` at most; None if there are none."""
+    content = told.get("content") if isinstance(told, dict) else None
+    if not isinstance(content, list):
+        return None
+    return [_token(one, alternatives) for one in content if isinstance(one, dict)]
+
+
+def _token(told: dict[str, Any], alternatives: int) -> TextToken:
+    others = told.get("top_logprobs")
+    top = others[:alternatives] if isinstance(others, list) else ()
+    return TextToken(
+        _piece(told),
+        finite(told.get("logprob")),
+        tuple((_piece(one), finite(one.get("logprob"))) for one in top if isinstance(one, dict)),
+    )
+
+
+def _piece(told: dict[str, Any]) -> bytes:
+    # The bytes of the token's text if `bytes` is missing.
+    numbers, token = told.get("bytes"), told.get("token")
+    try:
+        if isinstance(numbers, list):
+            return bytes(numbers)[:TOKEN_BYTES_MAX]
+    except (TypeError, ValueError):
+        pass  # they are no bytes
+    return token.encode("utf-8", "replace")[:TOKEN_BYTES_MAX] if isinstance(token, str) else b""
+
+
+def spelled(text: str, tokens: Sequence[TextToken]) -> Iterator[tuple[str, list[TextToken]]]:
+    """Yield the text in parts that begin where tokens begin, each with the tokens that begin in it.
+
+    The text is one part if the tokens do not spell it, byte for byte.
+    """
+    content = text.encode("utf-8", "replace")
+    if b"".join(token.piece for token in tokens) != content:
+        yield text, list(tokens)
+        return
+    begun: list[TextToken] = []
+    start = end = 0
+    for token in tokens:
+        # Not in the middle of a character, nor behind all of them.
+        if start < end < len(content) and content[end] & 0xC0 != 0x80:
+            yield content[start:end].decode(), begun
+            start, begun = end, []
+        begun.append(token)
+        end += len(token.piece)
+    yield content[start:].decode(), begun
+
+
+_MESSAGE: Final = b'{"role":'
+_ASSISTANT: Final = b'{"role":"assistant"'
+_RESULT: Final = b'{"role":"tool"'
+FORMAT: Final = "response_format"
+_OF_A_FORMAT: Final = re.compile(
+    r"response_?format|json_?schema|json_?object|grammar|guided|structured", re.IGNORECASE
+)
+"""In words of a refusal: it is the format of the answer that a server does not take."""
+_OF_LOGPROBS: Final = re.compile("log_?prob", re.IGNORECASE)
+
+
+def chat_body(request: TokenRequest, served: ServedModel, engine: InferenceEngine) -> list[bytes]:
+    """Return the JSON of the request, in pieces."""
+    lines = unpacked_lines(request.prompt_ids)
+    options: dict[str, Any] = {}
+    for line in lines:
+        if not line.startswith(_MESSAGE):
+            options |= orjson.loads(line)
+    bound = dict(request.constraint.chat or {}) if request.constraint is not None else {}
+    allowed = bound.pop("allowed", None)
+    if allowed is not None:
+        options["tools"] = _select_tools(options.get("tools", ()), allowed)
+    body = {
+        "model": served.name,
+        "stream": True,
+        "stream_options": {"include_usage": True},
+        **_sampling(request),
+        **_logprobs(request.sampling.logprobs),
+        **options,
+        **bound,
+        **engine.chat_fields(request),
+    }
+    messages = b",".join(_answering(line for line in lines if line.startswith(_MESSAGE)))
+    return [b'{"messages":[', messages, b"],", orjson.dumps(body)[1:]]
+
+
+def _logprobs(alternatives: int | None) -> dict[str, Any]:
+    if alternatives is None:
+        return {}
+    return {"logprobs": True, **({"top_logprobs": alternatives} if alternatives else {})}
+
+
+def binds_answer(request: TokenRequest) -> bool:
+    # True if the server must hold the model to a format; all servers that take formats support
+    # this.
+    return request.constraint is not None and FORMAT in (request.constraint.chat or ())
+
+
+def refused_parameter(request: TokenRequest, error: UpstreamRejected) -> InvalidRequest | None:
+    """Return the error for the caller if a server refused a parameter that it lacks, else None."""
+    if isinstance(error, ContextOverflow):
+        return None
+    if request.sampling.logprobs is not None and _OF_LOGPROBS.search(error.reason):
+        return InvalidRequest(
+            "The server of this model tells no log probabilities, or not so many. Leave "
+            "'message.output_text.logprobs' out of include, and top_logprobs out of the request.",
+            code="unsupported_parameter",
+            param="include",
+        )
+    if binds_answer(request) and _OF_A_FORMAT.search(error.reason):
+        return InvalidRequest(
+            "The server of this model does not take this format of an answer. Leave 'text.format' "
+            "out, or use another schema, or another model.",
+            code="unsupported_parameter",
+            param="text.format",
+        )
+    return None
+
+
+def _select_tools(tools: Iterable[dict[str, Any]], names: Iterable[str]) -> list[dict[str, Any]]:
+    wanted = set(names)
+    return [tool for tool in tools if tool["function"]["name"] in wanted]
+
+
+def _sampling(request: TokenRequest) -> dict[str, Any]:
+    sampling = request.sampling
+    fields: dict[str, Any] = {"temperature": sampling.temperature}
+    if request.chat is not None and request.chat.limits_output:
+        fields["max_tokens"] = sampling.max_tokens
+    if sampling.top_p != 1.0:  # which TGI refuses
+        fields["top_p"] = sampling.top_p
+    if sampling.presence_penalty:
+        fields["presence_penalty"] = sampling.presence_penalty
+    if sampling.frequency_penalty:
+        fields["frequency_penalty"] = sampling.frequency_penalty
+    rare = {"seed": sampling.seed, "top_k": sampling.top_k, "min_p": sampling.min_p}
+    return fields | {name: value for name, value in rare.items() if value is not None}
+
+
+def _answering(lines: Iterable[bytes]) -> Iterator[bytes]:
+    # A tool result that names no call answers the last assistant message before it.
+    assistant = b""
+    for line in lines:
+        if line.startswith(_ASSISTANT):
+            assistant = line
+        elif line.startswith(_RESULT) and assistant:
+            message = orjson.loads(line)
+            if "tool_call_id" not in message:
+                calls = orjson.loads(assistant).get("tool_calls") or [{"id": ""}]
+                yield orjson.dumps({"role": "tool", "tool_call_id": calls[-1]["id"], **message})
+                continue
+        yield line.rstrip()
+
 
 COUNT_LIMIT: Final = 1 << 24
 """No turn has so many tokens, whatever a server says; those of all turns of a response fit into its

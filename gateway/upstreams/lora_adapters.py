@@ -15,8 +15,8 @@ import httpx2
 import orjson
 
 from gateway.errors import UpstreamError, UpstreamRejected, UpstreamUnavailable
-from gateway.upstreams.client import read_body
-from gateway.upstreams.engines.registry import UnknownEngine
+from gateway.upstreams.engines import UnknownEngine
+from gateway.upstreams.http.client import read_body
 from gateway.upstreams.probe import describe
 from gateway.upstreams.problems import message_of_body
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence
 
     from gateway.upstreams.backend import Backend, Listed
-    from gateway.upstreams.client import Client
+    from gateway.upstreams.http.client import Client
     from gateway.upstreams.probe import Description
 
     _Call = Callable[[Backend, Description], Awaitable["AdapterOutcome"]]

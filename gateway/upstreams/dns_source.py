@@ -1,22 +1,68 @@
-"""Backends from DNS: the addresses of a host, or its SRV records."""
+"""Backends from DNS: the addresses of a host, or its SRV records.
+
+Look-ups are bounded in time, with the name servers of the system or of the settings.
+"""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
+import dns.exception
 import dns.name
+import dns.nameserver
+import dns.resolver
+from dns.asyncresolver import Resolver as AsyncResolver
 from dns.rdtypes.IN.SRV import SRV
 
-from gateway.upstreams.membership.source import polled
+from gateway.upstreams.backend_sources import SourceError, polled
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Iterable
+    from collections.abc import AsyncGenerator, Iterable, Sequence
+
+    from dns.rdata import Rdata
 
     from gateway.upstreams.backend import Backend
-    from gateway.upstreams.membership.desired import Answer
-    from gateway.upstreams.membership.resolver import Resolver
-    from gateway.upstreams.membership.source import BackendTemplate
+    from gateway.upstreams.backend_sources import Answer, BackendTemplate
+
+
+ANSWER_S: Final = 5.0
+"""For which one name server is waited for."""
+
+
+class Resolver:
+    """Asks one name server after the other, each for `ANSWER_S` at most."""
+
+    def __init__(self, servers: Sequence[str] = ()) -> None:
+        # `servers` are `host:port`. Without any, the system's are read for each look-up, because
+        # they change.
+        self._servers: list[str | dns.nameserver.Nameserver] = [
+            dns.nameserver.Do53Nameserver(host.strip("[]"), int(port))
+            for host, _, port in (one.rpartition(":") for one in servers)
+        ]
+
+    async def lookup(self, name: str, kind: str) -> list[Rdata]:
+        """Return the records of a kind (`A`, `AAAA`, `SRV`); empty if the name has none.
+
+        Raises `SourceError`.
+        """
+        try:
+            resolver = self._resolver()
+            answer = await resolver.resolve(name, kind, search=True, raise_on_no_answer=False)
+        except dns.resolver.NXDOMAIN:
+            return []
+        except dns.exception.DNSException as error:
+            raise SourceError(f"cannot look up {name}: {error}") from error
+        return list(answer)
+
+    def _resolver(self) -> AsyncResolver:
+        resolver = AsyncResolver(configure=not self._servers)
+        if self._servers:
+            resolver.nameservers = self._servers
+        resolver.timeout = ANSWER_S
+        resolver.lifetime = ANSWER_S * len(resolver.nameservers)
+        return resolver
+
 
 DEFAULT_PORT: Final = 8000
 EMPTY_S: Final = 60.0

@@ -1,7 +1,14 @@
-"""Admission for the pool: decide whether a request may go now, and wait if it may not.
+"""Admission for the pool: send a request now, or wait until it may go; and call running ones back.
 
 A request waits here and not at a backend: here it is in order, can be cancelled, and is sent where
 there is room when its turn comes. While no request waits it costs a comparison.
+
+A tenant that was alone may have filled all slots with requests that take minutes. When a second
+tenant finds none free, requests of the first are called back until it has no more slots than its
+share beside the other (half, where their shares are equal). First come those that have no token
+yet: they wait at the backend and lose nothing. Then come the latest of those that can be continued
+from the tokens they have. A recalled request goes back into the queue, before the others of its
+tenant.
 """
 
 from __future__ import annotations
@@ -14,18 +21,251 @@ from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar
 
 from gateway.concurrency import OnceEvent
 from gateway.errors import Overloaded, RateLimited
-from gateway.upstreams.admission.fair import FairOrder, FairShares
-from gateway.upstreams.admission.policy import WorkClass, class_of
-from gateway.upstreams.admission.queue import AdmissionQueue, Demand, RefusedFor, Ticket
-from gateway.upstreams.admission.recall import Running
-from gateway.upstreams.admission.slots import MemberSlots
+from gateway.upstreams.admission.queue import (
+    SHARE_OF_FREE_SLOTS,
+    AdmissionQueue,
+    Demand,
+    FairOrder,
+    FairShares,
+    RefusedFor,
+    Ticket,
+)
+from gateway.upstreams.admission.slots import MemberSlots, WorkClass, class_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterable
+    from collections.abc import Callable, Collection, Iterable, Sequence
+    from contextlib import AbstractContextManager
+    from types import TracebackType
 
-    from gateway.generation import TokenRequest
+    from gateway.generation import TokenRequest, TokenSink
     from gateway.telemetry.metrics import Metrics
-    from gateway.upstreams.admission.policy import AdmissionPolicy
+    from gateway.upstreams.admission.queue import CountedRequest
+    from gateway.upstreams.admission.slots import AdmissionPolicy, Slot
+    from gateway.upstreams.member import Member
+
+
+class Recallable(Protocol):
+    """A request that runs at a backend.
+
+    `can_go_on`: it can be continued elsewhere from the tokens it has. `share` is the weight of its
+    tenant; 1 is the usual one.
+    """
+
+    @property
+    def upstream(self) -> str: ...
+
+    @property
+    def share(self) -> float: ...
+
+    @property
+    def has_begun(self) -> bool: ...
+
+    @property
+    def can_go_on(self) -> bool: ...
+
+    def recall(self) -> None:
+        """Stop the request and put it back into the queue."""
+        ...
+
+
+def excess(running: int, free: int) -> int:
+    """Return how many of a tenant's `running` requests must end to bring it down to its share.
+
+    This counts the slots that they free. `free` is negative if more slots are taken than exist.
+    """
+    more = running - SHARE_OF_FREE_SLOTS * free
+    return max(0, -(-more // (SHARE_OF_FREE_SLOTS + 1)))
+
+
+class Running:
+    """The requests that run at backends, by tenant, in the order in which they were sent."""
+
+    def __init__(self) -> None:
+        self._of: dict[str, dict[Recallable, None]] = {}
+        self._leaving: dict[Recallable, None] = {}
+
+    @property
+    def tenants(self) -> int:
+        return len(self._of)
+
+    def add(self, tenant: str, one: Recallable) -> None:
+        self._of.setdefault(tenant, {})[one] = None
+
+    def discard(self, tenant: str, one: Recallable) -> None:
+        # For whatever reason the request has ended.
+        self._leaving.pop(one, None)
+        own = self._of.get(tenant)
+        if own is not None and own.pop(one, self) is None and not own:
+            del self._of[tenant]
+
+    def make_room(
+        self, tenant: str, at: Collection[str], *, bound: int, free: int, share: float = 1.0
+    ) -> int:
+        """Recall requests so that `tenant` finds a slot at one of the backends `at`.
+
+        `share` is its weight. The backends have `bound` slots, of which `free` are free. Returns
+        how many were recalled.
+
+        They are taken from one tenant: the one that exceeds its share most. A tenant that holds no
+        more than its share loses nothing.
+        """
+        free += sum(one.upstream in at for one in self._leaving)
+        hogs = {name: own for name in self._of if (own := self._beyond(name, at, bound, share))}
+        hogs.pop(tenant, None)
+        if not hogs:
+            return 0
+        hog = max(hogs, key=lambda name: len(hogs[name]) / hogs[name][-1].share)
+        own = hogs[hog]
+        # The tenant keeps its share even if far more run than `bound` says: `bound` may be wrong.
+        count = min(excess(len(own), free), int(len(own) * share / (own[-1].share + share)))
+        waiting = [one for one in own if not one.has_begun]
+        begun = [one for one in own if one.has_begun and one.can_go_on]
+        chosen = [*reversed(waiting), *reversed(begun)][:count]
+        for one in chosen:
+            del self._of[hog][one]
+            self._leaving[one] = None
+            one.recall()
+        return len(chosen)
+
+    def _beyond(
+        self, tenant: str, at: Collection[str], bound: int, share: float
+    ) -> Sequence[Recallable]:
+        # The tenant's weight is that of its latest request.
+        own = self._of[tenant]
+        latest = next(reversed(own)).share
+        part = bound * latest / (latest + share)
+        if len(own) <= part:
+            return ()
+        here = [one for one in own if one.upstream in at]
+        return here if len(here) > part else ()
+
+
+class PlacedRequest:
+    """A context that gives the sink to generate into, and takes back the slot: what waits goes on
+    then. `slot` and `admission` are None where nothing is counted.
+
+    While it is entered it may be called back (`Running`): that cancels the task which has
+    entered it, and `was_recalled` tells this from any other cancellation.
+    """
+
+    __slots__ = (
+        "_admission", "_cancelling", "_request", "_said", "_service", "_slot", "_task", "_timer",
+        "_watched", "member",
+    )  # fmt: skip
+
+    def __init__(
+        self,
+        member: Member,
+        watched: AbstractContextManager[TokenSink],
+        request: TokenRequest,
+        slot: Slot | None = None,
+        admission: Admission | None = None,
+        service: CountedRequest | None = None,
+    ) -> None:
+        self.member = member
+        self._watched = watched
+        self._request = request
+        self._slot = slot
+        self._admission = admission
+        self._service = service
+        self._said: int | None = None
+        self._task: asyncio.Task[object] | None = None
+        self._cancelling: int | None = None
+        self._timer: asyncio.TimerHandle | None = None
+
+    @property
+    def upstream(self) -> str:
+        return self.member.name
+
+    @property
+    def share(self) -> float:
+        return self._request.share
+
+    @property
+    def has_begun(self) -> bool:
+        return self._slot is not None and self._slot.has_begun
+
+    @property
+    def can_go_on(self) -> bool:
+        # Another backend can continue from ids, but not in the middle of a grammar.
+        return self._request.chat is None and self._request.constraint is None
+
+    def on_first_token(self, seconds: float) -> None:
+        # `seconds` since the request was sent.
+        if self._timer is not None:
+            self._timer.cancel()
+        if self._slot is not None:
+            self._slot.first(seconds)
+            self._start_waiting()
+
+    def on_finish(self) -> None:
+        # After the last token there is nothing left to recall.
+        if self._admission is not None:
+            self._admission.running.discard(self._request.tenant, self)
+
+    def on_end(self, tokens: int) -> None:
+        self._said = tokens
+
+    def on_busy(self) -> None:
+        if self._slot is not None:
+            self._slot.refused()
+
+    def close(self) -> None:
+        with self:
+            pass
+
+    def expect(self, within_s: float) -> None:
+        self._timer = asyncio.get_running_loop().call_later(within_s, self._overdue)
+
+    def _overdue(self) -> None:
+        assert self._admission is not None, "nothing is expected without it"
+        assert self._slot is not None
+        self._slot.overdue()
+        self._admission.make_room(self._request.tenant, [self.member.name], self._request.share)
+
+    def recall(self) -> None:
+        """Stop the request, so that it waits for its turn again."""
+        assert self._task is not None, "it is called back while it is entered"
+        self._cancelling = self._task.cancelling()
+        self._task.cancel()
+
+    def was_recalled(self) -> bool:
+        """Return True if the cancellation that was raised is that of `recall`.
+
+        Call this once, and only after a cancellation.
+        """
+        if self._cancelling is None or self._task is None:
+            return False
+        return self._task.uncancel() <= self._cancelling
+
+    def _start_waiting(self) -> None:
+        if self._admission is not None and self._admission.waiting:
+            self._admission.pump()
+
+    def __enter__(self) -> TokenSink:
+        if self._admission is not None:
+            self._task = asyncio.current_task()
+            self._admission.running.add(self._request.tenant, self)
+        return self._watched.__enter__()
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        try:
+            self._watched.__exit__(kind, error, traceback)
+        finally:
+            if self._timer is not None:
+                self._timer.cancel()
+            if self._admission is not None:
+                self._admission.running.discard(self._request.tenant, self)
+            if self._service is not None:
+                self._service.end(self._said)
+            if self._slot is not None:
+                self._slot.release()
+                self._start_waiting()
 
 
 class Closable(Protocol):

@@ -1,25 +1,31 @@
-"""httpx2's transport seam on asyncio and httptools, made for long streams of small chunks.
+"""The HTTP client of backends: keep-alive connections, made for long streams of small chunks.
 
-Reading such a stream through httpx2's own transport costs five to ten times the CPU. What is left
-out on purpose: proxies, HTTP/2, Unix sockets, and everything an environment variable could change.
+The transport stands behind httpx2's interface, on asyncio and httptools: reading such a stream
+through httpx2's own transport costs five to ten times the CPU. What is left out on purpose:
+proxies, HTTP/2, Unix sockets, and everything an environment variable could change.
+
+This is the one place that builds a client, and decides which headers may leave the gateway.
 """
 
 from __future__ import annotations
 
 import asyncio
 from dataclasses import dataclass
+from http.cookiejar import CookieJar, DefaultCookiePolicy
 from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 
 import httpx2
 from typing_extensions import override
 
+from gateway import __version__
 from gateway.upstreams.http.connection import BodyListener, Connection, ConnectionLimits
 
 if TYPE_CHECKING:
     import ssl
-    from collections.abc import AsyncIterator, Callable
+    from collections.abc import AsyncIterable, AsyncIterator, Callable, Coroutine, Mapping, Sequence
 
     from gateway.upstreams.http.connection import HttpTimeouts
+
 
 _DRAINED_BYTES_MAX: Final = 64 * 1024
 """Behind the last id come the counts of tokens and little else."""
@@ -56,7 +62,7 @@ class HttptoolsTransport(httpx2.AsyncBaseTransport):
 
     The extension `body` of a response is its `ResponseBody`.
 
-    Whoever sends the same request again and again encodes it itself (`client.Post`): the
+    Whoever sends the same request again and again encodes it itself (`Post`): the
     client's requests and responses take many times as long to make as what is said with them.
     """
 
@@ -366,3 +372,106 @@ def encoded_head(request: httpx2.Request) -> bytes:
         if name.lower() not in {b"content-length", b"transfer-encoding"}:
             lines.append(b"%s: %s" % (name, value))
     return b"\r\n".join([*lines, b""])
+
+
+HEADERS_ALLOWED: Final = frozenset({
+    "accept",
+    "accept-encoding",
+    "authorization",
+    "content-length",
+    "content-type",
+    "host",
+    "user-agent",
+    "x-data-parallel-rank",
+})  # fmt: skip
+"""All that a backend ever sees. X-Request-Id is not among them: vLLM lets it replace the
+`request_id` of the body, and two clients may well send the same one."""
+
+
+class Client(httpx2.AsyncClient):
+    """HTTP client of backends, without redirects, environment variables and cookies."""
+
+    def __init__(self, transport: HttptoolsTransport) -> None:
+        super().__init__(
+            transport=transport,
+            headers={
+                "user-agent": f"harmony-gateway/{__version__}",
+                "accept": "*/*",
+                "accept-encoding": "identity",
+            },
+            cookies=CookieJar(DefaultCookiePolicy(allowed_domains=[])),
+            trust_env=False,
+            follow_redirects=False,
+            event_hooks={"request": [_drop_other_headers]},
+        )
+        self.transport = transport
+
+
+class Post:
+    """`POST` to one URL, again and again: the head is what the client makes of it, made once.
+
+    For every request to merge headers, to look for cookies and to be ready for redirects takes a
+    client twenty times as long as to write it, and none of the three happens here anyway.
+    """
+
+    def __init__(self, client: Client, url: httpx2.URL, headers: Mapping[str, str]) -> None:
+        self._client = client
+        self._url = url
+        self._headers = headers
+        self._head = b""
+        self._origin: OriginPool | None = None
+
+    def __call__(
+        self,
+        body: Sequence[bytes],
+        *,
+        timeouts: HttpTimeouts,
+        listener: AnswerListener | None = None,
+    ) -> Coroutine[object, object, HttpAnswer]:
+        """Send a request and return the answer as `OriginPool.deliver` does.
+
+        `body` comes in pieces. Raises `TransportError`.
+        """
+        if self._origin is None:
+            self._head = self._new_head()
+            self._origin = self._client.transport.origin(self._url)
+        length = b"Content-Length: %d\r\n\r\n" % sum(map(len, body))
+        message = b"".join((self._head, length, *body))
+        return self._origin.deliver(message, timeouts=timeouts, listener=listener)
+
+    def _new_head(self) -> bytes:
+        request = self._client.build_request("POST", self._url, headers=self._headers)
+        _keep_allowed(request)
+        return encoded_head(request)
+
+
+def build_client(
+    *,
+    keep_alive: KeepAlivePolicy,
+    limits: ConnectionLimits,
+    ssl_context: ssl.SSLContext | None = None,
+) -> Client:
+    """Return a client of backends; without `ssl_context` the packaged certificates are trusted.
+
+    Bodies are requested uncompressed, so that their size is what was received.
+    """
+    return Client(HttptoolsTransport(keep_alive=keep_alive, limits=limits, ssl_context=ssl_context))
+
+
+async def read_body(parts: AsyncIterable[bytes], bytes_max: int) -> bytes:
+    """Read at most the first `bytes_max` bytes of a body."""
+    body = bytearray()
+    async for part in parts:
+        body += part
+        if len(body) >= bytes_max:
+            break
+    return bytes(body[:bytes_max])
+
+
+async def _drop_other_headers(request: httpx2.Request) -> None:
+    _keep_allowed(request)
+
+
+def _keep_allowed(request: httpx2.Request) -> None:
+    for name in request.headers.keys() - HEADERS_ALLOWED:
+        del request.headers[name]
