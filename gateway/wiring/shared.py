@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     from gateway.settings.images import Images
     from gateway.settings.sections import Model
     from gateway.store.postgres.database import Database
-    from gateway.tools.python.engine import ContainerEngine
+    from gateway.tools.python.container_engine import ContainerEngine
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,15 +13,16 @@ import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
+import orjson
+
+from gateway.constraints.rules import UnusableSchema
 from gateway.errors import StoreError
 from gateway.telemetry.logs import EventLog
-from gateway.tools.contract import ToolResult, ToolStart
-from gateway.tools.mcp import arguments
-from gateway.tools.mcp.arguments import BadArguments
 from gateway.tools.mcp.failures import REQUEST_TIMEOUT, McpError
-from gateway.tools.mcp.pool import BUSY
-from gateway.tools.mcp.results import cut, plain
 from gateway.tools.mcp.servers import headers_of
+from gateway.tools.mcp.session_pool import BUSY
+from gateway.tools.result_text import cut, plain
+from gateway.tools.tool_contract import ToolResult, ToolStart
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -29,10 +30,73 @@ if TYPE_CHECKING:
 
     from gateway.entries import ToolOutcome
     from gateway.protocol.hosted.grants import McpTool, ServerGrant
-    from gateway.tools.contract import ToolCall, ToolScope
-    from gateway.tools.mcp.pool import Peer, SessionPool
-    from gateway.tools.mcp.results import CallResult
     from gateway.tools.mcp.servers import McpServer, ServerResolver
+    from gateway.tools.mcp.session import CallResult
+    from gateway.tools.mcp.session_pool import Peer, SessionPool
+    from gateway.tools.tool_contract import ToolCall, ToolScope
+
+
+DEPTH_MAX: Final = 32
+CHECK_WORK_MAX: Final = 50_000
+"""Applications of a schema to a value in one check."""
+_INLINE_BYTES_MAX: Final = 8 * 1024
+"""What is longer, schema and arguments together, is checked_arguments in a thread."""
+
+
+class BadArguments(ValueError):
+    """Arguments that the tool does not accept. The message tells the model what is wrong, and
+    where.
+    """
+
+
+async def checked_arguments(tool: McpTool, written: str, *, bytes_max: int) -> dict[str, Any]:
+    """Parse the arguments, and validate them against the tool's schema.
+
+    An empty text stands for no arguments. Raises `BadArguments`.
+    """
+    content = written.encode("utf-8", "surrogatepass")
+    if len(content) > bytes_max:
+        raise BadArguments(f"they have {len(content)} bytes; {bytes_max} are the most")
+    if not written.strip():
+        content = b"{}"
+    if len(content) + len(str(tool.parameters)) > _INLINE_BYTES_MAX:
+        fault = await asyncio.to_thread(_fault, tool.parameters, content)
+    else:
+        fault = _fault(tool.parameters, content)
+    if fault is not None:
+        raise BadArguments(fault)
+    given: dict[str, Any] = orjson.loads(content)
+    return given
+
+
+def _fault(schema: Mapping[str, Any], content: bytes) -> str | None:
+    try:
+        value = orjson.loads(content)
+    except ValueError as error:
+        return f"they are not JSON ({str(error).partition(chr(10))[0]})"
+    if not isinstance(value, dict):
+        return "they are not a JSON object"
+    if _is_deeper(value, DEPTH_MAX):
+        return f"they are nested deeper than {DEPTH_MAX} levels"
+    # Libraries that nothing may have needed before.
+    from gateway.constraints.validators import SchemaValidator
+
+    try:
+        validator = SchemaValidator(dict(schema), work_max=CHECK_WORK_MAX)
+    except UnusableSchema:
+        return None  # the server knows better what it takes
+    fault = validator.fault(content.decode())
+    return None if fault is None else f"they do not match its schema: {fault}"
+
+
+def _is_deeper(value: object, depth: int) -> bool:
+    if not isinstance(value, dict | list):
+        return False
+    if depth == 0:
+        return True
+    inner = value.values() if isinstance(value, dict) else value
+    return any(_is_deeper(one, depth - 1) for one in inner)
+
 
 INVALID_PARAMS: Final = -32602
 SERVER_ERRORS: Final = 500
@@ -104,7 +168,7 @@ class McpToolSession:
         if grant is None or tool is None:
             return self._refusal(f"There is no tool {call.name}.", "the tool is not offered")
         try:
-            given = await arguments.checked(
+            given = await checked_arguments(
                 tool, call.arguments, bytes_max=self._limits.arguments_bytes_max
             )
         except BadArguments as error:
@@ -143,7 +207,7 @@ class McpToolSession:
         # The server, or the reason why it must not be called. Raises `StoreError`.
         secrets = self._secrets(grant)
         is_gone = grant.has_secrets and not secrets
-        if is_gone or not self._resolver.is_credential(grant.credential, headers_of(secrets)):
+        if is_gone or grant.credential != self._resolver.credential(headers_of(secrets)):
             return "the credentials that the request gave for it are gone"
         server = await self._resolver.granted(self._scope.tenant_id, grant.server, secrets)
         return server or "its server may no longer be used here"

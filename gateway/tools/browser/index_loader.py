@@ -9,8 +9,8 @@ from urllib.parse import quote, urldefrag, urljoin, urlsplit
 
 from gateway.store.tools import documents
 from gateway.store.tools.documents import Document
+from gateway.tools.browser.extraction import Fetched, Unreadable
 from gateway.tools.browser.fetch import FetchFailed
-from gateway.tools.browser.fetched import Fetched, Unreadable
 from gateway.tools.egress.network_policy import EgressRefused
 from gateway.tools.egress.transport import normalised
 
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from gateway.tools.browser.document_reader import DocumentReader
     from gateway.tools.browser.fetch import PageFetcher
     from gateway.tools.browser.page import Page
+
 
 NOWHERE: Final = "https://pages.invalid/"
 """Where files are that nobody said a URL for: it never leads anywhere (RFC 2606)."""

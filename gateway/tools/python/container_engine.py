@@ -19,6 +19,7 @@ from pydantic import BaseModel, ConfigDict
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+
 DATA: Final = "/mnt/data"
 """The folder of a container that outlives its runs."""
 PATH_CHARS_MAX: Final = 512

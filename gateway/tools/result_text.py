@@ -1,11 +1,42 @@
-"""Results that are too long for the model: their beginning, a note, and their end."""
+"""Text of results: without characters that nobody sees, and shortened for the model.
+
+Characters that a reader does not see, or that change how others are read, a model may obey. What
+tools return, wherever it comes from, loses them before a model or a client is shown it.
+"""
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+
+
+_ESCAPED: Final = r"\x00-\x08\x0b-\x1f"
+"""Controls but tabs and line ends: JSON has them as escapes, which anybody sees."""
+_RAW: Final = (
+    r"\x7f-\x9f"  # more controls
+    r"\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069"  # the direction of writing
+    r"\ufeff"  # a byte order mark
+    r"\U000e0000-\U000e007f"  # tags, in which whole orders can be written
+)
+UNSEEN: Final = _ESCAPED + _RAW
+"""The inside of a character class. Sources: Unicode Standard Annex 9 (directional formatting
+characters), and chapter 23.9 of the Unicode Standard (tag characters)."""
+_ANY: Final = re.compile(f"[{UNSEEN}]")
+_ANY_RAW: Final = re.compile(f"[{_RAW}]")
+
+
+def without_unseen(text: str) -> str:
+    """Remove invisible characters; everything else stays as it is."""
+    return _ANY.sub("", text)
+
+
+def shown_in_json(text: str) -> str:
+    """Remove invisible characters from a JSON string; JSON shows some of them, which stay."""
+    return _ANY_RAW.sub("", text)
+
 
 HEAD_SHARE: Final = 0.6
 """Of what is kept. The rest is the end, where errors and totals stand."""
@@ -96,3 +127,29 @@ def _line_end(text: str) -> str:
 def _line_begin(text: str) -> str:
     at = text.find("\n") + 1
     return text[at:] if 0 < at <= len(text) * (1 - LINE_SHARE_MIN) else text
+
+
+def plain(text: str) -> str:
+    """Remove what a terminal or reader would obey or not see from a text.
+
+    These are control characters except new lines and tabs, direction marks, and tags. Lone
+    surrogates become question marks.
+    """
+    return without_unseen(text).encode("utf-8", "replace").decode()
+
+
+def cut(text: str, bytes_max: int) -> str:
+    """Shorten text to about `bytes_max` bytes of UTF-8: head, note, and tail."""
+    content = text.encode("utf-8", "replace")
+    if len(content) <= bytes_max:
+        return content.decode()
+    head = content[: int(bytes_max * HEAD_SHARE)].decode("utf-8", "ignore")
+    tail = content[len(content) - (bytes_max - int(bytes_max * HEAD_SHARE)) :]
+    missing = len(content) - bytes_max
+    return f"{head}\n[... {missing} bytes left out ...]\n{tail.decode('utf-8', 'ignore')}"
+
+
+def bounded(text: str, chars_max: int) -> str:
+    """Clean a text, and cut it to `chars_max` characters."""
+    cleaned = plain(text)
+    return cleaned if len(cleaned) <= chars_max else cleaned[: chars_max - 1] + "…"

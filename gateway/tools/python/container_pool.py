@@ -27,7 +27,7 @@ from gateway.store.tools import files
 from gateway.store.tools.containers import ContainerRow, TooManyContainers
 from gateway.store.tools.files import CHUNK_BYTES, FileBounds, FileRow
 from gateway.telemetry.logs import EventLog
-from gateway.tools.python.engine import (
+from gateway.tools.python.container_engine import (
     DATA,
     ContainerLimits,
     EngineBroken,
@@ -45,7 +45,11 @@ if TYPE_CHECKING:
     from gateway.store.postgres.database import Database
     from gateway.telemetry.metrics import Metrics
     from gateway.tenancy import ProjectId, TenantId
-    from gateway.tools.python.engine import Container, ContainerCapabilities, ContainerEngine
+    from gateway.tools.python.container_engine import (
+        Container,
+        ContainerCapabilities,
+        ContainerEngine,
+    )
 
     Key = tuple[TenantId, UUID]
 
