@@ -212,7 +212,8 @@ class TokenStream:
                 return
             if reader.kept_back != self._kept_back:
                 self._restart_timeout()
-            self._defer_rest()
+            if reader.has_more:
+                self._defer_rest()
             return
         try:
             if not self.has_begun or chunk.finish is not None:
@@ -225,11 +226,12 @@ class TokenStream:
             self._stop(has_room=has_room)
             return
         self._restart_timeout()
-        self._defer_rest()
+        if reader.has_more:
+            self._defer_rest()
 
     def _defer_rest(self) -> None:
         # Other streams have their turn before the rest of a long read.
-        if self._reader.has_more and self.connection is not None:
+        if self.connection is not None:
             self._defer(self.connection)
 
     def _restart_timeout(self) -> None:
@@ -331,13 +333,10 @@ class _Attempt:
 
     request: TokenRequest
     writer: RequestWriter
+    endpoint: TokenEndpoint
+    on_end: Callable[[int], None] | None = None
     grammar: Grammar | None = None
     pair: Fields | None = None
-    on_end: Callable[[int], None] | None = None
-
-    @property
-    def endpoint(self) -> TokenEndpoint:
-        return CHAT if self.request.chat else self.writer.engine.endpoint(self.request)
 
 
 class InferenceServer:
@@ -415,9 +414,11 @@ class InferenceServer:
         output is still checked.
         """
         # Not a coroutine of its own: it would be there as long as the stream.
-        attempt = _Attempt(request, self._writer, on_end=on_end)
+        writer = self._writer
         if request.chat is not None:
+            attempt = _Attempt(request, writer, CHAT, on_end)
             return self._complete_chat(attempt, sink, on_first, on_finish)
+        attempt = _Attempt(request, writer, writer.engine.endpoint(request), on_end)
         if request.constraint is None:
             return self._complete(attempt, sink, on_first, on_finish)
         return self._complete_bound(attempt, request.constraint, sink, on_first, on_finish)
@@ -551,8 +552,7 @@ class InferenceServer:
         # Read to the end: to close early would end the work. Only a refusal counts, which may come
         # in a 200.
         url = self._backend.at(prefill.base_url).url(attempt.endpoint.path)
-        if (post := self._posts.get(str(url))) is None:
-            post = self._posts[str(url)] = self._new_post(url)
+        post = self._posts.get(str(url)) or self._post_to(url, str(url))
         posting = post(await self._body(attempt), timeouts=self._waits)
         answer = await self._answer(posting)
         try:
@@ -597,7 +597,8 @@ class InferenceServer:
         Raises what `generate` does before a first chunk, and UpstreamFailed for a body of more than
         `bytes_max` bytes.
         """
-        answer = await self._answer(self._post_to(path)([body], timeouts=self._waits))
+        post = self._posts.get(path) or self._post_to(self._backend.url(path), path)
+        answer = await self._answer(post([body], timeouts=self._waits))
         try:
             told = await read_body(answer.body, bytes_max + 1)
         except httpx2.TransportError as error:
@@ -637,9 +638,9 @@ class InferenceServer:
 
     async def _open(self, attempt: _Attempt, stream: TokenStream) -> ResponseBody:
         # Nothing here refers to the body once it is sent: it is as long as the prompt.
-        posting = self._post_to(attempt.endpoint.path)(
-            await self._body(attempt), timeouts=self._waits, listener=stream
-        )
+        path = attempt.endpoint.path
+        post = self._posts.get(path) or self._post_to(self._backend.url(path), path)
+        posting = post(await self._body(attempt), timeouts=self._waits, listener=stream)
         answer = await self._answer(posting)
         return answer.body
 
@@ -656,7 +657,14 @@ class InferenceServer:
             if len(request.prompt_ids) <= INLINE_CHAT_IDS:
                 return chat_body(request, served, writer.engine)
             return await asyncio.to_thread(chat_body, request, served, writer.engine)
-        prompt = await self._encode_prompt(attempt)
+        # An engine that dies of an unknown id is not sent one.
+        id_end = request.id_end if writer.engine.dies_of_unknown_ids else None
+        try:
+            prompt = await self._prompts.encode(
+                request.prompt_ids, owner=request.cache_salt, id_end=id_end
+            )
+        except UnknownId as error:
+            raise UpstreamRejected(str(error), upstream=self.name) from error
         grammar, pair = attempt.grammar, attempt.pair or {}
         return writer.body(request, served=served, prompt=prompt, grammar=grammar, pair=pair)
 
@@ -672,25 +680,10 @@ class InferenceServer:
             raise await self._refusal(answer)
         return answer
 
-    def _post_to(self, path: str) -> Post:
-        if (post := self._posts.get(path)) is None:
-            post = self._posts[path] = self._new_post(self._backend.url(path))
-        return post
-
-    def _new_post(self, url: httpx2.URL) -> Post:
+    def _post_to(self, url: httpx2.URL, key: str) -> Post:
         headers = {**self._backend.headers(), "content-type": "application/json"}
-        return Post(self._client, url, headers)
-
-    async def _encode_prompt(self, attempt: _Attempt) -> list[bytes]:
-        # An engine that dies of an unknown id is not sent one.
-        request = attempt.request
-        id_end = request.id_end if attempt.writer.engine.dies_of_unknown_ids else None
-        try:
-            return await self._prompts.encode(
-                request.prompt_ids, owner=request.cache_salt, id_end=id_end
-            )
-        except UnknownId as error:
-            raise UpstreamRejected(str(error), upstream=self.name) from error
+        post = self._posts[key] = Post(self._client, url, headers)
+        return post
 
     async def _refusal(self, answer: HttpAnswer) -> UpstreamError:
         answer.body.timeouts = {"read": self._timeouts.tail_s}

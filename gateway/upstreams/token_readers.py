@@ -70,7 +70,7 @@ class _TokenEvent(msgspec.Struct, gc=False):
     The decoder skips the other fields, so reading takes half the time that all the JSON would.
     """
 
-    choices: Annotated[list[_Choice], msgspec.Meta(min_length=1)]
+    choices: list[_Choice]
     usage: Any = None
     error: msgspec.UnsetType = msgspec.UNSET
     """With an error, whatever it is, an event is none of these."""
@@ -96,8 +96,9 @@ class CompletionReader:
 
     __slots__ = (
         "_alternatives", "_cached", "_constrained", "_frame_bytes_max", "_id_end", "_ids",
-        "_ids_left_before", "_ids_max", "_is_over", "_last_id", "_logprobs", "_read_bytes",
-        "_splitter", "_stop_ids", "_unread", "_unread_from", "_upstream", "fault", "finish",
+        "_ids_left_before", "_ids_max", "_is_over", "_last_id", "_logprobs", "_plain_bytes_max",
+        "_read_bytes", "_splitter", "_stop_ids", "_unread", "_unread_from", "_upstream", "fault",
+        "finish",
         "finished", "has_more", "ids_left", "overran",
     )  # fmt: skip
 
@@ -126,6 +127,8 @@ class CompletionReader:
         self._alternatives = sampling.logprobs
         self._constrained = constrained
         self._frame_bytes_max = frame_bytes_max
+        self._plain_bytes_max = min(frame_bytes_max, CONTAINERS_FREE)
+        """No shorter event is refused for its size, or for the number of its parts."""
         self._id_end = min(id_end, ID_END)
         """No number from here on is an id of the model."""
         self._splitter = SseSplitter()
@@ -221,7 +224,7 @@ class CompletionReader:
 
     def _event(self, payload: bytes) -> None:
         # An error or the end is noted in `fault`, `finish` and `overran`.
-        if not self._is_bounded(payload):
+        if len(payload) > self._plain_bytes_max and not self._is_bounded(payload):
             return
         try:
             event = _decode_token_event(payload)
@@ -230,6 +233,9 @@ class CompletionReader:
             return
         if event.usage is not None:
             self._usage(event.usage)
+        if not event.choices:
+            self._is_over = self.finish is not None  # the token counts, which come last
+            return
         choice = event.choices[0]
         ids = choice.token_ids
         if self.finish is not None:
@@ -319,11 +325,8 @@ class CompletionReader:
     def _without_ids(self, event: dict[str, object]) -> None:
         self._usage(event.get("usage"))
         choices = event.get("choices")
-        if not isinstance(choices, list):
+        if not isinstance(choices, list) or not choices:
             self._break("event has no choices")
-            return
-        if not choices:
-            self._is_over = self.finish is not None  # the token counts, which come last
             return
         ids = choices[0].get("token_ids") if isinstance(choices[0], dict) else None
         if self.finish is not None:

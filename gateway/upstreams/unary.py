@@ -21,7 +21,7 @@ import orjson
 from gateway.errors import NoUpstreamAvailable, UpstreamLost, UpstreamUnavailable
 from gateway.upstreams.http.client import read_body
 from gateway.upstreams.inference_server import describe
-from gateway.upstreams.pool import candidates, round_robin
+from gateway.upstreams.pool import candidates
 from gateway.upstreams.problems import message_of_body
 
 if TYPE_CHECKING:
@@ -72,7 +72,7 @@ class UnaryClient:
             left = candidates(self._pool.serving(model), tried=reasons)
             if not left:
                 break
-            member = round_robin(left, turn)
+            member = left[turn % len(left)]
             try:
                 body = orjson.dumps({**fields, "model": member.served_as(model)})
                 answer = await member.ask(path, model, body, bytes_max=self._answer_bytes_max)

@@ -17,7 +17,7 @@ import asyncio
 import time
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar
+from typing import TYPE_CHECKING, Final, Protocol
 
 from gateway.concurrency import OnceEvent
 from gateway.errors import Overloaded, RateLimited
@@ -25,7 +25,6 @@ from gateway.upstreams.admission.queue import (
     SHARE_OF_FREE_SLOTS,
     AdmissionQueue,
     Demand,
-    FairOrder,
     FairShares,
     RefusedFor,
     Ticket,
@@ -34,14 +33,16 @@ from gateway.upstreams.admission.slots import MemberSlots, WorkClass, class_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Sequence
-    from contextlib import AbstractContextManager
     from types import TracebackType
+    from typing import Self
 
     from gateway.generation import TokenRequest, TokenSink
     from gateway.telemetry.metrics import Metrics
     from gateway.upstreams.admission.queue import CountedRequest
     from gateway.upstreams.admission.slots import AdmissionPolicy, Slot
     from gateway.upstreams.member import Member
+    from gateway.upstreams.routing.costs import MemberLoad
+    from gateway.upstreams.routing.router import FlightSink
 
 
 class Recallable(Protocol):
@@ -81,22 +82,18 @@ class Running:
     """The requests that run at backends, by tenant, in the order in which they were sent."""
 
     def __init__(self) -> None:
-        self._of: dict[str, dict[Recallable, None]] = {}
+        self.tenants: dict[str, dict[Recallable, None]] = {}
         self._leaving: dict[Recallable, None] = {}
 
-    @property
-    def tenants(self) -> int:
-        return len(self._of)
-
     def add(self, tenant: str, one: Recallable) -> None:
-        self._of.setdefault(tenant, {})[one] = None
+        self.tenants.setdefault(tenant, {})[one] = None
 
     def discard(self, tenant: str, one: Recallable) -> None:
         # For whatever reason the request has ended.
         self._leaving.pop(one, None)
-        own = self._of.get(tenant)
+        own = self.tenants.get(tenant)
         if own is not None and own.pop(one, self) is None and not own:
-            del self._of[tenant]
+            del self.tenants[tenant]
 
     def make_room(
         self, tenant: str, at: Collection[str], *, bound: int, free: int, share: float = 1.0
@@ -110,7 +107,7 @@ class Running:
         more than its share loses nothing.
         """
         free += sum(one.upstream in at for one in self._leaving)
-        hogs = {name: own for name in self._of if (own := self._beyond(name, at, bound, share))}
+        hogs = {name: own for name in self.tenants if (own := self._beyond(name, at, bound, share))}
         hogs.pop(tenant, None)
         if not hogs:
             return 0
@@ -122,7 +119,7 @@ class Running:
         begun = [one for one in own if one.has_begun and one.can_go_on]
         chosen = [*reversed(waiting), *reversed(begun)][:count]
         for one in chosen:
-            del self._of[hog][one]
+            del self.tenants[hog][one]
             self._leaving[one] = None
             one.recall()
         return len(chosen)
@@ -131,7 +128,7 @@ class Running:
         self, tenant: str, at: Collection[str], bound: int, share: float
     ) -> Sequence[Recallable]:
         # The tenant's weight is that of its latest request.
-        own = self._of[tenant]
+        own = self.tenants[tenant]
         latest = next(reversed(own)).share
         part = bound * latest / (latest + share)
         if len(own) <= part:
@@ -141,34 +138,42 @@ class Running:
 
 
 class PlacedRequest:
-    """A context that gives the sink to generate into, and takes back the slot: what waits goes on
-    then. `slot` and `admission` are None where nothing is counted.
+    """One request at the backend that was chosen for it, and the sink that it generates into.
+
+    A context that takes back the slot when it is left: what waits goes on then. `slot`, `admission`
+    and `service` are None where nothing is counted. `flight` reports to the router what came; where
+    there was no choice, `load` only counts the request.
 
     While it is entered it may be called back (`Running`): that cancels the task which has
     entered it, and `was_recalled` tells this from any other cancellation.
     """
 
     __slots__ = (
-        "_admission", "_cancelling", "_request", "_said", "_service", "_slot", "_task", "_timer",
-        "_watched", "member",
+        "_admission", "_cancelling", "_flight", "_load", "_request", "_service", "_slot", "_task",
+        "_timer", "_tokens", "member", "sink",
     )  # fmt: skip
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - what has to be told of its end
         self,
         member: Member,
-        watched: AbstractContextManager[TokenSink],
         request: TokenRequest,
+        sink: TokenSink,
+        *,
+        flight: FlightSink | None = None,
+        load: MemberLoad | None = None,
         slot: Slot | None = None,
         admission: Admission | None = None,
         service: CountedRequest | None = None,
     ) -> None:
         self.member = member
-        self._watched = watched
+        self.sink: TokenSink = sink if flight is None else flight
+        self._flight = flight
+        self._load = load
         self._request = request
         self._slot = slot
         self._admission = admission
         self._service = service
-        self._said: int | None = None
+        self._tokens: int | None = None
         self._task: asyncio.Task[object] | None = None
         self._cancelling: int | None = None
         self._timer: asyncio.TimerHandle | None = None
@@ -196,7 +201,8 @@ class PlacedRequest:
             self._timer.cancel()
         if self._slot is not None:
             self._slot.first(seconds)
-            self._start_waiting()
+            if self._admission is not None and self._admission.waiting:
+                self._admission.pump()
 
     def on_finish(self) -> None:
         # After the last token there is nothing left to recall.
@@ -204,7 +210,7 @@ class PlacedRequest:
             self._admission.running.discard(self._request.tenant, self)
 
     def on_end(self, tokens: int) -> None:
-        self._said = tokens
+        self._tokens = tokens
 
     def on_busy(self) -> None:
         if self._slot is not None:
@@ -238,15 +244,13 @@ class PlacedRequest:
             return False
         return self._task.uncancel() <= self._cancelling
 
-    def _start_waiting(self) -> None:
-        if self._admission is not None and self._admission.waiting:
-            self._admission.pump()
-
-    def __enter__(self) -> TokenSink:
+    def __enter__(self) -> Self:
         if self._admission is not None:
             self._task = asyncio.current_task()
             self._admission.running.add(self._request.tenant, self)
-        return self._watched.__enter__()
+        if self._load is not None:
+            self._load.in_flight += 1
+        return self
 
     def __exit__(
         self,
@@ -255,26 +259,22 @@ class PlacedRequest:
         traceback: TracebackType | None,
     ) -> None:
         try:
-            self._watched.__exit__(kind, error, traceback)
+            if self._flight is not None:
+                self._flight.close(error)
         finally:
+            if self._load is not None:
+                self._load.in_flight -= 1
             if self._timer is not None:
                 self._timer.cancel()
             if self._admission is not None:
                 self._admission.running.discard(self._request.tenant, self)
             if self._service is not None:
-                self._service.end(self._said)
+                self._service.end(self._tokens)
             if self._slot is not None:
                 self._slot.release()
-                self._start_waiting()
+                if self._admission is not None and self._admission.waiting:
+                    self._admission.pump()
 
-
-class Closable(Protocol):
-    """Start of a request at a backend: `close` undoes it as if it had never begun."""
-
-    def close(self) -> None: ...
-
-
-T = TypeVar("T", bound=Closable)
 
 PUMP_INTERVAL_S: Final = 0.1
 """Seconds between two looks at the queue while requests wait in it: by mere time delays get shorter
@@ -328,7 +328,7 @@ class Admission:
         """What each tenant was served by this process."""
         self.running = Running()
         """What is at backends."""
-        self._queue: AdmissionQueue[Any] = AdmissionQueue(policy, lambda: FairOrder(self.shares))
+        self._queue: AdmissionQueue[PlacedRequest] = AdmissionQueue(policy, self.shares)
         self._timer: asyncio.TimerHandle | None = None
         self.waiting = 0
         """How many wait. Where nobody does, who finds room may take it."""
@@ -406,8 +406,8 @@ class Admission:
             self._metrics.admission_recalled(recalled)
 
     async def wait(
-        self, request: TokenRequest, start: Callable[[], T | None], *, is_new: bool
-    ) -> T:
+        self, request: TokenRequest, start: Callable[[], PlacedRequest | None], *, is_new: bool
+    ) -> PlacedRequest:
         """Wait for the turn of the request, and return the result of `start`: see `queue.Ticket`.
 
         Raises as `require_room` does, at once if its turn cannot come in time, else when it did
@@ -424,7 +424,7 @@ class Admission:
         if not is_accepted:
             # Those that came at once must not be refused at once, which takes as long.
             wait_s = policy.wait_max_s + REFUSED_APART_S * self._queue.queued(tenant)
-        ticket: Ticket[T] = Ticket(
+        ticket: Ticket[PlacedRequest] = Ticket(
             work,
             _demand(request, is_new=is_new),
             start,
@@ -463,7 +463,7 @@ class Admission:
         self._timer = None
         self.pump()
 
-    def _outcome(self, ticket: Ticket[T]) -> T:
+    def _outcome(self, ticket: Ticket[PlacedRequest]) -> PlacedRequest:
         if ticket.error is not None:
             raise ticket.error
         work = ticket.work

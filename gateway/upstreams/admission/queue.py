@@ -20,9 +20,7 @@ from __future__ import annotations
 
 from collections import Counter, OrderedDict, deque
 from itertools import islice
-from typing import TYPE_CHECKING, Final, Generic, Literal, NamedTuple, Protocol, TypeVar
-
-from typing_extensions import override
+from typing import TYPE_CHECKING, Final, Generic, Literal, NamedTuple, TypeVar
 
 from gateway.upstreams.admission.slots import WorkClass
 
@@ -96,70 +94,6 @@ class Ticket(Generic[T]):
         self.result: T | None = None
         self.error: Exception | None = None
         self.refused_for: RefusedFor | None = None
-
-
-class Order(Protocol[T]):
-    """The order in which one line of tickets is served."""
-
-    def push(self, ticket: Ticket[T]) -> None: ...
-
-    def remove(self, ticket: Ticket[T]) -> None:
-        """Remove a ticket, at any position, because it was started or given up."""
-        ...
-
-    def head(self) -> Ticket[T]:
-        """Return the ticket that is served next. The line must not be empty."""
-        ...
-
-    def heads(self) -> Iterator[Ticket[T]]:
-        """Yield the next ticket of each tenant, in the order in which the tenants are served."""
-        ...
-
-    def oldest(self) -> Ticket[T]:
-        """Return the ticket that was pushed first. The line must not be empty."""
-        ...
-
-    def before(self, tenant: str) -> int:
-        """Return about how many tickets would be served before a new one of `tenant`."""
-        ...
-
-    def __len__(self) -> int: ...
-
-    def __iter__(self) -> Iterator[Ticket[T]]: ...
-
-
-class Fifo(Generic[T]):
-    """First come, first served."""
-
-    __slots__ = ("_tickets",)
-
-    def __init__(self) -> None:
-        self._tickets: OrderedDict[int, Ticket[T]] = OrderedDict()
-
-    def push(self, ticket: Ticket[T]) -> None:
-        self._tickets[ticket.number] = ticket
-
-    def remove(self, ticket: Ticket[T]) -> None:
-        del self._tickets[ticket.number]
-
-    def head(self) -> Ticket[T]:
-        return next(iter(self._tickets.values()))
-
-    def heads(self) -> Iterator[Ticket[T]]:
-        # Fifo ignores tenants: only the oldest ticket is a candidate.
-        return iter([self.head()])
-
-    oldest = head
-
-    def before(self, tenant: str) -> int:
-        del tenant
-        return len(self._tickets)
-
-    def __len__(self) -> int:
-        return len(self._tickets)
-
-    def __iter__(self) -> Iterator[Ticket[T]]:
-        return iter(tuple(self._tickets.values()))
 
 
 OUTPUT_WEIGHT: Final = 4
@@ -251,7 +185,7 @@ class FairShares:
 
         `share` is its tenant's weight; the usual one is 1.
         """
-        account = self.account(tenant)
+        account = self._accounts.get(tenant) or self.account(tenant)
         self._accounts.move_to_end(tenant)
         if not account.queued:
             account.served = max(account.served, self._now)
@@ -280,8 +214,11 @@ class FairShares:
             del self._accounts[tenant]
 
 
-class FairOrder(Order[T], Generic[T]):
-    """A line in which tenants are served by their counters, and each tenant's requests in order."""
+class FairOrder(Generic[T]):
+    """A line in which tenants are served by their counters, and each tenant's requests in order.
+
+    `head`, `oldest` and `heads` are for a line that is not empty.
+    """
 
     __slots__ = ("_count", "_shares", "_tenants")
 
@@ -290,7 +227,6 @@ class FairOrder(Order[T], Generic[T]):
         self._tenants: dict[str, OrderedDict[int, Ticket[T]]] = {}
         self._count = 0
 
-    @override
     def push(self, ticket: Ticket[T]) -> None:
         own = self._tenants.setdefault(ticket.tenant, OrderedDict())
         own[ticket.number] = ticket
@@ -299,8 +235,8 @@ class FairOrder(Order[T], Generic[T]):
         self._count += 1
         self._shares.arrive(ticket.tenant)
 
-    @override
     def remove(self, ticket: Ticket[T]) -> None:
+        """Remove a ticket, at any position, because it was started or given up."""
         own = self._tenants[ticket.tenant]
         del own[ticket.number]
         if not own:
@@ -308,7 +244,6 @@ class FairOrder(Order[T], Generic[T]):
         self._count -= 1
         self._shares.leave(ticket.tenant)
 
-    @override
     def head(self) -> Ticket[T]:
         account = self._shares.account
         if len(self._tenants) == 1:
@@ -316,18 +251,17 @@ class FairOrder(Order[T], Generic[T]):
         heads = map(self._first, self._tenants)
         return min(heads, key=lambda one: (account(one.tenant).served, one.number))
 
-    @override
     def heads(self) -> Iterator[Ticket[T]]:
+        """Yield the next ticket of each tenant, in the order in which the tenants are served."""
         account = self._shares.account
         heads = map(self._first, self._tenants)
         return iter(sorted(heads, key=lambda one: (account(one.tenant).served, one.number)))
 
-    @override
     def oldest(self) -> Ticket[T]:
         return min(map(self._first, self._tenants), key=lambda one: one.number)
 
-    @override
     def before(self, tenant: str) -> int:
+        """Return about how many tickets would be served before a new one of `tenant`."""
         # As if all requests cost the same (round robin).
         own = len(self._tenants.get(tenant, ()))
         return own + sum(
@@ -337,16 +271,11 @@ class FairOrder(Order[T], Generic[T]):
     def _first(self, tenant: str) -> Ticket[T]:
         return next(iter(self._tenants[tenant].values()))
 
-    @override
     def __len__(self) -> int:
         return self._count
 
-    @override
     def __iter__(self) -> Iterator[Ticket[T]]:
         return iter([one for waiting in self._tenants.values() for one in waiting.values()])
-
-
-__all__ = ("AdmissionQueue", "Demand", "DrainRate", "Fifo", "Order", "RefusedFor", "Ticket")
 
 
 GRANTS_KEPT: Final = 256
@@ -397,13 +326,11 @@ class DrainRate:
 class AdmissionQueue(Generic[T]):
     """The waiting requests of all models."""
 
-    def __init__(
-        self, policy: AdmissionPolicy, new_order: Callable[[], Order[T]] | None = None
-    ) -> None:
-        # `new_order` makes the order of a line.
+    def __init__(self, policy: AdmissionPolicy, shares: FairShares | None = None) -> None:
+        # Where nothing is counted in `shares`, tickets are served in the order of their arrival.
         self._policy = policy
-        self._new_order: Callable[[], Order[T]] = Fifo if new_order is None else new_order
-        self._lines: dict[tuple[WorkClass, Demand], Order[T]] = {}
+        self._shares = FairShares() if shares is None else shares
+        self._lines: dict[tuple[WorkClass, Demand], FairOrder[T]] = {}
         self._rates: dict[str, DrainRate] = {}
         self._number = 0
         self.accepted = 0
@@ -474,7 +401,7 @@ class AdmissionQueue(Generic[T]):
         key = (ticket.work, ticket.demand)
         line = self._lines.get(key)
         if line is None:
-            line = self._lines[key] = self._new_order()
+            line = self._lines[key] = FairOrder(self._shares)
         line.push(ticket)
         self.lengths[ticket.work] += 1
         self.accepted += ticket.is_accepted
@@ -504,7 +431,7 @@ class AdmissionQueue(Generic[T]):
             if not self._start_any(lines[key], turns[key][2], now) or not lines[key]:
                 del lines[key]
 
-    def _start_any(self, line: Order[T], first: Ticket[T], now: float) -> bool:
+    def _start_any(self, line: FairOrder[T], first: Ticket[T], now: float) -> bool:
         # If the first ticket's tenant has used up its share of slots, the next ticket of another
         # tenant may still start.
         if self._start(first, now):
@@ -512,7 +439,7 @@ class AdmissionQueue(Generic[T]):
         others = islice(line.heads(), HEADS_TRIED_MAX)
         return any(self._start(one, now) for one in others if one.tenant != first.tenant)
 
-    def _next(self, line: Order[T], now: float) -> tuple[int, int, Ticket[T]]:
+    def _next(self, line: FairOrder[T], now: float) -> tuple[int, int, Ticket[T]]:
         # The smallest sort key goes first. A ticket that has waited longer than `promotion_of` its
         # class counts as one class higher.
         oldest = line.oldest()

@@ -42,8 +42,6 @@ from gateway.upstreams.routing.prefix_index import (
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
-    from types import TracebackType
-    from typing import Self
 
     from gateway.generation import Route, TokenChunk, TokenRequest, TokenSink
     from gateway.telemetry.metrics import Metrics
@@ -97,23 +95,6 @@ class PeerReport:
     loads: Mapping[int, tuple[int, int]]
     """Of each member: in flight, owed."""
     entries: Sequence[PlacedEntry]
-
-
-class Visit:
-    """A prompt at a member that had no choice: as a context it counts there, and gives the sink."""
-
-    __slots__ = ("_member", "_sink")
-
-    def __init__(self, member: MemberLoad, sink: TokenSink) -> None:
-        self._member = member
-        self._sink = sink
-
-    def __enter__(self) -> TokenSink:
-        self._member.in_flight += 1
-        return self._sink
-
-    def __exit__(self, *raised: object) -> None:
-        self._member.in_flight -= 1
 
 
 class Router:
@@ -185,10 +166,6 @@ class Router:
         if not member.in_flight:
             self._numbers_free.append(member.number)
         self._bound_index()
-
-    def visit(self, name: str, sink: TokenSink) -> Visit:
-        # For a member that the router did not choose.
-        return Visit(self.member(name), sink)
 
     def prefix(self, request: TokenRequest) -> HashedPrefix:
         return HashedPrefix(request.prompt_ids, self._keys.of(request.cache_salt, request.model))
@@ -558,7 +535,7 @@ def _weight(member: int, session: int) -> bytes:
 class FlightSink:
     """A token sink before another one: it notes the first token, the ids, and the cached tokens.
 
-    Used as a context, which is left when nothing more comes.
+    Call `close` when nothing more comes.
     """
 
     __slots__ = ("_cached", "_flight", "_is_finished", "_on_tokens", "_said", "room")
@@ -581,15 +558,8 @@ class FlightSink:
             self._is_finished, self._cached = True, chunk.cached_tokens
         return self._on_tokens(chunk)
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def close(self, error: BaseException | None) -> None:
+        """End the flight, after `error` or without one."""
         # After an error of the member its cache is unknown, so nothing is noted as placed.
         if self._said is not None and not isinstance(error, UpstreamError):
             self._flight.ended(self._said, self._cached, is_finished=self._is_finished)
