@@ -30,14 +30,13 @@ from gateway.telemetry.metrics import Metrics
 from gateway.tenancy import TenantId
 from gateway.text_ids import TEXT_STATE
 from gateway.upstreams.backend import Timeouts
-from gateway.upstreams.client import build_client
-from gateway.upstreams.engines.registry import UnknownEngine
+from gateway.upstreams.engines import UnknownEngine
+from gateway.upstreams.http.client import KeepAlivePolicy, build_client
 from gateway.upstreams.http.connection import ConnectionLimits
-from gateway.upstreams.http.transport import KeepAlivePolicy
+from gateway.upstreams.inference_server import InferenceServer
 from gateway.upstreams.probe import describe
 from gateway.upstreams.served_models import REMEDY, offers, overlooked, unserved
-from gateway.upstreams.server import InferenceServer
-from gateway.upstreams.tokenization import RenderTarget, render
+from gateway.upstreams.unary import RenderTarget, render
 from gateway.wiring import shared
 
 if TYPE_CHECKING:
@@ -51,8 +50,8 @@ if TYPE_CHECKING:
     from gateway.settings import Settings
     from gateway.store.postgres.database import Database
     from gateway.upstreams.backend import Backend, Listed, ServedModel
-    from gateway.upstreams.client import Client
-    from gateway.upstreams.engines.engine import InferenceEngine, Unusable
+    from gateway.upstreams.engines import InferenceEngine, Unusable
+    from gateway.upstreams.http.client import Client
 
 PROBE_TIMEOUT_S = 30.0
 _SEARCH_REMEDY = (

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from gateway.store.postgres.database import Database
     from gateway.store.tools.documents import ListedDocument
     from gateway.tenancy import TenantId
-    from gateway.tools.browser.loading import Loaded
+    from gateway.tools.browser.index_loader import Loaded
 
 commands = typer.Typer(no_args_is_help=True)
 
@@ -144,7 +144,7 @@ async def load(
     Prints a line for each page; with `quiet` only for failures. Raises `StartupError`,
     `StoreError`.
     """
-    from gateway.tools.browser.loading import Loader
+    from gateway.tools.browser.index_loader import Loader
     from gateway.wiring.web import Workshop
 
     workshop = Workshop.of(settings.tools.web, Metrics())

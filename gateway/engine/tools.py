@@ -39,7 +39,7 @@ from gateway.entries import HANDLE_BYTES_MAX, ToolEnded, ToolHandle, ToolStarted
 from gateway.errors import ClaimLost, StoreUnavailable
 from gateway.protocol.hosted.grants import approval_digest
 from gateway.store.claims import Claim
-from gateway.tools.contract import REACHED, ToolCall, ToolResult, ToolScope, explained
+from gateway.tools.tool_contract import REACHED, ToolCall, ToolResult, ToolScope, explained
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Mapping
@@ -50,7 +50,7 @@ if TYPE_CHECKING:
     from gateway.eventlog.journal import Journal
     from gateway.models.format import ModelFormat
     from gateway.protocol.hosted.grants import McpTool, ServerGrant
-    from gateway.tools.contract import ToolSession
+    from gateway.tools.tool_contract import ToolSession
 
 ATTEMPTS_MAX: Final = 2
 """Of a call that may be repeated."""

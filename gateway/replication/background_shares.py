@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Final
 
 from gateway.store.replicas.shares import EndedResponse
 from gateway.tenancy import DEFAULT_POLICY
-from gateway.upstreams.admission.fair import CLASS_WEIGHTS, OUTPUT_WEIGHT
-from gateway.upstreams.admission.policy import class_of
+from gateway.upstreams.admission.queue import CLASS_WEIGHTS, OUTPUT_WEIGHT
+from gateway.upstreams.admission.slots import class_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -16,8 +16,8 @@ if TYPE_CHECKING:
 
     from gateway.store.postgres.database import Database
     from gateway.telemetry.metrics import Metrics
+    from gateway.upstreams.backend_sources import Membership
     from gateway.upstreams.member import BackendState
-    from gateway.upstreams.membership.membership import Membership
     from gateway.upstreams.pool import Pool
 
 

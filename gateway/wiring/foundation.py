@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from gateway.services.federation.federation import Federation
     from gateway.settings import Settings
     from gateway.telemetry.metrics import Metrics
-    from gateway.tools.python.containers import ContainerPool
+    from gateway.tools.python.container_pool import ContainerPool
     from gateway.upstreams.pool import Pool
     from gateway.wiring.shared import Shared
 

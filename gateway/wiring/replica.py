@@ -39,8 +39,8 @@ from gateway.store.limits.storage import MeasureTerms
 from gateway.store.replicas import drains, notifications, placements
 from gateway.store.replicas.notifications import Listener, Notice
 from gateway.store.tenant_keys import TenantKeys
-from gateway.upstreams.admission.policy import BACKGROUND_PROMOTION_S
-from gateway.upstreams.membership.drains import Drains
+from gateway.upstreams.admission.slots import BACKGROUND_PROMOTION_S
+from gateway.upstreams.backend_sources import Drains
 from gateway.upstreams.routing.exchange import Exchange
 from gateway.wiring.alerts import alert_channels
 from gateway.wiring.foundation import housekeeping

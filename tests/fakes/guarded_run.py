@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from gateway.entries import Entry
-    from gateway.tools.contract import HostedTools
+    from gateway.tools.tool_contract import HostedTools
 
 NEXT = "<|start|>assistant"
 THINKING = "<|channel|>analysis<|message|>"

@@ -56,7 +56,7 @@ if TYPE_CHECKING:
     from gateway.store.replicas.notifications import Notice
     from gateway.store.responses import StoredResponse
     from gateway.tenancy import TenantId
-    from gateway.tools.contract import HostedTools
+    from gateway.tools.tool_contract import HostedTools
 
 LEASE_S = 600.0
 SEALER = Sealer([SealingSecret("key", b"a secret of thirty-two characters")])

@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     from gateway.metering import LineKind
     from gateway.protocol.events import Event
     from gateway.protocol.responses.body import ResponseHead
-    from gateway.tools.contract import HostedTools
+    from gateway.tools.tool_contract import HostedTools
 
     Commit = Callable[[Finished, Fold], Awaitable[None]]
 

@@ -15,7 +15,7 @@ from gateway.generation import Framing, Sampling
 from gateway.models.harmony.framing import ASSISTANT, FINAL_HEADER, OPENING
 from gateway.models.harmony.parsing import Parser
 from gateway.models.harmony.vocabulary import CHANNEL, END, MESSAGE, RETURN, START, Vocabulary
-from gateway.upstreams.completions import CompletionReader
+from gateway.upstreams.token_readers import CompletionReader
 from tests.fakes.response_heads import NO_RULES, response_head
 
 if TYPE_CHECKING:

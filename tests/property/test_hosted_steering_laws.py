@@ -29,7 +29,7 @@ from gateway.protocol.hosted.grants import (
     ToolBudget,
 )
 from gateway.protocol.responses.body import rules_of
-from gateway.tools.contract import ToolResult, ToolStart
+from gateway.tools.tool_contract import ToolResult, ToolStart
 from tests.fakes.event_grammar import check_stream
 from tests.fakes.examples import examples
 from tests.fakes.harmony_oracle import well_formed
@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     from gateway.entries import Entry, ToolOutcome
     from gateway.protocol.events import Event
     from gateway.tenancy import TenantId
-    from gateway.tools.contract import ToolCall, ToolScope
+    from gateway.tools.tool_contract import ToolCall, ToolScope
 
 laws = settings(deadline=None, max_examples=examples(100))
 POLICY: Final = HopPolicy(hops_max=3, pause_s=0.0)

@@ -27,7 +27,7 @@ from gateway.generation import FinishReason
 from gateway.store import claims
 from gateway.store.claims import Claim
 from gateway.store.postgres.statements import Statement
-from gateway.tools.contract import ToolResult
+from gateway.tools.tool_contract import ToolResult
 from tests.fakes.harmony_script import script_ids
 from tests.fakes.hosted_tools import (
     CALL,

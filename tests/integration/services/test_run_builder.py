@@ -27,11 +27,10 @@ from gateway.telemetry.metrics import Metrics
 from gateway.tenancy import Principal, ProjectTerms, TenantPolicy
 from gateway.tenancy.retention import ZERO
 from gateway.upstreams.backend import Backend
-from gateway.upstreams.client import build_client
+from gateway.upstreams.http.client import KeepAlivePolicy, build_client
 from gateway.upstreams.http.connection import ConnectionLimits
-from gateway.upstreams.http.transport import KeepAlivePolicy
 from gateway.upstreams.pool import Pool, PoolPolicy
-from gateway.upstreams.tokenization import Tokenization
+from gateway.upstreams.unary import Tokenization
 from tests.conftest import new_tenant
 from tests.fakes.create_bodies import CUSTOM, FUNCTION, NAMESPACE, SCHEMA, STRICT, parse
 from tests.fakes.harmony_oracle import spelled, vocabulary

@@ -246,8 +246,8 @@ async def test_requests_at_the_same_moment_queue_no_more_than_may_wait(
 
 
 async def test_what_a_share_begins_with_is_what_admission_expects() -> None:
-    from gateway.upstreams.admission import fair
-    from gateway.upstreams.admission.policy import WorkClass
+    from gateway.upstreams.admission import queue as fair
+    from gateway.upstreams.admission.slots import WorkClass
 
     weight = fair.CLASS_WEIGHTS[WorkClass.BACKGROUND]
     assert fair.EXPECTED_AT_FIRST * fair.OUTPUT_WEIGHT / weight == EXPECTED_AT_FIRST

@@ -41,17 +41,16 @@ from gateway.services.federation.verification import read
 from gateway.services.proxy import read_answer
 from gateway.settings import Settings
 from gateway.tools.browser.document_reader import DocumentReader
-from gateway.tools.browser.extraction import TEXT_CHARS_MAX, ReadLimits
+from gateway.tools.browser.extraction import TEXT_CHARS_MAX, Fetched, ReadLimits, Unreadable
 from gateway.tools.browser.fetch import ROBOTS_BYTES_MAX
-from gateway.tools.browser.fetched import Fetched, Unreadable
 from gateway.tools.browser.page import Page, find, link_places, links_in, words_of
-from gateway.tools.egress.json_values import ValueCount
-from gateway.tools.mcp.arguments import BadArguments, checked
-from gateway.tools.mcp.pool import RESULT_BYTES_MAX, RESULT_VALUES_MAX
+from gateway.tools.egress.transport import ValueCount
+from gateway.tools.mcp.server_tools import BadArguments, checked_arguments
+from gateway.tools.mcp.session_pool import RESULT_BYTES_MAX, RESULT_VALUES_MAX
 from gateway.upstreams.backend import StreamLimits
-from gateway.upstreams.chat_stream import ChatReader
-from gateway.upstreams.completions import CompletionReader
-from gateway.upstreams.tokenization import ids_of
+from gateway.upstreams.chat_endpoint import ChatReader
+from gateway.upstreams.token_readers import CompletionReader
+from gateway.upstreams.unary import ids_of
 from tests.fakes import hostile_bytes
 from tests.fakes.executor_calls import executor_calls, functions_of
 from tests.fakes.harmony_script import vocabulary
@@ -144,7 +143,7 @@ async def hostile_arguments() -> None:
     tool = McpTool("tool", schema)
     for written in ("[" * 1000, '{"a":' * 40 + "1" + "}" * 40, f'{{"a":[{"{}," * 20_000}{{}}]}}'):
         with pytest.raises(BadArguments):
-            await checked(tool, written, bytes_max=1 << 20)
+            await checked_arguments(tool, written, bytes_max=1 << 20)
 
 
 async def hostile_result() -> None:

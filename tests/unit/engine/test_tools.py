@@ -45,7 +45,7 @@ from gateway.errors import ClaimLost, StoreUnavailable
 from gateway.generation import SegmentKind
 from gateway.models.harmony.framing import FINAL_HEADER, OPENING
 from gateway.protocol.hosted.grants import ApprovedCall, Grants, ToolBudget, approval_digest
-from gateway.tools.contract import ToolCall, ToolResult
+from gateway.tools.tool_contract import ToolCall, ToolResult
 from tests.fakes.event_grammar import check_stream
 from tests.fakes.following import collected
 from tests.fakes.guarded_run import repairs, vouched

@@ -29,10 +29,10 @@ from gateway.tools.mcp.listing import (
     ToolFilter,
     _parameters,
 )
-from gateway.tools.mcp.pool import Networks, PoolLimits, SessionPool
-from gateway.tools.mcp.results import bounded, cut, plain
 from gateway.tools.mcp.servers import ServerPolicy, UrlTerms, named_identity, sealed_headers
 from gateway.tools.mcp.session import ServerTool, SessionLimits, ToolPages
+from gateway.tools.mcp.session_pool import Networks, PoolLimits, SessionPool
+from gateway.tools.result_text import bounded, cut, plain
 from tests.fakes.mcp_peers import (
     IDENTITY_KEY,
     LOOPBACK,
@@ -50,7 +50,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from gateway.protocol.hosted.grants import McpTool
-    from gateway.tools.mcp.pool import Peer
+    from gateway.tools.mcp.session_pool import Peer
 
 
 @pytest.fixture(scope="module")
