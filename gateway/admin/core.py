@@ -9,7 +9,7 @@ from __future__ import annotations
 from functools import cache, cached_property
 from typing import TYPE_CHECKING, Any, Final, Generic, NamedTuple, TypeVar
 
-from sqlalchemy import bindparam, select, tuple_, update
+from sqlalchemy import bindparam, func, insert, select, tuple_, update
 from sqlalchemy.dialects.postgresql.asyncpg import dialect
 from typing_extensions import override
 
@@ -50,12 +50,24 @@ class CoreStatement(Statement):
 
 
 @cache
+def insert_row(table: Table, *columns: str) -> CoreStatement:
+    """Insert a row with these columns, created and updated now, and return it.
+
+    The parameters of the values have the names of their columns.
+    """
+    values: dict[Any, Any] = {column: bindparam(column) for column in columns}
+    values |= {name: func.now() for name in ("created_at", "updated_at") if name in table.c}
+    return CoreStatement(insert(table).values(values).returning(table))
+
+
+@cache
 def update_by_id(table: Table, *columns: str) -> CoreStatement:
-    """Update these columns of the row `id` of `tenant`, and return the row.
+    """Update these columns of the row `id` of `tenant`, and return the row; it is updated now.
 
     The parameters of the new values have the names of their columns.
     """
     values: dict[Any, Any] = {column: bindparam(column) for column in columns}
+    values |= {"updated_at": func.now()} if "updated_at" in table.c else {}
     return CoreStatement(
         update(table).where(*of_tenant(table, "id")).values(values).returning(table)
     )

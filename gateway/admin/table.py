@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING
 
 from gateway.admin import (
     directory,
-    federation,
     governance,
     inspection,
     issuers,
@@ -32,7 +31,7 @@ def admin_routes(services: AdminServices) -> list[AdminRoute]:
         *projects.routes(services.projects),
         *service_accounts.routes(services.service_accounts),
         *keys.routes(services.keys),
-        *federation.routes(services.identity_providers),
+        *issuers.routes(services.identity_providers),
         *limits.routes(services.limits),
         *usage.routes(services.usage),
         *governance.routes(services.audit, services.retention),
@@ -44,7 +43,7 @@ def operator_routes(services: OperatorServices) -> list[AdminRoute]:
     return [
         *operators.routes(services.operations),
         *operator_keys.routes(services.operators),
-        *issuers.routes(services.issuers),
+        *issuers.operator_routes(services.issuers),
         *tenant_data.routes(services.operations),
         *prices.routes(services.operations),
         *ledger.routes(services.ledger),

@@ -33,7 +33,7 @@ from gateway.errors import (
 from gateway.governance.audit import COMMAND_LINE
 from gateway.services.credentials.secrets import Peppers
 from gateway.services.credentials.uses import KeyUses, Rehash
-from gateway.services.federation.verification import is_token
+from gateway.services.federation import is_token
 from gateway.store import tenants
 from gateway.store.limits import rules
 from gateway.store.tools import tool_calls as audit
@@ -54,7 +54,7 @@ if TYPE_CHECKING:
     from datetime import datetime
 
     from gateway.governance.audit import Author
-    from gateway.services.federation.federation import Federation
+    from gateway.services.federation import Federation
     from gateway.store.postgres.database import Database
     from gateway.store.tools.tool_calls import AuditedCall
     from gateway.tenancy import Dialect, KeyKind, OwnPolicy, PolicyChanges

@@ -182,7 +182,7 @@ class Principal:
     retention_type: str | None = None
     """Of its tenant (`tenancy.retention`)."""
     credential: Credential = "key"
-    """Where it is none of our keys, `key_id` is the rule that admits it (`tenancy.federation`)."""
+    """Where it is none of our keys, `key_id` is the rule that admits it (`tenancy.issuers`)."""
     end_user: str | None = None
     """Whom a `token` is for, as its issuer says: it counts for more than what a request says."""
 

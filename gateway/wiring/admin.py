@@ -7,9 +7,8 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from gateway.admin.data_retention import RetentionControls
-from gateway.admin.federation import IdentityProviders
 from gateway.admin.inspection import Inspection
-from gateway.admin.issuers import OperatorIssuers
+from gateway.admin.issuers import IdentityProviders, OperatorIssuers
 from gateway.admin.keys import KeyPolicy, Keys
 from gateway.admin.limits import ProjectLimits
 from gateway.admin.operations import Operations

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from gateway.protocol.responses.body import ResponseHead
     from gateway.sealing import Sealer
     from gateway.services.executor import ThreadExecutor
-    from gateway.services.federation.federation import Federation
+    from gateway.services.federation import Federation
     from gateway.settings import Settings
     from gateway.telemetry.metrics import Metrics
     from gateway.tools.python.container_pool import ContainerPool

@@ -9,11 +9,16 @@ import sys
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass
 from importlib.util import find_spec
+from ipaddress import ip_network
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from gateway.services.federation import Federation
 from gateway.services.health import Health
-from gateway.wiring.federation import federation
+from gateway.services.key_sets import KEYS_BYTES_MAX, KeyFetcher, KeySetPolicy, KeySets
+from gateway.settings.web import host_and_port
+from gateway.tools.egress.network_policy import NetworkPolicy
+from gateway.tools.egress.transport import EgressLimits, client
 from gateway.wiring.foundation import access
 from gateway.wiring.services import Services
 from gateway.wiring.shared import Shared
@@ -21,9 +26,11 @@ from gateway.wiring.shared import Shared
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Sequence
 
+    from gateway.sealing import Sealer
     from gateway.services.access import Access
-    from gateway.services.federation.federation import Federation
     from gateway.settings import Settings
+    from gateway.store.postgres.database import Database
+    from gateway.telemetry.metrics import Metrics
 
 SWITCH_INTERVAL_S = 0.0001
 """How long a thread may keep the interpreter while the event loop waits for it. With Python's 5 ms
@@ -54,7 +61,7 @@ class Process:
         shared = Shared.of(settings)
         services = Services.of(settings, shared)
         database = services.foundation.database
-        tokens = federation(settings, database, shared.sealer, shared.metrics)
+        tokens = _federation(settings, database, shared.sealer, shared.metrics)
         return cls(
             shared=shared,
             services=services,
@@ -91,6 +98,34 @@ class Process:
     def end_streams(self) -> None:
         self.services.end_streams()
         self.shared.sessions.close()
+
+
+def _federation(
+    settings: Settings, database: Database, sealer: Sealer, metrics: Metrics
+) -> Federation:
+    chosen = settings.federation
+    policy = NetworkPolicy(
+        networks=tuple(map(ip_network, chosen.allowed_networks)),
+        hosts=frozenset(map(host_and_port, chosen.allowed_hosts)),
+        public=chosen.public,
+        plain_http=chosen.plain_http,
+    )
+    fetcher = KeyFetcher(
+        client(policy, EgressLimits(body_bytes_max=KEYS_BYTES_MAX)),
+        policy,
+        metrics=metrics,
+    )
+    key_sets = KeySets(
+        fetcher,
+        KeySetPolicy(fresh_s=chosen.keys_fresh_s, stale_s=chosen.keys_stale_s),
+    )
+    return Federation(
+        database,
+        key_sets,
+        sealer,
+        token_lifetime_s=chosen.exchanged_token_s,
+        defaults=settings.tenant_policy,
+    )
 
 
 def _read_ahead(packages: Sequence[str]) -> None:

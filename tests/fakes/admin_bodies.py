@@ -4,6 +4,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
+from gateway.admin.issuers import (
+    OperatorIssuerCreate,
+    OperatorIssuerUpdate,
+    ProviderCreate,
+    ProviderUpdate,
+    RuleCreate,
+    RuleUpdate,
+)
 from gateway.admin.operator_keys import OperatorCreate
 from gateway.admin.projects import (
     HostedToolsUpdate,
@@ -13,14 +21,6 @@ from gateway.admin.projects import (
     ServiceTiersUpdate,
 )
 from gateway.admin.service_accounts import ServiceAccountUpdate
-from gateway.protocol.admin.federation import (
-    OperatorIssuerCreate,
-    OperatorIssuerUpdate,
-    ProviderCreate,
-    ProviderUpdate,
-    RuleCreate,
-    RuleUpdate,
-)
 from gateway.protocol.admin.limits import RateLimitUpdate, SpendAlertUpdate, SpendLimitUpdate
 from gateway.protocol.admin.requests import (
     AccountKeyCreate,

@@ -64,7 +64,8 @@ _IS_KEY: Final = Statement("""
 SELECT EXISTS (SELECT FROM api_keys WHERE tenant_id = :tenant AND id = :key)
     OR EXISTS (SELECT FROM federation_rules
                WHERE tenant_id = :tenant AND id = :key AND deleted_at IS NULL)
-    OR EXISTS (SELECT FROM operator_issuers WHERE id = :key AND deleted_at IS NULL)
+    OR EXISTS (SELECT FROM identity_providers
+               WHERE id = :key AND tenants IS NOT NULL AND deleted_at IS NULL)
 """)
 _SET: Final = Statement("""
 INSERT INTO limits (tenant_id, scope, scope_id, model, what, window_s, value, mode, updated_at)

@@ -10,7 +10,7 @@ import openai
 import pytest
 
 from gateway.app import create_admin_app
-from gateway.services.federation.key_sets import KeySetPolicy
+from gateway.services.key_sets import KeySetPolicy
 from tests.fakes.gateway import RunningGateway, gateway_settings, new_key, running_gateway
 from tests.fakes.http_client import http_client
 from tests.fakes.serving import serving
@@ -78,7 +78,7 @@ async def site(admin_settings: Settings) -> AsyncIterator[AdminSite]:
     """One process, both listeners. It fetches unknown keys of issuers without a pause."""
     policy = partial(KeySetPolicy, unknown_interval_s=0.001, retry_s=0.001)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("gateway.wiring.federation.KeySetPolicy", policy)
+        patch.setattr("gateway.wiring.process.KeySetPolicy", policy)
         async with (
             running_gateway(admin_settings) as gateway,
             serving(create_admin_app(gateway.process)) as admin_url,

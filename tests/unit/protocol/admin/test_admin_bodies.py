@@ -14,9 +14,9 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from gateway import ids
+from gateway.admin.issuers import ProviderCreate, RuleCreate, discovered
 from gateway.admin.projects import ProjectCreate, ProjectUpdate
 from gateway.errors import InvalidRequest
-from gateway.protocol.admin.federation import ProviderCreate, RuleCreate, discovered
 from gateway.protocol.admin.limits import RateLimitUpdate, SpendLimitUpdate
 from gateway.protocol.admin.objects import project_key_body
 from gateway.protocol.admin.requests import (
@@ -29,7 +29,7 @@ from gateway.protocol.admin.requests import (
 )
 from gateway.protocol.request_errors import validated
 from gateway.tenancy import ApiKey, ProjectId, ServiceAccount, TenantId
-from gateway.tenancy.federation import KeySource
+from gateway.tenancy.issuers import KeySource
 from gateway.tenancy.scopes import SCOPES
 from tests.fakes.admin_bodies import GOOD
 

@@ -15,14 +15,22 @@ import time
 from collections import OrderedDict
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final, Protocol
+from urllib.parse import urlsplit
+
+import orjson
 
 from gateway.errors import IssuerUnavailable
 from gateway.telemetry.logs import EventLog
+from gateway.tools.egress.network_policy import EgressRefused
+from gateway.tools.egress.transport import EGRESS_ERRORS, normalised
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from gateway.tenancy.federation import KeySource
+    from gateway.telemetry.metrics import Metrics
+    from gateway.tenancy.issuers import KeySource
+    from gateway.tools.egress.network_policy import NetworkPolicy
+    from gateway.tools.egress.transport import EgressClient
 
 Jwk = dict[str, Any]
 KEYS_MAX: Final = 100
@@ -30,6 +38,10 @@ KEYS_MAX: Final = 100
 RSA_BITS: Final = (2048, 8192)
 """Of a modulus. A shorter one can be factored; a longer one costs more to use than anybody needs.
 Source of the lower bound: https://www.rfc-editor.org/rfc/rfc7518#section-3.3"""
+FETCH_TIMEOUT_S: Final = 5.0
+"""To fetch the keys of one issuer, its configuration included."""
+KEYS_BYTES_MAX: Final = 256 * 1024
+"""Of the keys of one issuer, or of its configuration."""
 _KTY: Final = {"RS": "RSA", "PS": "RSA", "ES": "EC", "Ed": "OKP"}
 
 _log = EventLog(__name__)
@@ -200,3 +212,64 @@ def _is_sound(modulus: object) -> bool:
     return isinstance(modulus, str) and (
         least - 8 < len(modulus) * _BITS_OF_CHARACTER < most + 2 * _BITS_OF_CHARACTER
     )
+
+
+class KeyFetcher:
+    """Fetcher of keys for all issuers of a process. `client` bounds the length of an answer."""
+
+    def __init__(self, client: EgressClient, policy: NetworkPolicy, *, metrics: Metrics) -> None:
+        self._client = client
+        self._policy = policy
+        self._metrics = metrics
+
+    async def keys(self, origin: KeyOrigin) -> Sequence[object]:
+        """Fetch the `keys` of a JSON Web Key Set, unchecked. Raises `IssuerUnavailable`."""
+        if origin.source.jwks is not None:
+            return _keys(origin, orjson.loads(origin.source.jwks))
+        try:
+            async with asyncio.timeout(FETCH_TIMEOUT_S):
+                return _keys(origin, await self._document(await self._jwks_url(origin)))
+        except EgressRefused as error:
+            self._metrics.egress_refused(purpose="issuer", reason=error.reason)
+            raise _unavailable(origin, str(error)) from error
+        except TimeoutError as error:
+            raise _unavailable(origin, f"no answer within {FETCH_TIMEOUT_S:g} s") from error
+        except (*EGRESS_ERRORS, ValueError) as error:
+            raise _unavailable(origin, str(error) or type(error).__name__) from error
+
+    async def close(self) -> None:
+        await self._client.aclose()
+
+    async def _jwks_url(self, origin: KeyOrigin) -> str:
+        # https://openid.net/specs/openid-connect-discovery-1_0.html#ProviderConfigurationValidation
+        source = origin.source
+        if source.jwks_url is not None:
+            return source.jwks_url
+        assert source.discovery_url is not None, "one of the three is there"
+        configuration = await self._document(source.discovery_url)
+        if not isinstance(configuration, dict) or configuration.get("issuer") != origin.issuer:
+            raise _unavailable(origin, "its configuration names another issuer")
+        url = str(configuration.get("jwks_uri"))
+        if urlsplit(source.discovery_url).scheme == "https" != urlsplit(url).scheme:
+            raise ValueError("its configuration is behind TLS, and its keys are not")
+        return url
+
+    async def _document(self, url: str) -> Any:
+        self._policy.origin(url)
+        answer = await self._client.get(
+            normalised(url), headers={"accept": "application/json, application/jwk-set+json"}
+        )
+        if not answer.is_success:
+            raise ValueError(f"it answered {answer.status_code} to GET {url}")
+        return orjson.loads(answer.content)
+
+
+def _keys(origin: KeyOrigin, document: object) -> Sequence[object]:
+    keys = document.get("keys") if isinstance(document, dict) else None
+    if not isinstance(keys, list):
+        raise _unavailable(origin, "what it answers is no JSON Web Key Set")
+    return keys
+
+
+def _unavailable(origin: KeyOrigin, why: str) -> IssuerUnavailable:
+    return IssuerUnavailable(f"the keys of {origin.issuer} could not be fetched: {why}")

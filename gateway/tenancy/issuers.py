@@ -21,7 +21,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias, get_args
+from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, TypeAlias, get_args
 
 from gateway.tenancy.scopes import SCOPES
 
@@ -61,8 +61,7 @@ _ORGANIZATION: Final = re.compile(r"org-[0-9a-f]{32}(?![0-9a-f])")
 _STEP: Final = re.compile(r"\.([A-Za-z_][A-Za-z0-9_]*)|\['([^']+)'\]|\[\"([^\"]+)\"\]")
 
 
-@dataclass(frozen=True, slots=True)
-class KeySource:
+class KeySource(NamedTuple):
     """Source of an issuer's keys: the one of these that is not None.
 
     `discovery_url` is that of its OpenID configuration, `jwks_url` that of its keys, `jwks` are the
@@ -74,30 +73,24 @@ class KeySource:
     jwks: bytes | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class TokenTerms:
-    """Requirements on tokens of a provider. `bearer`: they are credentials themselves, not only to
-    be exchanged. A token may live for `lifetime_max_s`; clocks may differ by `clock_skew_s`.
-    """
-
-    bearer: bool = False
-    algorithms: tuple[Algorithm, ...] = DEFAULT_ALGORITHMS
-    clock_skew_s: int = 60
-    lifetime_max_s: int = 3600
-
-
-@dataclass(frozen=True, slots=True)
-class Transformation:
+class Transformation(NamedTuple):
     """An attribute, and the expression that it is made by."""
 
     attribute: str
     expression: str
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class IdentityProvider:
-    """An issuer that a tenant trusts, and for whose tokens. `confirmed`: an operator says that
-    bearer tokens which name no tenant are this one's.
+    """An issuer that a tenant trusts, and the audience of its tokens; the fields are the columns of
+    its row.
+
+    `bearer`: its tokens are credentials themselves, not only to be exchanged. `unnamed_bearer`:
+    they are also without the tenant's name in the request. A token may live for `lifetime_max_s`;
+    clocks may differ by `clock_skew_s`.
+
+    An operator's issuer is under the nil tenant: its tokens name one of `tenants` (names, or `*`:
+    any), and may do what their roles may, if there are `roles` (scopes by role).
     """
 
     id: UUID
@@ -105,41 +98,40 @@ class IdentityProvider:
     name: str
     issuer: str
     audience: str
-    keys: KeySource
-    terms: TokenTerms
     created_at: datetime
     updated_at: datetime
     description: str | None = None
+    discovery_url: str | None = None
+    jwks_url: str | None = None
+    jwks: bytes | None = None
     transformations: tuple[Transformation, ...] = ()
+    algorithms: tuple[Algorithm, ...] = DEFAULT_ALGORITHMS
+    clock_skew_s: int = 60
+    lifetime_max_s: int = 3600
+    bearer: bool = False
+    unnamed_bearer: bool = False
     enabled: bool = True
-    confirmed: bool = False
+    tenants: tuple[str, ...] | None = None
+    roles: Mapping[str, tuple[str, ...]] | None = None
+
+    @property
+    def keys(self) -> KeySource:
+        return KeySource(self.discovery_url, self.jwks_url, self.jwks)
 
     @property
     def tenant_told_by(self) -> Literal["audience", "operator", "header"] | None:
         """Return what ties a bearer token to this tenant. None: no bearer tokens are taken."""
-        if not self.terms.bearer:
+        if not self.bearer:
             return None
         if organizations_named(self.audience):
             return "audience"
-        return "operator" if self.confirmed else "header"
-
-
-@dataclass(frozen=True, slots=True)
-class OperatorIssuer:
-    """An issuer whose tokens say which tenant they are for, and whom the operator believes that of
-    `tenants` (names, or `*`: of any). `provider` is under the nil tenant. With `roles`, scopes by
-    role, a token may do what its roles may.
-    """
-
-    provider: IdentityProvider
-    tenants: tuple[str, ...]
-    roles: Mapping[str, tuple[str, ...]]
+        return "operator" if self.unnamed_bearer else "header"
 
     def speaks_for(self, tenant_name: str) -> bool:
-        return ANY_TENANT in self.tenants or tenant_name in self.tenants
+        return not {ANY_TENANT, tenant_name}.isdisjoint(self.tenants or ())
 
     def scopes(self, attributes: Mapping[str, Attribute]) -> frozenset[str] | None:
-        """Return the scopes of a token; empty scopes allow all of the project.
+        """Return the scopes of an operator's token; empty scopes allow all of the project.
 
         Return None if none of its roles is listed, or nothing is left.
         """
@@ -153,9 +145,11 @@ class OperatorIssuer:
         return scopes_granted(found, attributes)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class FederationRule:
-    """Rule: some provider tokens act for a service account. `scopes` empty: all of the project."""
+    """Rule: some provider tokens act for a service account. `scopes` empty: all of the project. The
+    fields are the columns of its row.
+    """
 
     id: UUID
     tenant_id: TenantId
@@ -172,10 +166,7 @@ class FederationRule:
 
 
 def organizations_named(audience: str) -> frozenset[str]:
-    """Return the tenant ids in an audience, such as `https:
-
-    gateway.example.com/org-…`.
-    """
+    """Return the tenant ids in an audience, such as `https://gateway.example.com/org-…`."""
     return frozenset(_ORGANIZATION.findall(audience))
 
 

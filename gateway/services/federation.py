@@ -4,6 +4,8 @@ such a token.
 A token of an issuer is verified when it is first seen, and again whenever the cached decision is
 too old (`services.access` decides, as for keys). A token of the gateway names a rule and its own
 expiry: it is sealed, nothing of it is stored, and it is good for as long as its rule holds.
+
+PyJWT reads and verifies tokens. It is imported with the first token: most gateways are sent none.
 """
 
 from __future__ import annotations
@@ -13,20 +15,19 @@ import struct
 import time
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 from uuid import UUID
 
 from gateway import ids
 from gateway.errors import TokenNotAdmitted, TokenRefused
 from gateway.sealing import Binding, SealBroken
-from gateway.services.federation.verification import is_token, read, verified
-from gateway.store.admin import federation as rows
-from gateway.store.admin import operator_issuers as issuers
+from gateway.services.key_sets import KeyOrigin
+from gateway.store import issuers
 from gateway.store.limits import rules as limits
 from gateway.store.schema import EVERYONE
 from gateway.telemetry.logs import EventLog
 from gateway.tenancy import DEFAULT_POLICY, TenantId
-from gateway.tenancy.federation import (
+from gateway.tenancy.issuers import (
     PROJECT,
     TENANT,
     attributes_of,
@@ -38,15 +39,14 @@ from gateway.tenancy.federation import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from gateway.sealing import Sealer
-    from gateway.services.federation.key_sets import KeySets
-    from gateway.services.federation.verification import Unverified, Verified
-    from gateway.store.admin.federation import Federated
+    from gateway.services.key_sets import Jwk, KeySets
+    from gateway.store.issuers import Federated
     from gateway.store.postgres.database import Database
     from gateway.tenancy import Principal, TenantPolicy
-    from gateway.tenancy.federation import IdentityProvider, OperatorIssuer
+    from gateway.tenancy.issuers import IdentityProvider
 
 PREFIX: Final = "sk-wif-"
 """Of the tokens that are ours; no key begins so."""
@@ -64,19 +64,34 @@ _UNNAMED: Final = (
     "The token names no tenant that its issuer may speak for, no project of that tenant, or no "
     "role that is known here. The operator of this server decides about that."
 )
+_PARTS: Final = 3
+_REQUIRED: Final = ["iss", "aud", "sub", "exp", "iat"]
+_ID_CHARS_MAX: Final = 1024
+_AUDIENCES_MAX: Final = 16
 _log = EventLog(__name__)
-
 
 TOKEN_BYTES_MAX: Final = 16_384
 """Of a token of an issuer."""
 
 
 @dataclass(frozen=True, slots=True)
-class FederationPolicy:
-    """Bounds: the bytes of an issuer's token, and the lifetime of a token of the gateway."""
+class Unverified:
+    """Header and claims of a token before verification. Anybody may have written them."""
 
-    token_bytes_max: int = TOKEN_BYTES_MAX
-    token_lifetime_s: int = 3_600
+    algorithm: str
+    key_id: str
+    issuer: str
+    audiences: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Verified:
+    """The claims of a token that its issuer signed for us. `expires_at`: seconds since 1970, with
+    what clocks may differ by.
+    """
+
+    claims: Mapping[str, Any]
+    expires_at: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,21 +120,21 @@ class Federation:
         database: Database,
         key_sets: KeySets,
         sealer: Sealer,
-        policy: FederationPolicy,
         *,
+        token_lifetime_s: int,
         defaults: TenantPolicy = DEFAULT_POLICY,
     ) -> None:
         """Apply `defaults` where a tenant has no policy of its own."""
         self._database = database
         self._key_sets = key_sets
         self._sealer = sealer
-        self._policy = policy
+        self._token_lifetime_s = token_lifetime_s
         self._defaults = defaults
 
     @property
     def body_bytes_max(self) -> int:
         # The body of a token exchange has little besides the token.
-        return 2 * self._policy.token_bytes_max
+        return 2 * TOKEN_BYTES_MAX
 
     @staticmethod
     def knows(secret: str) -> bool:
@@ -132,7 +147,7 @@ class Federation:
         """
         if secret.startswith(PREFIX):
             return await self._of_ours(secret)
-        said = read(secret, bytes_max=self._policy.token_bytes_max)
+        said = read(secret)
         issuer = await self._operator_issuer(said)
         if issuer is not None:
             return await self._of_operator(secret, said, issuer)
@@ -151,10 +166,10 @@ class Federation:
         """
         provider_id = ids.parse_identity_provider_id(asked.provider_id)
         account_id = ids.parse_service_account_id(asked.service_account_id)
-        said = read(asked.token, bytes_max=self._policy.token_bytes_max)
+        said = read(asked.token)
         if provider_id is None or account_id is None:
             raise _not_admitted()
-        found = await rows.find_issuers(self._database, provider_id)
+        found = await issuers.find_issuers(self._database, provider_id)
         if len(found) != 1:
             raise _not_admitted()
         provider = found[0]
@@ -162,7 +177,7 @@ class Federation:
         admitted = await self._admit(provider, token, account_id)
         now = int(time.time())
         # It does not outlive the token that it is given for.
-        ends_at = min(now + self._policy.token_lifetime_s, int(token.claims["exp"]))
+        ends_at = min(now + self._token_lifetime_s, int(token.claims["exp"]))
         if ends_at <= now:
             raise TokenRefused("The token has expired. Get a new one from its issuer.")
         rule, scopes = admitted.rule, admitted.principal.key.scopes
@@ -197,7 +212,7 @@ class Federation:
             raise TokenRefused("The token has expired. Exchange another one.")
         tenant_id, rule_id = TenantId(UUID(bytes=tenant)), UUID(bytes=rule)
         given = frozenset(content[_FORM.size :].decode().split())
-        for one in await rows.find_federated(
+        for one in await issuers.find_federated(
             self._database, tenant_id, self._defaults, rule_id=rule_id
         ):
             scopes = narrowed(one.rule.scopes, given) if given else one.rule.scopes
@@ -207,21 +222,21 @@ class Federation:
                 return replace(principal, credential="exchanged")
         raise TokenRefused("The token has been revoked. Exchange another one.")
 
-    async def _operator_issuer(self, said: Unverified) -> OperatorIssuer | None:
+    async def _operator_issuer(self, said: Unverified) -> IdentityProvider | None:
         # A token of an operator's issuer belongs to no tenant's provider, whatever the tenant
         # configured.
-        found = await issuers.find_for_token(self._database, said.issuer, said.audiences)
+        found = await issuers.find_of_operators(self._database, said.issuer, said.audiences)
         if not found:
             return None
-        if len(found) > 1 or not found[0].provider.enabled:
+        if len(found) > 1 or not found[0].enabled:
             raise TokenNotAdmitted(_UNKNOWN)
         return found[0]
 
     async def _of_operator(
-        self, secret: str, said: Unverified, issuer: OperatorIssuer
+        self, secret: str, said: Unverified, issuer: IdentityProvider
     ) -> Principal:
-        token = await verified(secret, said, issuer.provider, self._key_sets)
-        attributes = attributes_of(token.claims, issuer.provider.transformations)
+        token = await verified(secret, said, issuer, self._key_sets)
+        attributes = attributes_of(token.claims, issuer.transformations)
         tenant, scopes = text_of(attributes, TENANT), issuer.scopes(attributes)
         project_id = None
         if PROJECT in attributes:
@@ -230,7 +245,7 @@ class Federation:
         if tenant is None or scopes is None or "\0" in tenant:
             raise TokenNotAdmitted(_UNNAMED)
         found = await issuers.find_principal(
-            self._database, issuer, tenant, project_id, self._defaults
+            self._database, issuer.id, tenant, project_id, self._defaults
         )
         if found is None or not issuer.speaks_for(found.tenant_name):
             raise TokenNotAdmitted(_UNNAMED)
@@ -244,11 +259,11 @@ class Federation:
         # A provider of the named organization comes first, then one that needs no name.
         found: Sequence[IdentityProvider] = ()
         if organization is not None:
-            found = await rows.find_bearers(
+            found = await issuers.find_bearers(
                 self._database, said.issuer, said.audiences, organization
             )
         if not found:
-            found = await rows.find_issuers(self._database, None, said.issuer, said.audiences)
+            found = await issuers.find_issuers(self._database, None, said.issuer, said.audiences)
         if len(found) > 1:
             # Only where a token is for several audiences: it could be anybody.
             _log.warning("several identity providers trust one token")
@@ -260,7 +275,7 @@ class Federation:
         self, provider: IdentityProvider, token: Verified, account_id: UUID | None
     ) -> Federated:
         attributes = attributes_of(token.claims, provider.transformations)
-        for one in await rows.find_federated(
+        for one in await issuers.find_federated(
             self._database, provider.tenant_id, self._defaults, provider_id=provider.id
         ):
             rule = one.rule
@@ -292,3 +307,98 @@ def _not_admitted() -> TokenNotAdmitted:
         "No rule of its identity provider admits the token, or none for this service account. "
         "Compare its claims with the attribute_matchers of the rules."
     )
+
+
+def is_token(secret: str) -> bool:
+    """Return True if a credential has the form of a signed token (JWT), which no key has."""
+    return secret.startswith("ey") and secret.count(".") == _PARTS - 1
+
+
+def read(token: str) -> Unverified:
+    """Parse a token without verifying it.
+
+    Raises `TokenRefused` for a malformed token, and for one that names no key or no issuer.
+    """
+    import jwt
+
+    if len(token) > TOKEN_BYTES_MAX:
+        raise TokenRefused(f"The token is longer than {TOKEN_BYTES_MAX} bytes, which none may be.")
+    try:
+        header = jwt.get_unverified_header(token)
+        claims = jwt.decode(token, options={"verify_signature": False})
+    except _unreadable() as error:
+        raise TokenRefused(f"The token is no JSON Web Token: {_reason(error)}.") from error
+    audience = claims.get("aud")
+    audiences = audience if isinstance(audience, list) else [audience]
+    return Unverified(
+        _text(header.get("alg"), "algorithm (alg)"),
+        _text(header.get("kid"), "key (kid)"),
+        _text(claims.get("iss"), "issuer (iss)"),
+        tuple(_text(one, "audience (aud)") for one in audiences[:_AUDIENCES_MAX]),
+    )
+
+
+async def verified(
+    token: str, said: Unverified, provider: IdentityProvider, key_sets: KeySets
+) -> Verified:
+    """Verify a token. Raises `TokenRefused`, and `IssuerUnavailable` without the issuer's keys."""
+    if said.algorithm not in provider.algorithms:
+        allowed = ", ".join(provider.algorithms)
+        raise TokenRefused(
+            f"The token is signed by an algorithm that is not allowed. Allowed are: {allowed}."
+        )
+    origin = KeyOrigin(provider.issuer, provider.keys)
+    key = await key_sets.find(origin, said.key_id, said.algorithm)
+    if key is None:
+        raise TokenRefused("The token is signed by a key that its issuer does not list.")
+    return _decode(token, said.algorithm, key, provider)
+
+
+def _decode(token: str, algorithm: str, key: Jwk, provider: IdentityProvider) -> Verified:
+    import jwt
+
+    try:
+        claims = jwt.decode(
+            token,
+            jwt.PyJWK(key, algorithm),
+            algorithms=[algorithm],
+            audience=provider.audience,
+            issuer=provider.issuer,
+            leeway=provider.clock_skew_s,
+            options={"require": _REQUIRED, "enforce_minimum_key_length": True},
+        )
+        lifetime_s = float(claims["exp"]) - float(claims["iat"])
+    except jwt.ExpiredSignatureError as error:
+        raise TokenRefused("The token has expired. Get a new one from its issuer.") from error
+    except jwt.ImmatureSignatureError as error:
+        raise TokenRefused("The token is not valid yet. Compare the clocks.") from error
+    except jwt.InvalidAudienceError as error:
+        raise TokenRefused("The token is for another audience.") from error
+    except jwt.InvalidSignatureError as error:
+        raise TokenRefused("The signature of the token is wrong.") from error
+    except _unreadable() as error:
+        raise TokenRefused(f"The token cannot be accepted: {_reason(error)}.") from error
+    if lifetime_s > provider.lifetime_max_s:
+        raise TokenRefused(
+            f"The token lives for longer than {provider.lifetime_max_s} seconds, which none may."
+        )
+    return Verified(claims, float(claims["exp"]) + provider.clock_skew_s)
+
+
+def _unreadable() -> tuple[type[Exception], ...]:
+    # Besides its own errors PyJWT lets through those of endless nesting and of times that are no
+    # numbers or too large.
+    import jwt
+
+    return (jwt.PyJWTError, RecursionError, ValueError, TypeError, OverflowError)
+
+
+def _reason(error: Exception) -> str:
+    # Without the error's message: it quotes the token, which must not be logged.
+    return type(error).__name__.removesuffix("Error")
+
+
+def _text(value: object, what: str) -> str:
+    if not isinstance(value, str) or not 0 < len(value) <= _ID_CHARS_MAX:
+        raise TokenRefused(f"The token names no {what}.")
+    return value

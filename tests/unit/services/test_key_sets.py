@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from gateway.errors import IssuerUnavailable
-from gateway.services.federation.key_sets import (
+from gateway.services.key_sets import (
     KEYS_MAX,
     KeyOrigin,
     KeySetPolicy,
@@ -17,7 +17,7 @@ from gateway.services.federation.key_sets import (
     by_id,
     key_for,
 )
-from gateway.tenancy.federation import KeySource
+from gateway.tenancy.issuers import KeySource
 from tests.fakes.clock import Clock
 from tests.fakes.issuer import SigningKey
 
