@@ -92,6 +92,7 @@ WHERE tenant_id = :tenant AND id = :id AND NOT durable AND status = :status AND 
   AND epoch = :epoch + 1
 RETURNING key_id, project_id, model, background
 """)
+_LINE: Final = "tenant_id, response_id, key_id, project_id, model, at, status, background"
 _COUNTS: Final = ", ".join((*METERED, *COUNTS))
 _ENDS: Final = Rows("sent", {**ENDED, **LOGGED, **METERED, **COUNTS})
 # As several of `_END`, and what follows it. Those that others have locked are left out, because
@@ -114,8 +115,7 @@ WITH sent AS MATERIALIZED (
 ), ended AS (
     UPDATE responses AS one
     SET status = held.status, completed_at = held.completed_at, body = held.body,
-        recoveries = held.recoveries, tool_state = held.tool_state,
-        placement = held.placement,
+        recoveries = held.recoveries, tool_state = held.tool_state, placement = held.placement,
         next_entry = coalesce(held.first_entry + held.entry_count, one.next_entry),
         plan = NULL, prompt = NULL, owner = NULL, lease_until = NULL
     FROM held
@@ -131,9 +131,7 @@ WITH sent AS MATERIALIZED (
     SELECT CAST(:tenant AS uuid), item.*
     FROM {{item}} JOIN held ON held.id = item.response_id
 ), metered AS (
-    INSERT INTO usage (
-        tenant_id, response_id, key_id, project_id, model, at, status, background, {_COUNTS}
-    )
+    INSERT INTO usage ({_LINE}, {_COUNTS})
     SELECT CAST(:tenant AS uuid), id, key_id, project_id, model, completed_at, status, background,
         {_COUNTS}
     FROM held WHERE input_tokens IS NOT NULL

@@ -113,6 +113,24 @@ _OF_CONVERSATION: Final = """
                                 AND c.position < root.conversation_end
 """
 
+_INHERITED: Final = f"""
+SELECT chain.depth, m.position, {_COLUMNS}
+FROM chain
+CROSS JOIN LATERAL (
+    SELECT position, {_COLUMNS} FROM messages
+    WHERE tenant_id = :tenant AND response_id = chain.id
+    OFFSET 0
+) AS m
+UNION ALL
+SELECT root.depth + 1, c.position, {_COLUMNS}
+FROM root
+CROSS JOIN LATERAL (
+    SELECT position, {_COLUMNS} FROM conversation_items
+    WHERE tenant_id = :tenant AND conversation_id = root.conversation_id
+      AND position < root.conversation_end
+    OFFSET 0
+) AS c
+"""  # noqa: S608 - constants only
 _HISTORY: Final = Statement(f"""{_CHAIN}
 SELECT root.depth, root.parent_id, root.conversation_id, asked.status, asked.root_created_at,
        root.conversation_id IS NOT NULL AND one.id IS NULL AS lost_conversation,
@@ -134,22 +152,7 @@ CROSS JOIN (
         SELECT i.kind, i.role, i.phase, i.item_id, i.call_id, i.name, i.complete, {NEEDED_ITEM},
                i.ids
         FROM (
-            SELECT chain.depth, m.position, {_COLUMNS}
-            FROM chain
-            CROSS JOIN LATERAL (
-                SELECT position, {_COLUMNS} FROM messages
-                WHERE tenant_id = :tenant AND response_id = chain.id
-                OFFSET 0
-            ) AS m
-            UNION ALL
-            SELECT root.depth + 1, c.position, {_COLUMNS}
-            FROM root
-            CROSS JOIN LATERAL (
-                SELECT position, {_COLUMNS} FROM conversation_items
-                WHERE tenant_id = :tenant AND conversation_id = root.conversation_id
-                  AND position < root.conversation_end
-                OFFSET 0
-            ) AS c
+            {_INHERITED}
         ) AS i
         ORDER BY i.depth DESC, i.position
         LIMIT :row_limit
