@@ -9,7 +9,7 @@ from gateway.models.harmony import framing as frames
 from gateway.models.harmony.grammar import turn_constraint
 from gateway.models.harmony.parsing import Parser
 from gateway.models.harmony.rendering import Renderer
-from gateway.models.harmony.transcript import messages_of_turn
+from gateway.models.harmony.transcript import messages, messages_of_turn
 from gateway.models.harmony.vocabulary import (
     CHANNEL,
     CONSTRAIN,
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from gateway.constraints.rules import OutputRules
-    from gateway.generation import Constraint, ParserPosition, TokenParser
+    from gateway.generation import Constraint, ParserPosition, Prompt, TokenParser
     from gateway.models.format import (
         FormatOptions,
         GrammarOptions,
@@ -86,6 +86,10 @@ class HarmonyFormat(Renderer):
         from gateway.models.harmony.reference import check_prompt
 
         check_prompt(self)
+
+    def messages(self, prompt: Prompt, *, with_ids: bool) -> list[dict[str, Any]]:
+        # The last message of a prompt is an opening, and left out.
+        return messages(self.vocabulary, prompt.ids[: -len(frames.OPENING)], with_ids=with_ids)
 
     def messages_of_turn(
         self,

@@ -27,7 +27,6 @@ from gateway.models.harmony.messages import (
     recipient,
     result_message,
 )
-from gateway.models.harmony.transcript import messages
 from gateway.models.harmony.typescript import (
     SchemaNormaliser,
     comment_lines,
@@ -211,10 +210,6 @@ class Renderer:
         self._commentary = (*assistant, *vocabulary.encode("commentary"), MESSAGE)
         self._final = (*assistant, *vocabulary.encode("final"), MESSAGE)
         self._developer = (START, *vocabulary.encode("developer"), MESSAGE)
-
-    def messages(self, prompt: Prompt, *, with_ids: bool) -> list[dict[str, Any]]:
-        # The last message of a prompt is an opening, and left out.
-        return messages(self.vocabulary, prompt.ids[: -len(OPENING)], with_ids=with_ids)
 
     def render(
         self,

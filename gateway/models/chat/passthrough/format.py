@@ -19,7 +19,7 @@ from gateway.generation import AnyText, Constraint, FinishReason, Framing, Promp
 from gateway.models.chat.callee import offered_name
 from gateway.models.chat.families import NO_EFFORT
 from gateway.models.chat.messages import ANY, conversation, functions, require_some
-from gateway.models.chat.passthrough import lines
+from gateway.models.chat.passthrough.lines import call_line, result_line, turn_line
 from gateway.models.chat.passthrough.images import Gallery, ImageLimits
 from gateway.models.chat.passthrough.parsing import TextParser
 from gateway.models.chat.syntax.contract import THINK
@@ -197,8 +197,7 @@ class PassThroughFormat:
         made = conversation(items, options, ANY, see)
         messages = made.messages if self._switched else _without_thoughts(made.messages)
         require_some(messages)
-        lines = [orjson.dumps(self._options(options)), *map(orjson.dumps, messages)]
-        ids = packed_lines(lines)
+        ids = packed_lines([orjson.dumps(self._options(options)), *map(orjson.dumps, messages)])
         tokens = prompt_tokens(ids)
         return Prompt(ids, made.spans(tokens), tokens, opens_thought=self._opens_thought)
 
@@ -234,10 +233,10 @@ class PassThroughFormat:
         return packed_lines((orjson.dumps({"role": "user", "content": text}),)) if text else ()
 
     def render_result(self, name: str, text: str) -> tuple[int, ...]:
-        return tuple(lines.result(name, text))
+        return tuple(result_line(name, text))
 
     def render_call(self, name: str, arguments: str) -> tuple[int, ...]:
-        return tuple(lines.call(name, arguments))
+        return tuple(call_line(name, arguments))
 
     def count_ids(self, text: str) -> int:
         # An approximate number of tokens.
@@ -275,7 +274,7 @@ class PassThroughFormat:
         return TextParser(rules, trace=trace)
 
     def said_ids(self, turns: Sequence[tuple[Sequence[int], Sequence[int]]]) -> list[int]:
-        return [one for _, said in turns for one in lines.rerendered(said)]
+        return [one for _, said in turns for one in turn_line(said)]
 
     def rerender(self, turns: Iterable[Turn], new_parser: Callable[[], TokenParser]) -> list[int]:  # noqa: ARG002 - marks tell it
         # A lost turn is left out: another turn repeats it.
@@ -283,7 +282,7 @@ class PassThroughFormat:
             one
             for ids, finish in turns
             if finish is not FinishReason.LOST
-            for one in lines.rerendered(ids)
+            for one in turn_line(ids)
         ]
 
     def answer_opening(self, rules: OutputRules, *, attempt: int) -> tuple[int, ...]:  # noqa: ARG002 - as above

@@ -20,7 +20,7 @@ _BEHIND_NAME: Final = "\0"
 """Between the name of a call and its arguments."""
 
 
-def rerendered(ids: Sequence[int]) -> array[int]:
+def turn_line(ids: Sequence[int]) -> array[int]:
     """Return the line with the assistant's message of a finished turn; empty without content.
 
     Thoughts are left out, and so is a call that was cut off.
@@ -34,10 +34,10 @@ def rerendered(ids: Sequence[int]) -> array[int]:
             said = f"{said}\n\n{text}" if said else text
     if not (said or calls):
         return packed_lines(())
-    return assistant(said, calls)
+    return assistant_line(said, calls)
 
 
-def assistant(said: str, calls: Sequence[dict[str, Any]]) -> array[int]:
+def assistant_line(said: str, calls: Sequence[dict[str, Any]]) -> array[int]:
     """Return the line with a message of the assistant."""
     message: dict[str, Any] = {"role": "assistant", "content": said}
     if calls:
@@ -45,11 +45,11 @@ def assistant(said: str, calls: Sequence[dict[str, Any]]) -> array[int]:
     return packed_lines((orjson.dumps(message),))
 
 
-def call(name: str, arguments: str) -> array[int]:
-    return assistant("", [_call("call", name, arguments)])
+def call_line(name: str, arguments: str) -> array[int]:
+    return assistant_line("", [_call("call", name, arguments)])
 
 
-def result(name: str, text: str) -> array[int]:
+def result_line(name: str, text: str) -> array[int]:
     """Return the line with the result of the call before it.
 
     The id of the call is filled in when the line is sent.
