@@ -45,8 +45,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from gateway.generation import TokenChunk, TokenSink
-    from gateway.models.format import ModelFormat
-    from gateway.models.registry import Formats
+    from gateway.models.format import Formats, ModelFormat
     from gateway.protocol.proxied import ProxiedKind
     from gateway.settings import Settings
     from gateway.store.postgres.database import Database

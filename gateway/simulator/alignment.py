@@ -13,8 +13,7 @@ from __future__ import annotations
 from itertools import dropwhile
 from typing import TYPE_CHECKING, Final
 
-from gateway.models.harmony.framing import OPENING
-from gateway.models.harmony.vocabulary import END, FIRST_SPECIAL, MESSAGE
+from gateway.models.harmony.vocabulary import END, FIRST_SPECIAL, MESSAGE, OPENING
 from gateway.simulator.turns import ANALYSIS, COMMENTARY, FINAL, kind_of, messages_of
 
 if TYPE_CHECKING:

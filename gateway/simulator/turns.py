@@ -8,7 +8,6 @@ from itertools import pairwise
 from typing import TYPE_CHECKING, Final
 
 from gateway.generation import FinishReason
-from gateway.models.harmony.framing import OPENING
 from gateway.models.harmony.vocabulary import (
     CALL,
     CHANNEL,
@@ -16,6 +15,7 @@ from gateway.models.harmony.vocabulary import (
     END,
     FIRST_SPECIAL,
     MESSAGE,
+    OPENING,
     RETURN,
     START,
 )

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from gateway.constraints.rules import OutputRules
     from gateway.encryption.keyring import Keyring
     from gateway.generation import TokenParser
-    from gateway.models.registry import Formats
+    from gateway.models.format import Formats
     from gateway.protocol.responses.body import ResponseHead
     from gateway.sealing import Sealer
     from gateway.services.executor import ThreadExecutor

@@ -19,9 +19,8 @@ from gateway import ids
 from gateway.entries import Compacted, Repair, Tokens, unpack
 from gateway.eventlog.fold.fold import Fold
 from gateway.generation import Framing
-from gateway.models.harmony.framing import OPENING
 from gateway.models.harmony.parsing import Parser
-from gateway.models.harmony.vocabulary import END, RETURN
+from gateway.models.harmony.vocabulary import END, OPENING, RETURN
 from gateway.protocol.hosted.grants import grants_of
 from gateway.protocol.responses.body import ResponseHead, rules_of
 from tests.chaos.history import Anomaly, Record, Transcript, is_terminal

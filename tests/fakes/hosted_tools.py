@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from gateway.constraints.validation import Checker
 from gateway.generation import FinishReason, TokenChunk
-from gateway.models.harmony.framing import OPENING
+from gateway.models.harmony.vocabulary import OPENING
 from gateway.protocol.calls import call_fields
 from gateway.protocol.hosted.grants import Grants, McpTool, ServerGrant
 from gateway.protocol.responses.body import rules_of

@@ -22,7 +22,7 @@ from gateway.eventlog.fold.fold import Fold
 from gateway.eventlog.journal import Journal
 from gateway.eventlog.live_log import LiveLog
 from gateway.generation import FinishReason, Sampling, TokenChunk, TokenRequest
-from gateway.models.harmony.format import HarmonyFormat
+from gateway.models.harmony.harmony_format import HarmonyFormat
 from gateway.protocol.calls import call_fields
 from gateway.store.claims import Claim
 from gateway.telemetry.metrics import Metrics

@@ -18,7 +18,7 @@ from gateway.engine.failover import HopPolicy
 from gateway.engine.output_guard import BUDGET_TURNS_MAX, SAID_ANEW, GuardLimits
 from gateway.entries import Finished, Repair, Tokens
 from gateway.generation import FinishReason
-from gateway.models.harmony.arguments import Arguments
+from gateway.models.harmony.call_arguments import Arguments
 from gateway.protocol.calls import call_fields
 from tests.fakes import wayward_model
 from tests.fakes.harmony_oracle import well_formed

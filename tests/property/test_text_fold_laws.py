@@ -21,8 +21,7 @@ from gateway.generation import (
     TextToken,
     ToldUsage,
 )
-from gateway.models.chat.passthrough.format import FRAMING
-from gateway.models.chat.passthrough.parsing import TextParser
+from gateway.models.chat.passthrough import FRAMING, TextParser
 from gateway.text_ids import ANSWER, ARGUMENTS, CALL, END, THOUGHT, ids_of
 from tests.fakes.event_grammar import check_stream
 from tests.fakes.response_heads import response_head

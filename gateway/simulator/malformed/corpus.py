@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final
 
 from gateway.errors import ConfigError
 from gateway.generation import FinishReason
-from gateway.models.harmony.framing import OPENING
+from gateway.models.harmony.vocabulary import OPENING
 from gateway.simulator.turns import Script
 
 if TYPE_CHECKING:

@@ -9,8 +9,7 @@ from functools import cached_property
 from itertools import cycle, islice
 from typing import TYPE_CHECKING, Any, Final
 
-from gateway.models.harmony.framing import OPENING
-from gateway.models.harmony.vocabulary import CHANNEL, CONSTRAIN, MESSAGE, START
+from gateway.models.harmony.vocabulary import CHANNEL, CONSTRAIN, MESSAGE, OPENING, START
 from gateway.simulator.scripting import speech
 from gateway.simulator.scripting.displays import BROWSER
 from gateway.simulator.scripting.hosted import (

@@ -13,7 +13,7 @@ from gateway.constraints.structural_tags import Unsayable, tag_of
 from gateway.context.assembly import assemble
 from gateway.errors import InvalidRequest
 from gateway.models.format import GrammarOptions, RenderOptions, SchemaLimits
-from gateway.models.harmony.format import HarmonyFormat
+from gateway.models.harmony.harmony_format import HarmonyFormat
 from gateway.protocol.chat.to_responses import parse_chat
 from gateway.protocol.json_body import InputLimits
 from gateway.protocol.responses.body import echo, rules_of

@@ -28,7 +28,7 @@ from gateway.constraints.validation import CheckLimits
 from gateway.constraints.validators import GrammarValidator, SchemaValidator
 from gateway.errors import InvalidRequest, PayloadTooLarge, TokenRefused, UpstreamFailed
 from gateway.generation import Sampling
-from gateway.models.chat.passthrough.images import Gallery, ImageLimits
+from gateway.models.chat.image_gallery import Gallery, ImageLimits
 from gateway.protocol.chat.to_responses import parse_chat
 from gateway.protocol.hosted.grants import McpTool
 from gateway.protocol.items import InputImage

@@ -15,7 +15,7 @@ from gateway.constraints.validation import Checker
 from gateway.errors import InvalidRequest
 from gateway.eventlog.fold.screen import Beginning
 from gateway.models.format import SchemaLimits
-from gateway.models.harmony.typescript import SchemaNormaliser, function_text
+from gateway.models.harmony.tool_typescript import SchemaNormaliser, function_text
 from gateway.protocol.calls import call_fields
 from gateway.protocol.chat.to_responses import parse_chat
 from gateway.protocol.responses.body import echo, rules_of

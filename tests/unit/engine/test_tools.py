@@ -43,7 +43,8 @@ from gateway.entries import (
 )
 from gateway.errors import ClaimLost, StoreUnavailable
 from gateway.generation import SegmentKind
-from gateway.models.harmony.framing import FINAL_HEADER, OPENING
+from gateway.models.harmony.framing import FINAL_HEADER
+from gateway.models.harmony.vocabulary import OPENING
 from gateway.protocol.hosted.grants import ApprovedCall, Grants, ToolBudget, approval_digest
 from gateway.tools.contract import ToolCall, ToolResult
 from tests.fakes.event_grammar import check_stream

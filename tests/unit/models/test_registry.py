@@ -7,9 +7,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from gateway.errors import ConfigError
-from gateway.models.chat.passthrough.format import PassThroughFormat
-from gateway.models.format import SchemaLimits, Unrendered
-from gateway.models.registry import Formats
+from gateway.models.chat.passthrough import PassThroughFormat
+from gateway.models.format import Formats, SchemaLimits, Unrendered
 from tests.fakes.byte_format import ByteFormat
 from tests.fakes.chat_format import answer, loaded
 

@@ -15,9 +15,9 @@ from gateway.constraints.rules import AnswerFormat, OutputRules, ToolRule
 from gateway.entries import Compacted
 from gateway.errors import ConfigError, InvalidRequest, NoUpstreamAvailable, VocabularyError
 from gateway.generation import FinishReason, Prompt, SegmentKind
+from gateway.models.chat.chat_format import ChatFormat
 from gateway.models.chat.families import SWITCHES, Family
-from gateway.models.chat.format import ChatFormat
-from gateway.models.chat.model_files import ModelFacts
+from gateway.models.chat.tokenizer import ModelConfig
 from gateway.models.format import Builtins, FormatOptions, SchemaLimits, Unrendered
 from gateway.protocol.tools import FunctionTool
 from gateway.services.runs.compaction import summary_in
@@ -375,14 +375,14 @@ def test_a_known_name_tells_the_family() -> None:
 
 
 def test_files_beside_the_tokenizer_tell_sizes_and_ends(tmp_path: Path) -> None:
-    assert ModelFacts.beside(str(tmp_path)) == ModelFacts()
+    assert ModelConfig.beside(str(tmp_path)) == ModelConfig()
     (tmp_path / "config.json").write_text('{"text_config": {"vocab_size": 9}, "eos_token_id": 3}')
     (tmp_path / "generation_config.json").write_text('{"eos_token_id": [2, 3, true]}')
-    assert ModelFacts.beside(str(tmp_path / "tokenizer.json")) == ModelFacts(9, (2, 3))
+    assert ModelConfig.beside(str(tmp_path / "tokenizer.json")) == ModelConfig(9, (2, 3))
     (tmp_path / "config.json").write_text("[")
     (tmp_path / "generation_config.json").write_text("[]")
-    assert ModelFacts.beside(str(tmp_path)) == ModelFacts()
+    assert ModelConfig.beside(str(tmp_path)) == ModelConfig()
     (tmp_path / "config.json").write_text(" " * (1 << 20) + " ")
-    assert ModelFacts.beside(str(tmp_path)) == ModelFacts()
+    assert ModelConfig.beside(str(tmp_path)) == ModelConfig()
     sized = ChatFormat(FORMAT.vocabulary, Family.of(FormatOptions("qwen3")))
     assert sized.vocabulary_size == 512

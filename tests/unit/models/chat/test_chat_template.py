@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 import orjson
 import pytest
 
-from gateway.models.chat.messages import ANY
-from gateway.models.chat.template import ResultFrame, Template
+from gateway.models.chat.chat_messages import ANY
+from gateway.models.chat.chat_template import ResultFrame, Template
 from tests.fakes.chat_format import answer, ids_of, loaded
 from tests.fakes.chat_server import OPENING, Refused, chatml, thinking_last, unopened
 

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gateway.models.format import NO_BUILTINS, Builtins
-from gateway.models.harmony.reference import builtin_sections, prompt_messages
+from gateway.models.harmony.harmony_reference import builtin_sections, prompt_messages
 from gateway.models.harmony.rendering import SYSTEM_MESSAGES_MAX, Renderer
 from gateway.protocol.hosted.grants import BrowserGrant, Grants, PythonGrant
 from gateway.protocol.tools import FunctionTool

@@ -13,7 +13,7 @@ from pydantic import TypeAdapter
 from gateway.constraints.rules import AnswerFormat
 from gateway.generation import Prompt, Span
 from gateway.models.format import RenderOptions
-from gateway.models.harmony.reference import prompt_messages
+from gateway.models.harmony.harmony_reference import prompt_messages
 from gateway.models.harmony.rendering import Renderer
 from gateway.protocol.tools import AnyTool, Tool, declared
 from tests.fakes.contexts import from_wire

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from gateway.errors import InvalidRequest, RateLimited
-from gateway.models.chat.messages import images_of
+from gateway.models.chat.chat_messages import images_of
 from gateway.models.format import IMAGE_NO_ROOM, IMAGE_QUESTION, Unrendered
 from gateway.models.history import PlacedItem, is_answer, since_compaction
 
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from gateway.models.format import Rendering
     from gateway.protocol.context_item import ContextItem
     from gateway.protocol.items import InputImage, InputItem
+
 
 SIGNATURES: Final[Mapping[str, tuple[bytes, ...]]] = {
     "image/png": (b"\x89PNG\r\n\x1a\n",),

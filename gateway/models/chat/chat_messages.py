@@ -12,8 +12,9 @@
 | other item of a hosted tool | a call and its output; some are only one of these |
 | compaction | the user's message that it stands for |
 
-Every tool is a function to the model. What its text is stays the client's: but no text becomes one
-of the markers that frame messages (`Markers`).
+Every tool is a function to the model, also the browser and Python (`builtin_functions`), with which
+it was not trained. Texts stay as the client sent them, but none becomes one of the markers that
+frame messages (`Markers`).
 """
 
 from __future__ import annotations
@@ -27,9 +28,8 @@ from typing import TYPE_CHECKING, Any, Final
 import orjson
 
 from gateway.errors import InvalidRequest
-from gateway.generation import PREAMBLE, PYTHON_TOOL, Span
-from gateway.models.chat.builtins import declarations
-from gateway.models.chat.callee import offered_name
+from gateway.generation import BROWSER_TOOLS, PREAMBLE, PYTHON_TOOL, Span
+from gateway.models.chat.call_syntax import offered_name
 from gateway.models.history import (
     INSTRUCTING_ROLES,
     PlacedItem,
@@ -70,7 +70,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from gateway.constraints.rules import AnswerFormat
-    from gateway.models.format import RenderOptions
+    from gateway.models.format import Builtins, RenderOptions
     from gateway.protocol.context_item import ContextItem
     from gateway.protocol.items import (
         AnyHostedItem,
@@ -83,10 +83,73 @@ if TYPE_CHECKING:
 
     AnyPart = InputText | InputImage | InputFile | OutputText | Refusal
 
+_SEARCH, _OPEN, _FIND = map(offered_name, BROWSER_TOOLS)
+_CITE: Final = (
+    "Cite what you found as 【cursor†L1-L2】: the number in front of a page, and its lines."
+)
+_PYTHON: Final = (
+    "Run Python code in a notebook that keeps its state between calls. What the code prints, and "
+    "the value of its last line, is returned."
+)
+
+
+def _function(
+    name: str, about: str, *required: str, **properties: tuple[str, str]
+) -> dict[str, Any]:
+    return {
+        "name": name,
+        "description": about,
+        "parameters": {
+            "type": "object",
+            "properties": {
+                key: {"type": kind, "description": told} for key, (kind, told) in properties.items()
+            },
+            "required": list(required),
+            "additionalProperties": False,
+        },
+    }
+
+
+_BROWSER: Final = (
+    _function(
+        _SEARCH,
+        f"Search the web. Each result has a number, by which {_OPEN} opens it. {_CITE}",
+        "query",
+        query=("string", "What to search for."),
+        topn=("integer", "How many results at most."),
+    ),
+    _function(
+        _OPEN,
+        "Open a page: a result or a link of a page by its number, or a URL. Without an `id` the "
+        "page is the last one, at another place. Its lines are numbered.",
+        id=("string", "The number of a link, or a URL."),
+        cursor=("integer", "The number of the page that has the link."),
+        loc=("integer", "The line to begin with."),
+        num_lines=("integer", "How many lines to show."),
+    ),
+    _function(
+        _FIND,
+        "Find a text in a page that was opened.",
+        "pattern",
+        pattern=("string", "The text."),
+        cursor=("integer", "The number of the page; by default the last one."),
+    ),
+)
+
+
+def builtin_functions(builtins: Builtins) -> list[dict[str, Any]]:
+    """Return the functions that stand for these tools."""
+    told = list(_BROWSER) if builtins.browser else []
+    if builtins.python:
+        about = builtins.python_description or _PYTHON
+        code = ("string", "The code.")
+        told.append(_function(offered_name(PYTHON_TOOL), about, "code", code=code))
+    return told
+
+
 ChatMessage = dict[str, Any]
 Look = Callable[[int, InputImage], "dict[str, Any]"]
 """The part of a message that is an image of the item at that index."""
-
 CALL_ID_CHARS: Final = 9
 """Templates of Mistral take no other ids than those of nine letters and digits."""
 IMAGE_CHARS: Final = IMAGE_TOKENS * CHARACTERS_PER_TOKEN
@@ -168,7 +231,7 @@ def functions(options: RenderOptions) -> list[dict[str, Any]]:
         one["parameters"] = one["parameters"] or {"type": "object", "properties": {}}
     return [
         {"type": "function", "function": function}
-        for function in (*declarations(options.builtins), *declared)
+        for function in (*builtin_functions(options.builtins), *declared)
     ]
 
 
@@ -349,7 +412,7 @@ def object_of(name: str, arguments: str) -> str:
     return arguments or "{}" if isinstance(value, dict) else orjson.dumps({"input": value}).decode()
 
 
-def conversation(
+def chat_conversation(
     items: Sequence[ContextItem],
     options: RenderOptions,
     habits: Habits,

@@ -44,9 +44,8 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from gateway.generation import BUILTIN_PREFIX, SegmentKind
-from gateway.models.harmony.arguments import is_object
-from gateway.models.harmony.builtins import BUILTIN_CHANNEL, is_builtin
+from gateway.generation import BUILTIN_PREFIX, PYTHON_TOOL, SegmentKind
+from gateway.models.harmony.call_arguments import is_object
 from gateway.models.harmony.recovery import Rule
 from gateway.models.harmony.vocabulary import CHANNEL, CONSTRAIN, START
 from gateway.protocol.tools import FUNCTION_NAME
@@ -56,15 +55,25 @@ if TYPE_CHECKING:
 
     ContentType = tuple[str, tuple["Part", ...]]
 
+BUILTIN_CHANNEL: Final = "analysis"
+"""The channel that calls of these tools, and their results, were trained on."""
+
+
+def is_builtin(name: str) -> bool:
+    return name.startswith(BUILTIN_PREFIX)
+
+
+def is_code(name: str) -> bool:
+    return name == PYTHON_TOOL
+
+
 ASSISTANT: Final = "assistant"
 NO_MARKER: Final = -1
 """The marker of text at the front of a header whose role was not written by the model."""
 NAMESPACE: Final = "functions."
 """What goes before a function's name in a recipient."""
-
 HEADERS_KEPT: Final = 128
 """Headers whose reading is cached for the same tools: a model writes a few over and over."""
-
 _BUILTIN_CHANNELS: Final = frozenset({BUILTIN_CHANNEL, "commentary"})
 _ROLES: Final = frozenset({ASSISTANT, "user", "system", "developer", "tool"})
 _BUILTINS: Final = frozenset({"python", "browser", "container"})
@@ -73,7 +82,6 @@ _KINDS: Final = {
     "commentary": SegmentKind.COMMENTARY,
     "final": SegmentKind.FINAL,
 }
-
 _WORD = "(?:analysis|commentary|final)"
 _CLOSING = r"\"'`\u00b4\u2018-\u201f\u00ab\u00bb\u2039\u203a>)\]*\\"
 _QUOTING = rf"[{_CLOSING}<(\[]"
@@ -109,7 +117,6 @@ class Part(NamedTuple):
 
 CALL_CHANNEL: Final = "commentary"
 """The channel that calls were trained on."""
-
 _JSON: Final = (Part(CONSTRAIN, "json"),)
 _SPACED: Final[ContentType] = (" ", _JSON)
 _PLAIN: Final[ContentType] = (" json", ())
@@ -195,7 +202,7 @@ def whole_header(
         header.role,
         target.kind,
         target.name,
-        next((form for form, one in enumerate(headers(*named)) if one == written), None),
+        next((form for form, one in enumerate(header_forms(*named)) if one == written), None),
         header.reasoning_prose,
         probable_callee(header, target, guessed),
         header.rules_of(target),
@@ -459,7 +466,7 @@ class _Reader:
             self._rules.append(Rule.ODD_CONTENT_TYPE)
 
 
-def headers(channel: str, recipient: str | None = None) -> Iterator[tuple[Part, ...]]:
+def header_forms(channel: str, recipient: str | None = None) -> Iterator[tuple[Part, ...]]:
     """Yield a header in each of its forms, from form 0 on: the parts behind `<|start|>assistant`.
 
     `recipient` is whole, as in `functions.f`; None for a message to the user. A built-in tool is

@@ -20,26 +20,22 @@ import orjson
 
 from gateway.errors import ConfigError, InvalidRequest, NoUpstreamAvailable
 from gateway.generation import Framing, Prompt, SegmentKind, Where
-from gateway.models.chat.callee import offered_name
-from gateway.models.chat.families import NO_EFFORT, Family
-from gateway.models.chat.grammar import turn_constraint
-from gateway.models.chat.lexicon import lexicon_of
-from gateway.models.chat.messages import (
+from gateway.models.chat.call_syntax import Mark, offered_name
+from gateway.models.chat.chat_grammar import turn_constraint
+from gateway.models.chat.chat_messages import (
     ChatConversation,
     Markers,
-    conversation,
+    chat_conversation,
     functions,
     question,
     require_some,
 )
-from gateway.models.chat.model_files import ModelFacts
-from gateway.models.chat.parsing import ChatParser
-from gateway.models.chat.passthrough.format import PassThroughFormat
-from gateway.models.chat.passthrough.images import has_images
-from gateway.models.chat.passthrough.parsing import EitherParser
-from gateway.models.chat.syntax.contract import Mark
-from gateway.models.chat.template import RULES, Probes, Template, learned, opened_turn
-from gateway.models.chat.vocabulary import Vocabulary
+from gateway.models.chat.chat_parser import ChatParser
+from gateway.models.chat.chat_template import RULES, Probes, Template, learned, opened_turn
+from gateway.models.chat.families import NO_EFFORT, Family
+from gateway.models.chat.image_gallery import has_images
+from gateway.models.chat.passthrough import EitherParser, PassThroughFormat
+from gateway.models.chat.tokenizer import ModelConfig, Vocabulary, lexicon_of
 from gateway.models.format import SEES, UNTHINKS, Unrendered
 from gateway.models.history import message_text
 from gateway.protocol.items import InputText, Message
@@ -51,7 +47,7 @@ if TYPE_CHECKING:
 
     from gateway.constraints.rules import OutputRules
     from gateway.generation import Constraint, ParserPosition, TokenParser
-    from gateway.models.chat.syntax.contract import Written
+    from gateway.models.chat.call_syntax import Written
     from gateway.models.format import (
         FormatOptions,
         GrammarOptions,
@@ -63,6 +59,7 @@ if TYPE_CHECKING:
         Turn,
     )
     from gateway.protocol.context_item import Columns, ContextItem
+
 
 RAW: Final = "raw_message_tokens"
 """The shape that vLLM has for messages that it does not take apart."""
@@ -137,7 +134,7 @@ class ChatFormat:
             )
         family = Family.of(options)
         vocabulary = Vocabulary.load(options.tokenizer)
-        facts = ModelFacts.beside(options.tokenizer)
+        facts = ModelConfig.beside(options.tokenizer)
         return cls(
             vocabulary,
             family,
@@ -229,7 +226,7 @@ class ChatFormat:
             return replace(prompt, opens_thought=self._opens_thought(options))
         template = self.template(options.rendered)
         _require(template, options)
-        made = conversation(items, options, template.habits)
+        made = chat_conversation(items, options, template.habits)
         require_some(made.messages)
         kwargs = self._template_kwargs(options)
         asked = question(made.messages, functions(options), kwargs, markers=self._markers)

@@ -1,15 +1,15 @@
 """Output in a chat format to segments, one turn at a time.
 
 A turn is thoughts, text for the user, and calls, one behind the other, with markers in between
-(`syntax.contract`):
+(`call_syntax`):
 
     REASONING --</think>--> CONTENT --<tool_call>--> CALLS --</tool_call>--> CONTENT --end--> OVER
 
 Whether it begins in REASONING or in CONTENT is for the prompt to say. Three laws, as for Harmony:
 
 1. It is total. No sequence of ids raises: a marker in the wrong place is dropped and counted, what
-   is no call becomes text for the user, and a call that breaks off is told as far as it went.
-2. It never looks ahead, and no cut of the ids leads anywhere else. What is told of some ids depends
+   is no call becomes text for the user, and a call that breaks off is passed on as far as it went.
+2. It never looks ahead, and no cut of the ids leads anywhere else. The events of some ids depend
    on them alone.
 3. No marker that is an id ever becomes text, and no text the marker that is an id.
 
@@ -17,15 +17,18 @@ What may stream and what must wait: text streams, but for what may be the beginn
 is spelled in letters, white space that a marker may follow, and half a character. A call waits
 until its function is named.
 
-What is said to the user before a call that is demanded is commentary; nobody can tell before a call
-that is not. A model that was told of no tools calls none: what looks like a call is text.
+Models put white space between a marker and text. It belongs to the marker, and is not part of the
+text behind or before it. So white space at the end of a read waits for what follows (`Prose`).
+
+Text before a call that is demanded is commentary; nobody can tell before a call that is not. A
+model without tools makes no calls: what looks like a call is text.
 """
 
 from __future__ import annotations
 
 from codecs import utf_8_decode
 from enum import Enum, auto
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from gateway.generation import (
     BrokenCall,
@@ -37,27 +40,124 @@ from gateway.generation import (
     SegmentText,
     Where,
 )
-from gateway.models.chat.callee import called_tool, schema_of
-from gateway.models.chat.lexicon import lexicon_of
-from gateway.models.chat.prose import Prose, Unit
-from gateway.models.chat.recovery import Rule, count
-from gateway.models.chat.syntax.contract import (
+from gateway.models.chat.call_syntax import (
     Argued,
     Called,
     Ended,
     Left,
     Noted,
+    Rule,
     Said,
     Unnamed,
+    called_tool,
+    count_rules,
+    schema_of,
 )
+from gateway.models.chat.tokenizer import lexicon_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from gateway.constraints.rules import OutputRules
     from gateway.generation import SegmentEvent
-    from gateway.models.chat.syntax.contract import CallReader, Syntax, Told
-    from gateway.models.chat.vocabulary import Vocabulary
+    from gateway.models.chat.call_syntax import CallReader, CallStep, Syntax
+    from gateway.models.chat.tokenizer import Vocabulary
+
+
+class Unit(NamedTuple):
+    """Text, and the positions `start:end` of the ids that spell it: no fewer than end where a
+    character does. `is_exact`: these ids are the UTF-8 of this text, and of nothing else.
+    """
+
+    text: str
+    start: int
+    end: int
+    is_exact: bool = False
+
+    def cut(self, size: int) -> tuple[Unit, Unit]:
+        """Split into the first `size` characters and the others."""
+        front = Unit(self.text[:size], self.start, self.end)
+        return front, Unit(self.text[size:], self.start, self.end)
+
+
+class Prose:
+    """One segment. It begins with the first text that is more than white space.
+
+    `start` is the position of its message's first id. With `keeps_front` white space in front of
+    the text is part of it: there is no marker before it. With `trace` text comes with the positions
+    of its ids, and an id is told as a whole.
+    """
+
+    __slots__ = ("_events", "_keeps_front", "_spaces", "_trace", "is_started", "kind", "start")
+
+    def __init__(
+        self,
+        kind: SegmentKind,
+        start: int,
+        events: list[SegmentEvent],
+        *,
+        keeps_front: bool = False,
+        trace: bool = False,
+    ) -> None:
+        self.kind = kind
+        self.start = start
+        self.is_started = False
+        self._events = events
+        self._keeps_front = keeps_front
+        self._trace = trace
+        self._spaces: list[Unit] = []
+
+    @property
+    def is_flowing(self) -> bool:
+        return self.is_started and not self._spaces
+
+    def write(self, unit: Unit) -> None:
+        size = len(unit.text.rstrip())
+        if not size:
+            self._spaces.append(unit)
+            return
+        units, self._spaces = [*self._spaces, unit], []
+        if not self.is_started:
+            self.is_started = True
+            self._events.append(SegmentStarted(self.kind))
+            if not self._keeps_front:
+                units = [_without_front(unit)]
+        last = units[-1]
+        if (behind := len(last.text) - len(last.text.rstrip())) and not self._trace:
+            units[-1], space = last.cut(len(last.text) - behind)
+            self._spaces.append(space)
+        elif behind:
+            self._spaces.append(units.pop())
+        self._tell(units)
+
+    def close(self, end: int, *, complete: bool, at_marker: bool) -> None:
+        """End before position `end`; at a marker, without the white space before that."""
+        units, self._spaces = self._spaces, []
+        if not self.is_started:
+            return
+        if at_marker:
+            units = [_without_end(unit) for unit in units]
+        self._tell([unit for unit in units if unit.text])
+        self._events.append(SegmentEnded(self.start, end, complete))
+
+    def _tell(self, units: list[Unit]) -> None:
+        if not self._trace:
+            if text := "".join(unit.text for unit in units):
+                self._events.append(SegmentText(text))
+            return
+        for text, start, end, is_exact in units:
+            tokens = tuple(range(start, end)) if is_exact else ()
+            self._events.append(SegmentText(text, tokens))
+
+
+def _without_front(unit: Unit) -> Unit:
+    text = unit.text.lstrip()
+    return unit if len(text) == len(unit.text) else Unit(text, unit.start, unit.end)
+
+
+def _without_end(unit: Unit) -> Unit:
+    text = unit.text.rstrip()
+    return unit if len(text) == len(unit.text) else Unit(text, unit.start, unit.end)
 
 
 _REASONING: Final = SegmentKind.REASONING
@@ -243,7 +343,7 @@ class ChatParser:
         return self._state is _State.OVER
 
     def _note(self, *rules: Rule) -> None:
-        count(self.recoveries, rules)
+        count_rules(self.recoveries, rules)
 
     # Ids.
 
@@ -462,7 +562,7 @@ class ChatParser:
         tool = self._rules.tools.get(called_tool(function, self._rules.tools)[0])
         return {} if tool is None else tool.declared or schema_of(tool)
 
-    def _apply(self, event: Told, start: int, end: int, *, cut: bool = False) -> None:
+    def _apply(self, event: CallStep, start: int, end: int, *, cut: bool = False) -> None:
         self._is_unnamed = isinstance(event, Unnamed)
         match event:
             case Called(name):

@@ -17,14 +17,15 @@ import orjson
 
 from gateway.constraints.rules import OutputRules, ToolRule
 from gateway.generation import FinishReason, SegmentEnded, SegmentKind, SegmentStarted
-from gateway.models.chat.messages import ANY, Habits, call_id_of, question
+from gateway.models.chat.chat_messages import ANY, Habits, call_id_of, question
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from gateway.generation import TokenParser
-    from gateway.models.chat.vocabulary import Vocabulary
+    from gateway.models.chat.tokenizer import Vocabulary
     from gateway.models.format import Rendering
+
 
 _TOOL: Final = "probe_weather"
 _RESULT: Final = 'Oslo has "7" degrees'

@@ -32,21 +32,19 @@ from openai_harmony import (
 from gateway.constraints.rules import AnswerFormat
 from gateway.errors import StartupError
 from gateway.models.format import Builtins, RenderOptions, SchemaLimits
-from gateway.models.harmony.messages import (
+from gateway.models.harmony.rendering import (
     CODE_CONTENT,
     INSTRUCTIONS,
     JSON_CONTENT,
-    harmony_messages,
-)
-from gateway.models.harmony.rendering import (
     SystemFacts,
     developer_text,
     format_sections,
+    harmony_messages,
     instructions_before,
     instructions_of,
     shown,
 )
-from gateway.models.harmony.typescript import comment_lines
+from gateway.models.harmony.tool_typescript import comment_lines
 from gateway.models.history import leading_instructions
 from gateway.protocol.context_item import ContextItem
 from gateway.protocol.items import InputText
@@ -60,7 +58,8 @@ if TYPE_CHECKING:
     from openai_harmony import Content, HarmonyEncoding
 
     from gateway.models.format import ModelFormat
-    from gateway.models.harmony.messages import HarmonyMessage
+    from gateway.models.harmony.rendering import HarmonyMessage
+
 
 _RANKS_FOLDER: Final = "TIKTOKEN_ENCODINGS_BASE"
 _REMEDY: Final = "Reinstall the package with the versions in its requirements.lock."

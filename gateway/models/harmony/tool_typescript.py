@@ -31,9 +31,7 @@ if TYPE_CHECKING:
 
 
 Refs = frozenset[str]
-
 _NO_REFS: Final[Refs] = frozenset()
-
 _TYPES: Final = frozenset({"string", "number", "integer", "boolean", "null", "object", "array"})
 _OBJECT_KEYS: Final = ("properties", "additionalProperties", "patternProperties")
 _ARRAY_KEYS: Final = ("items", "prefixItems")

@@ -1,13 +1,14 @@
-"""Text to token ids, and ids to bytes, of a model whose vocabulary is a Hugging Face tokenizer.
+"""A model's files from Hugging Face: its vocabulary, the markers in it, and the size of its head.
 
-Such a vocabulary is a file `tokenizer.json`: the pieces of a BPE model, how bytes are written in
-these, and the *added tokens*, each of which is one id. Two ways to write bytes are known:
+A vocabulary is a file `tokenizer.json`: the pieces of a BPE model, how bytes are written in these,
+and the *added tokens*, each of which is one id. Two ways to write bytes are known:
 
 * byte level: each byte is a printable character, as GPT-2 began it;
 * SentencePiece: pieces are text in which `▁` stands for a space, and `<0x0A>` for the byte 10.
 
 Added tokens are markers, or text that got an id of its own later on. What the file calls special is
-no text. Any other added token is, unless the syntax of a model makes it a marker.
+no text. Any other added token is, unless the syntax of a model makes it a marker (`Lexicon`).
+Beside it, `config.json` and `generation_config.json` hold the facts of `ModelConfig`.
 
 Source: the file format of the `tokenizers` library, 0.23.
 """
@@ -17,21 +18,69 @@ from __future__ import annotations
 import json
 import re
 from array import array
+from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, Self
+
+import orjson
 
 from gateway.errors import InvalidRequest, VocabularyError, installation
+from gateway.models.chat.syntax.deepseek import full_width
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
     from tokenizers import Tokenizer
 
-FILE_NAME: Final = "tokenizer.json"
-FILE_BYTES_MAX: Final = 256 * 1024 * 1024
+    from gateway.models.chat.call_syntax import Syntax
+
+
+CONFIG_BYTES_MAX: Final = 1024 * 1024
+ENDS_MAX: Final = 64
+
+
+@dataclass(frozen=True, slots=True)
+class ModelConfig:
+    """Number of ids of a model (0: unknown), and the ids with which it ends a turn."""
+
+    size: int = 0
+    end_ids: tuple[int, ...] = ()
+
+    @classmethod
+    def beside(cls, tokenizer: str) -> Self:
+        """Read the files in the folder of the tokenizer; missing or damaged ones are ignored."""
+        path = Path(tokenizer)
+        folder = path if path.is_dir() else path.parent
+        config = _read_config(folder / "config.json")
+        text = config.get("text_config")
+        sizes = [one.get("vocab_size") for one in (config, text if isinstance(text, dict) else {})]
+        ends = [*_ends(_read_config(folder / "generation_config.json")), *_ends(config)]
+        size = next((one for one in sizes if type(one) is int and one > 0), 0)
+        return cls(size, tuple(dict.fromkeys(ends))[:ENDS_MAX])
+
+
+def _ends(config: dict[str, Any]) -> Iterator[int]:
+    told = config.get("eos_token_id")
+    for token in told if isinstance(told, list) else [told]:
+        if type(token) is int and token >= 0:
+            yield token
+
+
+def _read_config(file: Path) -> dict[str, Any]:
+    try:
+        if file.stat().st_size > CONFIG_BYTES_MAX:
+            return {}
+        document = orjson.loads(file.read_bytes())
+    except (OSError, orjson.JSONDecodeError):
+        return {}
+    return document if isinstance(document, dict) else {}
+
+
+TOKENIZER_FILE: Final = "tokenizer.json"
+TOKENIZER_BYTES_MAX: Final = 256 * 1024 * 1024
 """The largest that are in use have 35 MB."""
 IDS_MAX: Final = 4_000_000
-
 _PARTS: Final = ("normalizers", "pretokenizers")
 _BYTE_PIECE: Final = re.compile(r"<0x([0-9A-Fa-f]{2})>")
 _SPACE_PIECE: Final = "\u2581"
@@ -98,7 +147,7 @@ class Vocabulary:
             from tokenizers import Tokenizer
         except ImportError as error:
             raise VocabularyError("the package tokenizers is missing", remedy=_EXTRA) from error
-        file, data = _read(Path(path))
+        file, data = _read_tokenizer(Path(path))
         try:
             pieces, added = _pieces(data), _added(data)
             words = json.dumps(_plain(data), ensure_ascii=False)
@@ -138,10 +187,10 @@ class Vocabulary:
         return b"".join(map(self.pieces.__getitem__, ids)).decode("utf-8", "replace")
 
 
-def _read(path: Path) -> tuple[Path, dict[str, Any]]:
-    file = path / FILE_NAME if path.is_dir() else path
+def _read_tokenizer(path: Path) -> tuple[Path, dict[str, Any]]:
+    file = path / TOKENIZER_FILE if path.is_dir() else path
     try:
-        if file.stat().st_size > FILE_BYTES_MAX:
+        if file.stat().st_size > TOKENIZER_BYTES_MAX:
             raise VocabularyError(f"{file} is too large for a tokenizer", remedy=_REMEDY)
         data = json.loads(file.read_bytes())
     except OSError as error:
@@ -236,3 +285,103 @@ def _unprefixed(step: Any) -> Any:
     scheme = {"prepend_scheme": "never"} if "prepend_scheme" in step else {}
     prefix = {"add_prefix_space": False} if "add_prefix_space" in step else {}
     return step | parts | scheme | prefix
+
+
+TURN_ENDS: Final = (
+    *("<|im_end|>", "<|im_start|>", "<|endoftext|>"),
+    *("<|eot_id|>", "<|eom_id|>", "<|end_of_text|>", "<|start_header_id|>", "<|begin_of_text|>"),
+    *("<|eot|>", "<|eom|>", "<|header_start|>"),
+    *("</s>", "<s>", "[INST]", "[AVAILABLE_TOOLS]", "[TOOL_RESULTS]", "[SYSTEM_PROMPT]"),
+    *map(full_width, ("end_of_sentence", "begin_of_sentence", "User", "Assistant")),
+    *map(full_width, ("tool_outputs_begin", "tool_output_begin")),
+    *("<|user|>", "<|assistant|>", "<|system|>", "<|observation|>", "[gMASK]", "<sop>"),
+)  # fmt: skip
+"""Added tokens that end a turn, or begin that of somebody else."""
+LEXICONS_KEPT: Final = 64
+
+
+class Matcher:
+    """Finder of some markers in text, and of what may be the beginning of one at its end."""
+
+    __slots__ = ("_pattern", "_texts", "firsts")
+
+    def __init__(self, texts: tuple[str, ...]) -> None:
+        self._texts = texts
+        longest_first = sorted(texts, key=len, reverse=True)
+        self._pattern = re.compile("|".join(map(re.escape, longest_first)))
+        self.firsts = tuple(sorted({text[0] for text in texts}))
+        """What they begin with."""
+
+    def may_be_in(self, text: str) -> bool:
+        return any(first in text for first in self.firsts)
+
+    def find(self, text: str) -> re.Match[str] | None:
+        return self._pattern.search(text) if self._texts else None
+
+    def held(self, text: str) -> int:
+        """Count the characters at the end that may be the beginning of a marker."""
+        longest = 0
+        for marker in self._texts:
+            for size in range(min(len(marker) - 1, len(text)), longest, -1):
+                if text.endswith(marker[:size]):
+                    longest = size
+                    break
+        return longest
+
+
+class PlainTexts(dict[int, str]):
+    """Texts of ids that are nothing but text, by id: whole characters, nothing of a marker, and no
+    white space at the end. Empty for any other id.
+    """
+
+    __slots__ = ("_markers", "_spelled", "_vocabulary")
+
+    def __init__(self, vocabulary: Vocabulary, markers: frozenset[int], spelled: Matcher) -> None:
+        super().__init__()
+        self._vocabulary = vocabulary
+        self._markers = markers
+        self._spelled = spelled
+
+    def __missing__(self, token: int) -> str:
+        """Ask for it. What is no id is not kept: there is no end of such numbers."""
+        piece = b"" if token in self._markers else self._vocabulary.pieces[token]
+        try:
+            text = piece.decode()
+        except UnicodeDecodeError:
+            text = ""
+        if text[-1:].isspace() or self._spelled.may_be_in(text):
+            text = ""
+        if 0 <= token < self._vocabulary.size:
+            self[token] = text
+        return text
+
+
+class Lexicon:
+    """Markers of one syntax in one vocabulary."""
+
+    def __init__(self, vocabulary: Vocabulary, syntax: Syntax) -> None:
+        named = {text: vocabulary.special(text) for text in dict.fromkeys(syntax.markers)}
+        self.ids = {text: token for text, token in named.items() if token is not None}
+        """Of the markers that are one id."""
+        self.texts = {token: text for text, token in self.ids.items()}
+        ends = (vocabulary.special(text) for text in TURN_ENDS if text not in named)
+        self.ends = frozenset(token for token in ends if token is not None)
+        """What no turn goes on behind."""
+        self.markers = frozenset({*self.texts, *self.ends})
+        added = (vocabulary.special(text) for text in vocabulary.added())
+        silent = {token for token in added if token is not None and not vocabulary.piece(token)}
+        self.no_text = tuple(sorted(self.markers | silent))
+        """What text is not spelled with: markers, and added tokens that say nothing."""
+        self._matchers: dict[tuple[str, ...], Matcher] = {}
+        self.plain = PlainTexts(vocabulary, self.markers, self.matcher(syntax.markers))
+
+    def matcher(self, markers: tuple[str, ...]) -> Matcher:
+        """Return a matcher of those of the markers that are spelled in letters."""
+        if markers not in self._matchers:
+            self._matchers[markers] = Matcher(tuple(m for m in markers if m not in self.ids))
+        return self._matchers[markers]
+
+
+@lru_cache(maxsize=LEXICONS_KEPT)
+def lexicon_of(vocabulary: Vocabulary, syntax: Syntax) -> Lexicon:
+    return Lexicon(vocabulary, syntax)

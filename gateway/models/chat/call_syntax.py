@@ -4,6 +4,10 @@ A turn is text in which *markers* stand. A marker is a text such as `<tool_call>
 vocabulary has one id for it, only that id counts, and otherwise its letters do. A *region* of calls
 begins at one of the openers of a syntax and is read by a reader of its own, which is handed the
 text and the markers in it, and reports what they mean.
+
+To such a model every tool is a function, also those that the gateway runs itself: what rules know
+as `builtin:browser.search` it knows as `browser.search`, unless the client has a function of that
+name.
 """
 
 from __future__ import annotations
@@ -11,14 +15,51 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from enum import StrEnum
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
+from gateway.generation import BUILTIN_PREFIX, SegmentKind
 from gateway.protocol.tools import FUNCTION_NAME
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Collection, Iterable, Iterator, Mapping
 
-    from gateway.models.chat.recovery import Rule
+    from gateway.constraints.rules import ToolRule
+
+
+class Rule(StrEnum):
+    """The name of each recovery, with what it repairs."""
+
+    # Framing.
+    RESERVED_ID = "reserved_id"  # an id that is neither text nor a marker of this syntax
+    MARKER_IN_BODY = "marker_in_body"  # a marker where it means nothing
+    UNCLOSED_REASONING = "unclosed_reasoning"  # a call, or the end, inside of a thought
+    UNCLOSED_CALL = "unclosed_call"  # a call without the marker behind it
+    AFTER_TURN_END = "after_turn_end"  # counted once for each ignored id
+
+    # Calls.
+    NOT_A_CALL = "not_a_call"  # what stands between the markers names no function
+    ABANDONED_CALL = "abandoned_call"  # nothing stands there, or the beginning of a call
+    CALL_LEFTOVER = "call_leftover"  # words behind the arguments
+    UNDECLARED_FUNCTION = "undeclared_function"
+    RECIPIENT_NORMALISED = "recipient_normalised"  # a declared tool, misspelt in a known way
+    EMPTY_ARGUMENTS = "empty_arguments"
+    INVALID_ARGUMENTS = "invalid_arguments"  # passed through as they are
+    QUOTED_ARGUMENTS = "quoted_arguments"  # the JSON value is in a JSON string
+    CONTROL_CHARACTER = "control_character"  # in a JSON string of the arguments: escaped
+    UNCLOSED_JSON = "unclosed_json"  # the brace around name and arguments is missing
+    SLOPPY_JSON = "sloppy_json"  # around name and arguments: commas too many, a key twice
+    UNCLOSED_PARAMETER = "unclosed_parameter"  # a value without the tag that closes it
+    UNCLOSED_TAG = "unclosed_tag"  # a tag that breaks off
+    ODD_FRAME = "odd_frame"  # calls, or arguments, are not framed as the model was trained to
+
+    # The turn.
+    NO_VISIBLE_OUTPUT = "no_visible_output"  # nothing but reasoning, or nothing at all
+
+
+def count_rules(recoveries: dict[str, int], rules: Iterable[Rule], times: int = 1) -> None:
+    for rule in rules:
+        recoveries[rule.value] = recoveries.get(rule.value, 0) + times
 
 
 QUOTES: Final = "\"'`"
@@ -85,10 +126,8 @@ class Unnamed:
     """Beginning of the arguments of a call whose function is named after them."""
 
 
-Told = Called | Unnamed | Argued | Ended | Said | Noted
-CallEvent = Told | Left
-
-
+CallStep = Called | Unnamed | Argued | Ended | Said | Noted
+CallEvent = CallStep | Left
 NAME_CHARS_MAX: Final = 512
 """What is longer is neither the name of a function nor that of a parameter."""
 
@@ -222,3 +261,51 @@ class Syntax:
         """Return the markers around thoughts, and around and inside calls, as they are spelled."""
         thought = (self.reasoning.opening, self.reasoning.closing) if self.reasoning else ()
         return (*thought, *(self.calls.markers if self.calls else ()))
+
+
+NAMESPACE: Final = "functions."
+"""What models that have read much of OpenAI's put before the name of a function."""
+ANY_OBJECT: Final = {"type": "object"}
+_CODE_OBJECT: Final = {
+    "type": "object",
+    "properties": {"code": {"type": "string"}},
+    "required": ["code"],
+    "additionalProperties": False,
+}
+"""What Python is called with."""
+_INPUT_OBJECT: Final = {
+    "type": "object",
+    "properties": {"input": {"type": "string"}},
+    "required": ["input"],
+    "additionalProperties": False,
+}
+
+
+def offered_name(tool: str) -> str:
+    return tool.removeprefix(BUILTIN_PREFIX)
+
+
+def called_tool(written: str, tools: Collection[str]) -> tuple[str, tuple[Rule, ...]]:
+    """Return the tool that a written name means, and the rules that it was read by.
+
+    An unknown name is returned as it is.
+    """
+    name = written.strip()
+    for candidate in (name, BUILTIN_PREFIX + name):
+        if candidate in tools:
+            return candidate, ()
+    unquoted = name.strip(QUOTES)
+    bare = unquoted.removeprefix(NAMESPACE)
+    for candidate in (bare, BUILTIN_PREFIX + bare):
+        if candidate in tools:
+            return candidate, (Rule.RECIPIENT_NORMALISED,)
+    return unquoted, (Rule.UNDECLARED_FUNCTION,)
+
+
+def schema_of(tool: ToolRule) -> dict[str, Any]:
+    """Return the schema of a tool's arguments, for a tool whose input has no grammar."""
+    if tool.schema is not None:
+        return tool.schema
+    if tool.kind is SegmentKind.CODE_INTERPRETER_CALL:
+        return _CODE_OBJECT
+    return _INPUT_OBJECT if tool.kind is SegmentKind.CUSTOM_CALL else ANY_OBJECT
