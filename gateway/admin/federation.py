@@ -13,7 +13,8 @@ from gateway.admin.projects import required_project
 from gateway.admin.routes import AdminRoute
 from gateway.admin.service_accounts import required_account, unknown_account
 from gateway.errors import InvalidRequest, RateLimited, ResourceNotFound, StoreConflict, shown
-from gateway.protocol.admin.federation import (
+from gateway.protocol.admin.bodies import deleted_body
+from gateway.protocol.admin.federation_bodies import (
     ProviderCreate,
     ProviderUpdate,
     RuleCreate,
@@ -22,7 +23,6 @@ from gateway.protocol.admin.federation import (
     provider_body,
     rule_body,
 )
-from gateway.protocol.admin.objects import deleted_body
 from gateway.protocol.request_errors import invalid, unknown_place
 from gateway.store.admin import federation as rows
 from gateway.store.admin import operator_issuers as issuers
@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 
     from gateway.admin.routes import AdminCall
     from gateway.admin.transactions import AdminCaller, Transactions
-    from gateway.protocol.admin.federation import OperatorIssuerCreate, OperatorIssuerUpdate
+    from gateway.protocol.admin.federation_bodies import OperatorIssuerCreate, OperatorIssuerUpdate
     from gateway.store.admin.pages import Page
     from gateway.store.postgres.database import Connection
     from gateway.tenancy import TenantId

@@ -21,14 +21,13 @@ from gateway.admin.routes import AdminRoute
 from gateway.admin.transactions import owned
 from gateway.errors import InvalidRequest, RateLimited, ResourceNotFound, StoreConflict, shown
 from gateway.governance.audit import COMMAND_LINE
-from gateway.protocol.admin.federation import (
+from gateway.protocol.admin.bodies import NoBody, deleted_body
+from gateway.protocol.admin.federation_bodies import (
     OperatorIssuerCreate,
     OperatorIssuerUpdate,
     operator_issuer_body,
     provider_body,
 )
-from gateway.protocol.admin.objects import deleted_body
-from gateway.protocol.admin.requests import NoBody
 from gateway.protocol.request_errors import invalid
 from gateway.services.access import check_name
 from gateway.store import tenants

@@ -15,18 +15,16 @@ from gateway.admin.service_accounts import ONE as ACCOUNT
 from gateway.admin.service_accounts import find_accounts, required_account, service_account_body
 from gateway.api.query import choice
 from gateway.errors import InvalidRequest, RateLimited, ResourceNotFound, shown
-from gateway.protocol.admin.objects import (
-    account_key_body,
-    admin_key_body,
-    deleted_body,
-    project_key_body,
-)
-from gateway.protocol.admin.requests import (
+from gateway.protocol.admin.bodies import (
     AccountKeyCreate,
     AdminKeyCreate,
     KeyRotate,
     ProjectKeyUpdate,
     ServiceAccountCreate,
+    account_key_body,
+    admin_key_body,
+    deleted_body,
+    project_key_body,
     scopes_of,
     terms_of,
 )

@@ -12,16 +12,16 @@ from gateway.admin.routes import AdminRoute
 from gateway.errors import ResourceNotFound, shown
 from gateway.limits.money import CENT
 from gateway.limits.terms import ALL_MODELS
-from gateway.protocol.admin.limits import (
+from gateway.protocol.admin.bodies import (
     RATE_LIMIT_PREFIX,
     RateLimitUpdate,
     SpendAlertUpdate,
     SpendLimitUpdate,
+    deleted_body,
     rate_limit_body,
     spend_alert_body,
     spend_limit_body,
 )
-from gateway.protocol.admin.objects import deleted_body
 from gateway.services.limits import LimitOwner
 
 if TYPE_CHECKING:

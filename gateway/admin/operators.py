@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING, Any
 from gateway import ids
 from gateway.admin.pages import PAGE, conversation_page, cut, page_params, whole_page
 from gateway.admin.routes import AdminRoute
-from gateway.protocol.admin.objects import admin_key_body
-from gateway.protocol.admin.requests import (
+from gateway.protocol.admin.bodies import (
     NoBody,
     TenantCreate,
     TenantKeyCreate,
     TenantUpdate,
+    admin_key_body,
 )
 
 if TYPE_CHECKING:

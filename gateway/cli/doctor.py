@@ -15,7 +15,7 @@ from gateway.cli import backends, chat_endpoints, libraries, mcp, terminal
 from gateway.cli.options import Config, Json, run
 from gateway.cli.provision import connected, provisioned
 from gateway.cli.terminal import FAILED, remedy_for
-from gateway.constraints.rules import OutputRules
+from gateway.constraints.output_rules import OutputRules
 from gateway.errors import GatewayError, StartupError, StoreError, UpstreamError
 from gateway.generation import ChatTerms, Constraint, Literal, Sampling, TokenRequest
 from gateway.models.format import SEES

@@ -56,7 +56,7 @@ from gateway.models.format import AFTER_ANSWER_RULE
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from gateway.constraints.rules import OutputRules
+    from gateway.constraints.output_rules import OutputRules
     from gateway.eventlog.fold.fold import Body, Fold
     from gateway.eventlog.fold.screen import RuleViolation
     from gateway.generation import BrokenCall, ParserPosition

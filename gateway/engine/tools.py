@@ -37,7 +37,7 @@ from gateway.concurrency import OnceEvent
 from gateway.engine.calls import CLOSE_WAIT_S, Attempt
 from gateway.entries import HANDLE_BYTES_MAX, ToolEnded, ToolHandle, ToolStarted
 from gateway.errors import ClaimLost, StoreUnavailable
-from gateway.protocol.hosted.grants import approval_digest
+from gateway.protocol.grants import approval_digest
 from gateway.store.claims import Claim
 from gateway.tools.contract import REACHED, ToolCall, ToolResult, ToolScope, explained
 
@@ -49,7 +49,7 @@ if TYPE_CHECKING:
     from gateway.eventlog.fold.fold import ApprovalAsked, Fold
     from gateway.eventlog.journal import Journal
     from gateway.models.format import ModelFormat
-    from gateway.protocol.hosted.grants import McpTool, ServerGrant
+    from gateway.protocol.grants import McpTool, ServerGrant
     from gateway.tools.contract import ToolSession
 
 ATTEMPTS_MAX: Final = 2

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from array import array
     from collections.abc import Iterable, Mapping, Sequence
 
-    from gateway.constraints.rules import AnswerFormat, OutputRules
+    from gateway.constraints.output_rules import AnswerFormat, OutputRules
     from gateway.generation import (
         Constraint,
         FinishReason,
@@ -27,9 +27,9 @@ if TYPE_CHECKING:
         TokenParser,
     )
     from gateway.protocol.context_item import Columns, ContextItem
-    from gateway.protocol.hosted.grants import Grants
+    from gateway.protocol.grants import Grants
     from gateway.protocol.items import InputItem
-    from gateway.protocol.tools import FunctionTool
+    from gateway.protocol.tool_types import FunctionTool
 
 
 AFTER_ANSWER_RULE = "after_answer_dropped"

@@ -19,10 +19,10 @@ from pydantic import ValidationError
 
 from gateway.errors import InvalidRequest
 from gateway.protocol.base import Many, WireModel
-from gateway.protocol.hosted.tools import NO_FAMILIES
+from gateway.protocol.hosted_tools import NO_FAMILIES
 from gateway.protocol.items import AdditionalTools, ToolSearchOutput
 from gateway.protocol.request_errors import refusal_of
-from gateway.protocol.tools import (
+from gateway.protocol.tool_types import (
     AnyTool,
     CustomTool,
     FunctionTool,

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, TypeVar
 from pydantic import Field, StringConstraints
 
 from gateway.errors import InvalidRequest, ResourceNotFound, shown
-from gateway.protocol.base import WHOLE, BodyModel, Many, WireModel, without_nulls
+from gateway.protocol.base import AS_INTEGER, BodyModel, Many, WireModel, presentable, without_nulls
 from gateway.protocol.json_body import parse_object
 from gateway.protocol.request_errors import (
     missing,
@@ -23,7 +23,6 @@ from gateway.protocol.request_errors import (
     wrong_type,
     wrong_value,
 )
-from gateway.protocol.responses.create import presentable
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -57,7 +56,7 @@ class ExpiresAfter(WireModel):
     """Lifetime of a container: so many minutes after its last use."""
 
     anchor: Literal["last_active_at"]
-    minutes: Annotated[int, Field(ge=1, le=MINUTES_MAX), WHOLE]
+    minutes: Annotated[int, Field(ge=1, le=MINUTES_MAX), AS_INTEGER]
 
 
 class NetworkPolicy(WireModel):

@@ -71,7 +71,7 @@ class ContextItem:
     of its response, and of the call that was approved, is the id of its item.
     The `parsed` of a compaction that was opened is the message that it stands for.
     `includable` is the JSON of the fields that its `json` leaves out until a reader asks for them
-    (`protocol.hosted.includable`); None for none, and where it was not read.
+    (`protocol.includable`); None for none, and where it was not read.
     """
 
     kind: Kind

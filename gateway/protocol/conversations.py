@@ -9,18 +9,17 @@ from pydantic import BeforeValidator, Field
 
 from gateway import ids
 from gateway.errors import ResourceNotFound, shown
-from gateway.protocol.approval_calls import ReadItem
-from gateway.protocol.base import BodyModel, Many, without_nulls
+from gateway.protocol.base import BodyModel, Many, presentable, without_nulls
+from gateway.protocol.call_items import ReadItem
 from gateway.protocol.items import CompactionTrigger
 from gateway.protocol.json_body import parse_object
 from gateway.protocol.parameters import Metadata
 from gateway.protocol.request_errors import array_too_long, unknown, unsupported, validated
-from gateway.protocol.responses.create import (
+from gateway.protocol.responses.request_checks import (
     check_brought,
     check_items,
     check_media,
     check_metadata,
-    presentable,
 )
 
 if TYPE_CHECKING:

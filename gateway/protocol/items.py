@@ -12,7 +12,7 @@ Open Responses, which are files to a model that reads only text.
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Final, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
 
 from pydantic import (
     BeforeValidator,
@@ -36,6 +36,10 @@ from gateway.protocol.base import (
     WireModel,
     without_nulls,
 )
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
 
 Json = dict[str, Any]
 Searcher = Literal["server", "client"]
@@ -196,12 +200,10 @@ AnyHostedItem = (
     | Program
     | ProgramOutput
 )
-
 IMAGE_URL_CHARS_MAX: Final = 20_971_520
 ENCRYPTED_CHARS_MAX: Final = 10_485_760
 FILE_DATA_CHARS_MAX: Final = 33_554_432
 """OpenAI's bounds."""
-
 Role = Literal["user", "assistant", "system", "developer"]
 Phase = Literal["commentary", "final_answer"]
 
@@ -592,3 +594,29 @@ AnyInputItem = Annotated[
     BeforeValidator(_with_type),
 ]
 """`InputItem`, told apart by `type`, in the order in which a refusal lists the types."""
+_WITH_STATUS: Final = frozenset(
+    {
+        *("web_search_call", "file_search_call", "code_interpreter_call", "image_generation_call"),
+        *("computer_call", "computer_call_output", "tool_search_call", "tool_search_output"),
+        "program_output",
+    }
+)
+"""Items that have a status in OpenAI's types, whatever became of them."""
+
+
+def implied_members(
+    item: AnyHostedItem | ToolSearchCall | ToolSearchOutput,
+) -> Mapping[str, str]:
+    """Return the members that an item is listed with although it lacks them.
+
+    An item without a status is complete; a tool search without a call id was run by the server.
+    """
+    implied = {"status": "completed"} if item.status is None and item.type in _WITH_STATUS else {}
+    match item:
+        case ToolSearchCall(execution=None) | ToolSearchOutput(execution=None):
+            implied["execution"] = "server" if item.call_id is None else "client"
+        case AdditionalTools():
+            implied["role"] = item.role
+        case _:
+            pass
+    return implied

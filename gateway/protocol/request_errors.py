@@ -19,8 +19,8 @@ from gateway.errors import InvalidRequest, shown
 from gateway.protocol.base import COUNT_MAX, WireModel
 from gateway.protocol.context_item import Kind
 from gateway.protocol.documented import ITEM_TYPES, literal_values
-from gateway.protocol.hosted.tools import DOMAIN_CHARS_MAX, FAMILIES
-from gateway.protocol.tools import SERVED_TOOL_TYPES
+from gateway.protocol.hosted_tools import DOMAIN_CHARS_MAX, FAMILIES
+from gateway.protocol.tool_types import SERVED_TOOL_TYPES
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

@@ -9,7 +9,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from gateway.engine.summarizer import Summarizer
-from gateway.protocol.hosted.grants import ToolBudget
+from gateway.protocol.grants import ToolBudget
 from gateway.services.containers import ContainerBounds, Containers
 from gateway.services.conversations import Conversations
 from gateway.services.creation import Creation

@@ -8,7 +8,7 @@ from collections import Counter
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
-from gateway.constraints.rules import OutputRules, ToolRule
+from gateway.constraints.output_rules import OutputRules, ToolRule
 from gateway.generation import FinishReason, SegmentKind, SegmentStarted, SegmentText
 from gateway.models.chat.call_syntax import Mark, Syntax
 from gateway.models.chat.chat_parser import ChatParser

@@ -13,32 +13,34 @@ from gateway.admin.projects import (
     ServiceTiersUpdate,
 )
 from gateway.admin.service_accounts import ServiceAccountUpdate
-from gateway.protocol.admin.federation import (
+from gateway.protocol.admin.bodies import (
+    AccountKeyCreate,
+    AdminKeyCreate,
+    DataRetentionUpdate,
+    Erasure,
+    Export,
+    HoldUpdate,
+    KeyRotate,
+    NoBody,
+    PriceCreate,
+    PriceEnd,
+    ProjectKeyUpdate,
+    RateLimitUpdate,
+    ServiceAccountCreate,
+    SinkResume,
+    SpendAlertUpdate,
+    SpendLimitUpdate,
+    TenantCreate,
+    TenantKeyCreate,
+    TenantUpdate,
+)
+from gateway.protocol.admin.federation_bodies import (
     OperatorIssuerCreate,
     OperatorIssuerUpdate,
     ProviderCreate,
     ProviderUpdate,
     RuleCreate,
     RuleUpdate,
-)
-from gateway.protocol.admin.limits import RateLimitUpdate, SpendAlertUpdate, SpendLimitUpdate
-from gateway.protocol.admin.requests import (
-    AccountKeyCreate,
-    AdminKeyCreate,
-    DataRetentionUpdate,
-    Erasure,
-    Export,
-    Hold,
-    KeyRotate,
-    NoBody,
-    PriceCreate,
-    PriceEnd,
-    ProjectKeyUpdate,
-    ServiceAccountCreate,
-    SinkResume,
-    TenantCreate,
-    TenantKeyCreate,
-    TenantUpdate,
 )
 
 if TYPE_CHECKING:
@@ -111,7 +113,7 @@ GOOD: Final[dict[type[WireModel], Json]] = {
     OperatorCreate: {"name": "ops", "role": "auditor", "expires_in_seconds": 60},
     OperatorIssuerCreate: _OPERATOR_ISSUER,
     OperatorIssuerUpdate: _OPERATOR_ISSUER,
-    Hold: {"held": False},
+    HoldUpdate: {"held": False},
     Erasure: {"end_user": "nobody"},
     Export: {"content": True},
     PriceCreate: {**_PRICE, "nano_per_unit": {"output": 5}, "valid_from": 1_900_000_000},

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gateway.constraints.rules import OutputRules, ToolRule
+from gateway.constraints.output_rules import OutputRules, ToolRule
 from gateway.generation import (
     FinishReason,
     SegmentEnded,

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.protocol.domains import EVERY_DOMAIN, DomainRules, is_within
+from gateway.protocol.grants import EVERY_DOMAIN, DomainRules, is_within
 
 LABELS = st.sampled_from(["a", "b", "www", "example", "xn--bcher-kva"])
 HOSTS = st.lists(LABELS, min_size=1, max_size=4).map(".".join)

@@ -22,8 +22,8 @@ from gateway.models.harmony.harmony_reference import library_message, prompt_mes
 from gateway.models.harmony.parsing import Parser
 from gateway.models.harmony.rendering import MessageWriter, call_message, result_message
 from gateway.models.harmony.vocabulary import FIRST_SPECIAL, OPENING
-from gateway.protocol.hosted.grants import BrowserGrant, Grants, McpTool, PythonGrant, ServerGrant
-from gateway.protocol.responses.body import rules_of
+from gateway.protocol.grants import BrowserGrant, Grants, McpTool, PythonGrant, ServerGrant
+from gateway.protocol.responses.response_rules import rules_of
 from tests.fakes.contexts import options, user
 from tests.fakes.examples import examples
 from tests.fakes.harmony_oracle import library_prompt, spelled, vocabulary, well_formed

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from gateway.constraints.rules import AnswerFormat
+from gateway.constraints.output_rules import AnswerFormat
 from gateway.errors import InvalidRequest
 from gateway.generation import PREAMBLE
 from gateway.ids import output_item_id
@@ -29,7 +29,7 @@ from gateway.models.harmony.vocabulary import (
     MESSAGE,
     OPENING,
 )
-from gateway.protocol.tools import FunctionTool
+from gateway.protocol.tool_types import FunctionTool
 from tests.fakes.contexts import (
     answer,
     call,

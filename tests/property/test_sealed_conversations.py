@@ -18,7 +18,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gateway.constraints.rules import OutputRules, ToolRule
+from gateway.constraints.output_rules import OutputRules, ToolRule
 from gateway.context.assembly import assemble
 from gateway.context.unsealing import unseal
 from gateway.engine.row_mapping import output_context

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.constraints.rules import OutputRules
+from gateway.constraints.output_rules import OutputRules
 from gateway.entries import Entry, Finished, Text, TurnEnded, TurnStarted, pack, unpack
 from gateway.eventlog.fold.fold import Fold
 from gateway.generation import (

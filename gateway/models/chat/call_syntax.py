@@ -19,12 +19,12 @@ from enum import StrEnum
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from gateway.generation import BUILTIN_PREFIX, SegmentKind
-from gateway.protocol.tools import FUNCTION_NAME
+from gateway.protocol.tool_types import FUNCTION_NAME
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator, Mapping
 
-    from gateway.constraints.rules import ToolRule
+    from gateway.constraints.output_rules import ToolRule
 
 
 class Rule(StrEnum):

@@ -45,7 +45,7 @@ if TYPE_CHECKING:
     from array import array
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
-    from gateway.constraints.rules import OutputRules
+    from gateway.constraints.output_rules import OutputRules
     from gateway.generation import Constraint, ParserPosition, TokenParser
     from gateway.models.chat.call_syntax import Written
     from gateway.models.format import (

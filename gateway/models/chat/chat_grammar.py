@@ -44,7 +44,7 @@ from gateway.models.refusal_grammar import refusal, rest_of_refusal
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Mapping, Sequence
 
-    from gateway.constraints.rules import OutputRules, ToolRule
+    from gateway.constraints.output_rules import OutputRules, ToolRule
     from gateway.generation import Node, ParserPosition
     from gateway.models.chat.call_syntax import CallSyntax, Syntax, Tags, Written
     from gateway.models.chat.tokenizer import Vocabulary

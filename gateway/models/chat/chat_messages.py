@@ -42,7 +42,7 @@ from gateway.models.history import (
     with_approvals,
     without_stale_reasoning,
 )
-from gateway.protocol.calls import (
+from gateway.protocol.call_items import (
     call_of,
     hosted_author,
     hosted_call,
@@ -69,7 +69,7 @@ from gateway.text_ids import CHARACTERS_PER_TOKEN, IMAGE_TOKENS
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from gateway.constraints.rules import AnswerFormat
+    from gateway.constraints.output_rules import AnswerFormat
     from gateway.models.format import Builtins, RenderOptions
     from gateway.protocol.context_item import ContextItem
     from gateway.protocol.items import (

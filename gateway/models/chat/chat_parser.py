@@ -58,7 +58,7 @@ from gateway.models.chat.tokenizer import lexicon_of
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from gateway.constraints.rules import OutputRules
+    from gateway.constraints.output_rules import OutputRules
     from gateway.generation import SegmentEvent
     from gateway.models.chat.call_syntax import CallReader, CallStep, Syntax
     from gateway.models.chat.tokenizer import Vocabulary

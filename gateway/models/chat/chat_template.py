@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import orjson
 
-from gateway.constraints.rules import OutputRules, ToolRule
+from gateway.constraints.output_rules import OutputRules, ToolRule
 from gateway.generation import FinishReason, SegmentEnded, SegmentKind, SegmentStarted
 from gateway.models.chat.chat_messages import ANY, Habits, call_id_of, question
 

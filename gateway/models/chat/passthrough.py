@@ -67,7 +67,7 @@ if TYPE_CHECKING:
     from array import array
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
-    from gateway.constraints.rules import AnswerFormat, OutputRules
+    from gateway.constraints.output_rules import AnswerFormat, OutputRules
     from gateway.generation import SegmentEvent, TokenParser
     from gateway.models.chat.chat_messages import ChatMessage
     from gateway.models.format import (

@@ -35,7 +35,7 @@ from gateway.models.harmony.vocabulary import (
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
 
-    from gateway.constraints.rules import OutputRules
+    from gateway.constraints.output_rules import OutputRules
     from gateway.generation import FinishReason, TokenParser
     from gateway.models.format import Turn
     from gateway.models.harmony.vocabulary import Vocabulary

@@ -58,7 +58,7 @@ from gateway.models.refusal_grammar import refusal, rest_of_refusal
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from gateway.constraints.rules import OutputRules, ToolRule
+    from gateway.constraints.output_rules import OutputRules, ToolRule
     from gateway.generation import Node, ParserPosition
     from gateway.models.format import GrammarOptions
     from gateway.models.harmony.vocabulary import Vocabulary

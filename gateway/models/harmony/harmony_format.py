@@ -38,7 +38,7 @@ from gateway.models.history import repeated_ids
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
-    from gateway.constraints.rules import OutputRules
+    from gateway.constraints.output_rules import OutputRules
     from gateway.generation import Constraint, ParserPosition, Prompt, TokenParser
     from gateway.models.format import FormatOptions, GrammarOptions, Rendering, SchemaLimits, Turn
 

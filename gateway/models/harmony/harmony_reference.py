@@ -29,7 +29,7 @@ from openai_harmony import (
     load_harmony_encoding,
 )
 
-from gateway.constraints.rules import AnswerFormat
+from gateway.constraints.output_rules import AnswerFormat
 from gateway.errors import StartupError
 from gateway.models.format import Builtins, RenderOptions, SchemaLimits
 from gateway.models.harmony.rendering import (
@@ -49,7 +49,7 @@ from gateway.models.history import leading_instructions
 from gateway.protocol.context_item import ContextItem
 from gateway.protocol.items import InputText
 from gateway.protocol.items import Message as InputMessage
-from gateway.protocol.tools import FunctionTool
+from gateway.protocol.tool_types import FunctionTool
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

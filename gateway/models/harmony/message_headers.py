@@ -48,7 +48,7 @@ from gateway.generation import BUILTIN_PREFIX, PYTHON_TOOL, SegmentKind
 from gateway.models.harmony.call_arguments import is_object
 from gateway.models.harmony.recovery import Rule
 from gateway.models.harmony.vocabulary import CHANNEL, CONSTRAIN, START
-from gateway.protocol.tools import FUNCTION_NAME
+from gateway.protocol.tool_types import FUNCTION_NAME
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence

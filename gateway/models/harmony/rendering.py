@@ -21,9 +21,9 @@ about built-in tools are openai-harmony's, too (`data/builtin_tools.json`, made 
 | other item of a hosted tool | as a call and its output, each as JSON; some are only one of these |
 | compaction | none: once it is opened, the message that it stands for is in its place |
 
-Every tool is a function to the model (`protocol.tools`), so every call is one of a function; but
-for those that it was trained with (`is_builtin`), which the items of this gateway's own responses
-repeat by their ids.
+Every tool is a function to the model (`protocol.tool_types`), so every call is one of a function,
+but for those that it was trained with (`is_builtin`), which the items of this gateway's own
+responses repeat by their ids.
 
 A message is one text: the parts of an input are joined by a newline, those of the
 assistant by nothing, as they were one text when the model wrote them.
@@ -84,7 +84,7 @@ from gateway.models.history import (
     with_approvals,
     without_stale_reasoning,
 )
-from gateway.protocol.calls import (
+from gateway.protocol.call_items import (
     call_of,
     hosted_author,
     hosted_call,
@@ -104,12 +104,12 @@ from gateway.protocol.items import (
     OutputItem,
     Reasoning,
 )
-from gateway.protocol.tools import FUNCTION_NAME
+from gateway.protocol.tool_types import FUNCTION_NAME
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
-    from gateway.constraints.rules import AnswerFormat
+    from gateway.constraints.output_rules import AnswerFormat
     from gateway.models.harmony.vocabulary import Vocabulary
     from gateway.protocol.context_item import ContextItem
     from gateway.protocol.items import AnyHostedItem, Item

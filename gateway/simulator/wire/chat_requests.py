@@ -14,17 +14,18 @@ from gateway.context.assembly import assemble
 from gateway.errors import InvalidRequest
 from gateway.models.format import GrammarOptions, RenderOptions, SchemaLimits
 from gateway.models.harmony.harmony_format import HarmonyFormat
-from gateway.protocol.chat.to_responses import parse_chat
+from gateway.protocol.chat_requests import parse_chat
 from gateway.protocol.json_body import InputLimits
-from gateway.protocol.responses.body import echo, rules_of
-from gateway.protocol.tools import declared
+from gateway.protocol.responses.response_object import echo
+from gateway.protocol.responses.response_rules import rules_of
+from gateway.protocol.tool_types import declared
 from gateway.simulator.errors import bad_request
 
 if TYPE_CHECKING:
-    from gateway.constraints.rules import OutputRules
+    from gateway.constraints.output_rules import OutputRules
     from gateway.generation import TokenParser
     from gateway.models.harmony.vocabulary import Vocabulary
-    from gateway.protocol.responses.create import CreateResponse
+    from gateway.protocol.responses.create_request import CreateResponse
 
 PATH: Final = "/v1/chat/completions"
 _LIMITS: Final = InputLimits(

@@ -20,7 +20,7 @@ from gateway.simulator.wire import generate_requests
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from gateway.constraints.rules import OutputRules
+    from gateway.constraints.output_rules import OutputRules
     from gateway.simulator.constrained.constraint_fields import OutputConstraint
     from gateway.simulator.options import SimulatorOptions
     from gateway.simulator.wire.chat_requests import Conversations

@@ -20,8 +20,7 @@ from urllib.parse import urldefrag, urlsplit
 
 import orjson
 
-from gateway.protocol.domains import EVERY_DOMAIN, DomainRules, is_within
-from gateway.protocol.hosted.grants import ShownPage
+from gateway.protocol.grants import EVERY_DOMAIN, DomainRules, ShownPage, is_within
 from gateway.tools.browser.fetch import FetchFailed
 from gateway.tools.browser.page import (
     NoSuchLine,

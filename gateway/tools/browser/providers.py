@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar
 import orjson
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from gateway.protocol.domains import EVERY_DOMAIN, DomainRules
+from gateway.protocol.grants import EVERY_DOMAIN, DomainRules
 from gateway.tools.browser.page import plain
 
 if TYPE_CHECKING:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal, Protocol
 from urllib.parse import urlsplit
 
 from gateway.errors import StoreError
-from gateway.protocol.domains import DomainRules, is_within
+from gateway.protocol.grants import DomainRules, is_within
 from gateway.store.tools import documents
 from gateway.telemetry.logs import EventLog
 from gateway.tools.browser.providers import BadAnswer, Hit, hits_of_tool

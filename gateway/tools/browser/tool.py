@@ -8,8 +8,7 @@ from urllib.parse import urlsplit
 
 from pydantic import TypeAdapter, ValidationError
 
-from gateway.protocol.domains import DomainRules
-from gateway.protocol.hosted.grants import BrowserGrant, SearchContextSize, ShownPage
+from gateway.protocol.grants import BrowserGrant, DomainRules, SearchContextSize, ShownPage
 from gateway.tools.browser.browser import Browser, BrowserOptions
 from gateway.tools.browser.kept_pages import KeptPages, SessionPages
 from gateway.tools.browser.web import TenantWeb

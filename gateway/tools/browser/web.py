@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Protocol
 from urllib.parse import urldefrag, urlsplit
 
 from gateway.errors import StoreError
-from gateway.protocol.domains import EVERY_DOMAIN, DomainRules, is_within
+from gateway.protocol.grants import EVERY_DOMAIN, DomainRules, is_within
 from gateway.store.tools import documents
 from gateway.tools.browser.fetch import FetchFailed
 from gateway.tools.browser.fetched import Unreadable

@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING, Any, Final
 
 import orjson
 
-from gateway.constraints.rules import UnusableSchema
+from gateway.constraints.output_rules import UnusableSchema
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from gateway.protocol.hosted.grants import McpTool
+    from gateway.protocol.grants import McpTool
 
 DEPTH_MAX: Final = 32
 CHECK_WORK_MAX: Final = 50_000

@@ -19,8 +19,7 @@ from urllib.parse import quote, urlsplit
 
 from pydantic import TypeAdapter, ValidationError
 
-from gateway.protocol.domains import EVERY_DOMAIN, DomainRules, is_within
-from gateway.protocol.hosted.grants import BrowserGrant, ShownPage
+from gateway.protocol.grants import EVERY_DOMAIN, BrowserGrant, DomainRules, ShownPage, is_within
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from uuid import UUID
 
     from gateway.entries import ToolOutcome
-    from gateway.protocol.hosted.grants import McpTool, ServerGrant
+    from gateway.protocol.grants import McpTool, ServerGrant
     from gateway.tools.contract import ToolCall, ToolScope
     from gateway.tools.mcp.pool import Peer, SessionPool
     from gateway.tools.mcp.results import CallResult

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from pydantic import ValidationError
 
-from gateway.protocol.tools import FUNCTION_NAME
+from gateway.protocol.tool_types import FUNCTION_NAME
 from gateway.telemetry.logs import EventLog
 
 if TYPE_CHECKING:

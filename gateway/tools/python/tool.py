@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from gateway.entries import ToolOutcome
-    from gateway.protocol.hosted.grants import PythonGrant
+    from gateway.protocol.grants import PythonGrant
     from gateway.tools.contract import ToolCall, ToolScope
     from gateway.tools.python.containers import ContainerPool, Execution, Image
 

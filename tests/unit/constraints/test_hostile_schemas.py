@@ -8,7 +8,7 @@ from typing import Any, Literal
 import orjson
 import pytest
 
-from gateway.constraints.rules import TextGrammar, UnusableGrammar, UnusableSchema
+from gateway.constraints.output_rules import TextGrammar, UnusableGrammar, UnusableSchema
 from gateway.constraints.validators import (
     PATTERNS_MAX,
     REFERENCES_MAX,

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from gateway.constraints.rules import OutputRules, ToolRule
+from gateway.constraints.output_rules import OutputRules, ToolRule
 from gateway.engine.output_guard import GuardLimits
 from gateway.engine.turn import INLINE_TOOLS
 from gateway.entries import Hold, Repair, Tokens, TurnEnded, TurnStarted

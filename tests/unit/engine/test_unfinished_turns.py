@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from gateway.constraints.rules import OutputRules
+from gateway.constraints.output_rules import OutputRules
 from gateway.engine.output_guard import GuardLimits
 from gateway.entries import Tokens, TurnEnded, TurnStarted
 from gateway.generation import FinishReason

@@ -10,7 +10,7 @@ import pytest
 
 from gateway import ids
 from gateway.models.harmony.vocabulary import OPENING
-from gateway.protocol.hosted.grants import ApprovedCall, Grants, McpTool, ServerGrant
+from gateway.protocol.grants import ApprovedCall, Grants, McpTool, ServerGrant
 from gateway.sealing import Sealer, SealingSecret
 from gateway.services.models import Model
 from gateway.services.runs.history_source import History

@@ -12,7 +12,7 @@ import pytest
 from gateway import ids
 from gateway.entries import ToolEnded
 from gateway.errors import StoreUnavailable
-from gateway.protocol.hosted.grants import ApprovedCall, BrowserGrant, Grants, ShownPage
+from gateway.protocol.grants import ApprovedCall, BrowserGrant, Grants, ShownPage
 from gateway.tools.contract import ToolCall, ToolScope
 from gateway.tools.mcp.browsing import Browsing, NotShown, display_of
 from gateway.tools.mcp.builtins import McpBuiltins, search_call

@@ -16,8 +16,8 @@ from gateway.api.openapi.endpoints import ADMIN_FILE, FILE, REFERENCE, packaged,
 from gateway.api.openapi.operations import OPERATIONS
 from gateway.app import routes
 from gateway.eventlog.fold import lifecycle
-from gateway.protocol.events import TERMINAL_TYPES
-from gateway.protocol.responses.create import PARAMETERS
+from gateway.protocol.responses.create_request import PARAMETERS
+from gateway.protocol.stream_events import TERMINAL_TYPES
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

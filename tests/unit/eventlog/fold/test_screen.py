@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gateway.constraints.rules import AnswerFormat, OutputRules
+from gateway.constraints.output_rules import AnswerFormat, OutputRules
 from gateway.eventlog.fold.screen import Beginning, Body, Screen, Stops, Verdict, demands
 from gateway.generation import SegmentEnded, SegmentEvent, SegmentKind, SegmentStarted, SegmentText
 from gateway.models.refusal_grammar import REFUSALS

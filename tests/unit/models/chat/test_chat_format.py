@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from gateway import text_ids
-from gateway.constraints.rules import AnswerFormat, OutputRules, ToolRule
+from gateway.constraints.output_rules import AnswerFormat, OutputRules, ToolRule
 from gateway.entries import Compacted
 from gateway.errors import ConfigError, InvalidRequest, NoUpstreamAvailable, VocabularyError
 from gateway.generation import FinishReason, Prompt, SegmentKind
@@ -19,7 +19,7 @@ from gateway.models.chat.chat_format import ChatFormat
 from gateway.models.chat.families import SWITCHES, Family
 from gateway.models.chat.tokenizer import ModelConfig
 from gateway.models.format import Builtins, FormatOptions, SchemaLimits, Unrendered
-from gateway.protocol.tools import FunctionTool
+from gateway.protocol.tool_types import FunctionTool
 from gateway.services.runs.compaction import summary_in
 from gateway.text_ids import ANSWER
 from tests.fakes import contexts as items

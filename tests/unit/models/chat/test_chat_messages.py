@@ -10,7 +10,7 @@ import orjson
 import pytest
 from pydantic import TypeAdapter
 
-from gateway.constraints.rules import AnswerFormat
+from gateway.constraints.output_rules import AnswerFormat
 from gateway.context.assembly import assemble
 from gateway.errors import InvalidRequest
 from gateway.generation import PREAMBLE, PYTHON_TOOL
@@ -26,9 +26,9 @@ from gateway.models.chat.chat_messages import (
     question,
 )
 from gateway.models.format import Builtins
-from gateway.protocol.calls import NO_RESULT, NOT_APPROVED
+from gateway.protocol.call_items import NO_RESULT, NOT_APPROVED
 from gateway.protocol.items import AnyInputItem, InputItem
-from gateway.protocol.tools import FunctionTool
+from gateway.protocol.tool_types import FunctionTool
 from tests.fakes import contexts as items
 from tests.fakes.contexts import options
 

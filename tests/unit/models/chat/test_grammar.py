@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from gateway.constraints.rules import AnswerFormat, OutputRules, TextGrammar, ToolRule
+from gateway.constraints.output_rules import AnswerFormat, OutputRules, TextGrammar, ToolRule
 from gateway.generation import AnyText, Ebnf, ParserPosition, SegmentKind, Where
 from gateway.models.chat.call_syntax import Mark
 from gateway.models.chat.chat_grammar import text_between, turn_constraint

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.constraints.rules import AnswerFormat, OutputRules, ToolRule
+from gateway.constraints.output_rules import AnswerFormat, OutputRules, ToolRule
 from gateway.errors import ConfigError
 from gateway.generation import (
     FinishReason,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from gateway.constraints.rules import OutputRules, ToolRule
+from gateway.constraints.output_rules import OutputRules, ToolRule
 from gateway.generation import FinishReason, SegmentKind
 from gateway.models.chat.call_syntax import Left, Mark
 from gateway.models.chat.families import CALLS

@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from gateway.models.format import NO_BUILTINS, Builtins
 from gateway.models.harmony.harmony_reference import builtin_sections, prompt_messages
 from gateway.models.harmony.rendering import SYSTEM_MESSAGES_MAX, Renderer
-from gateway.protocol.hosted.grants import BrowserGrant, Grants, PythonGrant
-from gateway.protocol.tools import FunctionTool
+from gateway.protocol.grants import BrowserGrant, Grants, PythonGrant
+from gateway.protocol.tool_types import FunctionTool
 from tests.fakes.contexts import options, user
 from tests.fakes.harmony_oracle import library_prompt, spelled, vocabulary
 

@@ -10,7 +10,7 @@ import orjson
 import pytest
 
 from gateway.constraints.lark import are_translated, languages_of
-from gateway.constraints.rules import AnswerFormat, OutputRules, TextGrammar, ToolRule
+from gateway.constraints.output_rules import AnswerFormat, OutputRules, TextGrammar, ToolRule
 from gateway.eventlog.fold.screen import Beginning, Verdict
 from gateway.generation import (
     AnyText,

@@ -18,7 +18,7 @@ from gateway.models.harmony.rendering import (
     recipient,
 )
 from gateway.models.harmony.vocabulary import FIRST_SPECIAL
-from gateway.protocol.calls import FILE_NOTE, IMAGE_NOTE, NOT_APPROVED, UNKNOWN_RESULT
+from gateway.protocol.call_items import FILE_NOTE, IMAGE_NOTE, NOT_APPROVED, UNKNOWN_RESULT
 from gateway.protocol.items import (
     ApplyPatchCall,
     ApplyPatchCallOutput,

@@ -16,17 +16,18 @@ from pydantic import ValidationError
 from gateway import ids
 from gateway.admin.projects import ProjectCreate, ProjectUpdate
 from gateway.errors import InvalidRequest
-from gateway.protocol.admin.federation import ProviderCreate, RuleCreate, discovered
-from gateway.protocol.admin.limits import RateLimitUpdate, SpendLimitUpdate
-from gateway.protocol.admin.objects import project_key_body
-from gateway.protocol.admin.requests import (
+from gateway.protocol.admin.bodies import (
     KeyExtras,
     PriceCreate,
     PriceEnd,
     ProjectKeyUpdate,
+    RateLimitUpdate,
     ServiceAccountCreate,
+    SpendLimitUpdate,
+    project_key_body,
     terms_of,
 )
+from gateway.protocol.admin.federation_bodies import ProviderCreate, RuleCreate, discovered
 from gateway.protocol.request_errors import validated
 from gateway.tenancy import ApiKey, ProjectId, ServiceAccount, TenantId
 from gateway.tenancy.federation import KeySource

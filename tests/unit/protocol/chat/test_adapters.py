@@ -13,12 +13,7 @@ from pydantic import TypeAdapter
 
 from gateway.entries import Finished, Tokens, TurnEnded, TurnStarted
 from gateway.generation import FinishReason
-from gateway.protocol.chat.adapters import (
-    SEPARATOR,
-    ChatAdapter,
-    CompletionAdapter,
-    failure_of,
-)
+from gateway.protocol.chat_answers import SEPARATOR, ChatAdapter, CompletionAdapter, failure_of
 from tests.fakes.toy_logs import RULES, apply_all, logprob_of, new_fold
 from tests.fakes.toy_parser import CALL, COMMENTARY, END, FINAL, REASONING, RETURN, TEXT, call, say
 

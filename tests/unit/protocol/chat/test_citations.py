@@ -9,8 +9,8 @@ import pytest
 from openai.types.chat import ChatCompletion, ChatCompletionChunk
 from pydantic import TypeAdapter
 
-from gateway.protocol.chat.adapters import SEPARATOR, ChatAdapter, CompletionAdapter
-from gateway.protocol.events import Event
+from gateway.protocol.chat_answers import SEPARATOR, ChatAdapter, CompletionAdapter
+from gateway.protocol.stream_events import Event
 from tests.fakes.response_heads import ECHO
 
 Json = dict[str, Any]

@@ -11,8 +11,8 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from gateway.protocol.hosted.grants import Grants
-from gateway.protocol.hosted.includable import (
+from gateway.protocol.grants import Grants
+from gateway.protocol.includable import (
     INCLUDABLE,
     OUTPUTS,
     SOURCES,
@@ -21,7 +21,7 @@ from gateway.protocol.hosted.includable import (
     included_body,
     included_json,
 )
-from gateway.protocol.responses.body import ResponseHead
+from gateway.protocol.responses.response_object import ResponseHead
 
 TYPES = st.sampled_from(["web_search_call", "code_interpreter_call", "mcp_call", "message"])
 VALUES = st.sets(st.sampled_from([SOURCES, OUTPUTS, "reasoning.encrypted_content"]))

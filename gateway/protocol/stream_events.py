@@ -13,6 +13,7 @@ from typing_extensions import override
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+
 HOSTED_ITEMS: Final = frozenset(
     {"web_search_call", "code_interpreter_call", "mcp_call", "mcp_list_tools"}
 )

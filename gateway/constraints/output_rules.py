@@ -1,6 +1,6 @@
 """Demands of a request on the output: values for all that binds or checks output.
 
-`protocol.responses.body.rules_of` makes them of a request.
+`protocol.responses.response_object.rules_of` makes them of a request.
 """
 
 from __future__ import annotations
@@ -14,10 +14,9 @@ from gateway.generation import HOSTED_KINDS, SegmentKind
 if TYPE_CHECKING:
     from collections.abc import Hashable, Mapping
 
+
 CallMode = Literal["none", "auto", "required"]
 Summary = Literal["off", "concise", "detailed"]
-
-
 WHOLE_KINDS: Final = frozenset(
     {
         SegmentKind.LOCAL_SHELL_CALL,

@@ -28,20 +28,31 @@ import orjson
 from typing_extensions import override
 
 from gateway import __version__, ids
-from gateway.protocol.chat.models import in_chat_words
-from gateway.protocol.events import TERMINAL_TYPES
-from gateway.protocol.hosted.tools import family_of
+from gateway.protocol.hosted_tools import family_of
+from gateway.protocol.stream_events import TERMINAL_TYPES
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
-    from gateway.protocol.events import Event
+    from gateway.protocol.stream_events import Event
 
     Json = dict[str, Any]
     Around = tuple[bytes, ...]
     """A chunk that was encoded once, except for its text, as there is one for each token: what
     stands before the text, behind it, and between it and the same once more."""
 
+
+def in_chat_words(message: str) -> str:
+    """Replace names of Responses API parameters in a message by those of this API."""
+    for name, word in _WORDS.items():
+        message = message.replace(name, word)
+    return message
+
+
+_WORDS: dict[str, str] = {
+    "text.format": "response_format",
+    "max_output_tokens": "max_completion_tokens",
+}
 Field = Literal["content", "refusal", "reasoning_content"]
 MEMBERS: Final[Mapping[Field, tuple[str, ...]]] = {
     "content": ("content",),
@@ -50,14 +61,12 @@ MEMBERS: Final[Mapping[Field, tuple[str, ...]]] = {
 }
 """The members of a message, and of a delta, that a text of each sort stands in."""
 FIELDS: Final[tuple[Field, ...]] = get_args(Field)
-
 SEPARATOR: Final = "\n\n"
 CALL_TEXTS: Final = {"function_call": "arguments", "custom_tool_call": "input"}
 """The calls that a chat knows, with the field that has what the model wrote."""
 CALL_KINDS: Final = {"function_call": "function", "custom_tool_call": "custom"}
 """What kinds of tools a chat says they call."""
 CANCELLED: Final = "The response was cancelled."
-
 _OF_REQUEST: Final = frozenset(
     {
         "context_length_exceeded",
@@ -278,8 +287,6 @@ _WRITTEN: Final = frozenset(
 )
 _ANNOTATED: Final = "response.output_text.annotation.added"
 _READ: Final = frozenset({_CREATED, _ADDED, _ANNOTATED, *_SAID, *_WRITTEN, *TERMINAL_TYPES})
-
-
 CHAT_CHUNK: Final = "chat.completion.chunk"
 TEXT_CHUNK: Final = "text_completion"
 

@@ -1,4 +1,13 @@
-"""`POST /v1/chat/completions`: how a request is read, and converted to one of the Responses API.
+"""Requests of Chat Completions and Completions: read, and converted to the Responses API.
+
+Errors use the client's own parameter paths (`ParameterPaths`). There is one model for all roles and
+one for all parts, so that a mistake has the path that the client wrote; which role may say what is
+checked in the conversion. The answer is made from what every client gets, from events or from the
+Response object (`chat_answers`), so the two cannot disagree.
+
+More is accepted than OpenAI documents, because clients replay what other servers gave them: nulls
+for absent values, tool calls without a type, a URL in place of an image's object, and reasoning
+under both of its names. The `name` of a participant has no effect: Harmony has none.
 
 Of `POST /v1/completions` a prompt is the message of a user: gpt-oss was trained on conversations
 only, so there is no text for it to go on with. What would need that (`suffix`, `echo`, a prompt of
@@ -7,7 +16,7 @@ token ids) is refused.
 `CHAT_PARAMETERS` are all that has an effect. Hints that can have none here (`prediction`, `audio`
 without its modality, `prompt_cache_options`) are accepted, and named in the answer's headers; so is
 everything that OpenAI does not know. What is the same in both APIs is passed on as it came, and
-looked at once (`responses.create.parse_create`). `web_search_options` are the tool `web_search`,
+looked at once (`create_request.parse_create`). `web_search_options` are the tool `web_search`,
 which the model uses as it sees fit; where that is not served, they are dropped as the tool is.
 
 | message | items |
@@ -22,22 +31,24 @@ the chain of thought that led to the calls. An assistant's message whose content
 nothing; one that has no content is refused, unless it has something else to say.
 
 A sound is converted to a file, because items know none: the model, which reads text only, is told
-that there was one (`protocol.calls`), or the request is refused (settings, `input`).
+that there was one (`protocol.call_items`), or the request is refused (settings, `input`).
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
+
+from pydantic import BeforeValidator, Field, field_validator, model_validator
+from pydantic_core import PydanticCustomError
 
 from gateway.errors import InvalidRequest
 from gateway.protocol import documented
-from gateway.protocol.base import without_nulls
-from gateway.protocol.chat.adapters import ChatAdapter, CompletionAdapter
-from gateway.protocol.chat.models import ChatRequest, CompletionRequest, in_chat_words
+from gateway.protocol.base import Integer, Many, NullableModel, presentable, without_nulls
+from gateway.protocol.chat_answers import ChatAdapter, CompletionAdapter, in_chat_words
 from gateway.protocol.documented import IN_CHATS, IN_COMPLETIONS, check_own
-from gateway.protocol.hosted.tools import NO_FAMILIES
+from gateway.protocol.hosted_tools import NO_FAMILIES
 from gateway.protocol.json_body import parse_object
 from gateway.protocol.request_errors import (
     array_empty,
@@ -50,25 +61,184 @@ from gateway.protocol.request_errors import (
     wrong_type,
     wrong_value,
 )
-from gateway.protocol.responses.create import (
-    LOGPROBS,
-    OUTPUT_TOKENS_MIN,
-    check_counts,
-    parse_create,
-    presentable,
-)
+from gateway.protocol.responses.create_request import LOGPROBS, OUTPUT_TOKENS_MIN, parse_create
+from gateway.protocol.responses.request_checks import check_counts
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping, Sequence
 
-    from gateway.protocol.chat.adapters import Adapter
-    from gateway.protocol.chat.models import ChatCall, ChatMessage, ChatPart, ChatTool
+    from gateway.protocol.chat_answers import Adapter
     from gateway.protocol.documented import Remedies
-    from gateway.protocol.hosted.tools import HostedFamily
+    from gateway.protocol.hosted_tools import HostedFamily
     from gateway.protocol.json_body import InputLimits
-    from gateway.protocol.responses.create import CreateResponse
+    from gateway.protocol.responses.create_request import CreateResponse
 
     Json = dict[str, Any]
+
+ChatRole = Literal["developer", "system", "user", "assistant", "tool", "function"]
+
+
+def _image(value: object) -> object:
+    return {"url": value} if isinstance(value, str) else value
+
+
+class ImageUrl(NullableModel):
+    """An image, by URL or as a data URL."""
+
+    url: str
+    detail: str | None = None
+
+
+class InputAudio(NullableModel):
+    """A sound; `data` is Base64."""
+
+    data: str
+    format: str | None = None
+
+
+class ChatFile(NullableModel):
+    """A file, by id or as a data URL."""
+
+    file_id: str | None = None
+    file_data: str | None = None
+    filename: str | None = None
+
+
+class ChatPart(NullableModel):
+    """A part of a message: what its `type` names."""
+
+    type: str
+    text: str | None = None
+    refusal: str | None = None
+    image_url: Annotated[ImageUrl | None, BeforeValidator(_image)] = None
+    input_audio: InputAudio | None = None
+    file: ChatFile | None = None
+
+
+class CalledFunction(NullableModel):
+    """The call of a function; `arguments` is JSON, as the model wrote it."""
+
+    name: str
+    arguments: str
+
+
+class CalledCustom(NullableModel):
+    """The call of a custom tool; `input` is its text."""
+
+    name: str
+    input: str
+
+
+class ChatCall(NullableModel):
+    """One tool call of an assistant's message."""
+
+    id: str
+    type: Literal["function", "custom"] = "function"
+    function: CalledFunction | None = None
+    custom: CalledCustom | None = None
+
+
+class ChatMessage(NullableModel):
+    """A message of any role. Its content is a `text`, or parts, or nothing."""
+
+    role: ChatRole
+    text: str | None = None
+    content: Many[ChatPart] | None = None
+    name: str | None = None
+    refusal: str | None = None
+    reasoning_content: Any = None
+    reasoning: Any = None
+    tool_calls: Many[ChatCall] = ()
+    function_call: CalledFunction | None = None
+    tool_call_id: str | None = None
+
+    @model_validator(mode="before")
+    @classmethod
+    def _split(cls, value: object) -> object:
+        # Texts and parts have fields of their own, so that neither is read as the other.
+        if not isinstance(value, dict):
+            return value
+        content = value.get("content")
+        if isinstance(content, str):
+            return {**value, "content": None, "text": content}
+        return {name: member for name, member in value.items() if name != "text"}
+
+    @field_validator("content", mode="before")
+    @classmethod
+    def _either(cls, value: object) -> object:
+        if isinstance(value, list | tuple):
+            return value
+        expected = "one of a string or array of objects"
+        raise PydanticCustomError("expected", "", {"expected": expected})
+
+    @property
+    def thought(self) -> tuple[str, str] | None:
+        """Return the field name and text of the chain of thought that the client sends back."""
+        for name in ("reasoning_content", "reasoning"):
+            value = getattr(self, name)
+            if isinstance(value, str) and value:
+                return name, value
+        return None
+
+
+class ChatStreamOptions(NullableModel):
+    """Options of a stream. `include_usage`: usage in a last chunk;
+    `include_obfuscation`: padded deltas.
+    """
+
+    include_usage: bool = False
+    include_obfuscation: bool = True
+
+
+class ChatTool(NullableModel):
+    """A function or a custom tool; what it is stands under the name of its type."""
+
+    type: str
+    function: dict[str, Any] | None = None
+    custom: dict[str, Any] | None = None
+
+
+class ChatRequest(NullableModel):
+    """The parameters of `POST /v1/chat/completions` that are not the same in the Responses API."""
+
+    messages: Many[ChatMessage] = Field(min_length=1)
+    tools: Many[ChatTool] = ()
+    tool_choice: Any = None
+    functions: Many[dict[str, Any]] = ()
+    function_call: Any = None
+    response_format: Any = None
+    max_completion_tokens: Integer | None = Field(None, ge=1)
+    max_tokens: Integer | None = Field(None, ge=1)
+    n: Integer | None = Field(None, ge=1)
+    logprobs: bool = False
+    top_logprobs: Integer | None = None
+    logit_bias: dict[str, Any] | None = None
+    modalities: Many[str] | None = None
+    reasoning: Any = None
+    reasoning_effort: Any = None
+    verbosity: Any = None
+    stream_options: ChatStreamOptions | None = None
+    web_search_options: dict[str, Any] | None = None
+
+    @property
+    def has_names(self) -> bool:
+        return any(message.name and message.role != "function" for message in self.messages)
+
+
+class CompletionRequest(NullableModel):
+    """The parameters of `POST /v1/completions` that are not the same in the Responses API."""
+
+    prompt: Any
+    max_tokens: Integer | None = Field(None, ge=1)
+    n: Integer | None = Field(None, ge=1)
+    best_of: Integer | None = Field(None, ge=1)
+    echo: bool = False
+    suffix: str | None = None
+    logprobs: Integer | None = None
+    logit_bias: dict[str, Any] | None = None
+    reasoning_effort: Any = None
+    stream_options: ChatStreamOptions | None = None
+
 
 SHARED: Final = frozenset({
     "frequency_penalty", "metadata", "min_p", "model", "moderation", "parallel_tool_calls",
@@ -77,7 +247,6 @@ SHARED: Final = frozenset({
     "top_p", "user",
 })  # fmt: skip
 """Parameters that are the same in all these APIs, but for the default of `store`."""
-
 CHAT_PARAMETERS: Final = frozenset(ChatRequest.model_fields) | SHARED
 
 
@@ -623,7 +792,7 @@ def parse_completion(body: bytes, *, limits: InputLimits, strict: bool = False) 
     if strict and ignored:
         raise unknown(ignored[0])
     request = validated(CompletionRequest, document)
-    _check_served(request)
+    _check_completion(request)
     text = _prompt(request.prompt)
     options = request.stream_options
     asked = {
@@ -667,7 +836,7 @@ def _prompt(prompt: object) -> str:
             raise wrong_type("prompt", "one of a string or array with one string", prompt)
 
 
-def _check_served(request: CompletionRequest) -> None:
+def _check_completion(request: CompletionRequest) -> None:
     for name in ("n", "best_of"):
         if (getattr(request, name) or 1) > 1:
             raise unsupported(name, "Send the request as often as you want answers.")

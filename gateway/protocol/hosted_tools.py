@@ -1,7 +1,7 @@
 """The tools of a request that the gateway runs itself: web search, code interpreter, MCP servers.
 
 Each belongs to a family, which an operator serves and a tenant may use, or not. A tool of a family
-that is not served is dropped before anybody looks at what else it says (`protocol.tools`).
+that is not served is dropped before anybody looks at what else it says (`protocol.tool_types`).
 """
 
 from __future__ import annotations
@@ -10,14 +10,7 @@ import re
 from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
 from urllib.parse import urlsplit
 
-from pydantic import (
-    AfterValidator,
-    BeforeValidator,
-    Discriminator,
-    Field,
-    StringConstraints,
-    Tag,
-)
+from pydantic import AfterValidator, BeforeValidator, Discriminator, Field, StringConstraints, Tag
 from pydantic_core import PydanticCustomError
 
 from gateway.protocol.base import Many, NullableModel
@@ -25,7 +18,8 @@ from gateway.protocol.base import Many, NullableModel
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from gateway.protocol.hosted.grants import SearchContextSize
+    from gateway.protocol.grants import SearchContextSize
+
 
 HostedFamily = Literal["web_search", "code_interpreter", "mcp"]
 """A tool with all of its names."""
@@ -37,7 +31,6 @@ WebSearchType = Literal[
 ]
 ApprovalMode = Literal["always", "never"]
 MemoryLimit = Literal["1g", "4g", "16g", "64g"]
-
 WEB_SEARCH_TYPES: Final = (
     "web_search",
     "web_search_2025_08_26",
@@ -51,7 +44,6 @@ FAMILIES: Final[Mapping[str, HostedFamily]] = {
 }
 """The family of each type of tool that the gateway can run."""
 NO_FAMILIES: Final[frozenset[HostedFamily]] = frozenset()
-
 DOMAINS_MAX: Final = 100
 DOMAIN_CHARS_MAX: Final = 253
 FILE_IDS_MAX: Final = 50

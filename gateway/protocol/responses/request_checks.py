@@ -1,16 +1,28 @@
-"""Tools of a create request and the choice among them: what is refused, each with what to do.
+"""Checks of a create request's items, tools and tool choice: what is refused, each with a remedy.
 
-`responses.create` has every other check; these come at the same places in its order. All of them
-raise `InvalidRequest` for the first thing that is wrong.
+`create_request` calls them at the places of OpenAI's order. All of them raise `InvalidRequest` for
+the first thing that is wrong.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from gateway.constraints.schemas import schema_fault, size_fault
 from gateway.errors import InvalidRequest
-from gateway.protocol.hosted.tools import (
+from gateway.protocol.brought_tools import (
+    BROUGHT_TOOLS_MAX,
+    BroughtTools,
+    brought_by,
+)
+from gateway.protocol.call_items import (
+    author_of,
+    call_of,
+    hosted_call,
+    hosted_result,
+    output_text,
+)
+from gateway.protocol.hosted_tools import (
     HEADERS_CHARS_MAX,
     AutoContainer,
     CodeInterpreterTool,
@@ -18,7 +30,19 @@ from gateway.protocol.hosted.tools import (
     WebSearchTool,
     family_of,
 )
-from gateway.protocol.parameters import AllowedTools, ToolChoice
+from gateway.protocol.items import (
+    AdditionalTools,
+    McpListTools,
+    ToolSearchOutput,
+    WebSearchCall,
+)
+from gateway.protocol.parameters import (
+    METADATA_PAIRS_MAX,
+    AllowedTools,
+    AnyToolChoice,
+    JsonSchemaFormat,
+    ToolChoice,
+)
 from gateway.protocol.request_errors import (
     array_too_long,
     dropped_tools,
@@ -28,10 +52,13 @@ from gateway.protocol.request_errors import (
     missing,
     pattern_mismatch,
     string_too_long,
+    too_many_properties,
     tool_not_found,
     unsupported,
+    wrong_type,
+    wrong_value,
 )
-from gateway.protocol.tools import (
+from gateway.protocol.tool_types import (
     FUNCTION_NAME,
     MEMBER_TYPES,
     CustomTool,
@@ -44,6 +71,7 @@ from gateway.protocol.tools import (
     ToolSearchTool,
     allowed_names,
     dropped,
+    flat_name,
     means,
     means_hosted,
     named,
@@ -53,11 +81,37 @@ from gateway.protocol.tools import (
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from gateway.protocol.brought_tools import BroughtTools
-    from gateway.protocol.hosted.tools import HostedFamily, RunTool
+    from gateway.protocol.hosted_tools import HostedFamily, RunTool
+    from gateway.protocol.items import AnyHostedItem, CallItem, InputItem, OutputItem
     from gateway.protocol.json_body import InputLimits
-    from gateway.protocol.parameters import AnyToolChoice, ToolName
-    from gateway.protocol.tools import ClientTool, NamedTool
+    from gateway.protocol.parameters import ToolName
+    from gateway.protocol.tool_types import ClientTool, NamedTool
+
+
+def check_hosted(path: str, item: AnyHostedItem | ToolSearchOutput) -> None:
+    """Raise `InvalidRequest` for missing members of the item at `path`, and for wrong types."""
+    match item:
+        case McpListTools():
+            if item.server_label is None:
+                raise missing(f"{path}.server_label")
+            if item.tools is None:
+                raise missing(f"{path}.tools")
+        case ToolSearchOutput() | AdditionalTools():
+            if item.tools is None:
+                raise missing(f"{path}.tools")
+            _check_objects(f"{path}.tools", item.tools)
+        case WebSearchCall(action=dict(action)) if action.get("sources") is not None:
+            _check_objects(f"{path}.action.sources", action["sources"])
+        case _:
+            pass
+
+
+def _check_objects(path: str, members: object) -> None:
+    if not isinstance(members, list):
+        raise wrong_type(path, "an array of objects", members)
+    for index, member in enumerate(members):
+        if not isinstance(member, dict):
+            raise wrong_type(f"{path}[{index}]", "an object", member)
 
 
 def check_text(path: str, text: str | None, limits: InputLimits) -> None:
@@ -280,3 +334,178 @@ def _check_allowed(allowed: AllowedTools, offered: OfferedTools) -> None:
     is_run = any(means_hosted(wanted, offered.run) for wanted in allowed.tools)
     if not is_run and not allowed_names(allowed, offered.client):
         raise dropped_tools([wanted.type for wanted in allowed.tools])
+
+
+_PART_TEXTS: Final = {
+    "input_text": "text",
+    "output_text": "text",
+    "refusal": "refusal",
+    "summary_text": "text",
+    "reasoning_text": "text",
+}
+"""The field with the text of a part. Images and files have none: their models bound them."""
+
+
+def check_counts(document: dict[str, Any], limits: InputLimits) -> None:
+    """Refuse too many items, tools or metadata, before any of them is parsed.
+
+    Wrong types are left to the models.
+    """
+    said = document.get("input")
+    if isinstance(said, str):
+        if len(said) > limits.text_chars_max:
+            raise string_too_long("input", len(said), limits.text_chars_max)
+    elif isinstance(said, list) and len(said) > limits.items_max:
+        raise array_too_long("input", len(said), limits.items_max)
+    tools = document.get("tools")
+    if isinstance(tools, list) and len(tools) > limits.tools_max:
+        raise array_too_long("tools", len(tools), limits.tools_max)
+    if "metadata" in document:
+        check_metadata(document)
+
+
+def check_metadata(document: dict[str, Any]) -> None:
+    metadata = document.get("metadata")
+    if isinstance(metadata, dict) and len(metadata) > METADATA_PAIRS_MAX:
+        raise too_many_properties("metadata", len(metadata), METADATA_PAIRS_MAX)
+
+
+def check_items(items: Sequence[InputItem], limits: InputLimits, *, param: str = "input") -> None:
+    """Refuse texts that are too long, bad names, and hosted items that could not be listed.
+
+    A command or a patch counts as one text. `param` names the array of items.
+    """
+    for index, item in enumerate(items):
+        path = f"{param}[{index}]"
+        match item.type:
+            case "message":
+                _check_parts(f"{path}.content", item.content, limits)
+            case "reasoning":
+                _check_parts(f"{path}.summary", item.summary, limits)
+                _check_parts(f"{path}.content", item.content or (), limits)
+            case "item_reference" | "compaction" | "compaction_trigger":
+                pass
+            case _:
+                _check_tool_item(path, item, limits)
+
+
+def check_brought(
+    items: Sequence[InputItem], limits: InputLimits, *, param: str = "input"
+) -> tuple[BroughtTools, ...]:
+    """Return the tools that items bring. Refuses tools that the model could not see.
+
+    A tool may come twice, because a search may return it twice.
+    """
+    brought = brought_by(items, param)
+    count = 0
+    for each in brought:
+        check_tools(each.tools, limits, within=each.path, unique=False)
+        count += each.count
+        if count > BROUGHT_TOOLS_MAX:
+            raise invalid(
+                f"{each.path}tools",
+                f"the items before it and this one bring {count} tools, of {BROUGHT_TOOLS_MAX} at "
+                "most. Leave out those that are not needed any more.",
+                "array_above_max_length",
+            )
+    return brought
+
+
+def _check_tool_item(
+    path: str, item: CallItem | OutputItem | AnyHostedItem, limits: InputLimits
+) -> None:
+    match item.type:
+        case "function_call":
+            check_text(f"{path}.arguments", item.arguments, limits)
+            check_name(f"{path}.name", flat_name(item.namespace, item.name))
+        case "custom_tool_call":
+            check_text(f"{path}.input", item.input, limits)
+            check_name(f"{path}.name", flat_name(item.namespace, item.name))
+        case "tool_search_call":
+            check_text(f"{path}.arguments", call_of(item).arguments, limits)
+        case "local_shell_call" | "shell_call":
+            check_text(f"{path}.action", call_of(item).arguments, limits)
+        case "apply_patch_call":
+            check_text(f"{path}.operation", call_of(item).arguments, limits)
+        case "function_call_output" | "custom_tool_call_output" if not isinstance(item.output, str):
+            _check_parts(f"{path}.output", item.output, limits)
+        case (
+            "function_call_output"
+            | "custom_tool_call_output"
+            | "local_shell_call_output"
+            | "shell_call_output"
+            | "apply_patch_call_output"
+        ):
+            check_text(f"{path}.output", output_text(item), limits)
+        case "tool_search_output":
+            check_hosted(path, item)
+        case _:
+            check_hosted(path, item)
+            check_text(path, hosted_call(item), limits)
+            check_text(path, hosted_result(item), limits)
+    if item.type == "function_call_output" and (name := author_of(item)):
+        check_name(f"{path}.name", name)
+
+
+def _check_parts(path: str, parts: Sequence[Any], limits: InputLimits) -> None:
+    for index, part in enumerate(parts):
+        field = _PART_TEXTS.get(part.type)
+        if field is not None and len(getattr(part, field)) > limits.text_chars_max:
+            check_text(f"{path}[{index}].{field}", getattr(part, field), limits)
+
+
+FILES: Final = frozenset({"input_file"})
+MEDIA: Final = FILES | {"input_image"}
+_UNREAD: Final = {
+    "input_file": "This model reads no files.",
+    "input_image": "This model reads text only.",
+}
+
+
+def check_images(items: Sequence[InputItem]) -> None:
+    """Refuse new images, for a model without vision. Raises `InvalidRequest`."""
+    check_media(items, strict=True, refused=MEDIA - FILES)
+
+
+def check_media(
+    items: Sequence[InputItem],
+    *,
+    strict: bool,
+    param: str = "input",
+    refused: frozenset[str] = MEDIA,
+) -> None:
+    """Refuse images and files of the assistant and, if `strict`, new ones of `refused` types.
+
+    Media that the model has answered already are not new: a client that keeps the history itself
+    could otherwise never continue after an image. Media in tool outputs are not checked: a tool
+    that returns one must not end a session. `param` names the items.
+    """
+    is_new = strict
+    fault: InvalidRequest | None = None
+    for i in reversed(range(len(items))):
+        item = items[i]
+        if item.type != "message":
+            is_new = is_new and item.type == "compaction_trigger"
+            continue
+        is_new = is_new and item.role != "assistant"
+        for j in reversed(range(len(item.content))):
+            part = item.content[j]
+            if part.type in MEDIA:
+                path = f"{param}[{i}].content[{j}].type"
+                if item.role == "assistant":
+                    fault = wrong_value(path, part.type, ("output_text", "refusal"))
+                elif is_new and part.type in refused:
+                    fault = unsupported(path, _UNREAD[part.type], value=part.type)
+    if fault is not None:
+        raise fault  # the first of them
+
+
+def _check_format(asked: JsonSchemaFormat, limits: InputLimits) -> None:
+    check_text("text.format.description", asked.description, limits)
+    fault = schema_fault(asked.schema_, limits, of_objects=asked.strict)
+    if fault is not None:
+        raise InvalidRequest(
+            f"Invalid schema for response_format '{asked.name}': {fault}",
+            code="invalid_json_schema",
+            param="text.format.schema",
+        )

@@ -14,8 +14,8 @@ import orjson
 from pydantic import AfterValidator, Discriminator, Field, StringConstraints
 
 from gateway import ids
-from gateway.protocol.admin.requests import DisplayName, ShortText, scopes_of
-from gateway.protocol.base import WHOLE, Many, NullableModel, WireModel
+from gateway.protocol.admin.bodies import DisplayName, ShortText, scopes_of
+from gateway.protocol.base import AS_INTEGER, Many, NullableModel, WireModel
 from gateway.protocol.request_errors import invalid
 from gateway.tenancy.federation import (
     ALGORITHMS,
@@ -31,12 +31,8 @@ from gateway.tenancy.scopes import SCOPES
 if TYPE_CHECKING:
     from datetime import datetime
 
-    from gateway.tenancy.federation import (
-        FederationRule,
-        IdentityProvider,
-        OperatorIssuer,
-        Value,
-    )
+    from gateway.tenancy.federation import FederationRule, IdentityProvider, OperatorIssuer, Value
+
 
 Json = dict[str, Any]
 URL_CHARS_MAX: Final = 512
@@ -120,8 +116,8 @@ class TokenExtras(NullableModel):
     algorithms: (
         Annotated[Many[Algorithm], Field(min_length=1, max_length=len(ALGORITHMS))] | None
     ) = None
-    clock_skew_seconds: Annotated[int, Field(ge=0, le=CLOCK_SKEW_MAX_S), WHOLE] | None = None
-    lifetime_max_seconds: Annotated[int, Field(ge=1, le=LIFETIME_MAX_S), WHOLE] | None = None
+    clock_skew_seconds: Annotated[int, Field(ge=0, le=CLOCK_SKEW_MAX_S), AS_INTEGER] | None = None
+    lifetime_max_seconds: Annotated[int, Field(ge=1, le=LIFETIME_MAX_S), AS_INTEGER] | None = None
 
     def terms(self, before: TokenTerms) -> TokenTerms:
         # Terms that the request leaves out stay.

@@ -2,7 +2,7 @@
 
 A client executes functions, custom tools (whose input is text, perhaps of a grammar), and the
 shells and the patcher that OpenAI's models know by heart. To the model all of them are functions,
-under one name each. Some of OpenAI's hosted tools the gateway runs (`protocol.hosted.tools`), where
+under one name each. Some of OpenAI's hosted tools the gateway runs (`protocol.hosted_tools`), where
 the operator serves them and the tenant may use them; all others are dropped, and the response says
 which.
 """
@@ -18,7 +18,7 @@ from pydantic_core import PydanticCustomError
 from gateway.generation import SegmentKind
 from gateway.protocol.base import Many, NullableModel, WireModel
 from gateway.protocol.documented import TOOL_TYPES
-from gateway.protocol.hosted.tools import (
+from gateway.protocol.hosted_tools import (
     FAMILIES,
     CodeInterpreterTool,
     McpServerTool,
@@ -30,13 +30,13 @@ from gateway.protocol.parameters import AllowedTools, ToolChoice
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator, Sequence
 
-    from gateway.protocol.hosted.tools import HostedFamily, RunTool
+    from gateway.protocol.hosted_tools import HostedFamily, RunTool
     from gateway.protocol.parameters import AnyToolChoice, ToolName
+
 
 FUNCTION_NAME: Final = re.compile(r"[A-Za-z0-9_.-]{1,128}")
 """OpenAI's rule and a dot, which names from MCP servers have. Names stand in Harmony headers, where
 anything else could address somebody else."""
-
 SERVED_TOOL_TYPES: Final = (
     "function",
     "custom",
@@ -295,7 +295,6 @@ APPLY_PATCH: Final = "apply_patch"
 TOOL_SEARCH: Final = "tool_search"
 CUSTOM_INPUT: Final = "input"
 """The only argument of a custom tool."""
-
 KINDS: Final[dict[type[ClientTool], SegmentKind]] = {
     FunctionTool: SegmentKind.FUNCTION_CALL,
     CustomTool: SegmentKind.CUSTOM_CALL,
@@ -323,7 +322,6 @@ def _file_operation(kind: str, *texts: str) -> dict[str, Any]:
 _WORDS: Final = {"type": "array", "items": {"type": "string"}, "minItems": 1}
 _COUNT: Final = {"type": ["integer", "null"], "minimum": 0, "maximum": 2**31 - 1}
 _TEXT: Final = {"type": ["string", "null"]}
-
 LOCAL_SHELL_PARAMETERS: Final = _object(
     {
         "command": _WORDS,
@@ -349,7 +347,6 @@ APPLY_PATCH_PARAMETERS: Final = _object(
     },
     "operation",
 )
-
 CUSTOM_PARAMETERS: Final = _object({CUSTOM_INPUT: {"type": "string"}}, CUSTOM_INPUT)
 NO_ARGUMENTS: Final = _object({})
 ANY_OBJECT: Final = {"type": "object"}
@@ -360,7 +357,6 @@ PARAMETERS: Final[dict[type[ClientTool], dict[str, Any]]] = {
     ApplyPatchTool: APPLY_PATCH_PARAMETERS,
 }
 """The schemas of the tools whose arguments are not for the client to choose."""
-
 _LOCAL_SHELL: Final = FunctionTool(
     name=LOCAL_SHELL,
     description=(

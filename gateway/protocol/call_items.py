@@ -1,21 +1,29 @@
-"""Call items ↔ what the model wrote: a function's name and its arguments as JSON.
+"""Call items and their results ↔ what the model reads and writes: function calls with JSON.
 
-The model knows every tool as a function (`protocol.tools`), so a call of a custom tool, a shell
-or the patcher is told to it as a call of that function, and what it writes is read back.
+The model knows every tool as a function (`protocol.tool_types`), so a call of a custom tool, a
+shell or the patcher is shown to it as a call of that function, and what it writes is read back.
+
+Open Responses has no items for requests for approval and their answers. There a request is shown
+as a call of `APPROVAL_FUNCTION` (`open_responses`), whose id is the request's, and is answered as
+calls are. Such items are read back in any dialect (`ReadItem`): the dialect in which a client is
+answered does not change what it may send.
 """
 
 from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, Final, TypeVar
 
 import orjson
-from pydantic import ValidationError
+from pydantic import AfterValidator, BaseModel, ConfigDict, ValidationError
+from pydantic_core import PydanticCustomError
 
+from gateway import ids
 from gateway.generation import SegmentKind
 from gateway.protocol.base import WireModel, without_nulls
 from gateway.protocol.items import (
+    AnyInputItem,
     ComputerCall,
     ComputerCallOutput,
     CustomToolCall,
@@ -26,6 +34,7 @@ from gateway.protocol.items import (
     ImageGenerationCall,
     InputFile,
     InputImage,
+    InputItem,
     InputText,
     LocalShellAction,
     LocalShellCall,
@@ -42,7 +51,7 @@ from gateway.protocol.items import (
     ToolSearchCall,
     ToolSearchOutput,
 )
-from gateway.protocol.tools import (
+from gateway.protocol.tool_types import (
     APPLY_PATCH,
     CUSTOM_INPUT,
     FUNCTION_NAME,
@@ -55,12 +64,12 @@ from gateway.protocol.tools import (
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
 
-    from gateway.constraints.rules import ToolRule
+    from gateway.constraints.output_rules import ToolRule
     from gateway.protocol.context_item import HostedKind, Kind
-    from gateway.protocol.items import AnyHostedItem, CallItem, InputItem, Item, OutputItem
+    from gateway.protocol.items import AnyHostedItem, CallItem, Item, OutputItem
 
-_M = TypeVar("_M", bound=WireModel)
 
+_Arguments = TypeVar("_Arguments", bound=WireModel)
 IMAGE_NOTE: Final = "[image omitted: this model reads text only]"
 FILE_NOTE: Final = "[file omitted: this model reads text only]"
 
@@ -322,7 +331,7 @@ def call_fields(rule: ToolRule | None, name: str, arguments: str) -> dict[str, A
     return without_nulls({"name": rule.shown_name, "namespace": rule.namespace, **said})
 
 
-def _parse_arguments(model: type[_M], arguments: str) -> _M:
+def _parse_arguments(model: type[_Arguments], arguments: str) -> _Arguments:
     try:
         return model.model_validate(orjson.loads(arguments))
     except (orjson.JSONDecodeError, ValidationError) as error:
@@ -369,3 +378,73 @@ def _part_text(part: InputText | InputImage | InputFile) -> str:
 
 def _json(value: object) -> str:
     return orjson.dumps(value).decode()
+
+
+_Approval = TypeVar("_Approval", bound=BaseModel)
+APPROVAL_FUNCTION: Final = "mcp_approval_request"
+"""The name of the function."""
+APPROVAL_ID_PREFIX: Final = ids.HOSTED_PREFIXES[APPROVAL_FUNCTION]
+"""What the ids of its calls begin with."""
+_APPROVAL_EXPECTED: Final = {
+    "arguments": "those with which the call was shown",
+    "output": '{"approve": true}, or {"approve": false, "reason": "..."}',
+}
+
+
+class _AskedCall(BaseModel):
+    """The arguments of such a call: what is to be called if the user approves it."""
+
+    model_config = ConfigDict(strict=True)
+
+    server_label: str
+    name: str
+    arguments: str
+
+
+class _ApprovalAnswer(BaseModel):
+    """The output of such a call: whether the user approves."""
+
+    model_config = ConfigDict(strict=True)
+
+    approve: bool
+    reason: str | None = None
+
+
+def _to_approval_item(item: InputItem) -> InputItem:
+    match item:
+        case FunctionCall(name=name, call_id=call_id) if (
+            name == APPROVAL_FUNCTION and _is_approval_id(call_id)
+        ):
+            asked = _parse_approval(_AskedCall, "arguments", item.arguments)
+            fields = {"id": call_id, "type": APPROVAL_FUNCTION, **asked.model_dump()}
+            return McpApprovalRequest.model_validate(fields)
+        case FunctionCallOutput(call_id=call_id) if call_id is not None and _is_approval_id(
+            call_id
+        ):
+            answer = _parse_approval(_ApprovalAnswer, "output", output_text(item))
+            fields = {
+                "id": item.id,
+                "type": "mcp_approval_response",
+                "approval_request_id": call_id,
+                **answer.model_dump(),
+            }
+            # What is not set is not stored either.
+            return McpApprovalResponse.model_validate(without_nulls(fields))
+        case _:
+            return item
+
+
+def _is_approval_id(call_id: str) -> bool:
+    return call_id.startswith(APPROVAL_ID_PREFIX)
+
+
+def _parse_approval(model: type[_Approval], field: str, text: str) -> _Approval:
+    try:
+        return model.model_validate_json(text)
+    except ValidationError:
+        context = {"field": field, "expected": _APPROVAL_EXPECTED[field]}
+        raise PydanticCustomError("approval_call", "", context) from None
+
+
+ReadItem = Annotated[AnyInputItem, AfterValidator(_to_approval_item)]
+"""`AnyInputItem`, of which none stands for a request for approval or its answer."""

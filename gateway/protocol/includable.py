@@ -13,6 +13,7 @@ import orjson
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
 
+
 SOURCES: Final = "web_search_call.action.sources"
 OUTPUTS: Final = "code_interpreter_call.outputs"
 INCLUDABLE: Final = frozenset({SOURCES, OUTPUTS})

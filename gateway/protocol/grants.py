@@ -2,18 +2,51 @@
 
 They are stored with the request, so that whoever folds its log or goes on with it knows the same
 tools, servers, rules and budgets, whatever is configured there. No secret is in them.
+
+The state of the tools (`ToolState`) goes along a chain of responses. It is kept with a response
+(`responses.tool_state`), as its fold makes it: the pages that the model was shown, by their
+cursors, and the container that it used.
 """
 
 from __future__ import annotations
 
 import hashlib
 from dataclasses import dataclass, field
-from typing import Any, Final, Literal
+from typing import TYPE_CHECKING, Any, Final, Literal
 
-from pydantic import TypeAdapter
+from pydantic import TypeAdapter, ValidationError
 
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+
+def is_within(host: str, domains: Sequence[str]) -> bool:
+    """Return True if a host is or is below one of the domains, or if there are no domains."""
+    host = host.lower().rstrip(".")
+    return not domains or any(host == one or host.endswith(f".{one}") for one in domains)
+
+
+@dataclass(frozen=True, slots=True)
+class DomainRules:
+    """Rules of domains: `allowed` are the only ones, if there are any; `denied` are refused in any
+    case. Both are in lower case, and hold for their subdomains, too.
+    """
+
+    allowed: tuple[str, ...] = ()
+    denied: tuple[str, ...] = ()
+
+    @classmethod
+    def of(cls, allowed: str, denied: str) -> DomainRules:
+        # Policies store the lists separated by spaces.
+        return cls(tuple(allowed.split()), tuple(denied.split()))
+
+    def permits(self, host: str) -> bool:
+        is_denied = bool(self.denied) and is_within(host, self.denied)
+        return not is_denied and is_within(host, self.allowed)
+
+
+EVERY_DOMAIN = DomainRules()
 SearchContextSize = Literal["low", "medium", "high"]
-
 REGISTERED: Final = "registry:"
 """Begins the identity of an MCP server that the operator registered."""
 
@@ -204,3 +237,32 @@ def approval_digest(server: ServerGrant, tool: McpTool, arguments: str) -> bytes
         content = part.encode("utf-8", "surrogatepass")
         digest.update(len(content).to_bytes(4, "big") + content)
     return digest.digest()
+
+
+@dataclass(frozen=True, slots=True)
+class ToolState:
+    """State of the tools. `pages` are the last ones that were shown, oldest first;
+    `container_id` is the last container.
+    """
+
+    pages: tuple[ShownPage, ...] = ()
+    container_id: str | None = None
+
+    @property
+    def first_cursor(self) -> int:
+        # Cursors of earlier answers must not come to mean another page.
+        return max((page.cursor + 1 for page in self.pages), default=0)
+
+
+NO_TOOL_STATE: Final = ToolState()
+_STATE: Final = TypeAdapter(ToolState)
+
+
+def tool_state_of(packed: bytes | None) -> ToolState:
+    """Parse stored tool state; empty for None and for unreadable data, so that tools start anew."""
+    if not packed:
+        return NO_TOOL_STATE
+    try:
+        return _STATE.validate_json(packed)
+    except ValidationError:
+        return NO_TOOL_STATE

@@ -21,18 +21,16 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
 from pydantic import BeforeValidator, Field, InstanceOf
 from pydantic_core import PydanticCustomError
 
-from gateway.constraints.schemas import schema_fault
 from gateway.errors import InvalidRequest
-from gateway.protocol.approval_calls import ReadItem
-from gateway.protocol.base import Integer, Many, WireModel, whole, without_nulls
+from gateway.protocol.base import Integer, Many, WireModel, as_integer, presentable, without_nulls
 from gateway.protocol.brought_tools import (
-    BROUGHT_TOOLS_MAX,
     BroughtTools,
-    brought_by,
     offered,
     paths_of,
 )
-from gateway.protocol.calls import author_of, call_of, hosted_call, hosted_result, output_text
+from gateway.protocol.call_items import (
+    ReadItem,
+)
 from gateway.protocol.documented import (
     COMPACT_PARAMETERS,
     COUNT_PARAMETERS,
@@ -44,12 +42,10 @@ from gateway.protocol.documented import (
     check_own,
     literal_values,
 )
-from gateway.protocol.hosted.tools import NO_FAMILIES
-from gateway.protocol.hosted_items import check_hosted
+from gateway.protocol.hosted_tools import NO_FAMILIES
 from gateway.protocol.items import CompactionTrigger, ItemReference, McpApprovalResponse
 from gateway.protocol.json_body import parse_object
 from gateway.protocol.parameters import (
-    METADATA_PAIRS_MAX,
     RESPONSE_ID_CHARS_MAX,
     AnyConversation,
     AnyToolChoice,
@@ -65,32 +61,34 @@ from gateway.protocol.parameters import (
     TextOptions,
 )
 from gateway.protocol.request_errors import (
-    array_too_long,
     invalid,
     missing,
-    string_too_long,
-    too_many_properties,
     unknown,
     unsupported,
     unsupported_value,
     validated,
     wrong_value,
 )
-from gateway.protocol.responses.tool_checks import (
-    check_name,
+from gateway.protocol.responses.request_checks import (
+    FILES,
+    _check_format,
+    check_brought,
+    check_counts,
+    check_items,
+    check_media,
     check_none_dropped,
     check_text,
     check_tool_choice,
     check_tools,
 )
-from gateway.protocol.tools import AnyTool, Tool, dropped, flat_name, without_unserved
+from gateway.protocol.tool_types import AnyTool, Tool, dropped, without_unserved
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping, Sequence
 
-    from gateway.protocol.hosted.tools import HostedFamily
-    from gateway.protocol.items import AnyHostedItem, CallItem, InputItem, OutputItem
+    from gateway.protocol.hosted_tools import HostedFamily
     from gateway.protocol.json_body import InputLimits
+
 
 MODEL_CHARS_MAX: Final = 256
 PROMPT_CACHE_KEY_CHARS_MAX: Final = 64
@@ -102,7 +100,6 @@ STOP_CHARS_MAX: Final = 256
 SEED_MAX: Final = 2**63 - 1
 TOP_K_MAX: Final = 2**31 - 1
 TOP_K_OFF: Final = -1
-
 LOGPROBS: Final = "message.output_text.logprobs"
 ENCRYPTED_REASONING: Final = "reasoning.encrypted_content"
 """With it reasoning items come sealed, so that a client can give them back."""
@@ -168,14 +165,16 @@ class CreateResponse(WireModel):
     top_p: float = Field(1.0, ge=0.0, le=1.0)
     presence_penalty: float = Field(0.0, ge=-2.0, le=2.0)
     frequency_penalty: float = Field(0.0, ge=-2.0, le=2.0)
-    seed: Annotated[int | None, Field(ge=-SEED_MAX - 1, le=SEED_MAX), BeforeValidator(whole)] = None
+    seed: Annotated[
+        int | None, Field(ge=-SEED_MAX - 1, le=SEED_MAX), BeforeValidator(as_integer)
+    ] = None
     stop: Annotated[
         Many[Annotated[str, Field(min_length=1, max_length=STOP_CHARS_MAX)]],
         Field(max_length=STOPS_MAX),
         BeforeValidator(_stops),
     ] = ()
     top_k: Annotated[
-        int | None, Field(ge=1, le=TOP_K_MAX), BeforeValidator(_top_k), BeforeValidator(whole)
+        int | None, Field(ge=1, le=TOP_K_MAX), BeforeValidator(_top_k), BeforeValidator(as_integer)
     ] = None
     min_p: float | None = Field(None, ge=0.0, le=1.0)
     enable_response_messages: bool = False
@@ -271,29 +270,16 @@ PARAMETERS: Final = frozenset(CreateResponse.model_fields) - {
     *("ignored", "rejects_images", "brought"),
 }
 """The names a body may use."""
-
 HINTS: Final = ("prompt_cache_options", "prompt_cache_retention")
 """Parameters that are checked and change nothing: backends cache every prefix, as long as they can.
 """
-
 PREWARM: Final = "prompt_cache_options.prewarm"
-IGNORED_NAMES_MAX: Final = 32
 IDEMPOTENCY_KEY: Final = "Idempotency-Key"
 IDEMPOTENCY_KEY_CHARS_MAX: Final = 255
-
 _CONTEXTS: Final = frozenset({"input", "previous_response_id", "conversation", "prompt"})
 """A request has at least one of them."""
-_HEADER_SAFE: Final = re.compile(r"[A-Za-z0-9_.-]{1,64}")
 _NAME_OF_TOOL: Final = re.compile(r"(?:tools\[(\d+)\]|tool_choice)\.name")
 _KEY: Final = re.compile(rb"[!-~]{1,%d}" % IDEMPOTENCY_KEY_CHARS_MAX)
-_PART_TEXTS: Final = {
-    "input_text": "text",
-    "output_text": "text",
-    "refusal": "refusal",
-    "summary_text": "text",
-    "reasoning_text": "text",
-}
-"""The field with the text of a part. Images and files have none: their models bound them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -457,176 +443,6 @@ def _with_hints(ignored: tuple[str, ...], document: dict[str, Any]) -> tuple[str
         return ignored
     hints = HINTS[1:] if _prewarms(document) else HINTS
     return presentable((*ignored, *(name for name in hints if name in document)))
-
-
-def presentable(names: tuple[str, ...]) -> tuple[str, ...]:
-    """Return the names that may stand in a response header."""
-    return tuple(name for name in names if _HEADER_SAFE.fullmatch(name))[:IGNORED_NAMES_MAX]
-
-
-def check_counts(document: dict[str, Any], limits: InputLimits) -> None:
-    """Refuse too many items, tools or metadata, before any of them is parsed.
-
-    Wrong types are left to the models.
-    """
-    said = document.get("input")
-    if isinstance(said, str):
-        if len(said) > limits.text_chars_max:
-            raise string_too_long("input", len(said), limits.text_chars_max)
-    elif isinstance(said, list) and len(said) > limits.items_max:
-        raise array_too_long("input", len(said), limits.items_max)
-    tools = document.get("tools")
-    if isinstance(tools, list) and len(tools) > limits.tools_max:
-        raise array_too_long("tools", len(tools), limits.tools_max)
-    if "metadata" in document:
-        check_metadata(document)
-
-
-def check_metadata(document: dict[str, Any]) -> None:
-    metadata = document.get("metadata")
-    if isinstance(metadata, dict) and len(metadata) > METADATA_PAIRS_MAX:
-        raise too_many_properties("metadata", len(metadata), METADATA_PAIRS_MAX)
-
-
-def check_items(items: Sequence[InputItem], limits: InputLimits, *, param: str = "input") -> None:
-    """Refuse texts that are too long, bad names, and hosted items that could not be listed.
-
-    A command or a patch counts as one text. `param` names the array of items.
-    """
-    for index, item in enumerate(items):
-        path = f"{param}[{index}]"
-        match item.type:
-            case "message":
-                _check_parts(f"{path}.content", item.content, limits)
-            case "reasoning":
-                _check_parts(f"{path}.summary", item.summary, limits)
-                _check_parts(f"{path}.content", item.content or (), limits)
-            case "item_reference" | "compaction" | "compaction_trigger":
-                pass
-            case _:
-                _check_tool_item(path, item, limits)
-
-
-def check_brought(
-    items: Sequence[InputItem], limits: InputLimits, *, param: str = "input"
-) -> tuple[BroughtTools, ...]:
-    """Return the tools that items bring. Refuses tools that the model could not see.
-
-    A tool may come twice, because a search may return it twice.
-    """
-    brought = brought_by(items, param)
-    count = 0
-    for each in brought:
-        check_tools(each.tools, limits, within=each.path, unique=False)
-        count += each.count
-        if count > BROUGHT_TOOLS_MAX:
-            raise invalid(
-                f"{each.path}tools",
-                f"the items before it and this one bring {count} tools, of {BROUGHT_TOOLS_MAX} at "
-                "most. Leave out those that are not needed any more.",
-                "array_above_max_length",
-            )
-    return brought
-
-
-def _check_tool_item(
-    path: str, item: CallItem | OutputItem | AnyHostedItem, limits: InputLimits
-) -> None:
-    match item.type:
-        case "function_call":
-            check_text(f"{path}.arguments", item.arguments, limits)
-            check_name(f"{path}.name", flat_name(item.namespace, item.name))
-        case "custom_tool_call":
-            check_text(f"{path}.input", item.input, limits)
-            check_name(f"{path}.name", flat_name(item.namespace, item.name))
-        case "tool_search_call":
-            check_text(f"{path}.arguments", call_of(item).arguments, limits)
-        case "local_shell_call" | "shell_call":
-            check_text(f"{path}.action", call_of(item).arguments, limits)
-        case "apply_patch_call":
-            check_text(f"{path}.operation", call_of(item).arguments, limits)
-        case "function_call_output" | "custom_tool_call_output" if not isinstance(item.output, str):
-            _check_parts(f"{path}.output", item.output, limits)
-        case (
-            "function_call_output"
-            | "custom_tool_call_output"
-            | "local_shell_call_output"
-            | "shell_call_output"
-            | "apply_patch_call_output"
-        ):
-            check_text(f"{path}.output", output_text(item), limits)
-        case "tool_search_output":
-            check_hosted(path, item)
-        case _:
-            check_hosted(path, item)
-            check_text(path, hosted_call(item), limits)
-            check_text(path, hosted_result(item), limits)
-    if item.type == "function_call_output" and (name := author_of(item)):
-        check_name(f"{path}.name", name)
-
-
-def _check_parts(path: str, parts: Sequence[Any], limits: InputLimits) -> None:
-    for index, part in enumerate(parts):
-        field = _PART_TEXTS.get(part.type)
-        if field is not None and len(getattr(part, field)) > limits.text_chars_max:
-            check_text(f"{path}[{index}].{field}", getattr(part, field), limits)
-
-
-FILES: Final = frozenset({"input_file"})
-MEDIA: Final = FILES | {"input_image"}
-_UNREAD: Final = {
-    "input_file": "This model reads no files.",
-    "input_image": "This model reads text only.",
-}
-
-
-def check_images(items: Sequence[InputItem]) -> None:
-    """Refuse new images, for a model without vision. Raises `InvalidRequest`."""
-    check_media(items, strict=True, refused=MEDIA - FILES)
-
-
-def check_media(
-    items: Sequence[InputItem],
-    *,
-    strict: bool,
-    param: str = "input",
-    refused: frozenset[str] = MEDIA,
-) -> None:
-    """Refuse images and files of the assistant and, if `strict`, new ones of `refused` types.
-
-    Media that the model has answered already are not new: a client that keeps the history itself
-    could otherwise never continue after an image. Media in tool outputs are not checked: a tool
-    that returns one must not end a session. `param` names the items.
-    """
-    is_new = strict
-    fault: InvalidRequest | None = None
-    for i in reversed(range(len(items))):
-        item = items[i]
-        if item.type != "message":
-            is_new = is_new and item.type == "compaction_trigger"
-            continue
-        is_new = is_new and item.role != "assistant"
-        for j in reversed(range(len(item.content))):
-            part = item.content[j]
-            if part.type in MEDIA:
-                path = f"{param}[{i}].content[{j}].type"
-                if item.role == "assistant":
-                    fault = wrong_value(path, part.type, ("output_text", "refusal"))
-                elif is_new and part.type in refused:
-                    fault = unsupported(path, _UNREAD[part.type], value=part.type)
-    if fault is not None:
-        raise fault  # the first of them
-
-
-def _check_format(asked: JsonSchemaFormat, limits: InputLimits) -> None:
-    check_text("text.format.description", asked.description, limits)
-    fault = schema_fault(asked.schema_, limits, of_objects=asked.strict)
-    if fault is not None:
-        raise InvalidRequest(
-            f"Invalid schema for response_format '{asked.name}': {fault}",
-            code="invalid_json_schema",
-            param="text.format.schema",
-        )
 
 
 def _check_support(request: CreateResponse, *, needs_input: bool) -> None:

@@ -7,69 +7,52 @@ which requires nearly every key, null where there is nothing to say.
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
-from functools import cache
 from operator import attrgetter, itemgetter
 from typing import TYPE_CHECKING, Any, Final, Literal
 
 import orjson
-from pydantic import TypeAdapter
 
 from gateway import ids
-from gateway.constraints.rules import AnswerFormat, OutputRules, TextGrammar, ToolRule
-from gateway.protocol.base import Many, without_nulls
-from gateway.protocol.hosted.includable import INCLUDABLE
-from gateway.protocol.hosted.tools import (
+from gateway.protocol.base import without_nulls
+from gateway.protocol.hosted_tools import (
     CodeInterpreterTool,
     McpServerTool,
     WebSearchTool,
     echoed_tool,
 )
+from gateway.protocol.includable import INCLUDABLE
 from gateway.protocol.parameters import (
     DEFAULT_EFFORT,
     EFFECTIVE_EFFORTS,
     AllowedTools,
-    AnyFormat,
-    AnyToolChoice,
     JsonSchemaFormat,
     ToolChoice,
 )
-from gateway.protocol.responses.hosted_rules import chooses, hosted_rules
-from gateway.protocol.responses.tool_checks import OfferedTools
-from gateway.protocol.tools import (
-    ANY_OBJECT,
-    NO_ARGUMENTS,
-    PARAMETERS,
-    AnyTool,
-    CustomTool,
+from gateway.protocol.responses.request_checks import OfferedTools
+from gateway.protocol.responses.response_rules import OFFERED
+from gateway.protocol.tool_types import (
     FunctionTool,
-    GrammarFormat,
     HostedTool,
     NamespaceTool,
-    ToolSearchTool,
-    allowed_names,
-    named,
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Collection, Iterable, Mapping, Sequence
     from uuid import UUID
 
-    from gateway.constraints.rules import CallMode, Summary
     from gateway.generation import TokenUsage
-    from gateway.protocol.hosted.grants import Grants
+    from gateway.protocol.grants import Grants
     from gateway.protocol.parameters import Effort, TextOptions, ToolName
-    from gateway.protocol.responses.create import CreateResponse
-    from gateway.protocol.tools import NamedTool, Tool
+    from gateway.protocol.responses.create_request import CreateResponse
+    from gateway.protocol.tool_types import Tool
     from gateway.sealing import Binding
 
-ServiceTier = Literal["default", "flex", "priority"]
 
+ServiceTier = Literal["default", "flex", "priority"]
 REASONING_CONTEXT: Final = "current_turn"
 """Reasoning before the last answer is not shown to the model again."""
 REASONING_MODE: Final = "standard"
 """One run of the model answers; there is no mode that takes more."""
-
-
 ECHO_FIELDS: Final = (
     "instructions", "max_output_tokens", "max_tool_calls", "metadata", "model",
     "parallel_tool_calls", "presence_penalty", "frequency_penalty", "previous_response_id",
@@ -85,11 +68,6 @@ _MADE: Final = {"model", "reasoning", "service_tier", "text", "tool_choice", "to
 _COPIED: Final = (*(name for name in ECHO_FIELDS if name not in _MADE), "background")
 """What is repeated as it was asked for."""
 _copied: Final = attrgetter(*_COPIED)
-
-
-OFFERED: Final = "offered_tools"
-"""What an echo has beside `tools` where the model is told of other ones: some of these are yet to
-be loaded, or items brought more. It is not shown."""
 _LISTED_CHOICES: Final = frozenset(
     {"local_shell", "web_search", "web_search_2025_08_26", "tool_search"}
 )
@@ -416,122 +394,3 @@ def compacted_response(
         "output": list(output),
         "usage": usage_body(usage),
     }
-
-
-_TOOLS: Final[TypeAdapter[tuple[Tool, ...]]] = TypeAdapter(Many[AnyTool])
-_CHOICE: Final[TypeAdapter[AnyToolChoice]] = TypeAdapter(AnyToolChoice)
-_FORMAT: Final[TypeAdapter[AnyFormat]] = TypeAdapter(AnyFormat)
-
-_SUMMARIES: Final[dict[str | None, Summary]] = {
-    None: "off",
-    "concise": "concise",
-    "auto": "detailed",
-    "detailed": "detailed",
-}
-
-
-def rules_of(echo: Mapping[str, Any], grants: Grants | None = None) -> OutputRules:
-    """Return the rules of a response with this `echo` (of the function `echo`) and `grants`.
-
-    They depend on nothing else, so that a fold on another replica or a year later has the same
-    rules. A function of the request with the name of a hosted tool replaces it.
-    """
-    choice = echo["tool_choice"]
-    told = told_tools(echo)
-    is_plain = isinstance(choice, str) and not told and "stop" not in echo
-    if is_plain and grants is None and echo["text"]["format"]["type"] == "text":
-        return _plain_rules(choice, not echo["parallel_tool_calls"], echo["reasoning"]["summary"])
-    typed: AnyToolChoice = choice
-    if not isinstance(choice, str):
-        typed = _CHOICE.validate_python(choice)
-    calls = _calls(typed)
-    offered = [] if calls == "none" else told
-    tools = tuple(named(_TOOLS.validate_python(offered))) if offered else ()
-    hosted = () if grants is None or calls == "none" else tuple(hosted_rules(grants))
-    answer = _answer(echo["text"]["format"])
-    return OutputRules(
-        tools={tool.name: tool for tool in (*hosted, *map(_tool_rule, tools))},
-        allowed=allowed_names(typed, tools).union(_allowed_hosted(choice, hosted)),
-        calls=calls,
-        open_calls=typed == "auto" and (bool(tools) or answer is None),
-        one_call=not echo["parallel_tool_calls"],
-        answer=answer,
-        stop=tuple(echo.get("stop", ())),
-        summary=_SUMMARIES[echo["reasoning"]["summary"]],
-    )
-
-
-def told_tools(echo: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """Return the tools that the model sees in a response with this `echo`."""
-    tools: list[dict[str, Any]] = echo.get(OFFERED, echo["tools"])
-    return tools
-
-
-def _allowed_hosted(choice: str | Mapping[str, Any], hosted: Sequence[ToolRule]) -> Iterator[str]:
-    if isinstance(choice, str):
-        return (tool.name for tool in hosted)
-    wanted = choice["tools"] if choice["type"] == "allowed_tools" else (choice,)
-    return (tool.name for tool in hosted if any(chooses(one, tool) for one in wanted))
-
-
-@cache
-def _plain_rules(calls: CallMode, one_call: bool, summary: str | None) -> OutputRules:  # noqa: FBT001 - as `cache` wants it
-    return OutputRules(
-        tools={},
-        allowed=frozenset(),
-        calls=calls,
-        open_calls=calls == "auto",
-        one_call=one_call,
-        summary=_SUMMARIES[summary],
-    )
-
-
-def _calls(choice: AnyToolChoice) -> CallMode:
-    match choice:
-        case AllowedTools():
-            return choice.mode
-        case ToolChoice():
-            return "required"
-        case mode:
-            return mode
-
-
-def _tool_rule(tool: NamedTool) -> ToolRule:
-    schema, grammar = PARAMETERS.get(type(tool.tool)), None
-    declared = (
-        tool.tool.parameters if isinstance(tool.tool, FunctionTool | ToolSearchTool) else None
-    )
-    match tool.tool:
-        case ToolSearchTool():
-            schema = ANY_OBJECT
-        case FunctionTool(strict=True, parameters=parameters):
-            schema = NO_ARGUMENTS if parameters is None else parameters
-        case CustomTool(format=GrammarFormat() as asked):
-            grammar = TextGrammar(asked.syntax, asked.definition)
-        case _:
-            pass
-    return ToolRule(
-        tool.name,
-        tool.kind,
-        tool.shown_name,
-        tool.namespace,
-        schema=schema,
-        grammar=grammar,
-        declared=declared,
-    )
-
-
-def _answer(asked: Mapping[str, Any]) -> AnswerFormat | None:
-    if asked["type"] == "text":
-        return None
-    match _FORMAT.validate_python(asked):
-        case JsonSchemaFormat() as bound:
-            return AnswerFormat(
-                "json_schema",
-                bound.schema_,
-                name=bound.name,
-                description=bound.description or "",
-                strict=bound.strict,
-            )
-        case _:
-            return AnswerFormat("json_object", {"type": "object"})
