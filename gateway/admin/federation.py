@@ -13,12 +13,12 @@ from gateway.admin.projects import required_project
 from gateway.admin.routes import AdminRoute
 from gateway.admin.service_accounts import required_account, unknown_account
 from gateway.errors import InvalidRequest, RateLimited, ResourceNotFound, StoreConflict, shown
-from gateway.protocol.admin.bodies import deleted_body
-from gateway.protocol.admin.federation_bodies import (
+from gateway.protocol.admin_bodies import (
     ProviderCreate,
     ProviderUpdate,
     RuleCreate,
     RuleUpdate,
+    deleted_body,
     discovered,
     provider_body,
     rule_body,
@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 
     from gateway.admin.routes import AdminCall
     from gateway.admin.transactions import AdminCaller, Transactions
-    from gateway.protocol.admin.federation_bodies import OperatorIssuerCreate, OperatorIssuerUpdate
+    from gateway.protocol.admin_bodies import OperatorIssuerCreate, OperatorIssuerUpdate
     from gateway.store.admin.pages import Page
     from gateway.store.postgres.database import Connection
     from gateway.tenancy import TenantId

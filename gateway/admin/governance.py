@@ -11,7 +11,7 @@ from gateway.admin.pages import PAGE
 from gateway.admin.routes import AdminRoute
 from gateway.api.query import integer, several, values_of
 from gateway.errors import InvalidRequest
-from gateway.protocol.admin.bodies import DataRetentionUpdate
+from gateway.protocol.admin_bodies import DataRetentionUpdate
 from gateway.services.governance.audit import AuditQuery
 
 if TYPE_CHECKING:

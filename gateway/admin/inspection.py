@@ -11,7 +11,7 @@ from gateway.admin.pages import PAGE, conversation_page
 from gateway.admin.routes import AdminRoute
 from gateway.api.query import integer, several, values_of
 from gateway.errors import InvalidRequest
-from gateway.protocol.admin.bodies import SECOND_MAX
+from gateway.protocol.admin_bodies import SECOND_MAX
 from gateway.protocol.request_errors import wrong_value
 from gateway.store.inspection import ResponseSearch, search
 from gateway.store.schema import RUNNING, TERMINAL

@@ -21,10 +21,11 @@ from gateway.admin.routes import AdminRoute
 from gateway.admin.transactions import owned
 from gateway.errors import InvalidRequest, RateLimited, ResourceNotFound, StoreConflict, shown
 from gateway.governance.audit import COMMAND_LINE
-from gateway.protocol.admin.bodies import NoBody, deleted_body
-from gateway.protocol.admin.federation_bodies import (
+from gateway.protocol.admin_bodies import (
+    NoBody,
     OperatorIssuerCreate,
     OperatorIssuerUpdate,
+    deleted_body,
     operator_issuer_body,
     provider_body,
 )

@@ -15,7 +15,7 @@ from gateway.admin.service_accounts import ONE as ACCOUNT
 from gateway.admin.service_accounts import find_accounts, required_account, service_account_body
 from gateway.api.query import choice
 from gateway.errors import InvalidRequest, RateLimited, ResourceNotFound, shown
-from gateway.protocol.admin.bodies import (
+from gateway.protocol.admin_bodies import (
     AccountKeyCreate,
     AdminKeyCreate,
     KeyRotate,

@@ -12,7 +12,7 @@ from gateway.admin.routes import AdminRoute
 from gateway.api.query import choice, integer
 from gateway.ledger.exporting import PAGE_LINES_MAX, place_of
 from gateway.ledger.records import MEDIA_TYPES, VERSION, Format
-from gateway.protocol.admin.bodies import NoBody, SinkResume
+from gateway.protocol.admin_bodies import NoBody, SinkResume
 
 if TYPE_CHECKING:
     from starlette.responses import Response

@@ -12,7 +12,7 @@ from gateway.admin.routes import AdminRoute
 from gateway.errors import ResourceNotFound, shown
 from gateway.limits.money import CENT
 from gateway.limits.terms import ALL_MODELS
-from gateway.protocol.admin.bodies import (
+from gateway.protocol.admin_bodies import (
     RATE_LIMIT_PREFIX,
     RateLimitUpdate,
     SpendAlertUpdate,

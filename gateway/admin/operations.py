@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from gateway.governance.audit import Author
     from gateway.limits.money import Price
-    from gateway.protocol.admin.bodies import PriceCreate, PriceEnd
+    from gateway.protocol.admin_bodies import PriceCreate, PriceEnd
     from gateway.services.access import Access, TenantDetail
     from gateway.services.governance.erasing import Erased
     from gateway.services.governance.tenant_data import TenantArchive, TenantData

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from gateway import ids
 from gateway.admin.pages import PAGE, conversation_page, cut, page_params, whole_page
 from gateway.admin.routes import AdminRoute
-from gateway.protocol.admin.bodies import (
+from gateway.protocol.admin_bodies import (
     NoBody,
     TenantCreate,
     TenantKeyCreate,

@@ -8,7 +8,7 @@ from gateway import ids
 from gateway.admin.pages import whole_page
 from gateway.admin.routes import AdminRoute
 from gateway.errors import ResourceNotFound, shown
-from gateway.protocol.admin.bodies import PriceCreate, PriceEnd
+from gateway.protocol.admin_bodies import PriceCreate, PriceEnd
 from gateway.tenancy import TenantId
 
 if TYPE_CHECKING:

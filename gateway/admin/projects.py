@@ -13,7 +13,7 @@ from gateway.admin.core import CoreStatement, PagedSelect, of_tenant, update_by_
 from gateway.admin.pages import PAGE
 from gateway.admin.routes import AdminRoute, AuditedAs, audited, changed, listed, read
 from gateway.errors import InvalidRequest, RateLimited, ResourceNotFound, shown
-from gateway.protocol.admin.bodies import (
+from gateway.protocol.admin_bodies import (
     MODELS_MAX,
     DisplayName,
     Json,

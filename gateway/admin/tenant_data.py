@@ -8,7 +8,7 @@ from starlette.responses import StreamingResponse
 
 from gateway.admin.operators import TENANT
 from gateway.admin.routes import AdminRoute, check_permission
-from gateway.protocol.admin.bodies import Erasure, Export, HoldUpdate, NoBody
+from gateway.protocol.admin_bodies import Erasure, Export, HoldUpdate, NoBody
 
 if TYPE_CHECKING:
     from starlette.responses import Response

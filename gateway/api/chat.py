@@ -15,7 +15,7 @@ from typing_extensions import override
 from gateway.api import sse
 from gateway.api.create import CreateRequest
 from gateway.protocol.chat_answers import failure_of
-from gateway.protocol.chat_requests import parse_chat, parse_completion
+from gateway.protocol.chat_conversion import parse_chat, parse_completion
 
 if TYPE_CHECKING:
     from collections.abc import Collection
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     from gateway.api.create import Headers
     from gateway.protocol.chat_answers import Adapter, Chunks
-    from gateway.protocol.chat_requests import Converted
+    from gateway.protocol.chat_conversion import Converted
     from gateway.protocol.hosted_tools import HostedFamily
     from gateway.protocol.json_body import InputLimits
     from gateway.protocol.stream_events import Deltas, Event
@@ -48,7 +48,7 @@ class ChunkEncoder:
 
         Empty for an event that the API does not show; after a run of those, a comment.
         """
-        chunks = self._chunks.of(event)
+        chunks = self._chunks.from_event(event)
         if chunks:
             self._hidden = 0
             if self._obfuscate:

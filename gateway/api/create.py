@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from gateway.api.request_context import RequestRecord
     from gateway.api.sse import Encoder
     from gateway.api.streaming import StreamLimits
-    from gateway.protocol.chat_requests import ParameterPaths
+    from gateway.protocol.chat_conversion import ParameterPaths
     from gateway.protocol.hosted_tools import HostedFamily
     from gateway.protocol.json_body import InputLimits
     from gateway.protocol.responses.create_request import CreateResponse

@@ -90,7 +90,7 @@ def values_of(query: QueryParams, name: str) -> list[str]:
 def include_of(query: QueryParams) -> frozenset[str]:
     """Parse `include[]`: further details of items to show.
 
-    Some values that the API knows add nothing here (`protocol.includable` has those that
+    Some values that the API knows add nothing here (`protocol.items` has those that
     do). Raises `InvalidRequest` for an unknown value.
     """
     asked = values_of(query, "include")

@@ -314,8 +314,8 @@ async def _backends(settings: Settings, client: Client, formats: Formats) -> lis
     findings = [await _backend(name, probe, client, formats) for name, probe in probes.items()]
     for probe in told:
         for model in () if _fault(probe) else probe.generating:
-            findings += await _chat_format(probe, model, client, formats.of(model))
-            findings += await _chat_endpoint(probe, model, client, formats.of(model))
+            findings += await _chat_format(probe, model, client, formats.for_model(model))
+            findings += await _chat_endpoint(probe, model, client, formats.for_model(model))
     missing = [
         Finding(f"model {one.model}", ok=False, detail=str(one), remedy=REMEDY)
         for one in unserved(told)
@@ -342,7 +342,7 @@ async def _backend(
         return Finding(about, False, *fault)
     try:
         for model in probe.generating:
-            await _one_token(probe, model, client, formats.of(model))
+            await _one_token(probe, model, client, formats.for_model(model))
         passed = [task for model in probe.served for task in await _proxied(probe, model, client)]
     except UpstreamError as error:
         return _failed(about, error)

@@ -222,7 +222,7 @@ class Cost:
         self._work_max = work_max
         self._anchors = _anchors(schema)
 
-    def of(self, value: object) -> int:
+    def count(self, value: object) -> int:
         # Raises `TooMuchWork`, also for values nested too deeply to count.
         try:
             return self._count(self._root, value, _Known())
@@ -428,7 +428,7 @@ class SchemaValidator:
             self.has_patterns = patterns > 0
             options = _regex_options(patterns)
             self._validators = [_compiled(part, options) for part in parts_of(schema)]
-            self._cost.of(None)
+            self._cost.count(None)
             if (place := impossible(schema)) is not None:
                 raise UnusableSchema(f"nothing can satisfy what it demands at {place}")
             if count_references(schema) > REFERENCES_MAX:
@@ -451,7 +451,7 @@ class SchemaValidator:
         try:
             if _names_twice(text):
                 return "it gives a member of an object twice"
-            work = self._cost.of(value)
+            work = self._cost.count(value)
             broken = (each for each in self._validators if not each.is_valid(value))
             first = next(broken, None)
         except (TooMuchWork, RecursionError, ValueError):

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from importlib import import_module
-from typing import TYPE_CHECKING, Any, Final, Literal, Protocol, TypeAlias, cast
+from typing import TYPE_CHECKING, Any, Final, Literal, Protocol, Self, TypeAlias, cast
 
 from gateway.errors import ConfigError
 
@@ -60,7 +60,7 @@ class Builtins:
     location: str | None = None
 
     @classmethod
-    def of(cls, grants: Grants | None) -> Builtins:
+    def from_grants(cls, grants: Grants | None) -> Builtins:
         """Return the tools that a response may use."""
         if grants is None:
             return NO_BUILTINS
@@ -398,6 +398,43 @@ class ModelFormat(Protocol):
         """
 
 
+class FixedFormat:
+    """Part of a `ModelFormat` that learns nothing from a server, and puts nothing into prompts."""
+
+    def with_state(self, template_state: bytes) -> Self:  # noqa: ARG002 - it has none
+        return self
+
+    def relearn(self) -> None:
+        """Do nothing: nothing was learned."""
+
+    def misfits(self, rendered: Mapping[bytes, Rendering]) -> tuple[str, ...]:  # noqa: ARG002 - nothing is asked
+        return ()
+
+    def prefill_size(self, prompt_ids: Sequence[int]) -> int:  # noqa: ARG002 - a prompt ends before the turn
+        return 0
+
+
+class ServerRenderedFormat:
+    """Part of a `ModelFormat` whose prompts a server renders.
+
+    Items are stored without ids, and messages have no headers.
+    """
+
+    plain_header_ids_max: Final = 0
+
+    def check(self) -> None:
+        """Do nothing: there are no prompts to compare."""
+
+    def repeated_ids(self, history: Columns, *, is_answered: bool) -> array[int] | None:  # noqa: ARG002 - none are stored
+        return None
+
+    def message_opening(self) -> tuple[int, ...]:
+        return ()
+
+    def plain_header(self, ids: Sequence[int], at: int) -> int:  # noqa: ARG002 - there are none
+        return 0
+
+
 FormatOf = Callable[[str], ModelFormat]
 """The format of a model, by its public id."""
 HARMONY: Final = "harmony"
@@ -446,7 +483,7 @@ class Formats:
         loaded = {key: _load(*key, limits) for key in dict.fromkeys((harmony, *wanted.values()))}
         return cls({model: loaded[key] for model, key in wanted.items()}, loaded[harmony])
 
-    def of(self, model: str) -> ModelFormat:
+    def for_model(self, model: str) -> ModelFormat:
         """Return the format of a model, by its public id."""
         found = self._by_model.get(model)
         if found is None and self._parent_of is not None and (parent := self._parent_of(model)):
@@ -454,7 +491,7 @@ class Formats:
         return found or self.default
 
     def relearn(self, model: str) -> None:
-        self.of(model).relearn()
+        self.for_model(model).relearn()
 
     def with_parents(self, parent_of: Callable[[str], str | None]) -> Formats:
         return Formats(self._by_model, self.default, parent_of)

@@ -68,7 +68,7 @@ class BroughtTools:
     loaded: bool
 
     @classmethod
-    def of(cls, item: AdditionalTools | ToolSearchOutput, path: str) -> Self:
+    def from_item(cls, item: AdditionalTools | ToolSearchOutput, path: str) -> Self:
         """Read the tools of an item at `path`. Raises `InvalidRequest`."""
         said = {"tools": without_unserved(item.tools, NO_FAMILIES)}
         try:
@@ -107,7 +107,7 @@ def _brought_before(items: Iterable[ContextItem]) -> Iterator[BroughtTools]:
         item = context.item() if context.kind in BRINGING and context.json else None
         if isinstance(item, AdditionalTools | ToolSearchOutput):
             with suppress(InvalidRequest):
-                yield BroughtTools.of(item, "input.")
+                yield BroughtTools.from_item(item, "input.")
 
 
 def brought_by(items: Iterable[InputItem], param: str = "input") -> tuple[BroughtTools, ...]:
@@ -116,7 +116,7 @@ def brought_by(items: Iterable[InputItem], param: str = "input") -> tuple[Brough
     Raises `InvalidRequest`.
     """
     return tuple(
-        BroughtTools.of(item, f"{param}[{index}].")
+        BroughtTools.from_item(item, f"{param}[{index}].")
         for index, item in enumerate(items)
         if isinstance(item, AdditionalTools | ToolSearchOutput)
     )

@@ -362,8 +362,7 @@ def _custom_input(arguments: str) -> str:
 
 
 def _operation(operation: FileOperation) -> dict[str, Any]:
-    fields: dict[str, Any] = {"type": operation.type, "path": operation.path}
-    return fields if operation.type == "delete_file" else {**fields, "diff": operation.diff}
+    return operation.model_dump(exclude={"diff"} if operation.type == "delete_file" else None)
 
 
 def _part_text(part: InputText | InputImage | InputFile) -> str:

@@ -311,7 +311,7 @@ class Chunks:
         self._calls: dict[int, tuple[int, Json]] = {}
         self._joiner = Joiner()
 
-    def of(self, event: Event) -> list[bytes]:
+    def from_event(self, event: Event) -> list[bytes]:
         """Return the chunks that show the next event, encoded: none, one or several.
 
         An error is a chunk, too. Their text is as long as the event's, except for separators.
@@ -323,14 +323,14 @@ class Chunks:
             return []
         data = orjson.loads(event.data)
         if "response" not in data:
-            return self._of_item(event.type, data)
+            return self._from_item(event.type, data)
         response = data["response"]
         if event.type == _CREATED:
             self._formatted = is_formatted(response)
             return self._first(response)
         return self._last(self._last_choice(response), response)
 
-    def _of_item(self, kind: str, data: Json) -> list[bytes]:
+    def _from_item(self, kind: str, data: Json) -> list[bytes]:
         if kind == _ADDED:
             return self._add(data["output_index"], data["item"])
         if kind == _ANNOTATED:

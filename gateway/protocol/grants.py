@@ -36,7 +36,7 @@ class DomainRules:
     denied: tuple[str, ...] = ()
 
     @classmethod
-    def of(cls, allowed: str, denied: str) -> DomainRules:
+    def from_policy(cls, allowed: str, denied: str) -> DomainRules:
         # Policies store the lists separated by spaces.
         return cls(tuple(allowed.split()), tuple(denied.split()))
 

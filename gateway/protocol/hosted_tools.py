@@ -7,7 +7,7 @@ that is not served is dropped before anybody looks at what else it says (`protoc
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, get_args
 from urllib.parse import urlsplit
 
 from pydantic import AfterValidator, BeforeValidator, Discriminator, Field, StringConstraints, Tag
@@ -31,12 +31,7 @@ WebSearchType = Literal[
 ]
 ApprovalMode = Literal["always", "never"]
 MemoryLimit = Literal["1g", "4g", "16g", "64g"]
-WEB_SEARCH_TYPES: Final = (
-    "web_search",
-    "web_search_2025_08_26",
-    "web_search_preview",
-    "web_search_preview_2025_03_11",
-)
+WEB_SEARCH_TYPES: Final[tuple[WebSearchType, ...]] = get_args(WebSearchType)
 FAMILIES: Final[Mapping[str, HostedFamily]] = {
     **dict.fromkeys(WEB_SEARCH_TYPES, "web_search"),
     "code_interpreter": "code_interpreter",

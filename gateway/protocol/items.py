@@ -8,12 +8,17 @@ for absent values, text parts under the name that belongs to another role (they 
 of their own, so that what is listed is valid), a `phase` on messages that have none (dropped), and
 unknown keys (among them `caller` of a call, which has no effect), any `status`, and the videos of
 Open Responses, which are files to a model that reads only text.
+
+A reader may ask (`include`) for fields that the item's request did not ask for. So an item is
+stored as its request wants it shown, and what that leaves out is stored beside it: its *includable*
+fields.
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
 
+import orjson
 from pydantic import (
     BeforeValidator,
     ConfigDict,
@@ -38,7 +43,7 @@ from gateway.protocol.base import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Collection, Mapping
 
 
 Json = dict[str, Any]
@@ -620,3 +625,71 @@ def implied_members(
         case _:
             pass
     return implied
+
+
+SOURCES: Final = "web_search_call.action.sources"
+OUTPUTS: Final = "code_interpreter_call.outputs"
+INCLUDABLE: Final = frozenset({SOURCES, OUTPUTS})
+"""Values of `include` that show fields which are there anyway."""
+_INCLUDABLE_FIELDS: Final = {
+    "web_search_call": ("action", SOURCES),
+    "code_interpreter_call": ("outputs", OUTPUTS),
+}
+"""By the type of an item: its field that is not shown in full, and the value that asks for it."""
+
+
+def without_includable(
+    item_type: str, fields: Mapping[str, Any], include: Collection[str]
+) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Split `fields` of an item into those shown and those that only `include` shows.
+
+    A field that is shown in part, such as the action of a search without its sources, is in both.
+    """
+    shown = {**fields}
+    field, value = _INCLUDABLE_FIELDS.get(item_type, ("", ""))
+    if field not in shown or value in include:
+        return shown, {}
+    if field == "outputs":
+        return shown, {field: shown.pop(field)}
+    action = shown[field]
+    if not isinstance(action, dict) or "sources" not in action:
+        return shown, {}
+    shown[field] = {name: action[name] for name in action if name != "sources"}
+    return shown, {field: action}
+
+
+def included(
+    item: dict[str, Any], includable: Mapping[str, Any], include: Collection[str]
+) -> dict[str, Any]:
+    """Return the item with those `includable` fields that `include` asks for.
+
+    The result is the same as if its request had asked for them.
+    """
+    field, value = _INCLUDABLE_FIELDS.get(item["type"], ("", ""))
+    if value not in include or field not in includable:
+        return item
+    return {**item, field: includable[field]}
+
+
+def included_json(item: bytes, includable: bytes | None, include: Collection[str]) -> bytes:
+    """Apply `included` to JSON; `includable` None: there is nothing to include."""
+    if not includable or INCLUDABLE.isdisjoint(include):
+        return item
+    return orjson.dumps(included(orjson.loads(item), orjson.loads(includable), include))
+
+
+def included_body(body: bytes, includable: Mapping[str, bytes], include: Collection[str]) -> bytes:
+    """Return the JSON of a Response object with the fields that `include` asks for.
+
+    `includable` is the JSON of the fields stored beside each item, by item id.
+    """
+    if not includable or INCLUDABLE.isdisjoint(include):
+        return body
+    response = orjson.loads(body)
+    response["output"] = [
+        included(item, orjson.loads(includable[item["id"]]), include)
+        if item["id"] in includable
+        else item
+        for item in response["output"]
+    ]
+    return orjson.dumps(response)

@@ -17,7 +17,7 @@ from gateway.engine.run_state import head_of
 from gateway.entries import FOLD_VERSIONS
 from gateway.errors import Draining, InvalidRequest, ResourceNotFound, shown
 from gateway.eventlog.fold_slices import send_nobody
-from gateway.protocol.includable import INCLUDABLE, included_body
+from gateway.protocol.items import INCLUDABLE, included_body
 from gateway.protocol.responses.response_object import Outcome, ResponseStatus, response_body
 from gateway.store import messages
 from gateway.store import responses as rows

@@ -91,7 +91,7 @@ class Foundation:
         """Return a factory of folds of one response; `rules` are its own, if already made."""
         held, model_format = (
             rules or rules_of(head.echo, head.grants),
-            self.formats.of(head.echo["model"]),
+            self.formats.for_model(head.echo["model"]),
         )
         seal = None if head.binding is None else partial(self.sealer.seal, head.binding)
 

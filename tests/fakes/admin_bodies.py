@@ -13,7 +13,7 @@ from gateway.admin.projects import (
     ServiceTiersUpdate,
 )
 from gateway.admin.service_accounts import ServiceAccountUpdate
-from gateway.protocol.admin.bodies import (
+from gateway.protocol.admin_bodies import (
     AccountKeyCreate,
     AdminKeyCreate,
     DataRetentionUpdate,
@@ -22,10 +22,16 @@ from gateway.protocol.admin.bodies import (
     HoldUpdate,
     KeyRotate,
     NoBody,
+    OperatorIssuerCreate,
+    OperatorIssuerUpdate,
     PriceCreate,
     PriceEnd,
     ProjectKeyUpdate,
+    ProviderCreate,
+    ProviderUpdate,
     RateLimitUpdate,
+    RuleCreate,
+    RuleUpdate,
     ServiceAccountCreate,
     SinkResume,
     SpendAlertUpdate,
@@ -33,14 +39,6 @@ from gateway.protocol.admin.bodies import (
     TenantCreate,
     TenantKeyCreate,
     TenantUpdate,
-)
-from gateway.protocol.admin.federation_bodies import (
-    OperatorIssuerCreate,
-    OperatorIssuerUpdate,
-    ProviderCreate,
-    ProviderUpdate,
-    RuleCreate,
-    RuleUpdate,
 )
 
 if TYPE_CHECKING:

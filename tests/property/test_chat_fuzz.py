@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gateway.errors import InvalidRequest
-from gateway.protocol.chat_requests import (
+from gateway.protocol.chat_conversion import (
     CHAT_PARAMETERS,
     COMPLETION_PARAMETERS,
     parse_chat,
@@ -25,7 +25,7 @@ from tests.fakes.create_bodies import LIMITS
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from gateway.protocol.chat_requests import Converted
+    from gateway.protocol.chat_conversion import Converted
 
 WORDS: Final = (
     *("type", "role", "content", "id", "text", "name", "url", "arguments", "input", "detail"),

@@ -44,7 +44,7 @@ def told(case: Case, format_type: str) -> tuple[list[Event], Json]:
 
 def shown(events: list[Event], adapter: ChatAdapter | CompletionAdapter) -> list[Json]:
     chunks = adapter.chunks()
-    return [orjson.loads(chunk) for event in events for chunk in chunks.of(event)]
+    return [orjson.loads(chunk) for event in events for chunk in chunks.from_event(event)]
 
 
 @pytest.mark.slow

@@ -32,4 +32,4 @@ def test_what_is_denied_is_denied_whatever_is_allowed(
     assert rules.permits(host) == expected
     assert EVERY_DOMAIN.permits(host)
     assert not DomainRules((), (host,)).permits(f"below.{host}")
-    assert DomainRules.of(" ".join(allowed), " ".join(denied)) == rules
+    assert DomainRules.from_policy(" ".join(allowed), " ".join(denied)) == rules

@@ -25,7 +25,7 @@ from gateway.entries import (
     unpack,
 )
 from gateway.eventlog.fold.hosted_calls import family_of
-from gateway.protocol.includable import included_body
+from gateway.protocol.items import included_body
 from gateway.protocol.responses.response_object import ResponseHead
 from tests.fakes.event_grammar import check_stream
 from tests.fakes.examples import examples

@@ -15,12 +15,7 @@ from gateway.cli import terminal
 from gateway.cli.options import Config, Json  # noqa: TC001 - typer reads them
 from gateway.cli.tenancy.operator_issuers import ask_operators, pairs
 from gateway.cli.tenancy.projects import PAGE_ROWS, ask
-from gateway.protocol.admin.federation_bodies import (
-    ProviderCreate,
-    RuleCreate,
-    provider_body,
-    rule_body,
-)
+from gateway.protocol.admin_bodies import ProviderCreate, RuleCreate, provider_body, rule_body
 from gateway.protocol.request_errors import validated
 
 if TYPE_CHECKING:

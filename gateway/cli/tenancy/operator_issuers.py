@@ -11,7 +11,7 @@ from gateway.cli import terminal
 from gateway.cli.options import Config, Json, run
 from gateway.cli.provision import connected, provisioned
 from gateway.errors import InvalidRequest
-from gateway.protocol.admin.federation_bodies import OperatorIssuerCreate, operator_issuer_body
+from gateway.protocol.admin_bodies import OperatorIssuerCreate, operator_issuer_body
 from gateway.protocol.request_errors import validated
 from gateway.settings import load_settings
 from gateway.tenancy.federation import END_USER, PROJECT, ROLE, SCOPES_GRANTED, TENANT

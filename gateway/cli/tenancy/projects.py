@@ -16,7 +16,7 @@ from gateway.cli import terminal
 from gateway.cli.options import Config, Json, run
 from gateway.cli.provision import connected, provisioned
 from gateway.errors import ResourceNotFound
-from gateway.protocol.admin.bodies import ServiceAccountCreate, account_key_body, terms_of
+from gateway.protocol.admin_bodies import ServiceAccountCreate, account_key_body, terms_of
 from gateway.protocol.request_errors import validated
 from gateway.settings import load_settings
 from gateway.store import tenants

@@ -145,7 +145,7 @@ class Builder:
         """The items that are done, each exactly as its `output_item.done` showed it."""
         self.includable: dict[int, dict[str, Any]] = {}
         """By output index, the fields of an item that only `include` shows, and the request did not
-        ask for (`protocol.includable`)."""
+        ask for (`protocol.items`)."""
         self.endings: dict[int, SegmentEnded] = {}
         """How the segment behind an item ended, by output index."""
         self.closed: list[tuple[SegmentKind, int, int]] = []

@@ -25,7 +25,7 @@ from gateway.eventlog.fold.lifecycle import (
     advance,
 )
 from gateway.generation import SegmentText, TextLogprob, TokenLogprob
-from gateway.protocol.includable import divided
+from gateway.protocol.items import without_includable
 from gateway.protocol.stream_events import DeltaPattern, Deltas, Event
 
 if TYPE_CHECKING:
@@ -165,7 +165,7 @@ class OpenItem:
         """
         own = {*self._call, *self._shown}
         fields = {name: fields[name] for name in fields if name in own}
-        shown, more = divided(self.envelope.item_type, fields, include)
+        shown, more = without_includable(self.envelope.item_type, fields, include)
         self._shown = {**self._shown, **shown}
         # What was kept of a field counts for nothing once there is something new to tell of it.
         before = {name: kept for name, kept in self.includable.items() if name not in fields}

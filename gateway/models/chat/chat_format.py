@@ -36,18 +36,16 @@ from gateway.models.chat.families import NO_EFFORT, Family
 from gateway.models.chat.image_gallery import has_images
 from gateway.models.chat.passthrough import EitherParser, PassThroughFormat
 from gateway.models.chat.tokenizer import ModelConfig, Vocabulary, lexicon_of
-from gateway.models.format import SEES, UNTHINKS, Unrendered
+from gateway.models.format import SEES, UNTHINKS, ServerRenderedFormat, Unrendered
 from gateway.models.history import message_text
 from gateway.protocol.items import InputText, Message
 from gateway.text_ids import TEXT_STATE, is_text
 
 if TYPE_CHECKING:
-    from array import array
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from gateway.constraints.output_rules import OutputRules
     from gateway.generation import Constraint, ParserPosition, TokenParser
-    from gateway.models.chat.call_syntax import Written
     from gateway.models.format import (
         FormatOptions,
         GrammarOptions,
@@ -58,7 +56,7 @@ if TYPE_CHECKING:
         SchemaLimits,
         Turn,
     )
-    from gateway.protocol.context_item import Columns, ContextItem
+    from gateway.protocol.context_item import ContextItem
 
 
 RAW: Final = "raw_message_tokens"
@@ -75,13 +73,12 @@ _SAMPLE: Final = (
 _SAMPLE_QUESTION: Final = orjson.dumps({"prompt": _SAMPLE, "add_special_tokens": False})
 
 
-class ChatFormat:
+class ChatFormat(ServerRenderedFormat):
     """A `ModelFormat`, of one model: its vocabulary, and how it writes thoughts and calls."""
 
     name: Final = "chat"
     framing_tokens: Final = 12
     """A marker of the end of a thought, white space, and the beginning of a call."""
-    plain_header_ids_max: Final = 0
 
     def __init__(  # noqa: PLR0913 - all that is known of a model
         self,
@@ -116,7 +113,9 @@ class ChatFormat:
         self._learned: Template | None = None
         self._is_outdated = False
         """What was learned is to be learned anew."""
-        self.probes = Probes.of(self._kwargs, family.switched(NO_EFFORT, "") | self._kwargs)
+        self.probes = Probes.with_kwargs(
+            self._kwargs, family.switched(NO_EFFORT, "") | self._kwargs
+        )
 
     @classmethod
     def load(cls, limits: SchemaLimits, options: FormatOptions) -> ChatFormat:  # noqa: ARG003 - the server writes schemas
@@ -132,7 +131,7 @@ class ChatFormat:
                 remedy="Set its tokenizer to the tokenizer.json of the model, or to the folder "
                 "with it: the server downloaded it with the model.",
             )
-        family = Family.of(options)
+        family = Family.from_options(options)
         vocabulary = Vocabulary.load(options.tokenizer)
         facts = ModelConfig.beside(options.tokenizer)
         return cls(
@@ -169,7 +168,7 @@ class ChatFormat:
         if not template_state:
             return self
         other = copy.copy(self)  # even with what is learned here: that may be learned anew
-        other._learned = Template.of_state(template_state)  # noqa: SLF001 - its own
+        other._learned = Template.from_state(template_state)  # noqa: SLF001 - its own
         return other
 
     def relearn(self) -> None:
@@ -197,9 +196,6 @@ class ChatFormat:
         if self.syntax.reasoning is None or isinstance(opened, str) or isinstance(plain, str):
             return True
         return opened == plain or self.prefill_size(opened) > 0 or self.prefill_size(plain) > 0
-
-    def check(self) -> None:
-        """Do nothing: the server makes the prompts, so there is nothing to compare."""
 
     @property
     def framing(self) -> Framing:
@@ -345,14 +341,10 @@ class ChatFormat:
         calls = self.syntax.calls
         if calls is None:
             return tuple(self.vocabulary.encode(arguments))
-        return self._encode(calls.written(((offered_name(name), arguments),)))
+        return self._lexicon.encode(calls.written(((offered_name(name), arguments),)))
 
     def count_ids(self, text: str) -> int:
         return len(self.vocabulary.encode(text))
-
-    def repeated_ids(self, history: Columns, *, is_answered: bool) -> array[int] | None:  # noqa: ARG002 - none are stored
-        # None: the items are rendered anew.
-        return None
 
     # Transcripts.
 
@@ -426,10 +418,10 @@ class ChatFormat:
         place, reasoning = parser.place, self.syntax.reasoning
         if reasoning and place.where is Where.BODY and place.kind is SegmentKind.REASONING:
             closing = (reasoning.inner, Mark(reasoning.closing), reasoning.behind)
-            return [*ids, *self._encode(closing)]
+            return [*ids, *self._lexicon.encode(closing)]
         if reasoning and ids and self._lexicon.texts.get(ids[-1]) == reasoning.closing:
             # What stood behind the thought was taken back, white space and all.
-            return [*ids, *self._encode((reasoning.behind,))]
+            return [*ids, *self._lexicon.encode((reasoning.behind,))]
         return ids[: place.start] if self._is_left_out(place, ids[place.start :]) else ids
 
     def _is_left_out(self, place: ParserPosition, message: Sequence[int]) -> bool:
@@ -456,15 +448,9 @@ class ChatFormat:
         if calls is None:
             return ()
         names = sorted(rules.allowed)
-        return self._encode(calls.front(offered_name(names[0]) if len(names) == 1 else None))
-
-    def message_opening(self) -> tuple[int, ...]:
-        # Text may begin anywhere.
-        return ()
-
-    def plain_header(self, ids: Sequence[int], at: int) -> int:  # noqa: ARG002 - there are no headers
-        # A message of these models begins with its text.
-        return 0
+        return self._lexicon.encode(
+            calls.front(offered_name(names[0]) if len(names) == 1 else None)
+        )
 
     def has_body(self, message: Sequence[int]) -> bool:  # noqa: ARG002 - there are no headers
         # There are no headers.
@@ -485,18 +471,10 @@ class ChatFormat:
         openers = [*([reasoning.opening] if reasoning else ()), *(calls.openers if calls else ())]
         return [text for text in openers if text in self._lexicon.ids]
 
-    def _encode(self, written: Written) -> tuple[int, ...]:
-        ids: list[int] = []
-        for part in written:
-            token = self._lexicon.ids.get(part.text) if isinstance(part, Mark) else None
-            text = part.text if isinstance(part, Mark) else part
-            ids += self.vocabulary.encode(text) if token is None else [token]
-        return tuple(ids)
-
 
 def _new_format_with_images(options: FormatOptions, family: Family) -> PassThroughFormat:
     # Servers of models that see need no parser of thoughts, but one of calls.
-    syntax, plain = family.syntax, PassThroughFormat.of(replace(options, reasoning=None))
+    syntax, plain = family.syntax, PassThroughFormat.from_options(replace(options, reasoning=None))
     thought = syntax.reasoning
     return plain.reading(
         None if thought is None else (thought.opening, thought.closing),

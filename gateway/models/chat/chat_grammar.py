@@ -280,11 +280,11 @@ class _Turn:
         calls = self._syntax.calls
         if calls is None or not self._tools:
             return None
-        if message == self._ids(calls.front(None)):
+        if message == self._lexicon.encode(calls.front(None)):
             ways = [self._named(calls, one) for one in self._callables()]
             return InOrder((_one_of(ways), self._more_calls()))
         for tool in self._tools:
-            if message == self._ids(calls.front(offered_name(tool.name))):
+            if message == self._lexicon.encode(calls.front(offered_name(tool.name))):
                 arguments, behind = self._arguments(tool), self._spelled(calls.behind)
                 return InOrder((arguments, behind, self._more_calls()))
         return None
@@ -415,14 +415,6 @@ class _Turn:
             else:
                 parts.append(Literal(text))
         return parts[0] if len(parts) == 1 else InOrder(tuple(parts)) if parts else NOTHING
-
-    def _ids(self, written: Written) -> tuple[int, ...]:
-        ids: list[int] = []
-        for part in written:
-            text = part.text if isinstance(part, Mark) else part
-            token = self._lexicon.ids.get(text) if isinstance(part, Mark) else None
-            ids += self._vocabulary.encode(text) if token is None else [token]
-        return tuple(ids)
 
 
 def _is_free(tool: ToolRule) -> bool:

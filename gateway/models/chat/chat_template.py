@@ -88,7 +88,7 @@ class Probes:
     several_calls: bytes
 
     @classmethod
-    def of(cls, thinking: dict[str, Any], unthinking: dict[str, Any]) -> Probes:
+    def with_kwargs(cls, thinking: dict[str, Any], unthinking: dict[str, Any]) -> Probes:
         """Return probes rendered with these arguments of the template."""
 
         def asked(*messages: dict[str, Any], tools: bool = False, opens: bool = False) -> bytes:
@@ -165,7 +165,7 @@ class Template:
         )
 
     @classmethod
-    def of_state(cls, template_state: bytes) -> Template:
+    def from_state(cls, template_state: bytes) -> Template:
         """Read a template from its state. Raises `ValueError` for an invalid one."""
         try:
             fields = orjson.loads(template_state)

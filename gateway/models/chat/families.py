@@ -124,7 +124,7 @@ class Family:
     switches: tuple[str, ...] = SWITCHES
 
     @classmethod
-    def of(cls, options: FormatOptions) -> Self:
+    def from_options(cls, options: FormatOptions) -> Self:
         """Read the family of a model from its settings, else from its name.
 
         Raises `ConfigError` for an unknown name.

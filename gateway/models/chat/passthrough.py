@@ -44,7 +44,7 @@ from gateway.models.chat.chat_messages import (
 from gateway.models.chat.chat_parser import Prose, Unit
 from gateway.models.chat.families import NO_EFFORT, NONE, REASONING, preset_for
 from gateway.models.chat.image_gallery import Gallery, ImageLimits
-from gateway.models.format import SEES, UNTHINKS
+from gateway.models.format import SEES, UNTHINKS, FixedFormat, ServerRenderedFormat
 from gateway.models.history import message_text
 from gateway.protocol.items import InputText, Message
 from gateway.text_ids import (
@@ -73,13 +73,12 @@ if TYPE_CHECKING:
     from gateway.models.format import (
         FormatOptions,
         GrammarOptions,
-        Rendering,
         RenderOptions,
         RepeatedHistory,
         SchemaLimits,
         Turn,
     )
-    from gateway.protocol.context_item import Columns, ContextItem
+    from gateway.protocol.context_item import ContextItem
 
     Switched = Callable[[str | None, str], dict[str, Any]]
     """An effort that was asked for, and what the gateway takes it for → template arguments."""
@@ -366,7 +365,7 @@ _ABILITIES: Final = ("structured_outputs", "streaming", "background")
 FRAMING: Final = Framing(opening=(), turn_end=END, message_end=END, stores_ids=False, is_text=True)
 
 
-class PassThroughFormat:
+class PassThroughFormat(FixedFormat, ServerRenderedFormat):
     """A `ModelFormat`, of one model."""
 
     name: Final = "passthrough"
@@ -377,7 +376,6 @@ class PassThroughFormat:
     stop_ids: Final = (END,)
     framing_tokens: Final = 0
     header_markers: Final = frozenset({THOUGHT, ANSWER, CALL, ARGUMENTS})
-    plain_header_ids_max: Final = 0
 
     def __init__(  # noqa: PLR0913 - all that is known of a model
         self,
@@ -421,10 +419,10 @@ class PassThroughFormat:
                 where="models",
                 remedy="Leave its calls out, or set it to none where it makes none.",
             )
-        return cls.of(options)
+        return cls.from_options(options)
 
     @classmethod
-    def of(cls, options: FormatOptions) -> PassThroughFormat:
+    def from_options(cls, options: FormatOptions) -> PassThroughFormat:
         """Return the format of a model, whichever way it writes calls."""
         reasoning, preset = REASONING.get(options.reasoning or NONE), preset_for(options.model)
         return cls(
@@ -461,20 +459,6 @@ class PassThroughFormat:
             *([SEES] if self._sees else []),
             *_ABILITIES,
         )
-
-    def with_state(self, template_state: bytes) -> PassThroughFormat:  # noqa: ARG002 - there is nothing to know
-        # This format learns nothing from a server.
-        return self
-
-    def relearn(self) -> None:
-        """Do nothing: this format asks no backend for anything."""
-
-    def misfits(self, rendered: Mapping[bytes, Rendering]) -> tuple[str, ...]:  # noqa: ARG002 - nothing is asked
-        # No ids are compared.
-        return ()
-
-    def check(self) -> None:
-        """Do nothing: the server makes the prompts, so there is nothing to compare."""
 
     # Prompts.
 
@@ -514,10 +498,6 @@ class PassThroughFormat:
             fields["chat_template_kwargs"] = template_kwargs
         return fields
 
-    def prefill_size(self, prompt_ids: Sequence[int]) -> int:  # noqa: ARG002 - a server's template is its own
-        # Prompts contain no beginning of the model's turn.
-        return 0
-
     def with_result(self, ids: Sequence[int], result: Sequence[int]) -> Sequence[int]:
         return [*ids, *result]
 
@@ -536,10 +516,6 @@ class PassThroughFormat:
     def count_ids(self, text: str) -> int:
         # An approximate number of tokens.
         return len(packed_lines((text.encode("utf-8", "replace"),)))
-
-    def repeated_ids(self, history: Columns, *, is_answered: bool) -> array[int] | None:  # noqa: ARG002 - none are stored
-        # None: the items are rendered anew.
-        return None
 
     # Transcripts.
 
@@ -587,14 +563,6 @@ class PassThroughFormat:
     def call_opening(self, rules: OutputRules) -> tuple[int, ...]:  # noqa: ARG002 - as above
         # The model is asked again instead.
         return ()
-
-    def message_opening(self) -> tuple[int, ...]:
-        # The server of a text model opens its message itself.
-        return ()
-
-    def plain_header(self, ids: Sequence[int], at: int) -> int:  # noqa: ARG002 - there are no headers
-        # Only a mark stands before a message.
-        return 0
 
     def has_body(self, message: Sequence[int]) -> bool:
         return bool(message) and (message[0] != CALL or ARGUMENTS in message)

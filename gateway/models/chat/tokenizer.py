@@ -26,6 +26,7 @@ from typing import TYPE_CHECKING, Any, Final, Self
 import orjson
 
 from gateway.errors import InvalidRequest, VocabularyError, installation
+from gateway.models.chat.call_syntax import Mark
 from gateway.models.chat.syntax.deepseek import full_width
 
 if TYPE_CHECKING:
@@ -33,7 +34,7 @@ if TYPE_CHECKING:
 
     from tokenizers import Tokenizer
 
-    from gateway.models.chat.call_syntax import Syntax
+    from gateway.models.chat.call_syntax import Syntax, Written
 
 
 CONFIG_BYTES_MAX: Final = 1024 * 1024
@@ -360,6 +361,7 @@ class Lexicon:
     """Markers of one syntax in one vocabulary."""
 
     def __init__(self, vocabulary: Vocabulary, syntax: Syntax) -> None:
+        self._vocabulary = vocabulary
         named = {text: vocabulary.special(text) for text in dict.fromkeys(syntax.markers)}
         self.ids = {text: token for text, token in named.items() if token is not None}
         """Of the markers that are one id."""
@@ -374,6 +376,15 @@ class Lexicon:
         """What text is not spelled with: markers, and added tokens that say nothing."""
         self._matchers: dict[tuple[str, ...], Matcher] = {}
         self.plain = PlainTexts(vocabulary, self.markers, self.matcher(syntax.markers))
+
+    def encode(self, written: Written) -> tuple[int, ...]:
+        """Return the ids of markers and texts. Markers that are no id are spelled in letters."""
+        ids: list[int] = []
+        for part in written:
+            token = self.ids.get(part.text) if isinstance(part, Mark) else None
+            text = part.text if isinstance(part, Mark) else part
+            ids += self._vocabulary.encode(text) if token is None else [token]
+        return tuple(ids)
 
     def matcher(self, markers: tuple[str, ...]) -> Matcher:
         """Return a matcher of those of the markers that are spelled in letters."""

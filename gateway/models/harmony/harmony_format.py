@@ -14,6 +14,7 @@ import re
 from typing import TYPE_CHECKING, Any, Final
 
 from gateway.generation import Framing
+from gateway.models.format import FixedFormat
 from gateway.models.harmony import framing as frames
 from gateway.models.harmony.grammar import turn_constraint
 from gateway.models.harmony.parsing import Parser
@@ -36,11 +37,11 @@ from gateway.models.harmony.vocabulary import (
 from gateway.models.history import repeated_ids
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from gateway.constraints.output_rules import OutputRules
     from gateway.generation import Constraint, ParserPosition, Prompt, TokenParser
-    from gateway.models.format import FormatOptions, GrammarOptions, Rendering, SchemaLimits, Turn
+    from gateway.models.format import FormatOptions, GrammarOptions, SchemaLimits, Turn
 
 
 RAW: Final = "raw_message_tokens"
@@ -168,7 +169,7 @@ _NO_TOOLS: Final[frozenset[str]] = frozenset()
 """An empty set has 200 bytes, and nearly every response would have one."""
 
 
-class HarmonyFormat(Renderer):
+class HarmonyFormat(Renderer, FixedFormat):
     """A `ModelFormat`: a renderer of prompts, and what else there is to know of Harmony."""
 
     name: Final = "harmony"
@@ -194,20 +195,6 @@ class HarmonyFormat(Renderer):
     def load(cls, limits: SchemaLimits, options: FormatOptions | None = None) -> HarmonyFormat:  # noqa: ARG003 - one family has none
         # Raises `StartupError` when the vocabulary is damaged.
         return cls(Vocabulary.load(), limits)
-
-    def with_state(self, template_state: bytes) -> HarmonyFormat:  # noqa: ARG002 - the format has no template_state
-        return self
-
-    def relearn(self) -> None:
-        """Do nothing: this format asks no backend for anything."""
-
-    def misfits(self, rendered: Mapping[bytes, Rendering]) -> tuple[str, ...]:  # noqa: ARG002 - no server renders it
-        # Prompts are rendered here; no server takes part.
-        return ()
-
-    def prefill_size(self, prompt_ids: Sequence[int]) -> int:  # noqa: ARG002 - another format's
-        # A prompt ends with the opening of a turn.
-        return 0
 
     def check(self) -> None:
         """Render a prompt as openai-harmony does, whose 20 MiB nothing that serves has to load."""

@@ -91,7 +91,7 @@ def prompt_messages(items: Sequence[ContextItem], options: RenderOptions) -> lis
     placed = shown(items, leading, options.approved)
     said = (harmony_messages(one.item.item(), one.function) for one in placed)
     return [
-        _system(SystemFacts.of(options)),
+        _system(SystemFacts.from_options(options)),
         *_developer(options, instructions_of(items[:leading])),
         *(library_message(message) for messages in said for message in messages),
     ]
@@ -149,7 +149,7 @@ def builtin_sections() -> dict[str, str]:
     encoding = _encoding(None)
     texts = {}
     for name, builtins in told.items():
-        message = _system(SystemFacts.of(replace(bare, builtins=builtins)))
+        message = _system(SystemFacts.from_options(replace(bare, builtins=builtins)))
         text = encoding.decode(encoding.render(message))
         begin, end = text.index(_TOOLS) + len(_TOOLS), text.rindex(_CHANNELS)
         texts[name] = text[begin:end]

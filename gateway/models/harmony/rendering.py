@@ -364,7 +364,7 @@ class SystemFacts(NamedTuple):
     python_description: str | None
 
     @classmethod
-    def of(cls, options: RenderOptions) -> SystemFacts:
+    def from_options(cls, options: RenderOptions) -> SystemFacts:
         """Return the facts of the system message of one request."""
         has_functions, builtins = bool(options.tools), options.builtins
         return cls(
@@ -511,7 +511,7 @@ class Renderer:
         """
         leading = 0 if repeated else leading_instructions(items)
         instructing = repeated.instructions if repeated else items[:leading]
-        ids = array("I", self._system_ids(SystemFacts.of(options)))
+        ids = array("I", self._system_ids(SystemFacts.from_options(options)))
         told = instructions_of(instructing) if instructing else ()
         ids.extend(self._developer_ids(options, told))
         spans = [Span(PREAMBLE, 0, len(ids))]

@@ -293,7 +293,7 @@ class Parameters:
     remedies: Mapping[str, str]
 
     @classmethod
-    def of(
+    def from_documented(
         cls, documented: frozenset[str], remedies: Mapping[str, str] = IN_RESPONSES
     ) -> Parameters:
         return cls(documented & PARAMETERS, documented, remedies)
@@ -301,11 +301,11 @@ class Parameters:
 
 CREATION: Final = Parameters(PARAMETERS, CREATE_PARAMETERS, IN_RESPONSES)
 """`POST /v1/responses`; `image`, `access_programs` and `background_options` have no effect."""
-_COUNTED: Final = Parameters.of(COUNT_PARAMETERS)
+_COUNTED: Final = Parameters.from_documented(COUNT_PARAMETERS)
 # With `truncation: auto` the prompt depends on how much room the answer wants.
 COUNTING: Final = replace(_COUNTED, served=_COUNTED.served | {"max_output_tokens"})
 """`POST /v1/responses/input_tokens`"""
-COMPACTION: Final = Parameters.of(COMPACT_PARAMETERS, IN_COMPACTIONS)
+COMPACTION: Final = Parameters.from_documented(COMPACT_PARAMETERS, IN_COMPACTIONS)
 """`POST /v1/responses/compact`"""
 
 

@@ -30,12 +30,7 @@ from gateway.protocol.hosted_tools import (
     WebSearchTool,
     family_of,
 )
-from gateway.protocol.items import (
-    AdditionalTools,
-    McpListTools,
-    ToolSearchOutput,
-    WebSearchCall,
-)
+from gateway.protocol.items import AdditionalTools, McpListTools, ToolSearchOutput, WebSearchCall
 from gateway.protocol.parameters import (
     METADATA_PAIRS_MAX,
     AllowedTools,
@@ -272,7 +267,7 @@ class OfferedTools(NamedTuple):
     dropped: Sequence[str]
 
     @classmethod
-    def of(cls, tools: Sequence[Tool], dropped: Sequence[str]) -> OfferedTools:
+    def from_tools(cls, tools: Sequence[Tool], dropped: Sequence[str]) -> OfferedTools:
         return cls(tuple(named(tools)), run_tools(tools), dropped)
 
     def has(self, wanted: ToolName) -> bool:
@@ -285,7 +280,7 @@ class OfferedTools(NamedTuple):
 
 def check_tool_choice(choice: AnyToolChoice, tools: Sequence[Tool], dropped: Sequence[str]) -> None:
     """Refuse a choice of a tool that the request lacks, or that is `dropped`."""
-    offered = OfferedTools.of(tools, dropped)
+    offered = OfferedTools.from_tools(tools, dropped)
     match choice:
         case ToolChoice() as wanted:
             _check_choice(wanted, offered)

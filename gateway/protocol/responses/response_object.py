@@ -20,7 +20,7 @@ from gateway.protocol.hosted_tools import (
     WebSearchTool,
     echoed_tool,
 )
-from gateway.protocol.includable import INCLUDABLE
+from gateway.protocol.items import INCLUDABLE
 from gateway.protocol.parameters import (
     DEFAULT_EFFORT,
     EFFECTIVE_EFFORTS,
@@ -119,7 +119,9 @@ def echo(
         "text": _text(request.text),
         "tool_choice": choice
         if isinstance(choice, str)
-        else _tool_choice(choice, OfferedTools.of(request.known_tools, request.dropped_tools)),
+        else _tool_choice(
+            choice, OfferedTools.from_tools(request.known_tools, request.dropped_tools)
+        ),
         "tools": _tools(request.tools) if request.tools else [],
         **_offered(request),
     }
@@ -139,14 +141,9 @@ def echo(
 
 def _text(asked: TextOptions) -> dict[str, Any]:
     format_ = asked.format
-    text: dict[str, Any] = {"format": {"type": format_.type if format_ else "text"}}
+    text: dict[str, Any] = {"format": dict(format_) if format_ else {"type": "text"}}
     if isinstance(format_, JsonSchemaFormat):
-        text["format"] |= {
-            "name": format_.name,
-            "description": format_.description,
-            "schema": format_.schema_,
-            "strict": format_.strict,
-        }
+        text["format"] = format_.model_dump(by_alias=True)
     if asked.verbosity:
         text["verbosity"] = asked.verbosity
     return text
@@ -189,21 +186,12 @@ def _tool(tool: Tool) -> dict[str, Any]:
         case WebSearchTool() | CodeInterpreterTool() | McpServerTool():
             return echoed_tool(tool)
         case FunctionTool():
-            return {
-                "type": tool.type,
-                "name": tool.name,
-                "description": tool.description,
-                "parameters": tool.parameters,
-                "strict": tool.strict,
-                **({"defer_loading": True} if tool.defer_loading else {}),
-            }
+            shown = dict(tool)
+            if not tool.defer_loading:
+                del shown["defer_loading"]
+            return shown
         case NamespaceTool():
-            return {
-                "type": tool.type,
-                "name": tool.name,
-                "description": tool.description,
-                "tools": _tools(tool.tools),
-            }
+            return {**dict(tool), "tools": _tools(tool.tools)}
         case _:
             return tool.model_dump(mode="json", exclude_none=True)
 

@@ -277,7 +277,7 @@ class SpecBuilder:
             tool_paths=(*[paths.get(tool.name, "tools") for tool in named(tools)], *servers.paths)
             if tools
             else (),
-            builtins=Builtins.of(grants) if tools else NO_BUILTINS,
+            builtins=Builtins.from_grants(grants) if tools else NO_BUILTINS,
             approved=grants.approved.request_id if grants and grants.approved else None,
             effort=echoed["reasoning"]["effort"],
             current_date=_date(day) if system.with_date else None,

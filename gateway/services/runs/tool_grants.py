@@ -342,7 +342,7 @@ async def _servers(
 
 
 def _domains(policy: TenantPolicy) -> DomainRules:
-    return DomainRules.of(policy.egress_domains, policy.egress_denied_domains)
+    return DomainRules.from_policy(policy.egress_domains, policy.egress_denied_domains)
 
 
 def _urls(request: CreateResponse, history: History) -> tuple[str, ...] | None:

@@ -14,7 +14,7 @@ from gateway.context.assembly import assemble
 from gateway.errors import InvalidRequest
 from gateway.models.format import GrammarOptions, RenderOptions, SchemaLimits
 from gateway.models.harmony.harmony_format import HarmonyFormat
-from gateway.protocol.chat_requests import parse_chat
+from gateway.protocol.chat_conversion import parse_chat
 from gateway.protocol.json_body import InputLimits
 from gateway.protocol.responses.response_object import echo
 from gateway.protocol.responses.response_rules import rules_of

@@ -29,7 +29,7 @@ from gateway.constraints.validators import GrammarValidator, SchemaValidator
 from gateway.errors import InvalidRequest, PayloadTooLarge, TokenRefused, UpstreamFailed
 from gateway.generation import Sampling
 from gateway.models.chat.image_gallery import Gallery, ImageLimits
-from gateway.protocol.chat_requests import parse_chat
+from gateway.protocol.chat_conversion import parse_chat
 from gateway.protocol.grants import McpTool
 from gateway.protocol.items import InputImage
 from gateway.protocol.json_body import InputLimits, parse_object

@@ -17,7 +17,7 @@ from gateway.eventlog.fold.screen import Beginning
 from gateway.models.format import SchemaLimits
 from gateway.models.harmony.tool_typescript import SchemaNormaliser, function_text
 from gateway.protocol.call_items import call_fields
-from gateway.protocol.chat_requests import parse_chat
+from gateway.protocol.chat_conversion import parse_chat
 from gateway.protocol.responses.response_object import echo
 from gateway.protocol.responses.response_rules import rules_of
 from gateway.protocol.tool_types import FunctionTool, named

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from gateway.errors import InvalidRequest
 from gateway.protocol.base import as_integer
-from gateway.protocol.chat_requests import parse_chat, parse_completion
+from gateway.protocol.chat_conversion import parse_chat, parse_completion
 from gateway.protocol.responses.create_request import parse_create
 from tests.fakes.create_bodies import LIMITS
 

@@ -9,7 +9,7 @@ import pytest
 
 from gateway.errors import InvalidRequest
 from gateway.protocol import documented
-from gateway.protocol.chat_requests import (
+from gateway.protocol.chat_conversion import (
     CHAT_PARAMETERS,
     COMPLETION_PARAMETERS,
     parse_chat,

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from gateway import ids
-from gateway.protocol.admin.bodies import ADDRESS, SpendAlertUpdate
+from gateway.protocol.admin_bodies import ADDRESS, SpendAlertUpdate
 from gateway.replication.alert_delivery import described, written
 from gateway.store.limits.alerts import Firing
 from gateway.store.limits.rules import SpendAlert

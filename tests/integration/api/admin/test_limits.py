@@ -9,7 +9,7 @@ import pytest
 
 from gateway import ids
 from gateway.limits.money import NANO
-from gateway.protocol.admin.bodies import UNLIMITED
+from gateway.protocol.admin_bodies import UNLIMITED
 from gateway.services.limits import LimitOwner, Limits
 
 if TYPE_CHECKING:

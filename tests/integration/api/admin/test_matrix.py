@@ -15,7 +15,7 @@ from gateway.admin.table import admin_routes
 from gateway.api.access.authentication import PUBLIC_PATHS
 from gateway.api.access.scopes import NEEDS
 from gateway.app import routes
-from gateway.protocol.admin.federation_bodies import OperatorIssuerCreate
+from gateway.protocol.admin_bodies import OperatorIssuerCreate
 from gateway.tenancy.permissions import ROLES
 from gateway.wiring.admin import admin_services, operator_issuers
 from tests.fakes.gateway import new_key

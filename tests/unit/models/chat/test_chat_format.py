@@ -83,7 +83,7 @@ def test_what_the_template_refuses_is_an_invalid_request() -> None:
 
 
 def test_ids_that_no_backend_may_know_are_never_sent() -> None:
-    small = ChatFormat(FORMAT.vocabulary, Family.of(FormatOptions("qwen3")), size=9)
+    small = ChatFormat(FORMAT.vocabulary, Family.from_options(FormatOptions("qwen3")), size=9)
     with pytest.raises(NoUpstreamAvailable, match="doctor"):
         rendered(small, [items.user()])
 
@@ -357,21 +357,24 @@ def test_a_model_without_a_tokenizer_or_a_family_is_a_mistake(tmp_path: Path) ->
     with pytest.raises(ConfigError, match="needs the tokenizer"):
         ChatFormat.load(SchemaLimits(), FormatOptions("m"))
     with pytest.raises(ConfigError, match="not known how the model"):
-        Family.of(FormatOptions("m", "t"))
+        Family.from_options(FormatOptions("m", "t"))
     with pytest.raises(ConfigError, match="no calls 'x'"):
-        Family.of(FormatOptions("m", "t", calls="x"))
+        Family.from_options(FormatOptions("m", "t", calls="x"))
     with pytest.raises(ConfigError, match="no reasoning 'x'"):
-        Family.of(FormatOptions("m", "t", reasoning="x"))
+        Family.from_options(FormatOptions("m", "t", reasoning="x"))
     with pytest.raises(VocabularyError):
         ChatFormat.load(SchemaLimits(), FormatOptions("Qwen/Qwen3-8B", str(tmp_path)))
 
 
 def test_a_known_name_tells_the_family() -> None:
-    family = Family.of(FormatOptions("Qwen/Qwen3-8B", "t"))
+    family = Family.from_options(FormatOptions("Qwen/Qwen3-8B", "t"))
     assert family.switches == ("enable_thinking",)
     assert family.syntax.calls is not None
-    assert Family.of(FormatOptions("Qwen/QwQ-32B", "t")).switches == ()
-    assert Family.of(FormatOptions("Qwen/Qwen3-8B", "t", reasoning="none")).syntax.reasoning is None
+    assert Family.from_options(FormatOptions("Qwen/QwQ-32B", "t")).switches == ()
+    assert (
+        Family.from_options(FormatOptions("Qwen/Qwen3-8B", "t", reasoning="none")).syntax.reasoning
+        is None
+    )
 
 
 def test_files_beside_the_tokenizer_tell_sizes_and_ends(tmp_path: Path) -> None:
@@ -384,5 +387,5 @@ def test_files_beside_the_tokenizer_tell_sizes_and_ends(tmp_path: Path) -> None:
     assert ModelConfig.beside(str(tmp_path)) == ModelConfig()
     (tmp_path / "config.json").write_text(" " * (1 << 20) + " ")
     assert ModelConfig.beside(str(tmp_path)) == ModelConfig()
-    sized = ChatFormat(FORMAT.vocabulary, Family.of(FormatOptions("qwen3")))
+    sized = ChatFormat(FORMAT.vocabulary, Family.from_options(FormatOptions("qwen3")))
     assert sized.vocabulary_size == 512

@@ -106,11 +106,11 @@ def test_prompts_of_a_scope_tell_locations_apart() -> None:
 def test_grants_say_which_tools_are_told_of() -> None:
     browser = BrowserGrant("web_search", location="Paris")
     python = PythonGrant("cntr_1", "linux", 1 << 30, description=" Python 3.14.\n")
-    assert Builtins.of(None) is NO_BUILTINS
-    assert Builtins.of(Grants()) == NO_BUILTINS
+    assert Builtins.from_grants(None) is NO_BUILTINS
+    assert Builtins.from_grants(Grants()) == NO_BUILTINS
     blank = PythonGrant("cntr_1", "linux", 1 << 30, description=" ")
-    assert Builtins.of(Grants(python=blank)) == Builtins(python=True)
-    assert Builtins.of(Grants(browser=browser)) == Builtins(browser=True, location="Paris")
-    assert Builtins.of(Grants(python=python)) == Builtins(
+    assert Builtins.from_grants(Grants(python=blank)) == Builtins(python=True)
+    assert Builtins.from_grants(Grants(browser=browser)) == Builtins(browser=True, location="Paris")
+    assert Builtins.from_grants(Grants(python=python)) == Builtins(
         python=True, python_description="Python 3.14."
     )

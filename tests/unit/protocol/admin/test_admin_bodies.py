@@ -16,18 +16,20 @@ from pydantic import ValidationError
 from gateway import ids
 from gateway.admin.projects import ProjectCreate, ProjectUpdate
 from gateway.errors import InvalidRequest
-from gateway.protocol.admin.bodies import (
+from gateway.protocol.admin_bodies import (
     KeyExtras,
     PriceCreate,
     PriceEnd,
     ProjectKeyUpdate,
+    ProviderCreate,
     RateLimitUpdate,
+    RuleCreate,
     ServiceAccountCreate,
     SpendLimitUpdate,
+    discovered,
     project_key_body,
     terms_of,
 )
-from gateway.protocol.admin.federation_bodies import ProviderCreate, RuleCreate, discovered
 from gateway.protocol.request_errors import validated
 from gateway.tenancy import ApiKey, ProjectId, ServiceAccount, TenantId
 from gateway.tenancy.federation import KeySource

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from gateway.errors import InvalidRequest
-from gateway.protocol.admin.bodies import UNLIMITED, KeyLimits, RateLimitUpdate
+from gateway.protocol.admin_bodies import UNLIMITED, KeyLimits, RateLimitUpdate
 from gateway.protocol.request_errors import validated
 
 DAILY = ("tokens", 86_400)
