@@ -11,12 +11,7 @@ from gateway import ids
 from gateway.admin.pages import PAGE, conversation_page, cut, page_params, whole_page
 from gateway.admin.routes import AdminRoute
 from gateway.protocol.admin.objects import admin_key_body
-from gateway.protocol.admin.requests import (
-    NoBody,
-    TenantCreate,
-    TenantKeyCreate,
-    TenantUpdate,
-)
+from gateway.protocol.admin.requests import NoBody, TenantCreate, TenantKeyCreate, TenantUpdate
 
 if TYPE_CHECKING:
     from datetime import datetime

@@ -8,7 +8,7 @@ from starlette.responses import StreamingResponse
 
 from gateway.admin.operators import TENANT
 from gateway.admin.routes import AdminRoute, check_permission
-from gateway.protocol.admin.requests import Erasure, Export, Hold, NoBody
+from gateway.protocol.admin.requests import Erasure, Export, HoldUpdate, NoBody
 
 if TYPE_CHECKING:
     from starlette.responses import Response
@@ -27,7 +27,9 @@ def routes(operations: Operations) -> list[AdminRoute]:
         AdminRoute(
             "POST", f"{TENANT}/restore", "tenants.delete", answers.restore, "operator", body=NoBody
         ),
-        AdminRoute("POST", f"{TENANT}/hold", "tenants.delete", answers.hold, "operator", body=Hold),
+        AdminRoute(
+            "POST", f"{TENANT}/hold", "tenants.delete", answers.hold, "operator", body=HoldUpdate
+        ),
         AdminRoute(
             "POST", f"{TENANT}/erasure", "tenants.delete", answers.erase, "operator", body=Erasure
         ),
@@ -59,7 +61,7 @@ class TenantDataEndpoints:
 
     async def hold(self, call: AdminCall) -> dict[str, Any]:
         """Put a tenant's data under legal hold; with `held: false` release it."""
-        asked = await call.body(Hold)
+        asked = await call.body(HoldUpdate)
         name = call.path["name"]
         await self._operations.hold_tenant(name, call.author, is_held=asked.held)
         return {"object": "tenant.hold", "name": name, "held": asked.held}

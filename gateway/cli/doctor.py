@@ -15,7 +15,7 @@ from gateway.cli import backends, chat_endpoints, libraries, mcp, terminal
 from gateway.cli.options import Config, Json, run
 from gateway.cli.provision import connected, provisioned
 from gateway.cli.terminal import FAILED, remedy_for
-from gateway.constraints.rules import OutputRules
+from gateway.constraints.output_rules import OutputRules
 from gateway.errors import GatewayError, StartupError, StoreError, UpstreamError
 from gateway.generation import ChatTerms, Constraint, Literal, Sampling, TokenRequest
 from gateway.models.format import SEES
@@ -44,8 +44,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from gateway.generation import TokenChunk, TokenSink
-    from gateway.models.format import ModelFormat
-    from gateway.models.registry import Formats
+    from gateway.models.format import Formats, ModelFormat
     from gateway.protocol.proxied import ProxiedKind
     from gateway.settings import Settings
     from gateway.store.postgres.database import Database
@@ -314,8 +313,8 @@ async def _backends(settings: Settings, client: Client, formats: Formats) -> lis
     findings = [await _backend(name, probe, client, formats) for name, probe in probes.items()]
     for probe in told:
         for model in () if _fault(probe) else probe.generating:
-            findings += await _chat_format(probe, model, client, formats.of(model))
-            findings += await _chat_endpoint(probe, model, client, formats.of(model))
+            findings += await _chat_format(probe, model, client, formats.for_model(model))
+            findings += await _chat_endpoint(probe, model, client, formats.for_model(model))
     missing = [
         Finding(f"model {one.model}", ok=False, detail=str(one), remedy=REMEDY)
         for one in unserved(told)
@@ -342,7 +341,7 @@ async def _backend(
         return Finding(about, False, *fault)
     try:
         for model in probe.generating:
-            await _one_token(probe, model, client, formats.of(model))
+            await _one_token(probe, model, client, formats.for_model(model))
         passed = [task for model in probe.served for task in await _proxied(probe, model, client)]
     except UpstreamError as error:
         return _failed(about, error)

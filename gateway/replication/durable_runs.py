@@ -20,7 +20,7 @@ from gateway.store.events import day_of
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from gateway.constraints.rules import OutputRules
+    from gateway.constraints.output_rules import OutputRules
     from gateway.engine.archive import Archive
     from gateway.engine.engine import Engine
     from gateway.engine.run_spec import RunSpec
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from gateway.eventlog.live_log import LiveLogRegistry
     from gateway.eventlog.log_writer import LogWriter
     from gateway.limits.charge import Charge
-    from gateway.protocol.responses.body import ResponseHead
+    from gateway.protocol.responses.response_object import ResponseHead
     from gateway.store.claims import Claim, ClaimedRun
     from gateway.store.events import LogRow
     from gateway.tenancy import TenantId

@@ -17,7 +17,7 @@ from gateway.protocol.containers import (
     unknown_container,
     unknown_file,
 )
-from gateway.protocol.hosted.grants import PythonGrant
+from gateway.protocol.grants import PythonGrant
 from gateway.protocol.request_errors import (
     array_too_long,
     unknown_place,

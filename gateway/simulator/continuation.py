@@ -15,8 +15,7 @@ from dataclasses import dataclass
 from itertools import dropwhile
 from typing import TYPE_CHECKING, ClassVar, Final
 
-from gateway.models.harmony.framing import OPENING
-from gateway.models.harmony.vocabulary import END, FIRST_SPECIAL, MESSAGE
+from gateway.models.harmony.vocabulary import END, FIRST_SPECIAL, MESSAGE, OPENING
 from gateway.simulator.directives import Syntax
 from gateway.simulator.scripting.speech import Conversation
 from gateway.simulator.scripting.writer import ScriptWriter

@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 
 from gateway.errors import ConfigError, GatewayError
-from gateway.models.harmony.framing import OPENING
-from gateway.models.harmony.vocabulary import Vocabulary
+from gateway.models.harmony.vocabulary import OPENING, Vocabulary
 from gateway.simulator.continuation import ScriptedModel
 from gateway.simulator.directives import Attempts, FaultPlan, ids_hash
 from gateway.simulator.errors import SimulatedError

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import TYPE_CHECKING, Final
 
-from gateway.models.harmony.framing import OPENING
 from gateway.models.harmony.vocabulary import (
     CALL,
     CHANNEL,
@@ -15,6 +14,7 @@ from gateway.models.harmony.vocabulary import (
     END,
     FIRST_SPECIAL,
     MESSAGE,
+    OPENING,
     RETURN,
     START,
 )

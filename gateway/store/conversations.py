@@ -12,7 +12,7 @@ import orjson
 
 from gateway.errors import ConversationLocked, InvalidRequest
 from gateway.protocol.conversations import Conversation
-from gateway.protocol.hosted.includable import INCLUDABLE
+from gateway.protocol.items import INCLUDABLE
 from gateway.store import content
 from gateway.store.governance import holds
 from gateway.store.messages import (

@@ -52,7 +52,7 @@ class FinishedResponse:
     `items` are those not stored yet, positions ascending. `tokens` None writes no usage line.
     `free_key`: its idempotency key may be used again, because it failed before it said anything.
     `has_secrets`: what `run_secrets` keeps of its request is erased, if it keeps anything.
-    `tool_state` is what the hosted tools of its successors have to know (`protocol.hosted.state`);
+    `tool_state` is what the hosted tools of its successors have to know (`protocol.grants`);
     None leaves what its conversation had when it was accepted. `placement` is where its last turn
     was generated, for whoever chooses a backend for these.
     """

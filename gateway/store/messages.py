@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
 from gateway import ids
 from gateway.errors import InvalidRequest, PreviousResponseNotFound
 from gateway.protocol.context_item import CALL_KINDS, OUTPUT_KINDS, ContextItem, StoredItem
-from gateway.protocol.hosted.includable import INCLUDABLE, included_json
+from gateway.protocol.items import INCLUDABLE, included_json
 from gateway.protocol.request_errors import unknown_place
 from gateway.store import content
 from gateway.store.packing import PACKED, PackedItems, pack_ids, pack_text, unpack_ids, unpack_text
@@ -43,7 +43,7 @@ class StoredHistory:
 
     `items` are those of its whole chain, oldest first, its own output last. `status` is its own;
     `root_created_at` is when the first response of the chain was created. `tool_state` is that of
-    the last one of the chain that used hosted tools (`protocol.hosted.state`), `placement` of the
+    the last one of the chain that used hosted tools (`protocol.grants`), `placement` of the
     last one that was generated where routing chose.
     """
 

@@ -36,7 +36,7 @@ class Contents:
 
     `is_locked`: a response will be added to it. `tool_state` is that of the last response that was
     to be added, which has that of the one before until it ends with its own
-    (`protocol.hosted.state`); `placement` is where it was generated.
+    (`protocol.grants`); `placement` is where it was generated.
     """
 
     place: ConversationPlace

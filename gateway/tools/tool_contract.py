@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from gateway.cache import LruCache
     from gateway.entries import ToolOutcome
-    from gateway.protocol.hosted.grants import Grants
+    from gateway.protocol.grants import Grants
     from gateway.tenancy import ProjectId, TenantId
 
 

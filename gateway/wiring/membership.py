@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
-from gateway.models.registry import PASSTHROUGH
+from gateway.models.format import PASSTHROUGH
 from gateway.settings.backends_file import read_backends
 from gateway.upstreams.backend import Backend, Prefill
 from gateway.upstreams.backend_sources import SETTINGS, BackendTemplate, FileSource

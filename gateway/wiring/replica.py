@@ -292,7 +292,7 @@ def _dependencies(
     flusher = Flusher(base.journal, base.owner)
     archive = Archive(
         database,
-        base.formats.of,
+        base.formats.for_model,
         base.new_fold_for,
         Ownership(
             owner=base.owner,
@@ -312,7 +312,7 @@ def _dependencies(
             archive=archive,
             lease_keeper=lease_keeper,
             observer=Observer(base.metrics),
-            format_of=base.formats.of,
+            format_of=base.formats.for_model,
             threads=base.executor,
             alive_interval_s=settings.stream.keepalive_event_s,
             run_time_max_s=settings.limits.request_timeout_s,

@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING
 import orjson
 
 from gateway import ids
-from gateway.models.format import FormatOptions, SchemaLimits
-from gateway.models.registry import CHAT, PASSTHROUGH, Formats
+from gateway.models.format import CHAT, PASSTHROUGH, FormatOptions, Formats, SchemaLimits
 from gateway.sealing import Sealer, SealingSecret
 from gateway.services.executor import ThreadExecutor
 from gateway.services.runs.images import ImageFetcher, ImageVisits

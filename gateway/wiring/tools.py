@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 from gateway import ids
 from gateway.errors import StartupError
-from gateway.protocol.hosted.grants import PythonGrant
-from gateway.protocol.hosted.tools import AutoContainer
+from gateway.protocol.grants import PythonGrant
+from gateway.protocol.hosted_tools import AutoContainer
 from gateway.services.containers import AskedContainer
 from gateway.store.tools import approvals
 from gateway.store.tools.mcp_servers import OPERATOR
@@ -21,8 +21,8 @@ if TYPE_CHECKING:
     from uuid import UUID
 
     from gateway.engine.calls import AskApproval
-    from gateway.protocol.domains import DomainRules
-    from gateway.protocol.hosted.tools import CodeInterpreterTool, HostedFamily, McpServerTool
+    from gateway.protocol.grants import DomainRules
+    from gateway.protocol.hosted_tools import CodeInterpreterTool, HostedFamily, McpServerTool
     from gateway.services.approvals import Used
     from gateway.services.containers import Containers
     from gateway.services.runs.tool_grants import ServerListing

@@ -49,9 +49,9 @@ from gateway.api.dialects import BASE_PATH
 from gateway.api.openapi.endpoints import REFERENCE, Json
 from gateway.protocol.containers import PURPOSES, SECONDS_MAX, SECONDS_MIN
 from gateway.protocol.documented import ITEM_TYPES, TOOL_CHOICE_TYPES, TOOL_TYPES
-from gateway.protocol.hosted.tools import FAMILIES
-from gateway.protocol.responses.create import CreateResponse
-from gateway.protocol.tools import SERVED_TOOL_TYPES
+from gateway.protocol.hosted_tools import FAMILIES
+from gateway.protocol.responses.create_request import CreateResponse
+from gateway.protocol.tool_types import SERVED_TOOL_TYPES
 from scripts.openapi.operations import OPERATIONS, TAGS
 
 if TYPE_CHECKING:

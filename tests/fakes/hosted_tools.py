@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, Any
 
 from gateway.constraints.validation import Checker
 from gateway.generation import FinishReason, TokenChunk
-from gateway.models.harmony.framing import OPENING
-from gateway.protocol.calls import call_fields
-from gateway.protocol.hosted.grants import Grants, McpTool, ServerGrant
-from gateway.protocol.responses.body import rules_of
+from gateway.models.harmony.vocabulary import OPENING
+from gateway.protocol.call_items import call_fields
+from gateway.protocol.grants import Grants, McpTool, ServerGrant
+from gateway.protocol.responses.response_rules import rules_of
 from gateway.tools.tool_contract import ToolResult, ToolStart
 from tests.fakes.harmony_script import harmony, script_ids
 from tests.fakes.staged_run import ANSWER, run_spec

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from gateway import ids
-from gateway.protocol.hosted.grants import Grants, PythonGrant
+from gateway.protocol.grants import Grants, PythonGrant
 from gateway.telemetry.metrics import Metrics
 from gateway.tools.egress.network_policy import NetworkPolicy
 from gateway.tools.egress.transport import EgressLimits, client

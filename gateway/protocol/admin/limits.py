@@ -13,7 +13,7 @@ from pydantic import AfterValidator, Field, StringConstraints
 from gateway import ids
 from gateway.limits.money import CENT
 from gateway.limits.terms import DAY_S, MINUTE_S
-from gateway.protocol.base import WHOLE, Count, Many, NullableModel, WireModel
+from gateway.protocol.base import AS_INTEGER, Count, Many, NullableModel, WireModel
 from gateway.protocol.request_errors import unsupported
 
 if TYPE_CHECKING:
@@ -48,7 +48,7 @@ ADDRESS: Final = (
 of RFC 2047, and a host name."""
 Address = Annotated[str, StringConstraints(max_length=254, pattern=ADDRESS)]
 Subject = Annotated[str, StringConstraints(max_length=200), AfterValidator(_printable)]
-Cents = Annotated[int, Field(ge=0, le=CENTS_MAX), WHOLE]
+Cents = Annotated[int, Field(ge=0, le=CENTS_MAX), AS_INTEGER]
 
 _FIELDS: Final[dict[str, tuple[What, int]]] = {
     "max_requests_per_1_minute": ("requests", MINUTE_S),

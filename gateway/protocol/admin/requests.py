@@ -10,7 +10,7 @@ from pydantic import AfterValidator, Field, StringConstraints
 from gateway.errors import InvalidRequest
 from gateway.limits.money import ANY_TIER, Component, PriceTier
 from gateway.protocol.admin.limits import KeyLimits
-from gateway.protocol.base import WHOLE, Many, NullableModel, WireModel
+from gateway.protocol.base import AS_INTEGER, Many, NullableModel, WireModel
 from gateway.protocol.request_errors import invalid, wrong_value
 from gateway.tenancy import (
     KeyTerms,
@@ -41,7 +41,7 @@ DisplayName = Annotated[
     AfterValidator(_printable),
 ]
 ModelId = DisplayName
-Lifetime = Annotated[int, Field(ge=1, le=LIFETIME_MAX_S), WHOLE]
+Lifetime = Annotated[int, Field(ge=1, le=LIFETIME_MAX_S), AS_INTEGER]
 ShortText = Annotated[str, StringConstraints(max_length=NAME_CHARS_MAX, pattern=r"^[^\x00]*$")]
 
 
@@ -108,7 +108,7 @@ class ProjectKeyUpdate(NullableModel):
 class KeyRotate(NullableModel):
     """`POST …/api_keys/{id}/rotate`: how long the key that is replaced goes on."""
 
-    overlap_seconds: Annotated[int, Field(ge=0, le=LIFETIME_MAX_S), WHOLE] | None = None
+    overlap_seconds: Annotated[int, Field(ge=0, le=LIFETIME_MAX_S), AS_INTEGER] | None = None
 
 
 class AdminKeyCreate(NullableModel):
@@ -149,10 +149,10 @@ class PriceCreate(PriceEnd):
     """`POST /admin/v1/prices`. `valid_from` is in unix seconds."""
 
     nano_per_unit: dict[Component, Annotated[int, Field(strict=True)]]
-    valid_from: Annotated[int, Field(ge=0, le=SECOND_MAX), WHOLE] | None = None
+    valid_from: Annotated[int, Field(ge=0, le=SECOND_MAX), AS_INTEGER] | None = None
 
 
-class Hold(WireModel):
+class HoldUpdate(WireModel):
     """`POST /admin/v1/tenants/{name}/hold`: while it is held nothing of a tenant is deleted."""
 
     held: bool = True

@@ -18,12 +18,13 @@ from gateway.context.assembly import assemble
 from gateway.errors import InvalidRequest
 from gateway.generation import FinishReason, SegmentKind, SegmentStarted, SegmentText, Where
 from gateway.models.format import RenderOptions, SchemaLimits
-from gateway.models.harmony.format import HarmonyFormat
+from gateway.models.harmony.harmony_format import HarmonyFormat
 from gateway.models.harmony.vocabulary import FIRST_SPECIAL
-from gateway.protocol.chat.to_responses import parse_chat
+from gateway.protocol.chat_conversion import parse_chat
 from gateway.protocol.json_body import InputLimits
-from gateway.protocol.responses.body import echo, rules_of
-from gateway.protocol.tools import declared
+from gateway.protocol.responses.response_object import echo
+from gateway.protocol.responses.response_rules import rules_of
+from gateway.protocol.tool_types import declared
 from gateway.simulator.errors import bad_request
 from gateway.simulator.wire.frames import EventWriter, alternatives, event
 from gateway.simulator.wire.requests import Fields, json_object, request_of
@@ -31,10 +32,10 @@ from gateway.simulator.wire.requests import Fields, json_object, request_of
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
-    from gateway.constraints.rules import OutputRules
+    from gateway.constraints.output_rules import OutputRules
     from gateway.generation import SegmentEvent, TokenParser
     from gateway.models.harmony.vocabulary import Vocabulary
-    from gateway.protocol.responses.create import CreateResponse
+    from gateway.protocol.responses.create_request import CreateResponse
     from gateway.simulator.options import SimulatorOptions
     from gateway.simulator.wire.frames import Ending
     from gateway.simulator.wire.requests import CompletionRequest

@@ -17,7 +17,7 @@ from gateway.simulator.errors import SimulatedError, bad_request, bad_shape, bad
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from gateway.constraints.rules import OutputRules
+    from gateway.constraints.output_rules import OutputRules
     from gateway.simulator.options import SimulatorOptions
 
 _MAX_TOKENS_DEFAULT: Final = 16

@@ -17,7 +17,7 @@ import orjson
 
 from gateway import ids
 from gateway.errors import ContentSealed
-from gateway.protocol.hosted.state import tool_state_of
+from gateway.protocol.grants import tool_state_of
 from gateway.store.content import opened
 from gateway.store.governance import holds
 from gateway.store.postgres.database import turn_to

@@ -52,7 +52,7 @@ async def ask(
 ) -> None:
     """Record an approval request, before anybody is shown it.
 
-    `digest` is `gateway.protocol.hosted.grants.approval_digest`; it is stored under `key`. A
+    `digest` is `gateway.protocol.grants.approval_digest`; it is stored under `key`. A
     repeated request changes nothing: a replica that takes the response over asks again.
     """
     row = {"tenant": tenant_id, "request_id": pack_text(request_id), "digest": _keyed(digest, key)}

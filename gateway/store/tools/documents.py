@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from uuid import UUID
 
     from gateway.governance.audit import Author
-    from gateway.protocol.domains import DomainRules
+    from gateway.protocol.grants import DomainRules
     from gateway.store.postgres.database import Database
     from gateway.tenancy import TenantId
 

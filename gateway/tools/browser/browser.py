@@ -21,8 +21,14 @@ from urllib.parse import urldefrag, urlsplit
 import orjson
 from pydantic import TypeAdapter, ValidationError
 
-from gateway.protocol.domains import EVERY_DOMAIN, DomainRules, is_within
-from gateway.protocol.hosted.grants import BrowserGrant, SearchContextSize, ShownPage
+from gateway.protocol.grants import (
+    EVERY_DOMAIN,
+    BrowserGrant,
+    DomainRules,
+    SearchContextSize,
+    ShownPage,
+    is_within,
+)
 from gateway.tools.browser.fetch import FetchFailed
 from gateway.tools.browser.page import (
     NoSuchLine,

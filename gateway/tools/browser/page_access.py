@@ -12,7 +12,7 @@ from urllib.parse import urldefrag, urlsplit
 
 from gateway.cache import LruCache
 from gateway.errors import StoreError
-from gateway.protocol.domains import EVERY_DOMAIN, DomainRules, is_within
+from gateway.protocol.grants import EVERY_DOMAIN, DomainRules, is_within
 from gateway.store.tools import documents, pages
 from gateway.store.tools.pages import StoredPage
 from gateway.telemetry.logs import EventLog

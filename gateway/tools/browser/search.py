@@ -20,7 +20,7 @@ import orjson
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from gateway.errors import StoreError
-from gateway.protocol.domains import EVERY_DOMAIN, DomainRules, is_within
+from gateway.protocol.grants import EVERY_DOMAIN, DomainRules, is_within
 from gateway.store.tools import documents
 from gateway.telemetry.logs import EventLog
 from gateway.tools.browser.page import plain

@@ -22,8 +22,8 @@ import orjson
 from gateway.cache import LruCache, lasting_json
 from gateway.entries import ToolsListed
 from gateway.errors import InvalidRequest
-from gateway.protocol.hosted.grants import McpTool, ServerGrant
-from gateway.protocol.tools import FUNCTION_NAME
+from gateway.protocol.grants import McpTool, ServerGrant
+from gateway.protocol.tool_types import FUNCTION_NAME
 from gateway.telemetry.logs import EventLog
 from gateway.tools.mcp.failures import McpError
 from gateway.tools.mcp.servers import ANY_URL, LABEL, kept_secrets, outgoing_headers

@@ -30,8 +30,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from gateway import ids
 from gateway.errors import StoreError
-from gateway.protocol.domains import EVERY_DOMAIN, DomainRules, is_within
-from gateway.protocol.hosted.grants import BrowserGrant, ShownPage
+from gateway.protocol.grants import EVERY_DOMAIN, BrowserGrant, DomainRules, ShownPage, is_within
 from gateway.store.tools.mcp_servers import OPERATOR
 from gateway.tools.mcp.failures import McpError
 from gateway.tools.mcp.server_tools import NOBODY_KNOWS, call_meta, outcome_of

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import orjson
 
-from gateway.constraints.rules import UnusableSchema
+from gateway.constraints.output_rules import UnusableSchema
 from gateway.errors import StoreError
 from gateway.telemetry.logs import EventLog
 from gateway.tools.mcp.failures import REQUEST_TIMEOUT, McpError
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from uuid import UUID
 
     from gateway.entries import ToolOutcome
-    from gateway.protocol.hosted.grants import McpTool, ServerGrant
+    from gateway.protocol.grants import McpTool, ServerGrant
     from gateway.tools.mcp.servers import McpServer, ServerResolver
     from gateway.tools.mcp.session import CallResult
     from gateway.tools.mcp.session_pool import Peer, SessionPool

@@ -22,8 +22,7 @@ import orjson
 
 from gateway.cache import LruCache
 from gateway.errors import InvalidRequest
-from gateway.protocol.domains import EVERY_DOMAIN, DomainRules
-from gateway.protocol.hosted.grants import REGISTERED
+from gateway.protocol.grants import EVERY_DOMAIN, REGISTERED, DomainRules
 from gateway.sealing import Binding, SealBroken
 from gateway.telemetry.logs import EventLog
 from gateway.tools.egress.network_policy import EgressRefused, NetworkPolicy

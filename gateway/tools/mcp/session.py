@@ -30,7 +30,7 @@ import orjson
 from pydantic import ValidationError
 
 from gateway import __version__
-from gateway.protocol.tools import FUNCTION_NAME
+from gateway.protocol.tool_types import FUNCTION_NAME
 from gateway.telemetry.logs import EventLog
 from gateway.tools.mcp.failures import (
     EXCHANGE,

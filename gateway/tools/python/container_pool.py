@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Sequence
     from uuid import UUID
 
-    from gateway.protocol.hosted.grants import PythonGrant
+    from gateway.protocol.grants import PythonGrant
     from gateway.store.postgres.database import Database
     from gateway.telemetry.metrics import Metrics
     from gateway.tenancy import ProjectId, TenantId

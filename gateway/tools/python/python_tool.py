@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from gateway.entries import ToolOutcome
-    from gateway.protocol.hosted.grants import PythonGrant
+    from gateway.protocol.grants import PythonGrant
     from gateway.tools.python.container_engine import ContainerCapabilities
     from gateway.tools.python.container_pool import ContainerPool, Execution, Image
     from gateway.tools.tool_contract import ToolCall, ToolScope

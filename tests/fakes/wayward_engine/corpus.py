@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final
 
 from gateway.errors import ConfigError
 from gateway.generation import FinishReason
-from gateway.models.harmony.framing import OPENING
+from gateway.models.harmony.vocabulary import OPENING
 from gateway.simulator.options import SimulatorOptions
 
 if TYPE_CHECKING:

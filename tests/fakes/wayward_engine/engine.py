@@ -27,7 +27,7 @@ from tests.fakes.wayward_engine.scripted_misbehaviour import WaywardModel
 if TYPE_CHECKING:
     from starlette.types import ASGIApp
 
-    from gateway.constraints.rules import OutputRules
+    from gateway.constraints.output_rules import OutputRules
     from gateway.models.harmony.vocabulary import Vocabulary
     from gateway.simulator.directives import Attempts
     from gateway.simulator.engine import Observed

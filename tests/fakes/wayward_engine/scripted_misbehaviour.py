@@ -11,8 +11,15 @@ from typing import TYPE_CHECKING, Any, Final
 from typing_extensions import override
 
 from gateway.generation import FinishReason
-from gateway.models.harmony.framing import OPENING
-from gateway.models.harmony.vocabulary import CHANNEL, CONSTRAIN, END, MESSAGE, RETURN, START
+from gateway.models.harmony.vocabulary import (
+    CHANNEL,
+    CONSTRAIN,
+    END,
+    MESSAGE,
+    OPENING,
+    RETURN,
+    START,
+)
 from gateway.simulator.continuation import (
     PromptReading,
     ScriptedModel,

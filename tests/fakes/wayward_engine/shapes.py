@@ -13,7 +13,7 @@ from functools import cache, lru_cache
 from typing import TYPE_CHECKING, Any, Final
 
 from gateway.constraints.lark import ebnf_of
-from gateway.constraints.rules import TextGrammar
+from gateway.constraints.output_rules import TextGrammar
 from gateway.models.harmony.vocabulary import FIRST_SPECIAL, STOP_IDS
 from gateway.simulator.errors import SimulatedError
 from tests.fakes.wayward_engine.decoding import FREE, MARKS, Walk

@@ -49,8 +49,8 @@ if TYPE_CHECKING:
     from gateway.engine.run_spec import RunSpec
     from gateway.entries import Entry
     from gateway.protocol.context_item import ContextItem
-    from gateway.protocol.events import Event
-    from gateway.protocol.responses.body import ResponseHead
+    from gateway.protocol.responses.response_object import ResponseHead
+    from gateway.protocol.stream_events import Event
     from gateway.store.claims import Claim
     from gateway.tenancy import TenantId
 

@@ -57,7 +57,7 @@ from tests.fakes.unsealed_only import plain_only
 
 if TYPE_CHECKING:
     from gateway.engine.run_spec import RunSpec
-    from gateway.protocol.hosted.grants import Grants
+    from gateway.protocol.grants import Grants
     from gateway.store.postgres.database import Database
     from gateway.tenancy import TenantId
     from tests.fakes.replica import Replica

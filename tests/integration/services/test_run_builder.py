@@ -13,8 +13,8 @@ from gateway import ids
 from gateway.errors import ContextLengthExceeded, ConversationLocked, InvalidRequest, KeyTaken
 from gateway.metering import NOBODY
 from gateway.models.format import SchemaLimits
-from gateway.models.harmony.format import HarmonyFormat
-from gateway.protocol.hosted.grants import ToolBudget
+from gateway.models.harmony.harmony_format import HarmonyFormat
+from gateway.protocol.grants import ToolBudget
 from gateway.sealing import Binding, Sealer, SealingSecret, Unsealed
 from gateway.services.executor import ThreadExecutor
 from gateway.services.models import Models

@@ -14,7 +14,7 @@ import pytest
 from gateway import ids
 from gateway.cli.pages import PageSource, load
 from gateway.errors import StartupError
-from gateway.protocol.hosted.grants import BrowserGrant, Grants, ShownPage, grants_json, grants_of
+from gateway.protocol.grants import BrowserGrant, Grants, ShownPage, grants_json, grants_of
 from gateway.settings import Settings
 from gateway.settings.tools import Tools
 from gateway.settings.web import SearchProvider, Web

@@ -12,7 +12,7 @@ import pytest
 
 from gateway import ids
 from gateway.errors import StoreUnavailable
-from gateway.protocol.hosted.grants import Grants
+from gateway.protocol.grants import Grants
 from gateway.store.postgres.database import Database
 from gateway.store.tools import containers, files
 from gateway.telemetry.metrics import Metrics

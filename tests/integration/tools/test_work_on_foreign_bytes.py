@@ -23,14 +23,14 @@ from gateway.api.content_encoding import decoded
 from gateway.api.multipart import FormReader
 from gateway.constraints.gbnf import UntranslatableGrammar
 from gateway.constraints.lark import ebnf_of
-from gateway.constraints.rules import TextGrammar, UnusableGrammar, UnusableSchema
+from gateway.constraints.output_rules import TextGrammar, UnusableGrammar, UnusableSchema
 from gateway.constraints.validation import CheckLimits
 from gateway.constraints.validators import GrammarValidator, SchemaValidator
 from gateway.errors import InvalidRequest, PayloadTooLarge, TokenRefused, UpstreamFailed
 from gateway.generation import Sampling
-from gateway.models.chat.passthrough.images import Gallery, ImageLimits
-from gateway.protocol.chat.to_responses import parse_chat
-from gateway.protocol.hosted.grants import McpTool
+from gateway.models.chat.image_gallery import Gallery, ImageLimits
+from gateway.protocol.chat_conversion import parse_chat
+from gateway.protocol.grants import McpTool
 from gateway.protocol.items import InputImage
 from gateway.protocol.json_body import InputLimits, parse_object
 from gateway.services.executor import ThreadExecutor

@@ -6,8 +6,8 @@ from typing_extensions import override
 
 from gateway.api.chat import HIDDEN_EVENTS_MAX, ChunkEncoder
 from gateway.api.sse import COMMENT
-from gateway.protocol.chat.adapters import Chunks
-from gateway.protocol.events import Event
+from gateway.protocol.chat_answers import Chunks
+from gateway.protocol.stream_events import Event
 
 
 class Mute(Chunks):

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gateway.models.harmony.framing import FINAL_HEADER, OPENING, said_ids
+from gateway.models.harmony.framing import FINAL_HEADER, said_ids
 from gateway.models.harmony.vocabulary import (
     CALL,
     CHANNEL,
@@ -14,6 +14,7 @@ from gateway.models.harmony.vocabulary import (
     END,
     FIRST_SPECIAL,
     MESSAGE,
+    OPENING,
     RETURN,
     START,
     VOCABULARY_SIZE,

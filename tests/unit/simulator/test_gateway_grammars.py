@@ -9,7 +9,7 @@ import pytest
 from jsonschema_rs import validator_for
 from openai_harmony import ToolDescription
 
-from gateway.constraints.rules import AnswerFormat, OutputRules, TextGrammar, ToolRule
+from gateway.constraints.output_rules import AnswerFormat, OutputRules, TextGrammar, ToolRule
 from gateway.constraints.structural_tags import tag_of
 from gateway.generation import ParserPosition, SegmentKind, Where
 from gateway.models.format import GrammarOptions

@@ -10,7 +10,7 @@ from uuid import UUID
 import pytest
 
 from gateway.errors import ClaimLost
-from gateway.protocol.hosted.grants import Grants, ServerGrant, ToolBudget
+from gateway.protocol.grants import Grants, ServerGrant, ToolBudget
 from gateway.telemetry.metrics import Metrics
 from gateway.tenancy import TenantId
 from gateway.tools.tool_contract import ToolCall, ToolResult, ToolScope, ToolStart, explained

@@ -9,7 +9,7 @@ import re
 import pytest
 
 from gateway.eventlog.fold.citations import CitedAnswer, ContainerFiles, Pages
-from gateway.protocol.hosted.grants import ShownPage
+from gateway.protocol.grants import ShownPage
 from gateway.tools.browser.extraction import Fetched, ReadLimits
 from gateway.tools.browser.extraction import page_of as page_of_any
 from gateway.tools.browser.html import page_of

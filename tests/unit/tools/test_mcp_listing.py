@@ -16,8 +16,7 @@ from typing_extensions import override
 
 from gateway import ids
 from gateway.errors import InvalidRequest
-from gateway.protocol.domains import DomainRules
-from gateway.protocol.hosted.grants import Grants, grants_json, grants_of
+from gateway.protocol.grants import DomainRules, Grants, grants_json, grants_of
 from gateway.tenancy import TenantId
 from gateway.tools.mcp.failures import REQUEST_TIMEOUT, McpError
 from gateway.tools.mcp.listing import (
@@ -49,7 +48,7 @@ from tests.fakes.mcp_server import Process, serving
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from gateway.protocol.hosted.grants import McpTool
+    from gateway.protocol.grants import McpTool
     from gateway.tools.mcp.session_pool import Peer
 
 

@@ -12,7 +12,7 @@ import pytest
 from gateway import ids
 from gateway.entries import ToolEnded
 from gateway.errors import StoreUnavailable
-from gateway.protocol.hosted.grants import ApprovedCall, BrowserGrant, Grants, ShownPage
+from gateway.protocol.grants import ApprovedCall, BrowserGrant, Grants, ShownPage
 from gateway.tools.mcp.failures import McpError
 from gateway.tools.mcp.listing import Listing
 from gateway.tools.mcp.operator_tools import (

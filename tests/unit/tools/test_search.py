@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.protocol.domains import DomainRules
+from gateway.protocol.grants import DomainRules
 from gateway.telemetry.metrics import Metrics
 from gateway.tenancy import TenantId
 from gateway.tools.browser.search import (
