@@ -12,7 +12,8 @@ from gateway.admin.routes import AdminRoute
 from gateway.api.query import choice, integer
 from gateway.ledger.exporting import PAGE_LINES_MAX, place_of
 from gateway.ledger.records import MEDIA_TYPES, VERSION, Format
-from gateway.protocol.admin.requests import NoBody, SinkResume
+from gateway.protocol.admin.requests import NoBody
+from gateway.protocol.base import WireModel
 
 if TYPE_CHECKING:
     from starlette.responses import Response
@@ -41,6 +42,14 @@ def routes(ledger: LedgerOperations) -> list[AdminRoute]:
         AdminRoute("GET", "/usage/sinks", "ledger.read", answers.sinks, "operator"),
         AdminRoute("POST", resume, "ledger.write", answers.resume, "operator", body=SinkResume),
     ]
+
+
+class SinkResume(WireModel):
+    """`POST /admin/v1/usage/sinks/{name}/resume`. `delivered`: it has the batch that it was sent
+    last, so that is not sent again.
+    """
+
+    delivered: bool = False
 
 
 class LedgerEndpoints:

@@ -8,9 +8,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from gateway import ids
+from gateway.admin.keys import admin_key_body
 from gateway.admin.pages import PAGE, conversation_page, cut, page_params, whole_page
 from gateway.admin.routes import AdminRoute
-from gateway.protocol.admin.objects import admin_key_body
 from gateway.protocol.admin.requests import (
     NoBody,
     TenantCreate,

@@ -11,9 +11,10 @@ if TYPE_CHECKING:
     from gateway.admin.inspection import Inspection
     from gateway.admin.issuers import OperatorIssuers
     from gateway.admin.keys import Keys
-    from gateway.admin.limits import ProjectLimits
+    from gateway.admin.limits import Limits
     from gateway.admin.operations import Operations
     from gateway.admin.operator_keys import Operators
+    from gateway.admin.prices import Prices
     from gateway.admin.projects import Projects
     from gateway.admin.service_accounts import ServiceAccounts
     from gateway.services.governance.audit import AuditLogs
@@ -29,7 +30,7 @@ class AdminServices:
     service_accounts: ServiceAccounts
     keys: Keys
     identity_providers: IdentityProviders
-    limits: ProjectLimits
+    limits: Limits
     usage: UsageReports
     audit: AuditLogs
     retention: RetentionControls
@@ -42,6 +43,7 @@ class OperatorServices:
     operations: Operations
     operators: Operators
     issuers: OperatorIssuers
+    prices: Prices
     ledger: LedgerOperations
     inspection: Inspection
     audit: AuditLogs

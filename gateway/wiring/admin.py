@@ -11,9 +11,10 @@ from gateway.admin.federation import IdentityProviders
 from gateway.admin.inspection import Inspection
 from gateway.admin.issuers import OperatorIssuers
 from gateway.admin.keys import KeyPolicy, Keys
-from gateway.admin.limits import ProjectLimits
+from gateway.admin.limits import Limits
 from gateway.admin.operations import Operations
 from gateway.admin.operator_keys import Operators
+from gateway.admin.prices import Prices
 from gateway.admin.projects import Projects
 from gateway.admin.service_accounts import ServiceAccounts
 from gateway.admin.services import AdminServices, OperatorServices
@@ -21,7 +22,6 @@ from gateway.admin.transactions import Transactions
 from gateway.services.governance.audit import AuditLogs, project_names
 from gateway.services.governance.tenant_data import TenantData
 from gateway.services.ledger import LedgerOperations
-from gateway.services.limits import Limits
 from gateway.services.usage import UsageReports
 from gateway.wiring.ledger import adding, reconciliation
 
@@ -54,9 +54,9 @@ def admin_services(
         service_accounts=accounts,
         keys=Keys(transactions, accounts, access.peppers, policy),
         identity_providers=IdentityProviders(transactions),
-        limits=ProjectLimits(
-            transactions,
-            Limits(database, settings.model_aliases),
+        limits=Limits(
+            database,
+            settings.model_aliases,
             models=lambda: [] if models is None else [model.id for model in models.list()],
             forget=access.forget,
         ),
@@ -87,11 +87,13 @@ def ledger_of(foundation: Foundation) -> LedgerOperations:
 
 
 def operator_services(process: Process) -> OperatorServices:
-    database = process.services.foundation.database
+    foundation = process.services.foundation
+    database = foundation.database
     return OperatorServices(
         operations=operations(process),
         operators=Operators(database, process.access.peppers),
         issuers=operator_issuers(database, process.access),
+        prices=Prices(database, foundation.settings.model_aliases),
         ledger=ledger_operations(process),
         inspection=Inspection(database),
         audit=AuditLogs(database, project_names(database)),
@@ -115,7 +117,6 @@ def operations(process: Process) -> Operations:
         database,
         process.shared.pool,
         data,
-        Limits(database, settings.model_aliases),
         replica=process.shared.owner,
         # Secrets are of a type that is written as stars.
         settings=partial(settings.model_dump, mode="json"),

@@ -4,7 +4,17 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
+from gateway.admin.keys import (
+    AccountKeyCreate,
+    AdminKeyCreate,
+    KeyRotate,
+    ProjectKeyUpdate,
+    ServiceAccountCreate,
+)
+from gateway.admin.ledger import SinkResume
+from gateway.admin.limits import RateLimitUpdate, SpendAlertUpdate, SpendLimitUpdate
 from gateway.admin.operator_keys import OperatorCreate
+from gateway.admin.prices import PriceCreate, PriceEnd
 from gateway.admin.projects import (
     HostedToolsUpdate,
     ModelPermissionsUpdate,
@@ -21,21 +31,12 @@ from gateway.protocol.admin.federation import (
     RuleCreate,
     RuleUpdate,
 )
-from gateway.protocol.admin.limits import RateLimitUpdate, SpendAlertUpdate, SpendLimitUpdate
 from gateway.protocol.admin.requests import (
-    AccountKeyCreate,
-    AdminKeyCreate,
     DataRetentionUpdate,
     Erasure,
     Export,
     Hold,
-    KeyRotate,
     NoBody,
-    PriceCreate,
-    PriceEnd,
-    ProjectKeyUpdate,
-    ServiceAccountCreate,
-    SinkResume,
     TenantCreate,
     TenantKeyCreate,
     TenantUpdate,

@@ -20,8 +20,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 import httpx2
 
+from gateway.admin.limits import LimitOwner, Limits
 from gateway.limits.terms import MINUTE_S
-from gateway.services.limits import LimitOwner, Limits
 from gateway.store.migration.migrate import upgrade
 from gateway.store.postgres.database import Database
 from tests.chaos.database import ChaosPostgres

@@ -12,22 +12,24 @@ from uuid import UUID
 import typer
 
 from gateway import ids
+from gateway.admin.limits import LimitOwner, Limits
+from gateway.admin.prices import PriceCreate, PriceEnd, Prices
 from gateway.cli import terminal
 from gateway.cli.options import Config, Json, run
 from gateway.cli.provision import connected, provisioned
 from gateway.limits.money import NANO, dollars
 from gateway.limits.terms import ALL_MODELS, DAY_S, MINUTE_S, Interval, Unit
-from gateway.services.limits import LimitOwner, Limits
+from gateway.protocol.request_errors import validated
 from gateway.settings import load_settings
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
     from pathlib import Path
 
-    from gateway.limits.money import Component, Price
+    from gateway.admin.limits import BudgetState
+    from gateway.limits.money import Price
     from gateway.limits.terms import Budget, Limit, Mode, What
-    from gateway.services.limits import BudgetState
-    from gateway.store.limits.rules import SpendAlert
+    from gateway.store.limits.alerts import SpendAlert
     from gateway.tenancy import TenantId
 
 limits = typer.Typer(no_args_is_help=True)
@@ -67,13 +69,18 @@ Observe = Annotated[
 ]
 
 
-def _ask(config: Path | None, question: Callable[[Limits], Awaitable[T]]) -> T:
+Service = TypeVar("Service", Limits, Prices)
+
+
+def _ask(
+    config: Path | None, kind: type[Service], question: Callable[[Service], Awaitable[T]]
+) -> T:
     async def answer() -> T:
         async with (
             provisioned(load_settings(config)) as settings,
             connected(settings) as database,
         ):
-            return await question(Limits(database, settings.model_aliases))
+            return await question(kind(database, settings.model_aliases))
 
     return run(answer())
 
@@ -86,7 +93,7 @@ async def _owner_of(
         return await service.key(tenant_id, ids.parse_api_key_id(key) or _uuid(key, "--key"))
     if project is not None:
         found = ids.parse_project_id(project) or _uuid(project, "--project")
-        return await service.project(tenant_id, found)
+        return await service.of_project(tenant_id, ids.project_id(found))
     return LimitOwner.of_tenant(tenant_id)
 
 
@@ -134,7 +141,7 @@ def set_limits(  # noqa: PLR0913 - its options
         owner = await _owner_of(service, tenant, project, key)
         return await service.set_limits(owner, values, model=model, mode=_mode(observe))
 
-    _show_limits(_ask(config, question), as_json=json_)
+    _show_limits(_ask(config, Limits, question), as_json=json_)
 
 
 @limits.command("list")
@@ -144,7 +151,7 @@ def list_limits(tenant: TenantName, config: Config = None, json_: Json = False) 
     async def question(service: Limits) -> list[Limit]:
         return await service.limits(await service.tenant(tenant))
 
-    _show_limits(_ask(config, question), as_json=json_)
+    _show_limits(_ask(config, Limits, question), as_json=json_)
 
 
 @budgets.command("set")
@@ -185,7 +192,7 @@ def set_budget(  # noqa: PLR0913 - its options
             owner, cap, unit=unit, interval=span, mode=_mode(observe), alert_at=shares
         )
 
-    _ask(config, question)
+    _ask(config, Limits, question)
     terminal.show(f"budget of tenant {tenant} set")
 
 
@@ -207,7 +214,7 @@ def remove_budget(
         owner = await _owner_of(service, tenant, project, key)
         return await service.remove_budget(owner, chosen, span, with_alerts=True)
 
-    terminal.show("removed" if _ask(config, question) else "there was none")
+    terminal.show("removed" if _ask(config, Limits, question) else "there was none")
 
 
 @budgets.command("list")
@@ -219,7 +226,7 @@ def list_budgets(tenant: TenantName, config: Config = None, json_: Json = False)
         found = await service.budgets(tenant_id)
         return [(one, await _alerts(service, tenant_id, one.budget)) for one in found]
 
-    found = _ask(config, question)
+    found = _ask(config, Limits, question)
     if json_:
         terminal.show(json.dumps([_budget(*one) for one in found]))
         return
@@ -265,25 +272,22 @@ def set_price(  # noqa: PLR0913 - its options
     config: Config = None,
 ) -> None:
     """Set what a model costs from now on. What has been used keeps what it cost."""
-    tokens: tuple[tuple[Component, str | None], ...] = (
-        ("input", input_), ("input_cached", cached), ("output", output)
-    )  # fmt: skip
-    calls: tuple[tuple[Component, str | None], ...] = (
-        ("tool_call", tool_call), ("web_search", web_search)
-    )  # fmt: skip
-    nano: dict[Component, int] = {
-        **{name: _nano(text, PER_MILLION) for name, text in tokens if text is not None},
-        **{name: _nano(text) for name, text in calls if text is not None},
-    }
-
-    async def question(service: Limits) -> Price:
-        tenant_id = None if tenant is None else await service.tenant(tenant)
-        valid_from = None if begin is None else begin.replace(tzinfo=UTC)
-        return await service.set_price(
-            model, nano, tenant_id=tenant_id, tier=tier, valid_from=valid_from
-        )
-
-    price = _ask(config, question)
+    tokens = {"input": input_, "input_cached": cached, "output": output}
+    calls = {"tool_call": tool_call, "web_search": web_search}
+    nano = {name: _nano(text, PER_MILLION) for name, text in tokens.items() if text is not None}
+    nano |= {name: _nano(text) for name, text in calls.items() if text is not None}
+    valid_from = None if begin is None else int(begin.replace(tzinfo=UTC).timestamp())
+    body = validated(
+        PriceCreate,
+        {
+            "model": model,
+            "tier": tier,
+            "tenant": tenant,
+            "nano_per_unit": nano,
+            "valid_from": valid_from,
+        },
+    )
+    price = _ask(config, Prices, lambda service: service.set(body))
     terminal.show(f"price {price.id} of {model} set")
 
 
@@ -295,18 +299,15 @@ def end_price(
     config: Config = None,
 ) -> None:
     """End the price of a model: from now on another one counts, or none."""
-
-    async def question(service: Limits) -> bool:
-        tenant_id = None if tenant is None else await service.tenant(tenant)
-        return await service.end_price(model, tenant_id=tenant_id, tier=tier)
-
-    terminal.show("ended" if _ask(config, question) else "it has no such price")
+    body = validated(PriceEnd, {"model": model, "tier": tier, "tenant": tenant})
+    is_over = _ask(config, Prices, lambda service: service.end(body))
+    terminal.show("ended" if is_over else "it has no such price")
 
 
 @prices.command("list")
 def list_prices(config: Config = None, json_: Json = False) -> None:
     """List all prices, those that are over included."""
-    found = _ask(config, lambda service: service.prices())
+    found = _ask(config, Prices, lambda service: service.list())
     if json_:
         terminal.show(json.dumps([_price(one) for one in found]))
         return

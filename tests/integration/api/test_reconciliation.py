@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from gateway.services.limits import LimitOwner, Limits
+from gateway.admin.limits import LimitOwner, Limits
 from gateway.store.postgres.statements import Statement
 from gateway.wiring.admin import ledger_of
 from tests.fakes.gateway import gateway_settings, new_key, running_gateway

@@ -12,21 +12,19 @@ import orjson
 import pytest
 
 from gateway import ids
+from gateway.admin.limits import LimitOwner, Limits
 from gateway.errors import InvalidRequest
 from gateway.generation import TokenUsage
 from gateway.ledger.exporting import export, place_of
 from gateway.ledger.jobs import Adding, Reconciliation
 from gateway.ledger.records import FIELDS, encoded
-from gateway.services.limits import LimitOwner, Limits
-from gateway.store import endings, responses, usage
-from gateway.store.admin import keys
-from gateway.store.admin.keys import KeyMade
+from gateway.store import endings, responses, tenants, usage
 from gateway.store.ledger.retention import LedgerRetention, remove_expired
 from gateway.store.ledger.rollup import RollupTerms
 from gateway.store.limits.reconciliation import reconcile
 from gateway.store.postgres.statements import Statement
+from gateway.store.tenants import NewKey
 from gateway.telemetry.metrics import Metrics
-from gateway.tenancy import PLAIN_KEY
 from tests.fakes.stored import finished, new_response
 from tests.fakes.usage_lines import NOON, line
 
@@ -35,6 +33,9 @@ if TYPE_CHECKING:
     from gateway.tenancy import TenantId
 
 DAY_S = 86_400
+REPLACE = Statement("""
+UPDATE api_keys SET replaced_by = :new WHERE tenant_id = :tenant AND id = :old
+""")
 
 
 async def exported(database: Database, cursor: str, *, lines_max: int) -> list[bytes]:
@@ -130,14 +131,12 @@ async def test_lines_are_removed_once_they_are_added_up(
 async def test_keys_that_took_each_other_s_place_spend_together(
     database: Database, tenant: TenantId
 ) -> None:
+    old, new = [
+        await tenants.insert_key(database, NewKey(ids.new_uuid(), tenant, "k", "hint", hash_))
+        for hash_ in (b"old", b"new")
+    ]
     async with database.transaction(tenant) as connection:
-        old, new = [
-            await keys.insert(
-                connection, KeyMade(ids.new_uuid(), tenant, "k", "hint", hash_, 1, PLAIN_KEY)
-            )
-            for hash_ in (b"old", b"new")
-        ]
-        await keys.replace(connection, old, new.id, overlap_s=60)
+        await connection.execute(REPLACE, {"new": new.id, "old": old.id, "tenant": tenant})
     limits = Limits(database)
     place = await limits.key(tenant, new.id)
     await limits.set_budget(place, 10**9, unit="tokens", interval="none")

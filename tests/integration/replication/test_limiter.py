@@ -9,10 +9,10 @@ from uuid import UUID
 
 import pytest
 
+from gateway.admin.limits import LimitOwner, Limits
 from gateway.errors import RateLimited, StoreUnavailable
 from gateway.limits.charge import Charge
 from gateway.limits.gates import FORGOTTEN_S
-from gateway.services.limits import LimitOwner, Limits
 from gateway.store.limits.counters import BUCKETS_MAX, FRESH_S, resize
 from gateway.store.limits.reconciliation import SILENT_S, forget
 from gateway.store.postgres.database import Database

@@ -8,10 +8,10 @@ from uuid import UUID
 
 import pytest
 
+from gateway.admin.limits import LimitOwner, Limits
 from gateway.errors import RateLimited
 from gateway.limits.storage import WHOLE_TENANT
 from gateway.replication.storage_meter import StorageMeter
-from gateway.services.limits import LimitOwner, Limits
 from gateway.store.limits import storage
 from gateway.store.limits.storage import MeasureTerms
 from gateway.store.postgres.statements import Statement
