@@ -11,15 +11,15 @@ if TYPE_CHECKING:
     from gateway.admin.inspection import Inspection
     from gateway.admin.issuers import OperatorIssuers
     from gateway.admin.keys import Keys
+    from gateway.admin.ledger import Ledger
     from gateway.admin.limits import Limits
     from gateway.admin.operations import Operations
     from gateway.admin.operator_keys import Operators
     from gateway.admin.prices import Prices
     from gateway.admin.projects import Projects
     from gateway.admin.service_accounts import ServiceAccounts
+    from gateway.admin.usage import UsageReports
     from gateway.services.governance.audit import AuditLogs
-    from gateway.services.ledger import LedgerOperations
-    from gateway.services.usage import UsageReports
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +44,6 @@ class OperatorServices:
     operators: Operators
     issuers: OperatorIssuers
     prices: Prices
-    ledger: LedgerOperations
+    ledger: Ledger
     inspection: Inspection
     audit: AuditLogs

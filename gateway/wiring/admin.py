@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -11,6 +10,7 @@ from gateway.admin.federation import IdentityProviders
 from gateway.admin.inspection import Inspection
 from gateway.admin.issuers import OperatorIssuers
 from gateway.admin.keys import KeyPolicy, Keys
+from gateway.admin.ledger import Ledger
 from gateway.admin.limits import Limits
 from gateway.admin.operations import Operations
 from gateway.admin.operator_keys import Operators
@@ -19,18 +19,18 @@ from gateway.admin.projects import Projects
 from gateway.admin.service_accounts import ServiceAccounts
 from gateway.admin.services import AdminServices, OperatorServices
 from gateway.admin.transactions import Transactions
+from gateway.admin.usage import UsageReports
+from gateway.ledger.jobs import Reconciliation
 from gateway.services.governance.audit import AuditLogs, project_names
 from gateway.services.governance.tenant_data import TenantData
-from gateway.services.ledger import LedgerOperations
-from gateway.services.usage import UsageReports
-from gateway.wiring.ledger import adding, reconciliation
+from gateway.wiring.ledger import adding
 
 if TYPE_CHECKING:
     from gateway.services.access import Access
     from gateway.services.models import Models
     from gateway.settings import Settings
     from gateway.store.postgres.database import Database
-    from gateway.wiring.foundation import Foundation
+    from gateway.telemetry.metrics import Metrics
     from gateway.wiring.process import Process
 
 
@@ -64,26 +64,15 @@ def admin_services(
             database,
             minutes_s=settings.ledger.minutes_s,
             hours_s=settings.ledger.hours_s,
-            clock=time.time,
         ),
         audit=AuditLogs(database, project_names(database)),
         retention=RetentionControls(database, transactions, access.forget),
     )
 
 
-def ledger_operations(process: Process) -> LedgerOperations:
-    foundation = process.services.foundation
-    return ledger_of(foundation)
-
-
-def ledger_of(foundation: Foundation) -> LedgerOperations:
-    """Build the ledger's operations without a `Process`, for commands."""
-    database, metrics = foundation.database, foundation.metrics
-    return LedgerOperations(
-        database,
-        adding(foundation.settings, database, metrics),
-        reconciliation(database, metrics, foundation.new_fold_for),
-    )
+def ledger_of(settings: Settings, database: Database, metrics: Metrics) -> Ledger:
+    reconciliation = Reconciliation(database, metrics=metrics)
+    return Ledger(database, adding(settings, database, metrics), reconciliation)
 
 
 def operator_services(process: Process) -> OperatorServices:
@@ -94,7 +83,7 @@ def operator_services(process: Process) -> OperatorServices:
         operators=Operators(database, process.access.peppers),
         issuers=operator_issuers(database, process.access),
         prices=Prices(database, foundation.settings.model_aliases),
-        ledger=ledger_operations(process),
+        ledger=ledger_of(foundation.settings, database, foundation.metrics),
         inspection=Inspection(database),
         audit=AuditLogs(database, project_names(database)),
     )

@@ -11,11 +11,13 @@ import asyncio
 import random
 import sys
 from datetime import UTC, datetime, timedelta
+from types import SimpleNamespace
+from typing import Any
 from uuid import UUID
 
 from gateway import ids
-from gateway.ledger.jobs import Adding, Delivery
-from gateway.ledger.sinks import CloudEventsSink, SinkTarget
+from gateway.ledger.jobs import Adding
+from gateway.ledger.sinks import CloudEventsSink, Delivery
 from gateway.store import usage
 from gateway.store.ledger.rollup import RollupTerms
 from gateway.store.postgres.database import Database
@@ -37,7 +39,9 @@ def jobs_of(database: Database, url: str) -> tuple[Adding, Delivery, CloudEvents
     """Adding up and delivering, as a replica does, but without pauses and leases."""
     metrics = Metrics()
     adding = Adding(database, RollupTerms(lines_max=50), interval_s=0.01, metrics=metrics)
-    sink = CloudEventsSink(SinkTarget(name=SINK, url=url), source=SOURCE)
+    # As the settings have it, whose import takes as long as all else.
+    settings: Any = SimpleNamespace(name=SINK, url=url, secret=None, customers={})
+    sink = CloudEventsSink(settings, source=SOURCE)
     holder = ids.new_replica_id()
     delivery = Delivery(
         database, sink, holder=holder, lines_max=LINES_MAX, interval_s=0.01, lease_s=0,

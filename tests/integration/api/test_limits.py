@@ -13,9 +13,9 @@ from websockets.exceptions import InvalidStatus
 
 from gateway.admin.limits import LimitOwner, Limits
 from gateway.admin.prices import PriceCreate, Prices
+from gateway.ledger.jobs import Reconciliation
 from gateway.limits.money import NANO
 from gateway.limits.terms import DAY_S, MINUTE_S, VALUE_MAX
-from gateway.replication.spend_audit import SpendAudit
 from gateway.replication.storage_meter import StorageMeter
 from gateway.store.limits.storage import MeasureTerms
 from gateway.store.postgres.statements import Statement
@@ -691,9 +691,9 @@ async def test_spending_that_somebody_changed_is_put_right(limited: Limited) -> 
         return state.spent
 
     assert await spent() == 2 * tokens
-    await SpendAudit(database, Metrics(), interval_s=1).round()
+    await Reconciliation(database, metrics=Metrics()).round()
     assert await spent() == tokens
-    await SpendAudit(database, Metrics(), interval_s=1).round()
+    await Reconciliation(database, metrics=Metrics()).round()
     assert await spent() == tokens
 
 

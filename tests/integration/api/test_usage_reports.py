@@ -13,11 +13,9 @@ from starlette.routing import Router
 
 from gateway import ids
 from gateway.admin.routes import starlette_routes
-from gateway.admin.usage import REPORTS, routes
+from gateway.admin.usage import COST_BUCKETS_MAX, REPORTS, UsageReports, routes
 from gateway.api.request_context import RequestContext
 from gateway.generation import TokenUsage
-from gateway.ledger.usage_query import COST_BUCKETS_MAX
-from gateway.services.usage import UsageReports
 from gateway.store import usage
 from gateway.store.ledger import rollup
 from gateway.store.ledger.rollup import RollupTerms

@@ -15,13 +15,13 @@ from gateway import ids
 from gateway.admin.limits import LimitOwner, Limits
 from gateway.errors import InvalidRequest
 from gateway.generation import TokenUsage
-from gateway.ledger.exporting import export, place_of
 from gateway.ledger.jobs import Adding, Reconciliation
-from gateway.ledger.records import FIELDS, encoded
+from gateway.ledger.records import FIELDS, encoded, export, place_of
+from gateway.settings.ledger import Ledger
 from gateway.store import endings, responses, tenants, usage
-from gateway.store.ledger.retention import LedgerRetention, remove_expired
+from gateway.store.ledger.reconciliation import correct_spending
+from gateway.store.ledger.retention import remove_expired
 from gateway.store.ledger.rollup import RollupTerms
-from gateway.store.limits.reconciliation import reconcile
 from gateway.store.postgres.statements import Statement
 from gateway.store.tenants import NewKey
 from gateway.telemetry.metrics import Metrics
@@ -116,7 +116,13 @@ async def test_reconciliation_finds_what_lacks_a_line_and_mends_sums(
 async def test_lines_are_removed_once_they_are_added_up(
     database: Database, tenant: TenantId
 ) -> None:
-    keep = LedgerRetention(5 * DAY_S, 2 * DAY_S, 30 * DAY_S, 400 * DAY_S, 5 * DAY_S)
+    keep = Ledger.model_construct(
+        lines_s=5 * DAY_S,
+        minutes_s=2 * DAY_S,
+        hours_s=30 * DAY_S,
+        days_s=400 * DAY_S,
+        end_user_days_s=5 * DAY_S,
+    )
     now = datetime.now(UTC)
     await usage.record_all(
         database, [(tenant, line(now - timedelta(days=days))) for days in (1, 6, 7, 31)]
@@ -146,8 +152,8 @@ async def test_keys_that_took_each_other_s_place_spend_together(
     now = datetime.now(UTC)
     at = now - timedelta(minutes=2)
     await usage.record_all(database, [(tenant, line(at, key_id=one.id)) for one in (old, new)])
-    (corrected,) = await reconcile(database, now)
-    assert (corrected.told, corrected.truth) == (0, 30)
+    (corrected,) = await correct_spending(database, now)
+    assert (corrected.recorded, corrected.truth) == (0, 30)
 
 
 async def test_what_replicas_are_about_to_tell_is_not_told_for_them(
@@ -161,8 +167,10 @@ async def test_what_replicas_are_about_to_tell_is_not_told_for_them(
         await connection.execute(Statement(older))
     now = datetime.now(UTC)
     await usage.record_all(database, [(tenant, line(now))])
-    assert await reconcile(database, now) == []
+    assert await correct_spending(database, now) == []
     await usage.record_all(database, [(tenant, line(now - timedelta(minutes=2)))])
-    (corrected,) = await reconcile(database, now)
-    assert (corrected.told, corrected.truth) == (0, 15), "the one that nobody will tell any more"
-    assert await reconcile(database, now) == []
+    (corrected,) = await correct_spending(database, now)
+    assert (corrected.recorded, corrected.truth) == (0, 15), (
+        "the one that nobody will tell any more"
+    )
+    assert await correct_spending(database, now) == []

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from gateway import ids
-from gateway.ledger.jobs import Delivery
-from gateway.ledger.sinks import CloudEventsSink, SinkTarget
+from gateway.ledger.sinks import CloudEventsSink, Delivery
+from gateway.settings.ledger import Sink
 from gateway.store import usage
 from gateway.store.ledger import exports, rollup
 from gateway.store.ledger.cursors import LinePosition
@@ -55,7 +55,7 @@ async def test_every_reader_of_a_restored_ledger_goes_on_where_it_was(
 ) -> None:
     receiver = EventReceiver()
     async with serving(receiver.app()) as url:
-        sink = CloudEventsSink(SinkTarget(name="events", url=f"{url}/events"), source="here")
+        sink = CloudEventsSink(Sink(name="events", url=f"{url}/events"), source="here")
         await be_as_old_as(database, 99_999_999_999)
         await delivery(database, sink).round()
         read, unread, new = line(), line(), line()

@@ -21,10 +21,10 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from gateway.admin.limits import LimitOwner, Limits
+from gateway.ledger.jobs import Reconciliation
 from gateway.limits.money import NANO, begins
 from gateway.limits.terms import meter_of
 from gateway.replication.alert_delivery import AlertDelivery, Mail, SmtpServer
-from gateway.replication.spend_audit import SpendAudit
 from gateway.settings.rate_limits import Alerts
 from gateway.store.limits.counters import SpendRow, SyncRequest, exchange
 from gateway.store.postgres.statements import Statement
@@ -182,7 +182,7 @@ async def test_what_was_spent_long_ago_is_removed_and_budgets_without_an_end_are
     }
     rows = [SpendRow(place.tenant_id, meter, at, 1) for meter, at in meters.items()]
     await exchange(database, "r", SyncRequest(spend=rows), is_round=False)
-    await SpendAudit(database, Metrics(), interval_s=1).round()
+    await Reconciliation(database, metrics=Metrics()).round()
     async with database.runs_transaction() as connection:
         left = await connection.execute(Statement("SELECT meter FROM spend"))
     assert {row.meter for row in left} == set(list(meters)[1:])

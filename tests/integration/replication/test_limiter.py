@@ -13,8 +13,8 @@ from gateway.admin.limits import LimitOwner, Limits
 from gateway.errors import RateLimited, StoreUnavailable
 from gateway.limits.charge import Charge
 from gateway.limits.gates import FORGOTTEN_S
+from gateway.store.ledger.reconciliation import SILENT_S, forget_spending
 from gateway.store.limits.counters import BUCKETS_MAX, FRESH_S, resize
-from gateway.store.limits.reconciliation import SILENT_S, forget
 from gateway.store.postgres.database import Database
 from gateway.store.postgres.statements import Statement
 from gateway.tenancy import TenantId
@@ -206,7 +206,7 @@ async def test_a_budget_without_an_end_has_one_row_for_all_processes_that_are_go
             await connection.execute(AGE, {"replica": name, "age": 61})
         await connection.execute(STARTED_ANEW, {"replica": "r2"})
     for _ in range(2):
-        await forget(database, datetime.now(UTC))
+        await forget_spending(database, datetime.now(UTC))
         async with database.runs_transaction() as connection:
             rows = {row.replica: row.amount for row in await connection.execute(ROWS)}
         # Two are gone; one spent something a moment ago, and two told that they are there.
