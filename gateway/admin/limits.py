@@ -26,7 +26,7 @@ from gateway.admin.transactions import Transactions
 from gateway.errors import InvalidRequest, ResourceNotFound, shown
 from gateway.governance.audit import COMMAND_LINE
 from gateway.limits.money import CENT, begins
-from gateway.limits.terms import ALL_MODELS, DAY_S, MINUTE_S, Budget, Limit
+from gateway.limits.rules import ALL_MODELS, DAY_S, MINUTE_S, Budget, Limit
 from gateway.protocol.admin.objects import Json, deleted_body
 from gateway.protocol.base import WHOLE, Count, Many, NullableModel, WireModel
 from gateway.protocol.request_errors import unsupported
@@ -47,7 +47,7 @@ if TYPE_CHECKING:
 
     from gateway.admin.routes import AdminCall
     from gateway.governance.audit import AuditEvent, Author
-    from gateway.limits.terms import Interval, Mode, Scope, Unit, What
+    from gateway.limits.rules import Interval, Mode, Scope, Unit, What
     from gateway.store.postgres.database import Connection, Database
     from gateway.tenancy import TenantId
 

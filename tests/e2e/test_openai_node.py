@@ -12,7 +12,7 @@ from gateway import ids
 from gateway.admin.federation import ProviderRequest, RuleRequest
 from gateway.admin.limits import LimitOwner, Limits
 from gateway.admin.transactions import AdminCaller
-from gateway.limits.terms import MINUTE_S
+from gateway.limits.rules import MINUTE_S
 from gateway.store.postgres.database import Database
 from gateway.tenancy.federation import KeySource, TokenTerms
 from gateway.wiring.admin import admin_services

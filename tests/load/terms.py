@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Final
 from gateway.admin.limits import LimitOwner, Limits
 from gateway.admin.prices import PriceCreate, Prices
 from gateway.limits.money import NANO
-from gateway.limits.terms import DAY_S, MINUTE_S
+from gateway.limits.rules import DAY_S, MINUTE_S
 from gateway.simulator.app import create_simulator
 from gateway.simulator.options import SimulatorOptions
 from gateway.store.migration.migrate import upgrade
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     import httpx2
 
     from gateway.limits.money import Component
-    from gateway.limits.terms import What
+    from gateway.limits.rules import What
     from gateway.store.postgres.database import Database
 
 MODEL: Final = "gpt-oss-20b"

@@ -18,7 +18,7 @@ from gateway.cli import terminal
 from gateway.cli.options import Config, Json, run
 from gateway.cli.provision import connected, provisioned
 from gateway.limits.money import NANO, dollars
-from gateway.limits.terms import ALL_MODELS, DAY_S, MINUTE_S, Interval, Unit
+from gateway.limits.rules import ALL_MODELS, DAY_S, MINUTE_S, Interval, Unit
 from gateway.protocol.request_errors import validated
 from gateway.settings import load_settings
 
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
     from gateway.admin.limits import BudgetState
     from gateway.limits.money import Price
-    from gateway.limits.terms import Budget, Limit, Mode, What
+    from gateway.limits.rules import Budget, Limit, Mode, What
     from gateway.store.limits.alerts import SpendAlert
     from gateway.tenancy import TenantId
 

@@ -15,7 +15,7 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from gateway.limits.money import begins
-from gateway.limits.terms import meter_of
+from gateway.limits.rules import meter_of
 from gateway.store.ledger import cursors
 from gateway.store.ledger.cursors import ROLLUP, SINK_PREFIX, Cursor
 from gateway.store.ledger.rollup import LINE_KEY, LINE_VALUES

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import orjson
 
-from gateway.limits.terms import meter_of
+from gateway.limits.rules import meter_of
 from gateway.store.postgres.statements import Statement
 
 if TYPE_CHECKING:
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from datetime import datetime
     from uuid import UUID
 
-    from gateway.limits.terms import Interval, Scope, Unit
+    from gateway.limits.rules import Interval, Scope, Unit
     from gateway.store.postgres.database import Database, Row
 
 TAKEN_S: Final = 120.0

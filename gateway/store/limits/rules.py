@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from gateway import ids
-from gateway.limits.terms import NO_TERMS, Budget, Limit, Meter, Terms, meter_of
+from gateway.limits.rules import NO_TERMS, Budget, Limit, Meter, Terms, meter_of
 from gateway.store.postgres.statements import Statement
 
 if TYPE_CHECKING:

@@ -15,7 +15,7 @@ from gateway.admin.limits import LimitOwner, Limits
 from gateway.admin.prices import PriceCreate, Prices
 from gateway.ledger.jobs import Reconciliation
 from gateway.limits.money import NANO
-from gateway.limits.terms import DAY_S, MINUTE_S, VALUE_MAX
+from gateway.limits.rules import DAY_S, MINUTE_S, VALUE_MAX
 from gateway.replication.storage_meter import StorageMeter
 from gateway.store.limits.storage import MeasureTerms
 from gateway.store.postgres.statements import Statement
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     import httpx2
 
     from gateway.limits.money import Component, Price
-    from gateway.limits.terms import What
+    from gateway.limits.rules import What
     from gateway.settings import Settings
     from tests.fakes.gateway import RunningGateway
 

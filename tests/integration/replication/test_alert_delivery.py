@@ -23,7 +23,7 @@ from starlette.routing import Route
 from gateway.admin.limits import LimitOwner, Limits
 from gateway.ledger.jobs import Reconciliation
 from gateway.limits.money import NANO, begins
-from gateway.limits.terms import meter_of
+from gateway.limits.rules import meter_of
 from gateway.replication.alert_delivery import AlertDelivery, Mail, SmtpServer
 from gateway.settings.rate_limits import Alerts
 from gateway.store.limits.counters import SpendRow, SyncRequest, exchange

@@ -11,8 +11,7 @@ import pytest
 
 from gateway.admin.limits import LimitOwner, Limits
 from gateway.errors import RateLimited, StoreUnavailable
-from gateway.limits.charge import Charge
-from gateway.limits.gates import FORGOTTEN_S
+from gateway.limits.accounting import FORGOTTEN_S, Charge
 from gateway.store.ledger.reconciliation import SILENT_S, forget_spending
 from gateway.store.limits.counters import BUCKETS_MAX, FRESH_S, resize
 from gateway.store.postgres.database import Database
@@ -32,7 +31,7 @@ from tests.fakes.limited import (
 )  # fmt: skip
 
 if TYPE_CHECKING:
-    from gateway.limits.terms import Limit
+    from gateway.limits.rules import Limit
     from gateway.replication.limiter import Limiter
 
 LEVEL = Statement("SELECT level FROM buckets WHERE tenant_id = :tenant AND name = :name")

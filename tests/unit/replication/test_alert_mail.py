@@ -20,7 +20,7 @@ from gateway.replication.alert_delivery import described, written
 from gateway.store.limits.alerts import Firing, SpendAlert
 
 if TYPE_CHECKING:
-    from gateway.limits.terms import Scope
+    from gateway.limits.rules import Scope
 
 ID = UUID(int=1)
 AT = datetime(2026, 1, 1, tzinfo=UTC)
