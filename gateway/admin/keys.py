@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from ipaddress import ip_network
 from typing import TYPE_CHECKING, Annotated, Any, Final, NamedTuple
 
@@ -40,15 +40,17 @@ from gateway.tenancy.scopes import SCOPES
 from gateway.tenancy.secrets import redacted
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from gateway.admin.pages import PageParams
     from gateway.admin.routes import AdminCall
     from gateway.admin.service_accounts import ServiceAccounts
     from gateway.admin.transactions import AdminCaller, Transactions
     from gateway.services.credentials.secrets import Peppers
+    from gateway.settings.admin import Admin
     from gateway.store.postgres.database import Connection
     from gateway.tenancy import ApiKey, Network, Project, ProjectId, ServiceAccount, TenantId
+    from gateway.tenancy.permissions import Permission
 
 API_KEYS: Final = TABLES["api_keys"]
 SHOWN: Final = [API_KEYS.c[name] for name in KEY_COLUMNS.split(", ")]
@@ -87,90 +89,44 @@ def routes(keys: Keys) -> list[AdminRoute]:
             "api_key": None if made is None else account_key_body(made),
         }
 
+    list_admin = listed(lambda tenant_id, page: keys.list(tenant_id, None, page), admin_key_body)
+    create_admin = changed(keys.create_admin, admin_key_body)
+    create = changed(keys.create, account_key_body)
+    change = changed(keys.change, project_key_body)
+    account_keys, access = f"{ACCOUNT}/api_keys", "owner_project_access"
     return [
-        AdminRoute("GET", ALL, "api_keys.read", list_keys, query=(*PAGE, "owner_project_access")),
-        AdminRoute("GET", ONE, "api_keys.read", read(keys.get, project_key_body)),
-        AdminRoute(
-            "POST",
-            ONE,
-            "api_keys.write",
-            changed(keys.change, project_key_body),
-            body=ProjectKeyUpdate,
-        ),
-        AdminRoute(
-            "DELETE",
-            ONE,
-            "api_keys.write",
-            changed(keys.end, lambda id_: deleted_body(KIND, id_)),
-        ),
-        AdminRoute(
-            "POST",
-            f"{ONE}/rotate",
-            "api_keys.write",
-            changed(keys.rotate, lambda made: {**project_key_body(made), "value": made.secret}),
-            body=KeyRotate,
-        ),
+        AdminRoute("GET", ALL, "api_keys.read", list_keys, query=(*PAGE, access)),
+        AdminRoute("POST", ONE, "api_keys.write", change, body=ProjectKeyUpdate),
+        *_routes_of_one(keys, ONE, "api_keys.read", "api_keys.write", project_key_body),
         AdminRoute(
             "POST", ACCOUNTS, "service_accounts.write", create_account, body=ServiceAccountCreate
         ),
-        AdminRoute(
-            "POST",
-            f"{ACCOUNT}/api_keys",
-            "api_keys.write",
-            changed(keys.create, account_key_body),
-            body=AccountKeyCreate,
-        ),
-        *_admin_routes(keys),
+        AdminRoute("POST", account_keys, "api_keys.write", create, body=AccountKeyCreate),
+        AdminRoute("GET", ADMIN, "admin_keys.read", list_admin, query=ORDERED_PAGE),
+        AdminRoute("POST", ADMIN, "admin_keys.write", create_admin, body=AdminKeyCreate),
+        *_routes_of_one(keys, ADMIN_ONE, "admin_keys.read", "admin_keys.write", admin_key_body),
     ]
 
 
-def _admin_routes(keys: Keys) -> list[AdminRoute]:
-    def made_body(made: ShownKey) -> Json:
-        return {**admin_key_body(made.key), "value": made.secret}
-
+def _routes_of_one(
+    keys: Keys,
+    path: str,
+    reads: Permission,
+    writes: Permission,
+    body_of: Callable[[ShownKey], Json],
+) -> list[AdminRoute]:
+    # An admin key has no project in its path.
+    project = (None,) if path == ADMIN_ONE else ()
+    kind = ADMIN_KIND if path == ADMIN_ONE else KIND
+    get = read(lambda tenant_id, *ids_: keys.get(tenant_id, *project, *ids_), body_of)
+    end = changed(
+        lambda caller, *ids_: keys.end(caller, *project, *ids_), lambda id_: deleted_body(kind, id_)
+    )
+    rotate = changed(lambda caller, *args: keys.rotate(caller, *project, *args), body_of)
     return [
-        AdminRoute(
-            "GET",
-            ADMIN,
-            "admin_keys.read",
-            listed(
-                lambda tenant_id, page: keys.list(tenant_id, None, page),
-                lambda one: admin_key_body(one.key),
-            ),
-            query=ORDERED_PAGE,
-        ),
-        AdminRoute(
-            "POST",
-            ADMIN,
-            "admin_keys.write",
-            changed(keys.create_admin, made_body),
-            body=AdminKeyCreate,
-        ),
-        AdminRoute(
-            "GET",
-            ADMIN_ONE,
-            "admin_keys.read",
-            read(
-                lambda tenant_id, id_: keys.get(tenant_id, None, id_),
-                lambda one: admin_key_body(one.key),
-            ),
-        ),
-        AdminRoute(
-            "DELETE",
-            ADMIN_ONE,
-            "admin_keys.write",
-            changed(
-                lambda caller, id_: keys.end(caller, None, id_),
-                lambda id_: deleted_body(ADMIN_KIND, id_),
-            ),
-        ),
-        AdminRoute(
-            "POST",
-            f"{ADMIN_ONE}/rotate",
-            "admin_keys.write",
-            changed(lambda caller, id_, body: keys.rotate(caller, None, id_, body), made_body),
-            body=KeyRotate,
-        ),
+        AdminRoute("GET", path, reads, get),
+        AdminRoute("DELETE", path, writes, end),
+        AdminRoute("POST", f"{path}/rotate", writes, rotate, body=KeyRotate),
     ]
 
 
@@ -291,18 +247,17 @@ def account_key_body(made: ShownKey) -> Json:
 def project_key_body(one: ShownKey) -> Json:
     # A key of no service account is shown as the operator's.
     return {
-        **_common(one.key, KIND),
-        "redacted_value": redacted("project", one.key.hint),
+        **_common(one, KIND),
         "owner_project_access": "active",
         "owner": _owner(one.key, one.account),
         "harmony": _extras(one.key),
     }
 
 
-def admin_key_body(key: ApiKey) -> Json:
+def admin_key_body(one: ShownKey) -> Json:
+    key = one.key
     return {
-        **_common(key, ADMIN_KIND),
-        "redacted_value": redacted("admin", key.hint),
+        **_common(one, ADMIN_KIND),
         "owner": {
             "type": "user",
             "object": "organization.user",
@@ -315,14 +270,18 @@ def admin_key_body(key: ApiKey) -> Json:
     }
 
 
-def _common(key: ApiKey, kind: str) -> Json:
+def _common(one: ShownKey, kind: str) -> Json:
+    # With its value only in the answer that makes it.
+    key = one.key
     return {
         "id": ids.api_key_id(key.id),
         "object": kind,
         "name": key.name,
+        "redacted_value": redacted(key.terms.kind, key.hint),
         "created_at": seconds_of(key.created_at),
         "last_used_at": seconds_of(key.last_used_at),
         "expires_at": seconds_of(key.terms.expires_at),
+        **({} if one.secret is None else {"value": one.secret}),
     }
 
 
@@ -409,17 +368,6 @@ _REPLACE: Final = CoreStatement(
 _LIST: Final = PagedSelect(API_KEYS, key_of_row, ids.parse_api_key_id, *_IS_MEANT, columns=SHOWN)
 
 
-@dataclass(frozen=True, slots=True)
-class KeyPolicy:
-    """Bounds of keys: the working keys of one tenant, the lifetime of a key (None: any), and,
-    unless the request says otherwise, how long a replaced key goes on.
-    """
-
-    keys_max: int
-    lifetime_max_s: int | None
-    overlap_s: int
-
-
 class Keys:
     """API keys; without a project they are admin keys.
 
@@ -431,12 +379,12 @@ class Keys:
         transactions: Transactions,
         service_accounts: ServiceAccounts,
         peppers: Peppers,
-        policy: KeyPolicy,
+        bounds: Admin,
     ) -> None:
         self._transactions = transactions
         self._accounts = service_accounts
         self._peppers = peppers
-        self._policy = policy
+        self._bounds = bounds
 
     async def create_account(
         self, caller: AdminCaller, project_id: str, name: str, body: AccountKeyCreate | None
@@ -526,7 +474,7 @@ class Keys:
     ) -> ShownKey:
         """Replace a key by a new one with its terms, limits, budgets and lifetime.
 
-        The old one works for `overlap_seconds` more (None: the policy's). Raises `InvalidRequest`
+        The old one works for `overlap_seconds` more (None: the setting's). Raises `InvalidRequest`
         for a key that has expired or has been replaced, and for an archived project; `RateLimited`
         for too many.
         """
@@ -537,7 +485,7 @@ class Keys:
                 "tenant": tenant_id,
                 "id": old.id,
                 "replaced_by": ids.new_uuid(),
-                "overlap_s": self._policy.overlap_s if overlap_s is None else overlap_s,
+                "overlap_s": self._bounds.key_overlap_s if overlap_s is None else overlap_s,
             }
             if not await connection.execute(_REPLACE, row):
                 raise _key_expired(key_id)
@@ -593,9 +541,9 @@ class Keys:
         **columns: Any,
     ) -> ShownKey:
         # A replaced key counts until its overlap is over.
-        if await connection.scalar(_COUNT, {"tenant": caller.tenant_id}) >= self._policy.keys_max:
+        if await connection.scalar(_COUNT, {"tenant": caller.tenant_id}) >= self._bounds.keys_max:
             raise RateLimited(
-                f"Your organization has {self._policy.keys_max} API keys, which is as many as may "
+                f"Your organization has {self._bounds.keys_max} API keys, which is as many as may "
                 "be. Delete some that are not needed any more.",
                 code="too_many_api_keys",
             )
@@ -643,7 +591,7 @@ class Keys:
 
     def _lifetime_after(self, old: ApiKey) -> int | None:
         # In seconds: the replacement lives as long as the old key was made for.
-        most, end = self._policy.lifetime_max_s, old.terms.expires_at
+        most, end = self._bounds.key_lifetime_max_s, old.terms.expires_at
         if end is None:
             return most
         asked = max(1, round((end - old.created_at).total_seconds()))
@@ -651,10 +599,10 @@ class Keys:
 
     def _lifetime(self, expires_in_s: int | None) -> int | None:
         self._check_lifetime(expires_in_s)
-        return expires_in_s or self._policy.lifetime_max_s
+        return expires_in_s or self._bounds.key_lifetime_max_s
 
     def _check_lifetime(self, expires_in_s: int | None) -> None:
-        most = self._policy.lifetime_max_s
+        most = self._bounds.key_lifetime_max_s
         if most is not None and expires_in_s is not None and expires_in_s > most:
             raise InvalidRequest(
                 f"Invalid 'expires_in_seconds': keys of this server live for {most} seconds at "

@@ -9,7 +9,7 @@ from gateway.admin.data_retention import RetentionControls
 from gateway.admin.federation import IdentityProviders
 from gateway.admin.inspection import Inspection
 from gateway.admin.issuers import OperatorIssuers
-from gateway.admin.keys import KeyPolicy, Keys
+from gateway.admin.keys import Keys
 from gateway.admin.ledger import Ledger
 from gateway.admin.limits import Limits
 from gateway.admin.operations import Operations
@@ -44,15 +44,10 @@ def admin_services(
     admin = settings.admin
     transactions = Transactions(database, access.forget)
     accounts = ServiceAccounts(transactions, accounts_max=admin.service_accounts_max)
-    policy = KeyPolicy(
-        keys_max=admin.keys_max,
-        lifetime_max_s=admin.key_lifetime_max_s,
-        overlap_s=admin.key_overlap_s,
-    )
     return AdminServices(
         projects=Projects(transactions, projects_max=admin.projects_max),
         service_accounts=accounts,
-        keys=Keys(transactions, accounts, access.peppers, policy),
+        keys=Keys(transactions, accounts, access.peppers, admin),
         identity_providers=IdentityProviders(transactions),
         limits=Limits(
             database,
