@@ -46,7 +46,7 @@ if TYPE_CHECKING:
     from gateway.admin.routes import AdminCall
     from gateway.admin.service_accounts import ServiceAccounts
     from gateway.admin.transactions import AdminCaller, Transactions
-    from gateway.services.credentials.secrets import Peppers
+    from gateway.services.credentials import Peppers
     from gateway.settings.admin import Admin
     from gateway.store.postgres.database import Connection
     from gateway.tenancy import ApiKey, Network, Project, ProjectId, ServiceAccount, TenantId

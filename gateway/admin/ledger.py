@@ -34,9 +34,8 @@ if TYPE_CHECKING:
     from gateway.admin.routes import AdminCall
     from gateway.governance.audit import AuditEvent, Author
     from gateway.ledger.jobs import Adding, Reconciliation
-    from gateway.store.ledger.exports import SinkState
     from gateway.store.ledger.reconciliation import Found
-    from gateway.store.postgres.database import Database
+    from gateway.store.postgres.database import Database, Row
 
 _FORMATS: Final[tuple[Format, ...]] = ("jsonl", "csv")
 
@@ -123,7 +122,7 @@ class LedgerEndpoints:
         return {"object": "usage.sink", "name": name, "stopped": None}
 
 
-def sink_body(state: SinkState) -> Json:
+def sink_body(state: Row) -> Json:
     return {
         "object": "usage.sink",
         "name": state.name,
@@ -158,7 +157,7 @@ class Ledger:
         await self._note(author.event("harmony.usage.reconciled", "usage", data=counts))
         return found
 
-    async def sinks(self) -> list[SinkState]:
+    async def sinks(self) -> list[Row]:
         return await exports.states(self.database)
 
     async def resume(self, name: str, body: SinkResume, author: Author = COMMAND_LINE) -> None:

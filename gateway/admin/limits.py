@@ -40,7 +40,7 @@ from gateway.store.schema import EVERYONE
 from gateway.store.tables import TABLES
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+    from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
     from uuid import UUID
 
     from sqlalchemy import ColumnElement, Table
@@ -288,61 +288,54 @@ Address = Annotated[str, StringConstraints(max_length=254, pattern=ADDRESS)]
 Subject = Annotated[str, StringConstraints(max_length=200), AfterValidator(_printable)]
 Cents = Annotated[int, Field(ge=0, le=CENTS_MAX), WHOLE]
 
-_FIELDS: Final[dict[str, tuple[What, int]]] = {
-    "max_requests_per_1_minute": ("requests", MINUTE_S),
-    "max_tokens_per_1_minute": ("tokens", MINUTE_S),
-    "max_requests_per_1_day": ("requests", DAY_S),
-}
-_EXTRA_FIELDS: Final[dict[str, tuple[What, int]]] = {
-    "max_tokens_per_1_day": ("tokens", DAY_S),
-    "max_input_tokens_per_1_minute": ("input_tokens", MINUTE_S),
-    "max_output_tokens_per_1_minute": ("output_tokens", MINUTE_S),
-    "max_concurrent_responses": ("responses", 0),
-    "max_stored_bytes": ("stored_bytes", 0),
-    "max_running_background": ("background_running", 0),
-    "max_queued_background": ("background_queued", 0),
-}
-_NEEDED: Final = frozenset({"max_requests_per_1_minute", "max_tokens_per_1_minute"})
+
+class Limited(NamedTuple):
+    """What a field of a body limits; `window_s` 0: at one moment."""
+
+    what: What
+    window_s: int
+
+
+class MainLimits(WireModel):
+    """Limits that OpenAI has, too."""
+
+    max_requests_per_1_minute: Annotated[Count | None, Limited("requests", MINUTE_S)] = None
+    max_tokens_per_1_minute: Annotated[Count | None, Limited("tokens", MINUTE_S)] = None
+    max_requests_per_1_day: Annotated[Count | None, Limited("requests", DAY_S)] = None
 
 
 class RateLimitExtras(WireModel):
     """`harmony` of a rate limit; null takes a limit away, and leaves the mode as it is."""
 
-    max_tokens_per_1_day: Count | None = None
-    max_input_tokens_per_1_minute: Count | None = None
-    max_output_tokens_per_1_minute: Count | None = None
-    max_concurrent_responses: Count | None = None
-    max_stored_bytes: Count | None = None
-    max_running_background: Count | None = None
-    max_queued_background: Count | None = None
+    max_tokens_per_1_day: Annotated[Count | None, Limited("tokens", DAY_S)] = None
+    max_input_tokens_per_1_minute: Annotated[Count | None, Limited("input_tokens", MINUTE_S)] = None
+    max_output_tokens_per_1_minute: Annotated[Count | None, Limited("output_tokens", MINUTE_S)] = (
+        None
+    )
+    max_concurrent_responses: Annotated[Count | None, Limited("responses", 0)] = None
+    max_stored_bytes: Annotated[Count | None, Limited("stored_bytes", 0)] = None
+    max_running_background: Annotated[Count | None, Limited("background_running", 0)] = None
+    max_queued_background: Annotated[Count | None, Limited("background_queued", 0)] = None
     mode: Literal["enforce", "observe"] | None = None
 
 
-class KeyLimits(RateLimitExtras):
+class KeyLimits(RateLimitExtras, MainLimits):
     """`harmony.limits` of a key that is made: for all models together, by the names that limits of
     a project have.
     """
 
-    max_requests_per_1_minute: Count | None = None
-    max_tokens_per_1_minute: Count | None = None
-    max_requests_per_1_day: Count | None = None
-
     @property
     def values(self) -> Values:
         # Nulls are left out.
-        given = _given(self, _FIELDS) | _given(self, _EXTRA_FIELDS)
-        return {what: value for what, value in given.items() if value is not None}
+        return {limited: value for limited, value in _sent(self) if value is not None}
 
 
-class RateLimitUpdate(WireModel):
+class RateLimitUpdate(MainLimits):
     """`POST …/rate_limits/{id}`: what is left out stays, null takes a limit away; so does a number
     of 1,000,000,000 or more where it stands outside of `harmony`. The mode alone is that of all
     limits of the model.
     """
 
-    max_requests_per_1_minute: Count | None = None
-    max_tokens_per_1_minute: Count | None = None
-    max_requests_per_1_day: Count | None = None
     batch_1_day_max_input_tokens: Count | None = None
     max_audio_megabytes_per_1_minute: Count | None = None
     max_images_per_1_minute: Count | None = None
@@ -362,19 +355,29 @@ class RateLimitUpdate(WireModel):
         for name in self.model_fields_set - _FIELDS.keys() - {"harmony"}:
             if getattr(self, name) is not None:
                 raise unsupported(name, "Leave it out: this server limits requests and tokens")
-        more = {} if self.harmony is None else _given(self.harmony, _EXTRA_FIELDS)
-        return _given(self, _FIELDS) | more
+        return dict(_sent(self)) | ({} if self.harmony is None else dict(_sent(self.harmony)))
 
 
-def _given(
-    model: WireModel, fields: Mapping[str, tuple[What, int]]
-) -> dict[tuple[What, int], int | None]:
-    # OpenAI's value for "no limit" becomes None.
-    found = {name: getattr(model, name) for name in fields if name in model.model_fields_set}
+def _limits_in(model: type[WireModel]) -> dict[str, Limited]:
     return {
-        fields[name]: None if name in _FIELDS and (value or 0) >= UNLIMITED else value
-        for name, value in found.items()
+        name: one
+        for name, field in model.model_fields.items()
+        for one in field.metadata
+        if isinstance(one, Limited)
     }
+
+
+_FIELDS: Final = _limits_in(MainLimits)
+_EXTRA_FIELDS: Final = _limits_in(RateLimitExtras)
+_NEEDED: Final = frozenset({"max_requests_per_1_minute", "max_tokens_per_1_minute"})
+
+
+def _sent(body: WireModel) -> Iterator[tuple[Limited, int | None]]:
+    # OpenAI's value for "no limit" becomes None.
+    for name, limited in _limits_in(type(body)).items():
+        if name in body.model_fields_set:
+            value = getattr(body, name)
+            yield limited, None if name in _FIELDS and (value or 0) >= UNLIMITED else value
 
 
 def rate_limit_body(model: str, limits: Iterable[Limit]) -> Json:
@@ -772,11 +775,11 @@ class Limits:
             changed = await connection.execute(_CHANGE_ALERT, owner.row | values)
             # Not who they are: what is in an audit log cannot be erased.
             recipients = len(channel.get("recipients", ()))
-            told = {
+            data = {
                 "threshold": threshold,
                 "notification_channel": {"type": channel["type"], "recipients": recipients},
             }
-            event = _alert_event("updated", owner, alert_id, author, changes_requested=told)
+            event = _alert_event("updated", owner, alert_id, author, changes_requested=data)
             await audit_log.record(connection, owner.tenant_id, event)
         if before.threshold != threshold:
             await alerts.again(self._database, owner.tenant_id, alert_id)
@@ -888,8 +891,8 @@ def _limits_changed(
         return author.event(
             "rate_limit.updated", f"rl-{model}", owner.project, changes_requested=changes
         )
-    told = {"scope": owner.scope, "model": model, **changes}
-    return author.event("harmony.limit.changed", str(owner.scope_id), changes_requested=told)
+    changes = {"scope": owner.scope, "model": model, **changes}
+    return author.event("harmony.limit.changed", str(owner.scope_id), changes_requested=changes)
 
 
 def _budget_row(owner: LimitOwner, budget: Budget) -> dict[str, Any]:
@@ -899,9 +902,9 @@ def _budget_row(owner: LimitOwner, budget: Budget) -> dict[str, Any]:
 async def _note_budget(
     connection: Connection, owner: LimitOwner, budget: Budget, cap: int | None, author: Author
 ) -> None:
-    told = {"scope": owner.scope, "unit": budget.unit, "interval": budget.interval, "cap": cap}
+    data = {"scope": owner.scope, "unit": budget.unit, "interval": budget.interval, "cap": cap}
     event = author.event(
-        "harmony.budget.changed", str(owner.scope_id), owner.project, changes_requested=told
+        "harmony.budget.changed", str(owner.scope_id), owner.project, changes_requested=data
     )
     await audit_log.record(connection, owner.tenant_id, event)
 
@@ -951,11 +954,11 @@ async def _set_operators_alerts(
 async def _add_alert(
     connection: Connection, owner: LimitOwner, new: SpendAlert, author: Author
 ) -> SpendAlert:
-    told = {"threshold": new.threshold, "unit": new.unit, "interval": new.interval}
+    data = {"threshold": new.threshold, "unit": new.unit, "interval": new.interval}
     values = {"id": new.id, "unit": new.unit, "span": new.interval, "threshold": new.threshold}
     row = owner.row | values | {"channel": orjson.dumps(new.channel)}
     made = alert_of((await connection.execute(_ADD_ALERT, row)).one())
-    event = _alert_event("created", owner, made.id, author, data=told)
+    event = _alert_event("created", owner, made.id, author, data=data)
     await audit_log.record(connection, owner.tenant_id, event)
     return made
 

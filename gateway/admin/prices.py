@@ -168,8 +168,8 @@ class Prices:
                 dict(body.nano_per_unit),
                 begin,
             )
-            told = {"tier": body.tier, "nano": price.nano, "valid_from": begin.isoformat()}
-            event = author.event("harmony.price.changed", price.model, changes_requested=told)
+            changes = {"tier": body.tier, "nano": price.nano, "valid_from": begin.isoformat()}
+            event = author.event("harmony.price.changed", price.model, changes_requested=changes)
             async with self._database.owner_transaction() as connection:
                 await connection.execute(_END, {**tier, "at": begin})
                 for component, nano in price.nano.items():
@@ -185,8 +185,8 @@ class Prices:
         """
         with owned():
             tier, at = await self._tier(body), _now()
-            told = {"tier": body.tier, "valid_until": at.isoformat()}
-            event = author.event("harmony.price.changed", tier["model"], changes_requested=told)
+            changes = {"tier": body.tier, "valid_until": at.isoformat()}
+            event = author.event("harmony.price.changed", tier["model"], changes_requested=changes)
             async with self._database.owner_transaction() as connection:
                 is_over = bool(await connection.count(_END, {**tier, "at": at}))
                 if is_over:

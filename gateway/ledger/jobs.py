@@ -18,7 +18,6 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
     from gateway.store.ledger.reconciliation import Found
-    from gateway.store.ledger.rollup import RollupTerms
     from gateway.store.postgres.database import Database
     from gateway.telemetry.metrics import Metrics
 
@@ -52,13 +51,15 @@ class Adding:
     def __init__(
         self,
         database: Database,
-        terms: RollupTerms,
         *,
+        minutes_s: float = rollup.MINUTES_S,
+        lines_max: int = rollup.LINES_MAX,
         interval_s: float = ADDING_INTERVAL_S,
         metrics: Metrics,
     ) -> None:
         self._database = database
-        self._terms = terms
+        self._minutes_s = minutes_s
+        self._lines_max = lines_max
         self._interval_s = interval_s
         self._metrics = metrics
 
@@ -68,7 +69,12 @@ class Adding:
     async def round(self) -> int:
         """Add up all lines that are ready, and return their number. Raises `StoreError`."""
         lines = 0
-        while (done := await rollup.advance(self._database, self._terms)) is not None:
+        while True:
+            done = await rollup.advance(
+                self._database, lines_max=self._lines_max, minutes_s=self._minutes_s
+            )
+            if done is None:
+                break
             lines += done.lines
             if done.is_foreign:
                 _log.error(

@@ -66,8 +66,8 @@ _FORMULA: Final = ("=", "+", "-", "@", "\t", "\r")
 
 def record_of(row: Row) -> dict[str, Any]:
     """Return the exported record of a line that `store.ledger.exports` read."""
-    told = {name: read(row) for name, read in _FIELDS.items()}
-    return told | {name: row[name] for name in sorted(_FIGURES)}
+    record = {name: read(row) for name, read in _FIELDS.items()}
+    return record | {name: row[name] for name in sorted(_FIGURES)}
 
 
 def encoded(records: Iterable[Mapping[str, Any]], form: Format, *, has_head: bool) -> bytes:
@@ -160,21 +160,21 @@ def cloud_events(
 
 
 def _cloud_event(row: Row, source: str, customers: Mapping[str, str]) -> dict[str, Any]:
-    told = record_of(row)
+    record = record_of(row)
     data = {
-        **{name: _word(value) for name, value in told.items() if not isinstance(value, dict)},
-        **{f"tool_{name}": str(value) for name, value in told["tools"].items()},
-        **{f"tag_{name}": value for name, value in told["tags"].items()},
+        **{name: _word(value) for name, value in record.items() if not isinstance(value, dict)},
+        **{f"tool_{name}": str(value) for name, value in record["tools"].items()},
+        **{f"tag_{name}": value for name, value in record["tags"].items()},
     }
     return {
         "specversion": "1.0",
-        "id": told["id"],
+        "id": record["id"],
         "source": source,
         "type": ADJUSTED if row.seq else COMPLETED,
         "subject": customers.get(row.tenant_name or "")
-        or customers.get(told["tenant_id"])
-        or told["tenant_id"],
-        "time": told["at"],
+        or customers.get(record["tenant_id"])
+        or record["tenant_id"],
+        "time": record["at"],
         "datacontenttype": "application/json",
         "data": {name: value for name, value in data.items() if value is not None},
     }

@@ -624,14 +624,14 @@ def _cost(price: Price, used: Used) -> int:
 @dataclass(frozen=True, slots=True)
 class Elsewhere:
     """Counts of the database, beside those of this process: `levels` of the buckets that were ever
-    used, as they are filled by now; `under_way` and `spent` of the other processes; `told`: the
+    used, as they are filled by now; `under_way` and `spent` of the other processes; `written`: the
     spending that this process wrote, because it forgets meters that nobody uses.
     """
 
     levels: Mapping[Key, float] = field(default_factory=dict)
     under_way: Mapping[Key, int] = field(default_factory=dict)
     spent: Mapping[Key, int] = field(default_factory=dict)
-    told: Mapping[Key, int] = field(default_factory=dict)
+    written: Mapping[Key, int] = field(default_factory=dict)
     stored: Mapping[Key, int] = field(default_factory=dict)
 
 
@@ -708,7 +708,7 @@ def _of_budget(
     spent, reserved = gates.spending(key, now)
     return BudgetFigure(
         budget,
-        max(spent, elsewhere.told.get(key, 0)) + elsewhere.spent.get(key, 0),
+        max(spent, elsewhere.written.get(key, 0)) + elsewhere.spent.get(key, 0),
         reserved + elsewhere.under_way.get(key, 0),
         ends(budget.interval, now),
     )

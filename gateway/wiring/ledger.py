@@ -9,7 +9,6 @@ from gateway.ledger.jobs import Adding, Reconciliation, again_and_again
 from gateway.ledger.sinks import CloudEventsSink, Delivery
 from gateway.replication.retention import BATCH_ROWS_MAX, INTERVAL_S
 from gateway.store.ledger.retention import remove_expired
-from gateway.store.ledger.rollup import RollupTerms
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine
@@ -36,4 +35,4 @@ def ledger_jobs(
 
 def adding(settings: Settings, database: Database, metrics: Metrics) -> Adding:
     # The job that adds up usage lines to sums.
-    return Adding(database, RollupTerms(minutes_s=settings.ledger.minutes_s), metrics=metrics)
+    return Adding(database, minutes_s=settings.ledger.minutes_s, metrics=metrics)

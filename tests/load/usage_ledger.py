@@ -23,7 +23,6 @@ from gateway.settings.ledger import Ledger
 from gateway.store.ledger import reading, rollup
 from gateway.store.ledger.reading import LineSpan, Question
 from gateway.store.ledger.retention import remove_expired
-from gateway.store.ledger.rollup import RollupTerms
 from gateway.store.migration.migrate import upgrade
 from gateway.store.postgres.database import Database
 from gateway.tenancy import TenantId
@@ -97,7 +96,7 @@ async def measure(url: str, lines: int, hours_days: int) -> None:
     await fill(url, lines * 99 // 100)
     begun = time.perf_counter()
     added = 0
-    while (done := await rollup.advance(database, RollupTerms(lines_max=300_000))) is not None:
+    while (done := await rollup.advance(database, lines_max=300_000)) is not None:
         added += done.lines
         if done.is_done:
             break

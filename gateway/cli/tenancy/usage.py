@@ -76,12 +76,12 @@ def sinks(config: Config = None, json_: Json = False) -> None:
     """How far every sink is. Exit code 0: none is stopped."""
     states = _ask(config, lambda ledger: ledger.sinks())
     if json_:
-        terminal.show(json.dumps([asdict(one) for one in states], default=str))
+        terminal.show(json.dumps([dict(one) for one in states], default=str))
     else:
         for one in states:
-            told = f"{one.lines} lines in {one.batches} batches, last at {one.moved_at:%F %T %Z}"
+            text = f"{one.lines} lines in {one.batches} batches, last at {one.moved_at:%F %T %Z}"
             mark = terminal.BAD if one.stopped else terminal.OK
-            terminal.step(mark, one.name, told if one.stopped is None else one.stopped)
+            terminal.step(mark, one.name, text if one.stopped is None else one.stopped)
         if not states:
             terminal.note("No sink was sent anything yet.")
     if any(one.stopped for one in states):

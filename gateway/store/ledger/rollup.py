@@ -52,6 +52,11 @@ _VALUES: Final = ", ".join(f"{value} AS {name}" for name, value in LINE_VALUES.i
 _SUMMED: Final = ", ".join(f"sum({name})" for name in SUMS)
 
 
+LINES_MAX: Final = 20_000
+"""Lines of one transaction, unless one transaction wrote more by itself."""
+MINUTES_S: Final = 48 * 3600.0
+
+
 def added_to(table: str) -> str:
     """Return the SQL that adds new sums to existing ones."""
     added = ", ".join(f"{name} = {table}.{name} + excluded.{name}" for name in SUMS)
@@ -110,16 +115,6 @@ GROUP BY {_KEY}
 
 
 @dataclass(frozen=True, slots=True)
-class RollupTerms:
-    """Bounds of adding up: `lines_max` lines in one transaction, unless one transaction wrote more
-    by itself. Lines younger than `minutes_s` are added up by the minute, too.
-    """
-
-    lines_max: int = 20_000
-    minutes_s: float = 48 * 3600.0
-
-
-@dataclass(frozen=True, slots=True)
 class Advance:
     """Result of one transaction. `is_done`: nothing is left below the horizon. `is_foreign`: it did
     nothing, because the cursor is ahead of all transactions (`cursors.Horizon`).
@@ -130,10 +125,12 @@ class Advance:
     is_foreign: bool = False
 
 
-async def advance(database: Database, terms: RollupTerms) -> Advance | None:
+async def advance(
+    database: Database, *, lines_max: int = LINES_MAX, minutes_s: float = MINUTES_S
+) -> Advance | None:
     """Add the next lines to the sums. Return None if another process is doing it.
 
-    Raises `StoreUnavailable`.
+    Lines younger than `minutes_s` are added up by the minute, too. Raises `StoreUnavailable`.
     """
     async with database.runs_transaction() as connection:
         if not await cursors.try_lock(connection, ROLLUP):
@@ -143,11 +140,9 @@ async def advance(database: Database, terms: RollupTerms) -> Advance | None:
         if horizon.is_foreign(cursor.place):
             return Advance(is_foreign=True)
         span = {"from_tx": str(cursor.place.tx), "to_tx": str(horizon.tx)}
-        bound = await connection.scalar(_BOUND, {**span, "lines_max": terms.lines_max})
+        bound = await connection.scalar(_BOUND, {**span, "lines_max": lines_max})
         to_tx = horizon.tx if bound is None else max(bound, cursor.place.tx + 1)
-        lines = await connection.scalar(
-            _ADD, {**span, "to_tx": str(to_tx), "minutes_s": terms.minutes_s}
-        )
+        lines = await connection.scalar(_ADD, {**span, "to_tx": str(to_tx), "minutes_s": minutes_s})
         if lines or bound is not None:
             # Else there is nothing to move past.
             moved = replace(

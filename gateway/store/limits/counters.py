@@ -277,8 +277,8 @@ async def resize(
     async with database.runs_transaction(durable=False) as connection:
         rates = [before[one.name].rate for one in changed]
         befores = [float(before[one.name].value) for one in changed]
-        told = {"rates": rates, "befores": befores}
-        await connection.execute(_RESIZE, {**_sizes(tenant_id, changed), **told})
+        sizes = {"rates": rates, "befores": befores}
+        await connection.execute(_RESIZE, {**_sizes(tenant_id, changed), **sizes})
         await connection.execute(_REFILL, _sizes(tenant_id, new))
 
 

@@ -18,7 +18,6 @@ from gateway.api.request_context import RequestContext
 from gateway.generation import TokenUsage
 from gateway.store import usage
 from gateway.store.ledger import rollup
-from gateway.store.ledger.rollup import RollupTerms
 from gateway.store.postgres.statements import Statement
 from gateway.store.usage import Metered
 from gateway.telemetry.metrics import Metrics
@@ -74,7 +73,7 @@ async def lines_of(database: Database, tenant: TenantId) -> None:
         line(NOON, model="e5", metered=Metered(kind="embeddings")),
     ]
     await usage.record_all(database, [(tenant, one) for one in lines[:3]])
-    await rollup.advance(database, RollupTerms())
+    await rollup.advance(database)
     await usage.record_all(database, [(tenant, one) for one in lines[3:]])
 
 

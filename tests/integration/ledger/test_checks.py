@@ -21,7 +21,6 @@ from gateway.settings.ledger import Ledger
 from gateway.store import endings, responses, tenants, usage
 from gateway.store.ledger.reconciliation import correct_spending
 from gateway.store.ledger.retention import remove_expired
-from gateway.store.ledger.rollup import RollupTerms
 from gateway.store.postgres.statements import Statement
 from gateway.store.tenants import NewKey
 from gateway.telemetry.metrics import Metrics
@@ -87,7 +86,7 @@ async def test_reconciliation_finds_what_lacks_a_line_and_mends_sums(
     database: Database, tenant: TenantId
 ) -> None:
     metrics = Metrics()
-    adding = Adding(database, RollupTerms(), interval_s=1, metrics=metrics)
+    adding = Adding(database, interval_s=1, metrics=metrics)
     checks = Reconciliation(database, interval_s=1, back_s=2 * DAY_S, metrics=metrics)
     now = datetime.now(UTC)
     hour_ago = now - timedelta(hours=1)
@@ -128,7 +127,7 @@ async def test_lines_are_removed_once_they_are_added_up(
         database, [(tenant, line(now - timedelta(days=days))) for days in (1, 6, 7, 31)]
     )
     assert await remove_expired(database, keep, rows_max=10) == 0
-    await Adding(database, RollupTerms(), interval_s=1, metrics=Metrics()).round()
+    await Adding(database, interval_s=1, metrics=Metrics()).round()
     # Three lines, and the hour of the oldest, which is part of a day now.
     assert await remove_expired(database, keep, rows_max=2) == 4
     assert await remove_expired(database, keep, rows_max=2) == 0
