@@ -372,7 +372,7 @@ _EXTRA_FIELDS: Final = _limits_in(RateLimitExtras)
 _NEEDED: Final = frozenset({"max_requests_per_1_minute", "max_tokens_per_1_minute"})
 
 
-def _sent(body: WireModel) -> Iterator[tuple[Limited, int | None]]:
+def _sent(body: WireModel) -> Iterator[tuple[tuple[What, int], int | None]]:
     # OpenAI's value for "no limit" becomes None.
     for name, limited in _limits_in(type(body)).items():
         if name in body.model_fields_set:
@@ -652,22 +652,23 @@ class Limits:
 
     async def budgets(self, tenant_id: TenantId) -> list[BudgetState]:
         """Return all budgets of a tenant, its projects and keys."""
-        now, found = datetime.now(UTC), []
-        async with self._transactions.reading(tenant_id) as connection:
-            rows = await connection.execute(_BUDGETS, {"tenant": tenant_id})
-        for budget in map(budget_of, rows):
-            starts_at = begins(budget.interval, now)
-            spent = await alerts.spent(self._database, tenant_id, budget.meter, starts_at)
-            found.append(BudgetState(budget, spent))
-        return found
+        found = await self._budgets(tenant_id)
+        return [BudgetState(one, await self._spent(tenant_id, one)) for one in found]
 
     async def budget(self, owner: LimitOwner, unit: Unit, interval: Interval) -> BudgetState | None:
         """Return the owner's budget, None if it has none."""
-        for one in await self.budgets(owner.tenant_id):
-            budget = one.budget
-            if owner.has(budget) and (budget.unit, budget.interval) == (unit, interval):
-                return one
+        for one in await self._budgets(owner.tenant_id):
+            if owner.has(one) and (one.unit, one.interval) == (unit, interval):
+                return BudgetState(one, await self._spent(owner.tenant_id, one))
         return None
+
+    async def _budgets(self, tenant_id: TenantId) -> list[Budget]:
+        async with self._transactions.reading(tenant_id) as connection:
+            return list(map(budget_of, await connection.execute(_BUDGETS, {"tenant": tenant_id})))
+
+    async def _spent(self, tenant_id: TenantId, budget: Budget) -> int:
+        starts_at = begins(budget.interval, datetime.now(UTC))
+        return await alerts.spent(self._database, tenant_id, budget.meter, starts_at)
 
     async def set_budget(  # noqa: PLR0913 - all that a budget is
         self,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from decimal import Decimal
 from typing import TYPE_CHECKING, Annotated, Any, Final, TypeVar, get_args
@@ -15,15 +16,13 @@ from gateway import ids
 from gateway.admin.limits import LimitOwner, Limits
 from gateway.admin.prices import PriceCreate, PriceEnd, Prices
 from gateway.cli import terminal
-from gateway.cli.options import Config, Json, run
-from gateway.cli.provision import connected, provisioned
+from gateway.cli.options import Config, Json, with_database
 from gateway.limits.money import NANO, dollars
 from gateway.limits.rules import ALL_MODELS, DAY_S, MINUTE_S, Interval, Unit
 from gateway.protocol.request_errors import validated
-from gateway.settings import load_settings
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
+    from collections.abc import Awaitable
     from pathlib import Path
 
     from gateway.admin.limits import BudgetState
@@ -75,14 +74,9 @@ Service = TypeVar("Service", Limits, Prices)
 def _ask(
     config: Path | None, kind: type[Service], question: Callable[[Service], Awaitable[T]]
 ) -> T:
-    async def answer() -> T:
-        async with (
-            provisioned(load_settings(config)) as settings,
-            connected(settings) as database,
-        ):
-            return await question(kind(database, settings.model_aliases))
-
-    return run(answer())
+    return with_database(
+        config, lambda settings, database: question(kind(database, settings.model_aliases))
+    )
 
 
 async def _owner_of(
@@ -226,25 +220,13 @@ def list_budgets(tenant: TenantName, config: Config = None, json_: Json = False)
         found = await service.budgets(tenant_id)
         return [(one, await _alerts(service, tenant_id, one.budget)) for one in found]
 
-    found = _ask(config, Limits, question)
-    if json_:
-        terminal.show(json.dumps([_budget(*one) for one in found]))
-        return
-    terminal.table(
-        ("SCOPE", "ID", "INTERVAL", "CAP", "SPENT", "UNIT", "MODE", "ALERTS"),
-        [
-            (
-                one.budget.scope,
-                str(one.budget.scope_id),
-                one.budget.interval,
-                _amount(one.budget.cap, one.budget.unit),
-                _amount(one.spent, one.budget.unit),
-                one.budget.unit,
-                one.budget.mode,
-                ", ".join(_amount(alert.threshold, alert.unit) for alert in alerts),
-            )
-            for one, alerts in found
-        ],
+    _show(
+        [_budget(*one) for one in _ask(config, Limits, question)],
+        {
+            **_columns("scope", "id", "interval", "cap", "spent", "unit", "mode"),
+            "ALERTS": lambda row: ", ".join(alert["threshold"] for alert in row["alerts"]),
+        },
+        as_json=json_,
     )
 
 
@@ -307,57 +289,59 @@ def end_price(
 @prices.command("list")
 def list_prices(config: Config = None, json_: Json = False) -> None:
     """List all prices, those that are over included."""
-    found = _ask(config, Prices, lambda service: service.list())
-    if json_:
-        terminal.show(json.dumps([_price(one) for one in found]))
-        return
-    terminal.table(
-        ("MODEL", "TIER", "TENANT", "NANO-DOLLARS FOR EACH", "FROM", "UNTIL"),
-        [
-            (
-                one.model,
-                one.tier,
-                "all" if not one.tenant_id.int else str(one.tenant_id),
-                ", ".join(f"{name} {nano}" for name, nano in one.nano.items()),
-                one.valid_from.isoformat(timespec="seconds"),
-                one.valid_until.isoformat(timespec="seconds") if one.valid_until else "",
-            )
-            for one in found
-        ],
+    _show(
+        [_price(one) for one in _ask(config, Prices, lambda service: service.list())],
+        {
+            **_columns("model", "tier"),
+            "TENANT": lambda row: row["tenant"] or "all",
+            "NANO-DOLLARS FOR EACH": lambda row: ", ".join(
+                f"{name} {nano}" for name, nano in row["nano_per_unit"].items()
+            ),
+            "FROM": lambda row: row["valid_from"],
+            "UNTIL": lambda row: row["valid_until"] or "",
+        },
+        as_json=json_,
     )
 
 
 def _show_limits(found: list[Limit], *, as_json: bool) -> None:
-    if as_json:
-        rows = [
+    fields = ("model", "what", "window_s", "value", "mode")
+    _show(
+        [
             {
                 "scope": one.scope,
                 "id": str(one.scope_id),
-                "model": one.model,
-                "what": one.what,
-                "window_s": one.window_s,
-                "value": one.value,
-                "mode": one.mode,
+                **{name: getattr(one, name) for name in fields},
             }
             for one in found
-        ]
+        ],
+        {
+            **_columns("scope", "id", "model"),
+            "LIMIT": lambda row: row["what"],
+            "PER": lambda row: _WINDOWS[row["window_s"]],
+            **_columns("value", "mode"),
+        },
+        as_json=as_json,
+    )
+
+
+Columns = Mapping[str, Callable[[dict[str, Any]], str]]
+"""Headings, and what is below them of each row."""
+
+
+def _show(rows: list[dict[str, Any]], columns: Columns, *, as_json: bool) -> None:
+    if as_json:
         terminal.show(json.dumps(rows))
         return
-    terminal.table(
-        ("SCOPE", "ID", "MODEL", "LIMIT", "PER", "VALUE", "MODE"),
-        [
-            (
-                one.scope,
-                str(one.scope_id),
-                one.model,
-                one.what,
-                _WINDOWS[one.window_s],
-                str(one.value),
-                one.mode,
-            )
-            for one in found
-        ],
-    )
+    cells = [tuple(cell(row) for cell in columns.values()) for row in rows]
+    terminal.table(tuple(columns), cells)
+
+
+def _columns(*names: str) -> Columns:
+    def column(name: str) -> Callable[[dict[str, Any]], str]:
+        return lambda row: str(row[name])
+
+    return {name.upper(): column(name) for name in names}
 
 
 def _number(text: str) -> int | None:

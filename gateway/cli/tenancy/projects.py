@@ -13,11 +13,9 @@ from gateway.admin.projects import ProjectCreate, project_body
 from gateway.admin.service_accounts import service_account_body
 from gateway.admin.transactions import AdminCaller
 from gateway.cli import terminal
-from gateway.cli.options import Config, Json, run
-from gateway.cli.provision import connected, provisioned
+from gateway.cli.options import Config, Json, with_database
 from gateway.errors import ResourceNotFound
 from gateway.protocol.request_errors import validated
-from gateway.settings import load_settings
 from gateway.store import tenants
 from gateway.wiring.admin import admin_services
 from gateway.wiring.foundation import access
@@ -27,6 +25,8 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from gateway.admin.services import AdminServices
+    from gateway.settings import Settings
+    from gateway.store.postgres.database import Database
     from gateway.tenancy import Project, TenantId
 
 commands = typer.Typer(no_args_is_help=True)
@@ -46,18 +46,14 @@ def ask(
     Raises `ResourceNotFound`.
     """
 
-    async def answer() -> T:
-        async with (
-            provisioned(load_settings(config)) as settings,
-            connected(settings) as database,
-        ):
-            found = await tenants.find_tenant(database, tenant)
-            if found is None:
-                raise ResourceNotFound(f"There is no tenant {tenant!r}.", param="tenant")
-            known = access(settings, database)
-            return await question(admin_services(settings, database, known), found.id)
+    async def answer(settings: Settings, database: Database) -> T:
+        found = await tenants.find_tenant(database, tenant)
+        if found is None:
+            raise ResourceNotFound(f"There is no tenant {tenant!r}.", param="tenant")
+        services = admin_services(settings, database, access(settings, database))
+        return await question(services, found.id)
 
-    return run(answer())
+    return with_database(config, answer)
 
 
 @commands.command("create")

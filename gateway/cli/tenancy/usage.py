@@ -12,11 +12,9 @@ import typer
 from gateway import ids
 from gateway.admin.ledger import Ledger, SinkResume
 from gateway.cli import terminal
-from gateway.cli.options import Config, Json, run
-from gateway.cli.provision import connected, provisioned
+from gateway.cli.options import Config, Json, with_database
 from gateway.cli.terminal import FAILED
 from gateway.ledger.records import PAGE_LINES_MAX, Format, export
-from gateway.settings import load_settings
 from gateway.telemetry.metrics import Metrics
 from gateway.wiring.admin import ledger_of
 
@@ -104,14 +102,9 @@ def resume(
 
 
 def _ask(config: Path | None, question: Callable[[Ledger], Awaitable[Answer]]) -> Answer:
-    async def answer() -> Answer:
-        async with (
-            provisioned(load_settings(config)) as settings,
-            connected(settings) as database,
-        ):
-            return await question(ledger_of(settings, database, Metrics()))
-
-    return run(answer())
+    return with_database(
+        config, lambda settings, database: question(ledger_of(settings, database, Metrics()))
+    )
 
 
 def _show(found: Found, *, repaired: bool) -> None:

@@ -245,10 +245,13 @@ async def correct_spending(database: Database, now: datetime) -> list[Correction
     """
     found = []
     async with database.runs_transaction() as connection:
-        for row in await connection.execute(_METERS):
+        meters = await connection.execute(_METERS)
+    for row in meters:
+        # One at a time, so that no lock is held while lines of others are added up.
+        async with database.runs_transaction() as connection:
             correction = await _correct(connection, row, now)
-            if correction is not None:
-                found.append(correction)
+        if correction is not None:
+            found.append(correction)
     return found
 
 

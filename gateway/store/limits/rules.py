@@ -29,8 +29,13 @@ _OWN: Final = """
     )
 """
 _HAS_TERMS: Final = Statement(f"""
-SELECT EXISTS (SELECT FROM limits WHERE {_OWN}) OR EXISTS (SELECT FROM budgets WHERE {_OWN})
-       OR EXISTS (SELECT FROM spend_alerts WHERE {_OWN})
+SELECT EXISTS (
+    SELECT FROM (
+        SELECT tenant_id, scope, scope_id FROM limits
+        UNION ALL SELECT tenant_id, scope, scope_id FROM budgets
+        UNION ALL SELECT tenant_id, scope, scope_id FROM spend_alerts
+    ) AS one WHERE {_OWN}
+)
 """)  # noqa: S608 - constants only
 _LIMITS: Final = Statement(f"SELECT * FROM limits WHERE {_OWN} ORDER BY scope, what, window_s")  # noqa: S608
 _BUDGETS: Final = Statement(f"SELECT * FROM budgets WHERE {_OWN} ORDER BY id")  # noqa: S608
