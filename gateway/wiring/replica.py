@@ -34,7 +34,6 @@ from gateway.services.governance.tenant_data import TenantData
 from gateway.store import claims, flushes, remote_logs
 from gateway.store.claims import ClaimTerms
 from gateway.store.limits import counters, prices
-from gateway.store.limits.storage import MeasureTerms
 from gateway.store.replicas import drains, notifications, placements
 from gateway.store.replicas.notifications import Listener, Notice
 from gateway.store.tenant_keys import TenantKeys
@@ -215,7 +214,7 @@ def _accounting(base: Foundation) -> list[Callable[[], Coroutine[Any, Any, None]
     tenant_keys = None if base.shared.keys is None else TenantKeys(base.shared.keys)
     return [
         *_alerting(base),
-        StorageMeter(database, base.counters, metrics, MeasureTerms()).run,
+        StorageMeter(database, base.counters, metrics).run,
         housekeeping(settings, database).run,
         AuditLogs(database).run,
         Purging(database, TenantData(database, tenant_keys)).run,

@@ -17,7 +17,6 @@ from gateway.ledger.jobs import Reconciliation
 from gateway.limits.money import NANO
 from gateway.limits.rules import DAY_S, MINUTE_S, VALUE_MAX
 from gateway.replication.storage_meter import StorageMeter
-from gateway.store.limits.storage import MeasureTerms
 from gateway.store.postgres.statements import Statement
 from gateway.telemetry.metrics import Metrics
 from tests.fakes.gateway import new_key
@@ -511,7 +510,7 @@ async def test_what_may_be_stored_is_refused_once_it_is_used_up_and_nothing_else
     limited: Limited,
 ) -> None:
     base = limited.gateway.process.services.foundation
-    meter = StorageMeter(base.database, base.counters, base.metrics, MeasureTerms(1e-6))
+    meter = StorageMeter(base.database, base.counters, base.metrics, interval_s=1e-6)
     await limited.set("stored_bytes", 30_000, 0)
     body = {"model": MODEL, "input": "x" * 12_000, "max_output_tokens": 16}
     answers = [await limited.client.post("/v1/responses", json=body) for _ in range(3)]
