@@ -6,7 +6,6 @@ Tenants and drains are changed as the owner of the tables. Where the process ser
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Final
 
 from gateway.admin.transactions import owned
@@ -18,15 +17,12 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from gateway.governance.audit import Author
-    from gateway.limits.money import Price
-    from gateway.protocol.admin.requests import PriceCreate, PriceEnd
     from gateway.services.access import Access, TenantDetail
     from gateway.services.governance.erasing import Erased
     from gateway.services.governance.tenant_data import TenantArchive, TenantData
-    from gateway.services.limits import Limits
     from gateway.store.postgres.database import Database
     from gateway.store.replicas.drains import Drain
-    from gateway.tenancy import ApiKey, PolicyChanges, Tenant, TenantId
+    from gateway.tenancy import ApiKey, PolicyChanges, Tenant
     from gateway.upstreams.member import BackendState
     from gateway.upstreams.pool import Pool
 
@@ -37,13 +33,12 @@ LOADS_FRESH_S: Final = 30.0
 class Operations:
     """Tenants and drains, for operators."""
 
-    def __init__(  # noqa: PLR0913 - its dependencies
+    def __init__(
         self,
         access: Access,
         database: Database,
         pool: Pool,
         data: TenantData,
-        limits: Limits,
         *,
         replica: str,
         settings: Callable[[], dict[str, Any]],
@@ -54,7 +49,6 @@ class Operations:
         self._pool = pool
         self._replica = replica
         self._settings = settings
-        self._limits = limits
         self._data = data
 
     async def tenants(self) -> list[Tenant]:
@@ -136,39 +130,6 @@ class Operations:
         check_name(name, param="tenant")
         with owned():
             return await self._data.export(name, author=author, with_content=with_content)
-
-    async def prices(self) -> list[Price]:
-        with owned():
-            return await self._limits.prices()
-
-    async def set_price(self, asked: PriceCreate, author: Author) -> Price:
-        """Set a price. Raises `InvalidRequest` for an invalid one."""
-        begins = asked.valid_from
-        with owned():
-            return await self._limits.set_price(
-                asked.model,
-                asked.nano_per_unit,
-                tenant_id=await self._tenant_id(asked.tenant),
-                tier=asked.tier,
-                valid_from=None if begins is None else datetime.fromtimestamp(begins, UTC),
-                author=author,
-            )
-
-    async def end_price(self, asked: PriceEnd, author: Author) -> bool:
-        # False: there was no such price.
-        with owned():
-            return await self._limits.end_price(
-                asked.model,
-                tenant_id=await self._tenant_id(asked.tenant),
-                tier=asked.tier,
-                author=author,
-            )
-
-    async def _tenant_id(self, name: str | None) -> TenantId | None:
-        if name is None:
-            return None
-        check_name(name, param="tenant")
-        return await self._limits.tenant(name)
 
     async def drain(self, name: str, author: Author) -> None:
         """Send no new requests to a backend, at any replica. Raises `ResourceNotFound`."""

@@ -8,9 +8,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from gateway import ids
+from gateway.admin.keys import ShownKey, admin_key_body
 from gateway.admin.pages import PAGE, conversation_page, cut, page_params, whole_page
 from gateway.admin.routes import AdminRoute
-from gateway.protocol.admin.objects import admin_key_body
 from gateway.protocol.admin.requests import NoBody, TenantCreate, TenantKeyCreate, TenantUpdate
 
 if TYPE_CHECKING:
@@ -105,8 +105,7 @@ class OperatorEndpoints:
         """Create an admin key of a tenant; its value is shown only once."""
         asked = await call.body(TenantKeyCreate)
         made = await self._operations.create_admin_key(call.path["name"], asked.name, call.author)
-        key, value = made
-        return {**admin_key_body(key), "value": value}
+        return admin_key_body(ShownKey(made[0], secret=made[1]))
 
     async def backends(self, call: AdminCall) -> dict[str, Any]:  # noqa: ARG002 - like the others
         return whole_page(await self._operations.backends())

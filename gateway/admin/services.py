@@ -10,14 +10,15 @@ if TYPE_CHECKING:
     from gateway.admin.inspection import Inspection
     from gateway.admin.issuers import IdentityProviders, OperatorIssuers
     from gateway.admin.keys import Keys
-    from gateway.admin.limits import ProjectLimits
+    from gateway.admin.ledger import Ledger
+    from gateway.admin.limits import Limits
     from gateway.admin.operations import Operations
     from gateway.admin.operator_keys import Operators
+    from gateway.admin.prices import Prices
     from gateway.admin.projects import Projects
     from gateway.admin.service_accounts import ServiceAccounts
+    from gateway.admin.usage import UsageReports
     from gateway.services.governance.audit import AuditLogs
-    from gateway.services.ledger import LedgerOperations
-    from gateway.services.usage import UsageReports
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,7 +29,7 @@ class AdminServices:
     service_accounts: ServiceAccounts
     keys: Keys
     identity_providers: IdentityProviders
-    limits: ProjectLimits
+    limits: Limits
     usage: UsageReports
     audit: AuditLogs
     retention: RetentionControls
@@ -41,6 +42,7 @@ class OperatorServices:
     operations: Operations
     operators: Operators
     issuers: OperatorIssuers
-    ledger: LedgerOperations
+    prices: Prices
+    ledger: Ledger
     inspection: Inspection
     audit: AuditLogs

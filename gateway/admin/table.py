@@ -45,7 +45,7 @@ def operator_routes(services: OperatorServices) -> list[AdminRoute]:
         *operator_keys.routes(services.operators),
         *issuers.operator_routes(services.issuers),
         *tenant_data.routes(services.operations),
-        *prices.routes(services.operations),
+        *prices.routes(services.prices),
         *ledger.routes(services.ledger),
         *inspection.routes(services.inspection, services.audit, services.operations),
     ]

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from gateway.constraints.validation import Checker
     from gateway.entries import Compacted, ToolsListed
     from gateway.generation import Sampling
-    from gateway.limits.charge import Charge
+    from gateway.limits.accounting import Charge
     from gateway.protocol.context_item import ContextItem, ConversationPlace
     from gateway.protocol.responses.response_object import ResponseHead
     from gateway.tenancy import Principal

@@ -24,7 +24,7 @@ import orjson
 from gateway import ids
 from gateway.errors import StoreError
 from gateway.limits.money import begins, dollars, ends
-from gateway.limits.terms import Interval
+from gateway.limits.rules import Interval
 from gateway.store.limits import alerts
 from gateway.store.limits.alerts import DatedInterval
 from gateway.telemetry.logs import EventLog

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from gateway.eventlog.fold.fold import Fold
     from gateway.eventlog.live_log import LiveLogRegistry
     from gateway.eventlog.log_writer import LogWriter
-    from gateway.limits.charge import Charge
+    from gateway.limits.accounting import Charge
     from gateway.protocol.responses.response_object import ResponseHead
     from gateway.store.claims import Claim, ClaimedRun
     from gateway.store.events import LogRow

@@ -31,8 +31,7 @@ from gateway.errors import (
     TokenRefused,
 )
 from gateway.governance.audit import COMMAND_LINE
-from gateway.services.credentials.secrets import Peppers
-from gateway.services.credentials.uses import KeyUses, Rehash
+from gateway.services.credentials import KeyUses, Peppers, Rehash
 from gateway.services.federation import is_token
 from gateway.store import tenants
 from gateway.store.limits import rules

@@ -37,9 +37,9 @@ from gateway.errors import (
 )
 from gateway.eventlog.journal import MemoryJournal
 from gateway.eventlog.live_log import LiveLog
-from gateway.limits.charge import NOTHING_USED, Used
+from gateway.limits.accounting import NOTHING_USED, Used
+from gateway.limits.rules import NO_TERMS
 from gateway.limits.storage import RESPONSE_BYTES
-from gateway.limits.terms import NO_TERMS
 from gateway.models.format import SEES
 from gateway.protocol.call_items import unread
 from gateway.protocol.responses.create_request import reused_key
@@ -63,7 +63,7 @@ if TYPE_CHECKING:
     from gateway.engine.run_spec import RunSpec
     from gateway.entries import Finished
     from gateway.eventlog.fold.fold import Fold
-    from gateway.limits.charge import Charge
+    from gateway.limits.accounting import Charge
     from gateway.limits.refusal import Headers
     from gateway.protocol.context_item import ConversationPlace
     from gateway.protocol.responses.create_request import CreateResponse, RequestKey

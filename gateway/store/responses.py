@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from gateway.entries import FOLD_VERSION
 from gateway.errors import RateLimited
-from gateway.limits.terms import NO_TERMS
+from gateway.limits.rules import NO_TERMS
 from gateway.store import content, events, flushes, messages, turns
 from gateway.store import idempotency as keys
 from gateway.store.claims import LOCK_KEY, Claim
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from uuid import UUID
 
     from gateway.encryption.cipher import ContentCipher
-    from gateway.limits.terms import Terms
+    from gateway.limits.rules import Terms
     from gateway.protocol.context_item import ConversationPlace, StoredItem
     from gateway.store.idempotency import IdempotencyKey
     from gateway.store.postgres.database import Connection, Database

@@ -25,7 +25,6 @@ from gateway.replication.durable_runs import DurableRuns, RunDependencies
 from gateway.replication.lease_keeper import LeaseKeeper, LeaseTiming
 from gateway.replication.limiter import Limiter, LimitStore, LimitTiming
 from gateway.replication.orphan_reaper import OrphanReaper
-from gateway.replication.spend_audit import SpendAudit
 from gateway.replication.storage_meter import StorageMeter
 from gateway.replication.takeover_scheduler import ClaimLimits, TakeoverScheduler
 from gateway.services.governance.audit import AuditLogs
@@ -35,7 +34,6 @@ from gateway.services.governance.tenant_data import TenantData
 from gateway.store import claims, flushes, remote_logs
 from gateway.store.claims import ClaimTerms
 from gateway.store.limits import counters, prices
-from gateway.store.limits.storage import MeasureTerms
 from gateway.store.replicas import drains, notifications, placements
 from gateway.store.replicas.notifications import Listener, Notice
 from gateway.store.tenant_keys import TenantKeys
@@ -214,16 +212,14 @@ def _feed(base: Foundation, dependencies: RunDependencies, watcher: LogWatcher) 
 def _accounting(base: Foundation) -> list[Callable[[], Coroutine[Any, Any, None]]]:
     settings, database, metrics = base.settings, base.database, base.metrics
     tenant_keys = None if base.shared.keys is None else TenantKeys(base.shared.keys)
-    audit = SpendAudit(base.counters, metrics)
     return [
         *_alerting(base),
-        audit.run,
-        StorageMeter(database, base.counters, metrics, MeasureTerms()).run,
+        StorageMeter(database, base.counters, metrics).run,
         housekeeping(settings, database).run,
         AuditLogs(database).run,
         Purging(database, TenantData(database, tenant_keys)).run,
         *_resealing(base, tenant_keys),
-        *ledger_jobs(settings, database, metrics, owner=base.owner, new_fold_for=base.new_fold_for),
+        *ledger_jobs(settings, database, metrics, owner=base.owner),
     ]
 
 

@@ -12,7 +12,17 @@ from gateway.admin.issuers import (
     RuleCreate,
     RuleUpdate,
 )
+from gateway.admin.keys import (
+    AccountKeyCreate,
+    AdminKeyCreate,
+    KeyRotate,
+    ProjectKeyUpdate,
+    ServiceAccountCreate,
+)
+from gateway.admin.ledger import SinkResume
+from gateway.admin.limits import RateLimitUpdate, SpendAlertUpdate, SpendLimitUpdate
 from gateway.admin.operator_keys import OperatorCreate
+from gateway.admin.prices import PriceCreate, PriceEnd
 from gateway.admin.projects import (
     HostedToolsUpdate,
     ModelPermissionsUpdate,
@@ -21,21 +31,12 @@ from gateway.admin.projects import (
     ServiceTiersUpdate,
 )
 from gateway.admin.service_accounts import ServiceAccountUpdate
-from gateway.protocol.admin.limits import RateLimitUpdate, SpendAlertUpdate, SpendLimitUpdate
 from gateway.protocol.admin.requests import (
-    AccountKeyCreate,
-    AdminKeyCreate,
     DataRetentionUpdate,
     Erasure,
     Export,
     HoldUpdate,
-    KeyRotate,
     NoBody,
-    PriceCreate,
-    PriceEnd,
-    ProjectKeyUpdate,
-    ServiceAccountCreate,
-    SinkResume,
     TenantCreate,
     TenantKeyCreate,
     TenantUpdate,

@@ -5,7 +5,6 @@ Nothing goes of a tenant that is held.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from gateway.store.ledger.cursors import ROLLUP
@@ -15,43 +14,55 @@ from gateway.store.postgres.statements import Statement
 from gateway.store.tables.ledger import SUMMED_BY, SUMS
 
 if TYPE_CHECKING:
+    from gateway.settings.ledger import Ledger
     from gateway.store.postgres.database import Database
 
-# Every reader of lines has a cursor, and nothing is added up without one.
+_KEPT_FROM: Final = "now() - make_interval(secs => CAST(:kept_s AS integer))"
+
+
+def _removal(table: str, time: str = "at", kind: str = "timestamptz") -> str:
+    # A bounded number of rows of each tenant that is not held.
+    return f"""
+    DELETE FROM {table} AS gone USING (
+        SELECT old.* FROM tenants CROSS JOIN LATERAL (
+            SELECT one.tenant_id, one.{time}, one.ctid AS place FROM {table} AS one
+            WHERE tenants.held_at IS NULL AND one.tenant_id = tenants.id
+              AND one.{time} < CAST({_KEPT_FROM} AS {kind})
+            LIMIT :rows_max
+        ) AS old
+        LIMIT :rows_max
+    ) AS expired
+    WHERE gone.tenant_id = expired.tenant_id AND gone.{time} = expired.{time}
+      AND gone.ctid = expired.place
+    RETURNING gone.*
+    """  # noqa: S608 - constants only
+
+
+# Raw SQL: rows are found by their place, a batch of each tenant. Every reader of lines has a
+# cursor, and nothing is added up without one.
 _LINES: Final = Statement(f"""
-DELETE FROM usage AS gone USING (
-    SELECT old.tenant_id, old.response_id, old.seq FROM tenants CROSS JOIN LATERAL (
-        SELECT line.tenant_id, line.response_id, line.seq FROM usage AS line
-        WHERE tenants.held_at IS NULL AND line.tenant_id = tenants.id
-          AND line.at < now() - make_interval(secs => CAST(:kept_s AS integer))
-          AND (line.tx IS NULL OR line.tx < (SELECT min(tx) FROM usage_cursors))
+WITH gone AS (
+    DELETE FROM usage AS gone USING (
+        SELECT old.tenant_id, old.response_id, old.seq FROM tenants CROSS JOIN LATERAL (
+            SELECT line.tenant_id, line.response_id, line.seq FROM usage AS line
+            WHERE tenants.held_at IS NULL AND line.tenant_id = tenants.id
+              AND line.at < {_KEPT_FROM}
+              AND (line.tx IS NULL OR line.tx < (SELECT min(tx) FROM usage_cursors))
+            LIMIT :rows_max
+        ) AS old
+        WHERE EXISTS (SELECT FROM usage_cursors WHERE name = '{ROLLUP}')
         LIMIT :rows_max
-    ) AS old
-    WHERE EXISTS (SELECT FROM usage_cursors WHERE name = '{ROLLUP}')
-    LIMIT :rows_max
-) AS expired
-WHERE gone.tenant_id = expired.tenant_id AND gone.response_id = expired.response_id
-  AND gone.seq = expired.seq
+    ) AS expired
+    WHERE gone.tenant_id = expired.tenant_id AND gone.response_id = expired.response_id
+      AND gone.seq = expired.seq
+    RETURNING gone.seq
+)
+SELECT count(*) FROM gone
 """)  # noqa: S608 - constants only
-
-
 _KEY: Final = ", ".join(name for name in SUMMED_BY if name != "at")
-_OLD_HOURS: Final = """
-    SELECT old.* FROM tenants CROSS JOIN LATERAL (
-        SELECT one.tenant_id, one.at, one.ctid AS place FROM usage_hours AS one
-        WHERE tenants.held_at IS NULL AND one.tenant_id = tenants.id
-          AND one.at < now() - make_interval(secs => CAST(:kept_s AS integer))
-        LIMIT :rows_max
-    ) AS old
-    LIMIT :rows_max
-"""
 # In one order, so that two processes that do it at once do not wait for each other.
 _TO_DAYS: Final = Statement(f"""
-WITH gone AS (
-    DELETE FROM usage_hours AS gone USING ({_OLD_HOURS}) AS expired
-    WHERE gone.tenant_id = expired.tenant_id AND gone.at = expired.at AND gone.ctid = expired.place
-    RETURNING gone.*
-), days AS (
+WITH gone AS ({_removal("usage_hours")}), days AS (
     INSERT INTO usage_days (at, {_KEY}, {", ".join(SUMS)})
     SELECT date_trunc('day', at, 'UTC'), {_KEY}, {", ".join(f"sum({name})" for name in SUMS)}
     FROM gone GROUP BY 1, {_KEY} ORDER BY 1, {_KEY}
@@ -60,85 +71,38 @@ WITH gone AS (
 )
 SELECT count(*) FROM gone
 """)  # noqa: S608 - constants only
-
-
-def _sums(table: str) -> Statement:
-    return Statement(f"""
-DELETE FROM {table} AS gone USING (
-    SELECT old.* FROM tenants CROSS JOIN LATERAL (
-        SELECT one.tenant_id, one.at, one.ctid AS place FROM {table} AS one
-        WHERE tenants.held_at IS NULL AND one.tenant_id = tenants.id
-          AND one.at < now() - make_interval(secs => CAST(:kept_s AS integer))
-        LIMIT :rows_max
-    ) AS old
-    LIMIT :rows_max
-) AS expired
-WHERE gone.tenant_id = expired.tenant_id AND gone.at = expired.at AND gone.ctid = expired.place
-""")  # noqa: S608 - constants only
-
-
-_DAYS: Final = Statement("""
-DELETE FROM usage_end_user_days AS gone USING (
-    SELECT old.* FROM tenants CROSS JOIN LATERAL (
-        SELECT one.tenant_id, one.day, one.ctid AS place FROM usage_end_user_days AS one
-        WHERE tenants.held_at IS NULL AND one.tenant_id = tenants.id
-          AND one.day < CAST(now() - make_interval(secs => CAST(:kept_s AS integer)) AS date)
-        LIMIT :rows_max
-    ) AS old
-    LIMIT :rows_max
-) AS expired
-WHERE gone.tenant_id = expired.tenant_id AND gone.day = expired.day AND gone.ctid = expired.place
-""")
-
-
-@dataclass(frozen=True, slots=True)
-class LedgerRetention:
-    """Retention of lines and sums, in seconds after the time that they are of. Sums by the hour
-    become sums by the day after `hours_s`.
-    """
-
-    lines_s: int
-    minutes_s: int
-    hours_s: int
-    days_s: int
-    end_user_days_s: int
+_MINUTES, _DAYS, _END_USER_DAYS = (
+    Statement(f"WITH gone AS ({removal}) SELECT count(*) FROM gone")  # noqa: S608 - constants only
+    for removal in (
+        _removal("usage_minutes"),
+        _removal("usage_days"),
+        _removal("usage_end_user_days", "day", "date"),
+    )
+)
 
 
 async def remove_expired(
-    database: Database, keep: LedgerRetention, *, rows_max: int, batches_max: int = 100
+    database: Database, keep: Ledger, *, rows_max: int, batches_max: int = 100
 ) -> int:
     """Remove up to `batches_max * rows_max` expired rows of each kind, and sum up hours into days.
 
     Return the number of rows removed. Raises `StoreUnavailable`; earlier batches stay removed.
     """
     kinds = {
+        _TO_DAYS: keep.hours_s,
         _LINES: keep.lines_s,
-        _sums("usage_minutes"): keep.minutes_s,
-        _sums("usage_days"): keep.days_s,
-        _DAYS: keep.end_user_days_s,
+        _MINUTES: keep.minutes_s,
+        _DAYS: keep.days_s,
+        _END_USER_DAYS: keep.end_user_days_s,
     }
-    removed = await _hours_to_days(database, keep, rows_max=rows_max, batches_max=batches_max)
+    removed = 0
     for statement, kept_s in kinds.items():
         for _ in range(batches_max):
             async with database.runs_transaction() as connection:
                 await removing(connection)
-                rows = await connection.count(statement, {"kept_s": kept_s, "rows_max": rows_max})
+                asked = {"kept_s": kept_s, "rows_max": rows_max}
+                rows: int = await connection.scalar(statement, asked)
             removed += rows
             if rows < rows_max:
                 break
     return removed
-
-
-async def _hours_to_days(
-    database: Database, keep: LedgerRetention, *, rows_max: int, batches_max: int
-) -> int:
-    moved = 0
-    for _ in range(batches_max):
-        async with database.runs_transaction() as connection:
-            await removing(connection)
-            asked = {"kept_s": keep.hours_s, "rows_max": rows_max}
-            rows: int = await connection.scalar(_TO_DAYS, asked)
-        moved += rows
-        if rows < rows_max:
-            break
-    return moved

@@ -15,7 +15,7 @@ from gateway.engine.archive import Archive, Ownership
 from gateway.entries import Finished, Queued, Tokens, TurnEnded, TurnStarted, pack
 from gateway.errors import ClaimLost, KeyTaken, RateLimited, StoreUnavailable
 from gateway.eventlog.fold.fold import Fold
-from gateway.limits.charge import Charge
+from gateway.limits.accounting import Charge
 from gateway.models.harmony.parsing import Parser
 from gateway.store import claims, events, messages, responses
 from gateway.store.events import LogBatch, LogRow, day_of

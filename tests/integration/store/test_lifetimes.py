@@ -18,9 +18,10 @@ from gateway.metering import end_user_of
 from gateway.replication.retention import Housekeeping
 from gateway.services.governance.audit import AuditLogs
 from gateway.services.governance.tenant_data import TenantData
+from gateway.settings.ledger import Ledger
 from gateway.store import conversations, flushes, responses, retention
 from gateway.store.governance import export, holds
-from gateway.store.ledger.retention import LedgerRetention, remove_expired
+from gateway.store.ledger.retention import remove_expired
 from gateway.store.postgres.database import turn_to
 from gateway.store.postgres.removals import REMOVALS_LOCK, removing
 from gateway.store.postgres.statements import Statement
@@ -43,7 +44,7 @@ SECRET = b"secret of end users"
 KEEP = RetentionPolicy(
     log_s=86_400, response_s=86_400, idempotency_key_s=86_400, traces_s=86_400, tool_calls_s=86_400
 )
-LEDGER = LedgerRetention(lines_s=1, minutes_s=1, hours_s=1, days_s=1, end_user_days_s=1)
+LEDGER = Ledger.model_construct(lines_s=1, minutes_s=1, hours_s=1, days_s=1, end_user_days_s=1)
 REMOVALS = (
     partial(remove_expired, keep=LEDGER, rows_max=9),
     partial(flushes.remove_left, silent_s=1),

@@ -12,7 +12,7 @@ import pytest
 
 from gateway import ids
 from gateway.errors import RateLimited
-from gateway.limits.terms import Terms
+from gateway.limits.rules import Terms
 from gateway.store import claims, responses
 from gateway.store.limits import background
 from gateway.store.postgres.statements import Statement
@@ -25,7 +25,7 @@ from tests.fakes.stored import TERMS, durable_response
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from gateway.limits.terms import Limit
+    from gateway.limits.rules import Limit
     from gateway.store.claims import ClaimedRun
     from gateway.store.postgres.database import Database
     from gateway.tenancy import TenantId

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 import pytest
 
+from gateway.admin.prices import PriceCreate, Prices
 from gateway.admin.table import admin_routes
-from gateway.services.limits import Limits
 from gateway.wiring.admin import admin_services
 from tests.fakes.admin_bodies import GOOD, body_of
 from tests.fakes.http_client import http_client
@@ -110,9 +110,11 @@ GOOD_ALERT: Final[dict[str, Any]] = next(
 
 @pytest.fixture(scope="module")
 async def victim(site: AdminSite) -> Belongings:
-    limits = Limits(site.gateway.process.services.foundation.database)
+    prices = Prices(site.gateway.process.services.foundation.database)
     for tenant in ("acme", "globex"):
-        await limits.set_price("gpt-oss-20b", {"output": 1}, tenant_id=await limits.tenant(tenant))
+        await prices.set(
+            PriceCreate(model="gpt-oss-20b", tenant=tenant, nano_per_unit={"output": 1})
+        )
     async with client(site, site.admin_key) as owner:
         return await filled(owner, CANARY)
 

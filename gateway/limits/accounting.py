@@ -1,8 +1,8 @@
-"""The gates of requests, and all that one process counts for them.
+"""What one process counts for all limits: two gates of a request, its settlement, and figures.
 
 Gate 1 is before anything is read or tokenised: requests, responses at once, budgets that are spent.
 Gate 2 is before a backend is asked, when the prompt's length is known: tokens and money, the output
-as it is expected. When the response has ended, what it used is settled against that.
+as it is expected. When the response has ended, what it used is settled against that, once.
 
 Nothing here waits or knows a database. Where a slice has not enough, and the row may have more, a
 gate says so, and is asked again when the row was.
@@ -10,15 +10,13 @@ gate says so, and is asked again when the row was.
 
 from __future__ import annotations
 
-from collections import defaultdict
-from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, Protocol, TypeVar, cast
+from collections import OrderedDict, defaultdict
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Final, Generic, Literal, NamedTuple, Protocol, TypeVar, cast
 from uuid import UUID
 
-from gateway.limits.bucket import Bucket
-from gateway.limits.charge import Charge, SpendCharge, TokenCharge
-from gateway.limits.estimate import Estimates
-from gateway.limits.money import Prices, ends
-from gateway.limits.pacing import Paces
+from gateway.limits.buckets import Bucket, Paces
+from gateway.limits.money import Prices, SpendMeter, begins, ends
 from gateway.limits.refusal import (
     RETRY_AFTER_MAX_S,
     Headroom,
@@ -29,18 +27,137 @@ from gateway.limits.refusal import (
     too_large,
     too_many,
 )
-from gateway.limits.spend import SpendMeter
-from gateway.limits.storage import Storage
-from gateway.limits.terms import MINUTE_S, Meter
+from gateway.limits.rules import MINUTE_S, Meter
+from gateway.limits.storage import Storage, account_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
     from datetime import datetime
 
     from gateway.errors import RateLimited
-    from gateway.limits.charge import Used
     from gateway.limits.money import Price
-    from gateway.limits.terms import Limit, Rules, Terms, What
+    from gateway.limits.refusal import Headers
+    from gateway.limits.rules import Budget, Limit, Rules, Terms, What
+    from gateway.limits.storage import StoredCharge
+
+
+class Used(NamedTuple):
+    """Amounts that a response used. `is_whole`: it was answered to its end."""
+
+    input_tokens: int = 0
+    cached_tokens: int = 0
+    output_tokens: int = 0
+    tool_calls: int = 0
+    web_searches: int = 0
+    is_whole: bool = False
+
+
+NOTHING_USED = Used()
+
+
+class TokenCharge(NamedTuple):
+    """Tokens that were taken from one bucket."""
+
+    name: str
+    what: What
+    bucket: Bucket
+    reserved: float
+
+
+class SpendCharge(NamedTuple):
+    """Amount that was reserved on one meter."""
+
+    meter: SpendMeter
+    reserved: int
+
+
+class Charge:
+    """The charge of one request. Not more than one of `settle` and `hand_over` counts."""
+
+    __slots__ = (
+        "_books", "headers", "is_open", "model", "places", "price", "project", "spend", "stored",
+        "tenant_id", "tier", "tokens",
+    )  # fmt: skip
+
+    def __init__(self, books: Gates, tenant_id: UUID, project: UUID, model: str, tier: str) -> None:
+        self._books = books
+        self.tenant_id = tenant_id
+        self.project = project
+        self.model = model
+        self.tier = tier
+        self.places: tuple[str, ...] = ()
+        self.tokens: tuple[TokenCharge, ...] = ()
+        self.spend: tuple[SpendCharge, ...] = ()
+        self.price: Price | None = None
+        self.stored: StoredCharge | None = None
+        self.headers: Headers = ()
+        """Those of the answer, as it was admitted."""
+        self.is_open = True
+
+    def settle(self, used: Used) -> None:
+        # A second call changes nothing.
+        if self.is_open:
+            self.is_open = False
+            self._books.settle(self, used)
+            if self.stored is not None:
+                self.stored.end(used.input_tokens, used.output_tokens)
+
+    def hand_over(self) -> None:
+        # Another process settles the charge; this one only releases its reservations.
+        if self.is_open:
+            self.is_open = False
+            self._books.hand_over(self)
+
+    def packed(self) -> dict[str, Any] | None:
+        """Return as JSON what another process needs to settle the charge; None if that is
+        nothing.
+        """
+        if not self.tokens and not self.spend:
+            return None
+        return {
+            "project": str(self.project),
+            "tier": self.tier,
+            "tokens": [
+                [one.name, one.what, one.bucket.rate, one.bucket.capacity, one.reserved]
+                for one in self.tokens
+            ],
+            "meters": [list(one.meter.meter) for one in self.spend],
+        }
+
+
+K = TypeVar("K")
+
+ALPHA: Final = 0.02
+"""Weight of the latest answer."""
+FACTOR: Final = 1.5
+"""How many times the expected tokens are reserved, so that few answers are longer."""
+LEAST: Final = 256
+AT_FIRST: Final = 1_024
+"""While fewer than `FIRST` answers are known."""
+FIRST: Final = 20
+KEPT: Final = 4_096
+
+
+class Estimates(Generic[K]):
+    """Moving averages by key, of those that were used last."""
+
+    def __init__(self) -> None:
+        self._known: OrderedDict[K, tuple[int, float]] = OrderedDict()
+
+    def reserve(self, key: K, most: int) -> int:
+        """Return the output tokens to reserve for a request that may produce `most`."""
+        count, mean = self._known.get(key, (0, 0.0))
+        expected = AT_FIRST if count < FIRST else max(LEAST, int(FACTOR * mean))
+        return min(expected, most)
+
+    def learn(self, key: K, tokens: int) -> None:
+        """Add the length of an answer to the average."""
+        count, mean = self._known.pop(key, (0, 0.0))
+        weight = max(ALPHA, 1 / (count + 1))
+        self._known[key] = count + 1, mean + weight * (tokens - mean)
+        if len(self._known) > KEPT:
+            self._known.popitem(last=False)
+
 
 BUSY_WAIT_S: Final = 1.0
 """What a client is told to wait where the most responses are in progress: nobody knows better."""
@@ -502,3 +619,101 @@ def _cost(price: Price, used: Used) -> int:
         cached_tokens=used.cached_tokens,
         output_tokens=used.output_tokens,
     ) + price.calls(tool_calls=used.tool_calls, web_searches=used.web_searches)
+
+
+@dataclass(frozen=True, slots=True)
+class Elsewhere:
+    """Counts of the database, beside those of this process: `levels` of the buckets that were ever
+    used, as they are filled by now; `under_way` and `spent` of the other processes; `written`: the
+    spending that this process wrote, because it forgets meters that nobody uses.
+    """
+
+    levels: Mapping[Key, float] = field(default_factory=dict)
+    under_way: Mapping[Key, int] = field(default_factory=dict)
+    spent: Mapping[Key, int] = field(default_factory=dict)
+    written: Mapping[Key, int] = field(default_factory=dict)
+    stored: Mapping[Key, int] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class LimitFigure:
+    """A limit, what is left of it, and in how many seconds all of it is (None: nobody knows)."""
+
+    limit: Limit
+    remaining: int
+    reset_s: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class BudgetFigure:
+    """A budget in the interval of now: what is spent, and what requests under way may take beside
+    it, in its unit; `resets_at` None: never.
+    """
+
+    budget: Budget
+    spent: int
+    reserved: int
+    resets_at: datetime | None
+
+    @property
+    def remaining(self) -> int:
+        return max(0, self.budget.cap - self.spent)
+
+
+@dataclass(frozen=True, slots=True)
+class Figures:
+    """Figures of all limits and budgets that bind a key."""
+
+    limits: tuple[LimitFigure, ...] = ()
+    budgets: tuple[BudgetFigure, ...] = ()
+
+    @property
+    def tightest(self) -> BudgetFigure | None:
+        """Return the enforced money budget with the least left."""
+        binding = [
+            one for one in self.budgets if one.budget.unit == "usd" and one.budget.mode == "enforce"
+        ]
+        return min(binding, key=lambda one: one.remaining, default=None)
+
+
+def figures_of(
+    gates: Gates, tenant_id: UUID, terms: Terms, elsewhere: Elsewhere, now: datetime
+) -> Figures:
+    """Return the figures of a tenant from this process's `gates` and the reports of the others."""
+    return Figures(
+        tuple([_of_limit(gates, tenant_id, one, elsewhere) for one in terms.limits]),
+        tuple([_of_budget(gates, tenant_id, one, elsewhere, now) for one in terms.budgets]),
+    )
+
+
+def _of_limit(gates: Gates, tenant_id: UUID, limit: Limit, elsewhere: Elsewhere) -> LimitFigure:
+    key = (tenant_id, limit.name)
+    if limit.what == "stored_bytes":
+        key = (tenant_id, account_of(limit))
+        used = elsewhere.stored.get(key, 0) + gates.storage.used(key)
+        used += elsewhere.under_way.get(key, 0)
+        return LimitFigure(limit, max(0, limit.value - used), None)
+    if not limit.window_s:
+        used = gates.places.get(key, 0) + elsewhere.under_way.get(key, 0)
+        return LimitFigure(limit, max(0, limit.value - used), None)
+    left = min(elsewhere.levels.get(key, limit.value), limit.value) + gates.held(key)
+    left = min(max(left, 0.0), limit.value)
+    return LimitFigure(limit, int(left), (limit.value - left) / limit.rate)
+
+
+def _of_budget(
+    gates: Gates, tenant_id: UUID, budget: Budget, elsewhere: Elsewhere, now: datetime
+) -> BudgetFigure:
+    key = (tenant_id, budget.meter)
+    spent, reserved = gates.spending(key, now)
+    return BudgetFigure(
+        budget,
+        max(spent, elsewhere.written.get(key, 0)) + elsewhere.spent.get(key, 0),
+        reserved + elsewhere.under_way.get(key, 0),
+        ends(budget.interval, now),
+    )
+
+
+def interval_starts(terms: Terms, now: datetime) -> dict[str, datetime]:
+    """Return the start of the current interval of each budget, by meter."""
+    return {one.meter: begins(one.interval, now) for one in terms.budgets}

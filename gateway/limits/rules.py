@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
     from uuid import UUID
 
+
 Scope = Literal["tenant", "organization", "project", "key"]
 """Whose it is. The first is what the operator grants a tenant, the second what the tenant's own
 administrators set for all of it."""
