@@ -85,11 +85,11 @@ class ContentCipher:
 
     def names(self, name: bytes, column: str, *row: Place) -> list[bytes]:
         """Return all stored forms of a name, plain and under each key, to look it up."""
-        found = [name if name[:4] != MAGIC else MAGIC + _number(PLAIN_KEY) + name]
+        forms = [name if name[:4] != MAGIC else MAGIC + _number(PLAIN_KEY) + name]
         for number, key in self._keys.items():
             head = MAGIC + _number(number)
-            found.append(head + key.seal_name(name, self._bound_to(head, column, row)))
-        return found
+            forms.append(head + key.seal_name(name, self._bound_to(head, column, row)))
+        return forms
 
     @overload
     def open(self, stored: bytes, column: str, *row: Place) -> bytes: ...

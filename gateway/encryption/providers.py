@@ -106,10 +106,10 @@ def _bound_to(tenant_id: TenantId) -> bytes:
 def _state(path: Path) -> tuple[int, ...]:
     # Differs once the file was changed or replaced.
     try:
-        found = path.stat()
+        status = path.stat()
     except OSError as error:
         raise _refused(f"the key file {path} cannot be read: {type(error).__name__}") from None
-    return found.st_ino, found.st_mtime_ns, found.st_ctime_ns, found.st_size, found.st_mode
+    return status.st_ino, status.st_mtime_ns, status.st_ctime_ns, status.st_size, status.st_mode
 
 
 def _refused(why: str) -> ConfigError:
@@ -175,10 +175,10 @@ class KeyServiceClient:
         if answer.status_code >= SERVER_FAULT or answer.status_code == TOO_MANY:
             raise StoreUnavailable(f"the key service answers with {answer.status_code}")
         try:
-            found = orjson.loads(content)
+            parsed = orjson.loads(content)
         except orjson.JSONDecodeError:
-            found = None
-        return answer.status_code, found if isinstance(found, dict) else {}
+            parsed = None
+        return answer.status_code, parsed if isinstance(parsed, dict) else {}
 
     async def close(self) -> None:
         await self._client.aclose()
@@ -250,10 +250,10 @@ class VaultTransit:
 
     @staticmethod
     def _ciphertext(data: dict[str, Any]) -> bytes:
-        found = data.get("ciphertext")
-        if not isinstance(found, str) or not found.startswith("vault:"):
+        ciphertext = data.get("ciphertext")
+        if not isinstance(ciphertext, str) or not ciphertext.startswith("vault:"):
             raise StoreUnavailable("Vault's answer has no ciphertext")
-        return found.encode()
+        return ciphertext.encode()
 
 
 @dataclass(frozen=True, slots=True)

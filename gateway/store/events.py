@@ -269,25 +269,25 @@ async def rows(
         "row_bytes": ROW_BYTES,
         "short_bytes": SHORT_ROW_BYTES,
     }
-    found: list[LogRow] = []
+    log_rows: list[LogRow] = []
     if short_rows >= SHORT_ROWS_MIN:
         short = parameters | {"row_limit": short_rows}
-        found = [LogRow(*row) for row in await connection.execute(_READ_PIECE, short)]
-    if not found:
+        log_rows = [LogRow(*row) for row in await connection.execute(_READ_PIECE, short)]
+    if not log_rows:
         page = parameters | {"row_limit": -(-bytes_max // ROW_BYTES)}
-        found = [LogRow(*row) for row in await connection.execute(_READ, page)]
-    return opened_rows(await log_cipher(connection, tenant_id, found), uuid, found)
+        log_rows = [LogRow(*row) for row in await connection.execute(_READ, page)]
+    return opened_rows(await log_cipher(connection, tenant_id, log_rows), uuid, log_rows)
 
 
 async def log_cipher(
-    connection: Connection, tenant_id: TenantId, found: Iterable[LogRow]
+    connection: Connection, tenant_id: TenantId, log_rows: Iterable[LogRow]
 ) -> ContentCipher:
     """Return the cipher that opens these log rows.
 
     Raises `StoreUnavailable` and `ContentSealed`.
     """
     await connection.renew(
-        tenant_id, lambda cipher: any(cipher.lacks_of_log(row.entries) for row in found)
+        tenant_id, lambda cipher: any(cipher.lacks_of_log(row.entries) for row in log_rows)
     )
     return connection.cipher(tenant_id)
 

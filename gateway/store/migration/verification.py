@@ -221,12 +221,12 @@ def _access() -> Iterator[Requirement]:
             (_LET_INTO_SCHEMA.format(role=role),),
         )
         for table, privileges in tables.items():
-            for found in _PRIVILEGE.finditer(privileges):
-                mend = f"GRANT {found[0]} ON {table} TO {role}"
-                names = found["columns"]
+            for privilege in _PRIVILEGE.finditer(privileges):
+                mend = f"GRANT {privilege[0]} ON {table} TO {role}"
+                names = privilege["columns"]
                 places = [f"{table}.{name}" for name in names.split(", ")] if names else [table]
                 for place in places:
-                    yield Requirement(privilege_text(role, found["verb"], place), (mend,))
+                    yield Requirement(privilege_text(role, privilege["verb"], place), (mend,))
     for function in FUNCTIONS:
         yield Requirement(privilege_text(APP_ROLE, "EXECUTE", function.name), (function.grant,))
 
@@ -340,7 +340,7 @@ def _missing_from(rows: Iterable[Sequence[str]]) -> list[Requirement]:
     return [requirement for requirement in requirements() if requirement.text not in there]
 
 
-def told(lacking: Sequence[Requirement]) -> str:
+def summary(lacking: Sequence[Requirement]) -> str:
     """Return one line that names the first requirements and counts the rest."""
     shown = "; ".join(map(_word, lacking[:TOLD_MAX]))
     more = len(lacking) - TOLD_MAX
@@ -429,7 +429,7 @@ def repair_access(connection: Connection) -> Repaired:
             requirement.is_of_owner for requirement in unmendable if requirement.stops
         )
         raise StartupError(
-            f"the schema lacks: {told(unmendable)}", remedy=_NOT_OWNER if is_of_owner else _LOST
+            f"the schema lacks: {summary(unmendable)}", remedy=_NOT_OWNER if is_of_owner else _LOST
         )
     for statement in dict.fromkeys(
         chain.from_iterable(requirement.mend for requirement in lacking)
@@ -440,7 +440,7 @@ def repair_access(connection: Connection) -> Repaired:
     stopping = [requirement for requirement in left if requirement.stops]
     if stopping:
         raise StartupError(
-            f"the schema lacks, though its owner has just made it again: {told(stopping)}",
+            f"the schema lacks, though its owner has just made it again: {summary(stopping)}",
             remedy="Who owns the tables and the schema? That user has to run: db upgrade.",
         )
     mended = tuple(_word(requirement) for requirement in lacking if requirement not in left)

@@ -94,13 +94,13 @@ async def undrain(database: Database, name: str, author: Author = COMMAND_LINE) 
     Return False if it was not drained.
     """
     async with database.owner_transaction() as connection:
-        found = await connection.count(_UNDRAIN, {"nobody": EVERYONE, "name": name})
+        was_drained = await connection.count(_UNDRAIN, {"nobody": EVERYONE, "name": name})
         await connection.execute(_FORGET, {"nobody": EVERYONE, "name": name})
-        if found:
+        if was_drained:
             await audit_log.record(
                 connection, None, author.event("harmony.backend.undrained", name)
             )
-        return bool(found)
+        return bool(was_drained)
 
 
 async def drains(database: Database) -> list[Drain]:

@@ -161,8 +161,8 @@ async def create(
 async def load(database: Database, tenant_id: TenantId, uuid: UUID) -> ContainerRow | None:
     """Return the container, expired or not. None: unknown, deleted, or another tenant's."""
     async with database.transaction(tenant_id) as connection:
-        found = (await connection.execute(_LOAD, _of(tenant_id, uuid))).one_or_none()
-        return _row(connection, tenant_id, found)
+        row = (await connection.execute(_LOAD, _of(tenant_id, uuid))).one_or_none()
+        return _row(connection, tenant_id, row)
 
 
 async def touch(
@@ -171,8 +171,8 @@ async def touch(
     """Record a use of the container and return it. None: unknown, or expired."""
     used = _of(tenant_id, uuid) | {"now": now, "life_s": life_s}
     async with database.transaction(tenant_id) as connection:
-        found = (await connection.execute(_TOUCH_ONE, used)).one_or_none()
-        return _row(connection, tenant_id, found)
+        row = (await connection.execute(_TOUCH_ONE, used)).one_or_none()
+        return _row(connection, tenant_id, row)
 
 
 async def delete(database: Database, tenant_id: TenantId, uuid: UUID) -> bool:
@@ -212,8 +212,8 @@ async def take(
             await take_turns(connection, tenant_id, Quota.CONTAINERS)
             if await connection.scalar(_COUNT_OTHERS, counted) >= containers_max:
                 raise TooManyContainers(containers_max)
-        found = (await connection.execute(_TAKE, new | now)).one_or_none()
-        return _row(connection, tenant_id, found)
+        taken = (await connection.execute(_TAKE, new | now)).one_or_none()
+        return _row(connection, tenant_id, taken)
 
 
 async def opened(
@@ -223,15 +223,15 @@ async def opened(
 
     Return False if another process took it meanwhile.
     """
-    told = {"owner": row.owner, "epoch": row.epoch, "engine": engine, "handle": handle}
+    interpreter = {"owner": row.owner, "epoch": row.epoch, "engine": engine, "handle": handle}
     async with database.transaction(tenant_id) as connection:
-        return bool(await connection.scalar(_OPENED, _of(tenant_id, row.uuid) | told))
+        return bool(await connection.scalar(_OPENED, _of(tenant_id, row.uuid) | interpreter))
 
 
 async def list_containers(
     database: Database,
     tenant_id: TenantId,
-    asked: PageParams,
+    page: PageParams,
     *,
     name: str | None,
     now: datetime,
@@ -244,21 +244,21 @@ async def list_containers(
         "tenant": tenant_id,
         "now": now,
         "names": None,
-        "after": asked.after,
+        "after": page.after,
         "after_at": None,
-        "row_limit": asked.limit + 1,
+        "row_limit": page.limit + 1,
     }
     async with database.transaction(tenant_id) as connection:
         if name is not None:
             wanted["names"] = connection.cipher(tenant_id).names(pack_text(name), _NAME)
-        if asked.after is not None:
-            last = (await connection.execute(_LOAD, _of(tenant_id, asked.after))).one_or_none()
+        if page.after is not None:
+            last = (await connection.execute(_LOAD, _of(tenant_id, page.after))).one_or_none()
             if last is None:
                 raise unknown_place()
             wanted["after_at"] = last.created_at
-        rows = await connection.execute(_LISTS[asked.order], wanted)
-        found = [_container(connection, tenant_id, row) for row in rows]
-    return ContainerPage(found[: asked.limit], len(found) > asked.limit)
+        rows = await connection.execute(_LISTS[page.order], wanted)
+        containers = [_container(connection, tenant_id, row) for row in rows]
+    return ContainerPage(containers[: page.limit], len(containers) > page.limit)
 
 
 def _of(tenant_id: TenantId, uuid: UUID) -> dict[str, Any]:

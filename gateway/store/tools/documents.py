@@ -231,7 +231,7 @@ async def search(
 
     Raises `StoreError`.
     """
-    asked = {
+    parameters = {
         "tenant": tenant_id,
         "everyone": EVERYONE,
         "query": query.replace("\0", " ").encode("utf-8", "replace").decode(),
@@ -240,15 +240,15 @@ async def search(
         "language": language,
         "rows_max": 2 * count,
     }
-    found: dict[str, FoundDocument] = {}
+    documents: dict[str, FoundDocument] = {}
     async with database.transaction(tenant_id) as connection:
         for any_word in (False, True):
-            for row in await connection.execute(_SEARCH, asked | {"any_word": any_word}):
+            for row in await connection.execute(_SEARCH, parameters | {"any_word": any_word}):
                 hit = FoundDocument(row.url, row.title, row.snippet, row.added_at)
-                found.setdefault(row.url, hit)
-            if found:
+                documents.setdefault(row.url, hit)
+            if documents:
                 break
-    return list(found.values())[:count]
+    return list(documents.values())[:count]
 
 
 def _key(url: str) -> bytes:

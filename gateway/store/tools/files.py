@@ -183,8 +183,8 @@ async def copy(
     async with database.transaction(tenant_id) as connection:
         kept = await _write_row(connection, tenant_id, row, bounds)
         if kept is not None:
-            told = {"tenant_id": tenant_id, "id": kept.uuid, "copied": copied}
-            await connection.execute(_COPY_CHUNKS, told)
+            parameters = {"tenant_id": tenant_id, "id": kept.uuid, "copied": copied}
+            await connection.execute(_COPY_CHUNKS, parameters)
             await _check_among_others(connection, tenant_id, kept, bounds)
     return kept
 
@@ -198,10 +198,10 @@ async def load(
     now: datetime,
 ) -> FileRow | None:
     """Return the file without its bytes. None: unknown, deleted, expired, or another tenant's."""
-    asked = {"tenant": tenant_id, "file": uuid, "container": container, "now": now}
+    parameters = {"tenant": tenant_id, "file": uuid, "container": container, "now": now}
     async with database.transaction(tenant_id) as connection:
-        found = (await connection.execute(_LOAD, asked)).one_or_none()
-        return None if found is None else _row(connection, tenant_id, found)
+        row = (await connection.execute(_LOAD, parameters)).one_or_none()
+        return None if row is None else _row(connection, tenant_id, row)
 
 
 async def chunk(database: Database, tenant_id: TenantId, row: FileRow, number: int) -> bytes | None:
@@ -209,9 +209,9 @@ async def chunk(database: Database, tenant_id: TenantId, row: FileRow, number: i
 
     None: the file was replaced or deleted meanwhile.
     """
-    asked = {"tenant": tenant_id, "file": row.uuid, "digest": row.digest, "number": number}
+    parameters = {"tenant": tenant_id, "file": row.uuid, "digest": row.digest, "number": number}
     async with database.transaction(tenant_id) as connection:
-        content: bytes | None = await connection.scalar(_CHUNK, asked)
+        content: bytes | None = await connection.scalar(_CHUNK, parameters)
         return connection.cipher(tenant_id).open(content, _CONTENT, row.digest, number)
 
 
@@ -227,27 +227,27 @@ async def delete(
 
     Raises `DataHeld`, except for code that deletes in its container (`by_code`).
     """
-    asked = {"tenant": tenant_id, "file": uuid, "container": container}
+    parameters = {"tenant": tenant_id, "file": uuid, "container": container}
     async with database.transaction(tenant_id) as connection:
         if not by_code:
             await holds.check(connection, tenant_id)
-        return bool(await connection.scalar(_DELETE, asked))
+        return bool(await connection.scalar(_DELETE, parameters))
 
 
 async def of_container(
     database: Database, tenant_id: TenantId, container: UUID, *, files_max: int
 ) -> list[FileRow]:
     """Return up to `files_max` files of a container, oldest first."""
-    asked = {"tenant": tenant_id, "container": container, "row_limit": files_max}
+    parameters = {"tenant": tenant_id, "container": container, "row_limit": files_max}
     async with database.transaction(tenant_id) as connection:
-        rows = await connection.execute(_ALL, asked)
+        rows = await connection.execute(_ALL, parameters)
         return [_row(connection, tenant_id, row) for row in rows]
 
 
 async def list_files(
     database: Database,
     tenant_id: TenantId,
-    asked: PageParams,
+    page: PageParams,
     *,
     container: UUID | None = None,
     purpose: str | None = None,
@@ -259,20 +259,20 @@ async def list_files(
         "container": container,
         "now": now,
         "purpose": purpose,
-        "file": asked.after,
-        "after": asked.after,
+        "file": page.after,
+        "after": page.after,
         "after_at": None,
-        "row_limit": asked.limit + 1,
+        "row_limit": page.limit + 1,
     }
     async with database.transaction(tenant_id) as connection:
-        if asked.after is not None:
+        if page.after is not None:
             last = (await connection.execute(_LOAD, wanted)).one_or_none()
             if last is None:
                 raise unknown_place()
             wanted["after_at"] = last.created_at
-        rows = await connection.execute(_LISTS[asked.order], wanted)
-        found = [_row(connection, tenant_id, row) for row in rows]
-    return FilePage(found[: asked.limit], len(found) > asked.limit)
+        rows = await connection.execute(_LISTS[page.order], wanted)
+        files = [_row(connection, tenant_id, row) for row in rows]
+    return FilePage(files[: page.limit], len(files) > page.limit)
 
 
 async def _write_row(
@@ -280,18 +280,18 @@ async def _write_row(
 ) -> FileRow | None:
     # Writes no bytes. Replaces the file of the same path, if any.
     cipher, name = connection.cipher(tenant_id), pack_text(row.name)
-    asked = {
+    parameters = {
         "tenant": tenant_id,
         "container": row.container,
         "names": cipher.names(name, _NAME),
     }
     there: Row | None = None
     if row.container is not None:
-        if not await connection.scalar(_LOCK_CONTAINER, asked):
+        if not await connection.scalar(_LOCK_CONTAINER, parameters):
             return None
-        there = (await connection.execute(_OF_PATH, asked)).one_or_none()
+        there = (await connection.execute(_OF_PATH, parameters)).one_or_none()
     replaced = None if there is None else there.id
-    sizes = (await connection.execute(_SIZES, asked | {"replaced": replaced})).one()
+    sizes = (await connection.execute(_SIZES, parameters | {"replaced": replaced})).one()
     _check_room(row, sizes, bounds)
     if there is not None:
         row = replace(row, uuid=there.id, created_at=there.created_at)
@@ -321,9 +321,9 @@ async def _check_among_others(
 ) -> None:
     # Other files may have been written since the first check. From here to the commit, files of a
     # tenant take turns, so none is missed, but writing bytes holds up no one. Raises as `put` does.
-    asked = {"tenant": tenant_id, "container": row.container, "replaced": row.uuid}
+    parameters = {"tenant": tenant_id, "container": row.container, "replaced": row.uuid}
     await take_turns(connection, tenant_id, Quota.FILES)
-    _check_room(row, (await connection.execute(_SIZES, asked)).one(), bounds)
+    _check_room(row, (await connection.execute(_SIZES, parameters)).one(), bounds)
 
 
 def _check_room(row: FileRow, sizes: Row, bounds: FileBounds) -> None:
