@@ -7,18 +7,18 @@ uploaded files wherever a function takes one.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
+from typing import TYPE_CHECKING, Final, Literal
 
 from gateway.errors import InvalidRequest, RateLimited
-from gateway.protocol.request_errors import unknown_place
 from gateway.store.content import place_of
 from gateway.store.governance import holds
 from gateway.store.packing import pack_text, unpack_text
 from gateway.store.postgres.statements import Statement, insert_into
+from gateway.store.tools.containers import RowPage, in_pages, page_rows
 from gateway.store.tools.quotas import Quota, take_turns
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable
     from datetime import datetime
     from uuid import UUID
 
@@ -55,13 +55,6 @@ class FileBounds:
     tenant_bytes_max: int
     container_bytes_max: int
     container_files_max: int
-
-
-class FilePage(NamedTuple):
-    """Some files, and whether there are more behind them."""
-
-    rows: Sequence[FileRow]
-    has_more: bool
 
 
 _COLUMNS: Final = (
@@ -120,23 +113,11 @@ _ALL: Final = Statement(f"""
 SELECT {_COLUMNS} FROM files WHERE tenant_id = :tenant AND container_id = :container
 ORDER BY created_at, id LIMIT :row_limit
 """)  # noqa: S608 - constants only
-_LIST: Final = """
-SELECT {columns} FROM files
-WHERE tenant_id = :tenant AND {container} AND {alive}
+_LISTS: Final = in_pages(f"""
+SELECT {_COLUMNS} FROM files
+WHERE tenant_id = :tenant AND {_IN} AND {_ALIVE}
   AND (CAST(:purpose AS text) IS NULL OR purpose = CAST(:purpose AS text))
-  AND (CAST(:after AS uuid) IS NULL
-       OR (created_at, id) {beyond} (CAST(:after_at AS timestamptz), CAST(:after AS uuid)))
-ORDER BY created_at {direction}, id {direction}
-LIMIT :row_limit
-"""
-_LISTS: Final = {
-    order: Statement(
-        _LIST.format(
-            columns=_COLUMNS, container=_IN, alive=_ALIVE, beyond=beyond, direction=direction
-        )
-    )
-    for order, beyond, direction in (("asc", ">", "ASC"), ("desc", "<", "DESC"))
-}
+""")  # noqa: S608 - constants only
 
 
 def chunk_count(size_bytes: int) -> int:
@@ -252,27 +233,19 @@ async def list_files(
     container: UUID | None = None,
     purpose: str | None = None,
     now: datetime,
-) -> FilePage:
+) -> RowPage[FileRow]:
     """Return a page of files. Raises `InvalidRequest` for an unknown `after`."""
-    wanted: dict[str, Any] = {
+    wanted = {
         "tenant": tenant_id,
         "container": container,
         "now": now,
         "purpose": purpose,
         "file": page.after,
-        "after": page.after,
-        "after_at": None,
-        "row_limit": page.limit + 1,
     }
     async with database.transaction(tenant_id) as connection:
-        if page.after is not None:
-            last = (await connection.execute(_LOAD, wanted)).one_or_none()
-            if last is None:
-                raise unknown_place()
-            wanted["after_at"] = last.created_at
-        rows = await connection.execute(_LISTS[page.order], wanted)
+        rows = await page_rows(connection, _LISTS, wanted, page, _LOAD)
         files = [_row(connection, tenant_id, row) for row in rows]
-    return FilePage(files[: page.limit], len(files) > page.limit)
+    return RowPage(files[: page.limit], len(files) > page.limit)
 
 
 async def _write_row(
