@@ -24,7 +24,7 @@ from gateway.protocol.items import InputText, Message
 from gateway.protocol.proxied import PATHS
 from gateway.services.models import GENERATES
 from gateway.settings import load_settings
-from gateway.store.migration.verification import missing, told
+from gateway.store.migration.verification import missing, summary
 from gateway.store.schema import REVISION
 from gateway.telemetry.metrics import Metrics
 from gateway.tenancy import TenantId
@@ -219,7 +219,7 @@ async def _shortcomings(database: Database, findings: list[Finding]) -> None:
         facts = [fact for fact in lacking if fact.cost == cost]
         by_hand = "Make it again by hand, as gateway/store/tables has it."
         remedy = "Run: harmony-gateway db upgrade" if facts[0].mend else by_hand
-        detail = f"it lacks: {told(facts)}: {cost}"
+        detail = f"it lacks: {summary(facts)}: {cost}"
         findings.append(Finding("schema", ok=False, detail=detail, remedy=remedy))
 
 

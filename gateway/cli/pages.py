@@ -23,8 +23,7 @@ if TYPE_CHECKING:
     from uuid import UUID
 
     from gateway.settings import Settings
-    from gateway.store.postgres.database import Database
-    from gateway.store.tools.documents import ListedDocument
+    from gateway.store.postgres.database import Database, Row
     from gateway.tenancy import TenantId
     from gateway.tools.browser.index_loader import Loaded
 
@@ -178,9 +177,7 @@ async def _told(loading: AsyncIterator[Loaded], *, quiet: bool) -> int:
     return added
 
 
-async def _list(
-    settings: Settings, tenant: str | None
-) -> tuple[list[ListedDocument], dict[UUID, str]]:
+async def _list(settings: Settings, tenant: str | None) -> tuple[list[Row], dict[UUID, str]]:
     async with provisioned(settings) as complete, connected(complete) as database:
         tenant_id = await _tenant_id(complete, database, tenant)
         rows = await documents.documents_of(database, tenant_id, rows_max=LISTED_MAX)

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
 from gateway.errors import StoreError, StoreUnavailable
-from gateway.store.migration.verification import missing, told
+from gateway.store.migration.verification import missing, summary
 from gateway.telemetry.metrics import EXPOSITION_TYPE
 from gateway.upstreams.pool import SILENT
 
@@ -68,7 +68,7 @@ class DatabaseCheck:
             return
         lacking = [fact for fact in found if fact.stops]
         self._lacks = (
-            f"the database lacks what `harmony-gateway db upgrade` sees to: {told(lacking)}"
+            f"the database lacks what `harmony-gateway db upgrade` sees to: {summary(lacking)}"
             if lacking
             else ""
         )

@@ -419,8 +419,8 @@ async def _next_queued(
     if limit <= 0:
         return {}
     shared = {"expected": shares.EXPECTED_AT_FIRST, "everyone": EVERYONE}
-    found = await connection.execute(_QUEUED_KEYS, parameters | shared)
-    keys = [QueuedKey(*row) for row in found]
+    key_rows = await connection.execute(_QUEUED_KEYS, parameters | shared)
+    keys = [QueuedKey(*row) for row in key_rows]
     if not keys:
         return {}
     of_tenants = {"tenants": list({one.tenant_id for one in keys})}
@@ -452,7 +452,7 @@ async def _open_run(keyring: Keyring, row: Row, next_entry: int, counted: float)
     sealed = [value for name in _CONTENT if (value := row[name]) is not None]
     if keyring.is_on:
         await keyring.renew(tenant_id, lambda cipher: any(map(cipher.lacks, sealed)))
-    found = content.opened(keyring.of(tenant_id), "responses", row, _CONTENT)
+    values = content.opened(keyring.of(tenant_id), "responses", row, _CONTENT)
     return ClaimedRun(
         claim=Claim(tenant_id, row.id, row.epoch),
         next_entry=next_entry,
@@ -467,9 +467,9 @@ async def _open_run(keyring: Keyring, row: Row, next_entry: int, counted: float)
         parent=row.parent_id,
         background=row.background,
         streamed=row.streamed,
-        request=found["request"],
-        plan=found["plan"],
-        prompt_ids=unpack_ids(found["prompt"]),
+        request=values["request"],
+        plan=values["plan"],
+        prompt_ids=unpack_ids(values["prompt"]),
         counted=counted,
     )
 
@@ -539,7 +539,7 @@ async def heads(
     What is only in flushes does not count: see `store.remote_logs`.
     """
     tenants, uuids = zip(*responses, strict=True) if responses else ((), ())
-    asked = {"tenants": tenants, "responses": uuids}
+    parameters = {"tenants": tenants, "responses": uuids}
     async with database.runs_transaction() as connection:
-        rows = await connection.execute(_HEADS, asked)
+        rows = await connection.execute(_HEADS, parameters)
         return {uuid: LogHead(*head) for uuid, *head in rows}

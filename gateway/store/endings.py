@@ -169,9 +169,9 @@ async def finish_all(
                 items += messages.rows_of(end.uuid, end.items, cipher)
             statement, parameters = _END_ALL.of(rows, items)
             parameters |= {"tenant": tenant_id, "ids": [row["id"] for row in rows]}
-            found = frozenset(await connection.scalars(statement, parameters))
+            ended_ids = frozenset(await connection.scalars(statement, parameters))
             for place, end in group:
-                if end.uuid in found:
+                if end.uuid in ended_ids:
                     ended[place] = True
     return ended
 

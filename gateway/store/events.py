@@ -8,7 +8,7 @@ it owns the numbers it moved over.
 from __future__ import annotations
 
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC
 from typing import TYPE_CHECKING, Final, Protocol
 
@@ -18,7 +18,7 @@ from gateway.store.postgres.statements import Statement, insert_into
 from gateway.store.tables.responses import LOGGED
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Iterator, Sequence
+    from collections.abc import Collection, Iterable, Sequence
     from datetime import date, datetime
     from uuid import UUID
 
@@ -269,25 +269,25 @@ async def rows(
         "row_bytes": ROW_BYTES,
         "short_bytes": SHORT_ROW_BYTES,
     }
-    found: list[LogRow] = []
+    log_rows: list[LogRow] = []
     if short_rows >= SHORT_ROWS_MIN:
         short = parameters | {"row_limit": short_rows}
-        found = [LogRow(*row) for row in await connection.execute(_READ_PIECE, short)]
-    if not found:
+        log_rows = [LogRow(*row) for row in await connection.execute(_READ_PIECE, short)]
+    if not log_rows:
         page = parameters | {"row_limit": -(-bytes_max // ROW_BYTES)}
-        found = [LogRow(*row) for row in await connection.execute(_READ, page)]
-    return opened_rows(await log_cipher(connection, tenant_id, found), uuid, found)
+        log_rows = [LogRow(*row) for row in await connection.execute(_READ, page)]
+    return opened_rows(await log_cipher(connection, tenant_id, log_rows), uuid, log_rows)
 
 
 async def log_cipher(
-    connection: Connection, tenant_id: TenantId, found: Iterable[LogRow]
+    connection: Connection, tenant_id: TenantId, log_rows: Iterable[LogRow]
 ) -> ContentCipher:
     """Return the cipher that opens these log rows.
 
     Raises `StoreUnavailable` and `ContentSealed`.
     """
     await connection.renew(
-        tenant_id, lambda cipher: any(cipher.lacks_of_log(row.entries) for row in found)
+        tenant_id, lambda cipher: any(cipher.lacks_of_log(row.entries) for row in log_rows)
     )
     return connection.cipher(tenant_id)
 
@@ -300,24 +300,11 @@ def sealed_entries(cipher: ContentCipher, batch: LogBatch) -> bytes:
     return cipher.seal_entries(batch.entries, claim.uuid.bytes, claim.epoch, batch.first_entry)
 
 
-def opened_rows(cipher: ContentCipher, uuid: UUID, found: list[LogRow]) -> list[LogRow]:
+def opened_rows(cipher: ContentCipher, uuid: UUID, rows: list[LogRow]) -> list[LogRow]:
     """Return log rows with their entries as they were packed. Raises `ContentSealed`."""
-    if not any(row.entries[:1] == FRAMES for row in found):
-        return found
-    return [part for row in found for part in _open_row(cipher, uuid, row)]
-
-
-def _open_row(cipher: ContentCipher, uuid: UUID, row: LogRow) -> Iterator[LogRow]:
-    # Entries that were packed in several versions of a row become several rows.
-    if row.entries[:1] != FRAMES:
-        yield row
-        return
-    parts = cipher.open_parts(row.entries, uuid.bytes)
-    # Where a frame stood that was written anew, all is one stretch from the beginning of the row.
-    firsts = [row.first_entry, *(first for first, _ in parts[1:])]
-    ends = [*firsts[1:], row.first_entry + row.count]
-    for first, end, (_, entries) in zip(firsts, ends, parts, strict=False):
-        yield LogRow(first, end - first, entries)
+    if not any(row.entries[:1] == FRAMES for row in rows):
+        return rows
+    return [replace(one, entries=cipher.open_entries(one.entries, uuid.bytes)) for one in rows]
 
 
 async def add(connection: Connection, claim: WriteClaim, created_at: datetime, row: LogRow) -> None:

@@ -276,8 +276,8 @@ async def add(
 def context_of(row: Row, cipher: ContentCipher) -> ContextItem:
     """Make an item from a row that ends with `_COLUMNS`, the inverse of `item_columns`."""
     kind, role, phase, item_id, *_, complete, _, _, _ = row[-len(ITEM) :]
-    found = content.opened(cipher, "messages", row, _CONTENT)
-    call_id, name, item, ids, more = map(found.__getitem__, _CONTENT)
+    values = content.opened(cipher, "messages", row, _CONTENT)
+    call_id, name, item, ids, more = map(values.__getitem__, _CONTENT)
     return ContextItem(
         kind,
         unpack_text(item_id),
@@ -432,8 +432,8 @@ def page_of(
 
 def shown_item(row: Row, cipher: ContentCipher, include: Collection[str]) -> bytes:
     """Return the JSON of an item, with what `include` names."""
-    found = content.opened(cipher, "messages", row, ("item", "includable"))
-    return included_json(found["item"], found["includable"], include)
+    values = content.opened(cipher, "messages", row, ("item", "includable"))
+    return included_json(values["item"], values["includable"], include)
 
 
 def digests(item_ids: Iterable[str]) -> list[bytes]:

@@ -424,16 +424,16 @@ async def find(
         return None
     stored = StoredResponse(*row)
     cipher = connection.cipher(tenant_id)
-    found = {name: getattr(stored, name) for name in _CONTENT}
-    opened = content.opened(cipher, "responses", {"id": uuid, **found}, _CONTENT)
-    return replace(stored, **opened) if opened != found else stored
+    stored_values = {name: getattr(stored, name) for name in _CONTENT}
+    opened = content.opened(cipher, "responses", {"id": uuid, **stored_values}, _CONTENT)
+    return replace(stored, **opened) if opened != stored_values else stored
 
 
 async def state(database: Database, tenant_id: TenantId, uuid: UUID) -> ResponseState | None:
     """Return the state of a response, without content, which may be sealed with a destroyed key."""
     async with database.transaction(tenant_id) as connection:
-        found = await connection.execute(_STATE, {"tenant": tenant_id, "id": uuid})
-    row = found.one_or_none()
+        rows = await connection.execute(_STATE, {"tenant": tenant_id, "id": uuid})
+    row = rows.one_or_none()
     return None if row is None else ResponseState(*row)
 
 

@@ -26,7 +26,7 @@ from gateway.store.tables import TABLES, about
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
-    from sqlalchemy import Connection, Index, Table
+    from sqlalchemy import Connection, Table
 
     from gateway.store.postgres.database import Database
     from gateway.store.tables.columns import Access
@@ -36,45 +36,31 @@ MEMBERSHIP: Final = "membership of the database's user in {role}"
 """The requirement that it may take the role."""
 
 
-def _uniques() -> Iterator[UniqueConstraint]:
-    for table in TABLES.values():
-        keys = (key for key in table.constraints if isinstance(key, UniqueConstraint))
-        yield from sorted(keys, key=_name)
-
-
-def _indexes(*, is_unique: bool) -> Iterator[str]:
-    for table in TABLES.values():
-        yield from sorted(_name(one) for one in table.indexes if one.unique == is_unique)
-
-
-def _name(one: Index | UniqueConstraint) -> str:
-    return str(one.name)
-
-
 _TABLES: Final = tuple(TABLES.values())
-INDEXES: Final = tuple(_indexes(is_unique=False))
+_PRIMARY: Final = {f"pk_{table.name}": about(table).is_upserted for table in _TABLES}
+_UNIQUE: Final = {
+    str(key.name): key.info.get("is_upserted", False)
+    for table in _TABLES
+    for key in table.constraints
+    if isinstance(key, UniqueConstraint)
+}
+_INDEXES: Final = {str(one.name): one.unique for table in _TABLES for one in table.indexes}
+INDEXES: Final = sorted(name for name, is_unique in _INDEXES.items() if not is_unique)
 """Those that make it fast."""
-CONFLICTS: Final = frozenset(
-    {
-        *(f"pk_{table.name}" for table in _TABLES if about(table).is_upserted),
-        *(_name(key) for key in _uniques() if key.info.get("is_upserted")),
-    }
-)
+CONFLICTS: Final = {name for name, is_upserted in (_PRIMARY | _UNIQUE).items() if is_upserted}
 """The keys that statements name (`ON CONFLICT`)."""
 KEYS: Final = (
-    *(f"pk_{table.name}" for table in _TABLES),
-    *map(_name, _uniques()),
-    *_indexes(is_unique=True),
+    *_PRIMARY,
+    *sorted(_UNIQUE),
+    *sorted(name for name, is_unique in _INDEXES.items() if is_unique),
 )
 """Those by which it is seen what is there already."""
 
 _CURRENT_TENANT: Final = "nullif(current_setting('app.tenant_id', true), '')::uuid"
 _CURRENT_PROJECT: Final = "nullif(current_setting('app.project_id', true), '')::uuid"
 GRANTS: Final = {
-    APP_ROLE: {table.name: about(table).access.app for table in _TABLES if about(table).access.app},
-    RUNS_ROLE: {
-        table.name: about(table).access.runs for table in _TABLES if about(table).access.runs
-    },
+    role: {table.name: may for table in _TABLES if (may := getattr(about(table).access, name))}
+    for role, name in ((APP_ROLE, "app"), (RUNS_ROLE, "runs"))
 }
 """What each role may do to each table, or to some of its columns."""
 _COLUMN_WISE: Final = {
@@ -221,12 +207,12 @@ def _access() -> Iterator[Requirement]:
             (_LET_INTO_SCHEMA.format(role=role),),
         )
         for table, privileges in tables.items():
-            for found in _PRIVILEGE.finditer(privileges):
-                mend = f"GRANT {found[0]} ON {table} TO {role}"
-                names = found["columns"]
+            for privilege in _PRIVILEGE.finditer(privileges):
+                mend = f"GRANT {privilege[0]} ON {table} TO {role}"
+                names = privilege["columns"]
                 places = [f"{table}.{name}" for name in names.split(", ")] if names else [table]
                 for place in places:
-                    yield Requirement(privilege_text(role, found["verb"], place), (mend,))
+                    yield Requirement(privilege_text(role, privilege["verb"], place), (mend,))
     for function in FUNCTIONS:
         yield Requirement(privilege_text(APP_ROLE, "EXECUTE", function.name), (function.grant,))
 
@@ -340,7 +326,7 @@ def _missing_from(rows: Iterable[Sequence[str]]) -> list[Requirement]:
     return [requirement for requirement in requirements() if requirement.text not in there]
 
 
-def told(lacking: Sequence[Requirement]) -> str:
+def summary(lacking: Sequence[Requirement]) -> str:
     """Return one line that names the first requirements and counts the rest."""
     shown = "; ".join(map(_word, lacking[:TOLD_MAX]))
     more = len(lacking) - TOLD_MAX
@@ -429,7 +415,7 @@ def repair_access(connection: Connection) -> Repaired:
             requirement.is_of_owner for requirement in unmendable if requirement.stops
         )
         raise StartupError(
-            f"the schema lacks: {told(unmendable)}", remedy=_NOT_OWNER if is_of_owner else _LOST
+            f"the schema lacks: {summary(unmendable)}", remedy=_NOT_OWNER if is_of_owner else _LOST
         )
     for statement in dict.fromkeys(
         chain.from_iterable(requirement.mend for requirement in lacking)
@@ -440,7 +426,7 @@ def repair_access(connection: Connection) -> Repaired:
     stopping = [requirement for requirement in left if requirement.stops]
     if stopping:
         raise StartupError(
-            f"the schema lacks, though its owner has just made it again: {told(stopping)}",
+            f"the schema lacks, though its owner has just made it again: {summary(stopping)}",
             remedy="Who owns the tables and the schema? That user has to run: db upgrade.",
         )
     mended = tuple(_word(requirement) for requirement in lacking if requirement not in left)
