@@ -309,8 +309,8 @@ class Membership:
             self._apply_all()
 
     def _apply_all(self) -> None:
-        said = {name: known.members for name, known in self._known.items()}
-        desired = merged({SETTINGS: self._fixed, **said}, self._members_max)
+        by_source = {name: known.members for name, known in self._known.items()}
+        desired = merged({SETTINGS: self._fixed, **by_source}, self._members_max)
         for text in desired.unused:
             if text not in self._unused:
                 _log.warning("a backend that was found is not used", reason=text)

@@ -28,7 +28,7 @@ from gateway.tools.python.container_engine import (
     EngineBroken,
     EngineName,
     FileRefused,
-    Ran,
+    RunResult,
 )
 
 if TYPE_CHECKING:
@@ -81,7 +81,7 @@ class MontyContainer(Container):
         self._data_max = data_max
         self._turn = asyncio.Lock()
         self._is_closed = False
-        self._results: dict[str, Ran] = {}
+        self._results: dict[str, RunResult] = {}
         self._seen: Mapping[str, tuple[int, int]] = {}
 
     @property
@@ -90,7 +90,7 @@ class MontyContainer(Container):
         return not self._is_closed
 
     @override
-    async def run(self, code: str, *, timeout_s: float, key: str = "") -> Ran:
+    async def run(self, code: str, *, timeout_s: float, key: str = "") -> RunResult:
         # Code cannot be interrupted: it is killed when its time is up.
         async with self._turn:
             self._check_open()
@@ -100,13 +100,13 @@ class MontyContainer(Container):
                     status, more = await self._feed(code, printed)
             except TimeoutError:
                 await self.close()
-                return Ran(status="killed", output=printed.text, dropped=printed.dropped)
+                return RunResult(status="killed", output=printed.text, dropped=printed.dropped)
             except asyncio.CancelledError:
                 await self.close()
                 raise
             printed("stdout", more)
             before, self._seen = self._seen, self._files()
-            ran = Ran(
+            ran = RunResult(
                 status="error" if status else "ok",
                 output=printed.text,
                 dropped=printed.dropped,
@@ -138,7 +138,7 @@ class MontyContainer(Container):
         return False, "" if value is None else f"{value!r}\n"
 
     @override
-    async def result_of(self, key: str, *, timeout_s: float) -> Ran | None:
+    async def result_of(self, key: str, *, timeout_s: float) -> RunResult | None:
         with suppress(TimeoutError):
             async with asyncio.timeout(timeout_s), self._turn:
                 return self._results.get(key)
