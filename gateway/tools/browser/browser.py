@@ -20,6 +20,7 @@ from urllib.parse import urldefrag, urlsplit
 
 import orjson
 from pydantic import TypeAdapter, ValidationError
+from typing_extensions import override
 
 from gateway.protocol.domains import EVERY_DOMAIN, DomainRules, is_within
 from gateway.protocol.hosted.grants import BrowserGrant, SearchContextSize, ShownPage
@@ -36,7 +37,7 @@ from gateway.tools.browser.page import (
 )
 from gateway.tools.browser.page_access import KeptPages, SessionPages, TenantWeb
 from gateway.tools.browser.search import Query, SearchFailed
-from gateway.tools.tool_contract import ToolResult, ToolStart
+from gateway.tools.tool_contract import ToolResult, ToolSession, ToolStart
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
@@ -504,7 +505,7 @@ class BrowserTools:
             await self._close()
 
 
-class BrowserSession:
+class BrowserSession(ToolSession):
     """The browser of one response."""
 
     def __init__(self, scope: ToolScope, workplace: Workplace, cache: Cache, views: Views) -> None:
@@ -531,6 +532,7 @@ class BrowserSession:
             only_known_urls=grant.opens == "known",
         )
 
+    @override
     def start(self, call: ToolCall) -> ToolStart:
         """Return what the item shows while the call runs. The call only reads, so it may run
         again.
@@ -538,10 +540,11 @@ class BrowserSession:
         action = self._browser(call).action(_function(call), call.arguments)
         return ToolStart(repeatable=True, shown={"action": action})
 
+    @override
     async def run(
         self,
         call: ToolCall,
-        on_handle: Callable[[bytes], None],  # noqa: ARG002 - it has none
+        on_handle: Callable[[bytes], None],
     ) -> ToolResult:
         # Failures are shown to the model.
         shown = await self._browser(call).call(_function(call), call.arguments)
@@ -555,14 +558,7 @@ class BrowserSession:
             ids_max=self._view_ids_max + HEAD_IDS_MAX,
         )
 
-    async def resume(
-        self,
-        call: ToolCall,  # noqa: ARG002
-        handle: bytes,  # noqa: ARG002
-    ) -> ToolResult | None:
-        # There are no handles.
-        return None
-
+    @override
     async def close(self) -> None:
         # Stored pages stay for later responses.
         if isinstance(self._store, SessionPages):

@@ -7,7 +7,7 @@ stored stay in memory: until the response ends, or for the responses that contin
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import TYPE_CHECKING, Final
 from urllib.parse import urldefrag, urlsplit
 
 from gateway.cache import LruCache
@@ -140,14 +140,6 @@ def _size(page: Page) -> int:
     return len(page.text) + sum(map(len, page.links)) + PAGE_CHARS
 
 
-class FreshPages(Protocol):
-    """Pages by the URL that led to them."""
-
-    async def find(self, url: str, *, age_max_s: float) -> Page | None:
-        """Return the page a URL led to at most `age_max_s` seconds ago."""
-        ...
-
-
 @dataclass(frozen=True, slots=True)
 class Workplace:
     """Database, clients and ages of pages that all responses of a process share."""
@@ -168,7 +160,7 @@ class TenantWeb:
 
     workplace: Workplace
     tenant_id: TenantId
-    pages: FreshPages
+    pages: KeptPages | SessionPages
     domains: Sequence[str] = ()
     is_live: bool = True
     rules: DomainRules = EVERY_DOMAIN

@@ -27,6 +27,7 @@ from urllib.parse import quote, urlsplit
 
 import orjson
 from pydantic import TypeAdapter, ValidationError
+from typing_extensions import override
 
 from gateway import ids
 from gateway.errors import StoreError
@@ -36,7 +37,7 @@ from gateway.store.tools.mcp_servers import OPERATOR
 from gateway.tools.mcp.failures import McpError
 from gateway.tools.mcp.server_tools import NOBODY_KNOWS, call_meta, outcome_of
 from gateway.tools.result_text import cut, plain
-from gateway.tools.tool_contract import ToolResult, ToolStart
+from gateway.tools.tool_contract import ToolResult, ToolSession, ToolStart
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping, Sequence
@@ -292,7 +293,7 @@ class McpBuiltins:
         return BuiltinSession(scope, self._registry, self._sessions, self._limits)
 
 
-class BuiltinSession:
+class BuiltinSession(ToolSession):
     """The built-in tools of one response."""
 
     def __init__(
@@ -305,13 +306,15 @@ class BuiltinSession:
         self._peers: set[Peer] = set()
         self._browsing = Browsing(scope.grants.browser, scope.states)
 
+    @override
     def start(self, call: ToolCall) -> ToolStart:
         # The browser only reads; Python code may have any effect.
         if call.name == PYTHON:
             return ToolStart(repeatable=False)
         return ToolStart(repeatable=True, shown={"action": _action(call, "")})
 
-    async def run(self, call: ToolCall, on_handle: Callable[[bytes], None]) -> ToolResult:  # noqa: ARG002 - there is none
+    @override
+    async def run(self, call: ToolCall, on_handle: Callable[[bytes], None]) -> ToolResult:
         """Run a call; every failure of the server becomes a result."""
         purpose: Purpose = "python" if call.name == PYTHON else "browser"
         arguments = {"code": call.arguments} if purpose == "python" else _object(call.arguments)
@@ -330,10 +333,7 @@ class BuiltinSession:
         except McpError as error:
             return self._failure(call, error)
 
-    async def resume(self, call: ToolCall, handle: bytes) -> ToolResult | None:  # noqa: ARG002
-        # Servers have no handles for their calls.
-        return None
-
+    @override
     async def close(self) -> None:
         # Its connections carry the id of this response, so no other session can use them.
         for peer in self._peers:

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 import orjson
+from typing_extensions import override
 
 from gateway.constraints.rules import UnusableSchema
 from gateway.errors import StoreError
@@ -22,7 +23,7 @@ from gateway.tools.mcp.failures import REQUEST_TIMEOUT, McpError
 from gateway.tools.mcp.servers import headers_of
 from gateway.tools.mcp.session_pool import BUSY
 from gateway.tools.result_text import cut, plain
-from gateway.tools.tool_contract import ToolResult, ToolStart
+from gateway.tools.tool_contract import ToolResult, ToolSession, ToolStart
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -141,7 +142,7 @@ class McpTools:
         await self._sessions.run()
 
 
-class McpToolSession:
+class McpToolSession(ToolSession):
     """The tools of MCP servers that one response may use."""
 
     def __init__(
@@ -157,12 +158,14 @@ class McpToolSession:
             for tool in server.tools
         }
 
+    @override
     def start(self, call: ToolCall) -> ToolStart:
         # Hints are granted only where the operator trusts the server.
         _, tool = self._granted.get(call.name, (None, None))
         return ToolStart(tool is not None and (tool.is_read_only or tool.is_idempotent))
 
-    async def run(self, call: ToolCall, on_handle: Callable[[bytes], None]) -> ToolResult:  # noqa: ARG002 - a call of an MCP server has none
+    @override
+    async def run(self, call: ToolCall, on_handle: Callable[[bytes], None]) -> ToolResult:
         """Run a call within the server's deadline; every failure of the server becomes a result."""
         grant, tool = self._granted.get(call.name, (None, None))
         if grant is None or tool is None:
@@ -186,10 +189,7 @@ class McpToolSession:
         timeout_s = server.call_timeout_s or self._limits.call_timeout_s
         return await self._call_with_retry(call, tool, arguments, peer, timeout_s=timeout_s)
 
-    async def resume(self, call: ToolCall, handle: bytes) -> ToolResult | None:  # noqa: ARG002
-        # Servers have no handles for their calls.
-        return None
-
+    @override
     async def close(self) -> None:
         # Connections are shared, and end when they are idle.
         pass

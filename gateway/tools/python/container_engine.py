@@ -137,10 +137,11 @@ class Container(Protocol):
         ...
 
     async def leave(self) -> None:
-        """Detach without ending it, so that another process can attach if possible. Raises
-        nothing.
+        """Detach, so that another process can attach. Raises nothing.
+
+        A container that no other process can use is ended.
         """
-        ...
+        await self.close()
 
     async def close(self) -> None:
         """Kill the container with all its processes. Raises nothing."""
@@ -160,9 +161,12 @@ class ContainerEngine(Protocol):
         """Open a container that is ready. Raises `EngineBroken`."""
         ...
 
-    async def attach(self, handle: bytes) -> Container | None:
-        """Attach to the container of a handle; None if it has ended. Raises `EngineBroken`."""
-        ...
+    async def attach(self, handle: bytes) -> Container | None:  # noqa: ARG002
+        """Attach to the container of a handle; None if it has ended. Raises `EngineBroken`.
+
+        Where containers end with the process that started them, there is none.
+        """
+        return None
 
     async def close(self) -> None:
         """Close the engine; no other method may be called then."""

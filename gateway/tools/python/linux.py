@@ -429,11 +429,6 @@ class LinuxEngine(ContainerEngine):
         return container
 
     @override
-    async def attach(self, handle: bytes) -> None:
-        # Containers end with the process that started them.
-        pass
-
-    @override
     async def close(self) -> None:
         # Its containers are closed already, and it holds nothing else.
         pass

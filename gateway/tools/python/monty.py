@@ -177,11 +177,6 @@ class MontyContainer(Container):
             self._seen = self._files()
 
     @override
-    async def leave(self) -> None:
-        # No other process can use it.
-        await self.close()
-
-    @override
     async def close(self) -> None:
         if not self._is_closed:
             self._is_closed = True
@@ -253,11 +248,6 @@ class MontyEngine(ContainerEngine):
             shutil.rmtree(folder, ignore_errors=True)
             raise EngineBroken(f"the interpreter did not start: {error}") from error
         return MontyContainer(library, session, folder, opened, limits.data_bytes)
-
-    @override
-    async def attach(self, handle: bytes) -> None:
-        # Containers end with the process that started them.
-        pass
 
     @override
     async def close(self) -> None:

@@ -261,11 +261,6 @@ class WorkerContainer(Container):
             await self._order("remove", path)
 
     @override
-    async def leave(self) -> None:
-        # No other process can use it.
-        await self.close()
-
-    @override
     async def close(self) -> None:
         if not self._has_begun:
             await self._end_by_itself()
