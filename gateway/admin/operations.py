@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from gateway.store.postgres.database import Database
     from gateway.store.replicas.drains import Drain
     from gateway.tenancy import ApiKey, PolicyChanges, Tenant
-    from gateway.upstreams.member import BackendState
+    from gateway.upstreams.member import Member
     from gateway.upstreams.pool import Pool
 
 LOADS_FRESH_S: Final = 30.0
@@ -161,7 +161,7 @@ class Operations:
             )
 
 
-def _backend(state: BackendState, drain: Drain | None) -> dict[str, Any]:
+def _backend(state: Member, drain: Drain | None) -> dict[str, Any]:
     drained = None
     if drain is not None:
         drained = {"at": int(drain.drained_at.timestamp()), "by": drain.drained_by}
