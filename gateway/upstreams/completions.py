@@ -23,9 +23,9 @@ if TYPE_CHECKING:
 
 ID_END: Final = 1 << 31
 """No number from here on is an id, whatever the vocabulary."""
-SLICE_BYTES: Final = 16 * 1024
-"""Bytes of a read that are parsed in one turn of the event loop: some milliseconds' work, with all
-that is done with the ids."""
+SLICE_BYTES: Final = 64 * 1024
+"""Bytes of a read that are parsed in one turn of the event loop: a millisecond or two of work, with
+all that is done with the ids. Every slice is an event for the client and a write to its socket."""
 
 _FINISH: Final = {
     "stop": FinishReason.STOP,
@@ -90,8 +90,8 @@ class CompletionReader:
     __slots__ = (
         "_alternatives", "_cached", "_constrained", "_frame_bytes_max", "_id_end", "_ids",
         "_ids_left_before", "_ids_max", "_is_over", "_last_id", "_logprobs", "_read_bytes",
-        "_splitter", "_stop_ids", "_unread", "_unread_from", "_upstream", "fault", "finish",
-        "finished", "has_more", "ids_left", "overran",
+        "_short_bytes", "_splitter", "_stop_ids", "_unread", "_unread_from", "_upstream", "fault",
+        "finish", "finished", "has_more", "ids_left", "overran",
     )  # fmt: skip
 
     def __init__(
@@ -119,6 +119,8 @@ class CompletionReader:
         self._alternatives = sampling.logprobs
         self._constrained = constrained
         self._frame_bytes_max = frame_bytes_max
+        self._short_bytes = min(frame_bytes_max, CONTAINERS_FREE)
+        """An event of so many is within all bounds."""
         self._id_end = min(id_end, ID_END)
         """No number from here on is an id of the model."""
         self._splitter = SseSplitter()
@@ -214,7 +216,7 @@ class CompletionReader:
 
     def _event(self, payload: bytes) -> None:
         # An error or the end is noted in `fault`, `finish` and `overran`.
-        if not self._is_bounded(payload):
+        if len(payload) > self._short_bytes and not self._is_bounded(payload):
             return
         try:
             event = _decode_token_event(payload)
@@ -247,8 +249,7 @@ class CompletionReader:
         if len(payload) > self._frame_bytes_max:
             self._break(f"an event is longer than {self._frame_bytes_max} bytes")
         elif (
-            len(payload) > CONTAINERS_FREE
-            and payload.count(b"[") + payload.count(b"{")
+            payload.count(b"[") + payload.count(b"{")
             > CONTAINERS_FREE + len(payload) // CONTAINER_BYTES
         ):
             self._break("an event has too many parts")
@@ -392,9 +393,10 @@ class SseSplitter:
         for line in lines:
             if not line:
                 if held:
-                    if payload := b"\n".join(held):
-                        payloads.append(payload)
+                    payload = held.pop() if len(held) == 1 else b"\n".join(held)
                     held.clear()
+                    if payload:
+                        payloads.append(payload)
             elif line[:6] == _DATA:
                 held.append(line[6:])
             elif line[:5] == b"data:" or line == b"data":
