@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
     from gateway.admin.routes import AdminCall
     from gateway.governance.audit import Author
-    from gateway.services.credentials.secrets import Peppers
+    from gateway.services.access import Peppers
     from gateway.store.postgres.database import Database, Row
 
 OPERATOR_KEYS: Final = TABLES["operator_keys"]

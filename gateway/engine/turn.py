@@ -29,7 +29,6 @@ from gateway.engine.output_guard import (
     OutputViolation,
     TurnEnding,
 )
-from gateway.engine.past_turns import PastTurns
 from gateway.engine.tools import ToolRunner
 from gateway.entries import Hold, Hop, Repair, Text, Tokens, TurnEnded, TurnStarted
 from gateway.errors import (
@@ -52,11 +51,12 @@ if TYPE_CHECKING:
 
     from gateway.concurrency import OnceEvent
     from gateway.constraints.validation import Checker
-    from gateway.engine.engine import Engine
+    from gateway.engine.engine import Engine, Executor
     from gateway.engine.run_spec import RunSpec
     from gateway.eventlog.fold.fold import Body, Turn
     from gateway.eventlog.journal import Journal
-    from gateway.generation import Constraint, Sampling, TokenChunk, ToldUsage
+    from gateway.generation import Constraint, Sampling, TokenChunk, TokenParser, ToldUsage
+    from gateway.models.format import ModelFormat
 
 
 INLINE_TOOLS: Final = 64
@@ -184,34 +184,38 @@ class TurnRunner:
         Raises `UpstreamError`, `ClaimLost`, and `OutputViolation` if the model breaks its output
         rules after all repairs.
         """
-        await self._translate()
-        if self._fold.turns:
+        fold, tools = self._fold, self._tools
+        if fold.rules.grammars:
+            await self._translate()
+        if tools is not None:
+            if not fold.turns:
+                await self._run_hosted_call(tools)
             self._append_approved_result()
-            await self._past_turns.update(self._fold.turns[:-1])
+        if fold.turns:
+            await self._past_turns.update(fold.turns[:-1])
             self._take_over()
         else:
-            await self._run_hosted_call()
-            self._append_approved_result()
             self._begin_turn(self._prompt_prefill)
         while True:
             await self._complete_turn()
             prefill = await self._next_prefill()
             if prefill is None:
-                if self._tools is not None:
-                    await self._tools.ask_approval()
+                if tools is not None:
+                    await tools.ask_approval()
                 return
             self._begin_turn(prefill)
 
     async def _translate(self) -> None:
         # In a thread: making the languages of grammars would block the event loop.
         rules = self._fold.rules
-        if rules.grammars and not are_translated(rules):
+        if not are_translated(rules):
             await self._engine.threads.run_accepted(partial(languages_of, rules))
 
-    async def _run_hosted_call(self) -> bool:
-        if self._tools is None or not await self._tools.run_due_call():
+    async def _run_hosted_call(self, tools: ToolRunner) -> bool:
+        if not await tools.run_due_call():
             return False
-        await self._translate()
+        if self._fold.rules.grammars:
+            await self._translate()
         return True
 
     def _append_approved_result(self) -> None:
@@ -242,11 +246,12 @@ class TurnRunner:
         # None: no other turn is needed, or the window has no room for it. A call that the gateway
         # answers has its result when this returns.
         fold = self._fold
-        if fold.turns[-1].result or await self._run_hosted_call():
-            await self._past_turns.update(fold.turns)
-            return self._prompt_prefill
-        if fold.approval_request is not None:
-            return None
+        if self._tools is not None:
+            if fold.turns[-1].result or await self._run_hosted_call(self._tools):
+                await self._past_turns.update(fold.turns)
+                return self._prompt_prefill
+            if fold.approval_request is not None:
+                return None
         prefill = self.guard.next_prefill(fold, self._journal.live.last_repair)
         if prefill is None:
             return None
@@ -518,7 +523,7 @@ class TurnRunner:
             priority=spec.priority,
             background=spec.head.background,
             has_begun=self._has_begun,
-            chat=self._chat_terms,
+            chat=self._chat_terms if self._is_text else None,
             surplus_ids=surplus_ids(self._prompt_ids) if self._is_text else 0,
             route=spec.route,
             tenant=spec.principal.tenant_id.hex,
@@ -526,10 +531,8 @@ class TurnRunner:
         )
 
     @property
-    def _chat_terms(self) -> ChatTerms | None:
+    def _chat_terms(self) -> ChatTerms:
         spec, framing = self._spec, self._format.framing
-        if not framing.is_text:
-            return None
         # Otherwise what the window leaves is all that limits the output.
         is_asked = spec.window_left is None or spec.sampling.max_tokens < spec.window_left
         return ChatTerms(is_asked, framing.thought, spec.opens_thought)
@@ -603,6 +606,76 @@ class TurnRunner:
         if len(self._fold.turns) == 1 and not (turn.prefill or turn.said):
             return self._prompt_ids
         return _join_ids(self._prompt_ids, self._past_turns.ids_with(self._fold.turns[-1]))
+
+
+INLINE_IDS: Final = 512
+"""More ids than this are rendered in a thread: they take a few milliseconds."""
+
+
+class PastTurns:
+    """The finished turns of one response, rendered once each.
+
+    A tool's result stands behind the turn that ended with its call. It is input: it is not parsed
+    as output of the model, and stays id for id as it is.
+    """
+
+    __slots__ = ("_format", "_generated", "_new_parser", "_results", "_threads", "_turns", "ids")
+
+    def __init__(
+        self, format_: ModelFormat, new_parser: Callable[[], TokenParser], threads: Executor
+    ) -> None:
+        # `new_parser` makes the parsers of the turns.
+        self._format = format_
+        self._new_parser = new_parser
+        self._threads = threads
+        self.ids: list[int] = []
+        """All finished turns, as a backend is sent them behind the prompt."""
+        self._turns = 0
+        self._generated = 0
+        self._results = 0
+
+    async def update(self, finished: Sequence[Turn]) -> None:
+        """Render the finished turns that are new since the last call.
+
+        Finished turns do not change.
+        """
+        new = finished[self._turns :]
+        if not new:
+            return
+        work = partial(self._render, new)
+        is_short = sum(len(turn.said) for turn in new) <= INLINE_IDS
+        ids, generated = work() if is_short else await self._threads.run_accepted(work)
+        self.ids += ids
+        self._generated += generated
+        self._results += sum(len(turn.result) for turn in new)
+        self._turns += len(new)
+
+    def _render(self, turns: Sequence[Turn]) -> tuple[list[int], int]:
+        # Returns the ids as they are sent to a backend, and how many of them the model generated.
+        ids: list[int] = []
+        for turn in turns:
+            rendered = self._format.rerender(
+                [([*turn.prefill, *turn.said], turn.finish)], self._new_parser
+            )
+            ids += self._format.with_result(rendered, turn.result) if turn.result else rendered
+        said = [*((turn.prefill, turn.said) for turn in turns), ((), ())]
+        return ids, len(self._format.said_ids(said))
+
+    def ids_with(self, last: Turn) -> list[int]:
+        # As sent to a backend: finished turns rendered, `last` id for id.
+        return [*self.ids, *last.prefill, *last.said]
+
+    def generated_with(self, last: Turn) -> int:
+        """Count the ids that all turns add behind the prompt, without the results of tools.
+
+        Finished turns count as generated or as rendered, whichever is more.
+        """
+        finished = max(self._generated, len(self.ids) - self._results)
+        return finished + len(last.prefill) + len(last.said)
+
+    def size_with(self, last: Turn) -> int:
+        # Counts ids behind the prompt, results of tools included.
+        return self.generated_with(last) + self._results
 
 
 class TurnSink:

@@ -31,8 +31,6 @@ from gateway.errors import (
     TokenRefused,
 )
 from gateway.governance.audit import COMMAND_LINE
-from gateway.services.credentials.secrets import Peppers
-from gateway.services.credentials.uses import KeyUses, Rehash
 from gateway.services.federation.verification import is_token
 from gateway.store import tenants
 from gateway.store.limits import rules
@@ -47,7 +45,14 @@ from gateway.tenancy import (
     TenantPolicy,
     check_changes,
 )
-from gateway.tenancy.secrets import HINT_CHARS, Pepper, is_mistyped
+from gateway.tenancy.secrets import (
+    HINT_CHARS,
+    RANDOM_BYTES,
+    Pepper,
+    hint_of,
+    is_mistyped,
+    secret_of,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -58,6 +63,7 @@ if TYPE_CHECKING:
     from gateway.store.postgres.database import Database
     from gateway.store.tools.tool_calls import AuditedCall
     from gateway.tenancy import Dialect, KeyKind, OwnPolicy, PolicyChanges
+    from gateway.tenancy.secrets import SecretKind
 
 CACHE_KEYS_MAX: Final = 10_000
 KEY_USE_INTERVAL_S: Final = 60.0
@@ -106,6 +112,89 @@ class _Lookup:
     over: asyncio.Event = field(default_factory=asyncio.Event)
     decision: _Decision | None = None
     failure: Exception | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class NewSecret:
+    """A secret, which nobody can have again, and what of it is stored."""
+
+    value: str
+    hint: str
+    hash: bytes
+    pepper_id: int
+
+
+@dataclass(frozen=True, slots=True)
+class Peppers:
+    """Peppers of the hashes of keys: `current` for new keys. Keys hashed under `previous` stay
+    valid, and each is hashed again once it is used.
+    """
+
+    current: Pepper
+    previous: Pepper | None = None
+
+    def new_secret(self, kind: SecretKind) -> NewSecret:
+        """Make a secret of 256 random bits."""
+        value = secret_of(kind, os.urandom(RANDOM_BYTES))
+        return NewSecret(value, hint_of(value), self.current.hash(value), self.current.id)
+
+
+@dataclass(frozen=True, slots=True)
+class Rehash:
+    """The hash of a key under the current pepper."""
+
+    hash: bytes
+    pepper_id: int
+
+
+class KeyUses:
+    """Keys that were used since they were last written down, at most as many as are cached."""
+
+    def __init__(self, database: Database, *, interval_s: float) -> None:
+        """Write every `interval_s` seconds."""
+        self._database = database
+        self._interval_s = interval_s
+        self._used: dict[UUID, Principal] = {}
+        self._rehashes: dict[UUID, Rehash] = {}
+
+    def note(self, principal: Principal) -> None:
+        self._used[principal.key_id] = principal
+
+    def hash_again(self, principal: Principal, rehash: Rehash) -> None:
+        # For keys that were matched by the hash of the previous pepper.
+        self._rehashes[principal.key_id] = rehash
+
+    async def run(self) -> None:
+        while True:
+            await asyncio.sleep(self._interval_s)
+            await self.flush()
+
+    async def flush(self) -> None:
+        """Write all noted uses and new hashes.
+
+        What the database refuses is lost. Hashes are computed again at the key's next use.
+        """
+        used, self._used = self._used, {}
+        rehashes, self._rehashes = self._rehashes, {}
+        by_tenant: dict[TenantId, list[Principal]] = {}
+        for principal in used.values():
+            by_tenant.setdefault(principal.tenant_id, []).append(principal)
+        for tenant_id, principals in by_tenant.items():
+            hashed = {
+                one.key_id: (rehashes[one.key_id].hash, rehashes[one.key_id].pepper_id)
+                for one in principals
+                if one.key_id in rehashes
+            }
+            try:
+                await tenants.note_uses(
+                    self._database,
+                    tenant_id,
+                    [one.key_id for one in principals],
+                    hashed,
+                    interval_s=self._interval_s,
+                )
+            except StoreError as error:
+                _log.warning("uses of keys were not written down", error=error)
 
 
 class Access:

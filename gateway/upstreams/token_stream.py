@@ -182,7 +182,8 @@ class TokenStream:
                 return
             if reader.kept_back != self._kept_back:
                 self._restart_timeout()
-            self._defer_rest()
+            if reader.has_more:
+                self._defer_rest()
             return
         try:
             if not self.has_begun or chunk.finish is not None:
@@ -195,11 +196,12 @@ class TokenStream:
             self._stop(has_room=has_room)
             return
         self._restart_timeout()
-        self._defer_rest()
+        if reader.has_more:
+            self._defer_rest()
 
     def _defer_rest(self) -> None:
         # Other streams have their turn before the rest of a long read.
-        if self._reader.has_more and self.connection is not None:
+        if self.connection is not None:
             self._defer(self.connection)
 
     def _restart_timeout(self) -> None:

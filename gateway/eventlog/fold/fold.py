@@ -111,10 +111,13 @@ class Fold:
         transcribe: Transcribe | None = None,
     ) -> None:
         self._hosted = HostedCalls(rules, head.grants)
-        cites = head.grants is not None and head.grants.cited_pages is not None
-        pages = self._hosted.pages if cites else None
-        files = self._hosted.files
-        self._builder = Builder(head, rules, self._seal_item if seal else None, pages, files)
+        self._builder = Builder(
+            head,
+            rules,
+            self._seal_item if seal else None,
+            self._hosted.pages,
+            self._hosted.files,
+        )
         self._approved = head.grants.approved if head.grants else None
         self._call_ids: tuple[int, ...] | None = ()
         self._answered: dict[int, AnsweredCall] = {}

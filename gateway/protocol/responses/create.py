@@ -28,7 +28,6 @@ from gateway.protocol.base import Integer, Many, WireModel, whole, without_nulls
 from gateway.protocol.brought_tools import (
     BROUGHT_TOOLS_MAX,
     BroughtTools,
-    brought_by,
     offered,
     paths_of,
 )
@@ -46,7 +45,13 @@ from gateway.protocol.documented import (
 )
 from gateway.protocol.hosted.tools import NO_FAMILIES
 from gateway.protocol.hosted_items import check_hosted
-from gateway.protocol.items import CompactionTrigger, ItemReference, McpApprovalResponse
+from gateway.protocol.items import (
+    AdditionalTools,
+    CompactionTrigger,
+    ItemReference,
+    McpApprovalResponse,
+    ToolSearchOutput,
+)
 from gateway.protocol.json_body import parse_object
 from gateway.protocol.parameters import (
     METADATA_PAIRS_MAX,
@@ -208,7 +213,7 @@ class CreateResponse(WireModel):
     @property
     def known_tools(self) -> tuple[Tool, ...]:
         # `tool_choice` plays no role here.
-        return offered(self.tools, self.brought)
+        return offered(self.tools, self.brought) if self.tools or self.brought else ()
 
     @property
     def offered_tools(self) -> tuple[Tool, ...]:
@@ -365,12 +370,13 @@ def parse_create(
         raise missing("model")
     if not document.keys().isdisjoint(parameters.remedies):
         check_own(document, parameters.remedies)
-    needs_input = needs_input and not _prewarms(document)
+    hints = not document.keys().isdisjoint(HINTS)
+    needs_input = needs_input and not (hints and _prewarms(document))
     if needs_input and _CONTEXTS.isdisjoint(document.keys() & parameters.served):
         raise missing("input")
     if not document.keys() <= parameters.served:
         document, ignored = _without_unserved(document, parameters, strict=strict)
-    ignored = _with_hints(ignored, document)
+    ignored = _with_hints(ignored, document) if hints else ignored
     check_counts(document, limits)
     if "tools" in document:
         document = {**document, "tools": without_unserved(document["tools"], served)}
@@ -453,8 +459,6 @@ def _without_unserved(
 
 
 def _with_hints(ignored: tuple[str, ...], document: dict[str, Any]) -> tuple[str, ...]:
-    if document.keys().isdisjoint(HINTS):
-        return ignored
     hints = HINTS[1:] if _prewarms(document) else HINTS
     return presentable((*ignored, *(name for name in hints if name in document)))
 
@@ -514,9 +518,13 @@ def check_brought(
 
     A tool may come twice, because a search may return it twice.
     """
-    brought = brought_by(items, param)
+    brought: list[BroughtTools] = []
     count = 0
-    for each in brought:
+    for index, item in enumerate(items):
+        if not isinstance(item, AdditionalTools | ToolSearchOutput):
+            continue
+        each = BroughtTools.of(item, f"{param}[{index}].")
+        brought.append(each)
         check_tools(each.tools, limits, within=each.path, unique=False)
         count += each.count
         if count > BROUGHT_TOOLS_MAX:
@@ -526,7 +534,7 @@ def check_brought(
                 "most. Leave out those that are not needed any more.",
                 "array_above_max_length",
             )
-    return brought
+    return tuple(brought)
 
 
 def _check_tool_item(
@@ -657,7 +665,7 @@ def _check_support(request: CreateResponse, *, needs_input: bool) -> None:
             "The 'stream_options' parameter is only allowed when 'stream' is enabled.",
             param="stream_options",
         )
-    if not request.looks_back:
+    if request.tool_choice != "auto" and not request.looks_back:
         check_choice(request)
     _check_model_options(request)
     if request.moderation:
