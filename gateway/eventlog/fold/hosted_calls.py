@@ -97,6 +97,7 @@ class HostedCalls:
 
     def __init__(self, rules: OutputRules, grants: Grants | None) -> None:
         self._asked = rules
+        cited = None if grants is None else grants.cited_pages
         self._grants = grants = grants or _NONE
         self._budget = grants.budget
         self._failures: dict[str, int] = {}
@@ -120,7 +121,6 @@ class HostedCalls:
         """How many of them searched the web."""
         self.states: list[dict[str, Any]] = []
         """What later calls have to know of those that were answered."""
-        cited = grants.cited_pages
         self.pages = None if cited is None else Pages(cited)
         """What the browser showed, in this response and those before it; None: it cites none."""
         self.files = None if grants.python is None else ContainerFiles()
@@ -187,7 +187,7 @@ class HostedCalls:
         It has `pages` and `container_id`. None if it is empty, and if this response had no tools:
         then later ones use the state that this one had.
         """
-        if not self._grants.has_tools:
+        if self._grants is _NONE or not self._grants.has_tools:
             return None
         unused = self._grants.unused_pages if self._grants.cited_pages is None else ()
         pages = [*unused, *(self.pages or ())][-KEPT_PAGES_MAX:]

@@ -39,6 +39,7 @@ from gateway.protocol.items import (
 )
 from gateway.protocol.parameters import JsonSchemaFormat
 from gateway.protocol.responses.body import (
+    LONG_ECHO_BYTES,
     HarmonyMessages,
     ResponseHead,
     echo,
@@ -381,11 +382,12 @@ class SpecBuilder:
 
     def _metering(self, command: CreateCommand) -> Metering:
         principal, request = command.principal, command.request
-        if principal.keeps_nothing:
+        named = principal.end_user or request.safety_identifier or request.user
+        if principal.keeps_nothing or not (named or request.metadata):
             return NOBODY
         return who_asks(
             *(self._cache_salt_key, principal.tenant_id),
-            principal.end_user or request.safety_identifier or request.user,
+            named,
             tags_of(request.metadata, principal.policy.declared_tags),
         )
 
@@ -393,6 +395,8 @@ class SpecBuilder:
         self, given: RunInput, echoed: Echo, format_: ModelFormat, prompt: Prompt
     ) -> ResponseHead:
         request, binding, messages = given.command.request, None, None
+        # An echo has its defaults beside what was sent, which are shorter than that.
+        is_long = given.command.body_bytes > LONG_ECHO_BYTES // 2
         if ENCRYPTED_REASONING in request.include:
             tenant, key = given.command.principal.tenant_id, self._sealer.key_id
             binding = Binding(tenant, given.model.id, key)
@@ -405,7 +409,7 @@ class SpecBuilder:
             request.background,
             echoed,
             binding,
-            spelled=kept_echo(echoed),
+            spelled=kept_echo(echoed) if is_long else b"",
             messages=messages,
             grants=given.granted.grants,
         )
