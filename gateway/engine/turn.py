@@ -129,7 +129,8 @@ class TurnRunner:
             continues_preambles=engine.continues_preambles(spec.model),
         )
         self._on_first_token = on_first_token
-        self._failover = Failover(spec, engine.hops, engine.observer)
+        self._failover: Failover | None = None
+        """Made when a backend first fails."""
         self._past_turns = PastTurns(self._format, self._fold.new_parser, engine.threads)
         self._tools: ToolRunner | None = None
         """None where the response may use no tools of the gateway."""
@@ -291,7 +292,8 @@ class TurnRunner:
         self._cached_tokens, self._usage = 0, None
         if len(fold.turns) > 1:
             await self._past_turns.update(fold.turns[:-1])
-        self._failover.begin()
+        if self._failover is not None:
+            self._failover.begin()
         lost: UpstreamError | None = None
         while True:
             if self._is_text:
@@ -306,14 +308,19 @@ class TurnRunner:
                 self._was_recalled = self._is_hop_written = True  # no backend was lost
                 continue
             except UpstreamError as error:
-                await self._failover.recover(error, fold, is_resent=self._is_resent)
+                await self._failures().recover(error, fold, is_resent=self._is_resent)
                 lost = error
                 continue
             if await self._end(ending):
                 return
             # The ids are sent again, but no backend was lost: there is no hop to write.
             self._is_hop_written = True
-            self._failover.begin()
+            self._failures().begin()
+
+    def _failures(self) -> Failover:
+        if self._failover is None:
+            self._failover = Failover(self._spec, self._engine.hops, self._engine.observer)
+        return self._failover
 
     async def _restart_text_turn(self, lost: UpstreamError | None) -> None:
         # No backend can continue text, so the open turn is generated again. `lost` is the error of
@@ -341,9 +348,9 @@ class TurnRunner:
         # An engine failed in the middle of a grammar: continue without one. Raises `error` when no
         # backend may continue.
         if self._is_unbound:
-            await self._failover.recover(error, self._fold, is_resent=self._is_resent)
+            await self._failures().recover(error, self._fold, is_resent=self._is_resent)
         else:
-            self._failover.check_hops(error, self._fold)
+            self._failures().check_hops(error, self._fold)
             self._repair(self._fold.turns[-1], None, GRAMMAR_FAILED)
 
     @property
@@ -440,7 +447,7 @@ class TurnRunner:
             await self._engine.tokens.generate(
                 request,
                 sink,
-                avoid=self._failover.left,
+                avoid=() if self._failover is None else self._failover.left,
                 attempts_max=1 if self._is_resent else None,
             )
         except UpstreamLost:

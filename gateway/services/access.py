@@ -371,7 +371,8 @@ class Access:
             decision.is_renewed = True
             self._aging.append((secret, organization))
             self._has_aged.set()
-        self._note_use(principal)
+        if principal.credential == "key":
+            self.uses.note(principal)
         return principal
 
     async def run(self) -> None:
@@ -409,12 +410,9 @@ class Access:
             decision = await self._decide(given, mark, now, self._known.get(mark))
         if decision.principal is None or _has_expired(decision.principal):
             raise self._refusal(secret, decision)
-        self._note_use(decision.principal)
+        if decision.principal.credential == "key":
+            self.uses.note(decision.principal)
         return decision.principal
-
-    def _note_use(self, principal: Principal) -> None:
-        if principal.credential == "key":
-            self.uses.note(principal)
 
     def _refusal(self, secret: str, decision: _Decision) -> AuthenticationError:
         if self._federation is None or not self._federation.knows(secret):

@@ -25,7 +25,7 @@ from gateway.context.truncation import costs_of, drop_oldest_turns, missing_toke
 from gateway.context.unsealing import opened, unseal, with_last_opened
 from gateway.engine.run_spec import RunSpec
 from gateway.errors import ContextLengthExceeded, InvalidRequest
-from gateway.generation import Sampling
+from gateway.generation import Route, Sampling
 from gateway.metering import NOBODY, Metering, tags_of, who_asks
 from gateway.models.format import NO_BUILTINS, UNTHINKS, Builtins, RenderOptions, RepeatedHistory
 from gateway.models.history import is_answer, leading_instructions
@@ -58,7 +58,6 @@ from gateway.protocol.tools import (
 )
 from gateway.sealing import Binding
 from gateway.services.runs.compaction import is_triggered, summary_in
-from gateway.services.runs.history_source import History, route_of
 from gateway.services.runs.tool_grants import (
     NOTHING_GRANTED,
     Granted,
@@ -88,6 +87,7 @@ if TYPE_CHECKING:
     from gateway.protocol.tools import Tool
     from gateway.sealing import Sealer
     from gateway.services.models import Model
+    from gateway.services.runs.history_source import History
     from gateway.tenancy import Principal, TenantId, TenantPolicy
 
     Echo = dict[str, Any]
@@ -372,7 +372,7 @@ class SpecBuilder:
             approvals=given.granted.approvals,
             tool_state=history.tool_state,
             tool_values=None if request.store else command.tool_values,
-            route=route_of(history, request.prompt_cache_key, written.items, written.prompt),
+            route=_route_of(history, request.prompt_cache_key, written.items, written.prompt),
             window_left=model.context_length - prompt.tokens,
             template_state=format_.template_state if prompt.text_tokens is None else TEXT_STATE,
             opens_thought=prompt.opens_thought,
@@ -579,6 +579,17 @@ def _size_bytes(items: Sequence[ContextItem]) -> int:
     if isinstance(items, PackedItems):
         return len(items) * REPEATED_ITEM_BYTES + items.json_bytes
     return sum(REPEATED_ITEM_BYTES if item.ids is not None else len(item.json) for item in items)
+
+
+def _route_of(
+    history: History, cache_key: str | None, items: Sequence[ContextItem], prompt: Prompt
+) -> Route:
+    # What routing knows about a response whose prompt is made of these items.
+    opening = 0
+    if history.placement is None:
+        first = next((place for place, item in enumerate(items) if item.role == "user"), None)
+        opening = next((span.end for span in prompt.spans if span.source == first), 0)
+    return Route(history.placement, cache_key=cache_key, opening=opening)
 
 
 def _no_room(tokens: int, model: Model) -> ContextLengthExceeded:
