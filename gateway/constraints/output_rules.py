@@ -139,6 +139,19 @@ class OutputRules:
         return self.answer is not None or self.binds_messages
 
     @cached_property
+    def is_screened(self) -> bool:
+        # They leave anything for `eventlog.fold.screen` to do.
+        return (
+            self.calls != "auto"
+            or not self.open_calls
+            or self.one_call
+            or self.answer is not None
+            or bool(self.stop)
+            or not self.allowed.issuperset(self.tools)
+            or not self.calls_functions
+        )
+
+    @cached_property
     def hosted(self) -> frozenset[str]:
         return frozenset(name for name, tool in self.tools.items() if tool.is_hosted)
 

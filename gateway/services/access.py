@@ -46,7 +46,11 @@ from gateway.tenancy import (
     TenantPolicy,
     check_changes,
 )
-from gateway.tenancy.secrets import HINT_CHARS, Pepper, is_mistyped
+from gateway.tenancy.secrets import (
+    HINT_CHARS,
+    Pepper,
+    is_mistyped,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -281,7 +285,8 @@ class Access:
             decision.is_renewed = True
             self._aging.append((secret, organization))
             self._has_aged.set()
-        self._note_use(principal)
+        if principal.credential == "key":
+            self.uses.note(principal)
         return principal
 
     async def run(self) -> None:
@@ -319,12 +324,9 @@ class Access:
             decision = await self._decide(given, mark, now, self._known.get(mark))
         if decision.principal is None or _has_expired(decision.principal):
             raise self._refusal(secret, decision)
-        self._note_use(decision.principal)
+        if decision.principal.credential == "key":
+            self.uses.note(decision.principal)
         return decision.principal
-
-    def _note_use(self, principal: Principal) -> None:
-        if principal.credential == "key":
-            self.uses.note(principal)
 
     def _refusal(self, secret: str, decision: _Decision) -> AuthenticationError:
         if self._federation is None or not self._federation.knows(secret):

@@ -48,8 +48,7 @@ from gateway.services.approvals import ApprovalUsed
 from gateway.services.governance.zero_retention import permitted
 from gateway.services.runs.history_source import History
 from gateway.services.runs.run_builder import DueSummary
-from gateway.services.runs.sampling import PRIORITIES, service_tier
-from gateway.services.runs.spec_builder import CreateCommand
+from gateway.services.runs.spec_builder import PRIORITIES, CreateCommand, service_tier
 from gateway.store import responses as rows
 from gateway.store.idempotency import IdempotencyKey, find_key
 from gateway.store.limits import background
@@ -350,7 +349,9 @@ class Creation:
         is stored only at its end may fail to be recorded: the generation raises that, before a
         token is spent.
         """
-        generation = await self._create(permitted(command))
+        if command.principal.keeps_nothing:
+            command = permitted(command)
+        generation = await self._create(command)
         if counts := unread(command.request.input, sees=False):
             generation.unread = self._unread(command, counts)
         return generation
@@ -465,27 +466,31 @@ class Creation:
             tier = service_tier(request, principal.policy)
             stores = RESPONSE_BYTES + command.body_bytes if request.store else None
             charge = await self._limiter.enter(principal, model, tier, stores=stores)
-        if charge is None:
-            return await self._build_and_begin(command, None)
         try:
-            generation = await self._build_and_begin(command, charge)
+            with self._dependencies.supervisor.admitted(principal.tenant_id):
+                built = await self._builder.build(command)
+                if isinstance(built, DueSummary):
+                    generation = await self._summarise_and_begin(command, built, charge)
+                else:
+                    spec = built if charge is None else await self._reserve(charge, built)
+                    generation = await self._begin(command, spec)
         except BaseException:
             # Once its run was started, that settles.
-            charge.settle(NOTHING_USED)
+            if charge is not None:
+                charge.settle(NOTHING_USED)
             raise
-        generation.limit_headers = charge.headers
+        if charge is not None:
+            generation.limit_headers = charge.headers
         return generation
 
-    async def _build_and_begin(self, command: CreateCommand, charge: Charge | None) -> Generation:
-        with self._dependencies.supervisor.admitted(command.principal.tenant_id):
-            built = await self._builder.build(command)
-            if not isinstance(built, DueSummary):
-                return await self._begin(command, await self._reserve(charge, built))
-            # Before tokens are spent on a summary.
-            await self._check_acceptable(command, built.conversation)
-            plan = built.plan._replace(spec=await self._reserve(charge, built.plan.spec))
-            async with self._builder.summarised(built._replace(plan=plan)) as spec:
-                return await self._begin(command, replace(spec, charge=charge))
+    async def _summarise_and_begin(
+        self, command: CreateCommand, due: DueSummary, charge: Charge | None
+    ) -> Generation:
+        # Before tokens are spent on a summary.
+        await self._check_acceptable(command, due.conversation)
+        plan = due.plan._replace(spec=await self._reserve(charge, due.plan.spec))
+        async with self._builder.summarised(due._replace(plan=plan)) as spec:
+            return await self._begin(command, replace(spec, charge=charge))
 
     async def _reserve(self, charge: Charge | None, spec: RunSpec) -> RunSpec:
         # Gate 2: reserve the tokens that the run may use.

@@ -13,6 +13,7 @@ from gateway.protocol.grants import ToolBudget
 from gateway.services.containers import ContainerBounds, Containers
 from gateway.services.conversations import Conversations
 from gateway.services.creation import Creation
+from gateway.services.executor import PromptExecutor
 from gateway.services.files import Files
 from gateway.services.health import DatabaseCheck
 from gateway.services.models import Models
@@ -21,7 +22,6 @@ from gateway.services.proxy import Proxy
 from gateway.services.retrieval import Retrieval
 from gateway.services.runs.compaction import CompactionLimits, Compactor
 from gateway.services.runs.history_source import HistorySource
-from gateway.services.runs.prompt_executor import PromptExecutor
 from gateway.services.runs.run_builder import RunBuilder
 from gateway.services.runs.spec_builder import SpecBuilder, SystemMessage
 from gateway.services.runs.tool_grants import ToolGrants

@@ -280,7 +280,9 @@ class CitedAnswer:
         "unresolved",
     )
 
-    def __init__(self, pages: Pages | None, files: ContainerFiles, *, links: bool = True) -> None:
+    def __init__(
+        self, pages: Pages | None, files: ContainerFiles | None, *, links: bool = True
+    ) -> None:
         self._pages = pages
         self._links = links
         self._reader = CitationReader()

@@ -131,7 +131,7 @@ class Builder:
         self._rules = rules
         self._seal = seal
         self._pages = pages
-        self._files = ContainerFiles() if files is None else files
+        self._files = files
         self._cited: CitedAnswer | None = None
         self._ended = b""
         self._outcome = Outcome("queued" if head.background else "in_progress")

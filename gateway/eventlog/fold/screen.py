@@ -113,19 +113,6 @@ class _Open:
         return Body(kind, self.name, text, start, self.seen)
 
 
-def demands(rules: OutputRules) -> bool:
-    """Return True if the rules leave anything for a screen to do."""
-    return (
-        rules.calls != "auto"
-        or not rules.open_calls
-        or rules.one_call
-        or rules.answer is not None
-        or bool(rules.stop)
-        or not rules.allowed.issuperset(rules.tools)
-        or not rules.calls_functions
-    )
-
-
 class Screen:
     """The screen of one turn. `called`: a turn before it has shown a call that nobody has answered;
     `awaits_client`: one that the client answers. `spelled` tells the bytes of the id at a position.

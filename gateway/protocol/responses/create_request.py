@@ -43,7 +43,11 @@ from gateway.protocol.documented import (
     literal_values,
 )
 from gateway.protocol.hosted_tools import NO_FAMILIES
-from gateway.protocol.items import CompactionTrigger, ItemReference, McpApprovalResponse
+from gateway.protocol.items import (
+    CompactionTrigger,
+    ItemReference,
+    McpApprovalResponse,
+)
 from gateway.protocol.json_body import parse_object
 from gateway.protocol.parameters import (
     RESPONSE_ID_CHARS_MAX,
@@ -207,7 +211,7 @@ class CreateResponse(WireModel):
     @property
     def known_tools(self) -> tuple[Tool, ...]:
         # `tool_choice` plays no role here.
-        return offered(self.tools, self.brought)
+        return offered(self.tools, self.brought) if self.tools or self.brought else ()
 
     @property
     def offered_tools(self) -> tuple[Tool, ...]:
@@ -351,12 +355,13 @@ def parse_create(
         raise missing("model")
     if not document.keys().isdisjoint(parameters.remedies):
         check_own(document, parameters.remedies)
-    needs_input = needs_input and not _prewarms(document)
+    hints = not document.keys().isdisjoint(HINTS)
+    needs_input = needs_input and not (hints and _prewarms(document))
     if needs_input and _CONTEXTS.isdisjoint(document.keys() & parameters.served):
         raise missing("input")
     if not document.keys() <= parameters.served:
         document, ignored = _without_unserved(document, parameters, strict=strict)
-    ignored = _with_hints(ignored, document)
+    ignored = _with_hints(ignored, document) if hints else ignored
     check_counts(document, limits)
     if "tools" in document:
         document = {**document, "tools": without_unserved(document["tools"], served)}
@@ -439,8 +444,6 @@ def _without_unserved(
 
 
 def _with_hints(ignored: tuple[str, ...], document: dict[str, Any]) -> tuple[str, ...]:
-    if document.keys().isdisjoint(HINTS):
-        return ignored
     hints = HINTS[1:] if _prewarms(document) else HINTS
     return presentable((*ignored, *(name for name in hints if name in document)))
 
@@ -473,7 +476,7 @@ def _check_support(request: CreateResponse, *, needs_input: bool) -> None:
             "The 'stream_options' parameter is only allowed when 'stream' is enabled.",
             param="stream_options",
         )
-    if not request.looks_back:
+    if request.tool_choice != "auto" and not request.looks_back:
         check_choice(request)
     _check_model_options(request)
     if request.moderation:

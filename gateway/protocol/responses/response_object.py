@@ -123,8 +123,9 @@ def echo(
             choice, OfferedTools.from_tools(request.known_tools, request.dropped_tools)
         ),
         "tools": _tools(request.tools) if request.tools else [],
-        **_offered(request),
     }
+    if (known := request.known_tools) != request.tools:
+        echoed[OFFERED] = _tools(known)
     # As OpenAI does it the conversation and the retention, and what OpenAI has not: shown to those
     # who used it.
     if request.conversation:
@@ -169,11 +170,6 @@ def _named_tool(tool: ToolName) -> dict[str, Any]:
     members = _NAME_MEMBERS.get(tool.type, ())
     named = {name: getattr(tool, name) for name in members}
     return without_nulls({"type": tool.type, **named})
-
-
-def _offered(request: CreateResponse) -> dict[str, Any]:
-    told = request.known_tools
-    return {} if told == request.tools else {OFFERED: _tools(told)}
 
 
 def _tools(tools: Iterable[Tool]) -> list[dict[str, Any]]:

@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any, Final
 from gateway import ids
 from gateway.context.assembly import may_repeat, referenced_ids
 from gateway.errors import ConversationLocked, InvalidRequest, PreviousResponseNotFound
-from gateway.generation import Route
 from gateway.protocol.conversations import unknown_conversation
 from gateway.protocol.hosted_tools import McpServerTool
 from gateway.services.known_urls import combines
@@ -22,7 +21,6 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
     from uuid import UUID
 
-    from gateway.generation import Prompt
     from gateway.protocol.context_item import ContextItem, ConversationPlace
     from gateway.protocol.responses.create_request import CreateResponse
     from gateway.store.postgres.database import Database
@@ -176,17 +174,6 @@ class HistorySource:
             tool_state=history.tool_state,
             placement=history.placement,
         )
-
-
-def route_of(
-    history: History, cache_key: str | None, items: Sequence[ContextItem], prompt: Prompt
-) -> Route:
-    """Return what routing knows about a response whose prompt is made of these items."""
-    opening = 0
-    if history.placement is None:
-        first = next((place for place, item in enumerate(items) if item.role == "user"), None)
-        opening = next((span.end for span in prompt.spans if span.source == first), 0)
-    return Route(history.placement, cache_key=cache_key, opening=opening)
 
 
 def _lacks_json(

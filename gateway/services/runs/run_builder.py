@@ -38,10 +38,10 @@ if TYPE_CHECKING:
     from gateway.protocol.brought_tools import BroughtTools
     from gateway.protocol.context_item import ContextItem, ConversationPlace
     from gateway.protocol.responses.create_request import CreateResponse
+    from gateway.services.executor import PromptExecutor
     from gateway.services.models import Models
     from gateway.services.runs.compaction import Compactor, MadeSummary
     from gateway.services.runs.history_source import HistorySource
-    from gateway.services.runs.prompt_executor import PromptExecutor
     from gateway.services.runs.tool_grants import ToolGrants
     from gateway.tenancy import Principal
 

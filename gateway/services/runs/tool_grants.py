@@ -22,7 +22,7 @@ from gateway.protocol.hosted_tools import (
     McpServerTool,
     WebSearchTool,
 )
-from gateway.protocol.items import McpApprovalRequest, McpListTools
+from gateway.protocol.items import McpApprovalRequest, McpApprovalResponse, McpListTools
 from gateway.protocol.parameters import AllowedTools, ToolChoice
 from gateway.protocol.request_errors import duplicate_name
 from gateway.protocol.tool_types import (
@@ -204,10 +204,13 @@ class ToolGrants:
         a server that must list its tools, `ResourceNotFound` for an unknown container, and
         `StoreUnavailable`.
         """
-        offered = run_tools(request.tools)
-        is_asked = "mcp" in self.served(principal.policy)
-        answers = _without_known(pending(request.input), history) if is_asked else ()
-        state, sources = tool_state_of(history.tool_state), self._sources
+        sources, offered = self._sources, run_tools(request.tools) if request.tools else ()
+        answers: Sequence[McpApprovalResponse] = ()
+        if sources is not None and "mcp" in self.served(principal.policy):
+            answers = _without_known(pending(request.input), history)
+        if not (offered or answers or history.tool_state):
+            return NOTHING_GRANTED
+        state = tool_state_of(history.tool_state)
         if sources is None or not (offered or answers):
             return _grant_citations(state)
         if answers and request.input[-1].type == "compaction_trigger":

@@ -16,10 +16,9 @@ from gateway.models.format import SchemaLimits
 from gateway.models.harmony.harmony_format import HarmonyFormat
 from gateway.protocol.grants import ToolBudget
 from gateway.sealing import Binding, Sealer, SealingSecret, Unsealed
-from gateway.services.executor import ThreadExecutor
+from gateway.services.executor import PromptExecutor, ThreadExecutor
 from gateway.services.models import Models
 from gateway.services.runs.history_source import HistorySource
-from gateway.services.runs.prompt_executor import PromptExecutor
 from gateway.services.runs.run_builder import DueSummary, RunBuilder
 from gateway.services.runs.spec_builder import CreateCommand, SpecBuilder, SystemMessage
 from gateway.services.runs.tool_grants import ToolGrants

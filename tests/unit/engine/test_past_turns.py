@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 import pytest
 
-from gateway.engine.past_turns import INLINE_IDS, PastTurns
+from gateway.engine.turn import INLINE_IDS, PastTurns
 from gateway.eventlog.fold.turn_reader import Turn
 from gateway.generation import FinishReason
 from gateway.models.harmony.framing import FINAL_HEADER
