@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     from gateway.admin.service_accounts import ServiceAccounts
     from gateway.admin.transactions import AdminCaller, Transactions
     from gateway.limits.terms import Mode, What
-    from gateway.services.credentials.secrets import Peppers
+    from gateway.services.credentials import Peppers
     from gateway.store.postgres.database import Connection
     from gateway.tenancy import (
         ApiKey,

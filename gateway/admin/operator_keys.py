@@ -21,7 +21,7 @@ from gateway.governance.audit import COMMAND_LINE
 from gateway.protocol.admin.objects import seconds_of
 from gateway.protocol.admin.requests import DisplayName, Lifetime, NoBody
 from gateway.protocol.base import NullableModel
-from gateway.store.governance import audit_log
+from gateway.store import audit_log
 from gateway.store.postgres.statements import Statement
 from gateway.store.schema import APP_ROLE, EVERYONE
 from gateway.store.tables import TABLES
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
     from gateway.admin.routes import AdminCall
     from gateway.governance.audit import Author
-    from gateway.services.credentials.secrets import Peppers
+    from gateway.services.credentials import Peppers
     from gateway.store.postgres.database import Database, Row
 
 OPERATOR_KEYS: Final = TABLES["operator_keys"]

@@ -2,23 +2,26 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 from gateway import ids
 from gateway.admin.pages import whole_page
 from gateway.admin.routes import AdminRoute
+from gateway.admin.transactions import owned
 from gateway.errors import ResourceNotFound, shown
 from gateway.protocol.admin.requests import PriceCreate, PriceEnd
+from gateway.services.access import check_name
 from gateway.tenancy import TenantId
 
 if TYPE_CHECKING:
-    from gateway.admin.operations import Operations
     from gateway.admin.routes import AdminCall
     from gateway.limits.money import Price
+    from gateway.services.limits import Limits
 
 
-def routes(operations: Operations) -> list[AdminRoute]:
-    answers = PriceEndpoints(operations)
+def routes(limits: Limits) -> list[AdminRoute]:
+    answers = PriceEndpoints(limits)
     return [
         AdminRoute("GET", "/prices", "prices.read", answers.list, "operator"),
         AdminRoute("POST", "/prices", "prices.write", answers.create, "operator", body=PriceCreate),
@@ -29,28 +32,52 @@ def routes(operations: Operations) -> list[AdminRoute]:
 class PriceEndpoints:
     """Endpoints of prices, which are only added to."""
 
-    def __init__(self, operations: Operations) -> None:
-        self._operations = operations
+    def __init__(self, limits: Limits) -> None:
+        self._limits = limits
 
     async def list(self, _: AdminCall) -> dict[str, Any]:
         # Includes prices that have ended.
-        return whole_page(list(map(_price, await self._operations.prices())))
+        with owned():
+            return whole_page(list(map(_price, await self._limits.prices())))
 
     async def create(self, call: AdminCall) -> dict[str, Any]:
         """Set a price from now or from `valid_from` (unix seconds), when the previous one ends."""
         asked = await call.body(PriceCreate)
-        return _price(await self._operations.set_price(asked, call.author))
+        begins = asked.valid_from
+        with owned():
+            price = await self._limits.set_price(
+                asked.model,
+                asked.nano_per_unit,
+                tenant_id=await self._tenant_id(asked.tenant),
+                tier=asked.tier,
+                valid_from=None if begins is None else datetime.fromtimestamp(begins, UTC),
+                author=call.author,
+            )
+        return _price(price)
 
     async def end(self, call: AdminCall) -> dict[str, Any]:
         """End a price now: another one applies, or none. 404 if there is no such price."""
         asked = await call.body(PriceEnd)
-        if not await self._operations.end_price(asked, call.author):
+        with owned():
+            has_ended = await self._limits.end_price(
+                asked.model,
+                tenant_id=await self._tenant_id(asked.tenant),
+                tier=asked.tier,
+                author=call.author,
+            )
+        if not has_ended:
             raise ResourceNotFound(
                 f"'{shown(asked.model)}' has no such price. GET /admin/v1/prices lists them.",
                 code="price_not_found",
                 param="model",
             )
         return {"object": "price.ended", "model": asked.model, "tier": asked.tier}
+
+    async def _tenant_id(self, name: str | None) -> TenantId | None:
+        if name is None:
+            return None
+        check_name(name, param="tenant")
+        return await self._limits.tenant(name)
 
 
 def _price(price: Price) -> dict[str, Any]:

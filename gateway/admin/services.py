@@ -6,18 +6,20 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from gateway.admin.backends import Backends
     from gateway.admin.data_retention import RetentionControls
-    from gateway.admin.inspection import Inspection
     from gateway.admin.issuers import IdentityProviders, OperatorIssuers
     from gateway.admin.keys import Keys
     from gateway.admin.limits import ProjectLimits
-    from gateway.admin.operations import Operations
     from gateway.admin.operator_keys import Operators
     from gateway.admin.projects import Projects
     from gateway.admin.service_accounts import ServiceAccounts
-    from gateway.services.governance.audit import AuditLogs
+    from gateway.admin.tenants import Tenants
+    from gateway.services.audit_logs import AuditLogs
     from gateway.services.ledger import LedgerOperations
+    from gateway.services.limits import Limits
     from gateway.services.usage import UsageReports
+    from gateway.store.postgres.database import Database
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,9 +40,11 @@ class AdminServices:
 class OperatorServices:
     """Services of the plane of operators."""
 
-    operations: Operations
+    tenants: Tenants
+    backends: Backends
     operators: Operators
     issuers: OperatorIssuers
+    prices: Limits
     ledger: LedgerOperations
-    inspection: Inspection
+    database: Database
     audit: AuditLogs

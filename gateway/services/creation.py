@@ -45,11 +45,11 @@ from gateway.protocol.calls import unread
 from gateway.protocol.responses.body import Outcome, response_body
 from gateway.protocol.responses.create import reused_key
 from gateway.services.approvals import ApprovalUsed
-from gateway.services.governance.zero_retention import permitted
 from gateway.services.runs.history_source import History
 from gateway.services.runs.run_builder import DueSummary
 from gateway.services.runs.sampling import PRIORITIES, service_tier
 from gateway.services.runs.spec_builder import CreateCommand
+from gateway.services.zero_retention import permitted
 from gateway.store import responses as rows
 from gateway.store.idempotency import IdempotencyKey, find_key
 from gateway.store.limits import background

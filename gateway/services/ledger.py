@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from gateway.errors import ResourceNotFound, shown
 from gateway.governance.audit import COMMAND_LINE
 from gateway.ledger.exporting import export
-from gateway.store.governance import audit_log
+from gateway.store import audit_log
 from gateway.store.ledger import exports
 from gateway.store.schema import EVERYONE
 from gateway.tenancy import TenantId

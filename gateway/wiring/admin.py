@@ -6,19 +6,19 @@ import time
 from functools import partial
 from typing import TYPE_CHECKING
 
+from gateway.admin.backends import Backends
 from gateway.admin.data_retention import RetentionControls
-from gateway.admin.inspection import Inspection
 from gateway.admin.issuers import IdentityProviders, OperatorIssuers
 from gateway.admin.keys import KeyPolicy, Keys
 from gateway.admin.limits import ProjectLimits
-from gateway.admin.operations import Operations
 from gateway.admin.operator_keys import Operators
 from gateway.admin.projects import Projects
 from gateway.admin.service_accounts import ServiceAccounts
 from gateway.admin.services import AdminServices, OperatorServices
+from gateway.admin.tenants import Tenants
 from gateway.admin.transactions import Transactions
-from gateway.services.governance.audit import AuditLogs, project_names
-from gateway.services.governance.tenant_data import TenantData
+from gateway.retention.tenant_data import TenantData
+from gateway.services.audit_logs import AuditLogs
 from gateway.services.ledger import LedgerOperations
 from gateway.services.limits import Limits
 from gateway.services.usage import UsageReports
@@ -65,7 +65,7 @@ def admin_services(
             hours_s=settings.ledger.hours_s,
             clock=time.time,
         ),
-        audit=AuditLogs(database, project_names(database)),
+        audit=AuditLogs(database),
         retention=RetentionControls(database, transactions, access.forget),
     )
 
@@ -86,36 +86,27 @@ def ledger_of(foundation: Foundation) -> LedgerOperations:
 
 
 def operator_services(process: Process) -> OperatorServices:
+    settings, shared = process.shared.settings, process.shared
     database = process.services.foundation.database
+    data = TenantData(database, end_user_secret=settings.cache_salt_key)
     return OperatorServices(
-        operations=operations(process),
+        tenants=Tenants(process.access, data),
+        backends=Backends(
+            database,
+            shared.pool,
+            replica=shared.owner,
+            # Secrets are of a type that is written as stars.
+            settings=partial(settings.model_dump, mode="json"),
+        ),
         operators=Operators(database, process.access.peppers),
         issuers=operator_issuers(database, process.access),
+        prices=Limits(database, settings.model_aliases),
         ledger=ledger_operations(process),
-        inspection=Inspection(database),
-        audit=AuditLogs(database, project_names(database)),
+        database=database,
+        audit=AuditLogs(database),
     )
 
 
 def operator_issuers(database: Database, access: Access) -> OperatorIssuers:
     # `access` forgets its decisions when an issuer changes.
     return OperatorIssuers(database, access.forget)
-
-
-def operations(process: Process) -> Operations:
-    settings = process.shared.settings
-    database = process.services.foundation.database
-    data = TenantData(
-        database,
-        end_user_secret=settings.cache_salt_key,
-    )
-    return Operations(
-        process.access,
-        database,
-        process.shared.pool,
-        data,
-        Limits(database, settings.model_aliases),
-        replica=process.shared.owner,
-        # Secrets are of a type that is written as stars.
-        settings=partial(settings.model_dump, mode="json"),
-    )

@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Final
 from gateway.ledger.jobs import Adding, Delivery, Reconciliation, again_and_again
 from gateway.ledger.log_audit import LogAudit
 from gateway.ledger.sinks import CloudEventsSink, SinkTarget
-from gateway.replication.retention import BATCH_ROWS_MAX, INTERVAL_S
-from gateway.store.ledger.retention import LedgerRetention, remove_expired
+from gateway.retention.sweep import BATCH_ROWS_MAX, INTERVAL_S, remove_expired
 from gateway.store.ledger.rollup import RollupTerms
 
 if TYPE_CHECKING:
@@ -38,8 +37,7 @@ def ledger_jobs(
 ) -> list[Callable[[], Coroutine[Any, Any, None]]]:
     """Return the jobs that run as long as the process; none of them raises."""
     ledger = settings.ledger
-    keep = ledger.fill(LedgerRetention)
-    removing = partial(remove_expired, database, keep, rows_max=BATCH_ROWS_MAX)
+    removing = partial(remove_expired, database, ledger, rows_max=BATCH_ROWS_MAX)
     jobs: list[Callable[[], Coroutine[Any, Any, None]]] = [
         adding(settings, database, metrics).run,
         reconciliation(database, metrics, new_fold_for).run,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
+from gateway.admin.data_retention import DataRetentionUpdate
 from gateway.admin.issuers import (
     OperatorIssuerCreate,
     OperatorIssuerUpdate,
@@ -21,14 +22,18 @@ from gateway.admin.projects import (
     ServiceTiersUpdate,
 )
 from gateway.admin.service_accounts import ServiceAccountUpdate
+from gateway.admin.tenants import (
+    Erasure,
+    Export,
+    Hold,
+    TenantCreate,
+    TenantKeyCreate,
+    TenantUpdate,
+)
 from gateway.protocol.admin.limits import RateLimitUpdate, SpendAlertUpdate, SpendLimitUpdate
 from gateway.protocol.admin.requests import (
     AccountKeyCreate,
     AdminKeyCreate,
-    DataRetentionUpdate,
-    Erasure,
-    Export,
-    Hold,
     KeyRotate,
     NoBody,
     PriceCreate,
@@ -36,9 +41,6 @@ from gateway.protocol.admin.requests import (
     ProjectKeyUpdate,
     ServiceAccountCreate,
     SinkResume,
-    TenantCreate,
-    TenantKeyCreate,
-    TenantUpdate,
 )
 
 if TYPE_CHECKING:

@@ -18,10 +18,11 @@ from uuid import UUID
 
 import asyncpg
 
+from gateway.retention.sweep import remove_expired
 from gateway.services.usage import _NEEDED
+from gateway.settings.ledger import Ledger
 from gateway.store.ledger import reading, rollup
 from gateway.store.ledger.reading import LineSpan, Question
-from gateway.store.ledger.retention import LedgerRetention, remove_expired
 from gateway.store.ledger.rollup import RollupTerms
 from gateway.store.migration.migrate import upgrade
 from gateway.store.postgres.database import Database
@@ -82,7 +83,7 @@ async def fold(database: Database, days: int) -> None:
     """Hours older than so many days become days, as of `END`."""
     kept_s = int((datetime.now(UTC) - END).total_seconds()) + days * 86_400
     long_s = 2 * 400 * 86_400
-    keep = LedgerRetention(
+    keep = Ledger.model_construct(
         lines_s=long_s, minutes_s=long_s, hours_s=kept_s, days_s=long_s, end_user_days_s=long_s
     )
     begun = time.perf_counter()

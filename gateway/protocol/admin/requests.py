@@ -57,12 +57,6 @@ class SinkResume(WireModel):
     delivered: bool = False
 
 
-class DataRetentionUpdate(WireModel):
-    """Data retention to apply (`gateway.tenancy.retention`)."""
-
-    retention_type: Annotated[str, Field(max_length=64)]
-
-
 class KeyExtras(NullableModel):
     """`harmony` of a key that is made: what it may do beyond OpenAI's fields."""
 
@@ -119,24 +113,6 @@ class AdminKeyCreate(NullableModel):
     scopes: Annotated[Many[str], Field(max_length=1)] = ()
 
 
-class TenantCreate(WireModel):
-    """`POST /admin/v1/tenants`; the name is checked as that of the command line is."""
-
-    name: ShortText
-
-
-class TenantUpdate(WireModel):
-    """`POST /admin/v1/tenants/{name}`: values of its policy, null for that of the settings."""
-
-    policy: dict[str, str | int | None]
-
-
-class TenantKeyCreate(NullableModel):
-    """`POST /admin/v1/tenants/{name}/admin_api_keys`: the first admin key of a tenant."""
-
-    name: ShortText = "owner"
-
-
 class PriceEnd(NullableModel):
     """`POST /admin/v1/prices/end`; without a `tenant` (its name) the price of all."""
 
@@ -150,24 +126,6 @@ class PriceCreate(PriceEnd):
 
     nano_per_unit: dict[Component, Annotated[int, Field(strict=True)]]
     valid_from: Annotated[int, Field(ge=0, le=SECOND_MAX), WHOLE] | None = None
-
-
-class Hold(WireModel):
-    """`POST /admin/v1/tenants/{name}/hold`: while it is held nothing of a tenant is deleted."""
-
-    held: bool = True
-
-
-class Erasure(WireModel):
-    """`POST /admin/v1/tenants/{name}/erasure`: a `safety_identifier` or `user` of requests."""
-
-    end_user: Annotated[str, StringConstraints(min_length=1, max_length=4096)]
-
-
-class Export(WireModel):
-    """`POST /admin/v1/tenants/{name}/export`. `content`: what requests and responses say, too."""
-
-    content: bool = False
 
 
 def scopes_of(given: tuple[str, ...]) -> frozenset[str]:

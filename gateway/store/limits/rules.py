@@ -9,7 +9,7 @@ import orjson
 
 from gateway import ids
 from gateway.limits.terms import NO_TERMS, Budget, Limit, Meter, Terms, meter_of
-from gateway.store.governance import audit_log
+from gateway.store import audit_log
 from gateway.store.postgres.statements import Statement
 from gateway.tenancy import default_project
 

@@ -17,11 +17,12 @@ from gateway.generation import TokenUsage
 from gateway.ledger.exporting import export, place_of
 from gateway.ledger.jobs import Adding, Reconciliation
 from gateway.ledger.records import FIELDS, encoded
+from gateway.retention.sweep import remove_expired
 from gateway.services.limits import LimitOwner, Limits
+from gateway.settings.ledger import Ledger
 from gateway.store import endings, responses, usage
 from gateway.store.admin import keys
 from gateway.store.admin.keys import KeyMade
-from gateway.store.ledger.retention import LedgerRetention, remove_expired
 from gateway.store.ledger.rollup import RollupTerms
 from gateway.store.limits.reconciliation import reconcile
 from gateway.store.postgres.statements import Statement
@@ -115,7 +116,10 @@ async def test_reconciliation_finds_what_lacks_a_line_and_mends_sums(
 async def test_lines_are_removed_once_they_are_added_up(
     database: Database, tenant: TenantId
 ) -> None:
-    keep = LedgerRetention(5 * DAY_S, 2 * DAY_S, 30 * DAY_S, 400 * DAY_S, 5 * DAY_S)
+    keep = Ledger.model_construct(
+        lines_s=5 * DAY_S, minutes_s=2 * DAY_S, hours_s=30 * DAY_S, days_s=400 * DAY_S,
+        end_user_days_s=5 * DAY_S,
+    )  # fmt: skip
     now = datetime.now(UTC)
     await usage.record_all(
         database, [(tenant, line(now - timedelta(days=days))) for days in (1, 6, 7, 31)]

@@ -13,10 +13,11 @@ import pytest
 
 from gateway import ids
 from gateway.ledger.usage_query import WIDTHS_S, usage_query
+from gateway.retention.sweep import remove_expired
 from gateway.services.usage import UsageReports
+from gateway.settings.ledger import Ledger
 from gateway.store import usage
 from gateway.store.ledger import rollup
-from gateway.store.ledger.retention import LedgerRetention, remove_expired
 from gateway.store.ledger.rollup import RollupTerms
 from tests.fakes.usage_lines import PROJECTS, random_line
 
@@ -31,7 +32,7 @@ DAY_S = 86_400
 HOURS_S = 4 * DAY_S
 MINUTES_S = DAY_S
 SPAN_S = 9 * DAY_S
-KEEP = LedgerRetention(
+KEEP = Ledger.model_construct(
     lines_s=400 * DAY_S,
     minutes_s=MINUTES_S,
     hours_s=HOURS_S,

@@ -13,10 +13,11 @@ from typing import TYPE_CHECKING
 import asyncpg
 import pytest
 
+from gateway.retention.sweep import remove_expired
+from gateway.settings.ledger import Ledger
 from gateway.store import usage
 from gateway.store.ledger import reading, rollup
 from gateway.store.ledger.reading import LineSpan, Question
-from gateway.store.ledger.retention import LedgerRetention, remove_expired
 from gateway.store.ledger.rollup import RollupTerms
 from gateway.store.postgres.statements import Statement
 from tests.conftest import new_tenant
@@ -237,7 +238,7 @@ async def test_hours_become_days_and_nothing_is_lost_or_told_twice(database: Dat
     now = datetime.now(UTC)
     midnight = now.replace(hour=0, minute=0, second=0, microsecond=0)
     start, day_s = midnight - timedelta(days=8), 86_400
-    keep = LedgerRetention(
+    keep = Ledger.model_construct(
         lines_s=400 * day_s,
         minutes_s=2 * day_s,
         hours_s=4 * day_s,

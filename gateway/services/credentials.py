@@ -1,33 +1,50 @@
-"""Writes down when keys were used: once in a while, for all of them together.
-
-A key whose hash is of the previous pepper is hashed again at the same time.
-"""
+"""Secrets of keys: how they are made and hashed, and when they were used."""
 
 from __future__ import annotations
 
 import asyncio
+import os
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from gateway.errors import StoreError
 from gateway.store import tenants
 from gateway.telemetry.logs import EventLog
+from gateway.tenancy.secrets import RANDOM_BYTES, Pepper, hint_of, secret_of
 
 if TYPE_CHECKING:
     from uuid import UUID
 
     from gateway.store.postgres.database import Database
     from gateway.tenancy import Principal, TenantId
+    from gateway.tenancy.secrets import SecretKind
 
 _log = EventLog(__name__)
 
 
 @dataclass(frozen=True, slots=True)
-class Rehash:
-    """The hash of a key under the current pepper."""
+class NewSecret:
+    """A secret, which nobody can have again, and what of it is stored."""
 
+    value: str
+    hint: str
     hash: bytes
     pepper_id: int
+
+
+@dataclass(frozen=True, slots=True)
+class Peppers:
+    """Peppers of the hashes of keys: `current` for new keys. Keys hashed under `previous` stay
+    valid, and each is hashed again once it is used.
+    """
+
+    current: Pepper
+    previous: Pepper | None = None
+
+    def new_secret(self, kind: SecretKind) -> NewSecret:
+        """Make a secret of 256 random bits."""
+        value = secret_of(kind, os.urandom(RANDOM_BYTES))
+        return NewSecret(value, hint_of(value), self.current.hash(value), self.current.id)
 
 
 class KeyUses:
@@ -38,14 +55,14 @@ class KeyUses:
         self._database = database
         self._interval_s = interval_s
         self._used: dict[UUID, Principal] = {}
-        self._rehashes: dict[UUID, Rehash] = {}
+        self._rehashes: dict[UUID, tuple[bytes, int]] = {}
 
     def note(self, principal: Principal) -> None:
         self._used[principal.key_id] = principal
 
-    def hash_again(self, principal: Principal, rehash: Rehash) -> None:
+    def hash_again(self, principal: Principal, new_hash: bytes, pepper_id: int) -> None:
         # For keys that were matched by the hash of the previous pepper.
-        self._rehashes[principal.key_id] = rehash
+        self._rehashes[principal.key_id] = new_hash, pepper_id
 
     async def run(self) -> None:
         while True:
@@ -64,9 +81,7 @@ class KeyUses:
             by_tenant.setdefault(principal.tenant_id, []).append(principal)
         for tenant_id, principals in by_tenant.items():
             hashed = {
-                one.key_id: (rehashes[one.key_id].hash, rehashes[one.key_id].pepper_id)
-                for one in principals
-                if one.key_id in rehashes
+                one.key_id: rehashes[one.key_id] for one in principals if one.key_id in rehashes
             }
             try:
                 await tenants.note_uses(
