@@ -191,7 +191,7 @@ test-deploy: $(READY) $(DEPLOY)/tools/.ready ## the image and the compose file, 
 	$(PYTEST) --timeout 1800 -m deploy tests/deploy
 
 openapi: $(READY) ## write the packaged OpenAPI document anew
-	$(BIN)/python -m gateway.api.openapi
+	$(BIN)/python -m scripts.openapi
 
 fuzz: $(READY) ## 100,000 requests and 2,000 visits that no client should make; REQUESTS= VISITS= SEED=
 	$(BIN)/python -m tests.fuzz $(if $(REQUESTS),--requests $(REQUESTS)) $(if $(VISITS),--visits $(VISITS)) $(if $(SEED),--seed $(SEED))
@@ -214,4 +214,4 @@ lock: $(UV) $(E2E)/node/.linked ## solve the dependencies anew (needs a network)
 clean: ## remove everything that the other targets made
 	rm -rf .venv .make .coverage .coverage.* htmlcov build dist .pytest_cache .mypy_cache .ruff_cache \
 		.import_linter_cache .hypothesis
-	find gateway migrations tests -name __pycache__ -prune -exec rm -rf {} +
+	find gateway migrations scripts tests -name __pycache__ -prune -exec rm -rf {} +

@@ -9,7 +9,7 @@ from __future__ import annotations
 from functools import cache, cached_property
 from typing import TYPE_CHECKING, Any, Final, Generic, NamedTuple, TypeVar
 
-from sqlalchemy import bindparam, func, insert, select, tuple_, update
+from sqlalchemy import Integer, bindparam, func, insert, select, tuple_, update
 from sqlalchemy.dialects.postgresql.asyncpg import dialect
 from typing_extensions import override
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
     from uuid import UUID
 
-    from sqlalchemy import ClauseElement, ColumnElement, Table
+    from sqlalchemy import ClauseElement, Column, ColumnElement, Table
 
     from gateway.admin.pages import PageParams
     from gateway.store.postgres.database import Connection, Row
@@ -81,6 +81,16 @@ def of_tenant(table: Table, *columns: str) -> list[ColumnElement[bool]]:
     ]
 
 
+def named(*columns: str) -> dict[str, Any]:
+    """Return a parameter for each column, of its name, to be the values of an insert."""
+    return {column: bindparam(column) for column in columns}
+
+
+def in_seconds(name: str) -> ColumnElement[Any]:
+    """Return the time that is this parameter's number of seconds from now, null if that is null."""
+    return func.now() + func.make_interval(0, 0, 0, 0, 0, 0, bindparam(name, type_=Integer))
+
+
 class Page(NamedTuple, Generic[T]):
     """Some rows, and whether there are more behind them."""
 
@@ -97,9 +107,14 @@ class PagedSelect(Generic[T]):
         made: Callable[[Row], T],
         parse_id: Callable[[str], UUID | None],
         *conditions: ColumnElement[bool],
+        columns: Sequence[Column[Any]] = (),
     ) -> None:
-        """Parse public ids with `parse_id`; `conditions` may have parameters."""
+        """Parse public ids with `parse_id`; `conditions` may have parameters.
+
+        Read only `columns`, by default all of the table.
+        """
         self._table = table
+        self._columns = columns or tuple(table.c)
         self._made = made
         self._parse_id = parse_id
         self._conditions = conditions
@@ -147,7 +162,7 @@ class PagedSelect(Generic[T]):
             )
             conditions.append(row < place if descends else row > place)
         return CoreStatement(
-            select(self._table)
+            select(*self._columns)
             .where(*conditions)
             .order_by(*(key.desc() if descends else key for key in keys))
             .limit(bindparam("row_limit"))

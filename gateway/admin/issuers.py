@@ -30,7 +30,7 @@ from gateway.admin.transactions import owned
 from gateway.errors import InvalidRequest, RateLimited, ResourceNotFound, StoreConflict, shown
 from gateway.protocol.admin.objects import deleted_body, seconds_of
 from gateway.protocol.admin.requests import DisplayName, NoBody, ShortText, scopes_of
-from gateway.protocol.base import WHOLE, Many, NullableModel, WireModel, without_nulls
+from gateway.protocol.base import AS_INTEGER, Many, NullableModel, WireModel, without_nulls
 from gateway.protocol.request_errors import invalid
 from gateway.services.access import check_name
 from gateway.store import audit_log, tenants
@@ -168,8 +168,8 @@ class TokenExtras(NullableModel):
     algorithms: (
         Annotated[Many[Algorithm], Field(min_length=1, max_length=len(ALGORITHMS))] | None
     ) = None
-    clock_skew_seconds: Annotated[int, Field(ge=0, le=CLOCK_SKEW_MAX_S), WHOLE] | None = None
-    lifetime_max_seconds: Annotated[int, Field(ge=1, le=LIFETIME_MAX_S), WHOLE] | None = None
+    clock_skew_seconds: Annotated[int, Field(ge=0, le=CLOCK_SKEW_MAX_S), AS_INTEGER] | None = None
+    lifetime_max_seconds: Annotated[int, Field(ge=1, le=LIFETIME_MAX_S), AS_INTEGER] | None = None
 
     def columns(self) -> Json:
         return without_nulls(

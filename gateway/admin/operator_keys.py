@@ -10,10 +10,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 from uuid import UUID
 
-from sqlalchemy import Integer, bindparam, func, insert, select, update
+from sqlalchemy import bindparam, func, insert, select, update
 
 from gateway import ids
-from gateway.admin.core import CoreStatement
+from gateway.admin.core import CoreStatement, in_seconds, named
 from gateway.admin.pages import whole_page
 from gateway.admin.routes import AdminRoute, audited
 from gateway.errors import AuthenticationError, ResourceNotFound, shown
@@ -57,15 +57,9 @@ _INSERT: Final = CoreStatement(
     insert(OPERATOR_KEYS)
     .values(
         tenant_id=EVERYONE,
-        id=bindparam("id"),
-        name=bindparam("name"),
-        hint=bindparam("hint"),
-        hash=bindparam("hash"),
-        pepper_id=bindparam("pepper_id"),
-        role=bindparam("role"),
+        **named("id", "name", "hint", "hash", "pepper_id", "role"),
         created_at=func.now(),
-        expires_at=func.now()
-        + func.make_interval(0, 0, 0, 0, 0, 0, bindparam("expires_in_s", type_=Integer)),
+        expires_at=in_seconds("expires_in_s"),
     )
     .returning(OPERATOR_KEYS)
 )

@@ -10,15 +10,15 @@ if TYPE_CHECKING:
     from gateway.admin.data_retention import RetentionControls
     from gateway.admin.issuers import IdentityProviders, OperatorIssuers
     from gateway.admin.keys import Keys
-    from gateway.admin.limits import ProjectLimits
+    from gateway.admin.ledger import Ledger
+    from gateway.admin.limits import Limits
     from gateway.admin.operator_keys import Operators
+    from gateway.admin.prices import Prices
     from gateway.admin.projects import Projects
     from gateway.admin.service_accounts import ServiceAccounts
     from gateway.admin.tenants import Tenants
+    from gateway.admin.usage import UsageReports
     from gateway.services.audit_logs import AuditLogs
-    from gateway.services.ledger import LedgerOperations
-    from gateway.services.limits import Limits
-    from gateway.services.usage import UsageReports
     from gateway.store.postgres.database import Database
 
 
@@ -30,7 +30,7 @@ class AdminServices:
     service_accounts: ServiceAccounts
     keys: Keys
     identity_providers: IdentityProviders
-    limits: ProjectLimits
+    limits: Limits
     usage: UsageReports
     audit: AuditLogs
     retention: RetentionControls
@@ -44,7 +44,7 @@ class OperatorServices:
     backends: Backends
     operators: Operators
     issuers: OperatorIssuers
-    prices: Limits
-    ledger: LedgerOperations
+    prices: Prices
+    ledger: Ledger
     database: Database
     audit: AuditLogs

@@ -14,10 +14,11 @@ from pydantic import StringConstraints
 from starlette.responses import StreamingResponse
 
 from gateway import ids
+from gateway.admin.keys import ShownKey, admin_key_body
 from gateway.admin.pages import PAGE, conversation_page, cut, page_params
 from gateway.admin.routes import AdminRoute, changed, check_permission, read
 from gateway.admin.transactions import owned
-from gateway.protocol.admin.objects import admin_key_body, seconds_of
+from gateway.protocol.admin.objects import seconds_of
 from gateway.protocol.admin.requests import NoBody, ShortText
 from gateway.protocol.base import NullableModel, WireModel
 from gateway.services.access import check_name
@@ -78,7 +79,7 @@ def routes(tenants: Tenants) -> list[AdminRoute]:
         AdminRoute("POST", keys, writes, create_key, "operator", body=TenantKeyCreate),
         AdminRoute("POST", f"{ONE}/delete", deletes, delete, "operator", body=NoBody),
         AdminRoute("POST", f"{ONE}/restore", deletes, restore, "operator", body=NoBody),
-        AdminRoute("POST", f"{ONE}/hold", deletes, hold, "operator", body=Hold),
+        AdminRoute("POST", f"{ONE}/hold", deletes, hold, "operator", body=HoldUpdate),
         AdminRoute("POST", f"{ONE}/erasure", deletes, erase, "operator", body=Erasure),
         AdminRoute("POST", f"{ONE}/export", "tenants.export", export, "operator", body=Export),
     ]
@@ -102,7 +103,7 @@ class TenantKeyCreate(NullableModel):
     name: ShortText = "owner"
 
 
-class Hold(WireModel):
+class HoldUpdate(WireModel):
     """`POST /admin/v1/tenants/{name}/hold`: while it is held nothing of a tenant is deleted."""
 
     held: bool = True
@@ -189,7 +190,7 @@ class Tenants:
         """Create an admin key for a tenant's first owner; return it with its secret."""
         with _owned(name):
             key, value = await self._access.create_key(name, body.name, kind="admin", author=author)
-        return {**admin_key_body(key), "value": value}
+        return admin_key_body(ShownKey(key, secret=value))
 
     async def delete(self, author: Author, name: str) -> Json:
         """Disable all keys of a tenant; its data is removed seven days later."""
@@ -205,7 +206,7 @@ class Tenants:
         self._access.forget()
         return {"object": "tenant.restored", "name": name}
 
-    async def hold(self, author: Author, name: str, body: Hold) -> Json:
+    async def hold(self, author: Author, name: str, body: HoldUpdate) -> Json:
         """Put a tenant's data under legal hold, or release it."""
         with _owned(name):
             await self._data.hold(name, is_held=body.held, author=author)

@@ -14,7 +14,7 @@ from gateway.api import dialects, sse
 from gateway.api.client_connection import CancelOnDisconnect, connection_of
 from gateway.api.query import boolean, include_of, integer, list_body, page_query
 from gateway.api.streaming import EventStream
-from gateway.protocol.responses.create import COMPACTION, COUNTING, parse_subset, refuse_key
+from gateway.protocol.responses.create_request import COMPACTION, COUNTING, parse_subset, refuse_key
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     from gateway.api.client_connection import BodyReader
     from gateway.api.streaming import StreamLimits
-    from gateway.protocol.responses.create import CreateResponse, Parameters
+    from gateway.protocol.responses.create_request import CreateResponse, Parameters
     from gateway.services.creation import Creation
     from gateway.services.retrieval import Retrieval
 

@@ -13,10 +13,9 @@ from gateway.cli.backends import found
 from gateway.cli.options import Config, Json, run
 from gateway.cli.terminal import FAILED
 from gateway.settings import load_settings
-from gateway.upstreams.adapters import Adapter, AdapterOutcome, Adapters
-from gateway.upstreams.client import build_client
+from gateway.upstreams.http.client import KeepAlivePolicy, build_client
 from gateway.upstreams.http.connection import ConnectionLimits
-from gateway.upstreams.http.transport import KeepAlivePolicy
+from gateway.upstreams.lora_adapters import Adapter, AdapterOutcome, Adapters
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence

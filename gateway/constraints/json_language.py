@@ -30,13 +30,14 @@ from gateway.constraints.gbnf import (
     chain,
     either,
     escapes,
+    found_by,
     grammar_of,
     inverted,
+    language_of,
     maybe,
     quoted,
     text,
 )
-from gateway.constraints.patterns import found_by, language_of
 from gateway.constraints.schemas import MISSING, at_pointer, is_one_of
 from gateway.generation import NOTHING, Ebnf, InOrder, OneOf, Token
 

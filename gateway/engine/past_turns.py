@@ -9,7 +9,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from gateway.engine.engine import Executor
-    from gateway.eventlog.fold.fold import Turn
+    from gateway.eventlog.fold.turn_reader import Turn
     from gateway.generation import TokenParser
     from gateway.models.format import ModelFormat
 

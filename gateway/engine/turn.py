@@ -54,7 +54,8 @@ if TYPE_CHECKING:
     from gateway.constraints.validation import Checker
     from gateway.engine.engine import Engine
     from gateway.engine.run_spec import RunSpec
-    from gateway.eventlog.fold.fold import Body, Turn
+    from gateway.eventlog.fold.screen import Body
+    from gateway.eventlog.fold.turn_reader import Turn
     from gateway.eventlog.journal import Journal
     from gateway.generation import Constraint, Sampling, TokenChunk, ToldUsage
 

@@ -1,20 +1,23 @@
 """The interface of a family of models to the gateway: how they read and write token ids.
 
-`engine`, `services` and `upstreams` know models by this interface alone, and are handed the format
-of a model by `registry.Formats`. Nothing outside of a format's package knows one of its ids.
+`engine`, `services` and `upstreams` know models by `ModelFormat` alone, and `Formats` has the
+format of each model. Nothing outside of a format's package knows one of its ids.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Final, Literal, Protocol, TypeAlias
+from importlib import import_module
+from typing import TYPE_CHECKING, Any, Final, Literal, Protocol, Self, TypeAlias, cast
+
+from gateway.errors import ConfigError
 
 if TYPE_CHECKING:
     from array import array
     from collections.abc import Iterable, Mapping, Sequence
 
-    from gateway.constraints.rules import AnswerFormat, OutputRules
+    from gateway.constraints.output_rules import AnswerFormat, OutputRules
     from gateway.generation import (
         Constraint,
         FinishReason,
@@ -24,15 +27,14 @@ if TYPE_CHECKING:
         TokenParser,
     )
     from gateway.protocol.context_item import Columns, ContextItem
-    from gateway.protocol.hosted.grants import Grants
+    from gateway.protocol.grants import Grants
     from gateway.protocol.items import InputItem
-    from gateway.protocol.tools import FunctionTool
+    from gateway.protocol.tool_types import FunctionTool
+
 
 AFTER_ANSWER_RULE = "after_answer_dropped"
 """The recovery rule of what has to be guessed behind a whole answer: parsers drop it, and a run
 takes it back."""
-
-
 UNTHINKS: Final = "reasoning_off"
 """The ability of a model that can be told not to think."""
 SEES: Final = "vision"
@@ -58,7 +60,7 @@ class Builtins:
     location: str | None = None
 
     @classmethod
-    def of(cls, grants: Grants | None) -> Builtins:
+    def from_grants(cls, grants: Grants | None) -> Builtins:
         """Return the tools that a response may use."""
         if grants is None:
             return NO_BUILTINS
@@ -73,7 +75,6 @@ class Builtins:
 
 
 NO_BUILTINS: Final = Builtins()
-
 Rendering: TypeAlias = "array[int] | str"
 """What a server made of a question: ids, or (text) why its template refuses that conversation."""
 
@@ -397,5 +398,111 @@ class ModelFormat(Protocol):
         """
 
 
+class FixedFormat:
+    """Part of a `ModelFormat` that learns nothing from a server, and puts nothing into prompts."""
+
+    def with_state(self, template_state: bytes) -> Self:  # noqa: ARG002 - it has none
+        return self
+
+    def relearn(self) -> None:
+        """Do nothing: nothing was learned."""
+
+    def misfits(self, rendered: Mapping[bytes, Rendering]) -> tuple[str, ...]:  # noqa: ARG002 - nothing is asked
+        return ()
+
+    def prefill_size(self, prompt_ids: Sequence[int]) -> int:  # noqa: ARG002 - a prompt ends before the turn
+        return 0
+
+
+class ServerRenderedFormat:
+    """Part of a `ModelFormat` whose prompts a server renders.
+
+    Items are stored without ids, and messages have no headers.
+    """
+
+    plain_header_ids_max: Final = 0
+
+    def check(self) -> None:
+        """Do nothing: there are no prompts to compare."""
+
+    def repeated_ids(self, history: Columns, *, is_answered: bool) -> array[int] | None:  # noqa: ARG002 - none are stored
+        return None
+
+    def message_opening(self) -> tuple[int, ...]:
+        return ()
+
+    def plain_header(self, ids: Sequence[int], at: int) -> int:  # noqa: ARG002 - there are none
+        return 0
+
+
 FormatOf = Callable[[str], ModelFormat]
 """The format of a model, by its public id."""
+HARMONY: Final = "harmony"
+CHAT: Final = "chat"
+PASSTHROUGH: Final = "passthrough"
+FORMAT_CLASSES: Final = {
+    HARMONY: "gateway.models.harmony.harmony_format:HarmonyFormat",
+    CHAT: "gateway.models.chat.chat_format:ChatFormat",
+    PASSTHROUGH: "gateway.models.chat.passthrough:PassThroughFormat",
+}
+"""Module and class of each. A class has `load(limits, options)`, which may read files and raises
+`StartupError` for what is damaged or missing. None is imported before a model has it."""
+NO_OPTIONS: Final = FormatOptions()
+
+
+class Formats:
+    """The formats of all models: of each that is configured its own, of an adapter that of its base
+    model, of any other Harmony.
+    """
+
+    def __init__(
+        self,
+        by_model: Mapping[str, ModelFormat],
+        other: ModelFormat,
+        parent_of: Callable[[str], str | None] | None = None,
+    ) -> None:
+        """`parent_of` tells the base model of an adapter."""
+        self._by_model = by_model
+        self._parent_of = parent_of
+        self.default = other
+        """Of models that nobody configured, and of what belongs to no model."""
+
+    @classmethod
+    def load(
+        cls,
+        named: Mapping[str, str],
+        limits: SchemaLimits,
+        options: Mapping[str, FormatOptions] | None = None,
+    ) -> Formats:
+        """`named`: public id → name; `options` are those of the models that have some. Raises
+        `ConfigError` for an unknown name, and what loading raises.
+        """
+        own = options or {}
+        wanted = {model: (name, own.get(model, NO_OPTIONS)) for model, name in named.items()}
+        harmony = HARMONY, NO_OPTIONS
+        loaded = {key: _load(*key, limits) for key in dict.fromkeys((harmony, *wanted.values()))}
+        return cls({model: loaded[key] for model, key in wanted.items()}, loaded[harmony])
+
+    def for_model(self, model: str) -> ModelFormat:
+        """Return the format of a model, by its public id."""
+        found = self._by_model.get(model)
+        if found is None and self._parent_of is not None and (parent := self._parent_of(model)):
+            found = self._by_model.get(parent)
+        return found or self.default
+
+    def relearn(self, model: str) -> None:
+        self.for_model(model).relearn()
+
+    def with_parents(self, parent_of: Callable[[str], str | None]) -> Formats:
+        return Formats(self._by_model, self.default, parent_of)
+
+
+def _load(name: str, options: FormatOptions, limits: SchemaLimits) -> ModelFormat:
+    if name not in FORMAT_CLASSES:
+        raise ConfigError(
+            f"there is no format '{name}'",
+            where="models",
+            remedy=f"Set the model's format to one of: {', '.join(FORMAT_CLASSES)}.",
+        )
+    module, _, made = FORMAT_CLASSES[name].partition(":")
+    return cast("ModelFormat", getattr(import_module(module), made).load(limits, options))

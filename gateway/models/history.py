@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final
 
 from gateway.errors import InvalidRequest
 from gateway.generation import PREAMBLE
-from gateway.protocol.calls import FILE_NOTE, IMAGE_NOTE, NO_RESULT, hosted_author
+from gateway.protocol.call_items import FILE_NOTE, IMAGE_NOTE, NO_RESULT, hosted_author
 from gateway.protocol.context_item import ContextItem
 from gateway.protocol.items import (
     ComputerCallOutput,

@@ -19,10 +19,10 @@ from pydantic import ValidationError
 
 from gateway.errors import InvalidRequest
 from gateway.protocol.base import Many, WireModel
-from gateway.protocol.hosted.tools import NO_FAMILIES
+from gateway.protocol.hosted_tools import NO_FAMILIES
 from gateway.protocol.items import AdditionalTools, ToolSearchOutput
 from gateway.protocol.request_errors import refusal_of
-from gateway.protocol.tools import (
+from gateway.protocol.tool_types import (
     AnyTool,
     CustomTool,
     FunctionTool,
@@ -68,7 +68,7 @@ class BroughtTools:
     loaded: bool
 
     @classmethod
-    def of(cls, item: AdditionalTools | ToolSearchOutput, path: str) -> Self:
+    def from_item(cls, item: AdditionalTools | ToolSearchOutput, path: str) -> Self:
         """Read the tools of an item at `path`. Raises `InvalidRequest`."""
         said = {"tools": without_unserved(item.tools, NO_FAMILIES)}
         try:
@@ -107,7 +107,7 @@ def _brought_before(items: Iterable[ContextItem]) -> Iterator[BroughtTools]:
         item = context.item() if context.kind in BRINGING and context.json else None
         if isinstance(item, AdditionalTools | ToolSearchOutput):
             with suppress(InvalidRequest):
-                yield BroughtTools.of(item, "input.")
+                yield BroughtTools.from_item(item, "input.")
 
 
 def brought_by(items: Iterable[InputItem], param: str = "input") -> tuple[BroughtTools, ...]:
@@ -116,7 +116,7 @@ def brought_by(items: Iterable[InputItem], param: str = "input") -> tuple[Brough
     Raises `InvalidRequest`.
     """
     return tuple(
-        BroughtTools.of(item, f"{param}[{index}].")
+        BroughtTools.from_item(item, f"{param}[{index}].")
         for index, item in enumerate(items)
         if isinstance(item, AdditionalTools | ToolSearchOutput)
     )

@@ -11,19 +11,18 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, TypeVar
 from pydantic import Field, StringConstraints
 
 from gateway.errors import InvalidRequest, ResourceNotFound, shown
-from gateway.protocol.base import WHOLE, BodyModel, Many, WireModel, without_nulls
+from gateway.protocol.base import AS_INTEGER, BodyModel, Many, WireModel, without_nulls
+from gateway.protocol.hosted_tools import MemoryLimit
 from gateway.protocol.json_body import parse_object
 from gateway.protocol.request_errors import (
     missing,
     number_out_of_range,
     string_too_long,
-    unknown,
     unsupported,
-    validated,
+    validated_body,
     wrong_type,
     wrong_value,
 )
-from gateway.protocol.responses.create import presentable
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -40,7 +39,6 @@ MEMORY_LIMITS: Final[Mapping[str, int]] = {
     "64g": 64 * GIB,
 }
 """Bytes of memory by what a request calls them."""
-MemoryLimit = Literal["1g", "4g", "16g", "64g"]
 NAME_CHARS_MAX: Final = 256
 CONTAINER_FILES_MAX: Final = 50
 """Files that one request names."""
@@ -57,7 +55,7 @@ class ExpiresAfter(WireModel):
     """Lifetime of a container: so many minutes after its last use."""
 
     anchor: Literal["last_active_at"]
-    minutes: Annotated[int, Field(ge=1, le=MINUTES_MAX), WHOLE]
+    minutes: Annotated[int, Field(ge=1, le=MINUTES_MAX), AS_INTEGER]
 
 
 class NetworkPolicy(WireModel):
@@ -112,12 +110,7 @@ def _parse(
     for name in extra:
         if document.get(name):
             raise unsupported(name, "Put what they hold into files of the container.")
-    parameters = model.parameters()
-    others = tuple(name for name in document if name not in {*parameters, *extra})
-    if strict and others:
-        raise unknown(min(others))
-    asked = validated(model, {name: document[name] for name in document.keys() & parameters})
-    return asked.model_copy(update={"ignored": presentable(others)}) if others else asked
+    return validated_body(model, document, strict=strict, known=extra)
 
 
 def parse_upload(fields: Mapping[str, str]) -> tuple[str, int | None]:

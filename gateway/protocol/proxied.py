@@ -13,9 +13,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, Literal
 
 from gateway.errors import InvalidRequest, shown
+from gateway.protocol.base import presentable
 from gateway.protocol.json_body import parse_object
 from gateway.protocol.request_errors import invalid, missing, unknown
-from gateway.protocol.responses.create import presentable
 
 if TYPE_CHECKING:
     from gateway.protocol.json_body import InputLimits

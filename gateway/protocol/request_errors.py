@@ -16,11 +16,11 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 from pydantic import ValidationError
 
 from gateway.errors import InvalidRequest, shown
-from gateway.protocol.base import COUNT_MAX, WireModel
+from gateway.protocol.base import COUNT_MAX, BodyModel, WireModel, presentable
 from gateway.protocol.context_item import Kind
 from gateway.protocol.documented import ITEM_TYPES, literal_values
-from gateway.protocol.hosted.tools import DOMAIN_CHARS_MAX, FAMILIES
-from gateway.protocol.tools import SERVED_TOOL_TYPES
+from gateway.protocol.hosted_tools import DOMAIN_CHARS_MAX, FAMILIES
+from gateway.protocol.tool_types import SERVED_TOOL_TYPES
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -221,6 +221,7 @@ def grammars_too_long(param: str, size: int, maximum: int) -> InvalidRequest:
 
 
 M = TypeVar("M", bound=WireModel)
+B = TypeVar("B", bound=BodyModel)
 
 _ITEM_TAGS: Final = frozenset(literal_values(Kind)) | {"item_reference", "compaction_trigger"}
 _PART_TAGS: Final = frozenset({"input_text", "input_image", "input_file", "output_text", "refusal"})
@@ -275,6 +276,22 @@ def validated(model: type[M], document: dict[str, Any], context: object = None) 
         return model.model_validate(document, context=context)
     except ValidationError as error:
         raise refusal_of(error) from None
+
+
+def validated_body(
+    model: type[B], document: dict[str, Any], *, strict: bool, known: tuple[str, ...] = ()
+) -> B:
+    """Parse the body of a request. Names that it has besides its parameters are `ignored`.
+
+    `known` are names that mean nothing, and are not reported. Raises `InvalidRequest`; if `strict`,
+    for the other ones, too.
+    """
+    parameters = model.parameters()
+    others = tuple(name for name in document if name not in {*parameters, *known})
+    if strict and others:
+        raise unknown(min(others))
+    body = validated(model, {name: document[name] for name in document.keys() & parameters})
+    return body.model_copy(update={"ignored": presentable(others)}) if others else body
 
 
 def refusal_of(error: ValidationError, within: str = "") -> InvalidRequest:

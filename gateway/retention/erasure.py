@@ -25,7 +25,7 @@ import orjson
 
 from gateway import ids
 from gateway.errors import ContentSealed, ConversationLocked
-from gateway.protocol.hosted.state import tool_state_of
+from gateway.protocol.grants import tool_state_of
 from gateway.store import conversations, holds, responses
 from gateway.store.content import opened
 from gateway.store.postgres.database import turn_to

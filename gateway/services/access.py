@@ -31,7 +31,7 @@ from gateway.errors import (
     TokenRefused,
 )
 from gateway.governance.audit import COMMAND_LINE
-from gateway.services.credentials import KeyUses, Peppers
+from gateway.services.credentials import KeyUses, Peppers, Rehash
 from gateway.services.federation import is_token
 from gateway.store import tenants
 from gateway.store.limits import rules
@@ -377,7 +377,7 @@ class Access:
         if found is None and previous is not None:
             found = await tenants.find_principal(database, previous.hash(secret), self._defaults)
             if found is not None:
-                self.uses.hash_again(found, current.hash(secret), current.id)
+                self.uses.hash_again(found, Rehash(current.hash(secret), current.id))
         if found is None:
             return None
         terms = await rules.terms_of(database, found)

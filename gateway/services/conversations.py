@@ -8,8 +8,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Final, Literal
 
 from gateway import ids
-from gateway.context.assembly import referenced_ids, take_in
-from gateway.context.copies import may_repeat
+from gateway.context.assembly import may_repeat, referenced_ids, take_in
 from gateway.context.unsealing import unseal
 from gateway.errors import InvalidRequest, NoUpstreamAvailable
 from gateway.protocol.conversations import Conversation, unknown_conversation, unknown_item

@@ -37,13 +37,13 @@ from gateway.errors import (
 )
 from gateway.eventlog.journal import MemoryJournal
 from gateway.eventlog.live_log import LiveLog
-from gateway.limits.charge import NOTHING_USED, Used
+from gateway.limits.accounting import NOTHING_USED, Used
+from gateway.limits.rules import NO_TERMS
 from gateway.limits.storage import RESPONSE_BYTES
-from gateway.limits.terms import NO_TERMS
 from gateway.models.format import SEES
-from gateway.protocol.calls import unread
-from gateway.protocol.responses.body import Outcome, response_body
-from gateway.protocol.responses.create import reused_key
+from gateway.protocol.call_items import unread
+from gateway.protocol.responses.create_request import reused_key
+from gateway.protocol.responses.response_object import Outcome, response_body
 from gateway.services.approvals import ApprovalUsed
 from gateway.services.runs.history_source import History
 from gateway.services.runs.run_builder import DueSummary
@@ -63,11 +63,11 @@ if TYPE_CHECKING:
     from gateway.engine.run_spec import RunSpec
     from gateway.entries import Finished
     from gateway.eventlog.fold.fold import Fold
-    from gateway.limits.charge import Charge
+    from gateway.limits.accounting import Charge
     from gateway.limits.refusal import Headers
     from gateway.protocol.context_item import ConversationPlace
-    from gateway.protocol.events import EventSink, EventSource
-    from gateway.protocol.responses.create import CreateResponse, RequestKey
+    from gateway.protocol.responses.create_request import CreateResponse, RequestKey
+    from gateway.protocol.stream_events import EventSink, EventSource
     from gateway.replication.durable_runs import DurableRuns, RunDependencies
     from gateway.replication.lease_keeper import LeaseKeeper
     from gateway.replication.limiter import Limiter

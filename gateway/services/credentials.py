@@ -1,11 +1,11 @@
-"""Secrets of keys: how they are made and hashed, and when they were used."""
+"""The secrets of keys: how they are made and hashed, and when they were used."""
 
 from __future__ import annotations
 
 import asyncio
 import os
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from gateway.errors import StoreError
 from gateway.store import tenants
@@ -22,8 +22,7 @@ if TYPE_CHECKING:
 _log = EventLog(__name__)
 
 
-@dataclass(frozen=True, slots=True)
-class NewSecret:
+class NewSecret(NamedTuple):
     """A secret, which nobody can have again, and what of it is stored."""
 
     value: str
@@ -47,22 +46,33 @@ class Peppers:
         return NewSecret(value, hint_of(value), self.current.hash(value), self.current.id)
 
 
+class Rehash(NamedTuple):
+    """The hash of a key under the current pepper."""
+
+    hash: bytes
+    pepper_id: int
+
+
 class KeyUses:
-    """Keys that were used since they were last written down, at most as many as are cached."""
+    """Keys that were used since they were last written down, at most as many as are cached.
+
+    They are written once in a while, all together, with the new hashes of keys that were found by
+    the hash of the previous pepper.
+    """
 
     def __init__(self, database: Database, *, interval_s: float) -> None:
         """Write every `interval_s` seconds."""
         self._database = database
         self._interval_s = interval_s
         self._used: dict[UUID, Principal] = {}
-        self._rehashes: dict[UUID, tuple[bytes, int]] = {}
+        self._rehashes: dict[UUID, Rehash] = {}
 
     def note(self, principal: Principal) -> None:
         self._used[principal.key_id] = principal
 
-    def hash_again(self, principal: Principal, new_hash: bytes, pepper_id: int) -> None:
+    def hash_again(self, principal: Principal, rehash: Rehash) -> None:
         # For keys that were matched by the hash of the previous pepper.
-        self._rehashes[principal.key_id] = new_hash, pepper_id
+        self._rehashes[principal.key_id] = rehash
 
     async def run(self) -> None:
         while True:
@@ -76,20 +86,14 @@ class KeyUses:
         """
         used, self._used = self._used, {}
         rehashes, self._rehashes = self._rehashes, {}
-        by_tenant: dict[TenantId, list[Principal]] = {}
+        by_tenant: dict[TenantId, list[UUID]] = {}
         for principal in used.values():
-            by_tenant.setdefault(principal.tenant_id, []).append(principal)
-        for tenant_id, principals in by_tenant.items():
-            hashed = {
-                one.key_id: rehashes[one.key_id] for one in principals if one.key_id in rehashes
-            }
+            by_tenant.setdefault(principal.tenant_id, []).append(principal.key_id)
+        for tenant_id, keys in by_tenant.items():
+            hashed = {key: rehashes[key] for key in keys if key in rehashes}
             try:
                 await tenants.note_uses(
-                    self._database,
-                    tenant_id,
-                    [one.key_id for one in principals],
-                    hashed,
-                    interval_s=self._interval_s,
+                    self._database, tenant_id, keys, hashed, interval_s=self._interval_s
                 )
             except StoreError as error:
                 _log.warning("uses of keys were not written down", error=error)

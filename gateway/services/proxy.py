@@ -19,7 +19,7 @@ from gateway.errors import (
     UpstreamRejected,
 )
 from gateway.generation import TokenUsage
-from gateway.limits.charge import Used
+from gateway.limits.accounting import Used
 from gateway.protocol.proxied import PATHS
 from gateway.store.usage import Metered, UsageLine
 from gateway.telemetry.logs import EventLog

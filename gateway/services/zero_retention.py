@@ -17,7 +17,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from gateway.errors import InvalidRequest
-from gateway.protocol.hosted.tools import CodeInterpreterTool
+from gateway.protocol.hosted_tools import CodeInterpreterTool
 
 if TYPE_CHECKING:
     from gateway.services.runs.spec_builder import CreateCommand

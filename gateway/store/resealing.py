@@ -19,7 +19,7 @@ from uuid import UUID
 
 import orjson
 
-from gateway.encryption.cipher import FRAMES, keys_of, keys_of_log
+from gateway.encryption.cipher import keys_of, keys_of_log
 from gateway.errors import ContentSealed
 from gateway.store import audit_log, flushes
 from gateway.store.content import BOUND_BY, CONTENT, place_of
@@ -189,15 +189,9 @@ def _resealed_part(cipher: ContentCipher, uuid: bytes, epoch: int, part: LogRow)
 def _resealed_log(
     cipher: ContentCipher, stored: bytes, response: bytes, epoch: int, first_entry: int
 ) -> bytes:
-    # One frame for each stretch that was packed in one version.
-    if not cipher.seals:
-        return cipher.open_entries(stored, response)
-    parts = cipher.open_parts(stored, response) if stored[:1] == FRAMES else [(0, stored)]
-    firsts = [first_entry, *(first for first, _ in parts[1:])]
-    return FRAMES + b"".join(
-        cipher.seal_entries(entries, response, epoch, first)[1:]
-        for first, (_, entries) in zip(firsts, parts, strict=False)
-    )
+    # One frame for the whole row.
+    entries = cipher.open_entries(stored, response)
+    return cipher.seal_entries(entries, response, epoch, first_entry)
 
 
 def _keys(kept: Kept, value: bytes) -> frozenset[int]:

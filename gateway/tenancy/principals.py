@@ -7,7 +7,7 @@ from ipaddress import IPv4Network, IPv6Network
 from typing import TYPE_CHECKING, Final, Literal, NewType, TypeAlias
 from uuid import UUID
 
-from gateway.limits.terms import NO_TERMS
+from gateway.limits.rules import NO_TERMS
 from gateway.tenancy.policy import (
     ALL_CONTROLS,
     DEFAULT_POLICY,
@@ -19,7 +19,7 @@ from gateway.tenancy.retention import keeps_nothing
 if TYPE_CHECKING:
     from datetime import datetime
 
-    from gateway.limits.terms import Terms
+    from gateway.limits.rules import Terms
     from gateway.tenancy.permissions import OperatorRole
     from gateway.tenancy.policy import TenantPolicy
 

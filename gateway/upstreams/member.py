@@ -6,11 +6,11 @@ import asyncio
 from collections import deque
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Final, Literal, Protocol
+from typing import TYPE_CHECKING, Final, Literal
 
 from gateway.errors import UpstreamError, UpstreamRejected, UpstreamUnavailable
 from gateway.telemetry.logs import EventLog
-from gateway.upstreams.engines.registry import UnknownEngine
+from gateway.upstreams.engines import UnknownEngine
 from gateway.upstreams.probe import CheckOutcome
 from gateway.upstreams.problems import BackendBusy, GrammarFailed, ModelGone, PathNotFound
 from gateway.upstreams.served_models import offers, parents
@@ -20,10 +20,13 @@ if TYPE_CHECKING:
 
     from gateway.generation import TokenRequest, TokenSink
     from gateway.telemetry.metrics import Metrics
+    from gateway.upstreams.admission.admit import PlacedRequest
+    from gateway.upstreams.admission.slots import MemberSlots
     from gateway.upstreams.backend import Backend, Listed, ServedModel
-    from gateway.upstreams.engines.engine import Capabilities, InferenceEngine, Unusable
+    from gateway.upstreams.engines import Capabilities, InferenceEngine, Unusable
+    from gateway.upstreams.inference_server import InferenceServer
     from gateway.upstreams.probe import Description, HealthCheck
-    from gateway.upstreams.server import InferenceServer
+    from gateway.upstreams.routing.costs import MemberLoad
 
 _log = EventLog(__name__)
 
@@ -218,26 +221,6 @@ class BackendState:
     source: str = "settings"
 
 
-class RequestListener(Protocol):
-    """Observer of one request to a backend."""
-
-    def on_first_token(self, seconds: float) -> None:
-        """Handle the first token, which came `seconds` after the request was sent."""
-        ...
-
-    def on_busy(self) -> None:
-        """Handle a refusal: the backend is too busy to take the request."""
-        ...
-
-    def on_finish(self) -> None:
-        """Handle the last token: the backend has finished the request."""
-        ...
-
-    def on_end(self, tokens: int) -> None:
-        """Handle the end of the stream, with `tokens` generated."""
-        ...
-
-
 class Member:
     """One backend: counts its requests in flight, and learns its health from every one.
 
@@ -273,6 +256,10 @@ class Member:
         self.is_idle = asyncio.Event()
         """Nothing is in flight there."""
         self.is_idle.set()
+        self.slots: MemberSlots | None = None
+        """None where nothing bounds what is sent to it."""
+        self.load: MemberLoad | None = None
+        """What routing knows of it, if there is any."""
         self._server = server
         self._served: Mapping[str, ServedModel] = {}
         self._metrics = metrics
@@ -341,7 +328,7 @@ class Member:
         return self._in_flight
 
     async def generate(
-        self, request: TokenRequest, sink: TokenSink, listener: RequestListener | None = None
+        self, request: TokenRequest, sink: TokenSink, placed: PlacedRequest | None = None
     ) -> None:
         """Generate at this backend, and learn from it. Raises what `InferenceServer` does."""
         started_at = self._clock()
@@ -353,20 +340,20 @@ class Member:
             outcome = "ok"
             self.health.completed()
             self._faults.clear("request")
-            if listener is not None:
-                listener.on_finish()
+            if placed is not None:
+                placed.on_finish()
 
         try:
             await self._server.generate(
                 request,
                 sink,
-                on_first=partial(self._on_first_ids, started_at, listener),
+                on_first=partial(self._on_first_ids, started_at, placed),
                 on_finish=finish,
-                on_end=None if listener is None else listener.on_end,
+                on_end=None if placed is None else placed.on_end,
             )
         except UpstreamError as error:
-            if listener is not None and isinstance(error, BackendBusy):
-                listener.on_busy()
+            if placed is not None and isinstance(error, BackendBusy):
+                placed.on_busy()
             outcome = self._note_failure(error, request.model)
             raise
         finally:
@@ -494,11 +481,11 @@ class Member:
         if count:
             _log.warning("silent streams are broken off", upstream=self.name, count=count)
 
-    def _on_first_ids(self, started_at: float, listener: RequestListener | None) -> None:
+    def _on_first_ids(self, started_at: float, placed: PlacedRequest | None) -> None:
         seconds = self._clock() - started_at
         self._metrics.upstream_first_token(self.name, seconds)
-        if listener is not None:
-            listener.on_first_token(seconds)
+        if placed is not None:
+            placed.on_first_token(seconds)
         is_back = self.health.answered()
         if is_back or not self._reached:
             self._reached = True

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from contextlib import nullcontext, suppress
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Final
 
@@ -19,28 +19,27 @@ from gateway.errors import (
 )
 from gateway.fair_queue import ReadTurns
 from gateway.telemetry.logs import EventLog
-from gateway.upstreams.admission.placed import PlacedRequest
-from gateway.upstreams.admission.policy import WorkClass, class_of
+from gateway.upstreams.admission.admit import PlacedRequest
+from gateway.upstreams.admission.slots import WorkClass, class_of
 from gateway.upstreams.backend import StreamLimits, Timeouts
+from gateway.upstreams.backend_sources import changes, named
+from gateway.upstreams.inference_server import InferenceServer
 from gateway.upstreams.member import EjectionPolicy, Health, Member
-from gateway.upstreams.membership.desired import changes, named
 from gateway.upstreams.probe import check, describe, read_load
 from gateway.upstreams.problems import ModelGone
 from gateway.upstreams.request_writer import PromptEncoder
-from gateway.upstreams.routing.flight_sink import FlightSink
+from gateway.upstreams.routing.router import FlightSink
 from gateway.upstreams.served_models import REMEDY, overlooked, unserved
-from gateway.upstreams.server import InferenceServer
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Sequence
-    from contextlib import AbstractContextManager
 
     from gateway.errors import GatewayError
     from gateway.generation import Constraint, TokenRequest, TokenSink
     from gateway.telemetry.metrics import Metrics
-    from gateway.upstreams.admission.admission import Admission
+    from gateway.upstreams.admission.admit import Admission
     from gateway.upstreams.backend import Backend
-    from gateway.upstreams.client import Client
+    from gateway.upstreams.http.client import Client
     from gateway.upstreams.member import BackendState
     from gateway.upstreams.routing.router import Router
 
@@ -91,11 +90,6 @@ def _after_recall(
     if placed.has_begun:
         raise UpstreamRecalled("another goes before it", upstream=placed.upstream)
     return replace(request, was_recalled=True)
-
-
-def round_robin(choices: Sequence[Member], turn: int) -> Member:
-    # `choices` must not be empty.
-    return choices[turn % len(choices)]
 
 
 _log = EventLog(__name__)
@@ -191,6 +185,9 @@ class Pool:
         self._members: dict[str, Member] = {}
         self._serving: dict[str, list[Member]] = {}
         """Those that serve a model, as far as it is known."""
+        self._listed: dict[str, list[Member]] = {}
+        """Those of them that have said so. What a backend does not list it may answer all the same,
+        with some other model."""
         self._models: tuple[ModelInfo, ...] = ()
         self._parents: dict[str, str] = {}
         self._other_adapters: dict[str, str] = {}
@@ -241,16 +238,17 @@ class Pool:
         members = {name: one for name, one in self._members.items() if name not in change.leave}
         for name in change.leave:
             self._retire(self._members[name])
+        router = self.router
+        known = {name for name in change.join if router is not None and router.knows(name)}
         new = {name: self._new_member(desired[name]) for name in change.join}
         self._members = {name: members.get(name) or new[name] for name in desired}
         self._resolve_models()
         for name, member in new.items():
             member.is_drained = name in self._drained
-            is_known = self.router is not None and self.router.knows(name)
             self._metrics.upstream_joined(name)
             _log.info("a backend joins", upstream=name, url=member.backend.base_url)
             if self._group is not None:
-                self._group.create_task(self._monitor(member, is_new=True, is_known=is_known))
+                self._group.create_task(self._monitor(member, is_new=True, is_known=name in known))
 
     def drain(self, names: Collection[str]) -> None:
         """Send nothing new to the backends of these names, and to all others again."""
@@ -341,8 +339,7 @@ class Pool:
 
         Raises what `absence` returns if there are none.
         """
-        members = [one for one in self._serving.get(model, ()) if one.listed is not None]
-        if not members:
+        if (members := self._listed.get(model)) is None:
             raise self.absence(model)
         return members
 
@@ -389,8 +386,8 @@ class Pool:
                 placed = await self._wait_for_turn(request, sink, turn, avoid)
             member = placed.member
             try:
-                with placed as to:
-                    await member.generate(request, to, placed)
+                with placed:
+                    await member.generate(request, placed.sink, placed)
             except asyncio.CancelledError as error:
                 request = _after_recall(request, placed, error)
             except UpstreamUnavailable as error:
@@ -431,14 +428,13 @@ class Pool:
     ) -> list[Member]:
         # Empty if no backend is left.
         model = request.model
-        able = self._serving.get(model, ())
+        members = self._listed.get(model)
         if request.sampling.logprobs is not None:
             able = self._with_logprobs(model)
-        # What a backend does not list it may answer all the same, with some other model.
-        members = [member for member in able if member.listed is not None]
-        if not able:
-            raise self.absence(model)
+            members = [member for member in able if member.listed is not None]
         if not members:
+            if model not in self._serving:
+                raise self.absence(model)
             raise NoUpstreamAvailable(
                 model, SILENT, retry_after_s=self._policy.schedule.health_interval_s
             )
@@ -459,11 +455,13 @@ class Pool:
         # free slot if there is one.
         admission = self.admission
         if admission is None:
-            return PlacedRequest(*self._choose(choices, request, sink, turn), request)
+            member, flight = self._choose(choices, request, sink, turn)
+            load = None if flight is not None else member.load
+            return PlacedRequest(member, request, sink, flight=flight, load=load)
         if not skips_queue:
             # Nobody with nothing under way waits behind those who have much.
             queues = admission.waiting and not admission.shares.is_idle(request.tenant)
-            if queues or self._is_held_back(choices, request):
+            if queues or (len(choices) > 1 and self._is_held_back(choices, request)):
                 return None
         return self._take_slot(admission, choices, request, sink, turn, skips_queue=skips_queue)
 
@@ -479,31 +477,50 @@ class Pool:
     ) -> PlacedRequest | None:
         # None if the request has to wait for a slot.
         work = class_of(request.priority, is_background=request.background)
-        slots = admission.slots
-        roomy = [member for member in choices if slots(member.name).has_room(work)]
+        shares, tenant = admission.shares, request.tenant
+        roomy, free = [], 0
+        for member in choices:
+            slots = member.slots
+            assert slots is not None, "there is admission"
+            if slots.has_room(work):
+                roomy.append(member)
+                free += slots.bound - slots.in_flight
         is_extra = not (roomy or skips_queue)
         if is_extra:
-            if work is WorkClass.BACKGROUND or not admission.shares.is_idle(request.tenant):
-                return None
-            if not request.was_recalled:
-                names = [member.name for member in choices]
-                admission.make_room(request.tenant, names, request.share)
-            roomy = [member for member in choices if slots(member.name).has_spare]
+            roomy = self._with_extra_slots(admission, choices, request, work)
             if not roomy:
                 return None
-        elif not skips_queue:
-            free = sum(slots(one.name).bound - slots(one.name).in_flight for one in roomy)
-            if not admission.shares.has_share(request.tenant, free):
-                return None
-        is_alone = admission.running.tenants and admission.shares.is_idle(request.tenant)
-        member, watched = self._choose(roomy or choices, request, sink, turn)
-        prompt = request.prompt_tokens
-        slot = slots(member.name).take(work, prompt, is_extra=is_extra)
-        service = admission.shares.serve(request.tenant, prompt, work, request.share)
-        placed = PlacedRequest(member, watched, request, slot, admission, service)
-        if is_alone and (overdue_s := slots(member.name).overdue_s(prompt)) is not None:
+        elif not (skips_queue or shares.has_share(tenant, free)):
+            return None
+        is_alone = admission.running.tenants and shares.is_idle(tenant)
+        member, flight = self._choose(roomy or choices, request, sink, turn)
+        slots = member.slots
+        assert slots is not None, "there is admission"
+        placed = PlacedRequest(
+            member,
+            request,
+            sink,
+            flight=flight,
+            load=None if flight is not None else member.load,
+            slot=slots.take(work, request.prompt_tokens, is_extra=is_extra),
+            admission=admission,
+            service=shares.serve(tenant, request.prompt_tokens, work, request.share),
+        )
+        if is_alone and (overdue_s := slots.overdue_s(request.prompt_tokens)) is not None:
             placed.expect(overdue_s)
         return placed
+
+    @staticmethod
+    def _with_extra_slots(
+        admission: Admission, choices: Sequence[Member], request: TokenRequest, work: WorkClass
+    ) -> list[Member]:
+        # For a tenant that has nothing running, though no slot is free.
+        if work is WorkClass.BACKGROUND or not admission.shares.is_idle(request.tenant):
+            return []
+        if not request.was_recalled:
+            names = [member.name for member in choices]
+            admission.make_room(request.tenant, names, request.share)
+        return [one for one in choices if one.slots is not None and one.slots.has_spare]
 
     async def _wait_for_turn(
         self, request: TokenRequest, sink: TokenSink, turn: int, avoid: Collection[str]
@@ -527,7 +544,7 @@ class Pool:
 
     def require_room(self, model: str, priority: int, tenant: str = "") -> None:
         # Refuse at once a request that would be refused later: see `Admission`.
-        if self.admission is not None:
+        if self.admission is not None and self.admission.waiting:
             self.admission.require_room(model, priority, tenant)
 
     def _usable(self) -> list[str]:
@@ -539,11 +556,11 @@ class Pool:
 
     def _choose(
         self, choices: Sequence[Member], request: TokenRequest, sink: TokenSink, turn: int
-    ) -> tuple[Member, AbstractContextManager[TokenSink]]:
+    ) -> tuple[Member, FlightSink | None]:
+        # They take turns where there is no router, or nothing for it to choose.
         router = self.router
         if router is None or len(self._serving.get(request.model, ())) == 1:
-            member = round_robin(choices, turn)
-            return member, nullcontext(sink) if router is None else router.visit(member.name, sink)
+            return choices[turn % len(choices)], None
         names = [member.name for member in choices]
         decision = router.choose(names, router.prefix(request), request.route)
         flight = router.begin(decision, request.route, surplus_ids=request.surplus_ids)
@@ -576,7 +593,12 @@ class Pool:
             prompts=self._prompts,
             read_turns=self._read_turns,
         )
-        return Member(backend, server, Health(policy.ejection), self._metrics, self._clock)
+        member = Member(backend, server, Health(policy.ejection), self._metrics, self._clock)
+        if self.admission is not None:
+            member.slots = self.admission.slots(member.name)
+        if self.router is not None:
+            member.load = self.router.member(member.name)
+        return member
 
     def _retire(self, member: Member) -> None:
         # Its monitor waits until the streams that it has begun end.
@@ -663,8 +685,8 @@ class Pool:
     ) -> None:
         timeout_s = self._policy.schedule.health_timeout_s
         load = await read_load(self.client, member.backend, timeout_s=timeout_s)
-        if self.admission is not None:
-            self.admission.slots(member.name).reported(load.waiting, load.running, load.places)
+        if member.slots is not None:
+            member.slots.reported(load.waiting, load.running, load.places)
         if router is None:
             return
         if not was_reachable:
@@ -707,6 +729,11 @@ class Pool:
                     self._serving.setdefault(model, []).append(member)
                 if length is not None:
                     lengths[model] = min(length, lengths.get(model, length))
+        self._listed = {
+            model: listed
+            for model, members in self._serving.items()
+            if (listed := [member for member in members if member.listed is not None])
+        }
         self._parents = parents
         self._models = tuple(
             ModelInfo(model, length, parents.get(model)) for model, length in lengths.items()

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping
 
     from gateway.upstreams.backend import Backend, Listed
-    from gateway.upstreams.engines.engine import Unusable
+    from gateway.upstreams.engines import Unusable
 
 
 def offers(

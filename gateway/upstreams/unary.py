@@ -1,18 +1,39 @@
-"""Requests that a backend answers with one body, such as embeddings: no stream, no queue."""
+"""Requests that a backend answers with one body: no stream, no queue.
+
+`UnaryClient` asks for embeddings and the like. `Tokenization` has conversations rendered by a
+server that serves the model: messages in, token ids out. A chat template belongs to the server: its
+versions and its quirks stay there. One member of the model is asked, of one engine as long as there
+is one: engines render the same conversation to different ids, and a conversation that goes on
+should keep its beginning. `POST /tokenize` (vLLM) and `POST /v1/tokenize` (SGLang) take no flag and
+little time (3 to 17 ms).
+"""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+import asyncio
+from array import array
+from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
 
+import httpx2
+import msgspec
 import orjson
 
 from gateway.errors import NoUpstreamAvailable, UpstreamLost, UpstreamUnavailable
-from gateway.upstreams.pool import candidates, round_robin
+from gateway.upstreams.http.client import read_body
+from gateway.upstreams.inference_server import describe
+from gateway.upstreams.pool import candidates
+from gateway.upstreams.problems import message_of_body
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
+    from gateway.upstreams.backend import Backend
+    from gateway.upstreams.http.client import Client
+    from gateway.upstreams.member import Member
     from gateway.upstreams.pool import Pool
+
+    Rendering: TypeAlias = array[int] | str
+    """Ids, or why the template refuses the conversation."""
 
 ANSWER_BYTES_MAX: Final = 64 * 1024 * 1024
 """Of one answer, such as embeddings of many texts."""
@@ -51,7 +72,7 @@ class UnaryClient:
             left = candidates(self._pool.serving(model), tried=reasons)
             if not left:
                 break
-            member = round_robin(left, turn)
+            member = left[turn % len(left)]
             try:
                 body = orjson.dumps({**fields, "model": member.served_as(model)})
                 answer = await member.ask(path, model, body, bytes_max=self._answer_bytes_max)
@@ -68,3 +89,125 @@ class UnaryClient:
             "; ".join(reasons.values()),
             retry_after_s=min(retry_after_s, default=self._pool.retry_after_s(model)),
         )
+
+
+_REFUSED: Final = frozenset({400, 422})
+_ERROR_BYTES_MAX: Final = 64 * 1024
+_BYTES_OF_ID: Final = 8
+IDS_MAX: Final = 4 * 1024 * 1024
+"""Longer than any window. A context that is too long for one is rendered, too: it is counted."""
+
+
+class _Told(msgspec.Struct, gc=False):
+    """The part of an answer that is read. The decoder skips the rest: up to millions of values."""
+
+    tokens: list[int]
+
+
+_decode: Final = msgspec.json.Decoder(_Told).decode
+
+
+class Tokenization:
+    """Asks members of the pool, one after the other until one answers.
+
+    All questions of one call go to one member, unless it fails.
+    """
+
+    def __init__(self, pool: Pool, *, timeout_s: float, attempts_max: int) -> None:
+        # `timeout_s` bounds one member's answer to one question, `attempts_max` the members that
+        # are asked.
+        self._pool = pool
+        self._client = pool.client
+        self._timeout_s = timeout_s
+        self._attempts_max = attempts_max
+        self._turn = 0
+
+    async def render(self, model: str, questions: Sequence[bytes]) -> dict[bytes, Rendering]:
+        """Return the rendering of each question, which is a JSON object without the model's name.
+
+        Raises `ModelNotFound`, and `NoUpstreamAvailable` when no member answers.
+        """
+        members = self._members(model)
+        answers: dict[bytes, Rendering] = {}
+        reasons: dict[str, str] = {}
+        for question in questions:
+            while question not in answers:
+                if not members or len(reasons) >= self._attempts_max:
+                    raise NoUpstreamAvailable(model, _failure(reasons))
+                try:
+                    answers[question] = await self._ask(members[0], model, question)
+                except UpstreamUnavailable as why:
+                    reasons[members[0].name] = why.reason
+                    members = members[1:]
+        return answers
+
+    def _members(self, model: str) -> list[Member]:
+        # Backends of the best candidate's engine take turns; the others come after them.
+        serving = self._pool.serving(model)
+        best = candidates(serving)
+        kind = type(best[0].engine)
+        alike = [member for member in best if type(member.engine) is kind]
+        others = [member for member in serving if member not in alike]
+        self._turn += 1
+        first = self._turn % len(alike)
+        return [*alike[first:], *alike[:first], *others]
+
+    async def _ask(self, member: Member, model: str, question: bytes) -> Rendering:
+        asked = RenderTarget(member.backend, member.tokenize_path, member.name_of(model))
+        return await render(self._client, asked, question, timeout_s=self._timeout_s)
+
+
+class RenderTarget(NamedTuple):
+    """Target of a request to render: a backend, the path, and the backend's name for the model."""
+
+    backend: Backend
+    path: str
+    model: str
+
+
+async def render(
+    client: Client, asked: RenderTarget, question: bytes, *, timeout_s: float
+) -> Rendering:
+    """Return one backend's rendering of a question. Raises `UpstreamUnavailable` without one."""
+    name = asked.backend.name
+    try:
+        async with asyncio.timeout(timeout_s):
+            status, body = await _post(client, asked, question)
+    except TimeoutError as error:
+        raise UpstreamUnavailable(f"no answer within {timeout_s:g} s", upstream=name) from error
+    except httpx2.TransportError as error:
+        raise UpstreamUnavailable(describe(error), upstream=name) from error
+    if status in _REFUSED:
+        return message_of_body(body)
+    if status != 200:
+        raise UpstreamUnavailable(f"answered {status}: {message_of_body(body)}", upstream=name)
+    try:
+        return ids_of(body)
+    except (ValueError, RecursionError, OverflowError) as error:
+        raise UpstreamUnavailable("it answered no token ids", upstream=name) from error
+
+
+def ids_of(body: bytes) -> array[int]:
+    # Raises `ValueError`, `RecursionError` or `OverflowError`.
+    return array("I", _decode(body).tokens)
+
+
+async def _post(client: Client, asked: RenderTarget, question: bytes) -> tuple[int, bytes]:
+    backend = asked.backend
+    request = client.build_request(
+        "POST",
+        backend.url(asked.path),
+        headers={**backend.headers(), "content-type": "application/json"},
+        content=b'{"model":%b,%b' % (orjson.dumps(asked.model), question[1:]),
+    )
+    response = await client.send(request, stream=True)
+    bytes_max = IDS_MAX * _BYTES_OF_ID if response.status_code == 200 else _ERROR_BYTES_MAX
+    try:
+        return response.status_code, await read_body(response.aiter_raw(), bytes_max)
+    finally:
+        await response.aclose()
+
+
+def _failure(reasons: dict[str, str]) -> str:
+    told = "; ".join(f"{name}: {reason}" for name, reason in reasons.items())
+    return f"no backend renders its chat template ({told})"

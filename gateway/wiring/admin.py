@@ -2,34 +2,34 @@
 
 from __future__ import annotations
 
-import time
 from functools import partial
 from typing import TYPE_CHECKING
 
 from gateway.admin.backends import Backends
 from gateway.admin.data_retention import RetentionControls
 from gateway.admin.issuers import IdentityProviders, OperatorIssuers
-from gateway.admin.keys import KeyPolicy, Keys
-from gateway.admin.limits import ProjectLimits
+from gateway.admin.keys import Keys
+from gateway.admin.ledger import Ledger
+from gateway.admin.limits import Limits
 from gateway.admin.operator_keys import Operators
+from gateway.admin.prices import Prices
 from gateway.admin.projects import Projects
 from gateway.admin.service_accounts import ServiceAccounts
 from gateway.admin.services import AdminServices, OperatorServices
 from gateway.admin.tenants import Tenants
 from gateway.admin.transactions import Transactions
+from gateway.admin.usage import UsageReports
+from gateway.ledger.jobs import Reconciliation
 from gateway.retention.tenant_data import TenantData
 from gateway.services.audit_logs import AuditLogs
-from gateway.services.ledger import LedgerOperations
-from gateway.services.limits import Limits
-from gateway.services.usage import UsageReports
-from gateway.wiring.ledger import adding, reconciliation
+from gateway.wiring.ledger import adding
 
 if TYPE_CHECKING:
     from gateway.services.access import Access
     from gateway.services.models import Models
     from gateway.settings import Settings
     from gateway.store.postgres.database import Database
-    from gateway.wiring.foundation import Foundation
+    from gateway.telemetry.metrics import Metrics
     from gateway.wiring.process import Process
 
 
@@ -43,19 +43,14 @@ def admin_services(
     admin = settings.admin
     transactions = Transactions(database, access.forget)
     accounts = ServiceAccounts(transactions, accounts_max=admin.service_accounts_max)
-    policy = KeyPolicy(
-        keys_max=admin.keys_max,
-        lifetime_max_s=admin.key_lifetime_max_s,
-        overlap_s=admin.key_overlap_s,
-    )
     return AdminServices(
         projects=Projects(transactions, projects_max=admin.projects_max),
         service_accounts=accounts,
-        keys=Keys(transactions, accounts, access.peppers, policy),
+        keys=Keys(transactions, accounts, access.peppers, admin),
         identity_providers=IdentityProviders(transactions),
-        limits=ProjectLimits(
-            transactions,
-            Limits(database, settings.model_aliases),
+        limits=Limits(
+            database,
+            settings.model_aliases,
             models=lambda: [] if models is None else [model.id for model in models.list()],
             forget=access.forget,
         ),
@@ -63,31 +58,21 @@ def admin_services(
             database,
             minutes_s=settings.ledger.minutes_s,
             hours_s=settings.ledger.hours_s,
-            clock=time.time,
         ),
         audit=AuditLogs(database),
         retention=RetentionControls(database, transactions, access.forget),
     )
 
 
-def ledger_operations(process: Process) -> LedgerOperations:
-    foundation = process.services.foundation
-    return ledger_of(foundation)
-
-
-def ledger_of(foundation: Foundation) -> LedgerOperations:
-    """Build the ledger's operations without a `Process`, for commands."""
-    database, metrics = foundation.database, foundation.metrics
-    return LedgerOperations(
-        database,
-        adding(foundation.settings, database, metrics),
-        reconciliation(database, metrics, foundation.new_fold_for),
-    )
+def ledger_of(settings: Settings, database: Database, metrics: Metrics) -> Ledger:
+    reconciliation = Reconciliation(database, metrics=metrics)
+    return Ledger(database, adding(settings, database, metrics), reconciliation)
 
 
 def operator_services(process: Process) -> OperatorServices:
     settings, shared = process.shared.settings, process.shared
-    database = process.services.foundation.database
+    foundation = process.services.foundation
+    database = foundation.database
     data = TenantData(database, end_user_secret=settings.cache_salt_key)
     return OperatorServices(
         tenants=Tenants(process.access, data),
@@ -100,8 +85,8 @@ def operator_services(process: Process) -> OperatorServices:
         ),
         operators=Operators(database, process.access.peppers),
         issuers=operator_issuers(database, process.access),
-        prices=Limits(database, settings.model_aliases),
-        ledger=ledger_operations(process),
+        prices=Prices(database, settings.model_aliases),
+        ledger=ledger_of(settings, database, foundation.metrics),
         database=database,
         audit=AuditLogs(database),
     )

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from gateway.encryption.keyring import OFF
 from gateway.eventlog.fold.fold import Fold
-from gateway.protocol.responses.body import rules_of
+from gateway.protocol.responses.response_rules import rules_of
 from gateway.retention.sweep import Housekeeping
 from gateway.services.access import Access
 from gateway.store.postgres.database import Database
@@ -17,17 +17,17 @@ from gateway.wiring.python import containers
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from gateway.constraints.rules import OutputRules
+    from gateway.constraints.output_rules import OutputRules
     from gateway.encryption.keyring import Keyring
     from gateway.generation import TokenParser
-    from gateway.models.registry import Formats
-    from gateway.protocol.responses.body import ResponseHead
+    from gateway.models.format import Formats
+    from gateway.protocol.responses.response_object import ResponseHead
     from gateway.sealing import Sealer
     from gateway.services.executor import ThreadExecutor
     from gateway.services.federation import Federation
     from gateway.settings import Settings
     from gateway.telemetry.metrics import Metrics
-    from gateway.tools.python.containers import ContainerPool
+    from gateway.tools.python.container_pool import ContainerPool
     from gateway.upstreams.pool import Pool
     from gateway.wiring.shared import Shared
 
@@ -90,7 +90,7 @@ class Foundation:
         """Return a factory of folds of one response; `rules` are its own, if already made."""
         held, model_format = (
             rules or rules_of(head.echo, head.grants),
-            self.formats.of(head.echo["model"]),
+            self.formats.for_model(head.echo["model"]),
         )
         seal = None if head.binding is None else partial(self.sealer.seal, head.binding)
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from gateway.encryption.keyring import OFF, Keyring, KeyringPolicy
-from gateway.encryption.providers.sigv4 import AwsCredentials
 from gateway.store.postgres.database import Database
 from gateway.store.tenant_keys import TenantKeys, in_database_of_content
 
@@ -62,11 +61,11 @@ def _configured(settings: Settings) -> Iterator[KeyProvider]:
     encryption = settings.encryption
     file, vault, kms = encryption.file, encryption.vault, encryption.kms
     if file.path is not None:
-        from gateway.encryption.providers.file import FileKeys
+        from gateway.encryption.providers import FileKeys
 
         yield FileKeys(file.path)
     if vault.url is not None and vault.token is not None:
-        from gateway.encryption.providers.vault_transit import VaultPlace, VaultTransit
+        from gateway.encryption.providers import VaultPlace, VaultTransit
 
         yield VaultTransit(
             VaultPlace(
@@ -78,7 +77,7 @@ def _configured(settings: Settings) -> Iterator[KeyProvider]:
             )
         )
     if kms.region and kms.key_id and kms.access_key_id and kms.secret_access_key:
-        from gateway.encryption.providers.aws_kms import AwsKms, KmsPlace
+        from gateway.encryption.providers import AwsCredentials, AwsKms, KmsPlace
 
         credentials = AwsCredentials(
             kms.access_key_id,

@@ -5,19 +5,17 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
-from gateway.models.registry import PASSTHROUGH
+from gateway.models.format import PASSTHROUGH
 from gateway.settings.backends_file import read_backends
 from gateway.upstreams.backend import Backend, Prefill
-from gateway.upstreams.membership.file import FileSource
-from gateway.upstreams.membership.membership import SETTINGS
-from gateway.upstreams.membership.source import BackendTemplate
+from gateway.upstreams.backend_sources import SETTINGS, BackendTemplate, FileSource
 
 if TYPE_CHECKING:
     from gateway.settings import Settings
     from gateway.settings.discovery import Discovery
     from gateway.settings.sections import Backend as BackendSettings
     from gateway.settings.sections import Prefill as PrefillSettings
-    from gateway.upstreams.membership.source import BackendSource
+    from gateway.upstreams.backend_sources import BackendSource
 
 
 def backends(settings: Settings) -> list[Backend]:
@@ -41,8 +39,7 @@ def _source(settings: Settings, found_by: Discovery) -> BackendSource:
             return tuple(_backend(settings, one, name).checked() for one in read_backends(path))
 
         return FileSource(name, read, refresh_s=membership.refresh_s)
-    from gateway.upstreams.membership.dns import DEFAULT_PORT, DnsSource, DnsTiming
-    from gateway.upstreams.membership.resolver import Resolver
+    from gateway.upstreams.dns_source import DEFAULT_PORT, DnsSource, DnsTiming, Resolver
 
     assert found_by.host is not None, "the settings see to it"
     return DnsSource(

@@ -9,7 +9,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from gateway.engine.summarizer import Summarizer
-from gateway.protocol.hosted.grants import ToolBudget
+from gateway.protocol.grants import ToolBudget
 from gateway.services.containers import ContainerBounds, Containers
 from gateway.services.conversations import Conversations
 from gateway.services.creation import Creation
@@ -74,7 +74,9 @@ class Services:
             aliases=settings.model_aliases,
             efforts={model.id: model.reasoning_effort for model in settings.models},
             tasks={model.id: model.tasks for model in settings.models},
-            abilities={model.id: base.formats.of(model.id).abilities for model in settings.models},
+            abilities={
+                model.id: base.formats.for_model(model.id).abilities for model in settings.models
+            },
         )
         retrieval = Retrieval(
             database=base.database,
@@ -173,7 +175,7 @@ def _compactor(base: Foundation, replica: Replica) -> Compactor:
     compaction = base.settings.compaction
     return Compactor(
         Summarizer(replica.dependencies.engine, base.new_fold_for),
-        base.formats.of,
+        base.formats.for_model,
         base.sealer,
         limits=compaction.fill(CompactionLimits, effort=compaction.reasoning_effort),
     )
@@ -207,7 +209,7 @@ def _run_builder(
         ),
         models=models,
         specs=SpecBuilder(
-            base.formats.of,
+            base.formats.for_model,
             system_message=settings.harmony.fill(
                 SystemMessage, with_date=settings.harmony.date == "utc"
             ),

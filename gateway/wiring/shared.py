@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING
 import orjson
 
 from gateway import ids
-from gateway.models.format import FormatOptions, SchemaLimits
-from gateway.models.registry import CHAT, PASSTHROUGH, Formats
+from gateway.models.format import CHAT, PASSTHROUGH, FormatOptions, Formats, SchemaLimits
 from gateway.sealing import Sealer, SealingSecret
 from gateway.services.executor import ThreadExecutor
 from gateway.services.runs.images import ImageFetcher, ImageVisits
@@ -22,17 +21,16 @@ from gateway.store.tenant_keys import TenantKeys
 from gateway.telemetry.metrics import Metrics
 from gateway.tools.egress.network_policy import NetworkPolicy
 from gateway.tools.egress.transport import EgressLimits, client
-from gateway.upstreams.admission.admission import Admission
-from gateway.upstreams.admission.policy import SLOTS_MIN, SLOTS_START, AdmissionPolicy
+from gateway.upstreams.admission.admit import Admission
+from gateway.upstreams.admission.slots import SLOTS_MIN, SLOTS_START, AdmissionPolicy
 from gateway.upstreams.backend import Timeouts
-from gateway.upstreams.client import build_client
+from gateway.upstreams.backend_sources import Membership
+from gateway.upstreams.http.client import KeepAlivePolicy, build_client
 from gateway.upstreams.http.connection import ConnectionLimits
-from gateway.upstreams.http.transport import KeepAlivePolicy
-from gateway.upstreams.membership.membership import Membership
 from gateway.upstreams.pool import Pool, PoolPolicy, ProbeSchedule
-from gateway.upstreams.routing.policy import RoutingPolicy
+from gateway.upstreams.routing.costs import RoutingPolicy
 from gateway.upstreams.routing.router import Router
-from gateway.upstreams.tokenization import Tokenization
+from gateway.upstreams.unary import Tokenization
 from gateway.wiring.keys import keys_database, new_keyring
 from gateway.wiring.membership import backends, sources
 from gateway.wiring.python import engines
@@ -45,7 +43,7 @@ if TYPE_CHECKING:
     from gateway.settings.images import Images
     from gateway.settings.sections import Model
     from gateway.store.postgres.database import Database
-    from gateway.tools.python.engine import ContainerEngine
+    from gateway.tools.python.container_engine import ContainerEngine
 
 
 @dataclass(frozen=True, slots=True)

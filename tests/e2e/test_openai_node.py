@@ -9,9 +9,9 @@ import pytest
 
 from gateway import ids
 from gateway.admin.issuers import ProviderCreate, RuleCreate
+from gateway.admin.limits import LimitOwner, Limits
 from gateway.admin.transactions import AdminCaller
-from gateway.limits.terms import MINUTE_S
-from gateway.services.limits import LimitOwner, Limits
+from gateway.limits.rules import MINUTE_S
 from gateway.store.postgres.database import Database
 from gateway.wiring.admin import admin_services
 from gateway.wiring.foundation import access

@@ -13,7 +13,17 @@ from gateway.admin.issuers import (
     RuleCreate,
     RuleUpdate,
 )
+from gateway.admin.keys import (
+    AccountKeyCreate,
+    AdminKeyCreate,
+    KeyRotate,
+    ProjectKeyUpdate,
+    ServiceAccountCreate,
+)
+from gateway.admin.ledger import SinkResume
+from gateway.admin.limits import RateLimitUpdate, SpendAlertUpdate, SpendLimitUpdate
 from gateway.admin.operator_keys import OperatorCreate
+from gateway.admin.prices import PriceCreate, PriceEnd
 from gateway.admin.projects import (
     HostedToolsUpdate,
     ModelPermissionsUpdate,
@@ -25,22 +35,13 @@ from gateway.admin.service_accounts import ServiceAccountUpdate
 from gateway.admin.tenants import (
     Erasure,
     Export,
-    Hold,
+    HoldUpdate,
     TenantCreate,
     TenantKeyCreate,
     TenantUpdate,
 )
-from gateway.protocol.admin.limits import RateLimitUpdate, SpendAlertUpdate, SpendLimitUpdate
 from gateway.protocol.admin.requests import (
-    AccountKeyCreate,
-    AdminKeyCreate,
-    KeyRotate,
     NoBody,
-    PriceCreate,
-    PriceEnd,
-    ProjectKeyUpdate,
-    ServiceAccountCreate,
-    SinkResume,
 )
 
 if TYPE_CHECKING:
@@ -113,7 +114,7 @@ GOOD: Final[dict[type[WireModel], Json]] = {
     OperatorCreate: {"name": "ops", "role": "auditor", "expires_in_seconds": 60},
     OperatorIssuerCreate: _OPERATOR_ISSUER,
     OperatorIssuerUpdate: _OPERATOR_ISSUER,
-    Hold: {"held": False},
+    HoldUpdate: {"held": False},
     Erasure: {"end_user": "nobody"},
     Export: {"content": True},
     PriceCreate: {**_PRICE, "nano_per_unit": {"output": 5}, "valid_from": 1_900_000_000},

@@ -36,8 +36,8 @@ if TYPE_CHECKING:
 
     from gateway.api.client_connection import BodyReader
     from gateway.api.websocket.lanes import LaneLimits
-    from gateway.protocol.events import Event
     from gateway.protocol.responses.websocket import ClientFrame, CreateFrame
+    from gateway.protocol.stream_events import Event
     from gateway.services.creation import Creation, Generation
     from gateway.telemetry.metrics import Metrics
 

@@ -23,7 +23,7 @@ from urllib.parse import quote
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-    from gateway.protocol.hosted.grants import ShownPage
+    from gateway.protocol.grants import ShownPage
 
 OPENING: Final = "【"
 CLOSING: Final = "】"

@@ -46,18 +46,18 @@ from gateway.generation import (
     TokenUsage,
     Where,
 )
-from gateway.protocol.responses.body import Outcome
+from gateway.protocol.responses.response_object import Outcome
 from gateway.sealing import Unsealed
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from gateway.constraints.rules import OutputRules
+    from gateway.constraints.output_rules import OutputRules
     from gateway.entries import Entry, Portion, ToolOutcome
     from gateway.eventlog.fold.hosted_calls import Withdrawal
     from gateway.generation import SegmentEnded, TokenParser
-    from gateway.protocol.events import Event
-    from gateway.protocol.responses.body import ResponseHead
+    from gateway.protocol.responses.response_object import ResponseHead
+    from gateway.protocol.stream_events import Event
 
 
 Transcribe = Callable[[Sequence[int], Sequence[tuple[str, Sequence[int]]]], list[dict[str, Any]]]

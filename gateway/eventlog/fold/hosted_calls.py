@@ -15,12 +15,12 @@ from pydantic import TypeAdapter
 
 from gateway.eventlog.fold.citations import ContainerFiles, Pages
 from gateway.generation import BUILTIN_PREFIX
-from gateway.protocol.hosted.grants import Grants, ShownPage
+from gateway.protocol.grants import Grants, ShownPage
 
 if TYPE_CHECKING:
     from collections.abc import Hashable
 
-    from gateway.constraints.rules import OutputRules
+    from gateway.constraints.output_rules import OutputRules
     from gateway.entries import ToolEnded, ToolHandle, ToolOutcome, ToolStarted
 
 _PAGE: Final = TypeAdapter(ShownPage)

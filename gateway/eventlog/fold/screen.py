@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 
 import orjson
 
-from gateway.constraints.rules import WHOLE_KINDS
+from gateway.constraints.output_rules import WHOLE_KINDS
 from gateway.eventlog.fold.custom_input import CustomInput
 from gateway.eventlog.fold.items import is_boundary
 from gateway.eventlog.fold.lifecycle import GATEWAY_KINDS
@@ -41,7 +41,7 @@ from gateway.generation import (
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
-    from gateway.constraints.rules import AnswerFormat, OutputRules
+    from gateway.constraints.output_rules import AnswerFormat, OutputRules
     from gateway.generation import SegmentEvent
 
 

@@ -16,23 +16,18 @@ from array import array
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from gateway.generation import (
-    BROWSER_TOOLS,
-    SEARCH_TOOL,
-    SegmentEnded,
-    SegmentKind,
-    SegmentStarted,
-)
-from gateway.models.harmony.builtins import is_builtin, is_code
-from gateway.models.harmony.headers import addressed
-from gateway.models.harmony.messages import HarmonyMessage, MessageWriter, call_message
+from gateway.generation import BROWSER_TOOLS, SEARCH_TOOL, SegmentEnded, SegmentKind, SegmentStarted
+from gateway.models.harmony.message_headers import addressed, is_builtin, is_code
+from gateway.models.harmony.rendering import HarmonyMessage, MessageWriter, call_message
 from gateway.models.harmony.vocabulary import (
     CALL,
     CHANNEL,
     CONSTRAIN,
     END,
+    FINAL,
     FIRST_SPECIAL,
     MESSAGE,
+    OPENING,
     START,
     STOP_IDS,
 )
@@ -40,35 +35,25 @@ from gateway.models.harmony.vocabulary import (
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
 
-    from gateway.constraints.rules import OutputRules
+    from gateway.constraints.output_rules import OutputRules
     from gateway.generation import FinishReason, TokenParser
     from gateway.models.format import Turn
     from gateway.models.harmony.vocabulary import Vocabulary
 
 
-ASSISTANT: Final = 173781
-"""The id of the word `assistant`."""
-FINAL: Final = 17196
-"""The id of the word `final`."""
-
-OPENING: Final = (START, ASSISTANT)
-"""A prompt ends with it; a message stored for the next prompt begins with it."""
 FINAL_HEADER: Final = (CHANNEL, FINAL, MESSAGE)
 """Puts the model into the body of its answer."""
 RECIPIENT_PREFIX: Final = (316, 28)
 """` to=`: the front of any call's header."""
 CALL_PREFIX: Final = (*RECIPIENT_PREFIX, 44580, 13)
 """` to=functions.`: the front of the header of a function's call, up to the name."""
-
 _SPACE = 220
 _JSON = 4108
 _BRACE = 90
 _BROWSER: Final = frozenset(BROWSER_TOOLS)
-
 _JSON_CONTENT = (_SPACE, CONSTRAIN, _JSON, MESSAGE)
 PLAIN_HEADER_IDS_MAX: Final = 5
 """The most ids of a header that names a channel and no recipient."""
-
 _ENDINGS: Final = frozenset({*STOP_IDS, END, START})
 _CHANNELS: Final = {
     SegmentKind.REASONING: "analysis",

@@ -34,24 +34,31 @@ from gateway.generation import (
     Token,
     Where,
 )
-from gateway.models.harmony.builtins import is_builtin, is_code
-from gateway.models.harmony.framing import CALL_PREFIX, FINAL, OPENING, RECIPIENT_PREFIX
-from gateway.models.harmony.headers import CALL_CHANNEL, NAMESPACE, addressed
+from gateway.models.harmony.framing import CALL_PREFIX, RECIPIENT_PREFIX
+from gateway.models.harmony.message_headers import (
+    CALL_CHANNEL,
+    NAMESPACE,
+    addressed,
+    is_builtin,
+    is_code,
+)
 from gateway.models.harmony.vocabulary import (
     CHANNEL,
     CONSTRAIN,
     END,
+    FINAL,
     FIRST_SPECIAL,
     MESSAGE,
     NAMED_SPECIALS,
+    OPENING,
     START,
 )
-from gateway.models.refusals import refusal, rest_of_refusal
+from gateway.models.refusal_grammar import refusal, rest_of_refusal
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from gateway.constraints.rules import OutputRules, ToolRule
+    from gateway.constraints.output_rules import OutputRules, ToolRule
     from gateway.generation import Node, ParserPosition
     from gateway.models.format import GrammarOptions
     from gateway.models.harmony.vocabulary import Vocabulary

@@ -3,7 +3,7 @@
 Its OpenAPI document decides: a strict reader of it refuses a type of event or item that it does not
 list, and an optional value that is null. So what it lists under another name is renamed, the calls
 of a shell, the patcher, a search for tools and custom tools are calls of the functions that the
-model knows them as (`protocol.tools`), a request for approval is the call of a function that
+model knows them as (`protocol.tool_types`), a request for approval is the call of a function that
 answers it, and what is left is left out: the tools that the gateway runs, their items and their
 events. Sequence numbers stay, with gaps where an event was: they are where a stream is resumed, in
 both dialects. The indexes of items are counted without those that are left out, so they are the
@@ -21,12 +21,11 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 import orjson
 from pydantic import Field, TypeAdapter
 
-from gateway.protocol.approval_calls import FUNCTION
 from gateway.protocol.base import without_nulls
-from gateway.protocol.calls import call_of, output_text
-from gateway.protocol.events import Deltas, Event
+from gateway.protocol.call_items import APPROVAL_FUNCTION, call_of, output_text
 from gateway.protocol.items import CallItem, OutputItem
-from gateway.protocol.tools import CUSTOM_INPUT, HOSTED_TOOL_TYPES, AnyTool, declared
+from gateway.protocol.stream_events import Deltas, Event
+from gateway.protocol.tool_types import CUSTOM_INPUT, HOSTED_TOOL_TYPES, AnyTool, declared
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -250,7 +249,7 @@ def _approval(said: Json) -> Json:
         "type": "function_call",
         "status": status,
         "call_id": said["id"],
-        "name": FUNCTION,
+        "name": APPROVAL_FUNCTION,
         "arguments": "" if status == "in_progress" else orjson.dumps(asked).decode(),
     }
 

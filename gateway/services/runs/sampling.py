@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Final
 from gateway.generation import Sampling
 
 if TYPE_CHECKING:
-    from gateway.protocol.responses.body import ServiceTier
-    from gateway.protocol.responses.create import CreateResponse
+    from gateway.protocol.responses.create_request import CreateResponse
+    from gateway.protocol.responses.response_object import ServiceTier
     from gateway.tenancy import TenantPolicy
 
 PRIORITIES: Final[dict[ServiceTier, int]] = {"flex": -1, "default": 0, "priority": 1}

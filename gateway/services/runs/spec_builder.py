@@ -18,16 +18,15 @@ import orjson
 
 from gateway.cache import LruCache
 from gateway.constraints.validation import Checker, SchemaCache
-from gateway.context.assembly import assemble, opening
-from gateway.context.copies import may_repeat
-from gateway.context.truncation import costs_of, drop_oldest_turns, missing_tokens
+from gateway.context.assembly import assemble, may_repeat, opening
+from gateway.context.shortening import costs_of, drop_oldest_turns, missing_tokens
 from gateway.context.unsealing import opened, unseal, with_last_opened
 from gateway.engine.run_spec import RunSpec
 from gateway.errors import ContextLengthExceeded, InvalidRequest
 from gateway.metering import NOBODY, Metering, tags_of, who_asks
 from gateway.models.format import NO_BUILTINS, UNTHINKS, Builtins, RenderOptions, RepeatedHistory
 from gateway.models.history import is_answer, leading_instructions
-from gateway.protocol.calls import call_fields
+from gateway.protocol.call_items import call_fields
 from gateway.protocol.items import (
     Compaction,
     CompactionTrigger,
@@ -36,16 +35,15 @@ from gateway.protocol.items import (
     Message,
 )
 from gateway.protocol.parameters import JsonSchemaFormat
-from gateway.protocol.responses.body import (
+from gateway.protocol.responses.create_request import ENCRYPTED_REASONING
+from gateway.protocol.responses.response_object import (
     HarmonyMessages,
     ResponseHead,
     echo,
     kept_echo,
-    rules_of,
-    told_tools,
 )
-from gateway.protocol.responses.create import ENCRYPTED_REASONING
-from gateway.protocol.tools import (
+from gateway.protocol.responses.response_rules import offered_tools, rules_of
+from gateway.protocol.tool_types import (
     CustomTool,
     FunctionTool,
     GrammarFormat,
@@ -79,15 +77,15 @@ if TYPE_CHECKING:
     )
     from uuid import UUID
 
-    from gateway.constraints.rules import OutputRules
+    from gateway.constraints.output_rules import OutputRules
     from gateway.context.assembly import Context
     from gateway.entries import Compacted
     from gateway.generation import Prompt, Sampling
     from gateway.models.format import FormatOf, ModelFormat, Rendering
     from gateway.protocol.context_item import ContextItem
     from gateway.protocol.items import InputItem
-    from gateway.protocol.responses.create import CreateResponse, RequestKey
-    from gateway.protocol.tools import Tool
+    from gateway.protocol.responses.create_request import CreateResponse, RequestKey
+    from gateway.protocol.tool_types import Tool
     from gateway.sealing import Sealer
     from gateway.services.models import Model
     from gateway.tenancy import Principal, TenantId
@@ -279,7 +277,7 @@ class SpecBuilder:
             tool_paths=(*[paths.get(tool.name, "tools") for tool in named(tools)], *servers.paths)
             if tools
             else (),
-            builtins=Builtins.of(grants) if tools else NO_BUILTINS,
+            builtins=Builtins.from_grants(grants) if tools else NO_BUILTINS,
             approved=grants.approved.request_id if grants and grants.approved else None,
             effort=echoed["reasoning"]["effort"],
             current_date=_date(day) if system.with_date else None,
@@ -521,7 +519,7 @@ def _build_echo(given: RunInput) -> Echo:
 
 def _rules_key(given: RunInput, echoed: Echo) -> tuple[bytes, int]:
     # Digest of everything that `rules_of` reads, and the weight of the cache entry in bytes.
-    tools, text, stop = told_tools(echoed), echoed["text"]["format"], echoed.get("stop")
+    tools, text, stop = offered_tools(echoed), echoed["text"]["format"], echoed.get("stop")
     tenant = given.command.principal.tenant_id
     scope = tenant.bytes if tools or stop or text["type"] == "json_schema" else b""
     choice, parallel = echoed["tool_choice"], echoed["parallel_tool_calls"]

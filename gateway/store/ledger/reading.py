@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 
 from gateway.store.ledger import cursors
 from gateway.store.ledger.cursors import ROLLUP, Cursor
-from gateway.store.ledger.sums import LINE_KEY, LINE_VALUES
+from gateway.store.ledger.rollup import LINE_KEY, LINE_VALUES
 from gateway.store.postgres.statements import Statement
 from gateway.store.tables.ledger import SUMS
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from gateway.limits.gates import BUSY_WAIT_S
+from gateway.limits.accounting import BUSY_WAIT_S
 from gateway.limits.refusal import ReachedLimit, too_many
 from gateway.store.postgres.statements import Statement
 from gateway.store.tools.quotas import Quota, take_turns
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from uuid import UUID
 
-    from gateway.limits.terms import Limit, Scope, Terms, What
+    from gateway.limits.rules import Limit, Scope, Terms, What
     from gateway.store.postgres.database import Connection, Database
     from gateway.tenancy import TenantId
 

@@ -12,7 +12,7 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from uuid import UUID
 
-from gateway.limits.figures import Elsewhere, interval_starts
+from gateway.limits.accounting import Elsewhere, interval_starts
 from gateway.limits.storage import Measurement, account_of, project_of
 from gateway.store.limits import background
 from gateway.store.postgres.statements import Statement
@@ -21,8 +21,8 @@ from gateway.store.schema import EVERYONE
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
 
-    from gateway.limits.bucket import Ask
-    from gateway.limits.terms import Limit, Terms
+    from gateway.limits.buckets import Ask
+    from gateway.limits.rules import Limit, Terms
     from gateway.store.postgres.database import Connection, Database
     from gateway.tenancy import TenantId
 
@@ -277,8 +277,8 @@ async def resize(
     async with database.runs_transaction(durable=False) as connection:
         rates = [before[one.name].rate for one in changed]
         befores = [float(before[one.name].value) for one in changed]
-        told = {"rates": rates, "befores": befores}
-        await connection.execute(_RESIZE, {**_sizes(tenant_id, changed), **told})
+        sizes = {"rates": rates, "befores": befores}
+        await connection.execute(_RESIZE, {**_sizes(tenant_id, changed), **sizes})
         await connection.execute(_REFILL, _sizes(tenant_id, new))
 
 

@@ -220,7 +220,7 @@ prices: Final = table(
         not_exported="the operator's",
     ),
 )
-# What the tenant, a project or a key (`scope`, `scope_id`) may use: see `gateway.limits.terms`.
+# What the tenant, a project or a key (`scope`, `scope_id`) may use: see `gateway.limits.rules`.
 limits: Final = table(
     "limits",
     tenant_id(),

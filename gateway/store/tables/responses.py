@@ -65,7 +65,7 @@ def _item() -> list[Column[Any]]:
 # `durable`: its log is in `events`. `streamed`: it was asked for as a stream.
 # `plan`, `prompt`: what any replica needs to go on with it, null once it has ended.
 # `owner`, `epoch`, `lease_until`: the claim of the process that generates it.
-# `tool_state`: what the hosted tools of its successors have to know (`protocol.hosted.state`).
+# `tool_state`: what the hosted tools of its successors have to know (`protocol.grants`).
 # `placement`: where its last turn was generated (`upstreams.routing.placement`).
 responses: Final = table(
     "responses",

@@ -1,21 +1,76 @@
 """Convert a fetched document into the page that a model reads. No I/O here.
 
 The author of a document decides how long this takes: `document_worker.py` runs it in a process of
-its own.
+its own. A PDF is a program of sorts: only a process that may be killed reads one.
 """
 
 from __future__ import annotations
 
+import codecs
 import re
 from dataclasses import dataclass, replace
 from importlib.util import find_spec
-from typing import TYPE_CHECKING, Final
+from io import BytesIO
+from typing import Final
 from urllib.parse import urljoin, urlsplit
 
 from gateway.tools.browser.page import TITLE_CHARS_MAX, Links, Page, link, plain
 
-if TYPE_CHECKING:
-    from gateway.tools.browser.fetched import Fetched
+_NOT_OF_PAGES: Final = frozenset(
+    {"unicode-escape", "raw-unicode-escape", "idna", "punycode", "undefined", "utf-7"}
+)
+"""Codecs of Python that are no encodings of the web, and one that the web has given up."""
+_META_CHARSET: Final = re.compile(rb"<meta[^>]{0,200}charset=[\"']?([\w-]{1,40})", re.IGNORECASE)
+
+
+@dataclass(frozen=True, slots=True)
+class Fetched:
+    """Document at a URL. `url` is where the last redirect led."""
+
+    url: str
+    content_type: str
+    body: bytes
+    charset: str | None = None
+
+    @property
+    def text(self) -> str:
+        """Decode the body by its header's charset, or else the document's own, or UTF-8."""
+        found = _META_CHARSET.search(self.body, 0, 2048)
+        named = self.charset or (found[1].decode("ascii", "ignore") if found else None)
+        try:
+            if named and codecs.lookup(named).name not in _NOT_OF_PAGES:
+                return self.body.decode(named, "replace")
+        except (LookupError, ValueError):
+            pass
+        return self.body.decode("utf-8", "replace")
+
+
+class Unreadable(Exception):
+    """Failure to read text from a document. The message is for the model."""
+
+
+_PDF_TITLE_CHARS_MAX: Final = 1000
+
+
+def _pdf_pages(body: bytes, *, pages_max: int, chars_max: int) -> tuple[str, list[str]]:
+    # The title, which may be empty, and the text of each page, within the bounds.
+    from pypdf import PdfReader
+    from pypdf.errors import PyPdfError
+
+    try:
+        reader = PdfReader(BytesIO(body))
+        title = str((reader.metadata and reader.metadata.title) or "")
+        pages: list[str] = []
+        for number, page in enumerate(reader.pages):
+            if number >= pages_max or sum(map(len, pages)) >= chars_max:
+                break
+            pages.append(page.extract_text()[:chars_max])
+    except (PyPdfError, ValueError, KeyError, TypeError, RecursionError, MemoryError):
+        raise Unreadable("the PDF is damaged, locked, or too large to read") from None
+    if not any(text.strip() for text in pages):
+        raise Unreadable("the PDF has no text that can be read; it may be of pictures")
+    return title[:_PDF_TITLE_CHARS_MAX], pages
+
 
 PDF: Final = "application/pdf"
 LIBRARIES: Final = ("selectolax", "pypdf")
@@ -64,9 +119,7 @@ def page_of(found: Fetched, limits: ReadLimits) -> Page:
 
 
 def _pdf(found: Fetched, limits: ReadLimits) -> Page:
-    from gateway.tools.browser.pdf import pages_of
-
-    title, pages = pages_of(
+    title, pages = _pdf_pages(
         found.body, pages_max=limits.pdf_pages_max, chars_max=limits.text_chars_max
     )
     numbered = (f"Page {number}\n\n{text}" for number, text in enumerate(pages, start=1))

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Final
 
-from gateway.tools.unseen import UNSEEN
+from gateway.tools.result_text import UNSEEN
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

@@ -22,24 +22,22 @@ import orjson
 from gateway.cache import LruCache, lasting_json
 from gateway.entries import ToolsListed
 from gateway.errors import InvalidRequest
-from gateway.protocol.hosted.grants import McpTool, ServerGrant
-from gateway.protocol.tools import FUNCTION_NAME
+from gateway.protocol.grants import McpTool, ServerGrant
+from gateway.protocol.tool_types import FUNCTION_NAME
 from gateway.telemetry.logs import EventLog
-from gateway.tools.mcp import headers
 from gateway.tools.mcp.failures import McpError
-from gateway.tools.mcp.results import bounded
-from gateway.tools.mcp.servers import ANY_URL, LABEL, kept_secrets
+from gateway.tools.mcp.servers import ANY_URL, LABEL, kept_secrets, outgoing_headers
 from gateway.tools.mcp.session import ToolPages
-from gateway.tools.unseen import shown_in_json
+from gateway.tools.result_text import bounded, shown_in_json
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from gateway.tenancy import TenantId
     from gateway.tools.mcp.failures import ErrorType
-    from gateway.tools.mcp.pool import Peer, SessionPool
     from gateway.tools.mcp.servers import McpServer, Purpose, ServerResolver, UrlTerms
     from gateway.tools.mcp.session import ServerTool
+    from gateway.tools.mcp.session_pool import Peer, SessionPool
 
 SERVER_DESCRIPTION_CHARS_MAX: Final = 2048
 TOOL_DESCRIPTION_CHARS_MAX: Final = 1024
@@ -179,7 +177,7 @@ class AskedServer:
         return cls(
             label=label,
             url=tool.get("server_url"),
-            sent=headers.outgoing(tool.get("headers") or {}, tool.get("authorization"), param),
+            sent=outgoing_headers(tool.get("headers") or {}, tool.get("authorization"), param),
             description=bounded(tool.get("server_description") or "", SERVER_DESCRIPTION_CHARS_MAX),
             allowed=EVERYTHING
             if allowed is None

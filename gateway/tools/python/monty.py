@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from typing_extensions import override
 
-from gateway.tools.python.engine import (
+from gateway.tools.python.container_engine import (
     DATA,
     Container,
     ContainerCapabilities,

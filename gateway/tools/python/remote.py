@@ -20,7 +20,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 from typing_extensions import override
 
 from gateway.tools.egress.network_policy import EgressRefused
-from gateway.tools.python.engine import (
+from gateway.tools.python.container_engine import (
     INTERRUPT_GRACE_S,
     Container,
     ContainerCapabilities,
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from gateway.tools.egress.transport import EgressClient
-    from gateway.tools.python.engine import ContainerLimits
+    from gateway.tools.python.container_engine import ContainerLimits
 
 T = TypeVar("T", bound=BaseModel)
 

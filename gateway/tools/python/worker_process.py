@@ -1,28 +1,73 @@
 """A container that is a process of this machine, which speaks the protocol of `worker.py`.
 
-How the process is walled in is the business of whoever starts it (`linux.py`).
+How the process is walled in is the business of whoever starts it (`linux.py`). Files go into an
+interpreter and out of it in pieces, one in each message.
 """
 
 from __future__ import annotations
 
 import asyncio
+import base64
+import binascii
 import os
 import struct
 from collections import OrderedDict
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import IO, TYPE_CHECKING, Any, Final
+from typing import IO, TYPE_CHECKING, Any, Final, Protocol
 
 import orjson
 from pydantic import ValidationError
 from typing_extensions import override
 
 from gateway.concurrency import OnceEvent
-from gateway.tools.python.engine import INTERRUPT_GRACE_S, Container, EngineBroken, FileRefused, Ran
-from gateway.tools.python.pieces import get_file, put_file
+from gateway.tools.python.container_engine import (
+    INTERRUPT_GRACE_S,
+    Container,
+    EngineBroken,
+    FileRefused,
+    Ran,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
+
+
+class FileOrder(Protocol):
+    """Function that sends an interpreter an order about a file, and returns its answer.
+
+    `put` takes `at` and `content`, `get` takes `at` and `size` and answers with `content`.
+    """
+
+    async def __call__(self, kind: str, path: str, /, **given: object) -> Mapping[str, Any]: ...
+
+
+async def put_file(order: FileOrder, path: str, content: bytes, *, piece_bytes: int) -> None:
+    """Write a file, which may be empty, in pieces. Raises what `order` does."""
+    for start in range(0, max(len(content), 1), piece_bytes):
+        piece = base64.b64encode(content[start : start + piece_bytes]).decode()
+        await order("put", path, at=start, content=piece)
+
+
+async def get_file(order: FileOrder, path: str, *, piece_bytes: int, bytes_max: int) -> bytes:
+    """Read a file in pieces.
+
+    Raises `FileRefused` if it is longer than `bytes_max`, `EngineBroken` for an invalid piece, and
+    what `order` does.
+    """
+    content = bytearray()
+    while True:
+        answer = await order("get", path, at=len(content), size=piece_bytes)
+        try:
+            piece = base64.b64decode(answer.get("content", ""), validate=True)
+        except (binascii.Error, TypeError, ValueError) as error:
+            raise EngineBroken("the interpreter gave a piece of a file that is none") from error
+        content += piece
+        if len(content) > bytes_max:
+            raise FileRefused(f"{path} is longer than {bytes_max} bytes")
+        if len(piece) < piece_bytes:
+            return bytes(content)
+
 
 FRAME_BYTES_MAX: Final = 8 * 1024 * 1024
 PIECE_BYTES: Final = 3 * 1024 * 1024

@@ -31,7 +31,7 @@ from urllib.parse import parse_qsl, unquote
 import orjson
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from gateway.tools.python.engine import (
+from gateway.tools.python.container_engine import (
     ContainerLimits,
     EngineBroken,
     FileRefused,
@@ -42,7 +42,7 @@ from gateway.tools.python.engine import (
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping, MutableMapping, Sequence
 
-    from gateway.tools.python.engine import Container, ContainerEngine
+    from gateway.tools.python.container_engine import Container, ContainerEngine
 
     Scope = MutableMapping[str, Any]
     Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]

@@ -13,14 +13,11 @@ from starlette.routing import Router
 
 from gateway import ids
 from gateway.admin.routes import starlette_routes
-from gateway.admin.usage import REPORTS, routes
+from gateway.admin.usage import COST_BUCKETS_MAX, REPORTS, UsageReports, routes
 from gateway.api.request_context import RequestContext
 from gateway.generation import TokenUsage
-from gateway.ledger.usage_query import COST_BUCKETS_MAX
-from gateway.services.usage import UsageReports
 from gateway.store import usage
 from gateway.store.ledger import rollup
-from gateway.store.ledger.rollup import RollupTerms
 from gateway.store.postgres.statements import Statement
 from gateway.store.usage import Metered
 from gateway.telemetry.metrics import Metrics
@@ -76,7 +73,7 @@ async def lines_of(database: Database, tenant: TenantId) -> None:
         line(NOON, model="e5", metered=Metered(kind="embeddings")),
     ]
     await usage.record_all(database, [(tenant, one) for one in lines[:3]])
-    await rollup.advance(database, RollupTerms())
+    await rollup.advance(database)
     await usage.record_all(database, [(tenant, one) for one in lines[3:]])
 
 

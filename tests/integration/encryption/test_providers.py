@@ -11,10 +11,16 @@ from uuid import UUID
 import pytest
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
-from gateway.encryption.providers.aws_kms import AwsKms, KmsPlace
-from gateway.encryption.providers.file import FileKeys
-from gateway.encryption.providers.sigv4 import AwsCredentials, AwsScope, signed_headers
-from gateway.encryption.providers.vault_transit import VaultPlace, VaultTransit
+from gateway.encryption.providers import (
+    AwsCredentials,
+    AwsKms,
+    AwsScope,
+    FileKeys,
+    KmsPlace,
+    VaultPlace,
+    VaultTransit,
+    signed_headers,
+)
 from gateway.errors import ConfigError, ContentSealed, StoreUnavailable
 from gateway.tenancy import TenantId
 from tests.fakes.key_services import ACCESS_KEY, SECRET_KEY, VAULT_TOKEN, key_services

@@ -12,13 +12,11 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from gateway import ids
-from gateway.ledger.usage_query import WIDTHS_S, usage_query
+from gateway.admin.usage import WIDTHS_S, UsageReports, usage_query
 from gateway.retention.sweep import remove_expired
-from gateway.services.usage import UsageReports
 from gateway.settings.ledger import Ledger
 from gateway.store import usage
 from gateway.store.ledger import rollup
-from gateway.store.ledger.rollup import RollupTerms
 from tests.fakes.usage_lines import PROJECTS, random_line
 
 if TYPE_CHECKING:
@@ -94,7 +92,7 @@ async def test_any_span_in_any_width_has_what_its_lines_have(
         await usage.record_all(database, [(tenant, one) for one in some])
         lines += some
         if chance.random() < 0.8:
-            await rollup.advance(database, RollupTerms(minutes_s=MINUTES_S))
+            await rollup.advance(database, minutes_s=MINUTES_S)
             await remove_expired(database, KEEP, rows_max=50)
         for width, span_s in (("1d", SPAN_S), ("1h", 3 * DAY_S), ("1m", 7_200)) * 3:
             start = begin + chance.randrange(SPAN_S)

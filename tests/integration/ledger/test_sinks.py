@@ -9,9 +9,9 @@ import pytest
 
 from gateway import ids
 from gateway.generation import TokenUsage
-from gateway.ledger.jobs import Delivery
-from gateway.ledger.sinks import CloudEventsSink, SinkTarget
+from gateway.ledger.sinks import CloudEventsSink, Delivery
 from gateway.metering import Metering
+from gateway.settings.ledger import Sink
 from gateway.store import usage
 from gateway.store.ledger import exports
 from gateway.store.postgres.statements import Statement
@@ -45,7 +45,7 @@ async def receiver(database: Database, tenant: TenantId) -> AsyncIterator[EventR
 
 
 def events_sink(receiver: EventReceiver, **options: Any) -> CloudEventsSink:
-    return CloudEventsSink(SinkTarget(name="events", url=receiver.url, **options), source="here")
+    return CloudEventsSink(Sink(name="events", url=receiver.url, **options), source="here")
 
 
 async def test_each_line_is_kept_once_though_the_receiver_fails_and_processes_die(
@@ -115,7 +115,7 @@ async def test_a_sink_with_the_place_of_another_cluster_is_stopped(
 ) -> None:
     receiver = EventReceiver()
     async with serving(receiver.app()) as url:
-        sink = CloudEventsSink(SinkTarget(name="events", url=f"{url}/events"), source="here")
+        sink = CloudEventsSink(Sink(name="events", url=f"{url}/events"), source="here")
         await delivery_to(database, sink).round()
         async with database.runs_transaction() as connection:
             ahead = "UPDATE usage_cursors SET tx = CAST('99999999999' AS xid8)"
@@ -141,7 +141,7 @@ async def test_a_cloud_event_says_what_the_line_says(database: Database, tenant:
         ),
     )
     async with serving(receiver.app()) as url:
-        target = SinkTarget(
+        target = Sink(
             name="events",
             url=f"{url}/events",
             secret="s3cret",

@@ -13,8 +13,8 @@ from gateway import ids
 from gateway.errors import ContextLengthExceeded, ConversationLocked, InvalidRequest, KeyTaken
 from gateway.metering import NOBODY
 from gateway.models.format import SchemaLimits
-from gateway.models.harmony.format import HarmonyFormat
-from gateway.protocol.hosted.grants import ToolBudget
+from gateway.models.harmony.harmony_format import HarmonyFormat
+from gateway.protocol.grants import ToolBudget
 from gateway.sealing import Binding, Sealer, SealingSecret, Unsealed
 from gateway.services.executor import ThreadExecutor
 from gateway.services.models import Models
@@ -27,11 +27,10 @@ from gateway.telemetry.metrics import Metrics
 from gateway.tenancy import Principal, ProjectTerms, TenantPolicy
 from gateway.tenancy.retention import ZERO
 from gateway.upstreams.backend import Backend
-from gateway.upstreams.client import build_client
+from gateway.upstreams.http.client import KeepAlivePolicy, build_client
 from gateway.upstreams.http.connection import ConnectionLimits
-from gateway.upstreams.http.transport import KeepAlivePolicy
 from gateway.upstreams.pool import Pool, PoolPolicy
-from gateway.upstreams.tokenization import Tokenization
+from gateway.upstreams.unary import Tokenization
 from tests.conftest import new_tenant
 from tests.fakes.create_bodies import CUSTOM, FUNCTION, NAMESPACE, SCHEMA, STRICT, parse
 from tests.fakes.harmony_oracle import spelled, vocabulary

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from gateway.errors import StoreError
-from gateway.protocol.domains import EVERY_DOMAIN, DomainRules
+from gateway.protocol.grants import EVERY_DOMAIN, DomainRules
 from gateway.retention import sweep
 from gateway.settings.sections import Retention
 from gateway.store.postgres.statements import Statement

@@ -23,14 +23,14 @@ from gateway.api.content_encoding import decoded
 from gateway.api.multipart import FormReader
 from gateway.constraints.gbnf import UntranslatableGrammar
 from gateway.constraints.lark import ebnf_of
-from gateway.constraints.rules import TextGrammar, UnusableGrammar, UnusableSchema
+from gateway.constraints.output_rules import TextGrammar, UnusableGrammar, UnusableSchema
 from gateway.constraints.validation import CheckLimits
 from gateway.constraints.validators import GrammarValidator, SchemaValidator
 from gateway.errors import InvalidRequest, PayloadTooLarge, TokenRefused, UpstreamFailed
 from gateway.generation import Sampling
-from gateway.models.chat.passthrough.images import Gallery, ImageLimits
-from gateway.protocol.chat.to_responses import parse_chat
-from gateway.protocol.hosted.grants import McpTool
+from gateway.models.chat.image_gallery import Gallery, ImageLimits
+from gateway.protocol.chat_conversion import parse_chat
+from gateway.protocol.grants import McpTool
 from gateway.protocol.items import InputImage
 from gateway.protocol.json_body import InputLimits, parse_object
 from gateway.services.executor import ThreadExecutor
@@ -39,17 +39,16 @@ from gateway.services.key_sets import KEYS_BYTES_MAX, by_id
 from gateway.services.proxy import read_answer
 from gateway.settings import Settings
 from gateway.tools.browser.document_reader import DocumentReader
-from gateway.tools.browser.extraction import TEXT_CHARS_MAX, ReadLimits
+from gateway.tools.browser.extraction import TEXT_CHARS_MAX, Fetched, ReadLimits, Unreadable
 from gateway.tools.browser.fetch import ROBOTS_BYTES_MAX
-from gateway.tools.browser.fetched import Fetched, Unreadable
 from gateway.tools.browser.page import Page, find, link_places, links_in, words_of
-from gateway.tools.egress.json_values import ValueCount
-from gateway.tools.mcp.arguments import BadArguments, checked
-from gateway.tools.mcp.pool import RESULT_BYTES_MAX, RESULT_VALUES_MAX
+from gateway.tools.egress.transport import ValueCount
+from gateway.tools.mcp.server_tools import BadArguments, checked_arguments
+from gateway.tools.mcp.session_pool import RESULT_BYTES_MAX, RESULT_VALUES_MAX
 from gateway.upstreams.backend import StreamLimits
-from gateway.upstreams.chat_stream import ChatReader
-from gateway.upstreams.completions import CompletionReader
-from gateway.upstreams.tokenization import ids_of
+from gateway.upstreams.chat_endpoint import ChatReader
+from gateway.upstreams.token_readers import CompletionReader
+from gateway.upstreams.unary import ids_of
 from tests.fakes import hostile_bytes
 from tests.fakes.executor_calls import executor_calls, functions_of
 from tests.fakes.harmony_script import vocabulary
@@ -142,7 +141,7 @@ async def hostile_arguments() -> None:
     tool = McpTool("tool", schema)
     for written in ("[" * 1000, '{"a":' * 40 + "1" + "}" * 40, f'{{"a":[{"{}," * 20_000}{{}}]}}'):
         with pytest.raises(BadArguments):
-            await checked(tool, written, bytes_max=1 << 20)
+            await checked_arguments(tool, written, bytes_max=1 << 20)
 
 
 async def hostile_result() -> None:

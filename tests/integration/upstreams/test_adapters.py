@@ -8,15 +8,15 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from gateway.upstreams.adapters import Adapter, Adapters
 from gateway.upstreams.backend import Backend
+from gateway.upstreams.lora_adapters import Adapter, Adapters
 from tests.fakes.adapter_server import BASE, AdapterServer
 from tests.fakes.serving import serving
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
-    from gateway.upstreams.client import Client
+    from gateway.upstreams.http.client import Client
 
 
 @asynccontextmanager

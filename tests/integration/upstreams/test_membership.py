@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING
 import pytest
 
 from gateway.errors import NoUpstreamAvailable, UpstreamFailed
-from gateway.upstreams.admission.policy import AdmissionPolicy
+from gateway.upstreams.admission.slots import AdmissionPolicy
 from gateway.upstreams.backend import Backend
 from gateway.upstreams.pool import ProbeSchedule
-from gateway.upstreams.routing.policy import RoutingPolicy
+from gateway.upstreams.routing.costs import RoutingPolicy
 from gateway.upstreams.routing.router import NUMBERS_MIN, Router
 from gateway.upstreams.unary import UnaryClient
 from tests.fakes.completion_stream import said, turn, usage

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gateway.context.assembly import assemble, told_apart, without_orphans
-from gateway.context.compaction import compaction_item
+from gateway.context.shortening import compaction_item
 from gateway.errors import InvalidRequest
 from gateway.ids import new_uuid
 from gateway.protocol.items import CustomToolCallOutput, FunctionCallOutput

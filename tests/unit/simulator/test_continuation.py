@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gateway.models.harmony.framing import FINAL_HEADER, OPENING, said_ids
+from gateway.models.harmony.framing import FINAL_HEADER, said_ids
 from gateway.models.harmony.vocabulary import (
     CALL,
     CHANNEL,
@@ -14,12 +14,11 @@ from gateway.models.harmony.vocabulary import (
     END,
     FIRST_SPECIAL,
     MESSAGE,
+    OPENING,
     RETURN,
     START,
     VOCABULARY_SIZE,
 )
-from gateway.simulator.continuation import ScriptedModel
-from gateway.simulator.malformed import corpus
 from tests.fakes.examples import examples
 from tests.fakes.harmony_oracle import vocabulary
 from tests.fakes.simulated_conversation import (
@@ -38,6 +37,8 @@ from tests.fakes.simulated_conversation import (
     thought,
     user,
 )
+from tests.fakes.wayward_engine import corpus
+from tests.fakes.wayward_engine.scripted_misbehaviour import WaywardModel
 
 POINT = {
     "type": "object",
@@ -142,7 +143,7 @@ def test_every_script_is_well_formed_and_ends_with_one_stop_id(name: str) -> Non
 
 
 def test_another_instance_says_the_same() -> None:
-    other = ScriptedModel(vocabulary(), corpus.load())
+    other = WaywardModel(vocabulary(), corpus.load())
     for prompt in PROMPTS.values():
         assert other.continuation(prompt).ids == continuation(prompt)
 

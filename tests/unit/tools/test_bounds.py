@@ -7,7 +7,7 @@ from contextlib import AsyncExitStack
 
 import pytest
 
-from gateway.tools.bounds import BREAKERS_MAX, Breaker, SlotBounds, Slots, TooManyCalls
+from gateway.tools.tool_executor import BREAKERS_MAX, Breaker, SlotBounds, Slots, TooManyCalls
 
 
 async def take(slots: Slots, tenant: str, server: str, stack: AsyncExitStack) -> None:

@@ -16,8 +16,7 @@ from typing_extensions import override
 
 from gateway import ids
 from gateway.errors import InvalidRequest
-from gateway.protocol.domains import DomainRules
-from gateway.protocol.hosted.grants import Grants, grants_json, grants_of
+from gateway.protocol.grants import DomainRules, Grants, grants_json, grants_of
 from gateway.tenancy import TenantId
 from gateway.tools.mcp.failures import REQUEST_TIMEOUT, McpError
 from gateway.tools.mcp.listing import (
@@ -29,10 +28,10 @@ from gateway.tools.mcp.listing import (
     ToolFilter,
     _parameters,
 )
-from gateway.tools.mcp.pool import Networks, PoolLimits, SessionPool
-from gateway.tools.mcp.results import bounded, cut, plain
 from gateway.tools.mcp.servers import ServerPolicy, UrlTerms, named_identity, sealed_headers
 from gateway.tools.mcp.session import ServerTool, SessionLimits, ToolPages
+from gateway.tools.mcp.session_pool import Networks, PoolLimits, SessionPool
+from gateway.tools.result_text import bounded, cut, plain
 from tests.fakes.mcp_peers import (
     IDENTITY_KEY,
     LOOPBACK,
@@ -49,8 +48,8 @@ from tests.fakes.mcp_server import Process, serving
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from gateway.protocol.hosted.grants import McpTool
-    from gateway.tools.mcp.pool import Peer
+    from gateway.protocol.grants import McpTool
+    from gateway.tools.mcp.session_pool import Peer
 
 
 @pytest.fixture(scope="module")

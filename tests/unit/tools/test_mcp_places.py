@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gateway.tenancy import TenantId
-from gateway.tools.mcp.places import NoPlace, SessionPlaces
+from gateway.tools.mcp.session_pool import NoPlace, SessionPlaces
 
 ONE, TWO, THREE = (TenantId(UUID(int=number)) for number in range(1, 4))
 

@@ -16,16 +16,15 @@ from gateway.telemetry.metrics import Metrics
 from gateway.tenancy import TenantId
 from gateway.tools.egress.network_policy import NetworkPolicy
 from gateway.tools.mcp.failures import NEEDS_USER, McpError
-from gateway.tools.mcp.pool import PoolLimits
-from gateway.tools.mcp.results import CallResult
-from gateway.tools.mcp.session import SessionLimits
+from gateway.tools.mcp.session import CallResult, SessionLimits
+from gateway.tools.mcp.session_pool import PoolLimits
 from tests.fakes.mcp_peers import PATIENT, peer, pool
 from tests.fakes.mcp_server import Process, serving
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from gateway.tools.mcp.pool import Peer, SessionPool
+    from gateway.tools.mcp.session_pool import Peer, SessionPool
 
 MODES = ("modern", "legacy", "sse")
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from gateway.tools.python.engine import ContainerLimits, EngineBroken, FileRefused
+from gateway.tools.python.container_engine import ContainerLimits, EngineBroken, FileRefused
 from gateway.tools.python.monty import OUTPUT_BYTES_MAX, MontyEngine
 
 if TYPE_CHECKING:

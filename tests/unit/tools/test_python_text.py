@@ -8,10 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.tools.python.containers import Execution, Image
-from gateway.tools.python.engine import ContainerCapabilities, Ran
+from gateway.tools.python.container_engine import ContainerCapabilities, Ran
+from gateway.tools.python.container_pool import Execution, Image
 from gateway.tools.python.monty import MISSING
-from gateway.tools.python.text import (
+from gateway.tools.python.python_tool import (
     RESTARTED,
     SILENT,
     code_of,

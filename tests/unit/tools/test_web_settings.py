@@ -17,7 +17,7 @@ from gateway.telemetry.metrics import Metrics
 from gateway.wiring.web import browser_tools, page_policy
 
 if TYPE_CHECKING:
-    from gateway.tools.browser.tool import BrowserTools
+    from gateway.tools.browser.browser import BrowserTools
 
 KEY = SecretStr("secret")
 

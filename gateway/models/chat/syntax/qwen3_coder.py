@@ -19,8 +19,7 @@ from __future__ import annotations
 from enum import Enum, auto
 from typing import TYPE_CHECKING, Final
 
-from gateway.models.chat.recovery import Rule
-from gateway.models.chat.syntax.contract import (
+from gateway.models.chat.call_syntax import (
     Argued,
     Called,
     CallSyntax,
@@ -28,6 +27,7 @@ from gateway.models.chat.syntax.contract import (
     Left,
     Mark,
     Noted,
+    Rule,
     Said,
     Tags,
     function_name,
@@ -37,7 +37,7 @@ from gateway.models.chat.syntax.tagged_arguments import TaggedArguments
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from gateway.models.chat.syntax.contract import CallEvent, SchemaOf
+    from gateway.models.chat.call_syntax import CallEvent, SchemaOf
 
 OPENING: Final = "<tool_call>"
 CLOSING: Final = "</tool_call>"

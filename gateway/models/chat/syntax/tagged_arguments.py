@@ -14,6 +14,7 @@ import re
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
+from gateway.constraints.schemas import at_pointer
 from gateway.models.chat.syntax.json_call import DEPTH_MAX, ValueScanner, escaped, no_number
 
 if TYPE_CHECKING:
@@ -124,21 +125,8 @@ def _types(schema: Any, root: Mapping[str, Any], left: int) -> Iterator[str]:
         options = schema.get(choice)
         for option in options if isinstance(options, list) else ():
             yield from _types(option, root, left - 1)
-    if isinstance(reference := schema.get("$ref"), str):
-        yield from _types(_referred(reference, root), root, left - 1)
-
-
-def _referred(reference: str, root: Mapping[str, Any]) -> Any:
-    place: Any = root
-    front, *steps = reference.split("/")
-    if front != "#":
-        return None
-    for step in steps:
-        name = step.replace("~1", "/").replace("~0", "~")
-        if not isinstance(place, dict) or name not in place:
-            return None
-        place = place[name]
-    return place
+    if isinstance(reference := schema.get("$ref"), str) and reference.startswith("#"):
+        yield from _types(at_pointer(root, reference), root, left - 1)
 
 
 def as_json(value: str, types: frozenset[str]) -> str:

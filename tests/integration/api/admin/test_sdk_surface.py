@@ -11,7 +11,7 @@ import openai
 import pytest
 
 from gateway import ids
-from gateway.services.limits import Limits
+from gateway.admin.prices import PriceCreate, Prices
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Iterator
@@ -99,8 +99,8 @@ async def told(call: Any, project: str) -> tuple[str | None, Any]:
 async def test_each_method_is_answered_as_what_it_is(
     site: AdminSite, admin: openai.AsyncOpenAI
 ) -> None:
-    limits = Limits(site.gateway.process.services.foundation.database)
-    await limits.set_price("gpt-oss-20b", {"output": 1}, tenant_id=await limits.tenant("acme"))
+    price = PriceCreate(model="gpt-oss-20b", tenant="acme", nano_per_unit={"output": 1})
+    await Prices(site.gateway.process.services.foundation.database).set(price)
     project = (await admin.admin.organization.projects.create(name="surface")).id
     for path, call in methods(admin.admin.organization):
         if path == "projects.archive":

@@ -8,16 +8,16 @@ import orjson
 import pytest
 from starlette.routing import Route
 
-from gateway.admin.openapi import admin_document
 from gateway.admin.roles import LACKING
 from gateway.admin.table import admin_routes, operator_routes
-from gateway.api.openapi import generate
 from gateway.api.openapi.endpoints import ADMIN_FILE, FILE, REFERENCE, packaged, page
-from gateway.api.openapi.operations import OPERATIONS
 from gateway.app import routes
 from gateway.eventlog.fold import lifecycle
-from gateway.protocol.events import TERMINAL_TYPES
-from gateway.protocol.responses.create import PARAMETERS
+from gateway.protocol.responses.create_request import PARAMETERS
+from gateway.protocol.stream_events import TERMINAL_TYPES
+from scripts.openapi import generate
+from scripts.openapi.admin_listener import admin_document
+from scripts.openapi.operations import OPERATIONS
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -11,9 +11,8 @@ import pytest
 from gateway.entries import Entry, Finished, Tokens, TurnEnded, TurnStarted, pack, unpack
 from gateway.eventlog.fold.fold import Fold
 from gateway.generation import FinishReason, Framing
-from gateway.models.harmony.framing import OPENING
 from gateway.models.harmony.parsing import Parser
-from gateway.models.harmony.vocabulary import END, RETURN
+from gateway.models.harmony.vocabulary import END, OPENING, RETURN
 from tests.fakes.event_grammar import check_stream
 from tests.fakes.harmony_script import TOOLS, script_ids, vocabulary
 from tests.fakes.response_heads import NO_RULES, response_head

@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gateway.constraints.rules import AnswerFormat, OutputRules
+from gateway.constraints.output_rules import AnswerFormat, OutputRules
 from gateway.eventlog.fold.screen import Beginning, Body, Screen, Stops, Verdict, demands
 from gateway.generation import SegmentEnded, SegmentEvent, SegmentKind, SegmentStarted, SegmentText
-from gateway.models.refusals import REFUSALS
+from gateway.models.refusal_grammar import REFUSALS
 from tests.fakes.response_heads import NO_RULES
 from tests.fakes.toy_logs import ALLOWED, ANSWER, TOOL_RULES
 

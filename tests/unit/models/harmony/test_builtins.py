@@ -11,10 +11,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gateway.models.format import NO_BUILTINS, Builtins
-from gateway.models.harmony.reference import builtin_sections, prompt_messages
+from gateway.models.harmony.harmony_reference import builtin_sections, prompt_messages
 from gateway.models.harmony.rendering import SYSTEM_MESSAGES_MAX, Renderer
-from gateway.protocol.hosted.grants import BrowserGrant, Grants, PythonGrant
-from gateway.protocol.tools import FunctionTool
+from gateway.protocol.grants import BrowserGrant, Grants, PythonGrant
+from gateway.protocol.tool_types import FunctionTool
 from tests.fakes.contexts import options, user
 from tests.fakes.harmony_oracle import library_prompt, spelled, vocabulary
 
@@ -106,11 +106,11 @@ def test_prompts_of_a_scope_tell_locations_apart() -> None:
 def test_grants_say_which_tools_are_told_of() -> None:
     browser = BrowserGrant("web_search", location="Paris")
     python = PythonGrant("cntr_1", "linux", 1 << 30, description=" Python 3.14.\n")
-    assert Builtins.of(None) is NO_BUILTINS
-    assert Builtins.of(Grants()) == NO_BUILTINS
+    assert Builtins.from_grants(None) is NO_BUILTINS
+    assert Builtins.from_grants(Grants()) == NO_BUILTINS
     blank = PythonGrant("cntr_1", "linux", 1 << 30, description=" ")
-    assert Builtins.of(Grants(python=blank)) == Builtins(python=True)
-    assert Builtins.of(Grants(browser=browser)) == Builtins(browser=True, location="Paris")
-    assert Builtins.of(Grants(python=python)) == Builtins(
+    assert Builtins.from_grants(Grants(python=blank)) == Builtins(python=True)
+    assert Builtins.from_grants(Grants(browser=browser)) == Builtins(browser=True, location="Paris")
+    assert Builtins.from_grants(Grants(python=python)) == Builtins(
         python=True, python_description="Python 3.14."
     )
