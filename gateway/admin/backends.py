@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from gateway.protocol.admin.objects import Json
     from gateway.store.postgres.database import Database
     from gateway.store.replicas.drains import Drain
-    from gateway.upstreams.member import BackendState
+    from gateway.upstreams.member import Member
     from gateway.upstreams.pool import Pool
 
 ALL: Final = "/backends"
@@ -102,7 +102,7 @@ class Backends:
             )
 
 
-def _body(state: BackendState, drain: Drain | None) -> Json:
+def _body(state: Member, drain: Drain | None) -> Json:
     drained = None
     if drain is not None:
         drained = {"at": int(drain.drained_at.timestamp()), "by": drain.drained_by}

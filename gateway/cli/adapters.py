@@ -39,7 +39,7 @@ T = TypeVar("T")
 @commands.command("list")
 def list_(config: Config = None, json_: Json = False) -> None:
     """Every adapter, where it is, and what it was loaded from."""
-    told = _ask(config, Adapters.told)
+    told = _ask(config, Adapters.listed)
     if json_:
         terminal.show(json.dumps([asdict(one) for one in told]))
     else:

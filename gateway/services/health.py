@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from gateway.store.postgres.database import Database
     from gateway.telemetry.metrics import Metrics
     from gateway.upstreams.backend_sources import Membership
-    from gateway.upstreams.member import BackendState
+    from gateway.upstreams.member import Member
     from gateway.upstreams.pool import Pool
 
 
@@ -175,7 +175,7 @@ class Health:
             "saturation": round(state.saturation, 3),
         }
 
-    def _backends_missing(self, states: Sequence[BackendState]) -> list[str]:
+    def _backends_missing(self, states: Sequence[Member]) -> list[str]:
         reasons = []
         if not states:
             return ["no backend is known", *(self._membership.warnings if self._membership else ())]

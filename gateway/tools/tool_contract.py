@@ -154,7 +154,10 @@ class ToolScope:
 
 
 class ToolSession(Protocol):
-    """The tools of one response. One call at a time."""
+    """The tools of one response. One call at a time.
+
+    A subclass whose calls cannot be resumed need not say so.
+    """
 
     def start(self, call: ToolCall) -> ToolStart:
         """Return what is known of a call before it runs. Does no I/O, and raises nothing."""
@@ -168,9 +171,9 @@ class ToolSession(Protocol):
         """
         ...
 
-    async def resume(self, call: ToolCall, handle: bytes) -> ToolResult | None:
+    async def resume(self, call: ToolCall, handle: bytes) -> ToolResult | None:  # noqa: ARG002
         """Return the result of a call that another replica began; None if it is lost."""
-        ...
+        return None
 
     async def close(self) -> None:
         """Free the resources of the response. Raises nothing."""

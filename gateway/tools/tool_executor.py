@@ -48,20 +48,7 @@ BREAKERS_MAX: Final = 4096
 
 
 class TooManyCalls(Exception):
-    """Refusal of a call that waited `SlotBounds.wait_s` for a slot and got none."""
-
-
-@dataclass(frozen=True, slots=True)
-class SlotBounds:
-    """Bounds of the calls that run at once: in a process, of one tenant, and at one MCP server. A
-    call waits `wait_s` for a slot. One server has fewer slots than its tenant: where it hangs, the
-    tenant's other tools go on.
-    """
-
-    running_max: int = 64
-    tenant_running_max: int = 16
-    server_running_max: int = 8
-    wait_s: float = 5.0
+    """Refusal of a call that waited `ToolLimits.slot_wait_s` for a slot and got none."""
 
 
 class Slots:
@@ -69,12 +56,12 @@ class Slots:
     that one of their own bounds still holds up.
     """
 
-    def __init__(self, bounds: SlotBounds) -> None:
-        self._bounds = bounds
+    def __init__(self, limits: ToolLimits) -> None:
+        self._wait_s = limits.slot_wait_s
         self._most: dict[_Of, int] = {
-            "all": bounds.running_max,
-            "tenant": bounds.tenant_running_max,
-            "server": bounds.server_running_max,
+            "all": limits.running_max,
+            "tenant": limits.tenant_running_max,
+            "server": limits.server_running_max,
         }
         self._taken: Counter[_Key] = Counter()
         self._waiting: dict[asyncio.Future[None], _Keys] = {}
@@ -97,20 +84,20 @@ class Slots:
             self._leave(keys)
 
     async def _wait(self, keys: _Keys) -> None:
-        place: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._waiting[place] = keys
+        turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._waiting[turn] = keys
         try:
-            async with asyncio.timeout(self._bounds.wait_s):
-                await place
+            async with asyncio.timeout(self._wait_s):
+                await turn
         except BaseException as error:
-            if place.done() and not place.cancelled():
+            if turn.done() and not turn.cancelled():
                 # It was given one at the same moment.
                 self._leave(keys)
             if isinstance(error, TimeoutError):
                 raise TooManyCalls from error
             raise
         finally:
-            self._waiting.pop(place, None)
+            self._waiting.pop(turn, None)
 
     def _has_room(self, keys: _Keys) -> bool:
         return all(self._taken[key] < self._most[key[0]] for key in keys)
@@ -120,10 +107,10 @@ class Slots:
             self._taken[key] -= 1
             if not self._taken[key]:
                 del self._taken[key]
-        for place, wanted in list(self._waiting.items()):
-            if not place.done() and self._has_room(wanted):
+        for turn, wanted in list(self._waiting.items()):
+            if not turn.done() and self._has_room(wanted):
                 self._taken.update(wanted)
-                place.set_result(None)
+                turn.set_result(None)
 
 
 class Breaker:
@@ -226,50 +213,36 @@ class ToolLimits:
         return seconds[kind]
 
 
-@dataclass(frozen=True, slots=True)
-class _Shared:
-    """Objects that all sessions of a process share."""
-
-    rooms: Mapping[ToolKind, HostedTools]
-    limits: ToolLimits
-    threads: Threads
-    metrics: Metrics
-    clock: Callable[[], float]
-    slots: Slots
-    breaker: Breaker
-
-
 class ToolExecutor:
     """All hosted tools of a process, by the kind of their calls."""
 
     def __init__(
         self,
-        rooms: Mapping[ToolKind, HostedTools],
+        tools: Mapping[ToolKind, HostedTools],
         limits: ToolLimits,
         *,
         threads: Threads,
         metrics: Metrics,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        slots = SlotBounds(
-            running_max=limits.running_max,
-            tenant_running_max=limits.tenant_running_max,
-            server_running_max=limits.server_running_max,
-            wait_s=limits.slot_wait_s,
-        )
-        breaker = Breaker(limits.breaker_failures_max, limits.breaker_rest_s, clock)
-        self._shared = _Shared(rooms, limits, threads, metrics, clock, Slots(slots), breaker)
+        self.tools = tools
+        self.limits = limits
+        self.threads = threads
+        self.metrics = metrics
+        self.clock = clock
+        self.slots = Slots(limits)
+        self.breaker = Breaker(limits.breaker_failures_max, limits.breaker_rest_s, clock)
 
     def session(self, scope: ToolScope) -> ToolSession:
         # Creates the sessions of the tools only when a call needs them.
-        return _Session(self._shared, scope)
+        return _Session(self, scope)
 
 
 @dataclass(slots=True)
 class _Session:
-    shared: _Shared
+    executor: ToolExecutor
     scope: ToolScope
-    rooms: dict[ToolKind, ToolSession] = field(default_factory=dict)
+    sessions: dict[ToolKind, ToolSession] = field(default_factory=dict)
     repeatable: dict[int, bool] = field(default_factory=dict)
     last: tuple[str, str] = ("", "")
     repeats: int = 0
@@ -282,12 +255,12 @@ class _Session:
         self.result_bytes = sum(map(_returned_bytes, self.scope.states))
 
     def start(self, call: ToolCall) -> ToolStart:
-        room = self._room(call)
+        session = self._session(call)
         start = ToolStart(repeatable=False)
-        if room is not None:
+        if session is not None:
             try:
-                start = room.start(call)
-            except Exception as error:  # noqa: BLE001 - a defect of a room costs one call
+                start = session.start(call)
+            except Exception as error:  # noqa: BLE001 - a defect of a tool costs one call
                 _log.error("a hosted tool could not begin", error=error)
         self.repeatable[call.ordinal] = start.repeatable
         return start
@@ -296,33 +269,33 @@ class _Session:
         refusal = self._refusal(call)
         if refusal is not None:
             return await self._shorten(call, refusal)
-        result = await self._run_bounded(call, lambda room: room.run(call, on_handle))
+        result = await self._run_bounded(call, lambda session: session.run(call, on_handle))
         assert result is not None, "a call that was run has a result"
         return await self._shorten(call, result)
 
     async def resume(self, call: ToolCall, handle: bytes) -> ToolResult | None:
-        if self._room(call) is None:
+        if self._session(call) is None:
             return None
-        result = await self._run_bounded(call, lambda room: room.resume(call, handle))
+        result = await self._run_bounded(call, lambda session: session.resume(call, handle))
         return None if result is None else await self._shorten(call, result)
 
     async def close(self) -> None:
-        for room in self.rooms.values():
+        for session in self.sessions.values():
             try:
-                await room.close()
+                await session.close()
             except Exception as error:  # noqa: BLE001 - the others are to be closed, too
                 _log.error("the tools of a response were not closed", error=error)
 
-    def _room(self, call: ToolCall) -> ToolSession | None:
+    def _session(self, call: ToolCall) -> ToolSession | None:
         kind = kind_of(call.name)
-        if kind not in self.rooms and (tools := self.shared.rooms.get(kind)) is not None:
-            self.rooms[kind] = tools.session(self.scope)
-        return self.rooms.get(kind)
+        if kind not in self.sessions and (tools := self.executor.tools.get(kind)) is not None:
+            self.sessions[kind] = tools.session(self.scope)
+        return self.sessions.get(kind)
 
     def _refusal(self, call: ToolCall) -> ToolResult | None:
         # None: the call is run.
-        limits = self.shared.limits
-        if self._room(call) is None:
+        limits = self.executor.limits
+        if self._session(call) is None:
             return _refused_result("This tool is not available now. Answer without it.")
         if (fault := _arguments_fault(call, limits)) is not None:
             return _refused_result(fault)
@@ -333,7 +306,7 @@ class _Session:
             return self._over("repeats", "This call was made already, and would give the same.")
         if (exhausted := self._check_budget()) is not None:
             return exhausted
-        if self.shared.breaker.is_open(self._breaker_key(call)):
+        if self.executor.breaker.is_open(self._breaker_key(call)):
             return ToolResult("It cannot be reached now. Answer without it.", "transport_error")
         return None
 
@@ -341,14 +314,14 @@ class _Session:
         budget = self.scope.grants.budget
         if self.time_s >= budget.time_max_s:
             return self._over("time", "The tools of this response have used up their time.")
-        if self.result_ids >= budget.result_ids_max + self.shared.limits.error_ids_max:
+        if self.result_ids >= budget.result_ids_max + self.executor.limits.error_ids_max:
             return self._over("result_ids", "The results of this response are long enough.")
         if self.result_bytes >= budget.result_bytes_max:
             return self._over("result_bytes", "The tools of this response have returned enough.")
         return None
 
     def _over(self, bound: str, why: str) -> ToolResult:
-        self.shared.metrics.tool_budget_hit(bound)
+        self.executor.metrics.tool_budget_hit(bound)
         return ToolResult(f"{why} Answer with what you know.", "over_budget")
 
     async def _run_bounded(
@@ -356,30 +329,30 @@ class _Session:
     ) -> ToolResult | None:
         # Waits for a slot, then runs the call within its time. Raises `ClaimLost`, and
         # `CancelledError` when the response ends.
-        room, clock = self._room(call), self.shared.clock
-        assert room is not None
+        session, clock = self._session(call), self.executor.clock
+        assert session is not None
         is_mcp = kind_of(call.name) == "mcp"
         server = server_of(call.name, self.scope.grants) if is_mcp else None
         try:
-            async with self.shared.slots.taken(self.scope.tenant_id, server):
+            async with self.executor.slots.taken(self.scope.tenant_id, server):
                 await self.scope.assured()
                 began = clock()
-                result = await self._result(call, work(room))
+                result = await self._result(call, work(session))
         except TooManyCalls:
-            self.shared.metrics.tool_budget_hit("running")
+            self.executor.metrics.tool_budget_hit("running")
             return _refused_result("Too many tools run now. Try again later, or answer without it.")
         self.time_s += clock() - began
         if result is not None:
             key = self._breaker_key(call)
             is_failure = result.outcome in SERVER_FAILURES[kind_of(call.name)]
-            (self.shared.breaker.failed if is_failure else self.shared.breaker.answered)(key)
+            (self.executor.breaker.failed if is_failure else self.executor.breaker.answered)(key)
         return result
 
     async def _result(
         self, call: ToolCall, work: Awaitable[ToolResult | None]
     ) -> ToolResult | None:
         left_s = self.scope.grants.budget.time_max_s - self.time_s
-        time_max_s = min(self.shared.limits.call_max_s(kind_of(call.name)), max(left_s, 1.0))
+        time_max_s = min(self.executor.limits.call_max_s(kind_of(call.name)), max(left_s, 1.0))
         try:
             async with asyncio.timeout(time_max_s):
                 return await work
@@ -392,9 +365,9 @@ class _Session:
             task = asyncio.current_task()
             if task is not None and task.cancelling():
                 raise
-            # Something that the room talked to has ended, and took the room's call with it.
+            # Something that the tool talked to has ended, and took its call with it.
             return self._broken(call)
-        except Exception as error:  # noqa: BLE001 - a defect of a room, which the model is told of
+        except Exception as error:  # noqa: BLE001 - a defect of a tool, which the model is told of
             _log.error("a hosted tool failed", error=error)
             return self._broken(call)
 
@@ -407,7 +380,7 @@ class _Session:
         return " Nobody knows whether the call had an effect. Do not simply repeat it."
 
     async def _shorten(self, call: ToolCall, result: ToolResult) -> ToolResult:
-        budget, limits = self.scope.grants.budget, self.shared.limits
+        budget, limits = self.scope.grants.budget, self.executor.limits
         left = max(budget.result_ids_max - self.result_ids, limits.error_ids_max)
         ids_max = min(result.ids_max, left, left if call.ids_max is None else call.ids_max)
         # What no prompt can hold must not fail a response whose call had its effect.
@@ -417,10 +390,10 @@ class _Session:
         advice = _ADVICE[kind_of(call.name)]
         cut = partial(_truncate, output, ids_max, self.scope.count_ids, advice)
         is_short = len(output) <= INLINE_RESULT_CHARS
-        shown, ids = cut() if is_short else await self.shared.threads.run_accepted(cut)
+        shown, ids = cut() if is_short else await self.executor.threads.run_accepted(cut)
         self.result_ids += ids
         if len(shown) != len(output):
-            self.shared.metrics.tool_truncated(kind_of(call.name))
+            self.executor.metrics.tool_truncated(kind_of(call.name))
         # Who takes the response over counts on from here.
         state = {**result.state, RESULT_BYTES: len(returned)}
         return replace(result, output=shown, state=state)

@@ -11,9 +11,12 @@ from __future__ import annotations
 
 import asyncio
 import time
+from abc import ABC, abstractmethod
 from contextlib import aclosing
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
+
+from typing_extensions import override
 
 from gateway.errors import StartupError, StoreError
 from gateway.telemetry.logs import EventLog
@@ -128,77 +131,46 @@ class SourceError(Exception):
     """A source cannot say which backends there are; its text says why."""
 
 
-@dataclass(frozen=True, slots=True)
-class BackendTemplate:
-    """Template of the backends of a source: `make` takes a name and a URL, which begins with
-    `scheme`. It raises `ValueError` if no backend can have them.
-    """
-
-    make: Callable[[str, str], Backend]
-    scheme: str = "http"
-
-    def backend(self, place: str, name: str | None = None) -> Backend:
-        # The address `host:port` is also the default name.
-        try:
-            return self.make(name or place, f"{self.scheme}://{place}")
-        except ValueError as error:
-            raise SourceError(f"{name or place} at {place} cannot be a backend: {error}") from error
-
-
-class BackendSource(Protocol):
-    """Finds backends."""
-
-    @property
-    def name(self) -> str: ...
-
-    @property
-    def empty_s(self) -> float:
-        """Return for how many seconds an empty answer is not believed."""
-        ...
-
-    async def fetch(self) -> tuple[Backend, ...]:
-        """Return all backends now. Raises `SourceError`."""
-        ...
-
-    def watch(self) -> AsyncGenerator[Answer]:
-        """Yield all backends each time that they may have changed; never ends."""
-        ...
-
-
-async def polled(
-    fetch: Callable[[], Awaitable[tuple[Backend, ...]]], interval_s: float
-) -> AsyncGenerator[Answer]:
-    """Fetch every `interval_s` and yield the backends, or a `Fault` for a `SourceError`."""
-    while True:
-        try:
-            yield await fetch()
-        except SourceError as error:
-            yield Fault(str(error))
-        await asyncio.sleep(interval_s)
-
-
-class FileSource:
-    """Reads the file at an interval: it may be replaced, be behind links, or on a network."""
+class BackendSource(ABC):
+    """Finds backends, asked every `refresh_s`; an empty answer is not believed for `empty_s`."""
 
     empty_s = 0.0
+
+    def __init__(self, name: str, *, refresh_s: float) -> None:
+        self.name = name
+        self._refresh_s = refresh_s
+
+    @abstractmethod
+    async def fetch(self) -> tuple[Backend, ...]:
+        """Return all backends now. Raises `SourceError`."""
+
+    async def watch(self) -> AsyncGenerator[Answer]:
+        """Yield all backends, or a `Fault`, each time that they may have changed; never ends."""
+        while True:
+            try:
+                yield await self.fetch()
+            except SourceError as error:
+                yield Fault(str(error))
+            await asyncio.sleep(self._refresh_s)
+
+
+class FileSource(BackendSource):
+    """Reads the file at an interval: it may be replaced, be behind links, or on a network."""
 
     def __init__(
         self, name: str, read: Callable[[], tuple[Backend, ...]], *, refresh_s: float
     ) -> None:
         # `read` may block. It raises `StartupError`, and `ValueError` for an entry that cannot be a
         # backend.
-        self.name = name
+        super().__init__(name, refresh_s=refresh_s)
         self._read = read
-        self._refresh_s = refresh_s
 
+    @override
     async def fetch(self) -> tuple[Backend, ...]:
         try:
             return await asyncio.to_thread(self._read)
         except (StartupError, ValueError) as error:
             raise SourceError(str(error)) from error
-
-    def watch(self) -> AsyncGenerator[Answer]:
-        return polled(self.fetch, self._refresh_s)
 
 
 SETTINGS: Final = "settings"
@@ -309,8 +281,8 @@ class Membership:
             self._apply_all()
 
     def _apply_all(self) -> None:
-        said = {name: known.members for name, known in self._known.items()}
-        desired = merged({SETTINGS: self._fixed, **said}, self._members_max)
+        by_source = {name: known.members for name, known in self._known.items()}
+        desired = merged({SETTINGS: self._fixed, **by_source}, self._members_max)
         for text in desired.unused:
             if text not in self._unused:
                 _log.warning("a backend that was found is not used", reason=text)

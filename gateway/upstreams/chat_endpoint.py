@@ -61,27 +61,27 @@ TOKEN_BYTES_MAX: Final = 256
 """Of one token; none is so long."""
 
 
-def tokens_of(told: object, alternatives: int) -> list[TextToken] | None:
+def tokens_of(logprobs: object, alternatives: int) -> list[TextToken] | None:
     """Return the tokens of an event, each with `alternatives` at most; None if there are none."""
-    content = told.get("content") if isinstance(told, dict) else None
+    content = logprobs.get("content") if isinstance(logprobs, dict) else None
     if not isinstance(content, list):
         return None
     return [_token(one, alternatives) for one in content if isinstance(one, dict)]
 
 
-def _token(told: dict[str, Any], alternatives: int) -> TextToken:
-    others = told.get("top_logprobs")
+def _token(entry: dict[str, Any], alternatives: int) -> TextToken:
+    others = entry.get("top_logprobs")
     top = others[:alternatives] if isinstance(others, list) else ()
     return TextToken(
-        _piece(told),
-        finite(told.get("logprob")),
+        _piece(entry),
+        finite(entry.get("logprob")),
         tuple((_piece(one), finite(one.get("logprob"))) for one in top if isinstance(one, dict)),
     )
 
 
-def _piece(told: dict[str, Any]) -> bytes:
+def _piece(entry: dict[str, Any]) -> bytes:
     # The bytes of the token's text if `bytes` is missing.
-    numbers, token = told.get("bytes"), told.get("token")
+    numbers, token = entry.get("bytes"), entry.get("token")
     try:
         if isinstance(numbers, list):
             return bytes(numbers)[:TOKEN_BYTES_MAX]
@@ -492,11 +492,11 @@ class ChatReader(CompletionReader):
         *,
         thought: tuple[str, str] | None = None,
         opens_thought: bool = False,
-        **asked: Unpack[ReaderOptions],
+        **options: Unpack[ReaderOptions],
     ) -> None:
         # `thought` has the tags around a thought in the content, and with `opens_thought` the
         # content begins within one; None: the server reports thoughts separately.
-        super().__init__(upstream, sampling, **asked)
+        super().__init__(upstream, sampling, **options)
         # An id is a character, or a mark: see `tokens_taken`.
         self.ids_left = self._ids_max = CHARACTERS_PER_TOKEN_MAX * (1 + sampling.max_tokens)
         self._ids_left_before = self._ids_max
@@ -718,31 +718,31 @@ class ChatReader(CompletionReader):
     def _likelihoods(self, characters: int) -> Sequence[TextLogprob]:
         if self._alternatives is None:
             return ()
-        told = [IN_TOKEN] * characters
+        logprobs = [IN_TOKEN] * characters
         if self._is_untold:
-            told[0] = UNTOLD
+            logprobs[0] = UNTOLD
         elif self._due:
-            told[0] = TextLogprob(tuple(self._due))
+            logprobs[0] = TextLogprob(tuple(self._due))
         self._due, self._is_untold = [], False
-        return told
+        return logprobs
 
-    def _say(self, ids: list[int], told: Sequence[TextLogprob] = ()) -> None:
+    def _say(self, ids: list[int], logprobs: Sequence[TextLogprob] = ()) -> None:
         if self._is_over:
             return
-        if self._alternatives is not None and not told:
-            told = [IN_TOKEN] * len(ids)
-        self._keep(ids, told)
+        if self._alternatives is not None and not logprobs:
+            logprobs = [IN_TOKEN] * len(ids)
+        self._keep(ids, logprobs)
 
     def _note_usage(self, usage: object) -> None:
         if not isinstance(usage, dict):
             return
-        given, made = _count(usage, "prompt_tokens"), _count(usage, "completion_tokens")
-        if given is None or made is None or not (given or made):
+        prompt, made = _count(usage, "prompt_tokens"), _count(usage, "completion_tokens")
+        if prompt is None or made is None or not (prompt or made):
             return
         cached = _count(usage.get("prompt_tokens_details"), "cached_tokens") or 0
         thought = _count(usage.get("completion_tokens_details"), "reasoning_tokens")
         thought = thought or _count(usage, "reasoning_tokens") or 0
-        self._usage_told = ToldUsage(given, made, min(thought, made), min(cached, given))
+        self._usage_told = ToldUsage(prompt, made, min(thought, made), min(cached, prompt))
 
 
 def _count(values: object, name: str) -> int | None:

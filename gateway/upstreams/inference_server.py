@@ -572,24 +572,26 @@ class InferenceServer:
     def _reader(self, attempt: _Attempt) -> CompletionReader:
         request, endpoint = attempt.request, attempt.endpoint
         sampling = request.sampling
-        told = 0 if sampling.logprobs is None else 1 + sampling.logprobs
+        logprobs_per_id = 0 if sampling.logprobs is None else 1 + sampling.logprobs
         # The first event may repeat the prompt, and each has the logprobs that were asked for.
-        frame_bytes_max = self._limits.event_bytes_max * (1 + told)
+        frame_bytes_max = self._limits.event_bytes_max * (1 + logprobs_per_id)
         frame_bytes_max += _PROMPT_ID_BYTES * len(request.prompt_ids)
         if endpoint.repeats:
-            id_bytes = _REPEATED_ID_BYTES + _LOGPROB_BYTES * told
+            id_bytes = _REPEATED_ID_BYTES + _LOGPROB_BYTES * logprobs_per_id
             frame_bytes_max += id_bytes * sampling.max_tokens
-        asked: ReaderOptions = {
+        options: ReaderOptions = {
             "stop_ids": request.stop_ids,
             "frame_bytes_max": frame_bytes_max,
             "id_end": request.id_end,
             "constrained": attempt.grammar is not None and attempt.grammar.holds,
         }
         if request.chat is not None:
-            asked["constrained"] = binds_answer(request)
+            options["constrained"] = binds_answer(request)
             thought, is_open = request.chat.thought, request.chat.opens_thought
-            return ChatReader(self.name, sampling, thought=thought, opens_thought=is_open, **asked)
-        return READERS[endpoint.events](self.name, sampling, **asked)
+            return ChatReader(
+                self.name, sampling, thought=thought, opens_thought=is_open, **options
+            )
+        return READERS[endpoint.events](self.name, sampling, **options)
 
     async def ask(self, path: str, body: bytes, *, bytes_max: int) -> bytes:
         """Return the body of a 200 to `POST path`.
@@ -600,14 +602,14 @@ class InferenceServer:
         post = self._posts.get(path) or self._post_to(self._backend.url(path), path)
         answer = await self._answer(post([body], timeouts=self._waits))
         try:
-            told = await read_body(answer.body, bytes_max + 1)
+            content = await read_body(answer.body, bytes_max + 1)
         except httpx2.TransportError as error:
             raise UpstreamLost(describe(error), upstream=self.name) from error
         finally:
             answer.body.close()
-        if len(told) > bytes_max:
+        if len(content) > bytes_max:
             raise UpstreamFailed(f"its answer is longer than {bytes_max} bytes", upstream=self.name)
-        return told
+        return content
 
     def hang_up_on_silent(self, silent_s: float, *, begun_only: bool) -> int:
         """End the generations without data for `silent_s`, and return how many.

@@ -76,7 +76,7 @@ class Adapters:
         self._ask_s = ask_s
         self._load_s = load_s
 
-    async def told(self) -> list[Adapter | AdapterOutcome]:
+    async def listed(self) -> list[Adapter | AdapterOutcome]:
         """Return every adapter of every backend; a backend that does not answer is an outcome."""
         found = await asyncio.gather(*map(self._describe, self._backends))
         return [one for of_backend in found for one in of_backend]
@@ -84,20 +84,22 @@ class Adapters:
     async def load(self, name: str, path: str, *, base: str | None = None) -> list[AdapterOutcome]:
         # With `base`, only backends that serve that model; without, all.
         return await self._call_all(
-            base, lambda backend, said: self._load(backend, said, name, path)
+            base, lambda backend, description: self._load(backend, description, name, path)
         )
 
     async def unload(self, name: str, *, base: str | None = None) -> list[AdapterOutcome]:
-        return await self._call_all(base, lambda backend, said: self._unload(backend, said, name))
+        return await self._call_all(
+            base, lambda backend, description: self._unload(backend, description, name)
+        )
 
     async def _describe(self, backend: Backend) -> list[Adapter | AdapterOutcome]:
         try:
-            said = await describe(self._client, backend, timeout_s=self._ask_s)
+            description = await describe(self._client, backend, timeout_s=self._ask_s)
         except UpstreamError as error:
             return [AdapterOutcome(backend.name, ok=False, detail=error.reason)]
         return [
             Adapter(backend.name, name, row.parent, row.root)
-            for name, row in said.models.items()
+            for name, row in description.models.items()
             if row.parent is not None
         ]
 
@@ -122,17 +124,17 @@ class Adapters:
     async def _call(self, backend: Backend, base: str | None, call: _Call) -> AdapterOutcome | None:
         # Returns None if the backend does not serve `base`.
         try:
-            said = await describe(self._client, backend, timeout_s=self._ask_s)
-            if base is not None and backend.models.get(base, base) not in said.models:
+            description = await describe(self._client, backend, timeout_s=self._ask_s)
+            if base is not None and backend.models.get(base, base) not in description.models:
                 return None
-            return await call(backend, said)
+            return await call(backend, description)
         except UpstreamError as error:
             return _failure(backend, error.reason, "Run the same command again.")
 
     async def _load(
-        self, backend: Backend, said: Description, name: str, path: str
+        self, backend: Backend, description: Description, name: str, path: str
     ) -> AdapterOutcome:
-        row = said.models.get(name)
+        row = description.models.get(name)
         if row is not None and row.parent is None:
             return _failure(backend, f"{name} is a base model there", "Give it another name.")
         if row is not None and row.root in {path, None}:
@@ -140,18 +142,22 @@ class Adapters:
         if row is not None:
             detail, remedy = f"is there from {row.root}", f"Run: adapters unload {name}"
             return _failure(backend, detail, remedy)
-        return await self._post(backend, said, "load", {"lora_name": name, "lora_path": path})
+        return await self._post(
+            backend, description, "load", {"lora_name": name, "lora_path": path}
+        )
 
-    async def _unload(self, backend: Backend, said: Description, name: str) -> AdapterOutcome:
-        row: Listed | None = said.models.get(name)
+    async def _unload(
+        self, backend: Backend, description: Description, name: str
+    ) -> AdapterOutcome:
+        row: Listed | None = description.models.get(name)
         if row is None or row.parent is None:
             return _done(backend, "was not there")
-        return await self._post(backend, said, "unload", {"lora_name": name})
+        return await self._post(backend, description, "unload", {"lora_name": name})
 
     async def _post(
-        self, backend: Backend, said: Description, what: str, body: dict[str, str]
+        self, backend: Backend, description: Description, what: str, body: dict[str, str]
     ) -> AdapterOutcome:
-        engine = said.engine or UnknownEngine()
+        engine = description.engine or UnknownEngine()
         paths = engine.adapter_paths
         if paths is None:
             remedy = "Name its adapters when it is started."
@@ -177,11 +183,11 @@ class Adapters:
         )
         try:
             response = await self._client.send(request, stream=True)
-            told = await read_body(response.aiter_raw(), _ANSWER_BYTES_MAX)
+            answer = await read_body(response.aiter_raw(), _ANSWER_BYTES_MAX)
         except httpx2.TransportError as error:
             raise UpstreamUnavailable(
                 f"{type(error).__name__}: {error}", upstream=backend.name
             ) from error
         if response.status_code != 200:
-            why = f"answered {response.status_code}: {message_of_body(told)}"
+            why = f"answered {response.status_code}: {message_of_body(answer)}"
             raise UpstreamRejected(why, upstream=backend.name)

@@ -19,12 +19,11 @@ from gateway.errors import (
 )
 from gateway.fair_queue import ReadTurns
 from gateway.telemetry.logs import EventLog
-from gateway.upstreams.admission.admit import PlacedRequest
 from gateway.upstreams.admission.slots import WorkClass, class_of
 from gateway.upstreams.backend import StreamLimits, Timeouts
 from gateway.upstreams.backend_sources import changes, named
 from gateway.upstreams.inference_server import InferenceServer
-from gateway.upstreams.member import EjectionPolicy, Health, Member
+from gateway.upstreams.member import EjectionPolicy, Health, Member, PlacedRequest
 from gateway.upstreams.probe import check, describe, read_load
 from gateway.upstreams.problems import ModelGone
 from gateway.upstreams.request_writer import PromptEncoder
@@ -40,7 +39,6 @@ if TYPE_CHECKING:
     from gateway.upstreams.admission.admit import Admission
     from gateway.upstreams.backend import Backend
     from gateway.upstreams.http.client import Client
-    from gateway.upstreams.member import BackendState
     from gateway.upstreams.routing.router import Router
 
 
@@ -258,8 +256,8 @@ class Pool:
         for member in self._members.values():
             if member.is_drained != (member.name in self._drained):
                 member.is_drained = not member.is_drained
-                told = "a backend is drained" if member.is_drained else "a backend is back in use"
-                _log.info(told, upstream=member.name, in_flight=member.in_flight)
+                event = "a backend is drained" if member.is_drained else "a backend is back in use"
+                _log.info(event, upstream=member.name, in_flight=member.in_flight)
         self._index_models()
 
     def in_flight(self) -> dict[str, int]:
@@ -306,7 +304,7 @@ class Pool:
         """
         name = shown or model
         members = self._members.values()
-        asked = [member for member in members if model in member.backend.models]
+        configured = [member for member in members if model in member.backend.models]
         serving = [member for member in members if model in member.models]
         if serving and all(member.is_drained for member in serving):
             return NoUpstreamAvailable(
@@ -318,16 +316,16 @@ class Pool:
                 "no backend has told its context length yet",
                 retry_after_s=self._policy.schedule.describe_interval_s,
             )
-        silent = [member for member in asked or members if member.listed is None]
-        if silent and (asked or len(silent) == len(members)):
+        silent = [member for member in configured or members if member.listed is None]
+        if silent and (configured or len(silent) == len(members)):
             return NoUpstreamAvailable(
                 name, SILENT, retry_after_s=self._policy.schedule.health_interval_s
             )
-        if (asked or model in self._configured) and self.awaits_backends():
+        if (configured or model in self._configured) and self.awaits_backends():
             return NoUpstreamAvailable(
                 name, AWAITED, retry_after_s=self._policy.schedule.health_interval_s
             )
-        return ModelNotServed(name) if asked else ModelNotFound(name)
+        return ModelNotServed(name) if configured else ModelNotFound(name)
 
     def require_logprobs(self, model: str) -> None:
         # Raises ModelNotFound, InvalidRequest if no backend can report logprobs, or
@@ -343,8 +341,8 @@ class Pool:
             raise self.absence(model)
         return members
 
-    def snapshot(self) -> tuple[BackendState, ...]:
-        return tuple(member.state() for member in self._members.values())
+    def snapshot(self) -> tuple[Member, ...]:
+        return tuple(self._members.values())
 
     async def generate(
         self,

@@ -81,16 +81,16 @@ async def describe(client: Client, backend: Backend, *, timeout_s: float) -> Des
 
 
 async def _engine(
-    client: Client, backend: Backend, timeout_s: float, told: dict[str, tuple[int, bytes]]
+    client: Client, backend: Backend, timeout_s: float, answers: dict[str, tuple[int, bytes]]
 ) -> InferenceEngine | None:
     # None if it does not answer in time, or with a 5xx: a busy scheduler keeps SGLang from
     # answering, which says nothing about the engine. `told` has answers that were already read.
     try:
         async with asyncio.timeout(timeout_s):
             for kind, path in _QUESTIONS:
-                if path not in told:
-                    told[path] = await _get(client, backend, path, timeout_s)
-                status, body = told[path]
+                if path not in answers:
+                    answers[path] = await _get(client, backend, path, timeout_s)
+                status, body = answers[path]
                 if status >= 500:
                     return None
                 engine = kind.read(path, _json_object(body)) if status == 200 else None

@@ -267,7 +267,7 @@ class CompletionReader:
             self._break("an event has too many parts")
         return not self._is_over
 
-    def _finish_for(self, kind: object, told: object, *, matched: object) -> None:
+    def _finish_for(self, kind: object, reason: object, *, matched: object) -> None:
         if matched == NO_NUMBER:
             del self._ids[-1:], self._logprobs[-1:]
             self.ids_left += 1
@@ -275,24 +275,24 @@ class CompletionReader:
             return
         self.finish = _FINISH.get(kind) if isinstance(kind, str) else None
         if self.finish is None:
-            self._break(f"finish reason {message_of(told)}")
+            self._break(f"finish reason {message_of(reason)}")
 
     def _take(self, ids: list[int], logprobs: object) -> bool:
         # False if nothing may follow these ids.
-        told: Sequence[TokenLogprob] = ()
+        aligned: Sequence[TokenLogprob] = ()
         if ids and self._alternatives is not None:
             try:
-                told = aligned_logprobs(logprobs, ids, self._alternatives)
+                aligned = aligned_logprobs(logprobs, ids, self._alternatives)
             except Misaligned as error:
                 self._break(str(error))
                 return False
-        return self._keep(ids, told)
+        return self._keep(ids, aligned)
 
-    def _keep(self, ids: list[int], told: Sequence[Likelihood]) -> bool:
+    def _keep(self, ids: list[int], logprobs: Sequence[Likelihood]) -> bool:
         # False if nothing may follow these ids.
         known = list(takewhile(self._id_end.__gt__, ids[: max(0, self.ids_left)]))
         self._ids += known
-        self._logprobs += told[: len(known)]
+        self._logprobs += logprobs[: len(known)]
         self.ids_left -= len(known)
         if len(known) == len(ids):
             return True
@@ -425,17 +425,17 @@ class Misaligned(ValueError):
     """The logprobs of an event do not fit its ids."""
 
 
-def aligned_logprobs(told: object, ids: Sequence[int], alternatives: int) -> list[TokenLogprob]:
+def aligned_logprobs(fields: object, ids: Sequence[int], alternatives: int) -> list[TokenLogprob]:
     """Return the logprobs of `ids`, in their order. Raises `Misaligned`.
 
-    `told` has the shape `{"tokens": ["token_id:5", …], "token_logprobs": [number, …],
+    `fields` has the shape `{"tokens": ["token_id:5", …], "token_logprobs": [number, …],
     "top_logprobs": [{"token_id:5": number, …}, …]}`. The top ones include the id itself, which is
     left out if it is not among the `alternatives` likeliest. A value that is no number (vLLM writes
     null) or impossible counts as `LOGPROB_MIN`, and no probability is above one.
     """
-    if not isinstance(told, dict):
+    if not isinstance(fields, dict):
         raise Misaligned("event has no logprobs")
-    tokens, own, tops = (told.get(key) for key in ("tokens", "token_logprobs", "top_logprobs"))
+    tokens, own, tops = (fields.get(key) for key in ("tokens", "token_logprobs", "top_logprobs"))
     if tokens != [f"{_ID_PREFIX}{id_}" for id_ in ids]:
         raise Misaligned("logprobs are not those of the token_ids")
     if not isinstance(own, list) or len(own) != len(ids):
@@ -550,8 +550,8 @@ class GenerateReader(CompletionReader):
 
     __slots__ = ("_ids_so_far", "_own_so_far", "_repeats", "_tops_so_far")
 
-    def __init__(self, upstream: str, sampling: Sampling, **asked: Unpack[ReaderOptions]) -> None:
-        super().__init__(upstream, sampling, **asked)
+    def __init__(self, upstream: str, sampling: Sampling, **options: Unpack[ReaderOptions]) -> None:
+        super().__init__(upstream, sampling, **options)
         self._repeats: bool | None = None
         """Each event has all ids; found out by the second one that has any."""
         self._ids_so_far = RepeatedList()
@@ -585,13 +585,13 @@ class GenerateReader(CompletionReader):
         # False if nothing may follow this event.
         try:
             ids = self._new_ids(bytes(event.output_ids), event.meta_info.completion_tokens)
-            told: list[TokenLogprob] = []
+            logprobs: list[TokenLogprob] = []
             if ids and self._alternatives is not None:
-                told = self._new_logprobs(ids, event.meta_info, self._alternatives)
+                logprobs = self._new_logprobs(ids, event.meta_info, self._alternatives)
         except _NO_EVENT as error:
             self._break(f"event cannot be read: {error}")
             return False
-        return self._keep(ids, told)
+        return self._keep(ids, logprobs)
 
     def _new_ids(self, raw: bytes, total: object) -> list[int]:
         # `total` is the engine's count of ids. Raises ValueError.

@@ -247,7 +247,7 @@ class Sources:
 
         assert self._rooms.mcp is not None, "tools of MCP servers are served"
         asked = [
-            AskedServer.of(tool.model_dump(mode="json", exclude_none=True), path)
+            AskedServer.parse(tool.model_dump(mode="json", exclude_none=True), path)
             for path, tool in tools
         ]
         terms = UrlTerms(allowed, domains)

@@ -81,4 +81,4 @@ def peer(url: str, **headers: str) -> Peer:
 def asked(label: str, url: str | None = None, **fields: Any) -> AskedServer:
     """What a request says of a server, in its own words."""
     tool = {"type": "mcp", "server_label": label, "server_url": url, **fields}
-    return AskedServer.of(tool, "tools[0]")
+    return AskedServer.parse(tool, "tools[0]")

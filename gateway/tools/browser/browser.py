@@ -20,6 +20,7 @@ from urllib.parse import urldefrag, urlsplit
 
 import orjson
 from pydantic import TypeAdapter, ValidationError
+from typing_extensions import override
 
 from gateway.protocol.grants import (
     EVERY_DOMAIN,
@@ -42,7 +43,7 @@ from gateway.tools.browser.page import (
 )
 from gateway.tools.browser.page_access import KeptPages, SessionPages, TenantWeb
 from gateway.tools.browser.search import Query, SearchFailed
-from gateway.tools.tool_contract import ToolResult, ToolStart
+from gateway.tools.tool_contract import ToolResult, ToolSession, ToolStart
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
@@ -89,7 +90,7 @@ class Shown:
 class PageStore(Protocol):
     """Store of the text of one tenant's pages, between calls."""
 
-    async def put(self, page: Page, asked: str = "") -> str:
+    async def put(self, page: Page, requested_url: str = "") -> str:
         """Store a page that the URL `asked` led to, and return its key."""
         ...
 
@@ -165,31 +166,31 @@ class Browser:
         if function == "search":
             return {"type": "search"}
         try:
-            asked = _Arguments(arguments)
+            parsed = _Arguments(arguments)
             if function == "open":
-                return _opening(self._target(asked)[0])
-            _, page = self._page_at(asked.number("cursor", -1))
-            return _finding(page.url, asked.text("pattern")[:PATTERN_CHARS_MAX])
+                return _opening(self._target(parsed)[0])
+            _, page = self._page_at(parsed.number("cursor", -1))
+            return _finding(page.url, parsed.text("pattern")[:PATTERN_CHARS_MAX])
         except (BadCall, NotThere):
             return _finding("", "") if function == "find" else _opening("")
 
     async def call(self, function: Function, arguments: str) -> Shown:
         # Errors are shown to the model, too.
         try:
-            asked = _Arguments(arguments)
+            parsed = _Arguments(arguments)
             if function == "search":
-                return await self._search(asked)
-            return await (self._open(asked) if function == "open" else self._find(asked))
+                return await self._search(parsed)
+            return await (self._open(parsed) if function == "open" else self._find(parsed))
         except (BadCall, NotThere) as error:
             action = self.action(function, arguments)
             return Shown(f"Error: {error}", action, failed=isinstance(error, BadCall))
 
-    async def _search(self, asked: _Arguments) -> Shown:
-        text = asked.text("query")[:QUERY_CHARS_MAX].strip()
+    async def _search(self, parsed: _Arguments) -> Shown:
+        text = parsed.text("query")[:QUERY_CHARS_MAX].strip()
         if not text:
             raise BadCall("`query` is missing.")
         options = self._options
-        count = min(HITS_MAX, max(1, asked.number("topn", options.hits)))
+        count = min(HITS_MAX, max(1, parsed.number("topn", options.hits)))
         action = {"type": "search", "query": text, "queries": [text]}
         try:
             hits = await self._web.search(
@@ -203,11 +204,11 @@ class Browser:
         shown, seen = await self._show(page, "search", first=0)
         return Shown(seen.text, action, shown, sources=page.links)
 
-    async def _open(self, asked: _Arguments) -> Shown:
-        first, count = asked.number("loc", -1), asked.number("num_lines", -1)
+    async def _open(self, parsed: _Arguments) -> Shown:
+        first, count = parsed.number("loc", -1), parsed.number("num_lines", -1)
         lines = count if count > 0 else None
-        url, page = self._target(asked)
-        number = asked.number("id", -1) if asked.url("id") is None else -1
+        url, page = self._target(parsed)
+        number = parsed.number("id", -1) if parsed.url("id") is None else -1
         if page is None or (number >= 0 and page.kind != "find"):
             if page is None:
                 await self._check(url)
@@ -222,11 +223,11 @@ class Browser:
         )  # fmt: skip
         return Shown(_with_note(seen, is_again=is_again), _opening(page.url), shown)
 
-    def _target(self, asked: _Arguments) -> tuple[str, ShownPage | None]:
+    def _target(self, parsed: _Arguments) -> tuple[str, ShownPage | None]:
         # The page is the one that a link or line belongs to; None for a URL of its own.
-        if (url := asked.url("id")) is not None:
+        if (url := parsed.url("id")) is not None:
             return url, None
-        number, cursor = asked.number("id", -1), asked.number("cursor", -1)
+        number, cursor = parsed.number("id", -1), parsed.number("cursor", -1)
         if number < 0 and not self._pages:
             raise BadCall("no page was opened yet: search, or open a URL.")
         place, page = self._page_at(cursor)
@@ -293,13 +294,13 @@ class Browser:
                 return True
         return False
 
-    async def _find(self, asked: _Arguments) -> Shown:
-        pattern = asked.text("pattern")[:PATTERN_CHARS_MAX]
+    async def _find(self, parsed: _Arguments) -> Shown:
+        pattern = parsed.text("pattern")[:PATTERN_CHARS_MAX]
         if not pattern.strip():
             raise BadCall("`pattern` is missing.")
         if not self._pages:
             raise BadCall("no page was opened yet: there is nothing to find anything in.")
-        place, page = self._page_at(asked.number("cursor", -1))
+        place, page = self._page_at(parsed.number("cursor", -1))
         if page.kind != "page":
             raise NotThere(f"[{place}] is a list of results: open a page to find text in it.")
         content, is_again = await self._content(page)
@@ -510,7 +511,7 @@ class BrowserTools:
             await self._close()
 
 
-class BrowserSession:
+class BrowserSession(ToolSession):
     """The browser of one response."""
 
     def __init__(self, scope: ToolScope, workplace: Workplace, cache: Cache, views: Views) -> None:
@@ -537,6 +538,7 @@ class BrowserSession:
             only_known_urls=grant.opens == "known",
         )
 
+    @override
     def start(self, call: ToolCall) -> ToolStart:
         """Return what the item shows while the call runs. The call only reads, so it may run
         again.
@@ -544,10 +546,11 @@ class BrowserSession:
         action = self._browser(call).action(_function(call), call.arguments)
         return ToolStart(repeatable=True, shown={"action": action})
 
+    @override
     async def run(
         self,
         call: ToolCall,
-        on_handle: Callable[[bytes], None],  # noqa: ARG002 - it has none
+        on_handle: Callable[[bytes], None],
     ) -> ToolResult:
         # Failures are shown to the model.
         shown = await self._browser(call).call(_function(call), call.arguments)
@@ -561,14 +564,7 @@ class BrowserSession:
             ids_max=self._view_ids_max + HEAD_IDS_MAX,
         )
 
-    async def resume(
-        self,
-        call: ToolCall,  # noqa: ARG002
-        handle: bytes,  # noqa: ARG002
-    ) -> ToolResult | None:
-        # There are no handles.
-        return None
-
+    @override
     async def close(self) -> None:
         # Stored pages stay for later responses.
         if isinstance(self._store, SessionPages):

@@ -19,8 +19,7 @@ from urllib.parse import urldefrag, urljoin, urlsplit
 
 from selectolax.lexbor import LexborHTMLParser
 
-from gateway.tools.browser.extraction import Unreadable
-from gateway.tools.browser.page import Links, Page, link, plain
+from gateway.tools.browser.page import Links, Page, Unreadable, link, plain
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -9,8 +9,8 @@ from urllib.parse import quote, urldefrag, urljoin, urlsplit
 
 from gateway.store.tools import documents
 from gateway.store.tools.documents import Document
-from gateway.tools.browser.extraction import Fetched, Unreadable
 from gateway.tools.browser.fetch import FetchFailed
+from gateway.tools.browser.page import Fetched, Unreadable
 from gateway.tools.egress.network_policy import EgressRefused
 from gateway.tools.egress.transport import normalised
 

@@ -7,7 +7,7 @@ stored stay in memory: until the response ends, or for the responses that contin
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import TYPE_CHECKING, Final
 from urllib.parse import urldefrag, urlsplit
 
 from gateway.cache import LruCache
@@ -16,9 +16,8 @@ from gateway.protocol.grants import EVERY_DOMAIN, DomainRules, is_within
 from gateway.store.tools import documents, pages
 from gateway.store.tools.pages import StoredPage
 from gateway.telemetry.logs import EventLog
-from gateway.tools.browser.extraction import Unreadable
 from gateway.tools.browser.fetch import FetchFailed
-from gateway.tools.browser.page import Page
+from gateway.tools.browser.page import Page, Unreadable
 from gateway.tools.egress.transport import EGRESS_ERRORS, normalised
 
 if TYPE_CHECKING:
@@ -52,13 +51,13 @@ class KeptPages:
     cache: Cache
     tenant_id: TenantId
 
-    async def put(self, page: Page, asked: str = "") -> str:
+    async def put(self, page: Page, requested_url: str = "") -> str:
         """Store a page, and return its key."""
         stored = _stored(page)
         key = stored.key.hex()
         self.cache.put((self.tenant_id, key), page, size=_size(page))
         try:
-            await pages.put(self.database, self.tenant_id, stored, asked=asked)
+            await pages.put(self.database, self.tenant_id, stored, asked=requested_url)
         except StoreError as error:
             _log.warning("a page of the browser was not stored", error=error)
         return key
@@ -102,7 +101,7 @@ class SessionPages:
         self._values = values
         self._keys: set[str] = set()
 
-    async def put(self, page: Page, asked: str = "") -> str:  # noqa: ARG002 - it is not looked for
+    async def put(self, page: Page, requested_url: str = "") -> str:  # noqa: ARG002 - it is not looked for
         """Keep a page in memory, and return its key."""
         key = _stored(page).key.hex()
         if self._values is not None:
@@ -141,14 +140,6 @@ def _size(page: Page) -> int:
     return len(page.text) + sum(map(len, page.links)) + PAGE_CHARS
 
 
-class FreshPages(Protocol):
-    """Pages by the URL that led to them."""
-
-    async def find(self, url: str, *, age_max_s: float) -> Page | None:
-        """Return the page a URL led to at most `age_max_s` seconds ago."""
-        ...
-
-
 @dataclass(frozen=True, slots=True)
 class Workplace:
     """Database, clients and ages of pages that all responses of a process share."""
@@ -169,7 +160,7 @@ class TenantWeb:
 
     workplace: Workplace
     tenant_id: TenantId
-    pages: FreshPages
+    pages: KeptPages | SessionPages
     domains: Sequence[str] = ()
     is_live: bool = True
     rules: DomainRules = EVERY_DOMAIN

@@ -27,6 +27,7 @@ from urllib.parse import quote, urlsplit
 
 import orjson
 from pydantic import TypeAdapter, ValidationError
+from typing_extensions import override
 
 from gateway import ids
 from gateway.errors import StoreError
@@ -35,7 +36,7 @@ from gateway.store.tools.mcp_servers import OPERATOR
 from gateway.tools.mcp.failures import McpError
 from gateway.tools.mcp.server_tools import NOBODY_KNOWS, call_meta, outcome_of
 from gateway.tools.result_text import cut, plain
-from gateway.tools.tool_contract import ToolResult, ToolStart
+from gateway.tools.tool_contract import ToolResult, ToolSession, ToolStart
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping, Sequence
@@ -117,24 +118,24 @@ class Browsing:
             self._remember(state)
         self._next = max(grant.first_cursor, 1 + max(self._pages, default=-1))
 
-    def refusal(self, given: Mapping[str, Any]) -> str | None:
+    def refusal(self, arguments: Mapping[str, Any]) -> str | None:
         """Return why a call must not be made; None: it may be."""
         if not self._grant.is_live:
             return CLOSED
-        url = given.get("id")
+        url = arguments.get("id")
         if not isinstance(url, str) or not self._is_bound:
             return None
         is_allowed = _host(url) is not None and self._may_read(url)
         return None if is_allowed else "The domain is not among those that may be read."
 
-    def cursor(self, function: str, given: Mapping[str, Any]) -> int | None:
+    def cursor(self, function: str, arguments: Mapping[str, Any]) -> int | None:
         """Return the cursor that a call refers to; None: it has none, or the server knows it.
 
         Raises `NotShown` for a cursor that was not shown.
         """
-        if function == "search" or isinstance(given.get("id"), str):
+        if function == "search" or isinstance(arguments.get("id"), str):
             return None
-        asked = given.get("cursor")
+        asked = arguments.get("cursor")
         is_named = isinstance(asked, int) and asked >= 0
         if is_named and asked not in self._pages:
             shown = f"{min(self._pages)} to {max(self._pages)}" if self._pages else "none"
@@ -291,7 +292,7 @@ class McpBuiltins:
         return BuiltinSession(scope, self._registry, self._sessions, self._limits)
 
 
-class BuiltinSession:
+class BuiltinSession(ToolSession):
     """The built-in tools of one response."""
 
     def __init__(
@@ -304,17 +305,19 @@ class BuiltinSession:
         self._peers: set[Peer] = set()
         self._browsing = Browsing(scope.grants.browser, scope.states)
 
+    @override
     def start(self, call: ToolCall) -> ToolStart:
         # The browser only reads; Python code may have any effect.
         if call.name == PYTHON:
             return ToolStart(repeatable=False)
         return ToolStart(repeatable=True, shown={"action": _action(call, "")})
 
-    async def run(self, call: ToolCall, on_handle: Callable[[bytes], None]) -> ToolResult:  # noqa: ARG002 - there is none
+    @override
+    async def run(self, call: ToolCall, on_handle: Callable[[bytes], None]) -> ToolResult:
         """Run a call; every failure of the server becomes a result."""
         purpose: Purpose = "python" if call.name == PYTHON else "browser"
-        given = {"code": call.arguments} if purpose == "python" else _object(call.arguments)
-        if given is None:
+        arguments = {"code": call.arguments} if purpose == "python" else _object(call.arguments)
+        if arguments is None:
             return self._end_call(call, "The arguments are not a JSON object.", "tool_error")
         try:
             server = await self._registry.for_purpose(self._scope.tenant_id, purpose)
@@ -324,42 +327,39 @@ class BuiltinSession:
             return self._end_call(call, "The tool is not available now.", "refused")
         try:
             if purpose == "python":
-                return await self._run_python(call, server, given)
-            return await self._browse(call, server, given)
+                return await self._run_python(call, server, arguments)
+            return await self._browse(call, server, arguments)
         except McpError as error:
             return self._failure(call, error)
 
-    async def resume(self, call: ToolCall, handle: bytes) -> ToolResult | None:  # noqa: ARG002
-        # Servers have no handles for their calls.
-        return None
-
+    @override
     async def close(self) -> None:
         # Its connections carry the id of this response, so no other session can use them.
         for peer in self._peers:
             self._sessions.retire(peer)
 
     async def _run_python(
-        self, call: ToolCall, server: McpServer, given: Mapping[str, Any]
+        self, call: ToolCall, server: McpServer, arguments: Mapping[str, Any]
     ) -> ToolResult:
-        result = await self._call_server(call, server, "python", given)
+        result = await self._call_server(call, server, "python", arguments)
         output = plain(cut(result.output, self._limits.output_bytes_max))
         return self._end_call(call, output, "tool_error" if result.is_error else "ok")
 
     async def _browse(
-        self, call: ToolCall, server: McpServer, given: Mapping[str, Any]
+        self, call: ToolCall, server: McpServer, arguments: Mapping[str, Any]
     ) -> ToolResult:
         # The server gets its own cursors, not those of the model.
         function, browsing = call.name.removeprefix(BROWSER), self._browsing
-        if (refusal := browsing.refusal(given)) is not None:
+        if (refusal := browsing.refusal(arguments)) is not None:
             return self._end_call(call, refusal, "refused")
         try:
-            cursor = browsing.cursor(function, given)
+            cursor = browsing.cursor(function, arguments)
             if cursor is not None:
                 if (url := browsing.url_of(cursor)) is not None:
                     opened = await self._call_server(call, server, "open", {"id": url})
                     browsing.opened(cursor, "" if opened.is_error else opened.output)
-                given = {**given, "cursor": browsing.theirs(cursor)}
-            result = await self._call_server(call, server, function, given)
+                arguments = {**arguments, "cursor": browsing.theirs(cursor)}
+            result = await self._call_server(call, server, function, arguments)
             output = plain(cut(result.output, self._limits.output_bytes_max))
             if result.is_error:
                 return self._end_call(call, output, "tool_error")
@@ -369,7 +369,7 @@ class BuiltinSession:
             return self._end_call(call, str(error), "tool_error")
 
     async def _call_server(
-        self, call: ToolCall, server: McpServer, name: str, given: Mapping[str, Any]
+        self, call: ToolCall, server: McpServer, name: str, arguments: Mapping[str, Any]
     ) -> CallResult:
         response = self._scope.response
         session_id = {SESSION_ID: ids.response_id(response)}
@@ -377,14 +377,14 @@ class BuiltinSession:
         self._peers.add(peer)
         timeout_s = server.call_timeout_s or self._limits.call_timeout_s
         meta = call_meta(response, call.ordinal, timeout_s)
-        return await self._sessions.call(peer, name, given, timeout_s=timeout_s, meta=meta)
+        return await self._sessions.call(peer, name, arguments, timeout_s=timeout_s, meta=meta)
 
     def _failure(self, call: ToolCall, error: McpError) -> ToolResult:
         outcome = outcome_of(error, only_reads=call.name != PYTHON)
-        told = f"The tool gave no result: {plain(str(error))}."
+        text = f"The tool gave no result: {plain(str(error))}."
         if call.name == PYTHON and error.sent and outcome in {"unknown", "timeout"}:
-            told = f"{told} {NOBODY_KNOWS}"
-        return self._end_call(call, told, outcome)
+            text = f"{text} {NOBODY_KNOWS}"
+        return self._end_call(call, text, outcome)
 
     def _end_call(
         self,
@@ -426,23 +426,23 @@ def search_call(
 
 def _object(written: str) -> dict[str, Any] | None:
     try:
-        given = orjson.loads(written.encode("utf-8", "surrogatepass") or b"{}")
+        arguments = orjson.loads(written.encode("utf-8", "surrogatepass") or b"{}")
     except ValueError:
         return None
-    return given if isinstance(given, dict) else None
+    return arguments if isinstance(arguments, dict) else None
 
 
 def _action(call: ToolCall, url: str) -> dict[str, Any]:
     # `url` is that of the page that was shown.
-    given = _object(call.arguments) or {}
+    arguments = _object(call.arguments) or {}
     match call.name.removeprefix(BROWSER):
         case "search":
-            query = _text(given.get("query"))
+            query = _text(arguments.get("query"))
             return {"type": "search", "query": query, "queries": [query], "sources": []}
         case "find":
-            return {"type": "find_in_page", "url": url, "pattern": _text(given.get("pattern"))}
+            return {"type": "find_in_page", "url": url, "pattern": _text(arguments.get("pattern"))}
         case _:
-            asked = given.get("id")
+            asked = arguments.get("id")
             named = asked if isinstance(asked, str) and "://" in asked else ""
             return {"type": "open_page", "url": _text(url or named) or None}
 

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 import orjson
+from typing_extensions import override
 
 from gateway.constraints.output_rules import UnusableSchema
 from gateway.errors import StoreError
@@ -22,7 +23,7 @@ from gateway.tools.mcp.failures import REQUEST_TIMEOUT, McpError
 from gateway.tools.mcp.servers import headers_of
 from gateway.tools.mcp.session_pool import BUSY
 from gateway.tools.result_text import cut, plain
-from gateway.tools.tool_contract import ToolResult, ToolStart
+from gateway.tools.tool_contract import ToolResult, ToolSession, ToolStart
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -65,8 +66,8 @@ async def checked_arguments(tool: McpTool, written: str, *, bytes_max: int) -> d
         fault = _fault(tool.parameters, content)
     if fault is not None:
         raise BadArguments(fault)
-    given: dict[str, Any] = orjson.loads(content)
-    return given
+    arguments: dict[str, Any] = orjson.loads(content)
+    return arguments
 
 
 def _fault(schema: Mapping[str, Any], content: bytes) -> str | None:
@@ -141,7 +142,7 @@ class McpTools:
         await self._sessions.run()
 
 
-class McpToolSession:
+class McpToolSession(ToolSession):
     """The tools of MCP servers that one response may use."""
 
     def __init__(
@@ -157,23 +158,25 @@ class McpToolSession:
             for tool in server.tools
         }
 
+    @override
     def start(self, call: ToolCall) -> ToolStart:
         # Hints are granted only where the operator trusts the server.
         _, tool = self._granted.get(call.name, (None, None))
         return ToolStart(tool is not None and (tool.is_read_only or tool.is_idempotent))
 
-    async def run(self, call: ToolCall, on_handle: Callable[[bytes], None]) -> ToolResult:  # noqa: ARG002 - a call of an MCP server has none
+    @override
+    async def run(self, call: ToolCall, on_handle: Callable[[bytes], None]) -> ToolResult:
         """Run a call within the server's deadline; every failure of the server becomes a result."""
         grant, tool = self._granted.get(call.name, (None, None))
         if grant is None or tool is None:
             return self._refusal(f"There is no tool {call.name}.", "the tool is not offered")
         try:
-            given = await checked_arguments(
+            arguments = await checked_arguments(
                 tool, call.arguments, bytes_max=self._limits.arguments_bytes_max
             )
         except BadArguments as error:
-            told = f"The tool was not called: its arguments cannot be used, because {error}."
-            return self._refusal(told, str(error))
+            text = f"The tool was not called: its arguments cannot be used, because {error}."
+            return self._refusal(text, str(error))
         if tool.needs_approval and not self._is_approved(call):
             return self._refusal("The tool was not called: nobody approved it.", "not approved")
         try:
@@ -184,12 +187,9 @@ class McpToolSession:
             return self._refusal(f"The tool was not called: {server}.", server)
         peer = server.peer(self._scope.tenant_id, headers_of(self._secrets(grant)))
         timeout_s = server.call_timeout_s or self._limits.call_timeout_s
-        return await self._call_with_retry(call, tool, given, peer, timeout_s=timeout_s)
+        return await self._call_with_retry(call, tool, arguments, peer, timeout_s=timeout_s)
 
-    async def resume(self, call: ToolCall, handle: bytes) -> ToolResult | None:  # noqa: ARG002
-        # Servers have no handles for their calls.
-        return None
-
+    @override
     async def close(self) -> None:
         # Connections are shared, and end when they are idle.
         pass
@@ -219,7 +219,7 @@ class McpToolSession:
         self,
         call: ToolCall,
         tool: McpTool,
-        given: Mapping[str, Any],
+        arguments: Mapping[str, Any],
         peer: Peer,
         *,
         timeout_s: float,
@@ -227,14 +227,14 @@ class McpToolSession:
         clock = asyncio.get_running_loop().time
         until = clock() + timeout_s
         try:
-            result = await self._call_once(peer, call, tool, given, until)
+            result = await self._call_once(peer, call, tool, arguments, until)
         except McpError as error:
             if not self._may_repeat(tool, error) or clock() >= until:
                 return self._failure(error, tool)
         else:
             return self._result(result)
         try:
-            return self._result(await self._call_once(peer, call, tool, given, until))
+            return self._result(await self._call_once(peer, call, tool, arguments, until))
         except McpError as error:
             return self._failure(error, tool)
 
@@ -245,11 +245,11 @@ class McpToolSession:
         return is_lost and (tool.is_read_only or tool.is_idempotent)
 
     async def _call_once(
-        self, peer: Peer, call: ToolCall, tool: McpTool, given: Mapping[str, Any], until: float
+        self, peer: Peer, call: ToolCall, tool: McpTool, arguments: Mapping[str, Any], until: float
     ) -> CallResult:
         left_s = max(0.0, until - asyncio.get_running_loop().time())
         meta = call_meta(self._scope.response, call.ordinal, left_s)
-        return await self._sessions.call(peer, tool.name, given, timeout_s=left_s, meta=meta)
+        return await self._sessions.call(peer, tool.name, arguments, timeout_s=left_s, meta=meta)
 
     def _result(self, result: CallResult) -> ToolResult:
         output = plain(cut(result.output, self._limits.output_bytes_max))
@@ -265,27 +265,27 @@ class McpToolSession:
             ids_max=self._limits.result_ids_max,
         )
 
-    def _refusal(self, told: str, message: str) -> ToolResult:
+    def _refusal(self, text: str, message: str) -> ToolResult:
         error = {
             "type": "mcp_protocol_error",
             "code": INVALID_PARAMS,
             "message": plain(cut(message, 1024)),
         }
         shown = {"output": None, "error": error}
-        return ToolResult(told, "refused", shown=shown, ids_max=self._limits.error_ids_max)
+        return ToolResult(text, "refused", shown=shown, ids_max=self._limits.error_ids_max)
 
     def _failure(self, error: McpError, tool: McpTool) -> ToolResult:
         message = plain(cut(str(error), 1024))
         outcome = outcome_of(error, only_reads=tool.is_read_only)
-        told = f"The tool gave no result: {message}."
+        text = f"The tool gave no result: {message}."
         if outcome in {"unknown", "timeout"} and error.sent and not tool.is_read_only:
-            told = f"{told} {NOBODY_KNOWS}"
+            text = f"{text} {NOBODY_KNOWS}"
         _log.info("a call of an MCP server failed", reason=outcome, code=str(error.code))
         shown = {"type": error.type, "code": error.code, "message": message}
         if outcome == "unknown":
             shown["message"] = f"outcome unknown: {message}"
         return ToolResult(
-            told,
+            text,
             outcome,
             shown={"output": None, "error": shown},
             ids_max=self._limits.error_ids_max,

@@ -149,10 +149,10 @@ class McpServer:
     call_timeout_s: float | None = None
 
     def peer(
-        self, tenant_id: TenantId, given: Mapping[str, str], response: UUID | None = None
+        self, tenant_id: TenantId, request_headers: Mapping[str, str], response: UUID | None = None
     ) -> Peer:
         """Return the connection to use; `given` headers never replace the operator's."""
-        sent = {**given, **self.headers}
+        sent = {**request_headers, **self.headers}
         digest = headers_digest(sent)
         return Peer(
             tenant_id,
@@ -398,12 +398,12 @@ def checked_url(url: str, *, plain_http: bool) -> str:
     return url
 
 
-def checked_purposes(given: Sequence[str]) -> str:
+def checked_purposes(purposes: Sequence[str]) -> str:
     """Join purposes as they are stored. Raises `ValueError` for an unknown one."""
-    unknown = [one for one in given if one not in PURPOSES]
+    unknown = [one for one in purposes if one not in PURPOSES]
     if unknown:
         raise ValueError(f"{unknown[0]!r} is not one of {', '.join(PURPOSES)}")
-    return " ".join(one for one in PURPOSES if one in given)
+    return " ".join(one for one in PURPOSES if one in purposes)
 
 
 def server_json(server: McpServer) -> dict[str, Any]:

@@ -386,11 +386,11 @@ class McpSession:
         self._is_given_up = True
         self._jobs.put_nowait(None)
 
-    async def _ask(self, asked: Callable[[Client], Awaitable[T]], timeout_s: float) -> T:
+    async def _ask(self, question: Callable[[Client], Awaitable[T]], timeout_s: float) -> T:
         # Runs the job in a task below the owner's.
         if self.is_over:
             raise self._session_lost(sent=False)
-        job = _Job(asked)
+        job = _Job(question)
         self._waiting.add(job)
         self._jobs.put_nowait(job)
         try:
@@ -415,10 +415,10 @@ class McpSession:
 class _Job(Generic[T]):
     """Request to a server, and the caller that waits for the answer."""
 
-    def __init__(self, asked: Callable[[Client], Awaitable[T]]) -> None:
+    def __init__(self, question: Callable[[Client], Awaitable[T]]) -> None:
         self.answer: asyncio.Future[T] = asyncio.get_running_loop().create_future()
         self.exchange = HttpTrace()
-        self._asked = asked
+        self._question = question
 
     async def run(self, client: Client) -> None:
         """Run the job unless nobody waits for it; a caller that stops waiting cancels it."""
@@ -429,7 +429,7 @@ class _Job(Generic[T]):
         self.answer.add_done_callback(lambda answer: answer.cancelled() and task.cancel())
         EXCHANGE.set(self.exchange)
         try:
-            result = await self._asked(client)
+            result = await self._question(client)
         except Exception as error:  # noqa: BLE001 - whoever asked is told
             self.fail(translated(error, self.exchange))
         else:

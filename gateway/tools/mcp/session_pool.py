@@ -4,7 +4,7 @@ A connection is made for the first question, shared by all who ask the same serv
 credentials for the same tenant, and ended when nobody has asked for long. What one of them is given
 never goes to another: its HTTP client is its own.
 
-There are so many of all tenants together, and so many of each. Who finds none waits. A place that
+There are so many of all tenants together, and so many of each. Who finds none waits. A slot that
 becomes free goes to the tenant that holds the fewest, and among its questions to the first: whoever
 asks the most waits behind the others.
 """
@@ -37,12 +37,12 @@ if TYPE_CHECKING:
     from gateway.tools.mcp.session import CallResult, Transport
 
 
-class NoPlace(Exception):
-    """Refusal of a session that waited for a place as long as it may."""
+class NoSlot(Exception):
+    """Refusal of a session that waited for a slot as long as it may."""
 
 
-class SessionPlaces:
-    """Count of the places that tenants hold; the pool holds the sessions in them."""
+class SessionSlots:
+    """Count of the slots that tenants hold; the pool holds the sessions in them."""
 
     def __init__(
         self,
@@ -50,7 +50,7 @@ class SessionPlaces:
         tenant_sessions_max: int,
         give_up: Callable[[TenantId | None], bool],
     ) -> None:
-        # `give_up` ends an idle session of a tenant or (None) of any, which frees its place. False:
+        # `give_up` ends an idle session of a tenant or (None) of any, which frees its slot. False:
         # there is none.
         self._sessions_max = sessions_max
         self._tenant_sessions_max = tenant_sessions_max
@@ -62,39 +62,39 @@ class SessionPlaces:
         return self._held[tenant_id]
 
     async def take(self, tenant_id: TenantId, *, wait_s: float) -> None:
-        """Take a place, waiting at most `wait_s`. Raises `NoPlace`."""
+        """Take a slot, waiting at most `wait_s`. Raises `NoSlot`."""
         if self._try(tenant_id):
             return
-        place: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._waiting[place] = tenant_id
+        turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._waiting[turn] = tenant_id
         try:
             async with asyncio.timeout(wait_s):
-                await place
+                await turn
         except BaseException as error:
-            if place.done() and not place.cancelled():
+            if turn.done() and not turn.cancelled():
                 # It was given one at the same moment.
                 self.leave(tenant_id)
                 self.offer()
             if isinstance(error, TimeoutError):
-                raise NoPlace from error
+                raise NoSlot from error
             raise
         finally:
-            self._waiting.pop(place, None)
+            self._waiting.pop(turn, None)
 
     def leave(self, tenant_id: TenantId) -> None:
-        """Free a place. Call `offer` to pass it on to those who wait."""
+        """Free a slot. Call `offer` to pass it on to those who wait."""
         self._held[tenant_id] -= 1
         if not self._held[tenant_id]:
             del self._held[tenant_id]
 
     def offer(self) -> None:
-        """Give free places, and those of sessions that can be ended, to those who wait."""
-        waiting = [place for place in self._waiting if not place.done()]
+        """Give free slots, and those of sessions that can be ended, to those who wait."""
+        waiting = [turn for turn in self._waiting if not turn.done()]
         while waiting:
-            place = min(waiting, key=lambda one: self._held[self._waiting[one]])
-            waiting.remove(place)
-            if self._try(self._waiting[place]):
-                place.set_result(None)
+            turn = min(waiting, key=lambda one: self._held[self._waiting[one]])
+            waiting.remove(turn)
+            if self._try(self._waiting[turn]):
+                turn.set_result(None)
 
     def _try(self, tenant_id: TenantId) -> bool:
         if self._held[tenant_id] >= self._tenant_sessions_max and not self._give_up(tenant_id):
@@ -204,9 +204,7 @@ class SessionPool:
         self._shared: dict[Peer, _Shared] = {}
         self._idle: OrderedDict[Peer, None] = OrderedDict()
         """Those of them that nobody asks, the one first that was not asked for longest."""
-        self._places = SessionPlaces(
-            limits.sessions_max, limits.tenant_sessions_max, self._end_idle
-        )
+        self._slots = SessionSlots(limits.sessions_max, limits.tenant_sessions_max, self._end_idle)
         self._sse_until: OrderedDict[str, float] = OrderedDict()
         self._tasks: asyncio.TaskGroup | None = None
         self._began = asyncio.Event()
@@ -279,20 +277,20 @@ class SessionPool:
         return result
 
     async def _ask(
-        self, peer: Peer, asked: Callable[[McpSession, float], Awaitable[T]], timeout_s: float
+        self, peer: Peer, question: Callable[[McpSession, float], Awaitable[T]], timeout_s: float
     ) -> T:
         clock = asyncio.get_running_loop().time
         until = clock() + timeout_s
         try:
             async with self._session(peer) as session:
-                return await asked(session, max(0.0, until - clock()))
+                return await question(session, max(0.0, until - clock()))
         except McpError as error:
             # Any other code is of a failure that a second attempt would meet again.
             if error.sent or error.code or clock() >= until:
                 raise
         self._forget(peer)
         async with self._session(peer) as session:
-            return await asked(session, max(0.0, until - clock()))
+            return await question(session, max(0.0, until - clock()))
 
     def retire(self, peer: Peer) -> None:
         # Calls in progress are still answered.
@@ -316,7 +314,7 @@ class SessionPool:
             shared.asking -= 1
             if not shared.asking and self._shared.get(peer) is shared:
                 self._idle[peer] = None
-                self._places.offer()
+                self._slots.offer()
             if shared.session.transport == "sse":
                 self._remember_sse(peer.url)
 
@@ -337,14 +335,14 @@ class SessionPool:
         over = self._shared.get(peer)
         if over is not None:
             self._remove(peer, over)
-        await self._place(peer.tenant_id)
+        await self._take_slot(peer.tenant_id)
         if self._tasks is None:
-            self._places.leave(peer.tenant_id)
+            self._slots.leave(peer.tenant_id)
             raise McpError("http_error", BUSY, STOPPING, sent=False)
         if (shared := self._shared.get(peer)) is not None:
-            # Somebody else waited for the same one, and had a place before.
-            self._places.leave(peer.tenant_id)
-            self._places.offer()
+            # Somebody else waited for the same one, and had a slot before.
+            self._slots.leave(peer.tenant_id)
+            self._slots.offer()
             return shared
         session = McpSession(
             peer.url,
@@ -360,11 +358,11 @@ class SessionPool:
         owner.add_done_callback(lambda _: self._on_session_end(peer, shared))
         return shared
 
-    async def _place(self, tenant_id: TenantId) -> None:
+    async def _take_slot(self, tenant_id: TenantId) -> None:
         # Raises `McpError`.
         try:
-            await self._places.take(tenant_id, wait_s=self._limits.busy_wait_s)
-        except NoPlace:
+            await self._slots.take(tenant_id, wait_s=self._limits.busy_wait_s)
+        except NoSlot:
             message = "too many MCP servers are in use; try again later"
             raise McpError("http_error", BUSY, message, sent=False) from None
 
@@ -391,7 +389,7 @@ class SessionPool:
         idle = [one for one in self._idle if tenant_id is None or one.tenant_id == tenant_id]
         if not idle:
             return False
-        peer = max(idle, key=lambda one: self._places.held(one.tenant_id))
+        peer = max(idle, key=lambda one: self._slots.held(one.tenant_id))
         shared = self._shared[peer]
         self._remove(peer, shared)
         shared.owner.cancel()
@@ -400,14 +398,14 @@ class SessionPool:
     def _on_session_end(self, peer: Peer, shared: _Shared) -> None:
         self._metrics.mcp_sessions(peer.name, -1)
         self._remove(peer, shared)
-        self._places.offer()
+        self._slots.offer()
 
     def _remove(self, peer: Peer, shared: _Shared) -> None:
-        # May be called twice: the place is left only once.
+        # May be called twice: the slot is left only once.
         if self._shared.get(peer) is shared:
             del self._shared[peer]
             self._idle.pop(peer, None)
-            self._places.leave(peer.tenant_id)
+            self._slots.leave(peer.tenant_id)
 
     def _forget(self, peer: Peer) -> None:
         # The next call opens a new session; this one goes on for those who wait.
@@ -416,7 +414,7 @@ class SessionPool:
         if shared is not None:
             self._remove(peer, shared)
             shared.session.retire()
-            self._places.offer()
+            self._slots.offer()
 
     def _remember_sse(self, url: str) -> None:
         # Later sessions need not try the other transport first.

@@ -2,7 +2,7 @@
 
     ContainerEngine opens containers; describes what they can do
     Container       one interpreter with its files: names survive from one run to the next
-    Ran             the result of a run
+    RunResult             the result of a run
 
 A container is untrusted: what it returns about a run, a file or itself is data, which the caller
 checks against bounds.
@@ -12,9 +12,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from posixpath import normpath
-from typing import TYPE_CHECKING, Final, Literal, Protocol
+from typing import TYPE_CHECKING, Annotated, Final, Literal, Protocol
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, ConfigDict, Field
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 DATA: Final = "/mnt/data"
 """The folder of a container that outlives its runs."""
 PATH_CHARS_MAX: Final = 512
+START_TIMEOUT_MAX_S: Final = 120.0
 INTERRUPT_GRACE_S: Final = 2.0
 """So long code has to end after it was interrupted, before its container is killed."""
 
@@ -40,14 +41,14 @@ class FileRefused(Exception):
 
 @dataclass(frozen=True, slots=True)
 class ContainerLimits:
-    """Limits of one container."""
+    """Limits of one container; the bounds are for those that a gateway asks of a worker server."""
 
-    memory_bytes: int = 1024**3
-    data_bytes: int = 512 * 1024**2
-    processes: int = 64
-    open_files: int = 256
-    cpu_s: int = 600
-    start_timeout_s: float = 30.0
+    memory_bytes: Annotated[int, Field(gt=0)] = 1024**3
+    data_bytes: Annotated[int, Field(gt=0)] = 512 * 1024**2
+    processes: Annotated[int, Field(gt=0)] = 64
+    open_files: Annotated[int, Field(gt=0)] = 256
+    cpu_s: Annotated[int, Field(gt=0)] = 600
+    start_timeout_s: Annotated[float, Field(gt=0, le=START_TIMEOUT_MAX_S)] = 30.0
 
     def resources(self) -> Mapping[str, int]:
         # By the kernel's names.
@@ -79,7 +80,7 @@ class ContainerCapabilities:
     missing: str = ""
 
 
-class Ran(BaseModel):
+class RunResult(BaseModel):
     """Result of a run. It comes from a sandbox, so it is not trusted: it is validated like a
     request.
 
@@ -112,14 +113,14 @@ class Container(Protocol):
         """Return True if the container can still be used, as far as is known."""
         ...
 
-    async def run(self, code: str, *, timeout_s: float, key: str = "") -> Ran:
+    async def run(self, code: str, *, timeout_s: float, key: str = "") -> RunResult:
         """Run code. When its time is up it is interrupted, and then killed with its container.
 
         Cancellation does the same. `key` names the run for `result_of`.
         """
         ...
 
-    async def result_of(self, key: str, *, timeout_s: float) -> Ran | None:
+    async def result_of(self, key: str, *, timeout_s: float) -> RunResult | None:
         """Return the result of the run with this key, after it has ended; None: not known here."""
         ...
 
@@ -136,10 +137,11 @@ class Container(Protocol):
         ...
 
     async def leave(self) -> None:
-        """Detach without ending it, so that another process can attach if possible. Raises
-        nothing.
+        """Detach, so that another process can attach. Raises nothing.
+
+        A container that no other process can use is ended.
         """
-        ...
+        await self.close()
 
     async def close(self) -> None:
         """Kill the container with all its processes. Raises nothing."""
@@ -159,9 +161,12 @@ class ContainerEngine(Protocol):
         """Open a container that is ready. Raises `EngineBroken`."""
         ...
 
-    async def attach(self, handle: bytes) -> Container | None:
-        """Attach to the container of a handle; None if it has ended. Raises `EngineBroken`."""
-        ...
+    async def attach(self, handle: bytes) -> Container | None:  # noqa: ARG002
+        """Attach to the container of a handle; None if it has ended. Raises `EngineBroken`.
+
+        Where containers end with the process that started them, there is none.
+        """
+        return None
 
     async def close(self) -> None:
         """Close the engine; no other method may be called then."""

@@ -32,7 +32,7 @@ from gateway.tools.python.container_engine import (
     ContainerLimits,
     EngineBroken,
     FileRefused,
-    Ran,
+    RunResult,
     data_path,
 )
 from gateway.tools.python.self_test import Chosen, choose
@@ -133,7 +133,7 @@ class Execution:
     sandbox or the database failed after the run, not for a bound that the code broke.
     """
 
-    ran: Ran
+    ran: RunResult
     is_restarted: bool = False
     images: tuple[Image, ...] = ()
     files: dict[str, str] = field(default_factory=dict)
@@ -500,7 +500,7 @@ class ContainerPool:
                     found[path] = kept
         return found
 
-    async def _keep_files(self, live: LiveContainer, ran: Ran) -> Execution:
+    async def _keep_files(self, live: LiveContainer, ran: RunResult) -> Execution:
         kept: dict[str, str] = {}
         notes: list[str] = []
         images: tuple[Image, ...] = ()

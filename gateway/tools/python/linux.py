@@ -295,8 +295,8 @@ class Interpreter:
                 stderr=asyncio.subprocess.DEVNULL, env={}, cwd="/",
             )  # fmt: skip
             async with asyncio.timeout(_ASK_TIMEOUT_S):
-                told, _ = await process.communicate()
-            prefix, base, name = told.decode().splitlines()
+                output, _ = await process.communicate()
+            prefix, base, name = output.decode().splitlines()
         except (OSError, ValueError, TimeoutError) as error:
             raise EngineBroken(f"{executable} is no interpreter that can be asked") from error
         paths = list(_chain(Path(name)))
@@ -429,11 +429,6 @@ class LinuxEngine(ContainerEngine):
         return container
 
     @override
-    async def attach(self, handle: bytes) -> None:
-        # Containers end with the process that started them.
-        pass
-
-    @override
     async def close(self) -> None:
         # Its containers are closed already, and it holds nothing else.
         pass
@@ -444,8 +439,8 @@ class LinuxEngine(ContainerEngine):
             paths = INTERPRETERS if chosen is None else (chosen,)
             there = next((path for path in paths if path.exists()), None)
             if there is None:
-                told = ", ".join(map(str, paths))
-                raise EngineBroken(f"there is no interpreter at {told}: set tools.python")
+                tried = ", ".join(map(str, paths))
+                raise EngineBroken(f"there is no interpreter at {tried}: set tools.python")
             self._interpreter = await Interpreter.found(there)
         return self._interpreter
 

@@ -97,7 +97,7 @@ def shortened(text: str, chars_max: int) -> str:
     return f"{head}\n[… {left_out} characters left out …]\n{tail}"
 
 
-def told(execution: Execution, logs: str, *, timeout_s: float) -> str:
+def described_run(execution: Execution, logs: str, *, timeout_s: float) -> str:
     """Format a run for the model; `logs` is its cleaned output."""
     ran = execution.ran
     parts = [RESTARTED] if execution.is_restarted else []
@@ -273,9 +273,9 @@ class PythonSession(ToolSession):
         )
         outcome: ToolOutcome = "ok" if ran.status in {"ok", "error"} else "timeout"
         if execution.is_lost:
-            # A call that is told as completed has its files.
+            # A call that is described_run as completed has its files.
             outcome = "tool_error"
-        text = told(execution, logs, timeout_s=self._limits.timeout_s)
+        text = described_run(execution, logs, timeout_s=self._limits.timeout_s)
         state = {"container_id": grant.container_id, "files": self._files}
         return self._result(code, text, outcome, outputs, state)
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final
 
 from typing_extensions import override
 
-from gateway.tools.python.container_engine import ContainerLimits, EngineBroken, Ran
+from gateway.tools.python.container_engine import ContainerLimits, EngineBroken, RunResult
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -211,12 +211,12 @@ async def allowed_attacks(engine: ContainerEngine, *, is_whole: bool = True) -> 
 
 async def _tried(
     engine: ContainerEngine, container: Container, attack: str
-) -> tuple[Ran, Container]:
+) -> tuple[RunResult, Container]:
     # The container is the one for the next attack.
     try:
         ran = await container.run(script(attack), timeout_s=ATTACK_TIMEOUT_S)
     except EngineBroken:  # its own bounds, or the kernel's, have ended it
-        ran = Ran(status="killed")
+        ran = RunResult(status="killed")
     if ran.status == "killed":
         await container.close()
         container = await engine.open(ContainerLimits())

@@ -14,7 +14,7 @@ import struct
 from collections import OrderedDict
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import IO, TYPE_CHECKING, Any, Final, Protocol
+from typing import IO, TYPE_CHECKING, Any, Final
 
 import orjson
 from pydantic import ValidationError
@@ -26,20 +26,28 @@ from gateway.tools.python.container_engine import (
     Container,
     EngineBroken,
     FileRefused,
-    Ran,
+    RunResult,
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Awaitable, Callable, Mapping, Sequence
 
-
-class FileOrder(Protocol):
-    """Function that sends an interpreter an order about a file, and returns its answer.
+    FileOrder = Callable[..., Awaitable[Mapping[str, Any]]]
+    """Sends an interpreter an order (`kind`, `path`) about a file, and returns its answer.
 
     `put` takes `at` and `content`, `get` takes `at` and `size` and answers with `content`.
     """
 
-    async def __call__(self, kind: str, path: str, /, **given: object) -> Mapping[str, Any]: ...
+FRAME_BYTES_MAX: Final = 8 * 1024 * 1024
+PIECE_BYTES: Final = 3 * 1024 * 1024
+"""Of a file in one frame."""
+FILE_TIMEOUT_S: Final = 20.0
+"""For one piece of a file: its container does nothing else meanwhile."""
+_WORDS_BYTES_MAX: Final = 1000
+UNBEGUN_GRACE_S: Final = 2.0
+"""For the end of one that is still being started."""
+RESULTS_MAX: Final = 8
+"""Results of past runs that are kept for whoever asks again."""
 
 
 async def put_file(order: FileOrder, path: str, content: bytes, *, piece_bytes: int) -> None:
@@ -67,18 +75,6 @@ async def get_file(order: FileOrder, path: str, *, piece_bytes: int, bytes_max: 
             raise FileRefused(f"{path} is longer than {bytes_max} bytes")
         if len(piece) < piece_bytes:
             return bytes(content)
-
-
-FRAME_BYTES_MAX: Final = 8 * 1024 * 1024
-PIECE_BYTES: Final = 3 * 1024 * 1024
-"""Of a file in one frame."""
-FILE_TIMEOUT_S: Final = 20.0
-"""For one piece of a file: its container does nothing else meanwhile."""
-_WORDS_BYTES_MAX: Final = 1000
-UNBEGUN_GRACE_S: Final = 2.0
-"""For the end of one that is still being started."""
-RESULTS_MAX: Final = 8
-"""Results of past runs that are kept for whoever asks again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,7 +133,7 @@ class WorkerContainer(Container):
         self._orders = 0
         self._has_begun = False
         self._turn = asyncio.Lock()
-        self._results: OrderedDict[str, Ran] = OrderedDict()
+        self._results: OrderedDict[str, RunResult] = OrderedDict()
         self._running: dict[str, OnceEvent] = {}
         self.packages: tuple[str, ...] = ()
         """Those of interest that can be imported."""
@@ -193,7 +189,7 @@ class WorkerContainer(Container):
         self.version = str(ready.get("ready", ""))
 
     @override
-    async def run(self, code: str, *, timeout_s: float, key: str = "") -> Ran:
+    async def run(self, code: str, *, timeout_s: float, key: str = "") -> RunResult:
         # Results of the last runs with a key are kept for `result_of`.
         async with self._turn:
             self._running[key] = ended = OnceEvent()
@@ -208,7 +204,7 @@ class WorkerContainer(Container):
                 del self._running[key]
                 ended.set()
 
-    async def _run(self, code: str, timeout_s: float) -> Ran:
+    async def _run(self, code: str, timeout_s: float) -> RunResult:
         self._runs += 1
         number = self._runs
         self._printed = ""
@@ -226,7 +222,7 @@ class WorkerContainer(Container):
             if done:
                 return answer.result()
             await self.close()
-            return Ran(ran=number, status="killed", output=self._printed)
+            return RunResult(ran=number, status="killed", output=self._printed)
         except asyncio.CancelledError:
             # The code goes on for a moment at most: names are kept where it takes the interrupt.
             await self._abandon(number, answer)
@@ -234,7 +230,7 @@ class WorkerContainer(Container):
         finally:
             answer.cancel()
 
-    async def _abandon(self, number: int, answer: asyncio.Task[Ran]) -> None:
+    async def _abandon(self, number: int, answer: asyncio.Task[RunResult]) -> None:
         # Nobody waits for the run. A container that cannot be interrupted is ended.
         try:
             await self._write({"interrupt": number})
@@ -244,7 +240,7 @@ class WorkerContainer(Container):
             await self.close()
 
     @override
-    async def result_of(self, key: str, *, timeout_s: float) -> Ran | None:
+    async def result_of(self, key: str, *, timeout_s: float) -> RunResult | None:
         if (ended := self._running.get(key)) is not None:
             await ended.within(timeout_s)
         return self._results.get(key)
@@ -263,11 +259,6 @@ class WorkerContainer(Container):
     async def remove(self, path: str) -> None:
         async with self._turn:
             await self._order("remove", path)
-
-    @override
-    async def leave(self) -> None:
-        # No other process can use it.
-        await self.close()
 
     @override
     async def close(self) -> None:
@@ -289,7 +280,7 @@ class WorkerContainer(Container):
                 await self._process.wait()
 
     async def _order(self, kind: str, path: str, /, **given: object) -> Mapping[str, Any]:
-        # A `pieces.FileOrder`.
+        # A `FileOrder`.
         self._orders += 1
         number = self._orders
         await self._write({kind: number, "path": path, **given})
@@ -307,14 +298,14 @@ class WorkerContainer(Container):
             raise FileRefused(f"{path}: {str(answer['refused'])[:200]}")
         return answer
 
-    async def _answer(self, number: int) -> Ran:
+    async def _answer(self, number: int) -> RunResult:
         while True:
             frame = await self._read()
             if "printed" in frame:
                 self._printed = str(frame.get("output", ""))
                 continue
             try:
-                ran = Ran.model_validate(frame)
+                ran = RunResult.model_validate(frame)
             except ValidationError as error:
                 raise EngineBroken("the sandbox said something else than what it should") from error
             if ran.ran == number:

@@ -17,7 +17,7 @@ import asyncio
 import time
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar
 
 from gateway.concurrency import OnceEvent
 from gateway.errors import Overloaded, RateLimited
@@ -33,16 +33,10 @@ from gateway.upstreams.admission.slots import MemberSlots, WorkClass, class_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Sequence
-    from types import TracebackType
-    from typing import Self
 
-    from gateway.generation import TokenRequest, TokenSink
+    from gateway.generation import TokenRequest
     from gateway.telemetry.metrics import Metrics
-    from gateway.upstreams.admission.queue import CountedRequest
-    from gateway.upstreams.admission.slots import AdmissionPolicy, Slot
-    from gateway.upstreams.member import Member
-    from gateway.upstreams.routing.costs import MemberLoad
-    from gateway.upstreams.routing.router import FlightSink
+    from gateway.upstreams.admission.slots import AdmissionPolicy
 
 
 class Recallable(Protocol):
@@ -137,144 +131,13 @@ class Running:
         return here if len(here) > part else ()
 
 
-class PlacedRequest:
-    """One request at the backend that was chosen for it, and the sink that it generates into.
+class Closable(Protocol):
+    """Start of a request at a backend: `close` undoes it as if it had never begun."""
 
-    A context that takes back the slot when it is left: what waits goes on then. `slot`, `admission`
-    and `service` are None where nothing is counted. `flight` reports to the router what came; where
-    there was no choice, `load` only counts the request.
+    def close(self) -> None: ...
 
-    While it is entered it may be called back (`Running`): that cancels the task which has
-    entered it, and `was_recalled` tells this from any other cancellation.
-    """
 
-    __slots__ = (
-        "_admission", "_cancelling", "_flight", "_load", "_request", "_service", "_slot", "_task",
-        "_timer", "_tokens", "member", "sink",
-    )  # fmt: skip
-
-    def __init__(  # noqa: PLR0913 - what has to be told of its end
-        self,
-        member: Member,
-        request: TokenRequest,
-        sink: TokenSink,
-        *,
-        flight: FlightSink | None = None,
-        load: MemberLoad | None = None,
-        slot: Slot | None = None,
-        admission: Admission | None = None,
-        service: CountedRequest | None = None,
-    ) -> None:
-        self.member = member
-        self.sink: TokenSink = sink if flight is None else flight
-        self._flight = flight
-        self._load = load
-        self._request = request
-        self._slot = slot
-        self._admission = admission
-        self._service = service
-        self._tokens: int | None = None
-        self._task: asyncio.Task[object] | None = None
-        self._cancelling: int | None = None
-        self._timer: asyncio.TimerHandle | None = None
-
-    @property
-    def upstream(self) -> str:
-        return self.member.name
-
-    @property
-    def share(self) -> float:
-        return self._request.share
-
-    @property
-    def has_begun(self) -> bool:
-        return self._slot is not None and self._slot.has_begun
-
-    @property
-    def can_go_on(self) -> bool:
-        # Another backend can continue from ids, but not in the middle of a grammar.
-        return self._request.chat is None and self._request.constraint is None
-
-    def on_first_token(self, seconds: float) -> None:
-        # `seconds` since the request was sent.
-        if self._timer is not None:
-            self._timer.cancel()
-        if self._slot is not None:
-            self._slot.first(seconds)
-            if self._admission is not None and self._admission.waiting:
-                self._admission.pump()
-
-    def on_finish(self) -> None:
-        # After the last token there is nothing left to recall.
-        if self._admission is not None:
-            self._admission.running.discard(self._request.tenant, self)
-
-    def on_end(self, tokens: int) -> None:
-        self._tokens = tokens
-
-    def on_busy(self) -> None:
-        if self._slot is not None:
-            self._slot.refused()
-
-    def close(self) -> None:
-        with self:
-            pass
-
-    def expect(self, within_s: float) -> None:
-        self._timer = asyncio.get_running_loop().call_later(within_s, self._overdue)
-
-    def _overdue(self) -> None:
-        assert self._admission is not None, "nothing is expected without it"
-        assert self._slot is not None
-        self._slot.overdue()
-        self._admission.make_room(self._request.tenant, [self.member.name], self._request.share)
-
-    def recall(self) -> None:
-        """Stop the request, so that it waits for its turn again."""
-        assert self._task is not None, "it is called back while it is entered"
-        self._cancelling = self._task.cancelling()
-        self._task.cancel()
-
-    def was_recalled(self) -> bool:
-        """Return True if the cancellation that was raised is that of `recall`.
-
-        Call this once, and only after a cancellation.
-        """
-        if self._cancelling is None or self._task is None:
-            return False
-        return self._task.uncancel() <= self._cancelling
-
-    def __enter__(self) -> Self:
-        if self._admission is not None:
-            self._task = asyncio.current_task()
-            self._admission.running.add(self._request.tenant, self)
-        if self._load is not None:
-            self._load.in_flight += 1
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        try:
-            if self._flight is not None:
-                self._flight.close(error)
-        finally:
-            if self._load is not None:
-                self._load.in_flight -= 1
-            if self._timer is not None:
-                self._timer.cancel()
-            if self._admission is not None:
-                self._admission.running.discard(self._request.tenant, self)
-            if self._service is not None:
-                self._service.end(self._tokens)
-            if self._slot is not None:
-                self._slot.release()
-                if self._admission is not None and self._admission.waiting:
-                    self._admission.pump()
-
+T = TypeVar("T", bound=Closable)
 
 PUMP_INTERVAL_S: Final = 0.1
 """Seconds between two looks at the queue while requests wait in it: by mere time delays get shorter
@@ -328,7 +191,7 @@ class Admission:
         """What each tenant was served by this process."""
         self.running = Running()
         """What is at backends."""
-        self._queue: AdmissionQueue[PlacedRequest] = AdmissionQueue(policy, self.shares)
+        self._queue: AdmissionQueue[Any] = AdmissionQueue(policy, self.shares)
         self._timer: asyncio.TimerHandle | None = None
         self.waiting = 0
         """How many wait. Where nobody does, who finds room may take it."""
@@ -406,8 +269,8 @@ class Admission:
             self._metrics.admission_recalled(recalled)
 
     async def wait(
-        self, request: TokenRequest, start: Callable[[], PlacedRequest | None], *, is_new: bool
-    ) -> PlacedRequest:
+        self, request: TokenRequest, start: Callable[[], T | None], *, is_new: bool
+    ) -> T:
         """Wait for the turn of the request, and return the result of `start`: see `queue.Ticket`.
 
         Raises as `require_room` does, at once if its turn cannot come in time, else when it did
@@ -424,7 +287,7 @@ class Admission:
         if not is_accepted:
             # Those that came at once must not be refused at once, which takes as long.
             wait_s = policy.wait_max_s + REFUSED_APART_S * self._queue.queued(tenant)
-        ticket: Ticket[PlacedRequest] = Ticket(
+        ticket: Ticket[T] = Ticket(
             work,
             _demand(request, is_new=is_new),
             start,
@@ -463,7 +326,7 @@ class Admission:
         self._timer = None
         self.pump()
 
-    def _outcome(self, ticket: Ticket[PlacedRequest]) -> PlacedRequest:
+    def _outcome(self, ticket: Ticket[T]) -> T:
         if ticket.error is not None:
             raise ticket.error
         work = ticket.work

@@ -152,8 +152,8 @@ class PrefixKeys:
         named = (salt, model)
         key = self._made.get(named)
         if key is None:
-            said = b"%d %b%b" % (len(salt.encode()), salt.encode(), model.encode())
-            key = hmac.digest(self._secret, said, "sha256")
+            content = b"%d %b%b" % (len(salt.encode()), salt.encode(), model.encode())
+            key = hmac.digest(self._secret, content, "sha256")
             self._made.put(named, key, size=1)
         return key
 

@@ -483,7 +483,7 @@ class Flight:
         self._first_s = now - self._started_at
         self._router.placed(decision.member, decision.prefix, (decision.prefix.length,))
 
-    def ended(self, said: Sequence[int], cached: int | None, *, is_finished: bool) -> None:
+    def ended(self, ids: Sequence[int], cached: int | None, *, is_finished: bool) -> None:
         """Note the end of the turn, with these ids.
 
         `cached` is what the member reported, which it does only of a turn that `is_finished`.
@@ -495,7 +495,7 @@ class Flight:
             return
         router, decision = self._router, self._decision
         place = len(decision.prefix.digests)
-        prefix = decision.prefix.longer(said[:-1]) if len(said) > 1 else decision.prefix
+        prefix = decision.prefix.longer(ids[:-1]) if len(ids) > 1 else decision.prefix
         router.placed(decision.member, prefix, (prefix.length,), from_place=place)
         if self._route is not None:
             self._route.moved(router.placement(decision, prefix).pack())
@@ -538,22 +538,22 @@ class FlightSink:
     Call `close` when nothing more comes.
     """
 
-    __slots__ = ("_cached", "_flight", "_is_finished", "_on_tokens", "_said", "room")
+    __slots__ = ("_cached", "_flight", "_ids", "_is_finished", "_on_tokens", "room")
 
     def __init__(self, flight: Flight, sink: TokenSink) -> None:
         self._flight = flight
         self._on_tokens = sink.on_tokens
         self.room = sink.room
-        self._said: array[int] | None = None
+        self._ids: array[int] | None = None
         self._cached: int | None = None
         self._is_finished = False
 
     def on_tokens(self, chunk: TokenChunk) -> bool:
-        said = self._said
-        if said is None:
-            said = self._said = array("I")
+        ids = self._ids
+        if ids is None:
+            ids = self._ids = array("I")
             self._flight.first()
-        said.fromlist(chunk.ids)
+        ids.fromlist(chunk.ids)
         if chunk.finish is not None:
             self._is_finished, self._cached = True, chunk.cached_tokens
         return self._on_tokens(chunk)
@@ -561,6 +561,6 @@ class FlightSink:
     def close(self, error: BaseException | None) -> None:
         """End the flight, after `error` or without one."""
         # After an error of the member its cache is unknown, so nothing is noted as placed.
-        if self._said is not None and not isinstance(error, UpstreamError):
-            self._flight.ended(self._said, self._cached, is_finished=self._is_finished)
+        if self._ids is not None and not isinstance(error, UpstreamError):
+            self._flight.ended(self._ids, self._cached, is_finished=self._is_finished)
         self._flight.close()

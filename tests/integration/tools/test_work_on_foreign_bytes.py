@@ -39,9 +39,17 @@ from gateway.services.key_sets import KEYS_BYTES_MAX, by_id
 from gateway.services.proxy import read_answer
 from gateway.settings import Settings
 from gateway.tools.browser.document_reader import DocumentReader
-from gateway.tools.browser.extraction import TEXT_CHARS_MAX, Fetched, ReadLimits, Unreadable
+from gateway.tools.browser.extraction import TEXT_CHARS_MAX, ReadLimits
 from gateway.tools.browser.fetch import ROBOTS_BYTES_MAX
-from gateway.tools.browser.page import Page, find, link_places, links_in, words_of
+from gateway.tools.browser.page import (
+    Fetched,
+    Page,
+    Unreadable,
+    find,
+    link_places,
+    links_in,
+    words_of,
+)
 from gateway.tools.egress.transport import ValueCount
 from gateway.tools.mcp.server_tools import BadArguments, checked_arguments
 from gateway.tools.mcp.session_pool import RESULT_BYTES_MAX, RESULT_VALUES_MAX

@@ -25,13 +25,12 @@ from gateway.tools.browser.document_worker import FRAME_HEAD
 from gateway.tools.browser.extraction import (
     CUT_NOTE,
     EMPTY_NOTE,
-    Fetched,
     ReadLimits,
-    Unreadable,
     missing_libraries,
     page_of,
 )
 from gateway.tools.browser.html import ATTRIBUTES_MAX, DEPTH_MAX
+from gateway.tools.browser.page import Fetched, Unreadable
 from tests.fakes.hostile_pages import PAGES
 from tests.fakes.work import readers
 

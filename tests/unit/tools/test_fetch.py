@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from gateway.telemetry.metrics import Metrics
-from gateway.tools.browser.extraction import Fetched
 from gateway.tools.browser.fetch import FetchFailed, FetchLimits, PageFetcher
+from gateway.tools.browser.page import Fetched
 from gateway.tools.egress.network_policy import NetworkPolicy
 from gateway.tools.egress.transport import EgressLimits, client, resolve
 

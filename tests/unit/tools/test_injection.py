@@ -10,10 +10,10 @@ import pytest
 
 from gateway.eventlog.fold.citations import CitedAnswer, ContainerFiles, Pages
 from gateway.protocol.grants import ShownPage
-from gateway.tools.browser.extraction import Fetched, ReadLimits
+from gateway.tools.browser.extraction import ReadLimits
 from gateway.tools.browser.extraction import page_of as page_of_any
 from gateway.tools.browser.html import page_of
-from gateway.tools.browser.page import Page, find, links_in, view
+from gateway.tools.browser.page import Fetched, Page, find, links_in, view
 from gateway.tools.result_text import bounded, plain
 from gateway.tools.tool_contract import ToolCall
 from gateway.tools.tool_executor import ToolLimits, _arguments_fault

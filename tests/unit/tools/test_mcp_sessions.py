@@ -332,7 +332,7 @@ async def test_a_tenant_that_takes_all_it_may_leaves_the_others_their_places(
         greedy = [peer(server.url, **{"x-n": name}) for name in "abc"]
         for whom in greedy:
             await call(sessions, whom, "say", text="there")
-        assert sessions._places.held(greedy[0].tenant_id) == 2
+        assert sessions._slots.held(greedy[0].tenant_id) == 2
         hanging = [
             asyncio.create_task(failure(sessions, whom, "wait", folder=str(tmp_path / f"{number}")))
             for number, whom in enumerate(greedy[1:])
@@ -360,7 +360,7 @@ async def test_a_question_that_waits_has_the_place_of_one_that_ends(server: Proc
             *(call(sessions, whom, "say", text="x") for whom in (second, second, others)),
         )
         assert said == ["5 steps", "x", "x", "x"]
-        assert sessions._places.held(first.tenant_id) + sessions._places.held(others.tenant_id) == 1
+        assert sessions._slots.held(first.tenant_id) + sessions._slots.held(others.tenant_id) == 1
 
 
 @pytest.mark.slow

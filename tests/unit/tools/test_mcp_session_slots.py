@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gateway.tenancy import TenantId
-from gateway.tools.mcp.session_pool import NoPlace, SessionPlaces
+from gateway.tools.mcp.session_pool import NoSlot, SessionSlots
 
 ONE, TWO, THREE = (TenantId(UUID(int=number)) for number in range(1, 4))
 
@@ -21,7 +21,7 @@ def nothing_idle(_tenant: TenantId | None) -> bool:
 
 
 async def test_the_tenant_with_the_fewest_is_served_first() -> None:
-    places = SessionPlaces(3, 3, nothing_idle)
+    places = SessionSlots(3, 3, nothing_idle)
     for _ in range(2):
         await places.take(ONE, wait_s=0)
     await places.take(TWO, wait_s=0)
@@ -44,9 +44,9 @@ async def test_the_tenant_with_the_fewest_is_served_first() -> None:
 
 
 async def test_who_waits_too_long_is_told_and_holds_nothing() -> None:
-    places = SessionPlaces(1, 1, nothing_idle)
+    places = SessionSlots(1, 1, nothing_idle)
     await places.take(ONE, wait_s=0)
-    with pytest.raises(NoPlace):
+    with pytest.raises(NoSlot):
         await places.take(TWO, wait_s=0.001)
     assert places.held(TWO) == 0
     waiting = asyncio.create_task(places.take(TWO, wait_s=20))
@@ -71,12 +71,12 @@ def test_there_are_never_more_than_there_may_be(
 ) -> None:
     async def play() -> None:
         held: Counter[TenantId] = Counter()
-        places = SessionPlaces(sessions_max, tenant_sessions_max, nothing_idle)
+        places = SessionSlots(sessions_max, tenant_sessions_max, nothing_idle)
         for tenant, takes in steps:
             if takes:
                 try:
                     await places.take(tenant, wait_s=0)
-                except NoPlace:
+                except NoSlot:
                     full = held.total() == sessions_max
                     assert full or held[tenant] == tenant_sessions_max
                 else:
