@@ -6,7 +6,7 @@ certificates are the operator's. What is asked of these is a 404 that says so (`
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final, Literal, get_args
+from typing import TYPE_CHECKING, Any, Final
 
 from gateway.admin.pages import ORDERED_PAGE, cut, next_page, page_params
 from gateway.admin.projects import ONE as PROJECT
@@ -21,7 +21,6 @@ if TYPE_CHECKING:
 
 ORGANIZATION_ROLES: Final = "/organization/roles"
 PROJECT_ROLES: Final = "/projects/{project_id}/roles"
-Method = Literal["GET", "POST", "DELETE"]
 LACKING: Final = (
     *(f"{PROJECT}/{name}" for name in ("users", "groups", "certificates")),
     *(f"/projects/{{project_id}}/{name}" for name in ("users", "groups")),
@@ -49,12 +48,16 @@ def routes(projects: Projects) -> list[AdminRoute]:
             AdminRoute("POST", one, "roles.write", refuse_role, refuses=True),
             AdminRoute("DELETE", one, "roles.write", refuse_role, refuses=True),
         ]
-    return found + [
-        AdminRoute(method, path, "roles.read", _refuse, refuses=True, spans_slashes=spans)
-        for lacking in LACKING
-        for path, spans in ((lacking, False), (f"{lacking}/{{rest}}", True))
-        for method in get_args(Method)
-    ]
+    for lacking in LACKING:
+        for path, spans in ((lacking, False), (f"{lacking}/{{rest}}", True)):
+            found += [
+                AdminRoute("GET", path, "roles.read", _refuse, refuses=True, spans_slashes=spans),
+                AdminRoute("POST", path, "roles.write", _refuse, refuses=True, spans_slashes=spans),
+                AdminRoute(
+                    "DELETE", path, "roles.write", _refuse, refuses=True, spans_slashes=spans
+                ),
+            ]
+    return found
 
 
 def _listed(projects: Projects, kind: str) -> Endpoint:
