@@ -21,11 +21,11 @@ from typing_extensions import override
 
 from gateway import ids
 from gateway.admin.core import CoreStatement, PagedSelect, insert_row, of_tenant, update_by_id
-from gateway.admin.operators import TENANT as TENANT_PATH
 from gateway.admin.pages import ORDERED_PAGE, PageParams, whole_page
 from gateway.admin.projects import required_project
 from gateway.admin.routes import AdminRoute, changed, listed, read
 from gateway.admin.service_accounts import required_account, unknown_account
+from gateway.admin.tenants import ONE as TENANT_PATH
 from gateway.admin.transactions import owned
 from gateway.errors import InvalidRequest, RateLimited, ResourceNotFound, StoreConflict, shown
 from gateway.protocol.admin.objects import deleted_body, seconds_of
@@ -33,8 +33,7 @@ from gateway.protocol.admin.requests import DisplayName, NoBody, ShortText, scop
 from gateway.protocol.base import AS_INTEGER, Many, NullableModel, WireModel, without_nulls
 from gateway.protocol.request_errors import invalid
 from gateway.services.access import check_name
-from gateway.store import tenants
-from gateway.store.governance import audit_log
+from gateway.store import audit_log, tenants
 from gateway.store.issuers import FIND_OF_OPERATORS, provider_of_row, rule_of_row
 from gateway.store.schema import EVERYONE
 from gateway.store.tables import TABLES

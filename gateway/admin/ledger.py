@@ -23,7 +23,7 @@ from gateway.ledger.records import (
 from gateway.protocol.admin.objects import Json, seconds_of
 from gateway.protocol.admin.requests import NoBody
 from gateway.protocol.base import WireModel
-from gateway.store.governance import audit_log
+from gateway.store import audit_log
 from gateway.store.ledger import exports
 from gateway.store.schema import EVERYONE
 from gateway.tenancy import TenantId

@@ -30,8 +30,7 @@ from gateway.limits.rules import ALL_MODELS, DAY_S, MINUTE_S, Budget, Limit
 from gateway.protocol.admin.objects import Json, deleted_body
 from gateway.protocol.base import AS_INTEGER, Count, Many, NullableModel, WireModel
 from gateway.protocol.request_errors import unsupported
-from gateway.store import tenants
-from gateway.store.governance import audit_log
+from gateway.store import audit_log, tenants
 from gateway.store.limits import alerts, counters, prices
 from gateway.store.limits.alerts import OPERATORS, SpendAlert, alert_of
 from gateway.store.limits.rules import budget_of, limit_of

@@ -23,8 +23,7 @@ from gateway.protocol.admin.objects import Json, seconds_of
 from gateway.protocol.admin.requests import SECOND_MAX, ModelId, ShortText
 from gateway.protocol.base import AS_INTEGER, NullableModel
 from gateway.services.access import check_name
-from gateway.store import tenants
-from gateway.store.governance import audit_log
+from gateway.store import audit_log, tenants
 from gateway.store.limits.prices import PRICES_MAX, prices_of
 from gateway.store.schema import EVERYONE
 from gateway.store.tables import TABLES

@@ -17,7 +17,7 @@ from gateway.store.schema import REVISION
 from gateway.wiring.foundation import housekeeping
 
 if TYPE_CHECKING:
-    from gateway.replication.retention import RetentionReport
+    from gateway.retention.sweep import RetentionReport
     from gateway.settings import Settings
     from gateway.store.migration.verification import Repaired
 

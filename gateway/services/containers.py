@@ -25,7 +25,7 @@ from gateway.protocol.request_errors import (
     wrong_value,
 )
 from gateway.services.files import download
-from gateway.services.governance.zero_retention import require_storage
+from gateway.services.zero_retention import require_storage
 from gateway.store.tools import containers as rows
 from gateway.store.tools import files as file_rows
 from gateway.store.tools.containers import ContainerRow, PageParams

@@ -14,8 +14,8 @@ from gateway.errors import InvalidRequest, NoUpstreamAvailable
 from gateway.protocol.conversations import Conversation, unknown_conversation, unknown_item
 from gateway.protocol.items import Reasoning
 from gateway.services.approvals import pending
-from gateway.services.governance.zero_retention import require_storage
 from gateway.services.runs.history_source import ITEMS_MAX
+from gateway.services.zero_retention import require_storage
 from gateway.store import conversations as rows
 from gateway.store import messages
 

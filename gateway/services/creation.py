@@ -45,10 +45,10 @@ from gateway.protocol.call_items import unread
 from gateway.protocol.responses.create_request import reused_key
 from gateway.protocol.responses.response_object import Outcome, response_body
 from gateway.services.approvals import ApprovalUsed
-from gateway.services.governance.zero_retention import permitted
 from gateway.services.runs.history_source import History
 from gateway.services.runs.run_builder import DueSummary
 from gateway.services.runs.spec_builder import PRIORITIES, CreateCommand, service_tier
+from gateway.services.zero_retention import permitted
 from gateway.store import responses as rows
 from gateway.store.idempotency import IdempotencyKey, find_key
 from gateway.store.limits import background

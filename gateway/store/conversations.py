@@ -13,8 +13,7 @@ import orjson
 from gateway.errors import ConversationLocked, InvalidRequest
 from gateway.protocol.conversations import Conversation
 from gateway.protocol.items import INCLUDABLE
-from gateway.store import content
-from gateway.store.governance import holds
+from gateway.store import content, holds
 from gateway.store.messages import (
     ItemPage,
     context_of,

@@ -12,11 +12,10 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from gateway.entries import FOLD_VERSION
 from gateway.errors import RateLimited
 from gateway.limits.rules import NO_TERMS
-from gateway.store import content, events, flushes, messages, turns
+from gateway.store import content, events, flushes, holds, messages, turns
 from gateway.store import idempotency as keys
 from gateway.store.claims import LOCK_KEY, Claim
 from gateway.store.events import LogRow, day_of
-from gateway.store.governance import holds
 from gateway.store.limits import background
 from gateway.store.packing import pack_ids
 from gateway.store.postgres.database import turn_to

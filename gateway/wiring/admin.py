@@ -5,23 +5,23 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING
 
+from gateway.admin.backends import Backends
 from gateway.admin.data_retention import RetentionControls
-from gateway.admin.inspection import Inspection
 from gateway.admin.issuers import IdentityProviders, OperatorIssuers
 from gateway.admin.keys import Keys
 from gateway.admin.ledger import Ledger
 from gateway.admin.limits import Limits
-from gateway.admin.operations import Operations
 from gateway.admin.operator_keys import Operators
 from gateway.admin.prices import Prices
 from gateway.admin.projects import Projects
 from gateway.admin.service_accounts import ServiceAccounts
 from gateway.admin.services import AdminServices, OperatorServices
+from gateway.admin.tenants import Tenants
 from gateway.admin.transactions import Transactions
 from gateway.admin.usage import UsageReports
 from gateway.ledger.jobs import Reconciliation
-from gateway.services.governance.audit import AuditLogs, project_names
-from gateway.services.governance.tenant_data import TenantData
+from gateway.retention.tenant_data import TenantData
+from gateway.services.audit_logs import AuditLogs
 from gateway.wiring.ledger import adding
 
 if TYPE_CHECKING:
@@ -59,7 +59,7 @@ def admin_services(
             minutes_s=settings.ledger.minutes_s,
             hours_s=settings.ledger.hours_s,
         ),
-        audit=AuditLogs(database, project_names(database)),
+        audit=AuditLogs(database),
         retention=RetentionControls(database, transactions, access.forget),
     )
 
@@ -70,37 +70,28 @@ def ledger_of(settings: Settings, database: Database, metrics: Metrics) -> Ledge
 
 
 def operator_services(process: Process) -> OperatorServices:
+    settings, shared = process.shared.settings, process.shared
     foundation = process.services.foundation
     database = foundation.database
+    data = TenantData(database, end_user_secret=settings.cache_salt_key)
     return OperatorServices(
-        operations=operations(process),
+        tenants=Tenants(process.access, data),
+        backends=Backends(
+            database,
+            shared.pool,
+            replica=shared.owner,
+            # Secrets are of a type that is written as stars.
+            settings=partial(settings.model_dump, mode="json"),
+        ),
         operators=Operators(database, process.access.peppers),
         issuers=operator_issuers(database, process.access),
-        prices=Prices(database, foundation.settings.model_aliases),
-        ledger=ledger_of(foundation.settings, database, foundation.metrics),
-        inspection=Inspection(database),
-        audit=AuditLogs(database, project_names(database)),
+        prices=Prices(database, settings.model_aliases),
+        ledger=ledger_of(settings, database, foundation.metrics),
+        database=database,
+        audit=AuditLogs(database),
     )
 
 
 def operator_issuers(database: Database, access: Access) -> OperatorIssuers:
     # `access` forgets its decisions when an issuer changes.
     return OperatorIssuers(database, access.forget)
-
-
-def operations(process: Process) -> Operations:
-    settings = process.shared.settings
-    database = process.services.foundation.database
-    data = TenantData(
-        database,
-        end_user_secret=settings.cache_salt_key,
-    )
-    return Operations(
-        process.access,
-        database,
-        process.shared.pool,
-        data,
-        replica=process.shared.owner,
-        # Secrets are of a type that is written as stars.
-        settings=partial(settings.model_dump, mode="json"),
-    )

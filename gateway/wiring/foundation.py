@@ -9,10 +9,9 @@ from typing import TYPE_CHECKING
 from gateway.encryption.keyring import OFF
 from gateway.eventlog.fold.fold import Fold
 from gateway.protocol.responses.response_rules import rules_of
-from gateway.replication.retention import Housekeeping
+from gateway.retention.sweep import Housekeeping
 from gateway.services.access import Access
 from gateway.store.postgres.database import Database
-from gateway.store.retention import RetentionPolicy
 from gateway.wiring.python import containers
 
 if TYPE_CHECKING:
@@ -153,7 +152,4 @@ def access(settings: Settings, database: Database, federation: Federation | None
 
 
 def housekeeping(settings: Settings, database: Database) -> Housekeeping:
-    return Housekeeping(
-        database,
-        settings.retention.fill(RetentionPolicy),
-    )
+    return Housekeeping(database, settings.retention)

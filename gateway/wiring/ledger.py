@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING
 
 from gateway.ledger.jobs import Adding, Reconciliation, again_and_again
 from gateway.ledger.sinks import CloudEventsSink, Delivery
-from gateway.replication.retention import BATCH_ROWS_MAX, INTERVAL_S
-from gateway.store.ledger.retention import remove_expired
+from gateway.retention.sweep import BATCH_ROWS_MAX, INTERVAL_S, remove_expired
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine

@@ -27,10 +27,9 @@ from gateway.replication.limiter import Limiter, LimitStore, LimitTiming
 from gateway.replication.orphan_reaper import OrphanReaper
 from gateway.replication.storage_meter import StorageMeter
 from gateway.replication.takeover_scheduler import ClaimLimits, TakeoverScheduler
-from gateway.services.governance.audit import AuditLogs
-from gateway.services.governance.purging import Purging
-from gateway.services.governance.resealing import Resealing
-from gateway.services.governance.tenant_data import TenantData
+from gateway.retention.tenant_data import TenantData
+from gateway.services.audit_logs import AuditLogs
+from gateway.services.encryption import Resealing
 from gateway.store import claims, flushes, remote_logs
 from gateway.store.claims import ClaimTerms
 from gateway.store.limits import counters, prices
@@ -217,7 +216,7 @@ def _accounting(base: Foundation) -> list[Callable[[], Coroutine[Any, Any, None]
         StorageMeter(database, base.counters, metrics).run,
         housekeeping(settings, database).run,
         AuditLogs(database).run,
-        Purging(database, TenantData(database, tenant_keys)).run,
+        TenantData(database, tenant_keys).run,
         *_resealing(base, tenant_keys),
         *ledger_jobs(settings, database, metrics, owner=base.owner),
     ]

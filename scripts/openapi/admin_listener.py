@@ -17,7 +17,6 @@ from openai.types.admin.organization.workload_identity_providers import Federati
 from pydantic import TypeAdapter
 
 from gateway import __version__
-from gateway.admin.directory import EMPTY_LISTS
 from gateway.admin.table import admin_routes, operator_routes
 from gateway.api.openapi.endpoints import REFERENCE, Json
 from scripts.openapi.generate import ERROR
@@ -76,7 +75,6 @@ ACTIONS: Final = {
     "erasure": "Erase a person of",
 }
 """What a POST does that makes nothing, and is named by the last part of its path."""
-_EMPTY: Final = frozenset(f"/v1{one.path}" for one in EMPTY_LISTS)
 _LISTED: Final = frozenset({"backends", "replicas", "prices", "responses", "sinks", "issuers"})
 _SET: Final = frozenset(
     {
@@ -220,11 +218,7 @@ def _summary(route: AdminRoute, urls: Iterable[str]) -> str:
     # For example `Create service account` or `Archive project`.
     *before, last = [part for part in route.url.split("/") if part]
     named = [part for part in before if not part.startswith("{")]
-    is_list = (
-        route.url in _EMPTY
-        or route.url in LISTS
-        or any(url.rpartition("/{")[0] == route.url for url in urls)
-    )
+    is_list = route.url in LISTS or any(url.rpartition("/{")[0] == route.url for url in urls)
     if last.startswith("{"):
         return _words(_VERBS[route.method], _one(named[-1]))
     if last in ACTIONS and route.method == "POST":

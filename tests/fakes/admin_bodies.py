@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
+from gateway.admin.data_retention import DataRetentionUpdate
 from gateway.admin.issuers import (
     OperatorIssuerCreate,
     OperatorIssuerUpdate,
@@ -31,15 +32,16 @@ from gateway.admin.projects import (
     ServiceTiersUpdate,
 )
 from gateway.admin.service_accounts import ServiceAccountUpdate
-from gateway.protocol.admin.requests import (
-    DataRetentionUpdate,
+from gateway.admin.tenants import (
     Erasure,
     Export,
     HoldUpdate,
-    NoBody,
     TenantCreate,
     TenantKeyCreate,
     TenantUpdate,
+)
+from gateway.protocol.admin.requests import (
+    NoBody,
 )
 
 if TYPE_CHECKING:

@@ -19,10 +19,10 @@ from uuid import UUID
 import asyncpg
 
 from gateway.admin.usage import REPORTS
+from gateway.retention.sweep import remove_expired
 from gateway.settings.ledger import Ledger
 from gateway.store.ledger import reading, rollup
 from gateway.store.ledger.reading import LineSpan, Question
-from gateway.store.ledger.retention import remove_expired
 from gateway.store.migration.migrate import upgrade
 from gateway.store.postgres.database import Database
 from gateway.tenancy import TenantId

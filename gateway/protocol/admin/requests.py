@@ -6,7 +6,7 @@ from typing import Annotated, Final
 
 from pydantic import AfterValidator, Field, StringConstraints
 
-from gateway.protocol.base import AS_INTEGER, NullableModel, WireModel
+from gateway.protocol.base import AS_INTEGER, WireModel
 from gateway.protocol.request_errors import wrong_value
 from gateway.tenancy.scopes import SCOPES
 
@@ -36,48 +36,6 @@ ShortText = Annotated[str, StringConstraints(max_length=NAME_CHARS_MAX, pattern=
 
 class NoBody(WireModel):
     """Body of a call that takes none: an empty object at most."""
-
-
-class DataRetentionUpdate(WireModel):
-    """Data retention to apply (`gateway.tenancy.retention`)."""
-
-    retention_type: Annotated[str, Field(max_length=64)]
-
-
-class TenantCreate(WireModel):
-    """`POST /admin/v1/tenants`; the name is checked as that of the command line is."""
-
-    name: ShortText
-
-
-class TenantUpdate(WireModel):
-    """`POST /admin/v1/tenants/{name}`: values of its policy, null for that of the settings."""
-
-    policy: dict[str, str | int | None]
-
-
-class TenantKeyCreate(NullableModel):
-    """`POST /admin/v1/tenants/{name}/admin_api_keys`: the first admin key of a tenant."""
-
-    name: ShortText = "owner"
-
-
-class HoldUpdate(WireModel):
-    """`POST /admin/v1/tenants/{name}/hold`: while it is held nothing of a tenant is deleted."""
-
-    held: bool = True
-
-
-class Erasure(WireModel):
-    """`POST /admin/v1/tenants/{name}/erasure`: a `safety_identifier` or `user` of requests."""
-
-    end_user: Annotated[str, StringConstraints(min_length=1, max_length=4096)]
-
-
-class Export(WireModel):
-    """`POST /admin/v1/tenants/{name}/export`. `content`: what requests and responses say, too."""
-
-    content: bool = False
 
 
 def scopes_of(given: tuple[str, ...]) -> frozenset[str]:

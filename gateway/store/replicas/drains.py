@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from gateway.governance.audit import COMMAND_LINE
-from gateway.store.governance import audit_log
+from gateway.store import audit_log
 from gateway.store.postgres.statements import Statement
 from gateway.store.schema import EVERYONE
 

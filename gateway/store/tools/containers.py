@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, Generic, Literal, NamedTuple, TypeVar
 
 from gateway.protocol.request_errors import unknown_place
+from gateway.store import holds
 from gateway.store.content import place_of
-from gateway.store.governance import holds
 from gateway.store.packing import pack_text, unpack_text
 from gateway.store.postgres.statements import Statement, insert_into
 from gateway.store.tools.quotas import Quota, take_turns

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final
 from urllib.parse import urlsplit
 
 from gateway.governance.audit import COMMAND_LINE
-from gateway.store.governance import audit_log
+from gateway.store import audit_log
 from gateway.store.postgres.statements import Statement
 from gateway.store.schema import EVERYONE
 

@@ -10,8 +10,8 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final, Literal
 
 from gateway.errors import InvalidRequest, RateLimited
+from gateway.store import holds
 from gateway.store.content import place_of
-from gateway.store.governance import holds
 from gateway.store.packing import pack_text, unpack_text
 from gateway.store.postgres.statements import Statement, insert_into
 from gateway.store.tools.containers import RowPage, in_pages, page_rows

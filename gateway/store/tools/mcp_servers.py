@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final
 from uuid import UUID
 
 from gateway.governance.audit import COMMAND_LINE
-from gateway.store.governance import audit_log
+from gateway.store import audit_log
 from gateway.store.postgres.database import turn_to
 from gateway.store.postgres.statements import Statement
 from gateway.tenancy import TenantId

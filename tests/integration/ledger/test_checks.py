@@ -17,10 +17,10 @@ from gateway.errors import InvalidRequest
 from gateway.generation import TokenUsage
 from gateway.ledger.jobs import Adding, Reconciliation
 from gateway.ledger.records import FIELDS, encoded, export, place_of
+from gateway.retention.sweep import remove_expired
 from gateway.settings.ledger import Ledger
 from gateway.store import endings, responses, tenants, usage
 from gateway.store.ledger.reconciliation import correct_spending
-from gateway.store.ledger.retention import remove_expired
 from gateway.store.postgres.statements import Statement
 from gateway.store.tenants import NewKey
 from gateway.telemetry.metrics import Metrics

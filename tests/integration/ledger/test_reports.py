@@ -13,10 +13,10 @@ import pytest
 
 from gateway import ids
 from gateway.admin.usage import WIDTHS_S, UsageReports, usage_query
+from gateway.retention.sweep import remove_expired
 from gateway.settings.ledger import Ledger
 from gateway.store import usage
 from gateway.store.ledger import rollup
-from gateway.store.ledger.retention import remove_expired
 from tests.fakes.usage_lines import PROJECTS, random_line
 
 if TYPE_CHECKING:

@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING
 import asyncpg
 import pytest
 
+from gateway.retention.sweep import remove_expired
 from gateway.settings.ledger import Ledger
 from gateway.store import usage
 from gateway.store.ledger import reading, rollup
 from gateway.store.ledger.reading import LineSpan, Question
-from gateway.store.ledger.retention import remove_expired
 from gateway.store.postgres.statements import Statement
 from tests.conftest import new_tenant
 from tests.fakes.usage_lines import NOON, added_up, line, random_line

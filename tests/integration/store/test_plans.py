@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from gateway import ids
+from gateway.retention import sweep
 from gateway.store import (
     claim_order,
     claims,
@@ -19,7 +20,6 @@ from gateway.store import (
     messages,
     remote_logs,
     responses,
-    retention,
     turns,
 )
 from gateway.store.postgres.statements import Statement
@@ -358,7 +358,11 @@ async def test_pages_are_found_by_index(filled: Filled) -> None:
     statements: list[tuple[Statement, dict[str, Any], str]] = [
         (pages._GET, of_one | key, "pk_tool_pages"),
         (pages._FIND, of_one | {"asked": b"a" * 32, "age_max_s": 600.0}, "tenant_id_asked"),
-        (retention._DELETE_PAGES, {"response_s": 86_400, "rows_max": 100}, "fetched_at"),
+        (
+            sweep._DELETE_EXPIRED["tool_pages"][0],
+            {"response_s": 86_400, "rows_max": 100},
+            "fetched_at",
+        ),
     ]
     for statement, parameters, index in statements:
         found = await plan(filled, statement, parameters)

@@ -17,7 +17,6 @@ from gateway.services.runs.spec_builder import SystemMessage
 from gateway.settings import sections
 from gateway.settings.web import Web
 from gateway.store.claims import ClaimTerms
-from gateway.store.retention import RetentionPolicy
 from gateway.tools.browser.extraction import ReadLimits
 from gateway.tools.browser.fetch import FetchLimits
 from gateway.upstreams.pool import PoolPolicy, ProbeSchedule
@@ -52,7 +51,6 @@ def test_a_section_fills_the_fields_that_have_its_names() -> None:
         (sections.Harmony, SystemMessage, {"with_date"}),
         (Web, FetchLimits, {"timeout_s", "redirects_max", "visits_max", "robots_kept_s"}),
         (Web, ReadLimits, {"document_timeout_s", "text_chars_max", "pdf_pages_max"}),
-        (sections.Retention, RetentionPolicy, set()),
         (sections.Stream, ClientStreamLimits, {"comment_interval_s", "write_bytes_max"}),
         (sections.Upstream, HopPolicy, {"upstream_wait_s", "pause_s", "pause_max_s"}),
         (

@@ -1,13 +1,21 @@
-"""Find the data of a person, by the person that each request names, and erase it.
+"""Erase a person: everything stored at a tenant about one end user.
 
-A request names the person in one of `PERSON_FIELDS`; a token names one, too, of which usage keeps a
-digest. The request, the items and the tool state of a response name what else it used: containers,
-files, pages of the browser, requests for approval. These are erased with the response unless other
-responses use them, too.
+A response is theirs whose request names them (`PERSON_FIELDS`), or whose token did, of which usage
+keeps a digest. So is one that continues such a response, or its conversation, and names nobody: its
+words follow on theirs. These conversations are, too. The request, the items and the tool state of a
+response name what it used: containers with their files, uploaded files, pages of the browser. These
+go with it unless a response of others uses them as well. So do traces that name it, requests for
+approval and the audit of its calls of tools; and usage forgets who it was.
+
+What the next run finds them by goes last, so that it finds all again where one breaks off: the
+responses that name the person, and behind these what usage knows of a token. That stays, too, for
+conversations that are left. Whether somebody is adding to one is seen under the lock under which it
+goes: nobody can begin to between the two.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
@@ -16,20 +24,22 @@ from uuid import UUID
 import orjson
 
 from gateway import ids
-from gateway.errors import ContentSealed
+from gateway.errors import ContentSealed, ConversationLocked
 from gateway.protocol.grants import tool_state_of
+from gateway.store import conversations, holds, responses
 from gateway.store.content import opened
-from gateway.store.governance import holds
 from gateway.store.postgres.database import turn_to
 from gateway.store.postgres.statements import Statement
+from gateway.store.tables import keys_of_table
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Iterator, Sequence
+    from collections.abc import AsyncIterator, Collection, Iterable, Iterator, Mapping, Sequence
 
     from gateway.encryption.cipher import ContentCipher
     from gateway.store.postgres.database import Database, Row
     from gateway.tenancy import TenantId
 
+ROWS_AT_ONCE: Final = 500
 PERSON_FIELDS: Final = ("safety_identifier", "user")
 """Where a request says for whom it is, as its response repeats it."""
 BEFORE_ALL: Final = UUID(int=0)
@@ -107,38 +117,20 @@ _FORGET_METERED: Final = {
     WHERE tenant_id = :tenant AND end_user = CAST(:digest AS bytea)
     """),
 }
-_ERASE_USED: Final = {
-    "tool_approvals": Statement("""
-    DELETE FROM tool_approvals
-    WHERE tenant_id = :tenant AND request_id = ANY(CAST(:keys AS bytea[]))
-    """),
-    "tool_pages": Statement("""
-    DELETE FROM tool_pages WHERE tenant_id = :tenant AND key = ANY(CAST(:keys AS bytea[]))
-    """),
-    "containers": Statement("""
-    DELETE FROM containers WHERE tenant_id = :tenant AND id = ANY(CAST(:keys AS uuid[]))
-    """),
-    "files": Statement("""
-    DELETE FROM files WHERE tenant_id = :tenant AND id = ANY(CAST(:keys AS uuid[]))
-    """),
-}
+_USED: Final = ("tool_approvals", "tool_pages", "containers", "files")
+"""Tables of what responses use, each with one key besides the tenant."""
 
 
-_THERE: Final = {
-    "tool_approvals": Statement("""
-    SELECT request_id FROM tool_approvals
-    WHERE tenant_id = :tenant AND request_id = ANY(CAST(:keys AS bytea[]))
-    """),
-    "tool_pages": Statement("""
-    SELECT key FROM tool_pages WHERE tenant_id = :tenant AND key = ANY(CAST(:keys AS bytea[]))
-    """),
-    "containers": Statement("""
-    SELECT id FROM containers WHERE tenant_id = :tenant AND id = ANY(CAST(:keys AS uuid[]))
-    """),
-    "files": Statement("""
-    SELECT id FROM files WHERE tenant_id = :tenant AND id = ANY(CAST(:keys AS uuid[]))
-    """),
-}
+def _by_keys(act: str, table: str) -> Statement:
+    ((key, kind),) = keys_of_table(table).items()
+    return Statement(
+        f"{act.format(key=key)} FROM {table}"
+        f" WHERE tenant_id = :tenant AND {key} = ANY(CAST(:keys AS {kind}[]))"
+    )
+
+
+_ERASE_USED: Final = {table: _by_keys("DELETE", table) for table in _USED}
+_THERE: Final = {table: _by_keys("SELECT {key}", table) for table in _USED}
 
 
 class ReadResponse(NamedTuple):
@@ -163,12 +155,12 @@ class UsedKeys:
     tool_approvals: set[bytes] = field(default_factory=set)
 
     def __ior__(self, other: UsedKeys) -> UsedKeys:
-        for name in _ERASE_USED:
+        for name in _USED:
             getattr(self, name).update(getattr(other, name))
         return self
 
     def __isub__(self, other: UsedKeys) -> UsedKeys:
-        for name in _ERASE_USED:
+        for name in _USED:
             getattr(self, name).difference_update(getattr(other, name))
         return self
 
@@ -216,7 +208,7 @@ def _note(found: UsedKeys, name: str, value: Any) -> None:
             kept.add(uuid)
 
 
-async def page(database: Database, tenant_id: TenantId, *, after: UUID, rows_max: int) -> ReadPage:
+async def _page(database: Database, tenant_id: TenantId, *, after: UUID, rows_max: int) -> ReadPage:
     """Return a page of the tenant's responses behind the id `after`.
 
     Raises `ContentSealed` if the tenant has no key any more.
@@ -227,7 +219,7 @@ async def page(database: Database, tenant_id: TenantId, *, after: UUID, rows_max
     return ReadPage(found, len(rows), len(rows) - len(found), last)
 
 
-async def continuing(
+async def _continuing(
     database: Database,
     tenant_id: TenantId,
     *,
@@ -277,7 +269,7 @@ async def metered(database: Database, tenant_id: TenantId, digest: bytes) -> set
         return set(await connection.scalars(_METERED, asked))
 
 
-async def metered_for_others(
+async def _metered_for_others(
     database: Database, tenant_id: TenantId, digest: bytes | None, responses: Collection[UUID]
 ) -> set[UUID]:
     """Return those of the responses whose usage lines carry another end-user digest."""
@@ -286,7 +278,7 @@ async def metered_for_others(
         return set(await connection.scalars(_OF_OTHERS, asked))
 
 
-async def used_by_items(
+async def _used_by_items(
     database: Database,
     tenant_id: TenantId,
     *,
@@ -306,7 +298,7 @@ async def used_by_items(
     return found
 
 
-async def used_by_items_of_others(
+async def _used_by_items_of_others(
     database: Database, tenant_id: TenantId, without: Collection[UUID], *, rows_max: int
 ) -> UsedKeys:
     """Return the keys that the items of all other responses and conversations name."""
@@ -340,7 +332,7 @@ def _of_items(
         yield row.owner, used
 
 
-async def still_there(database: Database, tenant_id: TenantId, used: UsedKeys) -> UsedKeys:
+async def _still_there(database: Database, tenant_id: TenantId, used: UsedKeys) -> UsedKeys:
     """Return the keys that exist: most containers were never made, or have expired."""
     found = UsedKeys()
     async with database.transaction(tenant_id) as connection:
@@ -352,61 +344,176 @@ async def still_there(database: Database, tenant_id: TenantId, used: UsedKeys) -
     return found
 
 
-async def erase_of_responses(
-    database: Database, tenant_id: TenantId, responses: Collection[UUID]
-) -> dict[str, int]:
-    """Erase the data that belongs to these responses, but not the responses; return rows by table.
+@dataclass(frozen=True, slots=True)
+class Erased:
+    """Result of an erasure: what was erased, and how many responses were examined (`seen`). `rows`
+    are those of other tables, by their names; those of `usage` lost the person and their tags.
 
-    Traces go as a whole. Raises `DataHeld`.
+    `sealed` responses could not be opened, because their key is gone: they are left. `busy`
+    conversations are left, too, with the person's responses in them: somebody else's response is
+    being added to each. Another run finds them.
     """
-    return await _erase(database, tenant_id, _ERASE, {"responses": list(responses)})
+
+    seen: int
+    responses: int
+    conversations: int
+    sealed: int = 0
+    busy: int = 0
+    rows: Mapping[str, int] = field(default_factory=dict)
 
 
-async def forget_responses(
-    database: Database, tenant_id: TenantId, responses: Collection[UUID]
-) -> dict[str, int]:
-    """Remove the end user from the usage of these responses; return rows by table.
-
-    Raises `DataHeld`.
+class Erasing:
+    """One erasure of the person with the name `person` at a tenant. It may miss what others create
+    meanwhile.
     """
-    return await _erase(database, tenant_id, _FORGET, {"responses": list(responses)})
+
+    def __init__(
+        self, database: Database, tenant_id: TenantId, person: str, digest: bytes | None
+    ) -> None:
+        """Erase `person`; `digest` is the person's digest in usage lines, None if unknown."""
+        self._database = database
+        self._tenant_id = tenant_id
+        self._person = person
+        self._digest = digest
+        self._metered: set[UUID] = set()
+        self._named: dict[UUID, ReadResponse] = {}
+        self._nameless: dict[UUID, ReadResponse] = {}
+        """Those that continue theirs, each behind what it continues."""
+        self._places: set[UUID] = set()
+        self._seen = self._sealed = 0
+
+    async def run(self) -> Erased:
+        """Find and erase everything.
+
+        Raises `StoreUnavailable` and `DataHeld`; earlier deletions stay, and the next run
+        continues.
+        """
+        await self._find()
+        await self._follow()
+        rows: Counter[str] = Counter()
+        rows.update(await self._erase_used())
+        for some in _batches(list(self._theirs)):
+            rows.update(await self._erase(_ERASE, responses=list(some)))
+        for some in _batches([one for one in self._theirs if one not in self._metered]):
+            rows.update(await self._erase(_FORGET, responses=list(some)))
+        gone, busy = await self._delete_places()
+        kept = {uuid for uuid, one in self._theirs.items() if one.conversation in busy}
+        count = await self._delete(one for one in reversed(self._nameless) if one not in kept)
+        count += await self._delete(one for one in self._named if one not in kept)
+        if self._digest is not None:
+            metered = {"digest": self._digest, "besides": list(kept)}
+            rows.update(await self._erase(_FORGET_METERED, **metered))
+        told = {table: number for table, number in rows.items() if number}
+        return Erased(self._seen, count, gone, self._sealed, len(busy), told)
+
+    async def _find(self) -> None:
+        if self._digest is not None:
+            self._metered = await metered(self._database, self._tenant_id, self._digest)
+        async for page in self._pages():
+            self._seen += page.seen
+            self._sealed += page.sealed
+            self._named |= {one.uuid: one for one in page.responses if self._is_named(one)}
+
+    async def _pages(self) -> AsyncIterator[ReadPage]:
+        after: UUID | None = BEFORE_ALL
+        while after is not None:
+            page = await _page(self._database, self._tenant_id, after=after, rows_max=ROWS_AT_ONCE)
+            yield page
+            after = page.last
+
+    @property
+    def _theirs(self) -> dict[UUID, ReadResponse]:
+        return self._named | self._nameless
+
+    def _is_named(self, one: ReadResponse) -> bool:
+        return self._person in one.names or one.uuid in self._metered
+
+    async def _follow(self) -> None:
+        # Also finds what continues those, to any depth.
+        newest: list[ReadResponse] = list(self._named.values())
+        while newest:
+            places = {one.conversation for one in newest if one.conversation is not None}
+            places -= self._places
+            self._places |= places
+            found: list[ReadResponse] = []
+            for some in _batches([one.uuid for one in newest]):
+                found += await _continuing(self._database, self._tenant_id, responses=some)
+            for some in _batches(list(places)):
+                found += await _continuing(self._database, self._tenant_id, conversations=some)
+            newest = await self._nobodys(found)
+            self._nameless |= {one.uuid: one for one in newest}
+
+    async def _nobodys(self, found: Iterable[ReadResponse]) -> list[ReadResponse]:
+        known = self._named.keys() | self._nameless.keys()
+        some = {one.uuid: one for one in found if not one.names and one.uuid not in known}
+        others: set[UUID] = set()
+        for batch in _batches(list(some)):
+            others |= await _metered_for_others(
+                self._database, self._tenant_id, self._digest, batch
+            )
+        return [one for uuid, one in some.items() if uuid not in others]
+
+    async def _erase_used(self) -> Mapping[str, int]:
+        theirs = self._theirs
+        used = UsedKeys()
+        for one in theirs.values():
+            used |= one.used
+        for some in _batches(list(theirs)):
+            used |= await _used_by_items(self._database, self._tenant_id, responses=some)
+        for some in _batches(list(self._places)):
+            used |= await _used_by_items(self._database, self._tenant_id, conversations=some)
+        used = await _still_there(self._database, self._tenant_id, used)
+        if used.may_be_shared:
+            used -= await self._find_used_by_others(theirs.keys() | self._places)
+        erased: dict[str, int] = {}
+        for table, statement in _ERASE_USED.items():
+            if keys := list(getattr(used, table)):
+                erased |= await self._erase({table: statement}, keys=keys)
+        return erased
+
+    async def _find_used_by_others(self, theirs: set[UUID]) -> UsedKeys:
+        used = await _used_by_items_of_others(
+            self._database, self._tenant_id, theirs, rows_max=ROWS_AT_ONCE
+        )
+        async for page in self._pages():
+            for one in page.responses:
+                if one.uuid not in theirs:
+                    used |= one.used
+        return used
+
+    async def _erase(
+        self, statements: Mapping[str, Statement], **parameters: Any
+    ) -> dict[str, int]:
+        # Rows by table. Raises `DataHeld`.
+        async with self._database.owner_transaction() as connection:
+            await turn_to(connection, self._tenant_id)
+            await holds.check(connection, self._tenant_id)
+            return {
+                table: await connection.count(statement, {"tenant": self._tenant_id, **parameters})
+                for table, statement in statements.items()
+            }
+
+    async def _delete(self, some: Iterable[UUID]) -> int:
+        count = 0
+        for uuid in some:
+            count += await responses.delete(self._database, self._tenant_id, uuid)
+        return count
+
+    async def _delete_places(self) -> tuple[int, set[UUID]]:
+        # A conversation is busy while somebody else's response is added to it. This end user's own
+        # responses are deleted next and keep none.
+        theirs, gone = self._theirs, 0
+        busy: set[UUID] = set()
+        for place in self._places:
+            try:
+                gone += await conversations.delete_conversation(
+                    self._database, self._tenant_id, place, despite=theirs
+                )
+            except ConversationLocked:
+                busy.add(place)
+        return gone, busy
 
 
-async def forget_metered(
-    database: Database, tenant_id: TenantId, digest: bytes, *, besides: Collection[UUID]
-) -> dict[str, int]:
-    """Remove this end-user digest from usage lines, except of responses in `besides`.
-
-    The tags of these lines go too, and all daily sums of the digest. Return rows by table. Raises
-    `DataHeld`.
-    """
-    given = {"digest": digest, "besides": list(besides)}
-    return await _erase(database, tenant_id, _FORGET_METERED, given)
-
-
-async def erase_used(database: Database, tenant_id: TenantId, used: UsedKeys) -> dict[str, int]:
-    """Erase containers with their files, uploaded files, pages and approvals; return rows by table.
-
-    Raises `DataHeld`.
-    """
-    erased: dict[str, int] = {}
-    for table, statement in _ERASE_USED.items():
-        keys = list(getattr(used, table))
-        if keys:
-            erased |= await _erase(database, tenant_id, {table: statement}, {"keys": keys})
-    return erased
-
-
-async def _erase(
-    database: Database,
-    tenant_id: TenantId,
-    statements: dict[str, Statement],
-    given: dict[str, Any],
-) -> dict[str, int]:
-    async with database.owner_transaction() as connection:
-        await turn_to(connection, tenant_id)
-        await holds.check(connection, tenant_id)
-        return {
-            table: await connection.count(statement, {"tenant": tenant_id, **given})
-            for table, statement in statements.items()
-        }
+def _batches(some: Sequence[UUID]) -> Iterator[Sequence[UUID]]:
+    for at in range(0, len(some), ROWS_AT_ONCE):
+        yield some[at : at + ROWS_AT_ONCE]

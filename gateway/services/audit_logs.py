@@ -11,18 +11,17 @@ from gateway import ids
 from gateway.errors import InvalidRequest, StoreError
 from gateway.governance.audit import OPENAI_TYPES, OWN_TYPES, ChainCheck, Head, shown
 from gateway.protocol.request_errors import unknown_place
-from gateway.store.governance import audit_log
-from gateway.store.governance.audit_log import KEPT_DAYS, AuditFilter
+from gateway.store import audit_log
+from gateway.store.audit_log import KEPT_DAYS
 from gateway.telemetry.logs import EventLog
 from gateway.tenancy import ProjectId
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
     from uuid import UUID
 
     from gateway.store.postgres.database import Database
 
-    Projects = Callable[[UUID, Collection[UUID]], Awaitable[Mapping[UUID, Mapping[str, str]]]]
 
 LIMIT_DEFAULT: Final = 20
 LIMIT_MAX: Final = 100
@@ -73,10 +72,8 @@ class ChainState:
 class AuditLogs:
     """Use cases of the audit log of one database; all raise `StoreUnavailable`."""
 
-    def __init__(self, database: Database, projects: Projects | None = None) -> None:
-        """Show projects with the ids and names that `projects` returns."""
+    def __init__(self, database: Database) -> None:
         self._database = database
-        self._projects = projects
 
     async def list_entries(
         self, tenant_id: UUID | None, query: AuditQuery, *, names_operators: bool = False
@@ -86,21 +83,23 @@ class AuditLogs:
         Raises `InvalidRequest` for bounds out of range, unknown event types, and cursors that are
         no entry of this tenant.
         """
-        wanted = _filter(query)
+        filters = _filters(query)
         places = {"after": _place(query.after, "after"), "before": _place(query.before, "before")}
-        found = await audit_log.page(self._database, tenant_id, wanted, limit=query.limit, **places)
+        found = await audit_log.page(
+            self._database, tenant_id, filters, limit=query.limit, **places
+        )
         if found is None:
             raise unknown_place()
         entries, has_more = found
         named = {one.project_id for one in entries if one.project_id is not None}
-        names: Mapping[UUID, Mapping[str, str]] = {}
-        if self._projects is not None and tenant_id is not None and named:
-            names = await self._projects(tenant_id, named)
+        names: Mapping[UUID, str] = {}
+        if tenant_id is not None and named:
+            names = await audit_log.project_names(self._database, tenant_id, named)
         data = [
             shown(
                 entry,
                 entry_id=ids.audit_log_id(entry.id),
-                project=None if entry.project_id is None else names.get(entry.project_id),
+                project=_project(entry.project_id, names),
                 names_operators=names_operators,
             )
             for entry in entries
@@ -169,19 +168,13 @@ class AuditLogs:
         return ChainState(chain, checked.count, checked.number, head, faults, checked.at)
 
 
-def project_names(database: Database) -> Projects:
-    """Return a lookup of projects' public ids and names from their table."""
-
-    async def find(tenant_id: UUID, asked: Collection[UUID]) -> dict[UUID, dict[str, str]]:
-        named = await audit_log.project_names(database, tenant_id, asked)
-        return {
-            uuid: {"id": ids.project_id(ProjectId(uuid)), "name": named[uuid]} for uuid in named
-        }
-
-    return find
+def _project(uuid: UUID | None, names: Mapping[UUID, str]) -> dict[str, str] | None:
+    if uuid is None or uuid not in names:
+        return None
+    return {"id": ids.project_id(ProjectId(uuid)), "name": names[uuid]}
 
 
-def _filter(query: AuditQuery) -> AuditFilter:
+def _filters(query: AuditQuery) -> dict[str, Any]:
     if not 1 <= query.limit <= LIMIT_MAX:
         raise InvalidRequest(f"'limit' is a number from 1 to {LIMIT_MAX}.", param="limit")
     if query.after is not None and query.before is not None:
@@ -195,15 +188,15 @@ def _filter(query: AuditQuery) -> AuditFilter:
                 "There is no event of one of these types here.", param="event_types"
             )
     from_at, until_at = _bounds(query.effective_at or {})
-    return AuditFilter(
-        types=list(query.event_types) or None,
-        targets=list(query.resource_ids) or None,
-        projects=None if query.projects is None else list(query.projects),
-        actors=list(query.actor_ids) or None,
-        emails=list(query.actor_emails) or None,
-        from_at=from_at,
-        until_at=until_at,
-    )
+    return {
+        "types": list(query.event_types) or None,
+        "targets": list(query.resource_ids) or None,
+        "projects": None if query.projects is None else list(query.projects),
+        "actors": list(query.actor_ids) or None,
+        "emails": list(query.actor_emails) or None,
+        "from_at": from_at,
+        "until_at": until_at,
+    }
 
 
 def _bounds(range_: Mapping[str, int]) -> tuple[datetime | None, datetime | None]:

@@ -8,8 +8,8 @@ what administrators do.
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, fields
-from typing import TYPE_CHECKING, Final
+from dataclasses import fields
+from typing import TYPE_CHECKING, Any, Final
 
 from gateway import ids
 from gateway.governance.audit import BEGINNING, AuditEntry, entry_of
@@ -18,8 +18,7 @@ from gateway.store.schema import EVERYONE
 from gateway.tenancy import TenantId
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Sequence
-    from datetime import datetime
+    from collections.abc import Collection, Mapping
     from uuid import UUID
 
     from gateway.governance.audit import AuditEvent
@@ -82,21 +81,6 @@ ORDER BY number LIMIT :row_limit
 """)  # noqa: S608 - constants only
 
 
-@dataclass(frozen=True, slots=True)
-class AuditFilter:
-    """Filter of audit entries. None: any value. `from_at` is inclusive, `until_at` is not; `actors`
-    are ids of keys, users or service accounts.
-    """
-
-    types: Sequence[str] | None = None
-    targets: Sequence[str] | None = None
-    projects: Sequence[UUID] | None = None
-    actors: Sequence[str] | None = None
-    emails: Sequence[str] | None = None
-    from_at: datetime | None = None
-    until_at: datetime | None = None
-
-
 async def record(connection: Connection, tenant_id: UUID | None, event: AuditEvent) -> AuditEntry:
     """Add an entry to a tenant's chain, or the operator's if None, in the caller's transaction.
 
@@ -116,7 +100,7 @@ async def record(connection: Connection, tenant_id: UUID | None, event: AuditEve
 async def page(
     database: Database,
     tenant_id: UUID | None,
-    wanted: AuditFilter,
+    filters: Mapping[str, Any],
     *,
     limit: int,
     after: UUID | None = None,
@@ -124,11 +108,14 @@ async def page(
 ) -> tuple[list[AuditEntry], bool] | None:
     """Return entries, newest first, and whether there are more on that side.
 
+    `filters` are the parameters of `_PAGE`; None: any value. `from_at` is inclusive, `until_at` is
+    not; `actors` are ids of keys, users or service accounts.
+
     The page begins after the entry with the id `after`, or ends before the one with the id
     `before`. Return None if that is no entry of this chain.
     """
     chain = tenant_id or EVERYONE
-    parameters = {"tenant": chain, "number": None, "row_limit": limit + 1, **asdict(wanted)}
+    parameters = {"tenant": chain, "number": None, "row_limit": limit + 1, **filters}
     async with _reading(database, tenant_id) as connection:
         place = after or before
         if place is not None:

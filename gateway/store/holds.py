@@ -13,16 +13,16 @@ from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Final
 
 from gateway.errors import DataHeld
-from gateway.store.governance import audit_log
+from gateway.store import audit_log
 from gateway.store.postgres.removals import REMOVALS_LOCK
 from gateway.store.postgres.statements import Statement
-from gateway.tenancy import Tenant, TenantId
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
     from gateway.governance.audit import AuditEvent
     from gateway.store.postgres.database import Connection, Database
+    from gateway.tenancy import TenantId
 
 HOUSEKEEPING_LOCK: Final = 0x486F7573656B6570
 """"Housekep", as the number of an advisory lock: of the one who removes what has expired."""
@@ -35,10 +35,9 @@ SELECT pg_advisory_xact_lock(CAST(:lock AS integer), hashtext(CAST(:tenant AS te
 """)
 _WAIT_FOR_ROUND: Final = Statement("SELECT pg_advisory_xact_lock(:key)")
 _IS_HELD: Final = Statement("SELECT held_at IS NOT NULL FROM tenants WHERE id = :tenant")
-_ID: Final = Statement("SELECT id FROM tenants WHERE name = :name")
 _HOLD: Final = Statement("""
 UPDATE tenants SET held_at = CASE WHEN CAST(:is_held AS boolean) THEN coalesce(held_at, now()) END
-WHERE id = :tenant RETURNING id, name, created_at, disabled_at
+WHERE id = :tenant
 """)
 
 
@@ -63,23 +62,15 @@ async def unheld(database: Database, tenant_id: TenantId) -> AsyncIterator[None]
         yield
 
 
-async def hold(database: Database, name: str, event: AuditEvent, *, is_held: bool) -> Tenant | None:
-    """Place or lift a hold on all data of a tenant; on return it is effective everywhere.
-
-    Return None if the tenant is unknown.
-    """
+async def hold(
+    database: Database, tenant_id: TenantId, event: AuditEvent, *, is_held: bool
+) -> None:
+    """Place or lift a hold on all data of a tenant; on return it is effective everywhere."""
     async with database.owner_transaction() as connection:
-        tenant_id = await connection.scalar(_ID, {"name": name})
-        if tenant_id is None:
-            return None
         if is_held:
             for key in (HOUSEKEEPING_LOCK, REMOVALS_LOCK):
                 await connection.execute(_WAIT_FOR_ROUND, {"key": key})
             waiting = {"lock": _LOCK, "tenant": str(tenant_id)}
             await connection.execute(_WAIT_FOR_REMOVALS, waiting)
-        rows = await connection.execute(_HOLD, {"tenant": tenant_id, "is_held": is_held})
-        row = rows.one_or_none()
-        if row is None:
-            return None
-        await audit_log.record(connection, row.id, event)
-    return Tenant(TenantId(row.id), row.name, row.created_at, row.disabled_at)
+        await connection.execute(_HOLD, {"tenant": tenant_id, "is_held": is_held})
+        await audit_log.record(connection, tenant_id, event)

@@ -1,9 +1,15 @@
-"""The removal of what has expired: logs, responses, idempotency keys, traces and the like.
+"""Remove what has expired: logs, responses, idempotency keys, traces, usage and the like.
+
+Every process runs rounds (`Housekeeping`), and whichever comes first does the work. Nothing depends
+on a round: rows without a partition are kept all the same, and what has expired is merely still
+there. Most tables say themselves which of their rows have expired (`Lifetime.expired`).
 
 Nothing goes of a tenant that is held. Only the database's clock says what has expired. Every
 function is one short transaction that removes a bounded number of rows, and nothing at all while
 another process is at it. Logs mostly go with their day's partition, with one DROP: what is deleted
-here is what cannot wait for that.
+here is what cannot wait for that. Partitions are for whoever owns the tables: a process that
+connects as another role removes what has expired row by row, and leaves days to `harmony-gateway db
+maintain`, run as the owner.
 
 A partition holds the logs of all responses that were created on one day (UTC). They are made ahead;
 rows of a day that has none go into the default partition. Every transaction on them is short and
@@ -13,30 +19,52 @@ everyone behind it wait as well; what cannot be had now is left to a later round
 
 from __future__ import annotations
 
+import asyncio
+import random
 import re
 from collections import defaultdict
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from datetime import UTC, date, datetime, time, timedelta
-from typing import TYPE_CHECKING, Final
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final
 from uuid import UUID
 
 import asyncpg
 
+from gateway.errors import StoreError
 from gateway.governance.audit import trimmed
+from gateway.store import audit_log, flushes
+from gateway.store.audit_log import KEPT_DAYS
 from gateway.store.events import day_of
-from gateway.store.governance import audit_log
-from gateway.store.governance.audit_log import KEPT_DAYS
-from gateway.store.governance.holds import HOUSEKEEPING_LOCK
+from gateway.store.holds import HOUSEKEEPING_LOCK
+from gateway.store.ledger.rollup import added_to
+from gateway.store.postgres.removals import removing
 from gateway.store.postgres.statements import Statement
+from gateway.store.replicas import shares
 from gateway.store.schema import EVERYONE, RUNS_ROLE
+from gateway.store.tables import TABLES, about, keys_of_table
+from gateway.store.tables.ledger import SUMMED_BY, SUMS
+from gateway.telemetry.logs import EventLog
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Awaitable, Callable, Mapping, Sequence
 
+    from sqlalchemy import Table
+
+    from gateway.settings.ledger import Ledger
+    from gateway.settings.sections import Retention
     from gateway.store.postgres.database import Connection, Database
 
-CONTAINER_KEPT_S: Final = 86_400
-"""Seconds that the row of an expired container is kept, to say so; its files go at once."""
+INTERVAL_S: Final = 900.0
+"""Between two rounds."""
+BATCH_ROWS_MAX: Final = 1000
+"""Removed by one statement."""
+DAYS_AHEAD: Final = 3
+"""Days ahead for which partitions exist, should rounds fail for a while."""
+SILENT_S: Final = 60
+"""Seconds without a write after which the flushes of a process that runs nothing are removed."""
+
+_log = EventLog(__name__)
 _ALWAYS: Final = (date.min, date.max)
 
 _BRIEF: Final = Statement("""
@@ -115,55 +143,6 @@ DELETE FROM responses r USING expired e
 WHERE r.tenant_id = e.tenant_id AND r.id = e.id
 RETURNING r.tenant_id, r.id, r.created_at, r.durable
 """)
-_DELETE_KEYS: Final = Statement("""
-DELETE FROM idempotency_keys k USING (
-    SELECT tenant_id, key_hash FROM idempotency_keys
-    WHERE created_at < now() - make_interval(secs => CAST(:idempotency_key_s AS integer))
-      AND NOT EXISTS (
-          SELECT FROM tenants
-          WHERE tenants.id = idempotency_keys.tenant_id AND tenants.held_at IS NOT NULL
-      )
-    LIMIT :rows_max
-) AS expired
-WHERE k.tenant_id = expired.tenant_id AND k.key_hash = expired.key_hash
-""")
-_DELETE_TRACES: Final = Statement("""
-DELETE FROM traces t USING (
-    SELECT old.tenant_id, old.key FROM tenants CROSS JOIN LATERAL (
-        SELECT tenant_id, key FROM traces
-        WHERE tenants.held_at IS NULL AND tenant_id = tenants.id
-          AND received_at < now() - make_interval(secs => CAST(:traces_s AS integer))
-        LIMIT :rows_max
-    ) AS old
-    LIMIT :rows_max
-) AS expired
-WHERE t.tenant_id = expired.tenant_id AND t.key = expired.key
-""")
-_DELETE_APPROVALS: Final = Statement("""
-DELETE FROM tool_approvals a USING (
-    SELECT old.tenant_id, old.request_id FROM tenants CROSS JOIN LATERAL (
-        SELECT tenant_id, request_id FROM tool_approvals
-        WHERE tenants.held_at IS NULL AND tenant_id = tenants.id
-          AND expires_at < now() - interval '7 days'
-        LIMIT :rows_max
-    ) AS old
-    LIMIT :rows_max
-) AS expired
-WHERE a.tenant_id = expired.tenant_id AND a.request_id = expired.request_id
-""")
-_DELETE_CALLS: Final = Statement("""
-DELETE FROM tool_calls c USING (
-    SELECT old.* FROM tenants CROSS JOIN LATERAL (
-        SELECT tenant_id, response_id, ordinal, attempt FROM tool_calls
-        WHERE tenants.held_at IS NULL AND tenant_id = tenants.id
-          AND at < now() - make_interval(secs => CAST(:tool_calls_s AS integer))
-        LIMIT :rows_max
-    ) AS old
-    LIMIT :rows_max
-) AS expired
-WHERE c.tenant_id = expired.tenant_id AND c.response_id = expired.response_id
-  AND c.ordinal = expired.ordinal AND c.attempt = expired.attempt
-""")
 _OLD_CHAINS: Final = Statement("""
 SELECT chain.id, last.number, last.hash FROM (
     SELECT id FROM tenants WHERE held_at IS NULL
@@ -184,71 +163,9 @@ LIMIT 1
 _DELETE_AUDIT: Final = Statement("""
 DELETE FROM audit_log WHERE tenant_id = :tenant AND number <= :number
 """)
-_DELETE_PAGES: Final = Statement("""
-DELETE FROM tool_pages p USING (
-    SELECT old.tenant_id, old.key FROM tenants t CROSS JOIN LATERAL (
-        SELECT tenant_id, key FROM tool_pages
-        WHERE t.held_at IS NULL AND tenant_id = t.id AND fetched_at < now() - make_interval(
-            secs => coalesce(t.response_retention_s, CAST(:response_s AS integer))
-        )
-        LIMIT :rows_max
-    ) AS old
-    LIMIT :rows_max
-) AS expired
-WHERE p.tenant_id = expired.tenant_id AND p.key = expired.key
-""")
 
 
-_DELETE_FILES: Final = Statement("""
-DELETE FROM files f USING (
-    SELECT old.tenant_id, old.id FROM tenants CROSS JOIN LATERAL (
-        SELECT tenant_id, id FROM files
-        WHERE tenants.held_at IS NULL AND tenant_id = tenants.id AND expires_at < now()
-        LIMIT :rows_max
-    ) AS old
-    UNION ALL
-    SELECT old.tenant_id, old.id FROM tenants CROSS JOIN LATERAL (
-        SELECT held.tenant_id, held.id
-        FROM containers c JOIN files held
-            ON held.tenant_id = c.tenant_id AND held.container_id = c.id
-        WHERE tenants.held_at IS NULL AND c.tenant_id = tenants.id AND c.expires_at < now()
-        LIMIT :rows_max
-    ) AS old
-    LIMIT :rows_max
-) AS expired
-WHERE f.tenant_id = expired.tenant_id AND f.id = expired.id
-""")
-_DELETE_CONTAINERS: Final = Statement(f"""
-DELETE FROM containers c USING (
-    SELECT old.tenant_id, old.id FROM tenants CROSS JOIN LATERAL (
-        SELECT tenant_id, id FROM containers
-        WHERE tenants.held_at IS NULL AND tenant_id = tenants.id
-          AND expires_at < now() - make_interval(secs => {CONTAINER_KEPT_S})
-        LIMIT :rows_max
-    ) AS old
-    LIMIT :rows_max
-) AS expired
-WHERE c.tenant_id = expired.tenant_id AND c.id = expired.id
-""")  # noqa: S608 - constants only
-
-
-@dataclass(frozen=True, slots=True)
-class RetentionPolicy:
-    """Retention where the tenant has no policy of its own, in seconds.
-
-    A log counts from the end of its response; a response and an idempotency key from their
-    creation; a trace or a span from when it came last; an audit entry of a hosted tool from the
-    call. A page of a browser is kept as long as a response.
-    """
-
-    log_s: int
-    response_s: int
-    idempotency_key_s: int
-    traces_s: int
-    tool_calls_s: int = 90 * 86_400
-
-
-async def delete_logs(database: Database, keep: RetentionPolicy, *, rows_max: int) -> int:
+async def delete_logs(database: Database, keep: Retention, *, rows_max: int) -> int:
     """Delete up to `rows_max` log rows that go with no partition; return their number.
 
     They belong to tenants with shorter log retention, or are in the default partition.
@@ -269,7 +186,7 @@ async def delete_logs(database: Database, keep: RetentionPolicy, *, rows_max: in
     return 0
 
 
-async def delete_responses(database: Database, keep: RetentionPolicy, *, rows_max: int) -> int:
+async def delete_responses(database: Database, keep: Retention, *, rows_max: int) -> int:
     """Delete up to `rows_max` expired responses with items and logs; return their number.
 
     A response that runs stays, and so does one until those that continue it are deleted.
@@ -290,20 +207,7 @@ async def delete_responses(database: Database, keep: RetentionPolicy, *, rows_ma
     return len(gone)
 
 
-async def delete_keys(database: Database, keep: RetentionPolicy, *, rows_max: int) -> int:
-    return await _delete(database, _DELETE_KEYS, keep, rows_max)
-
-
-async def delete_traces(database: Database, keep: RetentionPolicy, *, rows_max: int) -> int:
-    return await _delete(database, _DELETE_TRACES, keep, rows_max)
-
-
-async def delete_calls(database: Database, keep: RetentionPolicy, *, rows_max: int) -> int:
-    # The audit of hosted tools.
-    return await _delete(database, _DELETE_CALLS, keep, rows_max)
-
-
-async def delete_audit(database: Database, _keep: RetentionPolicy, *, rows_max: int) -> int:
+async def delete_audit(database: Database, _keep: Retention, *, rows_max: int) -> int:
     """Delete up to `rows_max` entries of one audit chain that need not be kept any longer.
 
     An entry at the other end of the chain records the removal; the remaining entries still link to
@@ -321,33 +225,46 @@ async def delete_audit(database: Database, _keep: RetentionPolicy, *, rows_max: 
         return await connection.count(_DELETE_AUDIT, {"tenant": old.id, "number": old.number})
 
 
-async def delete_pages(database: Database, keep: RetentionPolicy, *, rows_max: int) -> int:
-    # Pages of browsers that are older than responses may get.
-    return await _delete(database, _DELETE_PAGES, keep, rows_max)
+def _deletions(table: Table) -> tuple[Statement, ...]:
+    """Return the statements that remove what has expired in a table (`Lifetime.expired`)."""
+    keys = ("tenant_id", *keys_of_table(table.name))
+    same = " AND ".join(f"gone.{key} = expired.{key}" for key in keys)
+    return tuple(
+        Statement(f"""
+DELETE FROM {table.name} AS gone USING (
+    SELECT old.* FROM tenants CROSS JOIN LATERAL (
+        SELECT {", ".join(keys)} FROM {table.name} AS one
+        WHERE tenants.held_at IS NULL AND one.tenant_id = tenants.id AND {condition}
+        LIMIT :rows_max
+    ) AS old
+    LIMIT :rows_max
+) AS expired
+WHERE {same}
+""")  # noqa: S608 - constants only
+        for condition in about(table).lifetime.expired
+    )
 
 
-async def delete_approvals(database: Database, keep: RetentionPolicy, *, rows_max: int) -> int:
-    # A week after expiry; until then, using one gets an error that says it expired.
-    return await _delete(database, _DELETE_APPROVALS, keep, rows_max)
+_DELETE_EXPIRED: Final = {
+    name: statements for name, table in TABLES.items() if (statements := _deletions(table))
+}
 
 
-async def delete_files(database: Database, keep: RetentionPolicy, *, rows_max: int) -> int:
-    # Files that have expired, or whose containers have.
-    return await _delete(database, _DELETE_FILES, keep, rows_max)
+async def _delete(connection: Connection, table: str, keep: Mapping[str, Any], most: int) -> int:
+    removed = 0
+    for statement in _DELETE_EXPIRED[table]:
+        removed += await connection.count(statement, {**keep, "rows_max": most - removed})
+        if removed == most:
+            break
+    return removed
 
 
-async def delete_containers(database: Database, keep: RetentionPolicy, *, rows_max: int) -> int:
-    # Containers that expired `CONTAINER_KEPT_S` ago.
-    return await _delete(database, _DELETE_CONTAINERS, keep, rows_max)
-
-
-async def _delete(
-    database: Database, statement: Statement, keep: RetentionPolicy, rows_max: int
-) -> int:
+async def delete_expired(table: str, database: Database, keep: Retention, *, rows_max: int) -> int:
+    """Delete up to `rows_max` expired rows of a table; return their number."""
     async with database.runs_transaction() as connection:
         if not await is_alone(connection):
             return 0
-        return await connection.count(statement, asdict(keep) | {"rows_max": rows_max})
+        return await _delete(connection, table, vars(keep), rows_max)
 
 
 def _gaps(days: Sequence[date]) -> list[tuple[date, date]]:
@@ -550,3 +467,201 @@ def _bounds(day: date) -> tuple[datetime, datetime]:
 def _first_id(moment: datetime) -> UUID:
     # UUIDv7: 48 bits of milliseconds. No id made at or after `moment` is smaller.
     return UUID(int=int(moment.timestamp() * 1000) << 80)
+
+
+_KEY: Final = ", ".join(name for name in SUMMED_BY if name != "at")
+_OLD_HOURS: Final = """
+    SELECT old.* FROM tenants CROSS JOIN LATERAL (
+        SELECT one.tenant_id, one.at, one.ctid AS place FROM usage_hours AS one
+        WHERE tenants.held_at IS NULL AND one.tenant_id = tenants.id
+          AND one.at < now() - make_interval(secs => CAST(:kept_s AS integer))
+        LIMIT :rows_max
+    ) AS old
+    LIMIT :rows_max
+"""
+# In one order, so that two processes that do it at once do not wait for each other.
+_TO_DAYS: Final = Statement(f"""
+WITH gone AS (
+    DELETE FROM usage_hours AS gone USING ({_OLD_HOURS}) AS expired
+    WHERE gone.tenant_id = expired.tenant_id AND gone.at = expired.at AND gone.ctid = expired.place
+    RETURNING gone.*
+), days AS (
+    INSERT INTO usage_days (at, {_KEY}, {", ".join(SUMS)})
+    SELECT date_trunc('day', at, 'UTC'), {_KEY}, {", ".join(f"sum({name})" for name in SUMS)}
+    FROM gone GROUP BY 1, {_KEY} ORDER BY 1, {_KEY}
+    ON CONFLICT (tenant_id, at, project_id, key_id, model, service_tier, background, kind)
+    {added_to("usage_days")}
+)
+SELECT count(*) FROM gone
+""")  # noqa: S608 - constants only
+
+
+async def remove_expired(
+    database: Database, keep: Ledger, *, rows_max: int, batches_max: int = 100
+) -> int:
+    """Remove up to `batches_max * rows_max` expired rows of each kind, and sum up hours into days.
+
+    Lines stay until they are added up and were sent. Return the number of rows removed. Raises
+    `StoreUnavailable`; earlier batches stay removed.
+    """
+    removed = 0
+    for table in ("usage_hours", "usage", "usage_minutes", "usage_days", "usage_end_user_days"):
+        for _ in range(batches_max):
+            async with database.runs_transaction() as connection:
+                await removing(connection)
+                if table == "usage_hours":
+                    bounds = {"kept_s": keep.hours_s, "rows_max": rows_max}
+                    rows = await connection.scalar(_TO_DAYS, bounds)
+                else:
+                    rows = await _delete(connection, table, vars(keep), rows_max)
+            removed += rows
+            if rows < rows_max:
+                break
+    return removed
+
+
+@dataclass(frozen=True, slots=True)
+class RetentionReport:
+    """Result of one round. `days_busy` had expired but were in use, and are tried again.
+
+    `days_owned` False: it left days alone, because another role owns them.
+    """
+
+    days_owned: bool
+    days_made: int
+    days_dropped: int
+    days_busy: int
+    log_rows: int
+    responses: int
+    idempotency_keys: int
+    traces: int
+    tool_calls: int = 0
+    pages: int = 0
+    audit: int = 0
+    approvals: int = 0
+    files: int = 0
+    containers: int = 0
+
+
+_SWEPT: Final = {
+    "idempotency_keys": "idempotency_keys",
+    "traces": "traces",
+    "tool_calls": "tool_calls",
+    "pages": "tool_pages",
+    "approvals": "tool_approvals",
+    "files": "files",
+    "containers": "containers",
+}
+"""The tables that a round sweeps, by what a report calls their rows."""
+_RULES: Final = {
+    "days_dropped": "days of logs",
+    "log_rows": "rows of logs",
+    "responses": "responses",
+    "idempotency_keys": "idempotency keys",
+    "traces": "traces and spans",
+    "tool_calls": "audit of tools",
+    "pages": "pages",
+    "audit": "audit log",
+    "approvals": "approvals",
+    "files": "files",
+    "containers": "containers",
+}
+"""What log lines call what was removed."""
+
+
+def _utc_today() -> date:
+    return datetime.now(UTC).date()
+
+
+class Housekeeping:
+    """Rounds of one process over the whole database."""
+
+    def __init__(
+        self,
+        database: Database,
+        keep: Retention,
+        *,
+        interval_s: float = INTERVAL_S,
+        batch_rows_max: int = BATCH_ROWS_MAX,
+        batches_max: int = 100,
+        today: Callable[[], date] = _utc_today,
+    ) -> None:
+        # A round removes up to `batches_max * batch_rows_max` rows of each kind. Rounds are
+        # `interval_s` / 2 to `interval_s` apart.
+        self._database = database
+        self._keep = keep
+        self._interval_s = interval_s
+        self._batch_rows_max = batch_rows_max
+        self._batches_max = batches_max
+        self._today = today
+
+    async def run(self) -> None:
+        """Make partitions at once, then run rounds until cancelled.
+
+        Database errors do not end it.
+        """
+        await self._attempt(self._begin)
+        while True:
+            pause_s = random.uniform(0.5, 1.0) * self._interval_s  # noqa: S311 - replicas spread out
+            await asyncio.sleep(pause_s)
+            await self._attempt(self.round)
+
+    async def _begin(self) -> None:
+        if await owns_partitions(self._database):
+            await self.prepare()
+        else:
+            _log.info("days of logs are left to `db maintain`, run as the owner of the tables")
+
+    async def prepare(self) -> int:
+        # Partitions of today and the next days; returns how many were missing.
+        return len(await make_partitions(self._database, self._today(), DAYS_AHEAD))
+
+    async def round(self) -> RetentionReport:
+        """Do everything once. Raises `StoreError`; what was done by then stays done."""
+        days_owned = await owns_partitions(self._database)
+        days_made, dropped = 0, Dropped()
+        if days_owned:
+            days_made = await self.prepare()
+            dropped = await drop_partitions(self._database, self._keep.log_s)
+        report = RetentionReport(
+            days_owned=days_owned,
+            days_made=days_made,
+            days_dropped=len(dropped.days),
+            days_busy=len(dropped.busy),
+            log_rows=await self._remove(delete_logs)
+            + await flushes.remove_left(self._database, silent_s=SILENT_S),
+            audit=await self._remove(delete_audit),
+            **{
+                kind: await self._remove(partial(delete_expired, table))
+                for kind, table in _SWEPT.items()
+            },
+            # Last, because it looks at all that younger ones still need, and may run out of time.
+            responses=await self._remove(delete_responses),
+        )
+        await shares.forget(self._database)
+        _tell(report)
+        return report
+
+    async def _remove(self, delete: Callable[..., Awaitable[int]]) -> int:
+        removed = 0
+        for _ in range(self._batches_max):
+            rows = await delete(self._database, self._keep, rows_max=self._batch_rows_max)
+            if not rows:
+                break
+            removed += rows
+        return removed
+
+    @staticmethod
+    async def _attempt(work: Callable[[], Awaitable[object]]) -> None:
+        try:
+            await work()
+        except StoreError as error:
+            _log.warning("housekeeping failed, will be tried again", error=error)
+
+
+def _tell(report: RetentionReport) -> None:
+    for kind, rule in _RULES.items():
+        if count := getattr(report, kind):
+            _log.info("expired and removed", rule=rule, count=count)
+    if report.days_busy:
+        _log.info("expired logs are in use and stay for now", count=report.days_busy)

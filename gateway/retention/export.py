@@ -1,15 +1,21 @@
-"""All that a tenant has, row by row, with its content opened."""
+"""Make an archive of all that a tenant has, with its content opened: a page of rows at a time."""
 
 from __future__ import annotations
 
-from datetime import date, datetime
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+import asyncio
+import hashlib
+import io
+import zipfile
+from datetime import UTC, date, datetime
+from typing import IO, TYPE_CHECKING, Any, Final, NamedTuple
 
 import orjson
+from typing_extensions import override
 
 from gateway.encryption.cipher import ContentCipher
 from gateway.errors import ContentSealed
 from gateway.json_lines import one_line
+from gateway.store import audit_log
 from gateway.store.content import BOUND_BY, CONTENT, place_of
 from gateway.store.postgres.database import turn_to
 from gateway.store.postgres.statements import Statement
@@ -21,8 +27,11 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Mapping, Sequence
     from uuid import UUID
 
+    from _typeshed import ReadableBuffer
+
+    from gateway.governance.audit import Author
     from gateway.store.postgres.database import Connection, Database, Row
-    from gateway.tenancy import TenantId
+    from gateway.tenancy import Tenant, TenantId
 
 TABLES: Final[Mapping[str, tuple[str, ...]]] = {
     name: tuple(keys_of_table(name))
@@ -165,3 +174,99 @@ def _json(value: Any) -> Any:
     if isinstance(value, list):
         return list(map(_json, value))
     return value if value is None or isinstance(value, (bool, int, str)) else str(value)
+
+
+class TenantArchive:
+    """A zip file of what a tenant has, as it is read: a page of rows is in memory at once, and is
+    opened and compressed in a thread.
+    """
+
+    def __init__(
+        self,
+        database: Database,
+        tenant: Tenant,
+        author: Author,
+        turns: asyncio.Semaphore,
+        *,
+        with_content: bool,
+    ) -> None:
+        """Share `turns`, which bound the archives that are read at once."""
+        self._database = database
+        self._author = author
+        self._turns = turns
+        self._with_content = with_content
+        self.tenant = tenant
+        self.files: dict[str, dict[str, object]] = {}
+        """What is in it so far: rows, SHA-256, and rows with content that no key opens any more, by
+        the name of the file.
+        """
+
+    async def pieces(self) -> AsyncIterator[bytes]:
+        # The bytes can be read only once.
+        async with self._turns:
+            async for piece in self._generate():
+                yield piece
+
+    async def _generate(self) -> AsyncIterator[bytes]:
+        sink = _Sink()
+        with zipfile.ZipFile(sink, "w", zipfile.ZIP_DEFLATED) as archive:
+            for table in TABLES:
+                async for piece in self._table(archive, sink, table):
+                    yield piece
+            manifest = {
+                "tenant": {"id": str(self.tenant.id), "name": self.tenant.name},
+                "made_at": datetime.now(UTC).isoformat(timespec="seconds"),
+                "content": self._with_content,
+                "files": self.files,
+            }
+            archive.writestr("manifest.json", orjson.dumps(manifest, option=orjson.OPT_INDENT_2))
+        yield sink.taken()
+        counts = {name: one["rows"] for name, one in self.files.items()}
+        event = self._author.event("harmony.export.made", str(self.tenant.id), data=counts)
+        async with self._database.owner_transaction() as connection:
+            await audit_log.record(connection, self.tenant.id, event)
+
+    async def _table(
+        self, archive: zipfile.ZipFile, sink: _Sink, table: str
+    ) -> AsyncIterator[bytes]:
+        digest, count, sealed = hashlib.sha256(), 0, 0
+        with archive.open(f"{table}.jsonl", "w", force_zip64=True) as file:
+            async for page in pages(
+                self._database, self.tenant.id, table, with_content=self._with_content
+            ):
+                lines, unopened = await asyncio.to_thread(_write, file, page)
+                digest.update(lines)
+                count += len(page.rows)
+                sealed += unopened
+                if piece := sink.taken():
+                    yield piece
+        told = {"rows": count, "sha256": digest.hexdigest(), "sealed": sealed}
+        self.files[f"{table}.jsonl"] = told
+
+
+def _write(file: IO[bytes], page: ExportedPage) -> tuple[bytes, int]:
+    lines, sealed = page.lines()
+    file.write(lines)
+    return lines, sealed
+
+
+class _Sink(io.RawIOBase):
+    """Output of an archive: it cannot seek, and `taken` returns what came since its last call."""
+
+    def __init__(self) -> None:
+        self._pieces: list[bytes] = []
+
+    @override
+    def writable(self) -> bool:
+        return True
+
+    @override
+    def write(self, content: ReadableBuffer, /) -> int:
+        self._pieces.append(bytes(content))
+        return len(self._pieces[-1])
+
+    def taken(self) -> bytes:
+        """Return and drop the bytes written since the last call."""
+        taken = b"".join(self._pieces)
+        self._pieces.clear()
+        return taken
