@@ -24,13 +24,14 @@ if TYPE_CHECKING:
 
 
 class QueuedKey(NamedTuple):
-    """A key that has queued responses; project and waiting time are those of its oldest one.
+    """A key that has queued responses; id, project and waiting time are those of its oldest one.
 
     `running_max` bounds its tenant, of which `served` is known and the next is `expected` to cost.
     """
 
     tenant_id: TenantId
     key_id: UUID
+    first_id: UUID
     project_id: UUID
     has_waited: bool
     running_max: int
@@ -139,13 +140,13 @@ def keys_to_read(keys: Sequence[QueuedKey], places: FreePlaces, *, limit: int) -
     no response counts that would stand behind the last of these.
     """
     ready = [(one, free) for one in keys if (free := places.free(one)) > 0]
-    tenants: dict[TenantId, tuple[bool, float]] = {}
+    turns: dict[TenantId, tuple[bool, float, UUID]] = {}
     for one, _ in ready:
-        waits_its_turn, _ = tenants.get(one.tenant_id, (True, 0.0))
         is_promoted = one.has_waited and not places.running[one.tenant_id]
-        tenants[one.tenant_id] = (waits_its_turn and not is_promoted, one.served)
-    chosen = sorted(tenants, key=lambda tenant_id: (*tenants[tenant_id], tenant_id))[:limit]
-    last = max((tenants[tenant_id][1] for tenant_id in chosen), default=0.0)
+        turn = (not is_promoted, one.served, one.first_id)
+        turns[one.tenant_id] = min(turn, turns.get(one.tenant_id, turn))
+    chosen = sorted(turns, key=turns.__getitem__)[:limit]
+    last = max((turns[tenant_id][1] for tenant_id in chosen), default=0.0)
 
     def count(one: QueuedKey) -> int:
         if len(chosen) < limit:

@@ -164,14 +164,14 @@ WITH RECURSIVE keys AS (
         ORDER BY r.tenant_id, r.key_id LIMIT 1
     ) AS next
 )
-SELECT keys.tenant_id, keys.key_id, first.project_id, first.has_waited,
+SELECT keys.tenant_id, keys.key_id, first.id, first.project_id, first.has_waited,
        coalesce(tenants.background_running_max, :tenant_running_max),
        -- No tenant begins further back than one response behind the tenant that went last.
        greatest(coalesce(s.served, last.served, 0),
                 last.served - coalesce(s.expected, CAST(:expected AS double precision))) AS served,
        coalesce(s.expected, :expected) AS expected
 FROM keys CROSS JOIN LATERAL (
-    SELECT coalesce(project_id, tenant_id) AS project_id, {_HAS_WAITED} AS has_waited
+    SELECT id, coalesce(project_id, tenant_id) AS project_id, {_HAS_WAITED} AS has_waited
     FROM responses
     WHERE status = 'queued' AND tenant_id = keys.tenant_id AND key_id = keys.key_id
       AND {_IS_OURS} AND {_IS_NOT_AWAY}

@@ -6,7 +6,7 @@ from collections import Counter
 from dataclasses import dataclass
 from uuid import UUID
 
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gateway.store.claim_order import (
@@ -62,14 +62,14 @@ def snapshots(draw: st.DrawFn) -> Snapshot:
             project = uuid(3, tenant_number * PROJECTS + draw(st.integers(0, PROJECTS - 1)))
             if number := draw(small):
                 running.append(RunningCount(tenant, key, project, number))
-            ages = draw(st.lists(st.booleans(), min_size=1, max_size=5))
-            keys.append(QueuedKey(tenant, key, project, any(ages), running_max, served, expected))
-            waiting += [
-                QueuedResponse(
-                    tenant, uuid(4, draw(st.integers(0, 2**32))), key, project, any(ages)
-                )
-                for _ in ages
-            ]
+            has_waited = draw(st.booleans())
+            # In any order, and no two alike.
+            numbers = draw(st.lists(st.integers(0, 2**32), min_size=1, max_size=5))
+            first = len(waiting)
+            own = [uuid(4, one << 16 | first + place) for place, one in enumerate(numbers)]
+            queued = (tenant, key, min(own), project, has_waited)
+            keys.append(QueuedKey(*queued, running_max, served, expected))
+            waiting += [QueuedResponse(tenant, one, key, project, has_waited) for one in own]
             if draw(st.booleans()):
                 # One limit for this key and those that replaced it, or for itself alone.
                 root = uuid(2, tenant_number * KEYS) if draw(st.booleans()) else key
@@ -83,8 +83,8 @@ def snapshots(draw: st.DrawFn) -> Snapshot:
             if draw(st.booleans()):
                 project = uuid(3, tenant_number * PROJECTS + number)
                 limits.append(RunningLimit(tenant, "project", project, project, draw(small)))
-    unique = {one.id: one for one in sorted(waiting, key=lambda one: one.id)}
-    return Snapshot(tuple(keys), tuple(unique.values()), tuple(limits), tuple(running))
+    waiting.sort(key=lambda one: one.id)
+    return Snapshot(tuple(keys), tuple(waiting), tuple(limits), tuple(running))
 
 
 def is_within(one: QueuedResponse | RunningCount, members: list[RunningLimit]) -> bool:
@@ -95,6 +95,7 @@ def is_within(one: QueuedResponse | RunningCount, members: list[RunningLimit]) -
     return False
 
 
+@settings(max_examples=150)
 @given(snapshots(), st.integers(1, 12))
 def test_no_limit_is_passed_and_nothing_waits_that_could_run(
     snapshot: Snapshot, limit: int
@@ -119,6 +120,7 @@ def test_no_limit_is_passed_and_nothing_waits_that_could_run(
         assert all(any(is_within(one, members) for members in full) for one in left)
 
 
+@settings(max_examples=150)
 @given(snapshots(), st.integers(1, 12))
 def test_the_rows_that_are_read_lead_to_the_same_choice_as_all_rows(
     snapshot: Snapshot, limit: int
@@ -134,6 +136,7 @@ def test_the_rows_that_are_read_lead_to_the_same_choice_as_all_rows(
     assert list(of_few.items()) == list(of_all.items())
 
 
+@settings(max_examples=150)
 @given(snapshots(), st.integers(1, 12))
 def test_tenants_take_turns_by_what_they_were_served_and_go_in_their_own_order(
     snapshot: Snapshot, limit: int
