@@ -36,7 +36,7 @@ from gateway.upstreams.http.connection import ConnectionLimits
 from gateway.upstreams.inference_server import InferenceServer
 from gateway.upstreams.probe import describe
 from gateway.upstreams.served_models import REMEDY, offers, overlooked, unserved
-from gateway.upstreams.unary import RenderTarget, render
+from gateway.upstreams.tokenization import RenderTarget, render
 from gateway.wiring import shared
 
 if TYPE_CHECKING:

@@ -242,7 +242,8 @@ class InferenceEngine(ABC):
         if can.priority_sign:
             # Also 0, which is ordinary: to SGLang a request without any is the least urgent.
             body["priority"] = can.priority_sign * request.priority
-        return body | bound
+        body.update(bound)
+        return body
 
     def chat_fields(self, request: TokenRequest) -> Fields:
         # The salt keeps the caches of tenants apart.
@@ -712,7 +713,8 @@ class TensorRtLlm(InferenceEngine):
         if can.priority_sign:
             wanted = _ORDINARY + _STEP * request.priority
             body["priority"] = min(1.0, max(0.0, wanted))
-        return body | bound
+        body.update(bound)
+        return body
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,6 +8,8 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Final
 
+import orjson
+
 from gateway.errors import (
     InvalidRequest,
     ModelNotFound,
@@ -31,7 +33,7 @@ from gateway.upstreams.routing.router import FlightSink
 from gateway.upstreams.served_models import REMEDY, overlooked, unserved
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Sequence
+    from collections.abc import Callable, Collection, Mapping, Sequence
 
     from gateway.errors import GatewayError
     from gateway.generation import Constraint, TokenRequest, TokenSink
@@ -93,6 +95,8 @@ def _after_recall(
 _log = EventLog(__name__)
 
 SILENT = "no backend has said yet what it serves"
+ANSWER_BYTES_MAX: Final = 64 * 1024 * 1024
+"""Of an answer in one body, such as embeddings of many texts."""
 HANG_UP_AGAIN_S: Final = 1.0
 """Seconds between two tries to break off the streams of a backend that has left: a request that
 had not begun at the first one may have begun since."""
@@ -389,37 +393,76 @@ class Pool:
             except asyncio.CancelledError as error:
                 request = _after_recall(request, placed, error)
             except UpstreamUnavailable as error:
-                reasons[member.name] = str(error)
-                retry_after_s += self.note_unavailable(error)
+                self._note_unavailable(error, member, reasons, retry_after_s)
                 losses += isinstance(error, UpstreamLost)
                 if losses >= self._policy.losses_max or attempts_max == 1:
                     raise
             else:
                 return
-        raise NoUpstreamAvailable(
-            request.model,
-            "; ".join(reasons.values()),
-            retry_after_s=min(retry_after_s, default=self.retry_after_s(request.model)),
-        )
+        raise self._none_left(request.model, reasons, retry_after_s)
 
-    def note_unavailable(self, error: UpstreamUnavailable) -> list[float]:
-        """Note that a backend did not answer; one without the model is not asked for it again.
+    async def post(
+        self,
+        model: str,
+        path: str,
+        fields: Mapping[str, object],
+        *,
+        answer_bytes_max: int = ANSWER_BYTES_MAX,
+    ) -> tuple[str, bytes]:
+        """Return the name of the backend, and the body of its 200: no stream, no queue.
 
-        Returns the seconds until it may be tried again, as it reported them, or [].
+        In place of `model`, its public id, the backend reads its own name of it. Raises what
+        `generate` does before a first chunk, and `UpstreamFailed` for an answer that is longer
+        than `answer_bytes_max`.
         """
+        turn = self._turns.get(model, 0)
+        self._turns[model] = turn + 1
+        losses = 0
+        reasons: dict[str, str] = {}
+        retry_after_s: list[float] = []
+        while len(reasons) < self._policy.attempts_max:
+            left = candidates(self.serving(model), tried=reasons)
+            if not left:
+                break
+            member = left[turn % len(left)]
+            try:
+                body = orjson.dumps({**fields, "model": member.served_as(model)})
+                answer = await member.ask(path, model, body, bytes_max=answer_bytes_max)
+            except UpstreamUnavailable as error:
+                self._note_unavailable(error, member, reasons, retry_after_s)
+                losses += isinstance(error, UpstreamLost)
+                if losses >= self._policy.losses_max:
+                    raise
+            else:
+                return member.name, answer
+        raise self._none_left(model, reasons, retry_after_s)
+
+    def _note_unavailable(
+        self,
+        error: UpstreamUnavailable,
+        member: Member,
+        reasons: dict[str, str],
+        retry_after_s: list[float],
+    ) -> None:
+        # One without the model is not asked for it again.
+        reasons[member.name] = str(error)
+        if error.retry_after_s is not None:
+            retry_after_s.append(error.retry_after_s)
         if isinstance(error, ModelGone):
             self._index_models()
-        return [] if error.retry_after_s is None else [error.retry_after_s]
 
-    def retry_after_s(self, model: str) -> float | None:
-        """Return the seconds until the next health check.
-
-        None unless all backends of the model are unreachable: the next request tries the others,
-        even if they are ejected.
-        """
-        if any(one.health.reachable for one in self._members.values() if model in one.models):
-            return None
-        return self._policy.schedule.health_interval_s
+    def _none_left(
+        self, model: str, reasons: Mapping[str, str], retry_after_s: Sequence[float]
+    ) -> NoUpstreamAvailable:
+        # Unless a backend said when to try again: after the next health check where all backends of
+        # the model are unreachable. Else the next request tries the others, even if they are
+        # ejected.
+        members = [one for one in self._members.values() if model in one.models]
+        interval_s = self._policy.schedule.health_interval_s
+        default = None if any(one.health.reachable for one in members) else interval_s
+        return NoUpstreamAvailable(
+            model, "; ".join(reasons.values()), retry_after_s=min(retry_after_s, default=default)
+        )
 
     def _choices(
         self, request: TokenRequest, *, tried: Collection[str], avoid: Collection[str]

@@ -78,7 +78,8 @@ class RequestWriter:
         servers of a pair find each other.
         """
         bound = dict(grammar.fields) if grammar is not None else {}
-        body = {**self.engine.body(request, served, self.can, bound), **pair}
+        body = self.engine.body(request, served, self.can, bound)
+        body.update(pair)
         key = orjson.dumps(self.engine.endpoint(request).prompt_key)
         # A long prompt is not copied until all of the message is put together.
         return [b"{", key, b":", *prompt, b",", orjson.dumps(body)[1:]]

@@ -26,7 +26,6 @@ from gateway.services.runs.run_builder import RunBuilder
 from gateway.services.runs.spec_builder import SpecBuilder, SystemMessage
 from gateway.services.runs.tool_grants import ToolGrants
 from gateway.store import traces
-from gateway.upstreams.unary import UnaryClient
 from gateway.wiring.foundation import Foundation
 from gateway.wiring.replica import Replica
 from gateway.wiring.shared import tokenization
@@ -182,14 +181,8 @@ def _compactor(base: Foundation, replica: Replica) -> Compactor:
 
 
 def _proxy(base: Foundation, models: Models, replica: Replica) -> Proxy:
-    upstream = base.settings.upstream
-    client = UnaryClient(
-        base.pool,
-        attempts_max=upstream.attempts_max,
-        losses_max=upstream.losses_max,
-    )
     book = replica.dependencies.archive.book
-    return Proxy(client, models, base.executor, base.metrics, replica.limiter, book)
+    return Proxy(base.pool, models, base.executor, base.metrics, replica.limiter, book)
 
 
 def _tool_grants(base: Foundation, rooms: Rooms, containers: Containers) -> ToolGrants:

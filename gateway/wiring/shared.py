@@ -30,7 +30,7 @@ from gateway.upstreams.http.connection import ConnectionLimits
 from gateway.upstreams.pool import Pool, PoolPolicy, ProbeSchedule
 from gateway.upstreams.routing.costs import RoutingPolicy
 from gateway.upstreams.routing.router import Router
-from gateway.upstreams.unary import Tokenization
+from gateway.upstreams.tokenization import Tokenization
 from gateway.wiring.keys import keys_database, new_keyring
 from gateway.wiring.membership import backends, sources
 from gateway.wiring.python import engines

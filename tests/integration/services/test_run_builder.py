@@ -29,7 +29,7 @@ from gateway.upstreams.backend import Backend
 from gateway.upstreams.http.client import KeepAlivePolicy, build_client
 from gateway.upstreams.http.connection import ConnectionLimits
 from gateway.upstreams.pool import Pool, PoolPolicy
-from gateway.upstreams.unary import Tokenization
+from gateway.upstreams.tokenization import Tokenization
 from tests.conftest import new_tenant
 from tests.fakes.create_bodies import CUSTOM, FUNCTION, NAMESPACE, SCHEMA, STRICT, parse
 from tests.fakes.harmony_oracle import spelled, vocabulary

@@ -56,7 +56,7 @@ from gateway.tools.mcp.session_pool import RESULT_BYTES_MAX, RESULT_VALUES_MAX
 from gateway.upstreams.backend import StreamLimits
 from gateway.upstreams.chat_endpoint import ChatReader
 from gateway.upstreams.token_readers import CompletionReader
-from gateway.upstreams.unary import ids_of
+from gateway.upstreams.tokenization import ids_of
 from tests.fakes import hostile_bytes
 from tests.fakes.executor_calls import executor_calls, functions_of
 from tests.fakes.harmony_script import vocabulary

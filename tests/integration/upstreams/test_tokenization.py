@@ -18,7 +18,7 @@ from gateway.upstreams.backend import Backend
 from gateway.upstreams.http.client import KeepAlivePolicy, build_client
 from gateway.upstreams.http.connection import ConnectionLimits
 from gateway.upstreams.pool import Pool, PoolPolicy
-from gateway.upstreams.unary import Tokenization, ids_of
+from gateway.upstreams.tokenization import Tokenization, ids_of
 from tests.fakes.serving import serving
 
 if TYPE_CHECKING:
