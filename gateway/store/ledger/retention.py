@@ -100,8 +100,8 @@ async def remove_expired(
         for _ in range(batches_max):
             async with database.runs_transaction() as connection:
                 await removing(connection)
-                asked = {"kept_s": kept_s, "rows_max": rows_max}
-                rows: int = await connection.scalar(statement, asked)
+                parameters = {"kept_s": kept_s, "rows_max": rows_max}
+                rows: int = await connection.scalar(statement, parameters)
             removed += rows
             if rows < rows_max:
                 break

@@ -237,12 +237,12 @@ async def read(database: Database, replica: str, tenant_id: UUID, terms: Terms) 
             (tenant_id, one.name): await background.count(connection, tenant_id, one)
             for one in terms.background
         }
-        asked = {
+        parameters = {
             **_keys([(tenant_id, one.name) for one in buckets]),
             "rates": [one.rate for one in buckets],
             "capacities": [float(one.value) for one in buckets],
         }
-        levels = await connection.execute(_LEVELS, asked)
+        levels = await connection.execute(_LEVELS, parameters)
         keys = _keys([(tenant_id, name) for name in names])
         others = await connection.execute(
             _ELSEWHERE, {**keys, "replica": replica, "fresh": FRESH_S}
