@@ -60,12 +60,12 @@ API_KEYS: Final = TABLES["api_keys"]
 
 ORGANIZATION = "/organization"
 ALERTS_MAX: Final = 100
-"""Of one scope."""
+"""Spend alerts of one scope."""
 CAP_MAX: Final = 2**63 - 1
-"""Of a budget: more does not fit into its column."""
+"""Largest budget: more does not fit into its column."""
 UNLIMITED: Final = 1_000_000_000
-"""Where there is no limit: OpenAI's object has a number there, always. So much or more that is set
-in one of its fields means that there is none.
+"""Shown where there is no limit, because OpenAI's object always has a number there. This or more in
+one of its fields removes the limit.
 """
 CENTS_MAX: Final = 10**11
 RECIPIENTS_MAX: Final = 20

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 FRESH_S: Final = 5.0
 BUCKETS_MAX: Final = 256
-"""Of one statement: rows stay locked until it has ended."""
+"""Buckets of one statement: rows stay locked until it has ended."""
 PRESENT: Final = "replica"
 """The report by which replicas count each other, under the nil tenant."""
 

@@ -23,14 +23,14 @@ if TYPE_CHECKING:
     from gateway.store.postgres.database import Database
 
 FIRST: Final = UUID(int=0)
-"""What is before every id."""
+"""An id before all others."""
 INTERVAL_S: Final = 300.0
-"""Between two measurements of a tenant."""
+"""Seconds between two measurements of a tenant."""
 PAUSE_FACTOR: Final = 20
 """Measuring takes no more than one part in so many of the time: a large tenant is measured less
 often."""
 ROWS_MAX: Final = 1_000
-"""That one statement reads."""
+"""Rows that one statement reads."""
 TURN_S: Final = 600.0
 """Seconds that others wait for a process that has begun to measure a tenant."""
 
