@@ -59,12 +59,12 @@ API_KEYS: Final = TABLES["api_keys"]
 
 ORGANIZATION = "/organization"
 ALERTS_MAX: Final = 100
-"""Of one scope."""
+"""Spend alerts of one scope."""
 CAP_MAX: Final = 2**63 - 1
-"""Of a budget: more does not fit into its column."""
+"""Largest budget: more does not fit into its column."""
 UNLIMITED: Final = 1_000_000_000
-"""Where there is no limit: OpenAI's object has a number there, always. So much or more that is set
-in one of its fields means that there is none.
+"""Shown where there is no limit, because OpenAI's object always has a number there. This or more in
+one of its fields removes the limit.
 """
 CENTS_MAX: Final = 10**11
 RECIPIENTS_MAX: Final = 20
@@ -120,11 +120,11 @@ class RateLimitEndpoints:
 
     async def list(self, call: AdminCall) -> Json:
         """List the limits of each model that is served or has limits."""
-        asked = page_params(call.request.query_params)
+        params = page_params(call.request.query_params)
         owner = await self._limits.of_project(call.principal.tenant_id, call.path["project_id"])
         by_model = await self._limits.by_model(owner)
         page, has_more = cut(
-            [rate_limit_body(model, limits) for model, limits in by_model.items()], asked
+            [rate_limit_body(model, limits) for model, limits in by_model.items()], params
         )
         return conversation_page(page, has_more=has_more)
 
@@ -187,11 +187,11 @@ class SpendEndpoints:
 
     async def alerts(self, call: AdminCall) -> Json:
         """List all alerts, the oldest first; with `order=desc` the newest."""
-        asked = page_params(call.request.query_params)
+        params = page_params(call.request.query_params)
         found = await self._limits.alerts(await self._owner_of(call))
         # Alerts that the operator set beside a budget are not the administrators', and may be in
         # other units and intervals than dollars and months.
-        page, has_more = cut([self._body(one) for one in found if one.percent is None], asked)
+        page, has_more = cut([self._body(one) for one in found if one.percent is None], params)
         return conversation_page(page, has_more=has_more)
 
     async def create_alert(self, call: AdminCall) -> Json:
@@ -822,15 +822,15 @@ async def set_limits(
     there = {
         (one.what, one.window_s): one for one in known if owner.has(one) and one.model == model
     }
-    asked = values
+    wanted = values
     if not values and mode is not None:
-        asked = {what: one.value for what, one in there.items()}
-    if not asked:
+        wanted = {what: one.value for what, one in there.items()}
+    if not wanted:
         raise InvalidRequest("There is nothing to change.")
     around = await _scopes_around(connection, owner)
     enclosing = [one for one in known if (one.scope, one.scope_id) in around]
     is_observed = bool(there) and all(one.mode == "observe" for one in there.values())
-    for (what, window_s), value in asked.items():
+    for (what, window_s), value in wanted.items():
         own = there.get((what, window_s))
         kept: Mode = own.mode if own is not None else "observe" if is_observed else "enforce"
         limit = Limit(owner.scope, owner.scope_id, what, value or 0, window_s, model, mode or kept)

@@ -49,9 +49,9 @@ _DEFAULTS: Final[dict[Width, int]] = {"1m": 60, "1h": 24, "1d": 7}
 _MOST: Final[dict[Width, int]] = {"1m": 1440, "1h": 168, "1d": 31}
 COST_BUCKETS_MAX: Final = 180
 VALUES_MAX: Final = 100
-"""Of one filter."""
+"""Values of one filter."""
 RESULTS_MAX: Final = 20_000
-"""That one page of a report may have."""
+"""Results of one page of a report."""
 TIME_MAX: Final = SECOND_MAX
 COSTS: Final = "costs"
 PARAMETERS: Final = ("start_time", "end_time", "bucket_width", "limit", "page", "batch")
@@ -203,7 +203,7 @@ REPORTS: Final[Mapping[str, Report]] = {
     "file_search_calls": Report((*_KEYED, "vector_store_id"), ("vector_store_ids",)),
     "decisions": Report((*_KEYED, "model", "batch", "service_tier", "api_source")),
 }
-"""By the last part of the path."""
+"""Reports by the last part of their path."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -491,7 +491,7 @@ _COLUMNS: Final[dict[str, Dimension]] = {
     "service_tier": "service_tier",
     "line_item": "model",
 }
-"""What is read to group by; all others are the same for all lines."""
+"""Columns by the groups that need one; the other groups have one value for all lines."""
 _VALUES: Final[dict[str, Callable[[Row, Mapping[UUID, UUID]], Any]]] = {
     "project_id": lambda row, _: ids.project_id(row["project_id"]),
     "api_key_id": lambda row, _: ids.api_key_id(row["key_id"]),
@@ -504,7 +504,7 @@ _VALUES: Final[dict[str, Callable[[Row, Mapping[UUID, UUID]], Any]]] = {
     "batch": lambda _, __: False,
     "api_source": lambda _, __: "unlabeled",
 }
-"""What a row says of each group; of one that is not here nothing."""
+"""Value of each group for a row; a group that is missing here has none."""
 Group = tuple[int, tuple[Any, ...]]
 """The beginning of a bucket, and what is summed up by: OpenAI's names in order, then ours."""
 

@@ -28,9 +28,9 @@ RECONCILING_INTERVAL_S: Final = 3600.0
 BACK_S: Final = 2 * 86_400.0
 """How far back lines, sums and responses are compared."""
 FOUND_MAX: Final = 1_000
-"""Of what does not agree, in one round."""
+"""Differences of each kind that one round finds."""
 LOGGED_MAX: Final = 10
-"""Of what does not agree, log lines of one round."""
+"""Differences of each kind that one round logs."""
 
 
 async def again_and_again(

@@ -61,7 +61,7 @@ _FIELDS: Final[dict[str, Callable[[Row], Any]]] = {
 FIELDS: Final = (*_FIELDS, *sorted(_FIGURES))
 """The fields of every record, in order."""
 _FORMULA: Final = ("=", "+", "-", "@", "\t", "\r")
-"""What a spreadsheet would take for the beginning of a formula (OWASP, CSV injection)."""
+"""Beginnings that a spreadsheet takes for a formula (OWASP, CSV injection)."""
 
 
 def record_of(row: Row) -> dict[str, Any]:
@@ -102,7 +102,7 @@ def _cell(value: Any) -> Any:
 
 PAGE_LINES_MAX: Final = 100_000
 READ_LINES_MAX: Final = 2_000
-"""Of one page, and of one statement."""
+"""Lines of one page, and of one statement."""
 _CURSOR: Final = re.compile(r"u1-([0-9]{1,19})-([0-9a-f]{32})-([0-9a-f]{32})-(-?[0-9]{1,9})")
 
 

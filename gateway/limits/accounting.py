@@ -91,7 +91,7 @@ class Charge:
         self.price: Price | None = None
         self.stored: StoredCharge | None = None
         self.headers: Headers = ()
-        """Those of the answer, as it was admitted."""
+        """Rate-limit headers of the answer, as it was admitted."""
         self.is_open = True
 
     def settle(self, used: Used) -> None:
@@ -160,7 +160,7 @@ class Estimates(Generic[K]):
 
 
 BUSY_WAIT_S: Final = 1.0
-"""What a client is told to wait where the most responses are in progress: nobody knows better."""
+"""Retry-after where too many responses are in progress; the true wait is not known."""
 ATTEMPTS_MAX: Final = 3
 """Attempts of one request at one gate: others may take what it asked for."""
 NEAR_THE_CAP: Final = 0.95

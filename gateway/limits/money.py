@@ -25,7 +25,7 @@ NANO: Final = 10**9
 CENT: Final = NANO // 100
 ANY_TIER: Final = "*"
 PriceTier = Literal["*", "default", "flex", "priority"]
-"""Of which service tier a price is; `*`: of each that has none of its own."""
+"""Service tier of a price; `*`: each tier that has no price of its own."""
 Component = Literal["input", "input_cached", "output", "tool_call", "web_search"]
 COMPONENTS: Final[tuple[Component, ...]] = get_args(Component)
 

@@ -35,11 +35,11 @@ RULES_MAX: Final = 256
 """Models whose rules are kept with a key; those of another are made anew."""
 
 OF_BACKGROUND: Final[frozenset[What]] = frozenset({"background_running", "background_queued"})
-"""What is counted in the rows of responses, for all processes at once."""
+"""Limits counted in the rows of responses, for all processes at once."""
 OF_ALL_MODELS: Final[frozenset[What]] = frozenset({"websockets", "stored_bytes", *OF_BACKGROUND})
-"""What has no model."""
+"""Limits that have no model."""
 AT_ONCE: Final[frozenset[What]] = frozenset({"responses", *OF_ALL_MODELS})
-"""What is counted at one moment. It has no window."""
+"""Limits counted at one moment; they have no window."""
 OF_TOKENS: Final[frozenset[What]] = frozenset({"tokens", "input_tokens", "output_tokens"})
 
 
@@ -58,7 +58,7 @@ class Limit:
     model: str = ALL_MODELS
     mode: Mode = "enforce"
     name: str = field(init=False, repr=False, compare=False)
-    """What replicas call it among themselves, within its tenant."""
+    """Its name among replicas, within its tenant."""
 
     def __post_init__(self) -> None:
         # Computed once: the name is read more often than limits are made.
@@ -101,7 +101,7 @@ class Budget:
     cap: int
     mode: Mode = "enforce"
     meter: str = field(init=False, repr=False, compare=False)
-    """What is counted for it, by a name within its tenant."""
+    """Name of its meter within its tenant."""
 
     def __post_init__(self) -> None:
         # Computed once: the name is read more often than budgets are made.
@@ -145,11 +145,11 @@ class Terms:
     organization: str = ""
     project: str = ""
     stored: tuple[Limit, ...] = field(init=False, compare=False, repr=False)
-    """Those of stored bytes."""
+    """Limits of stored bytes."""
     background: tuple[Limit, ...] = field(init=False, compare=False, repr=False)
-    """Those of responses in background: they bind where these are accepted and claimed."""
+    """Limits of background responses: they bind where these are accepted and claimed."""
     writes: Rules | None = field(init=False, compare=False, repr=False)
-    """What binds requests that store something and have no model."""
+    """Rules of requests that store something and have no model."""
     _rules: dict[str, Rules | None] = field(default_factory=dict, compare=False, repr=False)
 
     def __post_init__(self) -> None:

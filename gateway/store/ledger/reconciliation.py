@@ -221,8 +221,8 @@ class Found:
 async def compare(database: Database, *, back_s: float, rows_max: int) -> Found:
     """Compare lines with responses and sums. Raises `StoreUnavailable`."""
     async with database.runs_transaction() as connection:
-        asked = {"back_s": back_s, "rows_max": rows_max}
-        unmetered = await connection.execute(_UNMETERED, asked)
+        parameters = {"back_s": back_s, "rows_max": rows_max}
+        unmetered = await connection.execute(_UNMETERED, parameters)
         unbilled = await connection.scalar(_UNBILLED, {"back_s": back_s})
         since = await connection.scalar(_SINCE, {"back_s": back_s})
         hours = await connection.execute(_WRONG_HOURS, {"since": since, "rows_max": rows_max})
@@ -262,13 +262,13 @@ async def _correct(connection: Connection, row: Row, now: datetime) -> Correctio
         "meter": meter_of(row.scope, row.scope_id, row.unit, row.span),
         "starts_at": starts_at,
     }
-    asked = {
+    parameters = {
         **place,
         "scope_id": row.scope_id,
         "from_at": row.since if row.span == "none" else starts_at,
         "settled_s": SETTLED_S,
     }
-    is_ = (await connection.execute(_COMPARE[row.scope, row.unit], asked)).one()
+    is_ = (await connection.execute(_COMPARE[row.scope, row.unit], parameters)).one()
     lacks = is_.settled - is_.recorded > TOLERATED_SHARE * is_.settled
     exceeds = is_.recorded - is_.amount > TOLERATED_SHARE * is_.recorded
     # Nothing is given back where lines may be missing, as those of a key that has been removed.

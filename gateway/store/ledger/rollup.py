@@ -30,7 +30,7 @@ _KEY_WORDS: Final = {
     "project_id": "coalesce(line.project_id, line.tenant_id)",
 }
 LINE_KEY: Final = {name: _KEY_WORDS.get(name, f"line.{name}") for name in SUMMED_BY if name != "at"}
-"""What a line is summed by, but for its time."""
+"""SQL of the columns that a line is summed by, except its time."""
 _COUNTED: Final = {
     "requests": "(line.seq = 0)::int",
     "code_sessions": "(line.seq = 0 AND coalesce(line.tools ? 'code_interpreter', false))::int",
@@ -44,7 +44,7 @@ def _value(name: str) -> str:
 
 
 LINE_VALUES: Final = {name: _value(name) for name in SUMS}
-"""What one line has for each sum."""
+"""SQL of what one line adds to each sum."""
 _KEY: Final = ", ".join(LINE_KEY)
 _SUMS: Final = ", ".join(SUMS)
 _KEY_VALUES: Final = ", ".join(f"{value} AS {name}" for name, value in LINE_KEY.items())

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 TAKEN_S: Final = 120.0
 ATTEMPTS_MAX: Final = 8
-"""Then it is given up; the log has said so each time."""
+"""Attempts until a delivery is given up; each failure is logged."""
 OPERATORS: Final = "operator"
 """The type of the channel of alerts that the operator set beside a budget, at a `percent` of it."""
 

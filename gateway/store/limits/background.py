@@ -55,8 +55,8 @@ SELECT count(*) FROM (
 
 async def count(connection: Connection, tenant_id: UUID, limit: Limit) -> int:
     """Count background responses of the limit's scope, up to the limit."""
-    asked = {"tenant": tenant_id, "scope_id": limit.scope_id, "value": limit.value}
-    found: int = await connection.scalar(_COUNTS[limit.what, limit.scope], asked)
+    parameters = {"tenant": tenant_id, "scope_id": limit.scope_id, "value": limit.value}
+    found: int = await connection.scalar(_COUNTS[limit.what, limit.scope], parameters)
     return found
 
 

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 FRESH_S: Final = 5.0
 BUCKETS_MAX: Final = 256
-"""Of one statement: rows stay locked until it has ended."""
+"""Buckets of one statement: rows stay locked until it has ended."""
 PRESENT: Final = "replica"
 """The report by which replicas count each other, under the nil tenant."""
 
@@ -237,12 +237,12 @@ async def read(database: Database, replica: str, tenant_id: UUID, terms: Terms) 
             (tenant_id, one.name): await background.count(connection, tenant_id, one)
             for one in terms.background
         }
-        asked = {
+        parameters = {
             **_keys([(tenant_id, one.name) for one in buckets]),
             "rates": [one.rate for one in buckets],
             "capacities": [float(one.value) for one in buckets],
         }
-        levels = await connection.execute(_LEVELS, asked)
+        levels = await connection.execute(_LEVELS, parameters)
         keys = _keys([(tenant_id, name) for name in names])
         others = await connection.execute(
             _ELSEWHERE, {**keys, "replica": replica, "fresh": FRESH_S}

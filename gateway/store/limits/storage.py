@@ -23,14 +23,14 @@ if TYPE_CHECKING:
     from gateway.store.postgres.database import Database
 
 FIRST: Final = UUID(int=0)
-"""What is before every id."""
+"""An id before all others."""
 INTERVAL_S: Final = 300.0
-"""Between two measurements of a tenant."""
+"""Seconds between two measurements of a tenant."""
 PAUSE_FACTOR: Final = 20
 """Measuring takes no more than one part in so many of the time: a large tenant is measured less
 often."""
 ROWS_MAX: Final = 1_000
-"""That one statement reads."""
+"""Rows that one statement reads."""
 TURN_S: Final = 600.0
 """Seconds that others wait for a process that has begun to measure a tenant."""
 
@@ -194,9 +194,9 @@ async def measure(
     for statement in (_PAGES, _TRACES):
         place: bytes | None = b""
         while place is not None:
-            asked = {"tenant": tenant_id, "after": place, "rows_max": rows_max}
+            parameters = {"tenant": tenant_id, "after": place, "rows_max": rows_max}
             async with database.transaction(tenant_id) as connection:
-                row = (await connection.execute(statement, asked)).one()
+                row = (await connection.execute(statement, parameters)).one()
             whole += row.size
             place = row.last if row.rows == rows_max else None
     async with database.transaction(tenant_id) as connection:
@@ -213,9 +213,9 @@ async def _page(
     sizes: dict[UUID, int],
 ) -> UUID | None:
     # Adds one page to `sizes`. Returns where the next page begins, None behind the last.
-    asked = {"tenant": tenant_id, "after": after, "rows_max": rows_max}
+    parameters = {"tenant": tenant_id, "after": after, "rows_max": rows_max}
     async with database.transaction(tenant_id) as connection:
-        rows = list(await connection.execute(statement, asked))
+        rows = list(await connection.execute(statement, parameters))
     for row in rows:
         sizes[row.project_id or default_project(tenant_id)] += row.size
     is_full = sum(row.rows for row in rows) == rows_max
@@ -226,7 +226,7 @@ async def write(
     database: Database, turn: MeasuredTenant, sizes: dict[UUID, int], *, interval_s: float
 ) -> StoredState:
     """Store a measurement and remove what it replaces."""
-    asked = {
+    parameters = {
         "tenant": turn.tenant_id,
         "begun_at": turn.begun_at,
         "projects": list(sizes),
@@ -235,6 +235,6 @@ async def write(
         "pause_factor": PAUSE_FACTOR,
     }
     async with database.runs_transaction() as connection:
-        await connection.execute(_WRITE, asked)
+        await connection.execute(_WRITE, parameters)
         await connection.execute(_FORGET, {"tenant": turn.tenant_id, "begun_at": turn.begun_at})
         return StoredState(*(await connection.execute(_STATE, {"whole": WHOLE_TENANT})).one())
