@@ -1,10 +1,10 @@
-"""Directives in the user's text: `[[sim key=value key=value]]`, any number of them.
+r"""Directives in the user's text: `[[sim key=value key=value]]`, any number of them.
 
 | key | value | effect |
 |---|---|---|
 | `say` | text to the end of the directive | the answer |
 | `arguments` | text to the end of the directive | the arguments of every call |
-| `steps` | to the end of the directive | one step a turn; see `steps` |
+| `steps` | to the end of the directive | what the model does, one step a turn |
 | `think` | `none` or a number of ids | length of the analysis |
 | `tokens` | number of ids | length of the answer |
 | `call` | a tool's name, or `none` | call it, or call nothing |
@@ -21,6 +21,24 @@
 | `times` | n | faults only for the first n requests of this prompt |
 | `only` | instance name | faults only at this instance |
 
+Steps, as in `steps=A; B; C`:
+
+| step | effect |
+|---|---|
+| `search QUERY` | a search |
+| `open N`, `open URL`, `open first` | a link, a URL, the lowest link of the last page |
+| `scroll LINE`, `find PATTERN` | another place of a page, a text in it |
+| `python CODE` | Python code; `\n` is a new line, two backslashes are one |
+| `mcp NAME ARGUMENTS` | a call of `functions.NAME`; the arguments are written as they are |
+| `quote` | answer with the first characters of the last result |
+| `cite`, `cite all` | answer and cite lines of the last page shown, or of each |
+| `say TEXT` | answer so |
+| `again N` | the step before, N times more |
+| `obey` | do the step that the last result tells of, as `[[obey STEP]]` |
+
+`open@3 1`, `find@3 words`, `scroll@3 40` and `cite@3` mean the page of cursor 3. A semicolon ends a
+step only before a word that begins one.
+
 A plan of an instance says what goes wrong with every request that does not say so itself; in it
 `health=503` makes `GET /health` answer that as well.
 A directive with an unknown key or a bad value is refused, so that no test passes by a typing error.
@@ -36,18 +54,65 @@ from dataclasses import dataclass, fields, replace
 from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 from gateway.simulator.errors import bad_request
-from gateway.simulator.steps import read_steps
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from _typeshed import DataclassInstance
 
-    from gateway.simulator.steps import Step
-
 _DIRECTIVE: Final = re.compile(r"\[\[sim\s+(.*?)\]\]", re.DOTALL)
 _TO_THE_END: Final = re.compile(r"(?:^|\s)(say|arguments|steps)=(.*)\Z", re.DOTALL)
 _NUMBER_MAX: Final = 10_000_000
+STEPS_MAX: Final = 1000
+_BARE: Final = ("quote", "obey")
+_WITH_TEXT: Final = ("search", "open", "scroll", "find", "python", "mcp", "say", "again")
+_VERBS: Final = "|".join((*_BARE, *_WITH_TEXT, "cite"))
+_BETWEEN: Final = re.compile(rf";\s*(?=(?:{_VERBS})(?:@\d+)?(?:\s|;|\Z))")
+_STEP: Final = re.compile(rf"({_VERBS})(?:@(\d{{1,9}}))?(?:\s+(.*))?", re.DOTALL)
+_MCP: Final = re.compile(r"\S+(?:\s+.*)?", re.DOTALL)
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One step. `text` is all behind its verb; `cursor` that of the page it is about."""
+
+    verb: str
+    text: str = ""
+    cursor: int | None = None
+
+
+def read_steps(text: str) -> tuple[Step, ...]:
+    """Return the steps in order, with repetitions written out. Raises `ValueError`."""
+    steps: list[Step] = []
+    for piece in _BETWEEN.split(text.strip().removesuffix(";")):
+        step = read_step(piece)
+        steps += steps[-1:] * int(step.text) if step.verb == "again" else [step]
+        if not 0 < len(steps) <= STEPS_MAX:
+            raise ValueError(text)
+    return tuple(steps)
+
+
+def read_step(text: str) -> Step:
+    """Return one step. Raises `ValueError` for invalid text."""
+    match = _STEP.fullmatch(text.strip())
+    if match is None:
+        raise ValueError(text)
+    step = Step(match[1], (match[3] or "").strip(), int(match[2]) if match[2] else None)
+    if not _is_sensible(step):
+        raise ValueError(text)
+    return step
+
+
+def _is_sensible(step: Step) -> bool:
+    match step.verb:
+        case "cite":
+            return step.text in {"", "all"}
+        case "quote" | "obey":
+            return not step.text
+        case "scroll" | "again":
+            return step.text.isdecimal() and int(step.text) <= STEPS_MAX**2
+        case _:
+            return bool(step.text)
 
 
 @dataclass(frozen=True, slots=True)

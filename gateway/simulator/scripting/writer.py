@@ -9,8 +9,8 @@ from itertools import cycle, islice
 from typing import TYPE_CHECKING, Final
 
 from gateway.simulator.scripting import speech
-from gateway.simulator.scripting.displays import BROWSER
 from gateway.simulator.scripting.hosted import (
+    BROWSER,
     Act,
     act_of,
     code_for,

@@ -124,10 +124,15 @@ def test_every_cut_of_a_turn_gives_its_rest(name: str) -> None:
     assert rests == [out[cut:] for cut in range(len(out) + 1)]
 
 
-@pytest.mark.parametrize("case", sorted(corpus.load()))
-def test_recorded_output_is_said_as_it_is_and_goes_on_after_any_cut(case: str) -> None:
-    prompt = prompt_of(user(f"please say corpus:{case}"))
-    script = corpus.load()[case]
+def test_recorded_output_is_said_as_it_is_and_goes_on_after_any_cut(
+    subtests: pytest.Subtests,
+) -> None:
+    for case, script in corpus.load().items():
+        with subtests.test(case=case):
+            check_replay(prompt_of(user(f"please say corpus:{case}")), script)
+
+
+def check_replay(prompt: list[int], script: corpus.Recorded) -> None:
     out = script.ids[len(OPENING) :]
     first = scripted_model().continuation(prompt)
     assert (first.ids, first.finish) == (out, script.finish)

@@ -14,10 +14,9 @@ from openai_harmony import ToolDescription
 
 from gateway.generation import FinishReason
 from gateway.models.harmony.vocabulary import CALL, CHANNEL, CONSTRAIN, END, MESSAGE, RETURN, START
-from gateway.simulator.directives import Wishes
+from gateway.simulator.directives import Step, Wishes
 from gateway.simulator.errors import SimulatedError
 from gateway.simulator.scripting.hosted import code_for
-from gateway.simulator.steps import Step
 from gateway.simulator.turns import messages_of, turn_start
 from tests.fakes.examples import examples
 from tests.fakes.harmony_oracle import vocabulary
