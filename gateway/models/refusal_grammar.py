@@ -23,10 +23,10 @@ def refusal(text: AnyText) -> Node:
     return InOrder((OneOf(tuple(Literal(words) for words in REFUSALS)), text))
 
 
-def rest_of_refusal(said: bytes, text: AnyText) -> Node | None:
+def rest_of_refusal(begun_text: bytes, text: AnyText) -> Node | None:
     """Return what may follow the beginning of a refusal in words; None if it is none."""
     try:
-        words = said.decode()
+        words = begun_text.decode()
     except UnicodeDecodeError:  # it ends within a character
         return None
     if words.startswith(REFUSALS):

@@ -472,8 +472,8 @@ def admin_key_body(key: ApiKey) -> Json:
 
 def deleted_body(kind: str, id_: str | None = None) -> Json:
     """Return the answer to a deletion; `kind` is the type of the deleted object."""
-    told: Json = {"object": f"{kind}.deleted", "deleted": True}
-    return told if id_ is None else {"id": id_, **told}
+    body: Json = {"object": f"{kind}.deleted", "deleted": True}
+    return body if id_ is None else {"id": id_, **body}
 
 
 def _key_owner(key: ApiKey, account: ServiceAccount | None) -> Json:

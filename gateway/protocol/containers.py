@@ -85,10 +85,10 @@ def parse_container(body: bytes, *, limits: InputLimits, strict: bool = False) -
 
     Raises `InvalidRequest`; if `strict`, for unknown keys, too.
     """
-    asked = _parse(NewContainer, body, limits, strict=strict, extra=("skills",))
-    if asked.network_policy.type != "disabled":
+    container = _parse(NewContainer, body, limits, strict=strict, extra=("skills",))
+    if container.network_policy.type != "disabled":
         raise unsupported("network_policy.type", "Leave it out: code has no network.")
-    return asked
+    return container
 
 
 def parse_container_file(

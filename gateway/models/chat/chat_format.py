@@ -225,14 +225,14 @@ class ChatFormat(ServerRenderedFormat):
         made = chat_conversation(items, options, template.habits)
         require_some(made.messages)
         kwargs = self._template_kwargs(options)
-        asked = question(made.messages, functions(options), kwargs, markers=self._markers)
-        return self._prompt(made, asked, options.rendered)
+        request = question(made.messages, functions(options), kwargs, markers=self._markers)
+        return self._prompt(made, request, options.rendered)
 
     def _opens_thought(self, options: RenderOptions) -> bool:
-        asked = opened_turn(self._template_kwargs(options))
-        answer = options.rendered.get(asked)
+        request = opened_turn(self._template_kwargs(options))
+        answer = options.rendered.get(request)
         if answer is None:
-            raise Unrendered((asked,))
+            raise Unrendered((request,))
         if isinstance(answer, str):
             return False
         parser = self.new_parser(RULES)
@@ -262,11 +262,11 @@ class ChatFormat(ServerRenderedFormat):
         return self.new_parser(RULES)
 
     def _prompt(
-        self, made: ChatConversation, asked: bytes, rendered: Mapping[bytes, Rendering]
+        self, made: ChatConversation, request: bytes, rendered: Mapping[bytes, Rendering]
     ) -> Prompt:
-        answer = rendered.get(asked)
+        answer = rendered.get(request)
         if answer is None:
-            raise Unrendered((asked,))
+            raise Unrendered((request,))
         if isinstance(answer, str):
             raise InvalidRequest(
                 f"The chat template of this model cannot render this conversation: {answer}",
@@ -284,8 +284,8 @@ class ChatFormat(ServerRenderedFormat):
         if item.kind != "compaction" or item.ids is None or item.json:
             return item
         text = self.vocabulary.decode(list(item.ids))
-        said = Message(role="user", content=(InputText(text=text),))
-        return replace(item, parsed=said)
+        message = Message(role="user", content=(InputText(text=text),))
+        return replace(item, parsed=message)
 
     def render_item(self, item: ContextItem, function: str | None = None) -> Sequence[int]:  # noqa: ARG002 - a message has none
         """Return the text of a message; other items are empty without their conversation."""
@@ -391,10 +391,10 @@ class ChatFormat(ServerRenderedFormat):
     def said_ids(self, turns: Sequence[tuple[Sequence[int], Sequence[int]]]) -> list[int]:
         """Return the ids of the turns, without those that ended each of the earlier ones."""
         ids: list[int] = []
-        for prefill, said in turns[:-1]:
-            ids += (*prefill, *self._without_stop_ids(said))
-        for prefill, said in turns[-1:]:
-            ids += (*prefill, *said)
+        for prefill, output in turns[:-1]:
+            ids += (*prefill, *self._without_stop_ids(output))
+        for prefill, output in turns[-1:]:
+            ids += (*prefill, *output)
         return ids
 
     def rerender(self, turns: Iterable[Turn], new_parser: Callable[[], TokenParser]) -> list[int]:
@@ -402,10 +402,10 @@ class ChatFormat(ServerRenderedFormat):
 
         An open thought is closed, and a call that was cut off is left out.
         """
-        told: list[int] = []
+        rerendered: list[int] = []
         for ids, _ in turns:
-            told += self._close_thought(self._without_stop_ids(ids), new_parser())
-        return told
+            rerendered += self._close_thought(self._without_stop_ids(ids), new_parser())
+        return rerendered
 
     def _without_stop_ids(self, ids: Sequence[int]) -> Sequence[int]:
         size = len(ids)

@@ -123,20 +123,20 @@ def _automaton(markers: tuple[str, ...], front: str) -> str:
 
 def _ways(following: Mapping[str, str | None], names: Mapping[str, str], without: str = "") -> str:
     others = "".join(_IN_CLASS.get(one, one) for one in dict.fromkeys((*following, *without)))
-    told = [
+    ways = [
         f'"{_IN_STRING.get(character, character)}" {names[state]}'
         for character, state in following.items()
         if state is not None and character not in without
     ]
-    return " | ".join([f"[^{others}] s0", *told])
+    return " | ".join([f"[^{others}] s0", *ways])
 
 
 def _following(text: str, markers: tuple[str, ...], begun: Sequence[str]) -> dict[str, str | None]:
     # None where a marker would be complete.
     following: dict[str, str | None] = {}
     for character in sorted({character for marker in markers for character in marker}):
-        said = text + character
-        tails = [said[at:] for at in range(len(said))]
+        written = text + character
+        tails = [written[at:] for at in range(len(written))]
         if any(tail in markers for tail in tails):
             following[character] = None
         elif state := next((tail for tail in tails if tail in begun), ""):
@@ -246,9 +246,9 @@ class _Turn:
             return self._text_and_calls()
         if self._rules.answer is None:
             return self._free()
-        return self._rest_of_answer(self._said(message).lstrip())
+        return self._rest_of_answer(self._content(message).lstrip())
 
-    def _said(self, message: Sequence[int]) -> bytes:
+    def _content(self, message: Sequence[int]) -> bytes:
         return b"".join(map(self._vocabulary.piece, message))
 
     def _rest_of_thought(self) -> Node | None:
@@ -259,18 +259,18 @@ class _Turn:
             return None
         return InOrder((self._text, Token(closing), _GAP, rest))
 
-    def _rest_of_answer(self, said: bytes) -> Node | None:
+    def _rest_of_answer(self, begun: bytes) -> Node | None:
         assert self._rules.answer is not None, "else any text would be one"
         if self._options.refusals:
-            rest = rest_of_refusal(said, self._text)
+            rest = rest_of_refusal(begun, self._text)
             if rest is not None:
                 return rest
-        return self._rest_of_json(self._rules.answer.demand, said)
+        return self._rest_of_json(self._rules.answer.demand, begun)
 
-    def _rest_of_json(self, schema: dict[str, Any], said: bytes) -> Node | None:
+    def _rest_of_json(self, schema: dict[str, Any], begun: bytes) -> Node | None:
         if not self._vocabulary.byte_ids:
             return None
-        rest = remainder_of(body_of(schema), said, self._vocabulary.byte_ids)
+        rest = remainder_of(body_of(schema), begun, self._vocabulary.byte_ids)
         if rest is None:
             return None
         self._exact = self._exact and rest.exact
@@ -294,11 +294,11 @@ class _Turn:
         calls, tool = self._syntax.calls, self._rules.tools.get(name)
         if calls is None or calls.tags is not None or tool not in self._tools or tool is None:
             return None
-        said = self._said(message)
-        begin = said.find(b"{", said.find(offered_name(name).encode()))
+        content = self._content(message)
+        begin = content.find(b"{", content.find(offered_name(name).encode()))
         if begin < 0 or tool.grammar is not None:
             return None
-        rest = self._rest_of_json(schema_of(tool), said[begin:])
+        rest = self._rest_of_json(schema_of(tool), content[begin:])
         if rest is None:
             return None
         return InOrder((rest, self._spelled(calls.behind), self._more_calls()))

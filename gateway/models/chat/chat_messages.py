@@ -102,7 +102,7 @@ def _function(
         "parameters": {
             "type": "object",
             "properties": {
-                key: {"type": kind, "description": told} for key, (kind, told) in properties.items()
+                key: {"type": kind, "description": text} for key, (kind, text) in properties.items()
             },
             "required": list(required),
             "additionalProperties": False,
@@ -139,12 +139,12 @@ _BROWSER: Final = (
 
 def builtin_functions(builtins: Builtins) -> list[dict[str, Any]]:
     """Return the functions that stand for these tools."""
-    told = list(_BROWSER) if builtins.browser else []
+    functions = list(_BROWSER) if builtins.browser else []
     if builtins.python:
         about = builtins.python_description or _PYTHON
         code = ("string", "The code.")
-        told.append(_function(offered_name(PYTHON_TOOL), about, "code", code=code))
-    return told
+        functions.append(_function(offered_name(PYTHON_TOOL), about, "code", code=code))
+    return functions
 
 
 ChatMessage = dict[str, Any]
@@ -207,12 +207,12 @@ def question(
     opens_turn: bool = True,
 ) -> bytes:
     """Return the request to render with which servers are asked (`models.format.Unrendered`)."""
-    asked: dict[str, Any] = {"messages": messages, "add_generation_prompt": opens_turn}
+    body: dict[str, Any] = {"messages": messages, "add_generation_prompt": opens_turn}
     if tools:
-        asked["tools"] = tools
+        body["tools"] = tools
     if template_kwargs:
-        asked["chat_template_kwargs"] = template_kwargs
-    words = orjson.dumps(asked, default=str)
+        body["chat_template_kwargs"] = template_kwargs
+    words = orjson.dumps(body, default=str)
     return words if markers is None else markers.broken_up(words.decode()).encode()
 
 
@@ -427,8 +427,8 @@ def chat_conversation(
     if text := system_text(options, items[:leading]):
         made.say(PREAMBLE, "system", text)
     placed = (PlacedItem(at, item) for at, item in enumerate(items[leading:], leading))
-    told = with_approvals(placed, options.approved)
-    for one in in_call_order(without_stale_reasoning(since_compaction(told))):
+    ordered = with_approvals(placed, options.approved)
+    for one in in_call_order(without_stale_reasoning(since_compaction(ordered))):
         _tell(made, one)
     made.close()
     return made
@@ -509,9 +509,9 @@ def _tell_hosted(made: ChatConversation, placed: PlacedItem, item: AnyHostedItem
 
 def _tell_foreign(made: ChatConversation, placed: PlacedItem, item: AnyHostedItem) -> None:
     source, author = placed.source, hosted_author(item.type)
-    asked, returned = hosted_call(item), hosted_result(item)
-    if asked is not None or (returned is not None and not placed.function):
-        made.call(source, f"item {source}", author, asked or "{}")
+    arguments, returned = hosted_call(item), hosted_result(item)
+    if arguments is not None or (returned is not None and not placed.function):
+        made.call(source, f"item {source}", author, arguments or "{}")
     if returned is not None:
         made.give(source, made.last_call, author, returned)
         made.close()

@@ -456,11 +456,11 @@ class ChatParser:
         if prose.kind is SegmentKind.REASONING:
             self.reasoning_tokens += unit.end - max(unit.start, self._counted)
         self._counted = unit.end
-        was_started, told = prose.is_started, len(self._events)
+        was_started, at = prose.is_started, len(self._events)
         prose.write(unit)
         if prose.is_started and not was_started:
             self._visible = self._visible or prose.kind is not SegmentKind.REASONING
-            self._events[told:told] = self._broken_end
+            self._events[at:at] = self._broken_end
             self._broken, self._broken_end = None, []
 
     def _write_calls(self, unit: Unit) -> list[Unit] | None:
@@ -538,7 +538,7 @@ class ChatParser:
         self._state, self._start = _State.CONTENT, start
         self._reader, self._region, self._is_unnamed = None, None, False
         front, trace = self._is_front, self._trace
-        self._prose = Prose(self._said, start, self._events, keeps_front=front, trace=trace)
+        self._prose = Prose(self._text_kind, start, self._events, keeps_front=front, trace=trace)
         opening = (thought.opening,) if thought else ()
         self._matcher = self._lexicon.matcher((*self._openers, *opening))
         return self._prose
@@ -552,7 +552,7 @@ class ChatParser:
         self._matcher = self._lexicon.matcher(calls.markers)
 
     @property
-    def _said(self) -> SegmentKind:
+    def _text_kind(self) -> SegmentKind:
         is_owed = self._rules.calls == "required"
         return SegmentKind.COMMENTARY if is_owed else SegmentKind.FINAL
 
@@ -578,7 +578,7 @@ class ChatParser:
                 self._end_call(event, start, end, cut=cut)
             case Said(text, rules):
                 self._note(*rules)
-                prose = Prose(self._said, self._start, self._events, trace=self._trace)
+                prose = Prose(self._text_kind, self._start, self._events, trace=self._trace)
                 if text:
                     self._write_prose(prose, Unit(text, self._start, end))
                 prose.close(end, complete=True, at_marker=True)

@@ -91,24 +91,24 @@ class Probes:
     def with_kwargs(cls, thinking: dict[str, Any], unthinking: dict[str, Any]) -> Probes:
         """Return probes rendered with these arguments of the template."""
 
-        def asked(*messages: dict[str, Any], tools: bool = False, opens: bool = False) -> bytes:
+        def probe(*messages: dict[str, Any], tools: bool = False, opens: bool = False) -> bytes:
             return question(messages, _TOOLS if tools else (), thinking, opens_turn=opens)
 
         late = {"role": "system", "content": _LATE}
-        said = {"role": "assistant", "content": "It is."}
+        answer = {"role": "assistant", "content": "It is."}
         return cls(
-            plain=asked(_USER),
-            opened=asked(_USER, opens=True),
+            plain=probe(_USER),
+            opened=probe(_USER, opens=True),
             unthinking=opened_turn(unthinking),
-            tools=asked(_USER, tools=True),
-            called=asked(_USER, _CALLS, tools=True),
-            answered=asked(_USER, _CALLS, _ANSWER, tools=True),
-            reopened=asked(_USER, _CALLS, _ANSWER, tools=True, opens=True),
-            system=asked(late, _USER, opens=True),
-            late_system=asked(_USER, said, late, _USER, opens=True),
-            repeated_user=asked(_USER, _USER, opens=True),
-            user_behind_result=asked(_USER, _CALLS, _ANSWER, _USER, tools=True, opens=True),
-            several_calls=asked(
+            tools=probe(_USER, tools=True),
+            called=probe(_USER, _CALLS, tools=True),
+            answered=probe(_USER, _CALLS, _ANSWER, tools=True),
+            reopened=probe(_USER, _CALLS, _ANSWER, tools=True, opens=True),
+            system=probe(late, _USER, opens=True),
+            late_system=probe(_USER, answer, late, _USER, opens=True),
+            repeated_user=probe(_USER, _USER, opens=True),
+            user_behind_result=probe(_USER, _CALLS, _ANSWER, _USER, tools=True, opens=True),
+            several_calls=probe(
                 _USER, _SEVERAL_CALLS, _ANSWER, _OTHER_ANSWER, tools=True, opens=True
             ),
         )

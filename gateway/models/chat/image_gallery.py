@@ -127,15 +127,15 @@ class Gallery:
         answer = self._rendered.get(_question(image))
         if answer is None:
             return None
-        told = str(answer)
-        if told.startswith(IMAGE_NO_ROOM):
+        url_or_fault = str(answer)
+        if url_or_fault.startswith(IMAGE_NO_ROOM):
             raise RateLimited(
-                told.removeprefix(IMAGE_NO_ROOM),
+                url_or_fault.removeprefix(IMAGE_NO_ROOM),
                 code="rate_limit_exceeded",
                 param=self._param(image),
                 retry_after_s=RETRY_AFTER_S,
             )
-        return told
+        return url_or_fault
 
     def _leave_out(self, source: int, image: InputImage, why: str) -> None:
         # A new image is refused with `InvalidRequest`.

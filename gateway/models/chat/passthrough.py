@@ -173,7 +173,7 @@ class TextParser:
             self._events.append(SegmentText(text))
         else:
             if prose is None:  # without a mark it is an answer
-                prose = self._begin(self._said, self._position)
+                prose = self._begin(self._text_kind, self._position)
             if prose.kind is SegmentKind.REASONING:
                 self.reasoning_tokens += size
             end = self._position + size
@@ -182,7 +182,7 @@ class TextParser:
             self._visible = self._visible or is_shown
 
     @property
-    def _said(self) -> SegmentKind:
+    def _text_kind(self) -> SegmentKind:
         # Text before a call that is demanded is no answer.
         is_owed = self._rules.calls == "required"
         return SegmentKind.COMMENTARY if is_owed else SegmentKind.FINAL
@@ -207,7 +207,9 @@ class TextParser:
         elif mark == CALL:
             self._name = ""
         else:
-            self._begin(SegmentKind.REASONING if mark == THOUGHT else self._said, self._position)
+            self._begin(
+                SegmentKind.REASONING if mark == THOUGHT else self._text_kind, self._position
+            )
 
     def _begin_arguments(self) -> None:
         if self._name is None:
@@ -301,21 +303,21 @@ def turn_line(ids: Sequence[int]) -> array[int]:
 
     Thoughts are left out, and so is a call that was cut off.
     """
-    said, calls = "", list[dict[str, Any]]()
+    answer, calls = "", list[dict[str, Any]]()
     for mark, text, is_closed in _parts(ids):
         if mark == CALL and is_closed:
             name, _, arguments = text.partition(_BEHIND_NAME)
             calls.append(_tool_call(f"call {len(calls)}", name.strip(), arguments))
         elif mark == ANSWER:
-            said = f"{said}\n\n{text}" if said else text
-    if not (said or calls):
+            answer = f"{answer}\n\n{text}" if answer else text
+    if not (answer or calls):
         return packed_lines(())
-    return assistant_line(said, calls)
+    return assistant_line(answer, calls)
 
 
-def assistant_line(said: str, calls: Sequence[dict[str, Any]]) -> array[int]:
+def assistant_line(text: str, calls: Sequence[dict[str, Any]]) -> array[int]:
     """Return the line with a message of the assistant."""
-    message: dict[str, Any] = {"role": "assistant", "content": said}
+    message: dict[str, Any] = {"role": "assistant", "content": text}
     if calls:
         message["tool_calls"] = calls
     return packed_lines((orjson.dumps(message),))
@@ -489,11 +491,11 @@ class PassThroughFormat(FixedFormat, ServerRenderedFormat):
                 if tool["function"]["name"] in strict:
                     tool["function"]["strict"] = True  # else vLLM does not bind the arguments
             fields["tools"] = tools
-        asked, template_kwargs = options.asked_effort, self._kwargs
+        effort, template_kwargs = options.asked_effort, self._kwargs
         if self._switched is not None:
-            template_kwargs = self._switched(asked, options.effort) | template_kwargs
-        elif self._thinks and asked is not None:
-            fields["reasoning_effort"] = asked if asked == NO_EFFORT else options.effort
+            template_kwargs = self._switched(effort, options.effort) | template_kwargs
+        elif self._thinks and effort is not None:
+            fields["reasoning_effort"] = effort if effort == NO_EFFORT else options.effort
         if template_kwargs:
             fields["chat_template_kwargs"] = template_kwargs
         return fields
@@ -545,7 +547,7 @@ class PassThroughFormat(FixedFormat, ServerRenderedFormat):
         return TextParser(rules, trace=trace)
 
     def said_ids(self, turns: Sequence[tuple[Sequence[int], Sequence[int]]]) -> list[int]:
-        return [one for _, said in turns for one in turn_line(said)]
+        return [one for _, output in turns for one in turn_line(output)]
 
     def rerender(self, turns: Iterable[Turn], new_parser: Callable[[], TokenParser]) -> list[int]:  # noqa: ARG002 - marks tell it
         # A lost turn is left out: another turn repeats it.

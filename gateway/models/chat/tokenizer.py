@@ -62,8 +62,8 @@ class ModelConfig:
 
 
 def _ends(config: dict[str, Any]) -> Iterator[int]:
-    told = config.get("eos_token_id")
-    for token in told if isinstance(told, list) else [told]:
+    ids = config.get("eos_token_id")
+    for token in ids if isinstance(ids, list) else [ids]:
         if type(token) is int and token >= 0:
             yield token
 

@@ -71,19 +71,19 @@ def said_ids(turns: Sequence[tuple[Sequence[int], Sequence[int]]]) -> list[int]:
     which are the same where the model closed its messages.)
     """
     ids: list[int] = []
-    for prefill, said in turns[:-1]:
-        if spoken := _without_ending(said):
+    for prefill, output in turns[:-1]:
+        if spoken := _without_ending(output):
             ids += (*prefill, *spoken, END, *OPENING)
-    for prefill, said in turns[-1:]:
-        ids += (*prefill, *said)
+    for prefill, output in turns[-1:]:
+        ids += (*prefill, *output)
     return ids
 
 
-def _without_ending(said: Sequence[int]) -> Sequence[int]:
-    size = len(said)
-    while size and said[size - 1] in _ENDINGS:
+def _without_ending(output: Sequence[int]) -> Sequence[int]:
+    size = len(output)
+    while size and output[size - 1] in _ENDINGS:
         size -= 1
-    return said[:size]
+    return output[:size]
 
 
 def call_header(rules: OutputRules, vocabulary: Vocabulary) -> tuple[int, ...]:
@@ -138,7 +138,7 @@ def plain_header(ids: Sequence[int], at: int) -> int:
 
 
 @dataclass(frozen=True, slots=True)
-class _Said:
+class _WrittenMessage:
     """A message of a turn: what it is, where its ids are, and what it says."""
 
     begun: SegmentStarted
@@ -164,12 +164,12 @@ def rerendered_ids(
     included, and why it ended; `new_parser` makes the parser of each. A call that was cut off is
     left out: nobody can answer it.
     """
-    told: list[int] = []
+    rerendered: list[int] = []
     for ids, finish in turns:
         for message in _messages(new_parser(), ids, finish):
             if message.is_told:
-                told += (*_message_ids(message, ids, writer), *OPENING)
-    return told
+                rerendered += (*_message_ids(message, ids, writer), *OPENING)
+    return rerendered
 
 
 def with_result(ids: Sequence[int], result: Sequence[int]) -> Sequence[int]:
@@ -182,12 +182,14 @@ def with_result(ids: Sequence[int], result: Sequence[int]) -> Sequence[int]:
     return call + array("I", behind) if isinstance(call, array) else [*call, *behind]
 
 
-def _message_ids(message: _Said, ids: Sequence[int], writer: MessageWriter) -> Sequence[int]:
+def _message_ids(
+    message: _WrittenMessage, ids: Sequence[int], writer: MessageWriter
+) -> Sequence[int]:
     begun, ended = message.begun, message.ended
     if ended.verbatim and ended.complete:
-        said = ids[ended.start : ended.end]
-        begin = len(OPENING) if said[0] == START else 0
-        return (*said[begin:-1], CALL if message.is_call else END)
+        message_ids = ids[ended.start : ended.end]
+        begin = len(OPENING) if message_ids[0] == START else 0
+        return (*message_ids[begin:-1], CALL if message.is_call else END)
     if message.is_call:
         written = call_message(begun.name, message.text)
     else:
@@ -197,13 +199,13 @@ def _message_ids(message: _Said, ids: Sequence[int], writer: MessageWriter) -> S
 
 def _messages(
     parser: TokenParser, ids: Sequence[int], finish: FinishReason | None
-) -> Iterator[_Said]:
+) -> Iterator[_WrittenMessage]:
     begun = SegmentStarted(SegmentKind.REASONING)
     texts: list[str] = []
     for event in (*parser.feed(ids), *parser.finish(finish)):
         if isinstance(event, SegmentStarted):
             begun, texts = event, []
         elif isinstance(event, SegmentEnded):
-            yield _Said(begun, event, "".join(texts))
+            yield _WrittenMessage(begun, event, "".join(texts))
         else:
             texts.append(event.text)

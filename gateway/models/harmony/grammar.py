@@ -222,8 +222,8 @@ class _Turn:
             return _TEXT
         if message[-1:] == (MESSAGE,):
             return self._answer() if tool is None else self._arguments(tool)
-        said = self._body_in(message)
-        return None if said is None else self._rest_of_body(said, tool)
+        content = self._body_in(message)
+        return None if content is None else self._rest_of_body(content, tool)
 
     def _body_in(self, message: tuple[int, ...]) -> bytes | None:
         # None where the body is not only text.
@@ -234,10 +234,10 @@ class _Turn:
             return None
         return b"".join(map(self._vocabulary.piece, ids))
 
-    def _rest_of_body(self, said: bytes, tool: ToolRule | None) -> Node | None:
-        if tool is None and self._refusals and (rest_of := rest_of_refusal(said, _TEXT)):
+    def _rest_of_body(self, begun: bytes, tool: ToolRule | None) -> Node | None:
+        if tool is None and self._refusals and (rest_of := rest_of_refusal(begun, _TEXT)):
             return rest_of
-        rest = remainder_of(self._body(tool), said, self._vocabulary.byte_ids)
+        rest = remainder_of(self._body(tool), begun, self._vocabulary.byte_ids)
         if rest is None:
             return None
         self.exact, self.bare = rest.exact, True

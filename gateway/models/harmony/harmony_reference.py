@@ -89,19 +89,19 @@ def prompt_messages(items: Sequence[ContextItem], options: RenderOptions) -> lis
     """Make all messages of a prompt anew, with headers in form 0."""
     leading = leading_instructions(items)
     placed = shown(items, leading, options.approved)
-    said = (harmony_messages(one.item.item(), one.function) for one in placed)
+    written = (harmony_messages(one.item.item(), one.function) for one in placed)
     return [
         _system(SystemFacts.from_options(options)),
         *_developer(options, instructions_of(items[:leading])),
-        *(library_message(message) for messages in said for message in messages),
+        *(library_message(message) for messages in written for message in messages),
     ]
 
 
 def library_message(message: HarmonyMessage) -> Message:
     """Return a message in openai-harmony's form, which renders it for comparison."""
     if message.author == Role.DEVELOPER.value:
-        told = DeveloperContent(instructions=message.text.removeprefix(INSTRUCTIONS))
-        return Message.from_role_and_content(Role.DEVELOPER, told)
+        content = DeveloperContent(instructions=message.text.removeprefix(INSTRUCTIONS))
+        return Message.from_role_and_content(Role.DEVELOPER, content)
     if message.author in _ROLES:
         author = Author(role=Role(message.author))
     else:
@@ -142,13 +142,13 @@ def builtin_sections() -> dict[str, str]:
     system message.
     """
     bare = replace(_OPTIONS, tools=(), answer=None)
-    told = {
+    tools = {
         "browser": Builtins(browser=True),
         "python": Builtins(python=True),
     }
     encoding = _encoding(None)
     texts = {}
-    for name, builtins in told.items():
+    for name, builtins in tools.items():
         message = _system(SystemFacts.from_options(replace(bare, builtins=builtins)))
         text = encoding.decode(encoding.render(message))
         begin, end = text.index(_TOOLS) + len(_TOOLS), text.rindex(_CHANNELS)
@@ -167,8 +167,8 @@ def _developer(options: RenderOptions, leading: Sequence[str]) -> list[Message]:
         )
         for tool in options.tools
     ]
-    told = DeveloperContent(instructions=instructions_before(options, leading) or None)
-    contents: list[Content] = [told.with_function_tools(tools)]
+    content = DeveloperContent(instructions=instructions_before(options, leading) or None)
+    contents: list[Content] = [content.with_function_tools(tools)]
     if options.answer is not None:
         formats = "\n\n".join(["", *format_sections(options.answer)])
         contents.append(TextContent(text=formats))
@@ -181,9 +181,9 @@ def check_prompt(format_: ModelFormat, ranks: Path | None = None) -> None:
 
     `ranks` is the folder of the vocabulary for openai-harmony; None: the packaged one.
     """
-    said = InputMessage(role="user", content=(InputText(text=_SAMPLE),))
-    json = said.model_dump_json().encode()
-    items = [ContextItem("message", "msg_1", json, role="user", parsed=said)]
+    message = InputMessage(role="user", content=(InputText(text=_SAMPLE),))
+    json = message.model_dump_json().encode()
+    items = [ContextItem("message", "msg_1", json, role="user", parsed=message)]
     ids = format_.render(items, _OPTIONS).ids.tolist()
     if ids != _reference_ids(Conversation.from_messages(prompt_messages(items, _OPTIONS)), ranks):
         raise StartupError("prompts differ from openai-harmony's", remedy=_REMEDY)

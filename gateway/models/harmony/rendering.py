@@ -219,8 +219,8 @@ def _hosted_messages(item: AnyHostedItem, function: str | None) -> tuple[Harmony
         return (_function_call(name, item.arguments),)
     if isinstance(item, McpApprovalResponse) and function:
         return (_function_result(function, refusal_text(item)),)
-    author, asked, returned = hosted_author(item.type), hosted_call(item), hosted_result(item)
-    calls = () if asked is None else (_function_call(author, asked),)
+    author, arguments, returned = hosted_author(item.type), hosted_call(item), hosted_result(item)
+    calls = () if arguments is None else (_function_call(author, arguments),)
     return calls if returned is None else (*calls, _function_result(author, returned))
 
 
@@ -323,11 +323,13 @@ def builtin_paragraphs(*, browser: bool, python: bool, python_description: str |
     `python_description` replaces the text that the model was trained with.
     """
     trained = _sections()
-    told = [trained["browser"]] if browser else []
+    paragraphs = [trained["browser"]] if browser else []
     if python:
         replaced = python_description is not None
-        told.append(f"{PYTHON_HEADING}{python_description}" if replaced else trained["python"])
-    return told
+        paragraphs.append(
+            f"{PYTHON_HEADING}{python_description}" if replaced else trained["python"]
+        )
+    return paragraphs
 
 
 @cache
@@ -394,12 +396,12 @@ def system_text(facts: SystemFacts) -> str:
     )
     if facts.has_functions:
         channels += "\nCalls to these tools must go to the commentary channel: 'functions'."
-    told = builtin_paragraphs(
+    paragraphs = builtin_paragraphs(
         browser=facts.has_browser,
         python=facts.has_python,
         python_description=facts.python_description,
     )
-    tools = ["# Tools", *told] if told else []
+    tools = ["# Tools", *paragraphs] if paragraphs else []
     return "\n\n".join(["\n".join(about), f"Reasoning: {facts.effort}", *tools, channels])
 
 
@@ -512,8 +514,8 @@ class Renderer:
         leading = 0 if repeated else leading_instructions(items)
         instructing = repeated.instructions if repeated else items[:leading]
         ids = array("I", self._system_ids(SystemFacts.from_options(options)))
-        told = instructions_of(instructing) if instructing else ()
-        ids.extend(self._developer_ids(options, told))
+        instructions = instructions_of(instructing) if instructing else ()
+        ids.extend(self._developer_ids(options, instructions))
         spans = [Span(PREAMBLE, 0, len(ids))]
         if repeated:
             ids.extend(repeated.ids)
@@ -537,10 +539,10 @@ class Renderer:
     def _ids_of(self, placed: PlacedItem, scope: bytes) -> Sequence[int]:
         # Cached: clients that keep the history send such an item with every request.
         item, function = placed.item, placed.function
-        said = _cacheable_json(item) if scope else None
-        if said is None:
+        json = _cacheable_json(item) if scope else None
+        if json is None:
             return self.render_item(item, function)
-        key = scope, function or "", said
+        key = scope, function or "", json
         return self._repeated.get(key) or self._keep(key, self.render_item(item, function))
 
     def _keep(self, key: tuple[bytes, str, bytes], ids: Sequence[int]) -> Sequence[int]:
@@ -636,5 +638,5 @@ def shown(
     placed = (PlacedItem(index, item) for index, item in enumerate(behind, leading))
     if all(item.kind == "message" for item in behind):
         return placed  # only reasoning and calls, and what is behind a summary, are ever left out
-    told = with_approvals(placed, approved)
-    return list(in_call_order(without_stale_reasoning(since_compaction(told))))
+    ordered = with_approvals(placed, approved)
+    return list(in_call_order(without_stale_reasoning(since_compaction(ordered))))

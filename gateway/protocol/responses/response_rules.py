@@ -130,9 +130,9 @@ def chooses(choice: Mapping[str, Any], tool: ToolRule) -> bool:
         return isinstance(kind, str) and kind.startswith(builtin)
     if kind != "mcp":
         return False
-    asked = (choice.get("server_label"), choice.get("name"))
+    wanted = (choice.get("server_label"), choice.get("name"))
     known = (tool.namespace, tool.shown_name)
-    return all(one in {None, own} for one, own in zip(asked, known, strict=True))
+    return all(one in {None, own} for one, own in zip(wanted, known, strict=True))
 
 
 OFFERED: Final = "offered_tools"
@@ -156,15 +156,15 @@ def rules_of(echo: Mapping[str, Any], grants: Grants | None = None) -> OutputRul
     rules. A function of the request with the name of a hosted tool replaces it.
     """
     choice = echo["tool_choice"]
-    told = offered_tools(echo)
-    is_plain = isinstance(choice, str) and not told and "stop" not in echo
+    shown = offered_tools(echo)
+    is_plain = isinstance(choice, str) and not shown and "stop" not in echo
     if is_plain and grants is None and echo["text"]["format"]["type"] == "text":
         return _plain_rules(choice, not echo["parallel_tool_calls"], echo["reasoning"]["summary"])
     typed: AnyToolChoice = choice
     if not isinstance(choice, str):
         typed = _CHOICE.validate_python(choice)
     calls = _calls(typed)
-    offered = [] if calls == "none" else told
+    offered = [] if calls == "none" else shown
     tools = tuple(named(_TOOLS.validate_python(offered))) if offered else ()
     hosted = () if grants is None or calls == "none" else tuple(hosted_rules(grants))
     answer = _answer(echo["text"]["format"])
@@ -225,8 +225,8 @@ def _tool_rule(tool: NamedTool) -> ToolRule:
             schema = ANY_OBJECT
         case FunctionTool(strict=True, parameters=parameters):
             schema = NO_ARGUMENTS if parameters is None else parameters
-        case CustomTool(format=GrammarFormat() as asked):
-            grammar = TextGrammar(asked.syntax, asked.definition)
+        case CustomTool(format=GrammarFormat() as format_):
+            grammar = TextGrammar(format_.syntax, format_.definition)
         case _:
             pass
     return ToolRule(
@@ -240,10 +240,10 @@ def _tool_rule(tool: NamedTool) -> ToolRule:
     )
 
 
-def _answer(asked: Mapping[str, Any]) -> AnswerFormat | None:
-    if asked["type"] == "text":
+def _answer(format_: Mapping[str, Any]) -> AnswerFormat | None:
+    if format_["type"] == "text":
         return None
-    match _FORMAT.validate_python(asked):
+    match _FORMAT.validate_python(format_):
         case JsonSchemaFormat() as bound:
             return AnswerFormat(
                 "json_schema",

@@ -215,8 +215,10 @@ def _from_python(text: str) -> str | None:
             return None
         at, sign = found.end(), found.group()
         if sign[0] in "'\"":
-            said = _PYTHON_SIGN.sub(lambda one: _AS_JSON.get(one.group(), one.group()), sign[1:-1])
-            parts.append(f'"{said}"')
+            content = _PYTHON_SIGN.sub(
+                lambda one: _AS_JSON.get(one.group(), one.group()), sign[1:-1]
+            )
+            parts.append(f'"{content}"')
         elif found["last"] is None:  # no comma behind the last of several
             parts.append(_AS_JSON.get(sign, sign))
     return "".join(parts)
