@@ -392,7 +392,6 @@ def scopes_of(given: tuple[str, ...]) -> frozenset[str]:
 
 
 def terms_of(scopes: tuple[str, ...], extras: KeyExtras) -> KeyTerms:
-    """Return what the requested key may do. Raises `InvalidRequest`."""
     return KeyTerms(
         scopes=scopes_of(scopes),
         networks=tuple(

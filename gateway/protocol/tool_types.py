@@ -409,7 +409,6 @@ class NamedTool(NamedTuple):
 
 
 def flat_name(namespace: str | None, name: str) -> str:
-    """Return the model's name of a tool: `namespace.name`."""
     return f"{namespace}.{name}" if namespace else name
 
 

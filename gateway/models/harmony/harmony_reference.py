@@ -7,7 +7,6 @@ It writes all by itself that it has a form for. Nothing that serves imports it: 
 from __future__ import annotations
 
 import os
-from dataclasses import replace
 from importlib.resources import as_file, files
 from typing import TYPE_CHECKING, Final
 
@@ -81,8 +80,6 @@ _OPTIONS: Final = RenderOptions(
     builtins=Builtins(browser=True, python=True),
 )
 _ROLES: Final = frozenset(role.value for role in Role if role is not Role.TOOL)
-_TOOLS: Final = "# Tools\n\n"
-_CHANNELS: Final = "\n\n# Valid channels"
 
 
 def prompt_messages(items: Sequence[ContextItem], options: RenderOptions) -> list[Message]:
@@ -133,27 +130,6 @@ def _system(facts: SystemFacts) -> Message:
             python = python.model_copy(update={"description": facts.python_description})
         content = content.with_tools(python)
     return Message.from_role_and_content(Role.SYSTEM, content)
-
-
-def builtin_sections() -> dict[str, str]:
-    """Return the content that `data/builtin_tools.json` must have.
-
-    It is openai-harmony's text for each tool that the model was trained with, cut out of its
-    system message.
-    """
-    bare = replace(_OPTIONS, tools=(), answer=None)
-    tools = {
-        "browser": Builtins(browser=True),
-        "python": Builtins(python=True),
-    }
-    encoding = _encoding(None)
-    texts = {}
-    for name, builtins in tools.items():
-        message = _system(SystemFacts.from_options(replace(bare, builtins=builtins)))
-        text = encoding.decode(encoding.render(message))
-        begin, end = text.index(_TOOLS) + len(_TOOLS), text.rindex(_CHANNELS)
-        texts[name] = text[begin:end]
-    return texts
 
 
 def _developer(options: RenderOptions, leading: Sequence[str]) -> list[Message]:

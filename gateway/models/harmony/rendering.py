@@ -3,8 +3,8 @@ r"""A context as the token ids of a prompt: the system and developer messages, t
 The messages are openai-harmony's; the ids are made here, piece by piece as openai-harmony 0.0.8
 does it (which decides where tokens end), with a tokeniser that is linear and frees the GIL. Text
 from outside only ever passes through `Vocabulary.encode`, so it cannot become a marker. The texts
-about built-in tools are openai-harmony's, too (`data/builtin_tools.json`, made and compared by
-`harmony_reference.builtin_sections`): each changed word moves away from what the model knows.
+about built-in tools are openai-harmony's, too (`data/builtin_tools.json`): each changed word moves
+away from what the model knows.
 
 | item | message |
 |---|---|

@@ -546,7 +546,6 @@ def refuse_key(headers: Iterable[tuple[bytes, bytes]]) -> None:
 
 
 def reused_key() -> InvalidRequest:
-    """Return the refusal of an idempotency key that belongs to a request with another body."""
     return InvalidRequest(
         f"This '{IDEMPOTENCY_KEY}' was used with another request body. Use a new key for a new "
         "request.",
