@@ -198,9 +198,9 @@ def dropped_tools(kinds: Sequence[str]) -> InvalidRequest:
     names = listed(tuple(dict.fromkeys(kinds)), "and")
     return InvalidRequest(
         f"Unsupported parameter: 'tool_choice' needs {names}, which this server does not run for "
-        "this API key: such tools are dropped, and named in the x-gateway-dropped-tools header. Offer a "
-        "tool that your client executes, leave 'tool_choice' out, or ask the operator to allow "
-        "them.",
+        "this API key: such tools are dropped, and named in the x-gateway-dropped-tools header. "
+        "Offer a tool that your client executes, leave 'tool_choice' out, or ask the operator to "
+        "allow them.",
         code="unsupported_parameter",
         param="tool_choice",
     )
