@@ -8,7 +8,7 @@ from starlette.responses import StreamingResponse
 
 from gateway.admin.operators import TENANT
 from gateway.admin.routes import AdminRoute, check_permission
-from gateway.protocol.admin_bodies import Erasure, Export, HoldUpdate, NoBody
+from gateway.protocol.admin_bodies import Erasure, Export, Hold, NoBody
 
 if TYPE_CHECKING:
     from starlette.responses import Response
@@ -27,9 +27,7 @@ def routes(operations: Operations) -> list[AdminRoute]:
         AdminRoute(
             "POST", f"{TENANT}/restore", "tenants.delete", answers.restore, "operator", body=NoBody
         ),
-        AdminRoute(
-            "POST", f"{TENANT}/hold", "tenants.delete", answers.hold, "operator", body=HoldUpdate
-        ),
+        AdminRoute("POST", f"{TENANT}/hold", "tenants.delete", answers.hold, "operator", body=Hold),
         AdminRoute(
             "POST", f"{TENANT}/erasure", "tenants.delete", answers.erase, "operator", body=Erasure
         ),
@@ -61,7 +59,7 @@ class TenantDataEndpoints:
 
     async def hold(self, call: AdminCall) -> dict[str, Any]:
         """Put a tenant's data under legal hold; with `held: false` release it."""
-        asked = await call.body(HoldUpdate)
+        asked = await call.body(Hold)
         name = call.path["name"]
         await self._operations.hold_tenant(name, call.author, is_held=asked.held)
         return {"object": "tenant.hold", "name": name, "held": asked.held}

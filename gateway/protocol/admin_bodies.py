@@ -365,7 +365,7 @@ class PriceCreate(PriceEnd):
     valid_from: Annotated[int, Field(ge=0, le=SECOND_MAX), AS_INTEGER] | None = None
 
 
-class HoldUpdate(WireModel):
+class Hold(WireModel):
     """`POST /admin/v1/tenants/{name}/hold`: while it is held nothing of a tenant is deleted."""
 
     held: bool = True
