@@ -91,9 +91,8 @@ class ChatFormat(ServerRenderedFormat):
         template_kwargs: Mapping[str, Any] | None = None,
         shown_images: PassThroughFormat | None = None,
     ) -> None:
-        """`model` is its name at its servers, `size` how many ids it has, `end_ids` those that it
-        ends its turns with beside those that are known by their text. `shown_images` is how it is
-        asked where there is something to be seen.
+        """`model` is its name at its servers, `size` the number of its ids. `end_ids` end turns,
+        beside those that are known by their text. `shown_images` renders prompts with images.
         """
         self._format_with_images = shown_images
         self._model = model
@@ -163,7 +162,7 @@ class ChatFormat(ServerRenderedFormat):
     def with_state(self, template_state: bytes) -> ModelFormat:
         """Return the same format with these frames. Raises `ValueError` for invalid ones."""
         if template_state == TEXT_STATE:
-            # Of a run that began before the settings said that it sees nothing, too.
+            # Also for a run that began before the settings took images away.
             return self._format_with_images or PassThroughFormat()
         if not template_state:
             return self

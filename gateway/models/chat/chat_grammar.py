@@ -1,8 +1,8 @@
 """Grammars over ids and text of a turn that a model of a chat format may write.
 
 A turn is a thought or not, then text, or calls, or JSON. Markers that are one id are that id, so no
-text can be taken for one. Where a marker is spelled in letters nothing can be said of text in front
-of it: there calls are bound only if nothing stands before them.
+text can be taken for one. Where a marker is spelled in letters, text in front of it cannot be
+bound: there calls are bound only if nothing stands before them.
 
 A grammar can only begin where the ids so far decide what comes next: before a thought, within one,
 behind it, behind a call, at the front of a call that was put into the model's mouth, and in the
@@ -56,7 +56,7 @@ _IN_CLASS: Final = {one: f"\\{one}" for one in "\\]^-["} | _WHITE
 _IN_STRING: Final = {one: f"\\{one}" for one in '\\"'} | _WHITE
 DEFINITIONS: Final = ("$defs", "definitions")
 KEY: Final = Ebnf('root ::= [^<>"\\n\\r]{1,128}')
-"""The name of a parameter that no schema tells."""
+"""The name of a parameter without a schema."""
 
 
 def arguments_in_tags(

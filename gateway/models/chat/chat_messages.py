@@ -206,7 +206,7 @@ def question(
     markers: Markers | None = None,
     opens_turn: bool = True,
 ) -> bytes:
-    """Return the request to render with which servers are asked (`models.format.Unrendered`)."""
+    """Return the body of a request to a server to render messages (`models.format.Unrendered`)."""
     body: dict[str, Any] = {"messages": messages, "add_generation_prompt": opens_turn}
     if tools:
         body["tools"] = tools
@@ -236,7 +236,7 @@ def functions(options: RenderOptions) -> list[dict[str, Any]]:
 
 
 def answer_text(answer: AnswerFormat) -> str:
-    """Return the text that tells the model the format of its answer."""
+    """Return the text of a prompt about the format of the answer."""
     about = f" ({answer.description})" if answer.description else ""
     if answer.kind == "json_object":
         return "Answer with exactly one JSON object, with nothing before or behind it."
@@ -456,7 +456,7 @@ def _tell(made: ChatConversation, placed: PlacedItem) -> None:
             if text := reasoning_text(item):
                 made.think(source, text)
         case Compaction():
-            pass  # one that nobody could open
+            pass  # it could not be opened
         case _ if isinstance(item, CallItem):
             call = call_of(item)
             made.call(source, call_id, call.name, call.arguments)

@@ -85,7 +85,7 @@ class Prose:
 
     `start` is the position of its message's first id. With `keeps_front` white space in front of
     the text is part of it: there is no marker before it. With `trace` text comes with the positions
-    of its ids, and an id is told as a whole.
+    of its ids, and the text of an id stays whole.
     """
 
     __slots__ = ("_events", "_keeps_front", "_spaces", "_trace", "is_started", "kind", "start")
@@ -586,7 +586,7 @@ class ChatParser:
             case Noted(rule):
                 self._note(rule)
             case _:
-                pass  # where the turn stands is all that it tells
+                pass  # it only changes the place
 
     def _end_call(self, event: Ended, start: int, end: int, *, cut: bool) -> None:
         call, self._call, self._has_called = self._call, None, True
@@ -628,7 +628,7 @@ class ChatParser:
     def _close_calls(self, reader: CallReader, *, cut: bool, end: int) -> None:
         for event in reader.close(cut=cut):
             if isinstance(event, Left):
-                # It was said without a marker, and may as well be what it looks like: an answer.
+                # Without a marker it is what it looks like: an answer.
                 region = self._region or []
                 prose = self._begin_content(self._start)
                 self._write(region)

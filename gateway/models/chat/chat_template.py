@@ -1,9 +1,9 @@
 """Learn what a model's chat template does, from a server that renders a few small conversations.
 
-A template is a program that nobody here runs. What a run needs of it between two turns is cut out
-of what it made: the ids between a call and its result, those around the result, and those that open
-the next turn. So a turn that follows a hosted tool is asked for behind exactly the ids that the
-model has read and said before, and what it reads is framed as it would be in a new prompt.
+The gateway does not run templates. It cuts what a run needs between two turns out of what the
+template made: the ids between a call and its result, those around the result, and those that open
+the next turn. So a turn that follows a hosted tool is generated behind exactly the ids that the
+model has read and written before, and the result is framed as it would be in a new prompt.
 """
 
 from __future__ import annotations
@@ -244,7 +244,7 @@ class _Reading:
         """Return the ids that `add_generation_prompt` adds, without those that belong to the turn.
 
         Empty where the end of the user's message opens the turn, as in Mistral's templates. None
-        where no turn can be asked for.
+        where no turn can be opened.
         """
         plain, opened = self._ids(self._probes.plain), self._ids(self._probes.opened)
         if not opened or opened[: len(plain)] != plain:

@@ -50,7 +50,7 @@ class Preset:
     """Preset of a family: the names of its syntaxes in `REASONING` and `CALLS`.
 
     `switch` is the argument of its chat template that turns thinking on and off; None for a family
-    that always thinks, or never does. `thinks` is what it does when nobody asks.
+    that always thinks, or never does. `thinks` is what it does by default.
     """
 
     family: str

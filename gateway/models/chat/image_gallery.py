@@ -1,8 +1,7 @@
 """Images of a conversation, as a server's chat endpoint takes them: in the request, as data URLs.
 
 No server is given a URL to fetch: it would fetch it from inside of the operator's network. The
-gateway does, under the rules of its tools (`gateway.tools.egress`), and is asked for that as for a
-rendering: a question is `image ` and the URL, and its answer a data URL, or why there is none.
+gateway does, under the rules of its tools (`gateway.tools.egress`), and asks as for a rendering: a question is `image ` and the URL, and its answer a data URL, or why there is none.
 """
 
 from __future__ import annotations
@@ -71,7 +70,7 @@ class Gallery:
         """`new_items` are those of the request as it has them, for errors that name an image.
 
         Raises `InvalidRequest` for a new image that cannot be shown, and for more new ones than
-        there may be; of what was answered before the model is told that one is missing.
+        there may be. In place of an old one the model reads that an image is missing.
         `Unrendered` names those that have to be fetched, the latest first, `RateLimited` one that
         could not be because others are held.
         """
@@ -86,7 +85,7 @@ class Gallery:
         self.is_empty = not found
 
     def part(self, source: int, image: InputImage) -> dict[str, Any]:
-        """Return the part of a message that shows the image, or says that it is missing.
+        """Return the part of a message that shows the image, or a note that it is missing.
 
         Raises the same errors as the constructor.
         """

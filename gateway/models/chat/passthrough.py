@@ -81,11 +81,11 @@ if TYPE_CHECKING:
     from gateway.protocol.context_item import ContextItem
 
     Switched = Callable[[str | None, str], dict[str, Any]]
-    """An effort that was asked for, and what the gateway takes it for → template arguments."""
+    """Requested effort, and the effort in its place → template arguments."""
 
 _MARKS: Final = frozenset({THOUGHT, ANSWER, CALL, ARGUMENTS, END})
 NO_ARGUMENTS: Final = "{}"
-"""What a call is given that says nothing of it."""
+"""The arguments of a call without any."""
 
 
 class TextParser:
@@ -189,7 +189,7 @@ class TextParser:
 
     def _begin(self, kind: SegmentKind, start: int) -> Prose:
         self._start = start
-        # A token that is told of may begin with white space, which is told as a part of it.
+        # With `trace` white space at the front of a token is part of its text.
         trace = self._trace
         self._prose = Prose(kind, start, self._events, keeps_front=trace, trace=trace)
         return self._prose
@@ -392,9 +392,9 @@ class PassThroughFormat(FixedFormat, ServerRenderedFormat):
         opens_thought: bool = False,
     ) -> None:
         """Set how the server handles thoughts and calls, and what each request sends it.
-        `thought` is what thoughts stand between that it does not tell from an answer. `switched`
-        makes arguments of its template of an effort; None: it is told the effort itself.
-        `opens_thought`: what it says begins within a thought.
+        `thought` are the markers of thoughts that the server does not separate from an answer.
+        `switched` makes template arguments of an effort; None: the server gets the effort itself.
+        `opens_thought`: the output begins within a thought.
         """
         self._opens_thought = opens_thought
         self._switched = switched

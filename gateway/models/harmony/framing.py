@@ -1,11 +1,11 @@
 """Ids that frame a turn: between the turns of one response, and put into the model's mouth where no
 grammar holds it to them.
 
-A response may take several turns. Each that follows another is asked for behind all that was said
-before, and what was said may be malformed: a header without a body, an answer without a word, text
+A response may take several turns. Each that follows another is generated behind all output so far,
+and that may be malformed: a header without a body, an answer without a word, text
 between two messages. A model goes on as it finds itself to have begun. So of a turn that is over
 only its messages are rendered again (`rerendered_ids`), each as the prompts of all later responses
-render its item: id for id if the model said and closed it as it was trained to, and otherwise its
+render its item: id for id if the model wrote and closed it as it was trained to, and otherwise its
 text, tokenised again. A message that was cut off is text, too: its last id may be half a character,
 which no text has.
 """
@@ -129,7 +129,7 @@ def answer_header(rules: OutputRules, *, attempt: int) -> tuple[int, ...]:
 
 
 def plain_header(ids: Sequence[int], at: int) -> int:
-    """Count the ids of a header that begins with a channel and names nobody; 0 without one."""
+    """Count the ids of a header that begins with a channel and has no recipient; 0 without one."""
     header = ids[at : at + PLAIN_HEADER_IDS_MAX]
     if header[0] != CHANNEL or MESSAGE not in header:
         return 0
@@ -139,7 +139,7 @@ def plain_header(ids: Sequence[int], at: int) -> int:
 
 @dataclass(frozen=True, slots=True)
 class _WrittenMessage:
-    """A message of a turn: what it is, where its ids are, and what it says."""
+    """A message of a turn: its kind, the place of its ids, and its text."""
 
     begun: SegmentStarted
     ended: SegmentEnded

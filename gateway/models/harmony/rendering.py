@@ -351,7 +351,7 @@ _DECLARED: Final = " "
 
 
 class SystemFacts(NamedTuple):
-    """All that the system message says: of what a request holds, no more than its effort, and which
+    """Contents of the system message. Of a request they hold no more than its effort, and which
     tools it uses. `python_description` is the operator's.
     """
 

@@ -25,7 +25,7 @@ from gateway.protocol.parameters import (
     DEFAULT_EFFORT,
     EFFECTIVE_EFFORTS,
     AllowedTools,
-    JsonSchemaFormat,
+    TextFormat,
     ToolChoice,
 )
 from gateway.protocol.responses.request_checks import OfferedTools
@@ -139,11 +139,12 @@ def echo(
     return echoed
 
 
+_ANY_TEXT: Final = TextFormat()
+
+
 def _text(options: TextOptions) -> dict[str, Any]:
-    format_ = options.format
-    text: dict[str, Any] = {"format": dict(format_) if format_ else {"type": "text"}}
-    if isinstance(format_, JsonSchemaFormat):
-        text["format"] = format_.model_dump(by_alias=True)
+    format_ = options.format or _ANY_TEXT  # of `schema_` the name is `schema`
+    text: dict[str, Any] = {"format": {name.rstrip("_"): value for name, value in format_}}
     if options.verbosity:
         text["verbosity"] = options.verbosity
     return text

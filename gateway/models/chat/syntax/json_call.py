@@ -218,7 +218,7 @@ class JsonCall:
     def __init__(self) -> None:
         self.name: str | None = None
         self.is_told = False
-        """The function was told."""
+        """The beginning of the call was reported."""
         self.keys: list[str] = []
         """Those of the object so far."""
         self._phase = _Phase.BEFORE
