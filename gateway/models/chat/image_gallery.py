@@ -1,7 +1,8 @@
 """Images of a conversation, as a server's chat endpoint takes them: in the request, as data URLs.
 
 No server is given a URL to fetch: it would fetch it from inside of the operator's network. The
-gateway does, under the rules of its tools (`gateway.tools.egress`), and asks as for a rendering: a question is `image ` and the URL, and its answer a data URL, or why there is none.
+gateway does, under the rules of its tools (`gateway.tools.egress`), and asks as for a rendering: a
+question is `image ` and the URL, and its answer a data URL, or why there is none.
 """
 
 from __future__ import annotations
