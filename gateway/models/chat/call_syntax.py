@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
+from gateway.constraints.lark import INPUT_OBJECT
 from gateway.generation import BUILTIN_PREFIX, SegmentKind
 from gateway.protocol.tool_types import FUNCTION_NAME
 
@@ -273,12 +274,6 @@ _CODE_OBJECT: Final = {
     "additionalProperties": False,
 }
 """What Python is called with."""
-_INPUT_OBJECT: Final = {
-    "type": "object",
-    "properties": {"input": {"type": "string"}},
-    "required": ["input"],
-    "additionalProperties": False,
-}
 
 
 def offered_name(tool: str) -> str:
@@ -308,4 +303,4 @@ def schema_of(tool: ToolRule) -> dict[str, Any]:
         return tool.schema
     if tool.kind is SegmentKind.CODE_INTERPRETER_CALL:
         return _CODE_OBJECT
-    return _INPUT_OBJECT if tool.kind is SegmentKind.CUSTOM_CALL else ANY_OBJECT
+    return INPUT_OBJECT if tool.kind is SegmentKind.CUSTOM_CALL else ANY_OBJECT

@@ -39,7 +39,7 @@ from gateway.generation import (
 from gateway.models.chat.call_syntax import ANY_OBJECT, Mark, offered_name, schema_of
 from gateway.models.chat.syntax.tagged_arguments import types_of
 from gateway.models.chat.tokenizer import lexicon_of
-from gateway.models.refusal_grammar import refusal, rest_of_refusal
+from gateway.models.refusal_grammar import one_of, refusal, rest_of_refusal
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Mapping, Sequence
@@ -282,7 +282,7 @@ class _Turn:
             return None
         if message == self._lexicon.encode(calls.front(None)):
             ways = [self._named(calls, one) for one in self._callables()]
-            return InOrder((_one_of(ways), self._more_calls()))
+            return InOrder((one_of(ways), self._more_calls()))
         for tool in self._tools:
             if message == self._lexicon.encode(calls.front(offered_name(tool.name))):
                 arguments, behind = self._arguments(tool), self._spelled(calls.behind)
@@ -324,7 +324,7 @@ class _Turn:
             return self._free()
         answer: Node = Json(self._rules.answer.demand)
         ways = [answer, *([refusal(self._text)] if self._options.refusals else [])]
-        return _one_of([*([self._calls()] if self._tools else []), *ways])
+        return one_of([*([self._calls()] if self._tools else []), *ways])
 
     def _free(self) -> Node | None:
         if not self._tools:
@@ -364,10 +364,10 @@ class _Turn:
 
     def _call(self, calls: CallSyntax) -> Node:
         ways = [self._named(calls, one) for one in self._callables()]
-        return InOrder((self._spelled(calls.before_name), _one_of(ways)))
+        return InOrder((self._spelled(calls.before_name), one_of(ways)))
 
     def _named(self, calls: CallSyntax, one: _Callable) -> Node:
-        names = _one_of([Literal(name) for name in one.names])
+        names = one_of([Literal(name) for name in one.names])
         front, behind = self._spelled(calls.behind_name), self._spelled(calls.behind)
         return InOrder((names, front, one.arguments, behind))
 
@@ -419,7 +419,3 @@ class _Turn:
 
 def _is_free(tool: ToolRule) -> bool:
     return tool.grammar is None and schema_of(tool) is ANY_OBJECT
-
-
-def _one_of(options: Sequence[Node]) -> Node:
-    return options[0] if len(options) == 1 else OneOf(tuple(options))
