@@ -157,14 +157,24 @@ class SchemaLimits:
 
 
 @dataclass(frozen=True, slots=True)
+class ImageLimits:
+    """Bounds of the images of one context: `bytes_max` of each as a file, `images_max` images, and
+    `context_bytes_max` of all together.
+    """
+
+    bytes_max: int = 8 * 1024 * 1024
+    images_max: int = 32
+    context_bytes_max: int = 32 * 1024 * 1024
+
+
+@dataclass(frozen=True, slots=True)
 class FormatOptions:
     """Options of one model, for a format that serves many families.
 
     `model` is the name by which the family is recognised; `tokenizer` the path of its
     `tokenizer.json`, or of the folder with it. `reasoning` and `calls` name how it writes thoughts
     and calls, None: as its family does. `template_kwargs` are given to the chat template as they
-    are, as JSON. `sees`: images can be shown to it, at most `images_max` of `image_bytes_max` each
-    in one context, and `images_bytes_max` together.
+    are, as JSON. `sees`: it reads images, within the bounds of `images`.
     """
 
     model: str = ""
@@ -173,9 +183,7 @@ class FormatOptions:
     calls: str | None = None
     template_kwargs: str = "{}"
     sees: bool = False
-    image_bytes_max: int = 8 * 1024 * 1024
-    images_max: int = 32
-    images_bytes_max: int = 32 * 1024 * 1024
+    images: ImageLimits = field(default_factory=ImageLimits)
 
 
 @dataclass(frozen=True, slots=True)

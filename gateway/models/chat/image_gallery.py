@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from binascii import Error as NotBase64
 from binascii import a2b_base64
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from gateway.errors import InvalidRequest, RateLimited
@@ -20,7 +19,7 @@ from gateway.models.history import PlacedItem, is_answer, since_compaction
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from gateway.models.format import Rendering
+    from gateway.models.format import ImageLimits, Rendering
     from gateway.protocol.context_item import ContextItem
     from gateway.protocol.items import InputImage, InputItem
 
@@ -41,17 +40,6 @@ RETRY_AFTER_S: Final = 1.0
 TOO_MANY: Final = "the context has {} images, and at most {} are shown"
 LONG_TOGETHER: Final = "the images of the context are longer than {} bytes together"
 _MISSING: Final = "[an image stood here: {}]"
-
-
-@dataclass(frozen=True, slots=True)
-class ImageLimits:
-    """Bounds of the images of one context: `bytes_max` of each as a file, `images_max` images, and
-    `context_bytes_max` of all together.
-    """
-
-    bytes_max: int = 8 * 1024 * 1024
-    images_max: int = 32
-    context_bytes_max: int = 32 * 1024 * 1024
 
 
 class Gallery:

@@ -43,8 +43,8 @@ from gateway.models.chat.chat_messages import (
 )
 from gateway.models.chat.chat_parser import Prose, Unit
 from gateway.models.chat.families import NO_EFFORT, NONE, REASONING, preset_for
-from gateway.models.chat.image_gallery import Gallery, ImageLimits
-from gateway.models.format import SEES, UNTHINKS, FixedFormat, ServerRenderedFormat
+from gateway.models.chat.image_gallery import Gallery
+from gateway.models.format import SEES, UNTHINKS, FixedFormat, ImageLimits, ServerRenderedFormat
 from gateway.models.history import message_text
 from gateway.protocol.items import InputText, Message
 from gateway.text_ids import (
@@ -433,9 +433,7 @@ class PassThroughFormat(FixedFormat, ServerRenderedFormat):
             thinks=options.reasoning != NONE,
             calls=options.calls != NONE,
             sees=options.sees,
-            images=ImageLimits(
-                options.image_bytes_max, options.images_max, options.images_bytes_max
-            ),
+            images=options.images,
             template_kwargs=orjson.loads(options.template_kwargs),
         )
 
