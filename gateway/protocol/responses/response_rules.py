@@ -5,7 +5,6 @@ They depend on nothing else, so that a fold on another replica or a year later h
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import cache
 from typing import TYPE_CHECKING, Any, Final
 
@@ -15,6 +14,7 @@ from gateway.constraints.output_rules import AnswerFormat, OutputRules, TextGram
 from gateway.constraints.schemas import schema_fault
 from gateway.generation import BROWSER_TOOLS, BUILTIN_PREFIX, PYTHON_TOOL, SegmentKind
 from gateway.protocol.base import Many
+from gateway.protocol.json_body import InputLimits
 from gateway.protocol.parameters import (
     AllowedTools,
     AnyFormat,
@@ -44,16 +44,8 @@ if TYPE_CHECKING:
     from gateway.protocol.tool_types import NamedTool, Tool
 
 
-@dataclass(frozen=True, slots=True)
-class _Bounds:
-    """Bounds of the schema of an MCP tool: a larger one does not bind the arguments of calls."""
-
-    schema_bytes_max: int = 16 << 10
-    schema_depth_max: int = 32
-    pattern_chars_max: int = 512
-
-
-_BOUNDS: Final = _Bounds()
+_SCHEMA_BOUNDS: Final = InputLimits(schema_bytes_max=16 << 10, pattern_chars_max=512)
+"""Bounds of the schema of an MCP tool: a larger one does not bind the arguments of calls."""
 _TEXT: Final = {"type": "string"}
 _NUMBER: Final = {"type": "integer"}
 
@@ -114,7 +106,7 @@ def _mcp_rule(server: ServerGrant, tool: McpTool) -> ToolRule:
         SegmentKind.MCP_APPROVAL_REQUEST if asks else SegmentKind.MCP_CALL,
         tool.name,
         server.label,
-        schema=None if schema_fault(schema, _BOUNDS, of_objects=True) else schema,
+        schema=None if schema_fault(schema, _SCHEMA_BOUNDS, of_objects=True) else schema,
         declared=schema,
     )
 
