@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from gateway.constraints.lark import INPUT_OBJECT
 from gateway.generation import BUILTIN_PREFIX, SegmentKind
-from gateway.protocol.tool_types import FUNCTION_NAME
+from gateway.protocol.tool_types import FUNCTION_NAME, object_schema
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator, Mapping
@@ -267,12 +267,7 @@ class Syntax:
 NAMESPACE: Final = "functions."
 """What models that have read much of OpenAI's put before the name of a function."""
 ANY_OBJECT: Final = {"type": "object"}
-_CODE_OBJECT: Final = {
-    "type": "object",
-    "properties": {"code": {"type": "string"}},
-    "required": ["code"],
-    "additionalProperties": False,
-}
+_CODE_OBJECT: Final = object_schema({"code": {"type": "string"}}, "code")
 """What Python is called with."""
 
 

@@ -64,6 +64,7 @@ from gateway.protocol.items import (
     OutputItem,
     Reasoning,
 )
+from gateway.protocol.tool_types import object_schema
 from gateway.text_ids import CHARACTERS_PER_TOKEN, IMAGE_TOKENS
 
 if TYPE_CHECKING:
@@ -96,18 +97,9 @@ _PYTHON: Final = (
 def _function(
     name: str, about: str, *required: str, **properties: tuple[str, str]
 ) -> dict[str, Any]:
-    return {
-        "name": name,
-        "description": about,
-        "parameters": {
-            "type": "object",
-            "properties": {
-                key: {"type": kind, "description": text} for key, (kind, text) in properties.items()
-            },
-            "required": list(required),
-            "additionalProperties": False,
-        },
-    }
+    schemas = {key: {"type": kind, "description": text} for key, (kind, text) in properties.items()}
+    parameters = object_schema(schemas, *required)
+    return {"name": name, "description": about, "parameters": parameters}
 
 
 _BROWSER: Final = (

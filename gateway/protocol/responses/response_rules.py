@@ -34,6 +34,7 @@ from gateway.protocol.tool_types import (
     allowed_names,
     flat_name,
     named,
+    object_schema,
 )
 
 if TYPE_CHECKING:
@@ -50,29 +51,22 @@ _TEXT: Final = {"type": "string"}
 _NUMBER: Final = {"type": "integer"}
 
 
-def _arguments_schema(*required: str, **properties: Mapping[str, Any]) -> dict[str, Any]:
-    return {
-        "type": "object",
-        "properties": properties,
-        "required": list(required),
-        "additionalProperties": False,
-    }
-
-
 _BROWSER_SCHEMAS: Final = dict(
     zip(
         BROWSER_TOOLS,
         (
-            _arguments_schema("query", query=_TEXT, topn=_NUMBER, source=_TEXT),
-            _arguments_schema(
-                id={"type": ["integer", "string"]},
-                cursor=_NUMBER,
-                loc=_NUMBER,
-                num_lines=_NUMBER,
-                view_source={"type": "boolean"},
-                source=_TEXT,
+            object_schema({"query": _TEXT, "topn": _NUMBER, "source": _TEXT}, "query"),
+            object_schema(
+                {
+                    "id": {"type": ["integer", "string"]},
+                    "cursor": _NUMBER,
+                    "loc": _NUMBER,
+                    "num_lines": _NUMBER,
+                    "view_source": {"type": "boolean"},
+                    "source": _TEXT,
+                }
             ),
-            _arguments_schema("pattern", pattern=_TEXT, cursor=_NUMBER),
+            object_schema({"pattern": _TEXT, "cursor": _NUMBER}, "pattern"),
         ),
         strict=True,
     )
