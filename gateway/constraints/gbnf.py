@@ -125,7 +125,6 @@ def text(characters: str) -> Chain:
 
 
 def chain(*parts: Language) -> Language:
-    """Return the languages one after the other; the empty language if one of them is empty."""
     return NEVER if NEVER in parts else Chain(parts)
 
 

@@ -478,7 +478,7 @@ def _any_json() -> Body:
 ANY_JSON: Final = _any_json()
 
 
-def remainder_of(body: Body, said: bytes, byte_ids: Sequence[int]) -> Remainder | None:
+def remainder_of(body: Body, begun: bytes, byte_ids: Sequence[int]) -> Remainder | None:
     """Return what may follow this beginning; `byte_ids[b]` is the id of the single byte `b`.
 
     Falls back to any JSON if the body cannot be followed or its rest cannot be written down. None
@@ -486,16 +486,16 @@ def remainder_of(body: Body, said: bytes, byte_ids: Sequence[int]) -> Remainder 
     """
     for candidate in (body, ANY_JSON):
         try:
-            return Remainder(_behind(candidate, said, byte_ids), candidate.exact)
+            return Remainder(_behind(candidate, begun, byte_ids), candidate.exact)
         except UntranslatableGrammar:
             continue
     return None
 
 
-def _behind(body: Body, said: bytes, byte_ids: Sequence[int]) -> Node:
+def _behind(body: Body, beginning: bytes, byte_ids: Sequence[int]) -> Node:
     decoder = getincrementaldecoder("utf-8")()
     try:
-        whole = decoder.decode(said)
+        whole = decoder.decode(beginning)
     except UnicodeDecodeError:
         raise UntranslatableGrammar("it is not UTF-8") from None
     begun, _ = decoder.getstate()

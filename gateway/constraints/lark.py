@@ -104,7 +104,6 @@ def languages_of(rules: OutputRules) -> dict[TextGrammar, Node]:
 
 
 def are_translated(rules: OutputRules) -> bool:
-    """Return True if `languages_of` is cached for these rules."""
     return _LANGUAGES in rules.derived
 
 

@@ -198,8 +198,10 @@ def check_copy(place: str, known: ContextItem, copy: InputItem) -> None:
 def _changed_member(known: Item, copy: InputItem) -> str | None:
     if known.type != copy.type:
         return "type"
-    said, again = _shown(known), _shown(copy)
-    return next((name for name, value in said.items() if not _agrees(value, again.get(name))), None)
+    members, copied = _shown(known), _shown(copy)
+    return next(
+        (name for name, value in members.items() if not _agrees(value, copied.get(name))), None
+    )
 
 
 def _shown(item: InputItem) -> dict[str, Any]:
@@ -207,9 +209,9 @@ def _shown(item: InputItem) -> dict[str, Any]:
         case Message():
             return {"role": item.role, "phase": item.phase, "content": _in_runs(item.content)}
         case Reasoning():
-            said = "".join(part.text for part in item.content or ())
+            content = "".join(part.text for part in item.content or ())
             summary = "\n".join(part.text for part in item.summary)
-            return {"content": said or None, "summary": summary or None}
+            return {"content": content or None, "summary": summary or None}
         case FunctionCallOutput() | CustomToolCallOutput():
             output = item.output
             parts = (InputText(text=output),) if isinstance(output, str) else output
@@ -284,7 +286,7 @@ _ID_PREFIXES: Final = {
     "compaction": ids.COMPACTION_PREFIX,
     **ids.HOSTED_PREFIXES,
 }
-_UNTOLD: Final = frozenset({"web_search_call", "code_interpreter_call"})
+_WITHOUT_RESULTS: Final = frozenset({"web_search_call", "code_interpreter_call"})
 """Calls that the gateway answers, whose items do not tell what the model was told."""
 
 
@@ -309,7 +311,7 @@ def referenced_ids(items: Iterable[InputItem]) -> list[str]:
     for item in items:
         if isinstance(item, ItemReference) or _is_hollow(item):
             wanted += [item.id] if item.id else []
-        elif item.type in _UNTOLD and item.id:
+        elif item.type in _WITHOUT_RESULTS and item.id:
             untold.append(item.id)
         elif isinstance(item, Message) and item.role == "assistant" and item.phase != "commentary":
             untold.clear()  # the model is not shown them again
@@ -340,7 +342,7 @@ def assemble(
     added = take_in(new, stored=stored, unsealed=unsealed, source=response, before=known)
     _check_answers(history, added)
     history = without_abandoned(history)
-    earlier, now = told_apart(without_cut_calls(history, added), added)
+    earlier, now = with_call_ids(without_cut_calls(history, added), added)
     kept = without_orphans(earlier, now)
     _check_pairs([*kept, *now])
     return Context((*kept, *now), inherited=len(kept))
@@ -445,8 +447,8 @@ class _Intake:
         context = self._context_item(ordinal, item)
         if sealed.ids is not None:
             return context.with_ids(array("I", sealed.ids))
-        said = (ReasoningText(text=sealed.text),)
-        return replace(context, parsed=item.model_copy(update={"content": said}))
+        content = (ReasoningText(text=sealed.text),)
+        return replace(context, parsed=item.model_copy(update={"content": content}))
 
     def _summary(self, ordinal: int, item: Compaction) -> ContextItem | None:
         if item.id in self.known:
@@ -471,9 +473,9 @@ class _Intake:
         if _is_output(item):
             return self._context_item(ordinal, item, item.call_id, author_of(item))
         context = self._context_item(ordinal, item, hosted_call_id(item), asked_tool(item))
-        told = self.stored.get(context.item_id) if item.type in _UNTOLD else None
-        is_same = told is not None and _says_the_same(told, item)
-        return context.with_ids(told.ids) if told and told.ids and is_same else context
+        stored = self.stored.get(context.item_id) if item.type in _WITHOUT_RESULTS else None
+        is_same = stored is not None and _says_the_same(stored, item)
+        return context.with_ids(stored.ids) if stored and stored.ids and is_same else context
 
     def _context_item(
         self,
@@ -521,8 +523,8 @@ def _message_item(message: Message, item_id: str) -> ContextItem:
             # What `_body` makes of a message that is one text, as most are.
             content = [{"type": "input_text", "text": text}]
             named = {} if message.id is None else {"id": item_id}
-            said = {"type": "message", **named, "role": message.role, "content": content}
-            json = lasting_json(said | {"id": item_id, "status": "completed"})
+            body = {"type": "message", **named, "role": message.role, "content": content}
+            json = lasting_json(body | {"id": item_id, "status": "completed"})
         case _:
             json = _body(message, item_id, "completed")
     return ContextItem(
@@ -641,7 +643,7 @@ def _fits(output: str, call: str | None) -> bool:
     return output == _ANY_OUTPUT or _SUFFIXES.sub("", output) == _SUFFIXES.sub("", call)
 
 
-def told_apart(
+def with_call_ids(
     history: Sequence[ContextItem], added: Sequence[ContextItem]
 ) -> tuple[Sequence[ContextItem], Sequence[ContextItem]]:
     """Return the items, with outputs lacking a `call_id` assigned to the call that they answer.
@@ -715,10 +717,10 @@ def without_abandoned(history: Sequence[ContextItem]) -> Sequence[ContextItem]:
     if all(item.complete for item in history):
         return history
     pairs = zip(history, [*history[1:], None], strict=True)
-    return [item for item, after in pairs if not _is_said_anew(item, after)]
+    return [item for item, after in pairs if not _is_generated_again(item, after)]
 
 
-def _is_said_anew(item: ContextItem, after: ContextItem | None) -> bool:
+def _is_generated_again(item: ContextItem, after: ContextItem | None) -> bool:
     if item.complete or item.is_call or after is None:
         return False
     source = ids.source_of_output(item.item_id)

@@ -56,7 +56,6 @@ def instruction() -> Message:
 
 
 def summary_message(summary: str) -> Message:
-    """Return a summary as the model sees it in later turns."""
     return _user_message(INTRODUCTION + summary)
 
 

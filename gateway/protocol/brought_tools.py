@@ -70,9 +70,9 @@ class BroughtTools:
     @classmethod
     def from_item(cls, item: AdditionalTools | ToolSearchOutput, path: str) -> Self:
         """Read the tools of an item at `path`. Raises `InvalidRequest`."""
-        said = {"tools": without_unserved(item.tools, NO_FAMILIES)}
+        document = {"tools": without_unserved(item.tools, NO_FAMILIES)}
         try:
-            tools = _Bringing.model_validate(said).tools
+            tools = _Bringing.model_validate(document).tools
         except ValidationError as error:
             raise refusal_of(error, within=path) from None
         return cls(path, tools, isinstance(item, ToolSearchOutput))
@@ -143,8 +143,8 @@ def offered(tools: Sequence[Tool], brought: Sequence[BroughtTools] = ()) -> tupl
     found = [tool for each in brought if each.loaded for tool in each.tools]
     purposes = _purposes((*declared, *found))
     left = [tool for name, tool in deferred.items() if name not in known]
-    told = (_told(tool, left, purposes) for tool in known.values())
-    return (*run_tools(tools), *_grouped(told, purposes))
+    shown = (_with_catalogue(tool, left, purposes) for tool in known.values())
+    return (*run_tools(tools), *_grouped(shown, purposes))
 
 
 def paths_of(tools: Sequence[Tool], brought: Sequence[BroughtTools] = ()) -> dict[str, str]:
@@ -174,7 +174,9 @@ def _purposes(tools: Iterable[Tool]) -> dict[str, str]:
     }
 
 
-def _told(tool: NamedTool, left: Sequence[NamedTool], purposes: Mapping[str, str]) -> NamedTool:
+def _with_catalogue(
+    tool: NamedTool, left: Sequence[NamedTool], purposes: Mapping[str, str]
+) -> NamedTool:
     if not left or not isinstance(tool.tool, ToolSearchTool):
         return tool
     names = {

@@ -231,11 +231,11 @@ def hosted_call(item: AnyHostedItem) -> str | None:
     None for an item that is only a result, for an empty item and for a list of tools, which cannot
     be called here.
     """
-    asked, returned = _HOSTED_MEMBERS[item.type]
-    if not asked:
+    arguments, results = _HOSTED_MEMBERS[item.type]
+    if not arguments:
         return None
-    said = _said(item, asked)
-    return _json(said) if said or _said(item, returned) else None
+    members = _members_of(item, arguments)
+    return _json(members) if members or _members_of(item, results) else None
 
 
 def hosted_result(item: AnyHostedItem) -> str | None:
@@ -243,25 +243,25 @@ def hosted_result(item: AnyHostedItem) -> str | None:
 
     None for an item that is only a call or empty. Parts that the model cannot read become notes.
     """
-    asked, returned = _HOSTED_MEMBERS[item.type]
-    said = _said(item, returned)
-    if not returned or not (said or _said(item, asked)):
+    arguments, results = _HOSTED_MEMBERS[item.type]
+    members = _members_of(item, results)
+    if not results or not (members or _members_of(item, arguments)):
         return None
     if item.status in _UNFINISHED:
-        said["status"] = item.status
-    return _json(said) if said else NO_RESULT
+        members["status"] = item.status
+    return _json(members) if members else NO_RESULT
 
 
-def _said(item: AnyHostedItem, names: tuple[str, ...]) -> dict[str, Any]:
-    said = {name: _readable(getattr(item, name, None)) for name in names}
+def _members_of(item: AnyHostedItem, names: tuple[str, ...]) -> dict[str, Any]:
+    members = {name: _readable(getattr(item, name, None)) for name in names}
     match item:
-        case ImageGenerationCall(result=str()) if "result" in said:
-            said["result"] = IMAGE_NOTE
+        case ImageGenerationCall(result=str()) if "result" in members:
+            members["result"] = IMAGE_NOTE
         case ComputerCallOutput():
-            said["output"] = IMAGE_NOTE
+            members["output"] = IMAGE_NOTE
         case _:
             pass
-    return without_nulls(said)
+    return without_nulls(members)
 
 
 def hosted_call_id(item: Item) -> str | None:
@@ -325,10 +325,10 @@ def call_fields(rule: ToolRule | None, name: str, arguments: str) -> dict[str, A
         case SegmentKind.TOOL_SEARCH_CALL:
             return {"execution": "client", "arguments": _object(arguments)}
         case SegmentKind.CUSTOM_CALL:
-            said = {CUSTOM_INPUT: _custom_input(arguments)}
+            text = {CUSTOM_INPUT: _custom_input(arguments)}
         case _:
-            said = {"arguments": arguments}
-    return without_nulls({"name": rule.shown_name, "namespace": rule.namespace, **said})
+            text = {"arguments": arguments}
+    return without_nulls({"name": rule.shown_name, "namespace": rule.namespace, **text})
 
 
 def _parse_arguments(model: type[_Arguments], arguments: str) -> _Arguments:
@@ -414,8 +414,8 @@ def _to_approval_item(item: InputItem) -> InputItem:
         case FunctionCall(name=name, call_id=call_id) if (
             name == APPROVAL_FUNCTION and _is_approval_id(call_id)
         ):
-            asked = _parse_approval(_AskedCall, "arguments", item.arguments)
-            fields = {"id": call_id, "type": APPROVAL_FUNCTION, **asked.model_dump()}
+            call = _parse_approval(_AskedCall, "arguments", item.arguments)
+            fields = {"id": call_id, "type": APPROVAL_FUNCTION, **call.model_dump()}
             return McpApprovalRequest.model_validate(fields)
         case FunctionCallOutput(call_id=call_id) if call_id is not None and _is_approval_id(
             call_id

@@ -270,8 +270,8 @@ def _citations(response: Json) -> list[Json]:
 
 def _logprobs(response: Json) -> Json:
     pieces = [piece for piece in texts_of(response) if piece.field == "content"]
-    told = [entry for piece in pieces for entry in piece.logprobs]
-    return {"content": told or None, "refusal": None}
+    entries = [entry for piece in pieces for entry in piece.logprobs]
+    return {"content": entries or None, "refusal": None}
 
 
 _CREATED: Final = "response.created"
@@ -338,8 +338,8 @@ class Chunks:
         position, item = self._calls[data["output_index"]]
         # Only the first text of a call may be empty, and says nothing.
         written = {CALL_TEXTS[item["type"]]: data["delta"]}
-        said = {CALL_KINDS[item["type"]]: written}
-        return self._call(position, said) if data["delta"] else []
+        call = {CALL_KINDS[item["type"]]: written}
+        return self._call(position, call) if data["delta"] else []
 
     def _text(self, event: Event, field: Field) -> list[bytes]:
         # Items never overlap, so the text belongs to the item added last.
@@ -435,8 +435,8 @@ class ChatChunks(Chunks):
             self._content_chars += len(orjson.loads(text))
         if not self._form.logprobs or field != "content":
             return [text.join(self._texts[field])]
-        told = {"content": logprobs or None, "refusal": None}
-        return [self._chunk(_choice({"content": orjson.Fragment(text)}, logprobs=told))]
+        shown = {"content": logprobs or None, "refusal": None}
+        return [self._chunk(_choice({"content": orjson.Fragment(text)}, logprobs=shown))]
 
     @override
     def _begin(self, field: Field, separator: str) -> None:

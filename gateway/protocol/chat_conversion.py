@@ -361,11 +361,11 @@ def _tool(tool: ChatTool, index: int, places: ParameterPaths) -> Json:
     if spec is None:
         raise _not_within(f"{at}.{tool.type}", tool.type)
     places.add(at, f"{at}.{tool.type}")
-    asked = spec.get("format")
-    if tool.type == "custom" and isinstance(asked, dict) and asked.get("type") == "grammar":
+    format_ = spec.get("format")
+    if tool.type == "custom" and isinstance(format_, dict) and format_.get("type") == "grammar":
         path = f"{at}.custom.format.grammar"
         places.add(f"{at}.format", path)
-        spec = {**spec, "format": {**_object(asked.get("grammar"), path), "type": "grammar"}}
+        spec = {**spec, "format": {**_object(format_.get("grammar"), path), "type": "grammar"}}
     return {**spec, "type": tool.type}
 
 
@@ -424,15 +424,15 @@ def _type_of(value: object) -> object:
     return value.get("type") if isinstance(value, dict) else None
 
 
-def format_of(asked: object, places: ParameterPaths) -> object:
+def format_of(response_format: object, places: ParameterPaths) -> object:
     """Return `response_format` in the form of `text.format`."""
     places.add("text.format", "response_format")
-    if not isinstance(asked, dict) or asked.get("type") != "json_schema":
-        return asked
+    if not isinstance(response_format, dict) or response_format.get("type") != "json_schema":
+        return response_format
     path = "response_format.json_schema"
     places.add("text.format", path)
     places.add("text.format.type", "response_format.type")
-    return {**_object(asked.get("json_schema"), path), "type": "json_schema"}
+    return {**_object(response_format.get("json_schema"), path), "type": "json_schema"}
 
 
 def reasoning_of(request: ChatRequest, places: ParameterPaths) -> object:
@@ -615,8 +615,8 @@ def _check_content(message: ChatMessage, path: str) -> None:
 
 def _check_says(message: ChatMessage, path: str) -> None:
     # Some servers show an empty `tool_calls` array beside content, so that is accepted.
-    said = (message.thought, message.refusal, message.function_call)
-    if message.tool_calls or any(one is not None for one in said):
+    contents = (message.thought, message.refusal, message.function_call)
+    if message.tool_calls or any(one is not None for one in contents):
         return
     if (
         message.text is None
@@ -727,7 +727,7 @@ def _shared_parameters(document: Json) -> Json:
 
 
 def _convert(
-    asked: Json,
+    parameters: Json,
     parse: Callable[[Json], CreateResponse],
     *,
     places: ParameterPaths,
@@ -735,11 +735,11 @@ def _convert(
     ignored: tuple[str, ...],
 ) -> Converted:
     # These APIs have no minimum of output tokens, so the check sees a large enough number.
-    bound = asked.get("max_output_tokens")
+    bound = parameters.get("max_output_tokens")
     if bound is not None:
-        asked = {**asked, "max_output_tokens": max(bound, OUTPUT_TOKENS_MIN)}
+        parameters = {**parameters, "max_output_tokens": max(bound, OUTPUT_TOKENS_MIN)}
     try:
-        request = parse(asked)
+        request = parse(parameters)
     except InvalidRequest as error:
         raise places.restated(error) from None
     ignored = presentable((*ignored, *request.ignored))
@@ -795,7 +795,7 @@ def parse_completion(body: bytes, *, limits: InputLimits, strict: bool = False) 
     _check_completion(request)
     text = _prompt(request.prompt)
     options = request.stream_options
-    asked = {
+    parameters = {
         "input": [{"type": "message", "role": "user", "content": text}],
         "max_output_tokens": request.max_tokens,
         "reasoning": request.reasoning_effort and {"effort": request.reasoning_effort},
@@ -810,7 +810,7 @@ def parse_completion(body: bytes, *, limits: InputLimits, strict: bool = False) 
         }
     )
     return _convert(
-        _shared_parameters(document) | without_nulls(asked),
+        _shared_parameters(document) | without_nulls(parameters),
         partial(parse_create, limits=limits, strict=strict),
         places=places,
         adapter=CompletionAdapter(include_usage=bool(options and options.include_usage)),

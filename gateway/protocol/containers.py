@@ -85,16 +85,15 @@ def parse_container(body: bytes, *, limits: InputLimits, strict: bool = False) -
 
     Raises `InvalidRequest`; if `strict`, for unknown keys, too.
     """
-    asked = _parse(NewContainer, body, limits, strict=strict, extra=("skills",))
-    if asked.network_policy.type != "disabled":
+    container = _parse(NewContainer, body, limits, strict=strict, extra=("skills",))
+    if container.network_policy.type != "disabled":
         raise unsupported("network_policy.type", "Leave it out: code has no network.")
-    return asked
+    return container
 
 
 def parse_container_file(
     body: bytes, *, limits: InputLimits, strict: bool = False
 ) -> NewContainerFile:
-    """Parse an upload to a container. Raises `InvalidRequest`."""
     return _parse(NewContainerFile, body, limits, strict=strict)
 
 
@@ -158,7 +157,6 @@ def check_file_name(name: str) -> str:
 
 
 def memory_limit_of(memory_bytes: int) -> str | None:
-    """Return the API's name for this amount of memory; None if there is none."""
     return next((name for name, size in MEMORY_LIMITS.items() if size == memory_bytes), None)
 
 

@@ -106,16 +106,16 @@ def parse_conversation(
 
     Raises `InvalidRequest`; if `strict`, for unknown keys, images and files, too.
     """
-    asked = _parse(NewConversation, parse_object(body or b"{}", limits), strict=strict)
-    _check_items(asked.items, limits, strict=strict)
-    return asked
+    conversation = _parse(NewConversation, parse_object(body or b"{}", limits), strict=strict)
+    _check_items(conversation.items, limits, strict=strict)
+    return conversation
 
 
 def parse_items(body: bytes, *, limits: InputLimits, strict: bool = False) -> NewItems:
     """Parse items to add. Raises as `parse_conversation`."""
-    asked = _parse(NewItems, parse_object(body, limits), strict=strict)
-    _check_items(asked.items, limits, strict=strict)
-    return asked
+    new = _parse(NewItems, parse_object(body, limits), strict=strict)
+    _check_items(new.items, limits, strict=strict)
+    return new
 
 
 def parse_metadata(body: bytes, *, limits: InputLimits, strict: bool = False) -> NewMetadata:

@@ -248,7 +248,6 @@ RunTool = WebSearchTool | CodeInterpreterTool | McpServerTool
 
 
 def family_of(kind: str) -> HostedFamily | None:
-    """Return the family of a tool type; None for a type that the gateway never runs."""
     return FAMILIES.get(kind)
 
 

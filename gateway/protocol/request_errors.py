@@ -55,7 +55,6 @@ def invalid(param: str, what: str, code: str = "invalid_value") -> InvalidReques
 
 
 def unknown_approval(request_id: str | None) -> InvalidRequest:
-    """Return the refusal of an answer to an MCP approval request that does not exist."""
     return InvalidRequest(
         f"Invalid 'input': there is no approval request '{request_id}' in the context of this "
         "request. Send its item before the answer, or continue the response that asked "
@@ -189,22 +188,21 @@ def unsupported_value(
 
 
 def tool_not_found(kind: str, param: str = "tool_choice") -> InvalidRequest:
-    """Return the refusal of a choice of a tool type that the request lacks."""
     return InvalidRequest(
         f"Tool choice '{kind}' not found in 'tools' parameter.", code="invalid_value", param=param
     )
 
 
-def dropped_tools(kinds: Sequence[str], param: str = "tool_choice") -> InvalidRequest:
+def dropped_tools(kinds: Sequence[str]) -> InvalidRequest:
     """Return the refusal of a choice that only unsupported tools of types `kinds` satisfy."""
     names = listed(tuple(dict.fromkeys(kinds)), "and")
     return InvalidRequest(
-        f"Unsupported parameter: '{param}' needs {names}, which this server does not run for this "
-        "API key: such tools are dropped, and named in the x-gateway-dropped-tools header. Offer a "
-        "tool that your client executes, leave 'tool_choice' out, or ask the operator to allow "
-        "them.",
+        f"Unsupported parameter: 'tool_choice' needs {names}, which this server does not run for "
+        "this API key: such tools are dropped, and named in the x-gateway-dropped-tools header. "
+        "Offer a tool that your client executes, leave 'tool_choice' out, or ask the operator to "
+        "allow them.",
         code="unsupported_parameter",
-        param=param,
+        param="tool_choice",
     )
 
 

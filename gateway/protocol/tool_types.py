@@ -28,7 +28,7 @@ from gateway.protocol.hosted_tools import (
 from gateway.protocol.parameters import AllowedTools, ToolChoice
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Iterator, Sequence
+    from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
     from gateway.protocol.hosted_tools import HostedFamily, RunTool
     from gateway.protocol.parameters import AnyToolChoice, ToolName
@@ -305,7 +305,8 @@ KINDS: Final[dict[type[ClientTool], SegmentKind]] = {
 }
 
 
-def _object(properties: dict[str, Any], *required: str) -> dict[str, Any]:
+def object_schema(properties: Mapping[str, Any], *required: str) -> dict[str, Any]:
+    """Return the JSON Schema of an object with these properties and no others."""
     return {
         "type": "object",
         "properties": properties,
@@ -316,13 +317,15 @@ def _object(properties: dict[str, Any], *required: str) -> dict[str, Any]:
 
 def _file_operation(kind: str, *texts: str) -> dict[str, Any]:
     texts_schema = {name: {"type": "string"} for name in texts}
-    return _object({"type": {"type": "string", "enum": [kind]}, **texts_schema}, "type", *texts)
+    return object_schema(
+        {"type": {"type": "string", "enum": [kind]}, **texts_schema}, "type", *texts
+    )
 
 
 _WORDS: Final = {"type": "array", "items": {"type": "string"}, "minItems": 1}
 _COUNT: Final = {"type": ["integer", "null"], "minimum": 0, "maximum": 2**31 - 1}
 _TEXT: Final = {"type": ["string", "null"]}
-LOCAL_SHELL_PARAMETERS: Final = _object(
+LOCAL_SHELL_PARAMETERS: Final = object_schema(
     {
         "command": _WORDS,
         "env": {"type": "object", "additionalProperties": {"type": "string"}},
@@ -332,10 +335,10 @@ LOCAL_SHELL_PARAMETERS: Final = _object(
     },
     "command",
 )
-SHELL_PARAMETERS: Final = _object(
+SHELL_PARAMETERS: Final = object_schema(
     {"commands": _WORDS, "timeout_ms": _COUNT, "max_output_length": _COUNT}, "commands"
 )
-APPLY_PATCH_PARAMETERS: Final = _object(
+APPLY_PATCH_PARAMETERS: Final = object_schema(
     {
         "operation": {
             "oneOf": [
@@ -347,8 +350,8 @@ APPLY_PATCH_PARAMETERS: Final = _object(
     },
     "operation",
 )
-CUSTOM_PARAMETERS: Final = _object({CUSTOM_INPUT: {"type": "string"}}, CUSTOM_INPUT)
-NO_ARGUMENTS: Final = _object({})
+CUSTOM_PARAMETERS: Final = object_schema({CUSTOM_INPUT: {"type": "string"}}, CUSTOM_INPUT)
+NO_ARGUMENTS: Final = object_schema({})
 ANY_OBJECT: Final = {"type": "object"}
 """What a search for tools is asked: its item has no place for anything else."""
 PARAMETERS: Final[dict[type[ClientTool], dict[str, Any]]] = {
@@ -385,7 +388,7 @@ _APPLY_PATCH: Final = FunctionTool(
 _TOOL_SEARCH: Final = FunctionTool(
     name=TOOL_SEARCH,
     description="Searches for tools that can be called once they were found.",
-    parameters=_object({"query": {"type": "string"}}, "query"),
+    parameters=object_schema({"query": {"type": "string"}}, "query"),
 )
 _SYNTAXES: Final = {"lark": "this Lark grammar", "regex": "this regular expression"}
 
@@ -409,7 +412,6 @@ class NamedTool(NamedTuple):
 
 
 def flat_name(namespace: str | None, name: str) -> str:
-    """Return the model's name of a tool: `namespace.name`."""
     return f"{namespace}.{name}" if namespace else name
 
 

@@ -11,7 +11,14 @@ from typing import TYPE_CHECKING
 import orjson
 
 from gateway import ids
-from gateway.models.format import CHAT, PASSTHROUGH, FormatOptions, Formats, SchemaLimits
+from gateway.models.format import (
+    CHAT,
+    PASSTHROUGH,
+    FormatOptions,
+    Formats,
+    ImageLimits,
+    SchemaLimits,
+)
 from gateway.sealing import Sealer, SealingSecret
 from gateway.services.executor import ThreadExecutor
 from gateway.services.runs.images import ImageFetcher, ImageVisits
@@ -159,9 +166,7 @@ def _format_options(model: Model, images: Images) -> FormatOptions:
         calls=model.calls,
         template_kwargs=template_kwargs.decode(),
         sees="image" in model.modalities,
-        image_bytes_max=images.bytes_max,
-        images_max=images.images_max,
-        images_bytes_max=images.context_bytes_max,
+        images=ImageLimits(images.bytes_max, images.images_max, images.context_bytes_max),
     )
 
 

@@ -18,8 +18,9 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
+from gateway.constraints.lark import INPUT_OBJECT
 from gateway.generation import BUILTIN_PREFIX, SegmentKind
-from gateway.protocol.tool_types import FUNCTION_NAME
+from gateway.protocol.tool_types import FUNCTION_NAME, object_schema
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator, Mapping
@@ -266,19 +267,8 @@ class Syntax:
 NAMESPACE: Final = "functions."
 """What models that have read much of OpenAI's put before the name of a function."""
 ANY_OBJECT: Final = {"type": "object"}
-_CODE_OBJECT: Final = {
-    "type": "object",
-    "properties": {"code": {"type": "string"}},
-    "required": ["code"],
-    "additionalProperties": False,
-}
+_CODE_OBJECT: Final = object_schema({"code": {"type": "string"}}, "code")
 """What Python is called with."""
-_INPUT_OBJECT: Final = {
-    "type": "object",
-    "properties": {"input": {"type": "string"}},
-    "required": ["input"],
-    "additionalProperties": False,
-}
 
 
 def offered_name(tool: str) -> str:
@@ -308,4 +298,4 @@ def schema_of(tool: ToolRule) -> dict[str, Any]:
         return tool.schema
     if tool.kind is SegmentKind.CODE_INTERPRETER_CALL:
         return _CODE_OBJECT
-    return _INPUT_OBJECT if tool.kind is SegmentKind.CUSTOM_CALL else ANY_OBJECT
+    return INPUT_OBJECT if tool.kind is SegmentKind.CUSTOM_CALL else ANY_OBJECT

@@ -91,9 +91,8 @@ class ChatFormat(ServerRenderedFormat):
         template_kwargs: Mapping[str, Any] | None = None,
         shown_images: PassThroughFormat | None = None,
     ) -> None:
-        """`model` is its name at its servers, `size` how many ids it has, `end_ids` those that it
-        ends its turns with beside those that are known by their text. `shown_images` is how it is
-        asked where there is something to be seen.
+        """`model` is its name at its servers, `size` the number of its ids. `end_ids` end turns,
+        beside those that are known by their text. `shown_images` renders prompts with images.
         """
         self._format_with_images = shown_images
         self._model = model
@@ -163,7 +162,7 @@ class ChatFormat(ServerRenderedFormat):
     def with_state(self, template_state: bytes) -> ModelFormat:
         """Return the same format with these frames. Raises `ValueError` for invalid ones."""
         if template_state == TEXT_STATE:
-            # Of a run that began before the settings said that it sees nothing, too.
+            # Also for a run that began before the settings took images away.
             return self._format_with_images or PassThroughFormat()
         if not template_state:
             return self
@@ -225,14 +224,14 @@ class ChatFormat(ServerRenderedFormat):
         made = chat_conversation(items, options, template.habits)
         require_some(made.messages)
         kwargs = self._template_kwargs(options)
-        asked = question(made.messages, functions(options), kwargs, markers=self._markers)
-        return self._prompt(made, asked, options.rendered)
+        request = question(made.messages, functions(options), kwargs, markers=self._markers)
+        return self._prompt(made, request, options.rendered)
 
     def _opens_thought(self, options: RenderOptions) -> bool:
-        asked = opened_turn(self._template_kwargs(options))
-        answer = options.rendered.get(asked)
+        request = opened_turn(self._template_kwargs(options))
+        answer = options.rendered.get(request)
         if answer is None:
-            raise Unrendered((asked,))
+            raise Unrendered((request,))
         if isinstance(answer, str):
             return False
         parser = self.new_parser(RULES)
@@ -262,11 +261,11 @@ class ChatFormat(ServerRenderedFormat):
         return self.new_parser(RULES)
 
     def _prompt(
-        self, made: ChatConversation, asked: bytes, rendered: Mapping[bytes, Rendering]
+        self, made: ChatConversation, request: bytes, rendered: Mapping[bytes, Rendering]
     ) -> Prompt:
-        answer = rendered.get(asked)
+        answer = rendered.get(request)
         if answer is None:
-            raise Unrendered((asked,))
+            raise Unrendered((request,))
         if isinstance(answer, str):
             raise InvalidRequest(
                 f"The chat template of this model cannot render this conversation: {answer}",
@@ -284,8 +283,8 @@ class ChatFormat(ServerRenderedFormat):
         if item.kind != "compaction" or item.ids is None or item.json:
             return item
         text = self.vocabulary.decode(list(item.ids))
-        said = Message(role="user", content=(InputText(text=text),))
-        return replace(item, parsed=said)
+        message = Message(role="user", content=(InputText(text=text),))
+        return replace(item, parsed=message)
 
     def render_item(self, item: ContextItem, function: str | None = None) -> Sequence[int]:  # noqa: ARG002 - a message has none
         """Return the text of a message; other items are empty without their conversation."""
@@ -391,10 +390,10 @@ class ChatFormat(ServerRenderedFormat):
     def said_ids(self, turns: Sequence[tuple[Sequence[int], Sequence[int]]]) -> list[int]:
         """Return the ids of the turns, without those that ended each of the earlier ones."""
         ids: list[int] = []
-        for prefill, said in turns[:-1]:
-            ids += (*prefill, *self._without_stop_ids(said))
-        for prefill, said in turns[-1:]:
-            ids += (*prefill, *said)
+        for prefill, output in turns[:-1]:
+            ids += (*prefill, *self._without_stop_ids(output))
+        for prefill, output in turns[-1:]:
+            ids += (*prefill, *output)
         return ids
 
     def rerender(self, turns: Iterable[Turn], new_parser: Callable[[], TokenParser]) -> list[int]:
@@ -402,10 +401,10 @@ class ChatFormat(ServerRenderedFormat):
 
         An open thought is closed, and a call that was cut off is left out.
         """
-        told: list[int] = []
+        rerendered: list[int] = []
         for ids, _ in turns:
-            told += self._close_thought(self._without_stop_ids(ids), new_parser())
-        return told
+            rerendered += self._close_thought(self._without_stop_ids(ids), new_parser())
+        return rerendered
 
     def _without_stop_ids(self, ids: Sequence[int]) -> Sequence[int]:
         size = len(ids)

@@ -1,8 +1,8 @@
 """Grammars over ids and text of a turn that a model of a chat format may write.
 
 A turn is a thought or not, then text, or calls, or JSON. Markers that are one id are that id, so no
-text can be taken for one. Where a marker is spelled in letters nothing can be said of text in front
-of it: there calls are bound only if nothing stands before them.
+text can be taken for one. Where a marker is spelled in letters, text in front of it cannot be
+bound: there calls are bound only if nothing stands before them.
 
 A grammar can only begin where the ids so far decide what comes next: before a thought, within one,
 behind it, behind a call, at the front of a call that was put into the model's mouth, and in the
@@ -39,7 +39,7 @@ from gateway.generation import (
 from gateway.models.chat.call_syntax import ANY_OBJECT, Mark, offered_name, schema_of
 from gateway.models.chat.syntax.tagged_arguments import types_of
 from gateway.models.chat.tokenizer import lexicon_of
-from gateway.models.refusal_grammar import refusal, rest_of_refusal
+from gateway.models.refusal_grammar import one_of, refusal, rest_of_refusal
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Mapping, Sequence
@@ -56,7 +56,7 @@ _IN_CLASS: Final = {one: f"\\{one}" for one in "\\]^-["} | _WHITE
 _IN_STRING: Final = {one: f"\\{one}" for one in '\\"'} | _WHITE
 DEFINITIONS: Final = ("$defs", "definitions")
 KEY: Final = Ebnf('root ::= [^<>"\\n\\r]{1,128}')
-"""The name of a parameter that no schema tells."""
+"""The name of a parameter without a schema."""
 
 
 def arguments_in_tags(
@@ -123,20 +123,20 @@ def _automaton(markers: tuple[str, ...], front: str) -> str:
 
 def _ways(following: Mapping[str, str | None], names: Mapping[str, str], without: str = "") -> str:
     others = "".join(_IN_CLASS.get(one, one) for one in dict.fromkeys((*following, *without)))
-    told = [
+    ways = [
         f'"{_IN_STRING.get(character, character)}" {names[state]}'
         for character, state in following.items()
         if state is not None and character not in without
     ]
-    return " | ".join([f"[^{others}] s0", *told])
+    return " | ".join([f"[^{others}] s0", *ways])
 
 
 def _following(text: str, markers: tuple[str, ...], begun: Sequence[str]) -> dict[str, str | None]:
     # None where a marker would be complete.
     following: dict[str, str | None] = {}
     for character in sorted({character for marker in markers for character in marker}):
-        said = text + character
-        tails = [said[at:] for at in range(len(said))]
+        written = text + character
+        tails = [written[at:] for at in range(len(written))]
         if any(tail in markers for tail in tails):
             following[character] = None
         elif state := next((tail for tail in tails if tail in begun), ""):
@@ -246,9 +246,9 @@ class _Turn:
             return self._text_and_calls()
         if self._rules.answer is None:
             return self._free()
-        return self._rest_of_answer(self._said(message).lstrip())
+        return self._rest_of_answer(self._content(message).lstrip())
 
-    def _said(self, message: Sequence[int]) -> bytes:
+    def _content(self, message: Sequence[int]) -> bytes:
         return b"".join(map(self._vocabulary.piece, message))
 
     def _rest_of_thought(self) -> Node | None:
@@ -259,18 +259,18 @@ class _Turn:
             return None
         return InOrder((self._text, Token(closing), _GAP, rest))
 
-    def _rest_of_answer(self, said: bytes) -> Node | None:
+    def _rest_of_answer(self, begun: bytes) -> Node | None:
         assert self._rules.answer is not None, "else any text would be one"
         if self._options.refusals:
-            rest = rest_of_refusal(said, self._text)
+            rest = rest_of_refusal(begun, self._text)
             if rest is not None:
                 return rest
-        return self._rest_of_json(self._rules.answer.demand, said)
+        return self._rest_of_json(self._rules.answer.demand, begun)
 
-    def _rest_of_json(self, schema: dict[str, Any], said: bytes) -> Node | None:
+    def _rest_of_json(self, schema: dict[str, Any], begun: bytes) -> Node | None:
         if not self._vocabulary.byte_ids:
             return None
-        rest = remainder_of(body_of(schema), said, self._vocabulary.byte_ids)
+        rest = remainder_of(body_of(schema), begun, self._vocabulary.byte_ids)
         if rest is None:
             return None
         self._exact = self._exact and rest.exact
@@ -282,7 +282,7 @@ class _Turn:
             return None
         if message == self._lexicon.encode(calls.front(None)):
             ways = [self._named(calls, one) for one in self._callables()]
-            return InOrder((_one_of(ways), self._more_calls()))
+            return InOrder((one_of(ways), self._more_calls()))
         for tool in self._tools:
             if message == self._lexicon.encode(calls.front(offered_name(tool.name))):
                 arguments, behind = self._arguments(tool), self._spelled(calls.behind)
@@ -294,11 +294,11 @@ class _Turn:
         calls, tool = self._syntax.calls, self._rules.tools.get(name)
         if calls is None or calls.tags is not None or tool not in self._tools or tool is None:
             return None
-        said = self._said(message)
-        begin = said.find(b"{", said.find(offered_name(name).encode()))
+        content = self._content(message)
+        begin = content.find(b"{", content.find(offered_name(name).encode()))
         if begin < 0 or tool.grammar is not None:
             return None
-        rest = self._rest_of_json(schema_of(tool), said[begin:])
+        rest = self._rest_of_json(schema_of(tool), content[begin:])
         if rest is None:
             return None
         return InOrder((rest, self._spelled(calls.behind), self._more_calls()))
@@ -324,7 +324,7 @@ class _Turn:
             return self._free()
         answer: Node = Json(self._rules.answer.demand)
         ways = [answer, *([refusal(self._text)] if self._options.refusals else [])]
-        return _one_of([*([self._calls()] if self._tools else []), *ways])
+        return one_of([*([self._calls()] if self._tools else []), *ways])
 
     def _free(self) -> Node | None:
         if not self._tools:
@@ -364,10 +364,10 @@ class _Turn:
 
     def _call(self, calls: CallSyntax) -> Node:
         ways = [self._named(calls, one) for one in self._callables()]
-        return InOrder((self._spelled(calls.before_name), _one_of(ways)))
+        return InOrder((self._spelled(calls.before_name), one_of(ways)))
 
     def _named(self, calls: CallSyntax, one: _Callable) -> Node:
-        names = _one_of([Literal(name) for name in one.names])
+        names = one_of([Literal(name) for name in one.names])
         front, behind = self._spelled(calls.behind_name), self._spelled(calls.behind)
         return InOrder((names, front, one.arguments, behind))
 
@@ -419,7 +419,3 @@ class _Turn:
 
 def _is_free(tool: ToolRule) -> bool:
     return tool.grammar is None and schema_of(tool) is ANY_OBJECT
-
-
-def _one_of(options: Sequence[Node]) -> Node:
-    return options[0] if len(options) == 1 else OneOf(tuple(options))

@@ -64,6 +64,7 @@ from gateway.protocol.items import (
     OutputItem,
     Reasoning,
 )
+from gateway.protocol.tool_types import object_schema
 from gateway.text_ids import CHARACTERS_PER_TOKEN, IMAGE_TOKENS
 
 if TYPE_CHECKING:
@@ -96,18 +97,9 @@ _PYTHON: Final = (
 def _function(
     name: str, about: str, *required: str, **properties: tuple[str, str]
 ) -> dict[str, Any]:
-    return {
-        "name": name,
-        "description": about,
-        "parameters": {
-            "type": "object",
-            "properties": {
-                key: {"type": kind, "description": told} for key, (kind, told) in properties.items()
-            },
-            "required": list(required),
-            "additionalProperties": False,
-        },
-    }
+    schemas = {key: {"type": kind, "description": text} for key, (kind, text) in properties.items()}
+    parameters = object_schema(schemas, *required)
+    return {"name": name, "description": about, "parameters": parameters}
 
 
 _BROWSER: Final = (
@@ -139,12 +131,12 @@ _BROWSER: Final = (
 
 def builtin_functions(builtins: Builtins) -> list[dict[str, Any]]:
     """Return the functions that stand for these tools."""
-    told = list(_BROWSER) if builtins.browser else []
+    functions = list(_BROWSER) if builtins.browser else []
     if builtins.python:
         about = builtins.python_description or _PYTHON
         code = ("string", "The code.")
-        told.append(_function(offered_name(PYTHON_TOOL), about, "code", code=code))
-    return told
+        functions.append(_function(offered_name(PYTHON_TOOL), about, "code", code=code))
+    return functions
 
 
 ChatMessage = dict[str, Any]
@@ -206,13 +198,13 @@ def question(
     markers: Markers | None = None,
     opens_turn: bool = True,
 ) -> bytes:
-    """Return the request to render with which servers are asked (`models.format.Unrendered`)."""
-    asked: dict[str, Any] = {"messages": messages, "add_generation_prompt": opens_turn}
+    """Return the body of a request to a server to render messages (`models.format.Unrendered`)."""
+    body: dict[str, Any] = {"messages": messages, "add_generation_prompt": opens_turn}
     if tools:
-        asked["tools"] = tools
+        body["tools"] = tools
     if template_kwargs:
-        asked["chat_template_kwargs"] = template_kwargs
-    words = orjson.dumps(asked, default=str)
+        body["chat_template_kwargs"] = template_kwargs
+    words = orjson.dumps(body, default=str)
     return words if markers is None else markers.broken_up(words.decode()).encode()
 
 
@@ -236,7 +228,7 @@ def functions(options: RenderOptions) -> list[dict[str, Any]]:
 
 
 def answer_text(answer: AnswerFormat) -> str:
-    """Return the text that tells the model the format of its answer."""
+    """Return the text of a prompt about the format of the answer."""
     about = f" ({answer.description})" if answer.description else ""
     if answer.kind == "json_object":
         return "Answer with exactly one JSON object, with nothing before or behind it."
@@ -427,8 +419,8 @@ def chat_conversation(
     if text := system_text(options, items[:leading]):
         made.say(PREAMBLE, "system", text)
     placed = (PlacedItem(at, item) for at, item in enumerate(items[leading:], leading))
-    told = with_approvals(placed, options.approved)
-    for one in in_call_order(without_stale_reasoning(since_compaction(told))):
+    ordered = with_approvals(placed, options.approved)
+    for one in in_call_order(without_stale_reasoning(since_compaction(ordered))):
         _tell(made, one)
     made.close()
     return made
@@ -456,7 +448,7 @@ def _tell(made: ChatConversation, placed: PlacedItem) -> None:
             if text := reasoning_text(item):
                 made.think(source, text)
         case Compaction():
-            pass  # one that nobody could open
+            pass  # it could not be opened
         case _ if isinstance(item, CallItem):
             call = call_of(item)
             made.call(source, call_id, call.name, call.arguments)
@@ -509,9 +501,9 @@ def _tell_hosted(made: ChatConversation, placed: PlacedItem, item: AnyHostedItem
 
 def _tell_foreign(made: ChatConversation, placed: PlacedItem, item: AnyHostedItem) -> None:
     source, author = placed.source, hosted_author(item.type)
-    asked, returned = hosted_call(item), hosted_result(item)
-    if asked is not None or (returned is not None and not placed.function):
-        made.call(source, f"item {source}", author, asked or "{}")
+    arguments, returned = hosted_call(item), hosted_result(item)
+    if arguments is not None or (returned is not None and not placed.function):
+        made.call(source, f"item {source}", author, arguments or "{}")
     if returned is not None:
         made.give(source, made.last_call, author, returned)
         made.close()

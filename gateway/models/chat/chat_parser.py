@@ -85,7 +85,7 @@ class Prose:
 
     `start` is the position of its message's first id. With `keeps_front` white space in front of
     the text is part of it: there is no marker before it. With `trace` text comes with the positions
-    of its ids, and an id is told as a whole.
+    of its ids, and the text of an id stays whole.
     """
 
     __slots__ = ("_events", "_keeps_front", "_spaces", "_trace", "is_started", "kind", "start")
@@ -456,11 +456,11 @@ class ChatParser:
         if prose.kind is SegmentKind.REASONING:
             self.reasoning_tokens += unit.end - max(unit.start, self._counted)
         self._counted = unit.end
-        was_started, told = prose.is_started, len(self._events)
+        was_started, at = prose.is_started, len(self._events)
         prose.write(unit)
         if prose.is_started and not was_started:
             self._visible = self._visible or prose.kind is not SegmentKind.REASONING
-            self._events[told:told] = self._broken_end
+            self._events[at:at] = self._broken_end
             self._broken, self._broken_end = None, []
 
     def _write_calls(self, unit: Unit) -> list[Unit] | None:
@@ -538,7 +538,7 @@ class ChatParser:
         self._state, self._start = _State.CONTENT, start
         self._reader, self._region, self._is_unnamed = None, None, False
         front, trace = self._is_front, self._trace
-        self._prose = Prose(self._said, start, self._events, keeps_front=front, trace=trace)
+        self._prose = Prose(self._text_kind, start, self._events, keeps_front=front, trace=trace)
         opening = (thought.opening,) if thought else ()
         self._matcher = self._lexicon.matcher((*self._openers, *opening))
         return self._prose
@@ -552,7 +552,7 @@ class ChatParser:
         self._matcher = self._lexicon.matcher(calls.markers)
 
     @property
-    def _said(self) -> SegmentKind:
+    def _text_kind(self) -> SegmentKind:
         is_owed = self._rules.calls == "required"
         return SegmentKind.COMMENTARY if is_owed else SegmentKind.FINAL
 
@@ -578,7 +578,7 @@ class ChatParser:
                 self._end_call(event, start, end, cut=cut)
             case Said(text, rules):
                 self._note(*rules)
-                prose = Prose(self._said, self._start, self._events, trace=self._trace)
+                prose = Prose(self._text_kind, self._start, self._events, trace=self._trace)
                 if text:
                     self._write_prose(prose, Unit(text, self._start, end))
                 prose.close(end, complete=True, at_marker=True)
@@ -586,7 +586,7 @@ class ChatParser:
             case Noted(rule):
                 self._note(rule)
             case _:
-                pass  # where the turn stands is all that it tells
+                pass  # it only changes the place
 
     def _end_call(self, event: Ended, start: int, end: int, *, cut: bool) -> None:
         call, self._call, self._has_called = self._call, None, True
@@ -628,7 +628,7 @@ class ChatParser:
     def _close_calls(self, reader: CallReader, *, cut: bool, end: int) -> None:
         for event in reader.close(cut=cut):
             if isinstance(event, Left):
-                # It was said without a marker, and may as well be what it looks like: an answer.
+                # Without a marker it is what it looks like: an answer.
                 region = self._region or []
                 prose = self._begin_content(self._start)
                 self._write(region)

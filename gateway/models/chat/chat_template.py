@@ -1,9 +1,9 @@
 """Learn what a model's chat template does, from a server that renders a few small conversations.
 
-A template is a program that nobody here runs. What a run needs of it between two turns is cut out
-of what it made: the ids between a call and its result, those around the result, and those that open
-the next turn. So a turn that follows a hosted tool is asked for behind exactly the ids that the
-model has read and said before, and what it reads is framed as it would be in a new prompt.
+The gateway does not run templates. It cuts what a run needs between two turns out of what the
+template made: the ids between a call and its result, those around the result, and those that open
+the next turn. So a turn that follows a hosted tool is generated behind exactly the ids that the
+model has read and written before, and the result is framed as it would be in a new prompt.
 """
 
 from __future__ import annotations
@@ -91,24 +91,24 @@ class Probes:
     def with_kwargs(cls, thinking: dict[str, Any], unthinking: dict[str, Any]) -> Probes:
         """Return probes rendered with these arguments of the template."""
 
-        def asked(*messages: dict[str, Any], tools: bool = False, opens: bool = False) -> bytes:
+        def probe(*messages: dict[str, Any], tools: bool = False, opens: bool = False) -> bytes:
             return question(messages, _TOOLS if tools else (), thinking, opens_turn=opens)
 
         late = {"role": "system", "content": _LATE}
-        said = {"role": "assistant", "content": "It is."}
+        answer = {"role": "assistant", "content": "It is."}
         return cls(
-            plain=asked(_USER),
-            opened=asked(_USER, opens=True),
+            plain=probe(_USER),
+            opened=probe(_USER, opens=True),
             unthinking=opened_turn(unthinking),
-            tools=asked(_USER, tools=True),
-            called=asked(_USER, _CALLS, tools=True),
-            answered=asked(_USER, _CALLS, _ANSWER, tools=True),
-            reopened=asked(_USER, _CALLS, _ANSWER, tools=True, opens=True),
-            system=asked(late, _USER, opens=True),
-            late_system=asked(_USER, said, late, _USER, opens=True),
-            repeated_user=asked(_USER, _USER, opens=True),
-            user_behind_result=asked(_USER, _CALLS, _ANSWER, _USER, tools=True, opens=True),
-            several_calls=asked(
+            tools=probe(_USER, tools=True),
+            called=probe(_USER, _CALLS, tools=True),
+            answered=probe(_USER, _CALLS, _ANSWER, tools=True),
+            reopened=probe(_USER, _CALLS, _ANSWER, tools=True, opens=True),
+            system=probe(late, _USER, opens=True),
+            late_system=probe(_USER, answer, late, _USER, opens=True),
+            repeated_user=probe(_USER, _USER, opens=True),
+            user_behind_result=probe(_USER, _CALLS, _ANSWER, _USER, tools=True, opens=True),
+            several_calls=probe(
                 _USER, _SEVERAL_CALLS, _ANSWER, _OTHER_ANSWER, tools=True, opens=True
             ),
         )
@@ -244,7 +244,7 @@ class _Reading:
         """Return the ids that `add_generation_prompt` adds, without those that belong to the turn.
 
         Empty where the end of the user's message opens the turn, as in Mistral's templates. None
-        where no turn can be asked for.
+        where no turn can be opened.
         """
         plain, opened = self._ids(self._probes.plain), self._ids(self._probes.opened)
         if not opened or opened[: len(plain)] != plain:

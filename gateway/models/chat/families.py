@@ -50,7 +50,7 @@ class Preset:
     """Preset of a family: the names of its syntaxes in `REASONING` and `CALLS`.
 
     `switch` is the argument of its chat template that turns thinking on and off; None for a family
-    that always thinks, or never does. `thinks` is what it does when nobody asks.
+    that always thinks, or never does. `thinks` is what it does by default.
     """
 
     family: str
@@ -147,14 +147,14 @@ class Family:
             return cls(syntax)
         return cls(syntax, (preset.switch,) if preset.switch else ())
 
-    def switched(self, asked: str | None, effort: str) -> dict[str, Any]:
-        """Return the template arguments for the effort `asked` for, which is passed on as `effort`.
+    def switched(self, requested: str | None, effort: str) -> dict[str, Any]:
+        """Return the template arguments for the `requested` effort, which is passed on as `effort`.
 
-        Empty where none was asked for: the template then does as it does by itself.
+        Empty where none was requested: the template then does as it does by itself.
         """
-        if asked is None:
+        if requested is None:
             return {}
-        if asked == NO_EFFORT:
+        if requested == NO_EFFORT:
             return dict.fromkeys(self.switches, False)
         return {**dict.fromkeys(self.switches, True), "reasoning_effort": effort}
 

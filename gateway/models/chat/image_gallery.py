@@ -1,15 +1,14 @@
 """Images of a conversation, as a server's chat endpoint takes them: in the request, as data URLs.
 
 No server is given a URL to fetch: it would fetch it from inside of the operator's network. The
-gateway does, under the rules of its tools (`gateway.tools.egress`), and is asked for that as for a
-rendering: a question is `image ` and the URL, and its answer a data URL, or why there is none.
+gateway does, under the rules of its tools (`gateway.tools.egress`), and asks as for a rendering: a
+question is `image ` and the URL, and its answer a data URL, or why there is none.
 """
 
 from __future__ import annotations
 
 from binascii import Error as NotBase64
 from binascii import a2b_base64
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from gateway.errors import InvalidRequest, RateLimited
@@ -20,7 +19,7 @@ from gateway.models.history import PlacedItem, is_answer, since_compaction
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from gateway.models.format import Rendering
+    from gateway.models.format import ImageLimits, Rendering
     from gateway.protocol.context_item import ContextItem
     from gateway.protocol.items import InputImage, InputItem
 
@@ -43,17 +42,6 @@ LONG_TOGETHER: Final = "the images of the context are longer than {} bytes toget
 _MISSING: Final = "[an image stood here: {}]"
 
 
-@dataclass(frozen=True, slots=True)
-class ImageLimits:
-    """Bounds of the images of one context: `bytes_max` of each as a file, `images_max` images, and
-    `context_bytes_max` of all together.
-    """
-
-    bytes_max: int = 8 * 1024 * 1024
-    images_max: int = 32
-    context_bytes_max: int = 32 * 1024 * 1024
-
-
 class Gallery:
     """The images of one context. `rendered` has those that were fetched, by their questions.
 
@@ -71,7 +59,7 @@ class Gallery:
         """`new_items` are those of the request as it has them, for errors that name an image.
 
         Raises `InvalidRequest` for a new image that cannot be shown, and for more new ones than
-        there may be; of what was answered before the model is told that one is missing.
+        there may be. In place of an old one the model reads that an image is missing.
         `Unrendered` names those that have to be fetched, the latest first, `RateLimited` one that
         could not be because others are held.
         """
@@ -86,7 +74,7 @@ class Gallery:
         self.is_empty = not found
 
     def part(self, source: int, image: InputImage) -> dict[str, Any]:
-        """Return the part of a message that shows the image, or says that it is missing.
+        """Return the part of a message that shows the image, or a note that it is missing.
 
         Raises the same errors as the constructor.
         """
@@ -127,15 +115,15 @@ class Gallery:
         answer = self._rendered.get(_question(image))
         if answer is None:
             return None
-        told = str(answer)
-        if told.startswith(IMAGE_NO_ROOM):
+        url_or_fault = str(answer)
+        if url_or_fault.startswith(IMAGE_NO_ROOM):
             raise RateLimited(
-                told.removeprefix(IMAGE_NO_ROOM),
+                url_or_fault.removeprefix(IMAGE_NO_ROOM),
                 code="rate_limit_exceeded",
                 param=self._param(image),
                 retry_after_s=RETRY_AFTER_S,
             )
-        return told
+        return url_or_fault
 
     def _leave_out(self, source: int, image: InputImage, why: str) -> None:
         # A new image is refused with `InvalidRequest`.

@@ -43,8 +43,8 @@ from gateway.models.chat.chat_messages import (
 )
 from gateway.models.chat.chat_parser import Prose, Unit
 from gateway.models.chat.families import NO_EFFORT, NONE, REASONING, preset_for
-from gateway.models.chat.image_gallery import Gallery, ImageLimits
-from gateway.models.format import SEES, UNTHINKS, FixedFormat, ServerRenderedFormat
+from gateway.models.chat.image_gallery import Gallery
+from gateway.models.format import SEES, UNTHINKS, FixedFormat, ImageLimits, ServerRenderedFormat
 from gateway.models.history import message_text
 from gateway.protocol.items import InputText, Message
 from gateway.text_ids import (
@@ -81,11 +81,11 @@ if TYPE_CHECKING:
     from gateway.protocol.context_item import ContextItem
 
     Switched = Callable[[str | None, str], dict[str, Any]]
-    """An effort that was asked for, and what the gateway takes it for → template arguments."""
+    """Requested effort, and the effort in its place → template arguments."""
 
 _MARKS: Final = frozenset({THOUGHT, ANSWER, CALL, ARGUMENTS, END})
 NO_ARGUMENTS: Final = "{}"
-"""What a call is given that says nothing of it."""
+"""The arguments of a call without any."""
 
 
 class TextParser:
@@ -173,7 +173,7 @@ class TextParser:
             self._events.append(SegmentText(text))
         else:
             if prose is None:  # without a mark it is an answer
-                prose = self._begin(self._said, self._position)
+                prose = self._begin(self._text_kind, self._position)
             if prose.kind is SegmentKind.REASONING:
                 self.reasoning_tokens += size
             end = self._position + size
@@ -182,14 +182,14 @@ class TextParser:
             self._visible = self._visible or is_shown
 
     @property
-    def _said(self) -> SegmentKind:
+    def _text_kind(self) -> SegmentKind:
         # Text before a call that is demanded is no answer.
         is_owed = self._rules.calls == "required"
         return SegmentKind.COMMENTARY if is_owed else SegmentKind.FINAL
 
     def _begin(self, kind: SegmentKind, start: int) -> Prose:
         self._start = start
-        # A token that is told of may begin with white space, which is told as a part of it.
+        # With `trace` white space at the front of a token is part of its text.
         trace = self._trace
         self._prose = Prose(kind, start, self._events, keeps_front=trace, trace=trace)
         return self._prose
@@ -207,7 +207,9 @@ class TextParser:
         elif mark == CALL:
             self._name = ""
         else:
-            self._begin(SegmentKind.REASONING if mark == THOUGHT else self._said, self._position)
+            self._begin(
+                SegmentKind.REASONING if mark == THOUGHT else self._text_kind, self._position
+            )
 
     def _begin_arguments(self) -> None:
         if self._name is None:
@@ -301,21 +303,21 @@ def turn_line(ids: Sequence[int]) -> array[int]:
 
     Thoughts are left out, and so is a call that was cut off.
     """
-    said, calls = "", list[dict[str, Any]]()
+    answer, calls = "", list[dict[str, Any]]()
     for mark, text, is_closed in _parts(ids):
         if mark == CALL and is_closed:
             name, _, arguments = text.partition(_BEHIND_NAME)
             calls.append(_tool_call(f"call {len(calls)}", name.strip(), arguments))
         elif mark == ANSWER:
-            said = f"{said}\n\n{text}" if said else text
-    if not (said or calls):
+            answer = f"{answer}\n\n{text}" if answer else text
+    if not (answer or calls):
         return packed_lines(())
-    return assistant_line(said, calls)
+    return assistant_line(answer, calls)
 
 
-def assistant_line(said: str, calls: Sequence[dict[str, Any]]) -> array[int]:
+def assistant_line(text: str, calls: Sequence[dict[str, Any]]) -> array[int]:
     """Return the line with a message of the assistant."""
-    message: dict[str, Any] = {"role": "assistant", "content": said}
+    message: dict[str, Any] = {"role": "assistant", "content": text}
     if calls:
         message["tool_calls"] = calls
     return packed_lines((orjson.dumps(message),))
@@ -390,9 +392,9 @@ class PassThroughFormat(FixedFormat, ServerRenderedFormat):
         opens_thought: bool = False,
     ) -> None:
         """Set how the server handles thoughts and calls, and what each request sends it.
-        `thought` is what thoughts stand between that it does not tell from an answer. `switched`
-        makes arguments of its template of an effort; None: it is told the effort itself.
-        `opens_thought`: what it says begins within a thought.
+        `thought` are the markers of thoughts that the server does not separate from an answer.
+        `switched` makes template arguments of an effort; None: the server gets the effort itself.
+        `opens_thought`: the output begins within a thought.
         """
         self._opens_thought = opens_thought
         self._switched = switched
@@ -431,9 +433,7 @@ class PassThroughFormat(FixedFormat, ServerRenderedFormat):
             thinks=options.reasoning != NONE,
             calls=options.calls != NONE,
             sees=options.sees,
-            images=ImageLimits(
-                options.image_bytes_max, options.images_max, options.images_bytes_max
-            ),
+            images=options.images,
             template_kwargs=orjson.loads(options.template_kwargs),
         )
 
@@ -489,11 +489,11 @@ class PassThroughFormat(FixedFormat, ServerRenderedFormat):
                 if tool["function"]["name"] in strict:
                     tool["function"]["strict"] = True  # else vLLM does not bind the arguments
             fields["tools"] = tools
-        asked, template_kwargs = options.asked_effort, self._kwargs
+        effort, template_kwargs = options.asked_effort, self._kwargs
         if self._switched is not None:
-            template_kwargs = self._switched(asked, options.effort) | template_kwargs
-        elif self._thinks and asked is not None:
-            fields["reasoning_effort"] = asked if asked == NO_EFFORT else options.effort
+            template_kwargs = self._switched(effort, options.effort) | template_kwargs
+        elif self._thinks and effort is not None:
+            fields["reasoning_effort"] = effort if effort == NO_EFFORT else options.effort
         if template_kwargs:
             fields["chat_template_kwargs"] = template_kwargs
         return fields
@@ -545,7 +545,7 @@ class PassThroughFormat(FixedFormat, ServerRenderedFormat):
         return TextParser(rules, trace=trace)
 
     def said_ids(self, turns: Sequence[tuple[Sequence[int], Sequence[int]]]) -> list[int]:
-        return [one for _, said in turns for one in turn_line(said)]
+        return [one for _, output in turns for one in turn_line(output)]
 
     def rerender(self, turns: Iterable[Turn], new_parser: Callable[[], TokenParser]) -> list[int]:  # noqa: ARG002 - marks tell it
         # A lost turn is left out: another turn repeats it.

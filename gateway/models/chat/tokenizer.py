@@ -62,8 +62,8 @@ class ModelConfig:
 
 
 def _ends(config: dict[str, Any]) -> Iterator[int]:
-    told = config.get("eos_token_id")
-    for token in told if isinstance(told, list) else [told]:
+    ids = config.get("eos_token_id")
+    for token in ids if isinstance(ids, list) else [ids]:
         if type(token) is int and token >= 0:
             yield token
 
@@ -101,7 +101,7 @@ BYTE_CHARACTERS: Final = _byte_characters()
 
 
 class Pieces(dict[int, bytes]):
-    """The bytes of an id, by id: those that were asked for. All are in one block of memory."""
+    """Cache of the bytes of each id. The bytes of all ids are in one block of memory."""
 
     __slots__ = ("_block", "_ends")
 
@@ -113,7 +113,7 @@ class Pieces(dict[int, bytes]):
             self._ends.append(self._ends[-1] + len(piece))
 
     def __missing__(self, token: int) -> bytes:
-        """Ask for it. What is no id is not kept: there is no end of such numbers."""
+        """Look the id up. Numbers that are no id are not cached: there is no end of them."""
         if not 0 <= token < len(self._ends) - 1:
             return b""
         piece = self[token] = self._block[self._ends[token] : self._ends[token + 1]]
@@ -297,7 +297,7 @@ TURN_ENDS: Final = (
     *map(full_width, ("tool_outputs_begin", "tool_output_begin")),
     *("<|user|>", "<|assistant|>", "<|system|>", "<|observation|>", "[gMASK]", "<sop>"),
 )  # fmt: skip
-"""Added tokens that end a turn, or begin that of somebody else."""
+"""Added tokens that end a turn, or begin another role's turn."""
 LEXICONS_KEPT: Final = 64
 
 
@@ -344,7 +344,7 @@ class PlainTexts(dict[int, str]):
         self._spelled = spelled
 
     def __missing__(self, token: int) -> str:
-        """Ask for it. What is no id is not kept: there is no end of such numbers."""
+        """Look the id up. Numbers that are no id are not cached: there is no end of them."""
         piece = b"" if token in self._markers else self._vocabulary.pieces[token]
         try:
             text = piece.decode()

@@ -1,11 +1,11 @@
 """Ids that frame a turn: between the turns of one response, and put into the model's mouth where no
 grammar holds it to them.
 
-A response may take several turns. Each that follows another is asked for behind all that was said
-before, and what was said may be malformed: a header without a body, an answer without a word, text
+A response may take several turns. Each that follows another is generated behind all output so far,
+and that may be malformed: a header without a body, an answer without a word, text
 between two messages. A model goes on as it finds itself to have begun. So of a turn that is over
 only its messages are rendered again (`rerendered_ids`), each as the prompts of all later responses
-render its item: id for id if the model said and closed it as it was trained to, and otherwise its
+render its item: id for id if the model wrote and closed it as it was trained to, and otherwise its
 text, tokenised again. A message that was cut off is text, too: its last id may be half a character,
 which no text has.
 """
@@ -71,19 +71,19 @@ def said_ids(turns: Sequence[tuple[Sequence[int], Sequence[int]]]) -> list[int]:
     which are the same where the model closed its messages.)
     """
     ids: list[int] = []
-    for prefill, said in turns[:-1]:
-        if spoken := _without_ending(said):
+    for prefill, output in turns[:-1]:
+        if spoken := _without_ending(output):
             ids += (*prefill, *spoken, END, *OPENING)
-    for prefill, said in turns[-1:]:
-        ids += (*prefill, *said)
+    for prefill, output in turns[-1:]:
+        ids += (*prefill, *output)
     return ids
 
 
-def _without_ending(said: Sequence[int]) -> Sequence[int]:
-    size = len(said)
-    while size and said[size - 1] in _ENDINGS:
+def _without_ending(output: Sequence[int]) -> Sequence[int]:
+    size = len(output)
+    while size and output[size - 1] in _ENDINGS:
         size -= 1
-    return said[:size]
+    return output[:size]
 
 
 def call_header(rules: OutputRules, vocabulary: Vocabulary) -> tuple[int, ...]:
@@ -129,7 +129,7 @@ def answer_header(rules: OutputRules, *, attempt: int) -> tuple[int, ...]:
 
 
 def plain_header(ids: Sequence[int], at: int) -> int:
-    """Count the ids of a header that begins with a channel and names nobody; 0 without one."""
+    """Count the ids of a header that begins with a channel and has no recipient; 0 without one."""
     header = ids[at : at + PLAIN_HEADER_IDS_MAX]
     if header[0] != CHANNEL or MESSAGE not in header:
         return 0
@@ -138,8 +138,8 @@ def plain_header(ids: Sequence[int], at: int) -> int:
 
 
 @dataclass(frozen=True, slots=True)
-class _Said:
-    """A message of a turn: what it is, where its ids are, and what it says."""
+class _WrittenMessage:
+    """A message of a turn: its kind, the place of its ids, and its text."""
 
     begun: SegmentStarted
     ended: SegmentEnded
@@ -164,12 +164,12 @@ def rerendered_ids(
     included, and why it ended; `new_parser` makes the parser of each. A call that was cut off is
     left out: nobody can answer it.
     """
-    told: list[int] = []
+    rerendered: list[int] = []
     for ids, finish in turns:
         for message in _messages(new_parser(), ids, finish):
             if message.is_told:
-                told += (*_message_ids(message, ids, writer), *OPENING)
-    return told
+                rerendered += (*_message_ids(message, ids, writer), *OPENING)
+    return rerendered
 
 
 def with_result(ids: Sequence[int], result: Sequence[int]) -> Sequence[int]:
@@ -182,12 +182,14 @@ def with_result(ids: Sequence[int], result: Sequence[int]) -> Sequence[int]:
     return call + array("I", behind) if isinstance(call, array) else [*call, *behind]
 
 
-def _message_ids(message: _Said, ids: Sequence[int], writer: MessageWriter) -> Sequence[int]:
+def _message_ids(
+    message: _WrittenMessage, ids: Sequence[int], writer: MessageWriter
+) -> Sequence[int]:
     begun, ended = message.begun, message.ended
     if ended.verbatim and ended.complete:
-        said = ids[ended.start : ended.end]
-        begin = len(OPENING) if said[0] == START else 0
-        return (*said[begin:-1], CALL if message.is_call else END)
+        message_ids = ids[ended.start : ended.end]
+        begin = len(OPENING) if message_ids[0] == START else 0
+        return (*message_ids[begin:-1], CALL if message.is_call else END)
     if message.is_call:
         written = call_message(begun.name, message.text)
     else:
@@ -197,13 +199,13 @@ def _message_ids(message: _Said, ids: Sequence[int], writer: MessageWriter) -> S
 
 def _messages(
     parser: TokenParser, ids: Sequence[int], finish: FinishReason | None
-) -> Iterator[_Said]:
+) -> Iterator[_WrittenMessage]:
     begun = SegmentStarted(SegmentKind.REASONING)
     texts: list[str] = []
     for event in (*parser.feed(ids), *parser.finish(finish)):
         if isinstance(event, SegmentStarted):
             begun, texts = event, []
         elif isinstance(event, SegmentEnded):
-            yield _Said(begun, event, "".join(texts))
+            yield _WrittenMessage(begun, event, "".join(texts))
         else:
             texts.append(event.text)

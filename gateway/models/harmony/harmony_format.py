@@ -79,8 +79,8 @@ def messages_of_turn(
     `taken_back` pairs the rule that did it with the ids. Those are raw, and `taken_back_by` names
     the rule.
     """
-    said = transcript(vocabulary, (*OPENING, *ids), with_ids=with_ids)
-    return said + [
+    shown = transcript(vocabulary, (*OPENING, *ids), with_ids=with_ids)
+    return shown + [
         {**raw_message(vocabulary, voided), "taken_back_by": rule} for rule, voided in taken_back
     ]
 

@@ -7,7 +7,6 @@ It writes all by itself that it has a form for. Nothing that serves imports it: 
 from __future__ import annotations
 
 import os
-from dataclasses import replace
 from importlib.resources import as_file, files
 from typing import TYPE_CHECKING, Final
 
@@ -81,27 +80,25 @@ _OPTIONS: Final = RenderOptions(
     builtins=Builtins(browser=True, python=True),
 )
 _ROLES: Final = frozenset(role.value for role in Role if role is not Role.TOOL)
-_TOOLS: Final = "# Tools\n\n"
-_CHANNELS: Final = "\n\n# Valid channels"
 
 
 def prompt_messages(items: Sequence[ContextItem], options: RenderOptions) -> list[Message]:
     """Make all messages of a prompt anew, with headers in form 0."""
     leading = leading_instructions(items)
     placed = shown(items, leading, options.approved)
-    said = (harmony_messages(one.item.item(), one.function) for one in placed)
+    written = (harmony_messages(one.item.item(), one.function) for one in placed)
     return [
         _system(SystemFacts.from_options(options)),
         *_developer(options, instructions_of(items[:leading])),
-        *(library_message(message) for messages in said for message in messages),
+        *(library_message(message) for messages in written for message in messages),
     ]
 
 
 def library_message(message: HarmonyMessage) -> Message:
     """Return a message in openai-harmony's form, which renders it for comparison."""
     if message.author == Role.DEVELOPER.value:
-        told = DeveloperContent(instructions=message.text.removeprefix(INSTRUCTIONS))
-        return Message.from_role_and_content(Role.DEVELOPER, told)
+        content = DeveloperContent(instructions=message.text.removeprefix(INSTRUCTIONS))
+        return Message.from_role_and_content(Role.DEVELOPER, content)
     if message.author in _ROLES:
         author = Author(role=Role(message.author))
     else:
@@ -135,27 +132,6 @@ def _system(facts: SystemFacts) -> Message:
     return Message.from_role_and_content(Role.SYSTEM, content)
 
 
-def builtin_sections() -> dict[str, str]:
-    """Return the content that `data/builtin_tools.json` must have.
-
-    It is openai-harmony's text for each tool that the model was trained with, cut out of its
-    system message.
-    """
-    bare = replace(_OPTIONS, tools=(), answer=None)
-    told = {
-        "browser": Builtins(browser=True),
-        "python": Builtins(python=True),
-    }
-    encoding = _encoding(None)
-    texts = {}
-    for name, builtins in told.items():
-        message = _system(SystemFacts.from_options(replace(bare, builtins=builtins)))
-        text = encoding.decode(encoding.render(message))
-        begin, end = text.index(_TOOLS) + len(_TOOLS), text.rindex(_CHANNELS)
-        texts[name] = text[begin:end]
-    return texts
-
-
 def _developer(options: RenderOptions, leading: Sequence[str]) -> list[Message]:
     # The format of an answer is a separate text behind the tools: tokens end there anyway.
     if not options.tools:
@@ -167,8 +143,8 @@ def _developer(options: RenderOptions, leading: Sequence[str]) -> list[Message]:
         )
         for tool in options.tools
     ]
-    told = DeveloperContent(instructions=instructions_before(options, leading) or None)
-    contents: list[Content] = [told.with_function_tools(tools)]
+    content = DeveloperContent(instructions=instructions_before(options, leading) or None)
+    contents: list[Content] = [content.with_function_tools(tools)]
     if options.answer is not None:
         formats = "\n\n".join(["", *format_sections(options.answer)])
         contents.append(TextContent(text=formats))
@@ -181,9 +157,9 @@ def check_prompt(format_: ModelFormat, ranks: Path | None = None) -> None:
 
     `ranks` is the folder of the vocabulary for openai-harmony; None: the packaged one.
     """
-    said = InputMessage(role="user", content=(InputText(text=_SAMPLE),))
-    json = said.model_dump_json().encode()
-    items = [ContextItem("message", "msg_1", json, role="user", parsed=said)]
+    message = InputMessage(role="user", content=(InputText(text=_SAMPLE),))
+    json = message.model_dump_json().encode()
+    items = [ContextItem("message", "msg_1", json, role="user", parsed=message)]
     ids = format_.render(items, _OPTIONS).ids.tolist()
     if ids != _reference_ids(Conversation.from_messages(prompt_messages(items, _OPTIONS)), ranks):
         raise StartupError("prompts differ from openai-harmony's", remedy=_REMEDY)

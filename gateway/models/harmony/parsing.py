@@ -181,7 +181,7 @@ class SegmentWriter:
         """Its text is reasoning or the answer, as what comes after it will tell."""
         self._waiting_closed = Closing(0)
         self.broken: BrokenCall | None = None
-        """The call that broke off: its end was not told yet."""
+        """The call that broke off: its end was not reported yet."""
         self._broken_end: list[SegmentEvent] = []
 
     def take(self) -> list[SegmentEvent]:
@@ -283,7 +283,7 @@ class SegmentWriter:
             if not closing.cut:
                 self._emit(draft, conclusion.text)
                 self.touch(draft, conclusion.rules)
-                # Of one that the gateway runs the tool tells the model what is wrong.
+                # A hosted tool itself reports to the model what is wrong.
                 broken = conclusion.is_broken and not draft.is_hosted
             elif Rule.EMPTY_ARGUMENTS not in conclusion.rules:
                 # None at all may have been about to come.
@@ -350,7 +350,7 @@ class SegmentWriter:
 
 
 class TokenClass(IntEnum):
-    """The classes of ids that the table tells apart."""
+    """Classes of ids, by which the table distinguishes them."""
 
     TEXT = auto()  # a run of ordinary ids
     START = auto()
@@ -412,7 +412,7 @@ class Parser:
     of them that the gateway runs itself: nothing is guessed to be a call of them. A header of more
     than `header_ids_max` ids is taken for a body that lacks its `<|message|>`. With `trace`
     text comes with the positions of its ids, and up to the last id that ends with a character.
-    Without `preambles` what is said on the way to an answer is reasoning.
+    Without `preambles` text on the way to an answer is reasoning.
 
     `reasoning_tokens` counts the text ids in the bodies of messages that become reasoning, not
     their headers and markers; of a body that was trapped in its header, the ids that spell it. A

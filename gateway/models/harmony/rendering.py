@@ -3,8 +3,8 @@ r"""A context as the token ids of a prompt: the system and developer messages, t
 The messages are openai-harmony's; the ids are made here, piece by piece as openai-harmony 0.0.8
 does it (which decides where tokens end), with a tokeniser that is linear and frees the GIL. Text
 from outside only ever passes through `Vocabulary.encode`, so it cannot become a marker. The texts
-about built-in tools are openai-harmony's, too (`data/builtin_tools.json`, made and compared by
-`harmony_reference.builtin_sections`): each changed word moves away from what the model knows.
+about built-in tools are openai-harmony's, too (`data/builtin_tools.json`): each changed word moves
+away from what the model knows.
 
 | item | message |
 |---|---|
@@ -219,8 +219,8 @@ def _hosted_messages(item: AnyHostedItem, function: str | None) -> tuple[Harmony
         return (_function_call(name, item.arguments),)
     if isinstance(item, McpApprovalResponse) and function:
         return (_function_result(function, refusal_text(item)),)
-    author, asked, returned = hosted_author(item.type), hosted_call(item), hosted_result(item)
-    calls = () if asked is None else (_function_call(author, asked),)
+    author, arguments, returned = hosted_author(item.type), hosted_call(item), hosted_result(item)
+    calls = () if arguments is None else (_function_call(author, arguments),)
     return calls if returned is None else (*calls, _function_result(author, returned))
 
 
@@ -323,11 +323,13 @@ def builtin_paragraphs(*, browser: bool, python: bool, python_description: str |
     `python_description` replaces the text that the model was trained with.
     """
     trained = _sections()
-    told = [trained["browser"]] if browser else []
+    paragraphs = [trained["browser"]] if browser else []
     if python:
         replaced = python_description is not None
-        told.append(f"{PYTHON_HEADING}{python_description}" if replaced else trained["python"])
-    return told
+        paragraphs.append(
+            f"{PYTHON_HEADING}{python_description}" if replaced else trained["python"]
+        )
+    return paragraphs
 
 
 @cache
@@ -349,7 +351,7 @@ _DECLARED: Final = " "
 
 
 class SystemFacts(NamedTuple):
-    """All that the system message says: of what a request holds, no more than its effort, and which
+    """Contents of the system message. Of a request they hold no more than its effort, and which
     tools it uses. `python_description` is the operator's.
     """
 
@@ -394,12 +396,12 @@ def system_text(facts: SystemFacts) -> str:
     )
     if facts.has_functions:
         channels += "\nCalls to these tools must go to the commentary channel: 'functions'."
-    told = builtin_paragraphs(
+    paragraphs = builtin_paragraphs(
         browser=facts.has_browser,
         python=facts.has_python,
         python_description=facts.python_description,
     )
-    tools = ["# Tools", *told] if told else []
+    tools = ["# Tools", *paragraphs] if paragraphs else []
     return "\n\n".join(["\n".join(about), f"Reasoning: {facts.effort}", *tools, channels])
 
 
@@ -512,8 +514,8 @@ class Renderer:
         leading = 0 if repeated else leading_instructions(items)
         instructing = repeated.instructions if repeated else items[:leading]
         ids = array("I", self._system_ids(SystemFacts.from_options(options)))
-        told = instructions_of(instructing) if instructing else ()
-        ids.extend(self._developer_ids(options, told))
+        instructions = instructions_of(instructing) if instructing else ()
+        ids.extend(self._developer_ids(options, instructions))
         spans = [Span(PREAMBLE, 0, len(ids))]
         if repeated:
             ids.extend(repeated.ids)
@@ -537,10 +539,10 @@ class Renderer:
     def _ids_of(self, placed: PlacedItem, scope: bytes) -> Sequence[int]:
         # Cached: clients that keep the history send such an item with every request.
         item, function = placed.item, placed.function
-        said = _cacheable_json(item) if scope else None
-        if said is None:
+        json = _cacheable_json(item) if scope else None
+        if json is None:
             return self.render_item(item, function)
-        key = scope, function or "", said
+        key = scope, function or "", json
         return self._repeated.get(key) or self._keep(key, self.render_item(item, function))
 
     def _keep(self, key: tuple[bytes, str, bytes], ids: Sequence[int]) -> Sequence[int]:
@@ -636,5 +638,5 @@ def shown(
     placed = (PlacedItem(index, item) for index, item in enumerate(behind, leading))
     if all(item.kind == "message" for item in behind):
         return placed  # only reasoning and calls, and what is behind a summary, are ever left out
-    told = with_approvals(placed, approved)
-    return list(in_call_order(without_stale_reasoning(since_compaction(told))))
+    ordered = with_approvals(placed, approved)
+    return list(in_call_order(without_stale_reasoning(since_compaction(ordered))))

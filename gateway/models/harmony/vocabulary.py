@@ -69,14 +69,14 @@ _SEPARATOR: Final = b"\x7f"
 
 
 class Pieces(dict[int, bytes]):
-    """The bytes of an id, by id: those that were asked for. The others are in the encoding."""
+    """Cache of the bytes of each id; the encoding has the others."""
 
     def __init__(self, encoding: tiktoken.Encoding) -> None:
         super().__init__()
         self._bytes_of = encoding.decode_single_token_bytes
 
     def __missing__(self, token: int) -> bytes:
-        """Ask for it. What is no text is not kept: there is no end of such numbers."""
+        """Look the id up. Ids that are no text are not cached: there is no end of such numbers."""
         if not 0 <= token < FIRST_SPECIAL:
             return b""
         piece = self[token] = self._bytes_of(token)

@@ -492,10 +492,10 @@ def check_choice(request: CreateResponse) -> None:
 def _check_model_options(request: CreateResponse) -> None:
     if request.reasoning.context == "all_turns":
         raise unsupported_value("reasoning.context", "all_turns", ("auto", "current_turn"))
-    asked = request.text.format
-    if request.stop and isinstance(asked, JsonObjectFormat | JsonSchemaFormat):
+    format_ = request.text.format
+    if request.stop and isinstance(format_, JsonObjectFormat | JsonSchemaFormat):
         # A stop could end the answer in the middle of its JSON.
-        remedy = f"Leave 'stop' out, or 'text.format' of type '{asked.type}'."
+        remedy = f"Leave 'stop' out, or 'text.format' of type '{format_.type}'."
         raise unsupported("stop", f"An answer in a format ends where its JSON does. {remedy}")
     for index, entry in enumerate(request.context_management or ()):
         if entry.type != "compaction":
@@ -549,7 +549,6 @@ def refuse_key(headers: Iterable[tuple[bytes, bytes]]) -> None:
 
 
 def reused_key() -> InvalidRequest:
-    """Return the refusal of an idempotency key that belongs to a request with another body."""
     return InvalidRequest(
         f"This '{IDEMPOTENCY_KEY}' was used with another request body. Use a new key for a new "
         "request.",

@@ -346,12 +346,12 @@ def check_counts(document: dict[str, Any], limits: InputLimits) -> None:
 
     Wrong types are left to the models.
     """
-    said = document.get("input")
-    if isinstance(said, str):
-        if len(said) > limits.text_chars_max:
-            raise string_too_long("input", len(said), limits.text_chars_max)
-    elif isinstance(said, list) and len(said) > limits.items_max:
-        raise array_too_long("input", len(said), limits.items_max)
+    items = document.get("input")
+    if isinstance(items, str):
+        if len(items) > limits.text_chars_max:
+            raise string_too_long("input", len(items), limits.text_chars_max)
+    elif isinstance(items, list) and len(items) > limits.items_max:
+        raise array_too_long("input", len(items), limits.items_max)
     tools = document.get("tools")
     if isinstance(tools, list) and len(tools) > limits.tools_max:
         raise array_too_long("tools", len(tools), limits.tools_max)
@@ -495,12 +495,12 @@ def check_media(
         raise fault  # the first of them
 
 
-def _check_format(asked: JsonSchemaFormat, limits: InputLimits) -> None:
-    check_text("text.format.description", asked.description, limits)
-    fault = schema_fault(asked.schema_, limits, of_objects=asked.strict)
+def _check_format(format_: JsonSchemaFormat, limits: InputLimits) -> None:
+    check_text("text.format.description", format_.description, limits)
+    fault = schema_fault(format_.schema_, limits, of_objects=format_.strict)
     if fault is not None:
         raise InvalidRequest(
-            f"Invalid schema for response_format '{asked.name}': {fault}",
+            f"Invalid schema for response_format '{format_.name}': {fault}",
             code="invalid_json_schema",
             param="text.format.schema",
         )

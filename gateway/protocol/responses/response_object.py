@@ -25,7 +25,7 @@ from gateway.protocol.parameters import (
     DEFAULT_EFFORT,
     EFFECTIVE_EFFORTS,
     AllowedTools,
-    JsonSchemaFormat,
+    TextFormat,
     ToolChoice,
 )
 from gateway.protocol.responses.request_checks import OfferedTools
@@ -97,20 +97,20 @@ def echo(
     can be switched off for the model. `rules_of` reads the result, so it holds every demand on the
     output.
     """
-    choice, asked = request.tool_choice, request.reasoning
-    summary = (asked.summary or asked.generate_summary) if summaries else None
-    effort = EFFECTIVE_EFFORTS[asked.effort] if asked.effort else default_effort
+    choice, options = request.tool_choice, request.reasoning
+    summary = (options.summary or options.generate_summary) if summaries else None
+    effort = EFFECTIVE_EFFORTS[options.effort] if options.effort else default_effort
     reasoning: dict[str, Any] = {
-        "effort": "none" if unthinks and asked.effort == "none" else effort,
+        "effort": "none" if unthinks and options.effort == "none" else effort,
         "summary": summary,
     }
     # Of these there is one value that is served. They are shown to those who asked for one.
-    if asked.context:
+    if options.context:
         reasoning["context"] = REASONING_CONTEXT
-    if asked.mode:
+    if options.mode:
         reasoning["mode"] = REASONING_MODE
-    if asked.max_tokens:
-        reasoning["max_tokens"] = asked.max_tokens
+    if options.max_tokens:
+        reasoning["max_tokens"] = options.max_tokens
     echoed: dict[str, Any] = {
         **dict(zip(_COPIED, _copied(request), strict=True)),
         "model": model or request.model,
@@ -140,13 +140,14 @@ def echo(
     return echoed
 
 
-def _text(asked: TextOptions) -> dict[str, Any]:
-    format_ = asked.format
-    text: dict[str, Any] = {"format": dict(format_) if format_ else {"type": "text"}}
-    if isinstance(format_, JsonSchemaFormat):
-        text["format"] = format_.model_dump(by_alias=True)
-    if asked.verbosity:
-        text["verbosity"] = asked.verbosity
+_ANY_TEXT: Final = TextFormat()
+
+
+def _text(options: TextOptions) -> dict[str, Any]:
+    format_ = options.format or _ANY_TEXT  # of `schema_` the name is `schema`
+    text: dict[str, Any] = {"format": {name.rstrip("_"): value for name, value in format_}}
+    if options.verbosity:
+        text["verbosity"] = options.verbosity
     return text
 
 

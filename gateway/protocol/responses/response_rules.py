@@ -5,7 +5,6 @@ They depend on nothing else, so that a fold on another replica or a year later h
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import cache
 from typing import TYPE_CHECKING, Any, Final
 
@@ -15,6 +14,7 @@ from gateway.constraints.output_rules import AnswerFormat, OutputRules, TextGram
 from gateway.constraints.schemas import schema_fault
 from gateway.generation import BROWSER_TOOLS, BUILTIN_PREFIX, PYTHON_TOOL, SegmentKind
 from gateway.protocol.base import Many
+from gateway.protocol.json_body import InputLimits
 from gateway.protocol.parameters import (
     AllowedTools,
     AnyFormat,
@@ -34,6 +34,7 @@ from gateway.protocol.tool_types import (
     allowed_names,
     flat_name,
     named,
+    object_schema,
 )
 
 if TYPE_CHECKING:
@@ -44,43 +45,28 @@ if TYPE_CHECKING:
     from gateway.protocol.tool_types import NamedTool, Tool
 
 
-@dataclass(frozen=True, slots=True)
-class _Bounds:
-    """Bounds of the schema of an MCP tool: a larger one does not bind the arguments of calls."""
-
-    schema_bytes_max: int = 16 << 10
-    schema_depth_max: int = 32
-    pattern_chars_max: int = 512
-
-
-_BOUNDS: Final = _Bounds()
+_SCHEMA_BOUNDS: Final = InputLimits(schema_bytes_max=16 << 10, pattern_chars_max=512)
+"""Bounds of the schema of an MCP tool: a larger one does not bind the arguments of calls."""
 _TEXT: Final = {"type": "string"}
 _NUMBER: Final = {"type": "integer"}
-
-
-def _arguments_schema(*required: str, **properties: Mapping[str, Any]) -> dict[str, Any]:
-    return {
-        "type": "object",
-        "properties": properties,
-        "required": list(required),
-        "additionalProperties": False,
-    }
 
 
 _BROWSER_SCHEMAS: Final = dict(
     zip(
         BROWSER_TOOLS,
         (
-            _arguments_schema("query", query=_TEXT, topn=_NUMBER, source=_TEXT),
-            _arguments_schema(
-                id={"type": ["integer", "string"]},
-                cursor=_NUMBER,
-                loc=_NUMBER,
-                num_lines=_NUMBER,
-                view_source={"type": "boolean"},
-                source=_TEXT,
+            object_schema({"query": _TEXT, "topn": _NUMBER, "source": _TEXT}, "query"),
+            object_schema(
+                {
+                    "id": {"type": ["integer", "string"]},
+                    "cursor": _NUMBER,
+                    "loc": _NUMBER,
+                    "num_lines": _NUMBER,
+                    "view_source": {"type": "boolean"},
+                    "source": _TEXT,
+                }
             ),
-            _arguments_schema("pattern", pattern=_TEXT, cursor=_NUMBER),
+            object_schema({"pattern": _TEXT, "cursor": _NUMBER}, "pattern"),
         ),
         strict=True,
     )
@@ -114,7 +100,7 @@ def _mcp_rule(server: ServerGrant, tool: McpTool) -> ToolRule:
         SegmentKind.MCP_APPROVAL_REQUEST if asks else SegmentKind.MCP_CALL,
         tool.name,
         server.label,
-        schema=None if schema_fault(schema, _BOUNDS, of_objects=True) else schema,
+        schema=None if schema_fault(schema, _SCHEMA_BOUNDS, of_objects=True) else schema,
         declared=schema,
     )
 
@@ -130,9 +116,9 @@ def chooses(choice: Mapping[str, Any], tool: ToolRule) -> bool:
         return isinstance(kind, str) and kind.startswith(builtin)
     if kind != "mcp":
         return False
-    asked = (choice.get("server_label"), choice.get("name"))
+    wanted = (choice.get("server_label"), choice.get("name"))
     known = (tool.namespace, tool.shown_name)
-    return all(one in {None, own} for one, own in zip(asked, known, strict=True))
+    return all(one in {None, own} for one, own in zip(wanted, known, strict=True))
 
 
 OFFERED: Final = "offered_tools"
@@ -156,15 +142,15 @@ def rules_of(echo: Mapping[str, Any], grants: Grants | None = None) -> OutputRul
     rules. A function of the request with the name of a hosted tool replaces it.
     """
     choice = echo["tool_choice"]
-    told = offered_tools(echo)
-    is_plain = isinstance(choice, str) and not told and "stop" not in echo
+    shown = offered_tools(echo)
+    is_plain = isinstance(choice, str) and not shown and "stop" not in echo
     if is_plain and grants is None and echo["text"]["format"]["type"] == "text":
         return _plain_rules(choice, not echo["parallel_tool_calls"], echo["reasoning"]["summary"])
     typed: AnyToolChoice = choice
     if not isinstance(choice, str):
         typed = _CHOICE.validate_python(choice)
     calls = _calls(typed)
-    offered = [] if calls == "none" else told
+    offered = [] if calls == "none" else shown
     tools = tuple(named(_TOOLS.validate_python(offered))) if offered else ()
     hosted = () if grants is None or calls == "none" else tuple(hosted_rules(grants))
     answer = _answer(echo["text"]["format"])
@@ -225,8 +211,8 @@ def _tool_rule(tool: NamedTool) -> ToolRule:
             schema = ANY_OBJECT
         case FunctionTool(strict=True, parameters=parameters):
             schema = NO_ARGUMENTS if parameters is None else parameters
-        case CustomTool(format=GrammarFormat() as asked):
-            grammar = TextGrammar(asked.syntax, asked.definition)
+        case CustomTool(format=GrammarFormat() as format_):
+            grammar = TextGrammar(format_.syntax, format_.definition)
         case _:
             pass
     return ToolRule(
@@ -240,10 +226,10 @@ def _tool_rule(tool: NamedTool) -> ToolRule:
     )
 
 
-def _answer(asked: Mapping[str, Any]) -> AnswerFormat | None:
-    if asked["type"] == "text":
+def _answer(format_: Mapping[str, Any]) -> AnswerFormat | None:
+    if format_["type"] == "text":
         return None
-    match _FORMAT.validate_python(asked):
+    match _FORMAT.validate_python(format_):
         case JsonSchemaFormat() as bound:
             return AnswerFormat(
                 "json_schema",

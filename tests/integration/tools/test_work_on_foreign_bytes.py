@@ -28,7 +28,8 @@ from gateway.constraints.validation import CheckLimits
 from gateway.constraints.validators import GrammarValidator, SchemaValidator
 from gateway.errors import InvalidRequest, PayloadTooLarge, TokenRefused, UpstreamFailed
 from gateway.generation import Sampling
-from gateway.models.chat.image_gallery import Gallery, ImageLimits
+from gateway.models.chat.image_gallery import Gallery
+from gateway.models.format import ImageLimits
 from gateway.protocol.chat_conversion import parse_chat
 from gateway.protocol.grants import McpTool
 from gateway.protocol.items import InputImage

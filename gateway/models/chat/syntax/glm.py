@@ -61,8 +61,8 @@ class GlmReader:
 
     def text(self, text: str) -> Iterator[CallEvent]:
         if self._where is _Where.VALUE:
-            if said := self._arguments.text(text):
-                yield Argued(said)
+            if json := self._arguments.text(text):
+                yield Argued(json)
         elif self._where not in {_Where.CALL, _Where.BEHIND_KEY}:
             self._word.append(text)
         elif text.strip():

@@ -180,11 +180,11 @@ class ArgumentsReader:
             return "", self._rules if whole else (*self._rules, Rule.INVALID_ARGUMENTS)
         if text.strip() in {"", "null", '""'}:
             return "{}", (Rule.EMPTY_ARGUMENTS,)
-        if (said := string_in(text)) is not None:
+        if (decoded := string_in(text)) is not None:
             scanner = ValueScanner()
-            scanner.end(said)
+            scanner.end(decoded)
             rules = (Rule.CONTROL_CHARACTER,) if scanner.controls else ()
-            return escaped(said, scanner.controls), (Rule.QUOTED_ARGUMENTS, *rules)
+            return escaped(decoded, scanner.controls), (Rule.QUOTED_ARGUMENTS, *rules)
         return text, (Rule.INVALID_ARGUMENTS,)
 
 
@@ -218,7 +218,7 @@ class JsonCall:
     def __init__(self) -> None:
         self.name: str | None = None
         self.is_told = False
-        """The function was told."""
+        """The beginning of the call was reported."""
         self.keys: list[str] = []
         """Those of the object so far."""
         self._phase = _Phase.BEFORE
@@ -313,14 +313,14 @@ class JsonCall:
         return text[end:]
 
     def _in_arguments(self, arguments: ArgumentsReader, text: str, events: list[CallEvent]) -> str:
-        told, rest = arguments.feed(text)
+        ready, rest = arguments.feed(text)
         if arguments.is_over:
             self._phase = _Phase.BEHIND
         if not self.is_told:
-            self._waiting.append(told)
+            self._waiting.append(ready)
             self._tell(events)
-        elif told:
-            events.append(Argued(told))
+        elif ready:
+            events.append(Argued(ready))
         return rest
 
     def _tell(self, events: list[CallEvent]) -> None:
@@ -430,8 +430,8 @@ class JsonBody:
             if not text:
                 return [], ""
             self._value = ArgumentsReader()
-        told, rest = self._value.feed(text)
-        return ([Argued(told)] if told else []), rest
+        ready, rest = self._value.feed(text)
+        return ([Argued(ready)] if ready else []), rest
 
     def finish(self, *rules: Rule, cut: bool) -> Iterator[CallEvent]:
         """End the call: it is over, or there is no more text."""

@@ -2,7 +2,7 @@
 
     {"name": "get_weather", "parameters": {"city": "Paris"}}
 
-Several are told apart by semicolons, and `<|python_tag|>` may stand in front. Without it an object
+Semicolons separate several, and `<|python_tag|>` may stand in front. Without it an object
 is a call if it begins with a name and its parameters follow; any other one is an answer.
 
 Source: the chat templates of Llama 3.1 to 3.3; vLLM's and SGLang's parser `llama3_json` / `llama3`.

@@ -1,9 +1,9 @@
 """Arguments that a model writes as tags with a key and a value, put together as a JSON object.
 
-Such a value has no type: `5` may be a number or a text. What the schema of the function says of its
-parameter decides, and the first type that fits counts, in the order null, integer, number, boolean,
-object, array, string; without a schema the syntax says. What may be text is a number only if
-that says all of it. Text streams, any other value waits for its end.
+Such a value has no type: `5` may be a number or a text. The schema of the parameter decides: the
+first of its types that fits counts, in the order null, integer, number, boolean, object, array,
+string. Without a schema the syntax decides. A value that may be text is a number only if the number
+spells the same. Text streams, any other value waits for its end.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ class TaggedArguments:
         self._value: list[str] = []
 
     def begin(self, key: str) -> str:
-        """Begin a parameter: return the JSON up to its value, whose type its schema tells."""
+        """Begin a parameter: return the JSON up to its value, of a type of its schema."""
         front = "{" if self._is_empty else ", "
         self._is_empty = False
         properties = self._schema.get("properties")
@@ -137,7 +137,7 @@ def as_json(value: str, types: frozenset[str]) -> str:
             continue
         if is_bound or name not in _LITERALS or _says_all(found, value.strip()):
             return found
-    # It is of none of them: what is JSON is told as that, for whoever checks it.
+    # It is of none of the types. JSON is passed on as it is: the arguments are checked later.
     other = _nested(value) if is_bound else None
     return _quoted(value) if other is None else other
 
@@ -215,8 +215,10 @@ def _from_python(text: str) -> str | None:
             return None
         at, sign = found.end(), found.group()
         if sign[0] in "'\"":
-            said = _PYTHON_SIGN.sub(lambda one: _AS_JSON.get(one.group(), one.group()), sign[1:-1])
-            parts.append(f'"{said}"')
+            content = _PYTHON_SIGN.sub(
+                lambda one: _AS_JSON.get(one.group(), one.group()), sign[1:-1]
+            )
+            parts.append(f'"{content}"')
         elif found["last"] is None:  # no comma behind the last of several
             parts.append(_AS_JSON.get(sign, sign))
     return "".join(parts)
