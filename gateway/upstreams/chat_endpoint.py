@@ -534,7 +534,7 @@ class ChatReader(CompletionReader):
 
     @override
     def _event(self, payload: bytes) -> None:
-        if len(payload) > self._short_bytes and not self._is_bounded(payload):
+        if len(payload) > self._plain_bytes_max and not self._is_bounded(payload):
             return
         if payload == _DONE:
             self._done()

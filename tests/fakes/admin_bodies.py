@@ -35,11 +35,11 @@ from gateway.admin.service_accounts import ServiceAccountUpdate
 from gateway.admin.tenants import (
     Erasure,
     Export,
+    HoldUpdate,
     TenantCreate,
     TenantKeyCreate,
     TenantUpdate,
 )
-from gateway.entries import Hold
 from gateway.protocol.admin.requests import NoBody
 
 if TYPE_CHECKING:
@@ -112,7 +112,7 @@ GOOD: Final[dict[type[WireModel], Json]] = {
     OperatorCreate: {"name": "ops", "role": "auditor", "expires_in_seconds": 60},
     OperatorIssuerCreate: _OPERATOR_ISSUER,
     OperatorIssuerUpdate: _OPERATOR_ISSUER,
-    Hold: {"held": False},
+    HoldUpdate: {"held": False},
     Erasure: {"end_user": "nobody"},
     Export: {"content": True},
     PriceCreate: {**_PRICE, "nano_per_unit": {"output": 5}, "valid_from": 1_900_000_000},
