@@ -235,7 +235,7 @@ class ToolEnded:
     `ids` are the message that tells the model the result, header and end included. They are input:
     the model read them, and wrote none of them. `shown` is the JSON object of what the item of the
     call shows in the end. `state` is JSON, too: what later calls have to know of this one, which
-    nobody is shown (`gateway.tools.contract.ToolState`); empty for nothing. Raises `ValueError`
+    nobody is shown (`tools.tool_contract.ToolState`); empty for nothing. Raises `ValueError`
     without ids.
     """
 

@@ -65,30 +65,21 @@ class FairQueue(Generic[T]):
         return tenant, item
 
 
-class FairWaiters:
+class FairWaiters(FairQueue[asyncio.Future[None]]):
     """Tasks that wait for their tenant's turn."""
 
-    __slots__ = ("_queue",)
-
-    def __init__(self) -> None:
-        self._queue: FairQueue[asyncio.Future[None]] = FairQueue()
-
-    def __contains__(self, tenant: object) -> bool:
-        return tenant in self._queue
-
-    def __len__(self) -> int:
-        return len(self._queue)
+    __slots__ = ()
 
     def add(self, tenant: Hashable) -> asyncio.Future[None]:
         """Return a future to wait for; cancelling it gives up the turn."""
         turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._queue.put(tenant, turn)
+        self.put(tenant, turn)
         return turn
 
     def release(self) -> tuple[Hashable] | None:
         """End the wait of the next and return its tenant; None: no tenant waits."""
-        while self._queue:
-            tenant, turn = self._queue.take()
+        while self._waiting:
+            tenant, turn = self.take()
             if not turn.done():
                 turn.set_result(None)
                 return (tenant,)

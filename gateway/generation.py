@@ -429,7 +429,7 @@ class SegmentStarted:
     """Start of a segment. `name` is the function's name for a call, otherwise empty.
 
     `form` tells which of several equivalent headers the model wrote, for a call or a message
-    (`models.harmony.headers`); 0 for the one that is written where nobody knows.
+    (`models.harmony.message_headers`); 0 for the one that is written where nobody knows.
     """
 
     kind: SegmentKind

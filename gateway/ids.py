@@ -228,8 +228,8 @@ def auto_container(response: UUID) -> UUID:
 def output_item_id(prefix: str, response: UUID, ordinal: int, form: int = 0) -> str:
     """Return the id of the `ordinal`-th output item, from 0.
 
-    The id of a message also encodes the form of its header (`models.harmony.headers`), from 1 on,
-    in a letter that is not a hex digit.
+    The id of a message also encodes the form of its header (`harmony.message_headers`), from 1
+    on, in a letter that is not a hex digit.
     """
     return f"{prefix}{response.int:032x}{ordinal:04x}{_FORM_LETTERS[form]}"
 
@@ -266,7 +266,7 @@ def call_id(response: UUID, ordinal: int, form: int = 0) -> str:
     """Return the `call_id` of a tool call: `call_` and 24 hex digits.
 
     The digits reveal nothing of the response. Every client sends the id back, so it encodes the
-    form of the call's header, 0 to 7 (`models.harmony.headers`): 20 digits are pseudo-random, the
+    form of the call's header, 0 to 7 (`harmony.message_headers`): 20 digits are pseudo-random, the
     last four a check of these, exclusive-or the form.
     """
     digest = hashlib.sha256(response.bytes + ordinal.to_bytes(4, "big")).hexdigest()

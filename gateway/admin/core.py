@@ -9,7 +9,7 @@ from __future__ import annotations
 from functools import cache, cached_property
 from typing import TYPE_CHECKING, Any, Final, Generic, NamedTuple, TypeVar
 
-from sqlalchemy import bindparam, select, tuple_, update
+from sqlalchemy import Integer, bindparam, func, insert, select, tuple_, update
 from sqlalchemy.dialects.postgresql.asyncpg import dialect
 from typing_extensions import override
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
     from uuid import UUID
 
-    from sqlalchemy import ClauseElement, ColumnElement, Table
+    from sqlalchemy import ClauseElement, Column, ColumnElement, Table
 
     from gateway.admin.pages import PageParams
     from gateway.store.postgres.database import Connection, Row
@@ -50,12 +50,24 @@ class CoreStatement(Statement):
 
 
 @cache
+def insert_row(table: Table, *columns: str) -> CoreStatement:
+    """Insert a row with these columns, created and updated now, and return it.
+
+    The parameters of the values have the names of their columns.
+    """
+    values: dict[Any, Any] = {column: bindparam(column) for column in columns}
+    values |= {name: func.now() for name in ("created_at", "updated_at") if name in table.c}
+    return CoreStatement(insert(table).values(values).returning(table))
+
+
+@cache
 def update_by_id(table: Table, *columns: str) -> CoreStatement:
-    """Update these columns of the row `id` of `tenant`, and return the row.
+    """Update these columns of the row `id` of `tenant`, and return the row; it is updated now.
 
     The parameters of the new values have the names of their columns.
     """
     values: dict[Any, Any] = {column: bindparam(column) for column in columns}
+    values |= {"updated_at": func.now()} if "updated_at" in table.c else {}
     return CoreStatement(
         update(table).where(*of_tenant(table, "id")).values(values).returning(table)
     )
@@ -67,6 +79,16 @@ def of_tenant(table: Table, *columns: str) -> list[ColumnElement[bool]]:
         table.c.tenant_id == bindparam("tenant"),
         *(table.c[column] == bindparam(column) for column in columns),
     ]
+
+
+def named(*columns: str) -> dict[str, Any]:
+    """Return a parameter for each column, of its name, to be the values of an insert."""
+    return {column: bindparam(column) for column in columns}
+
+
+def in_seconds(name: str) -> ColumnElement[Any]:
+    """Return the time that is this parameter's number of seconds from now, null if that is null."""
+    return func.now() + func.make_interval(0, 0, 0, 0, 0, 0, bindparam(name, type_=Integer))
 
 
 class Page(NamedTuple, Generic[T]):
@@ -85,9 +107,14 @@ class PagedSelect(Generic[T]):
         made: Callable[[Row], T],
         parse_id: Callable[[str], UUID | None],
         *conditions: ColumnElement[bool],
+        columns: Sequence[Column[Any]] = (),
     ) -> None:
-        """Parse public ids with `parse_id`; `conditions` may have parameters."""
+        """Parse public ids with `parse_id`; `conditions` may have parameters.
+
+        Read only `columns`, by default all of the table.
+        """
         self._table = table
+        self._columns = columns or tuple(table.c)
         self._made = made
         self._parse_id = parse_id
         self._conditions = conditions
@@ -135,7 +162,7 @@ class PagedSelect(Generic[T]):
             )
             conditions.append(row < place if descends else row > place)
         return CoreStatement(
-            select(self._table)
+            select(*self._columns)
             .where(*conditions)
             .order_by(*(key.desc() if descends else key for key in keys))
             .limit(bindparam("row_limit"))

@@ -1,73 +1,143 @@
-"""Data retention controls of the admin API, by the ids that clients know."""
+"""`…/data_retention`: what may be stored for an organization and for its projects.
+
+A change counts for new requests as soon as their key is looked up again (`auth.key_cache_ttl_s`).
+What was stored before stays until it expires, or is erased.
+"""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Annotated, Final
 
-from gateway import ids
-from gateway.admin.projects import required_project
-from gateway.errors import PermissionDenied, StoreError
-from gateway.services.governance.data_retention import DataRetention
+from pydantic import Field
+from sqlalchemy import bindparam, select, update
+
+from gateway.admin.core import CoreStatement, of_tenant, update_by_id
+from gateway.admin.projects import ONE as PROJECT
+from gateway.admin.projects import PROJECTS, TENANTS, required_project
+from gateway.admin.routes import AdminRoute, AuditedAs, audited, changed, read
+from gateway.admin.transactions import owned
+from gateway.protocol.base import WireModel
+from gateway.store import audit_log
+from gateway.tenancy.retention import NONE, ORGANIZATION_DEFAULT, check_type
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from gateway.admin.transactions import AdminCaller, Transactions
+    from gateway.protocol.admin.objects import Json
     from gateway.store.postgres.database import Database
     from gateway.tenancy import TenantId
 
+OF_ORGANIZATION: Final = "/organization/data_retention"
+OF_PROJECT: Final = f"{PROJECT}/data_retention"
 
-NO_PRIVILEGE: Final = "42501"
-"""The state of an error by which a server says that a user may not."""
+
+def routes(controls: RetentionControls) -> list[AdminRoute]:
+    may_read: Final = "data_retention.read"
+    may_write: Final = "data_retention.write"
+    body = DataRetentionUpdate
+    set_of_organization = changed(controls.set_of_organization, organization_body)
+    set_of_project = changed(controls.set_of_project, project_body)
+    return [
+        AdminRoute(
+            "GET", OF_ORGANIZATION, may_read, read(controls.of_organization, organization_body)
+        ),
+        AdminRoute("POST", OF_ORGANIZATION, may_write, set_of_organization, body=body),
+        AdminRoute("GET", OF_PROJECT, may_read, read(controls.of_project, project_body)),
+        AdminRoute("POST", OF_PROJECT, may_write, set_of_project, body=body),
+    ]
+
+
+class DataRetentionUpdate(WireModel):
+    """Data retention to apply (`gateway.tenancy.retention`)."""
+
+    retention_type: Annotated[str, Field(max_length=64), AuditedAs("data_retention")]
+
+
+def organization_body(type_: str | None) -> Json:
+    return {"object": "organization.data_retention", "type": type_ or NONE}
+
+
+def project_body(type_: str | None) -> Json:
+    return {"object": "project.data_retention", "type": type_ or ORGANIZATION_DEFAULT}
+
+
+_OF_TENANT: Final = CoreStatement(
+    select(TENANTS.c.retention_type).where(TENANTS.c.id == bindparam("tenant"))
+)
+_SET_OF_TENANT: Final = CoreStatement(
+    update(TENANTS)
+    .where(TENANTS.c.id == bindparam("tenant"))
+    .values(retention_type=bindparam("type"))
+)
+_OF_PROJECT: Final = CoreStatement(
+    select(PROJECTS.c.retention_type).where(*of_tenant(PROJECTS, "id"))
+)
 
 
 class RetentionControls:
-    """Data retention controls. Methods with the id of a project raise `ResourceNotFound` for an
-    unknown one, those that change something `InvalidRequest` for an unknown type.
+    """Retention types of a tenant and its projects. Methods with the id of a project raise
+    `ResourceNotFound` for an unknown one, those that change something `InvalidRequest` for an
+    unknown type.
     """
 
     def __init__(
         self, database: Database, transactions: Transactions, forget: Callable[[], None]
     ) -> None:
         """Call `forget` after a change: it makes this process look up keys again."""
-        self._controls = DataRetention(database)
+        self._database = database
         self._transactions = transactions
         self._forget = forget
 
-    async def of_organization(self, tenant_id: TenantId) -> dict[str, Any]:
-        return await self._controls.of_organization(tenant_id)
+    async def of_organization(self, tenant_id: TenantId) -> str | None:
+        async with self._transactions.reading(tenant_id) as connection:
+            found: str | None = await connection.scalar(_OF_TENANT, {"tenant": tenant_id})
+            return found
 
-    async def set_of_organization(self, caller: AdminCaller, type_: str) -> dict[str, Any]:
-        """Change the setting. Raises `PermissionDenied` if this process does not own the tables."""
-        try:
-            changed = await self._controls.set_of_organization(
-                caller.tenant_id, type_, author=caller.author
-            )
-        except StoreError as error:
-            if error.state != NO_PRIVILEGE:
-                raise
-            raise PermissionDenied(
-                "The database's user of this server may not change organizations. Ask its operator "
-                "to run: harmony-gateway data retention.",
-                code="insufficient_permissions",
-            ) from error
+    async def set_of_organization(self, caller: AdminCaller, body: DataRetentionUpdate) -> str:
+        """Set it for all projects that follow the organization.
+
+        Raises `PermissionDenied` if this process does not own the tables.
+        """
+        check_type(body.retention_type, of_project=False)
+        tenant_id = caller.tenant_id
+        event = caller.author.event(
+            "organization.updated", str(tenant_id), changes_requested=audited(body)
+        )
+        remedy = "Ask the operator of this server to run: harmony-gateway data retention."
+        with owned(remedy):
+            async with self._database.owner_transaction() as connection:
+                wanted = {"tenant": tenant_id, "type": body.retention_type}
+                await connection.execute(_SET_OF_TENANT, wanted)
+                await audit_log.record(connection, tenant_id, event)
         self._forget()
-        return changed
+        return body.retention_type
 
-    async def of_project(self, tenant_id: TenantId, project_id: str) -> dict[str, Any]:
+    async def of_project(self, tenant_id: TenantId, project_id: str) -> str | None:
         async with self._transactions.reading(tenant_id) as connection:
             project = await required_project(connection, tenant_id, project_id)
-        return await self._controls.of_project(tenant_id, project.id)
+            row = {"tenant": tenant_id, "id": project.id}
+            found: str | None = await connection.scalar(_OF_PROJECT, row)
+            return found
 
     async def set_of_project(
-        self, caller: AdminCaller, project_id: str, type_: str
-    ) -> dict[str, Any]:
-        """Change the setting. Raises `InvalidRequest`, also for an archived project."""
+        self, caller: AdminCaller, project_id: str, body: DataRetentionUpdate
+    ) -> str:
+        """Set it for one project, or let the project follow its organization again.
+
+        Raises `InvalidRequest`, also for an archived project.
+        """
+        check_type(body.retention_type, of_project=True)
         tenant_id = caller.tenant_id
-        async with self._transactions.reading(tenant_id) as connection:
+        async with self._transactions.changing(tenant_id) as connection:
             project = await required_project(connection, tenant_id, project_id, is_active=True)
-        changed = await self._controls.set_of_project(
-            tenant_id, project.id, type_, author=caller.author, target=ids.project_id(project.id)
-        )
-        self._forget()
-        return changed
+            row = {"tenant": tenant_id, "id": project.id, "retention_type": body.retention_type}
+            await connection.execute(update_by_id(PROJECTS, "retention_type"), row)
+            await caller.note(
+                connection,
+                "project.updated",
+                project_id,
+                project.id,
+                changes_requested=audited(body),
+            )
+        return body.retention_type

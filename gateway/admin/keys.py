@@ -2,96 +2,380 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, Final
+from dataclasses import replace
+from ipaddress import ip_network
+from typing import TYPE_CHECKING, Annotated, Any, Final, NamedTuple
+
+from pydantic import Field
+from sqlalchemy import Uuid, and_, bindparam, func, insert, or_, select, update
 
 from gateway import ids
-from gateway.admin.pages import ORDERED_PAGE, PAGE, conversation_page, cursor_page, page_params
+from gateway.admin.core import CoreStatement, Page, PagedSelect, in_seconds, named, of_tenant
+from gateway.admin.limits import KeyLimits, LimitOwner, set_limits
+from gateway.admin.pages import ORDERED_PAGE, PAGE, conversation_page, page_params
 from gateway.admin.projects import ONE as PROJECT
 from gateway.admin.projects import required_project
-from gateway.admin.routes import AdminRoute
+from gateway.admin.routes import AdminRoute, audited, changed, listed, read
 from gateway.admin.service_accounts import ALL as ACCOUNTS
 from gateway.admin.service_accounts import ONE as ACCOUNT
 from gateway.admin.service_accounts import find_accounts, required_account, service_account_body
 from gateway.api.query import choice
 from gateway.errors import InvalidRequest, RateLimited, ResourceNotFound, shown
-from gateway.protocol.admin.objects import (
-    account_key_body,
-    admin_key_body,
-    deleted_body,
-    project_key_body,
-)
+from gateway.protocol.admin.objects import Json, deleted_body, seconds_of
 from gateway.protocol.admin.requests import (
-    AccountKeyCreate,
-    AdminKeyCreate,
-    KeyRotate,
-    ProjectKeyUpdate,
-    ServiceAccountCreate,
+    LIFETIME_MAX_S,
+    MODELS_MAX,
+    DisplayName,
+    Lifetime,
+    ModelId,
     scopes_of,
-    terms_of,
 )
-from gateway.protocol.request_errors import unknown_place, wrong_value
-from gateway.services.limits import LimitOwner, set_limits
-from gateway.store.admin import keys as rows
-from gateway.store.admin.pages import Page, PagePosition
-from gateway.tenancy import PLAIN_KEY, KeyTerms
-from gateway.tenancy.permissions import READ_ONLY_SCOPE
+from gateway.protocol.base import AS_INTEGER, Many, NullableModel
+from gateway.protocol.request_errors import invalid, wrong_value
+from gateway.store.tables import TABLES
+from gateway.store.tenants import KEY_COLUMNS, key_of_row
+from gateway.tenancy import KeyTerms
+from gateway.tenancy.permissions import READ_ONLY_SCOPE, role_of
+from gateway.tenancy.scopes import SCOPES
+from gateway.tenancy.secrets import redacted
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Sequence
 
+    from gateway.admin.pages import PageParams
     from gateway.admin.routes import AdminCall
     from gateway.admin.service_accounts import ServiceAccounts
     from gateway.admin.transactions import AdminCaller, Transactions
-    from gateway.limits.terms import Mode, What
-    from gateway.services.credentials.secrets import Peppers
+    from gateway.services.credentials import Peppers
     from gateway.store.postgres.database import Connection
-    from gateway.tenancy import (
-        ApiKey,
-        Project,
-        ProjectId,
-        ServiceAccount,
-        ServiceAccountRole,
-        TenantId,
-    )
+    from gateway.tenancy import ApiKey, Network, Project, ProjectId, ServiceAccount, TenantId
+    from gateway.tenancy.permissions import Permission
 
+API_KEYS: Final = TABLES["api_keys"]
+SHOWN: Final = [API_KEYS.c[name] for name in KEY_COLUMNS.split(", ")]
+"""All but the hash, which the role of tenants may not read."""
+
+ALL = f"{PROJECT}/api_keys"
+ONE = f"{ALL}/{{api_key_id}}"
+ADMIN = "/organization/admin_api_keys"
+ADMIN_ONE = f"{ADMIN}/{{api_key_id}}"
+KIND = "organization.project.api_key"
+ADMIN_KIND = "organization.admin_api_key"
 DEFAULT_NAME: Final = "Secret key"
 KEYS_MAX: Final = 10_000
 """API keys of one tenant that work."""
 OVERLAP_S: Final = 86_400
 """For which a replaced key goes on beside the new one, unless the request says otherwise."""
+NETWORKS_MAX: Final = 64
+_ACCESS = ("active", "inactive", "any")
 
 
-@dataclass(frozen=True, slots=True)
-class KeyRequest:
-    """Request for a key; `terms` without expiry and owner, `limits` by what they limit and their
-    window (seconds).
-    """
+def routes(keys: Keys) -> list[AdminRoute]:
+    """Return the routes of keys. The value of a key is shown when it is made, and never again."""
 
-    name: str = DEFAULT_NAME
-    terms: KeyTerms = PLAIN_KEY
-    expires_in_s: int | None = None
-    limits: Mapping[tuple[What, int], int | None] = field(default_factory=dict)
-    limits_mode: Mode | None = None
+    async def list_keys(call: AdminCall) -> Json:
+        # All owners in a project have access to it: deleting one ends its keys.
+        tenant_id, project_id = call.principal.tenant_id, call.path["project_id"]
+        query = call.request.query_params
+        page = await keys.list(tenant_id, project_id, page_params(query))
+        if choice(query, "owner_project_access", _ACCESS) == "inactive":
+            page = Page([], has_more=False)
+        return conversation_page(list(map(project_key_body, page.rows)), has_more=page.has_more)
+
+    async def create_account(call: AdminCall) -> Json:
+        body = await call.body(ServiceAccountCreate)
+        account, made = await keys.create_account(
+            call.caller, call.path["project_id"], body.name, body.key()
+        )
+        return {
+            **service_account_body(account),
+            "api_key": None if made is None else account_key_body(made),
+        }
+
+    list_admin = listed(lambda tenant_id, page: keys.list(tenant_id, None, page), admin_key_body)
+    create_admin = changed(keys.create_admin, admin_key_body)
+    create = changed(keys.create, account_key_body)
+    change = changed(keys.change, project_key_body)
+    account_keys, access = f"{ACCOUNT}/api_keys", "owner_project_access"
+    return [
+        AdminRoute("GET", ALL, "api_keys.read", list_keys, query=(*PAGE, access)),
+        AdminRoute("POST", ONE, "api_keys.write", change, body=ProjectKeyUpdate),
+        *_routes_of_one(keys, ONE, "api_keys.read", "api_keys.write", project_key_body),
+        AdminRoute(
+            "POST", ACCOUNTS, "service_accounts.write", create_account, body=ServiceAccountCreate
+        ),
+        AdminRoute("POST", account_keys, "api_keys.write", create, body=AccountKeyCreate),
+        AdminRoute("GET", ADMIN, "admin_keys.read", list_admin, query=ORDERED_PAGE),
+        AdminRoute("POST", ADMIN, "admin_keys.write", create_admin, body=AdminKeyCreate),
+        *_routes_of_one(keys, ADMIN_ONE, "admin_keys.read", "admin_keys.write", admin_key_body),
+    ]
 
 
-def unknown_key(key_id: str) -> ResourceNotFound:
-    """Return the same error for a key that is unknown, ended, or another project's or tenant's."""
-    return ResourceNotFound(
-        f"No API key with id '{shown(key_id)}' was found.", code="api_key_not_found", param="key_id"
+def _routes_of_one(
+    keys: Keys,
+    path: str,
+    reads: Permission,
+    writes: Permission,
+    body_of: Callable[[ShownKey], Json],
+) -> list[AdminRoute]:
+    # An admin key has no project in its path.
+    project = (None,) if path == ADMIN_ONE else ()
+    kind = ADMIN_KIND if path == ADMIN_ONE else KIND
+    get = read(lambda tenant_id, *ids_: keys.get(tenant_id, *project, *ids_), body_of)
+    end = changed(
+        lambda caller, *ids_: keys.end(caller, *project, *ids_), lambda id_: deleted_body(kind, id_)
     )
+    rotate = changed(lambda caller, *args: keys.rotate(caller, *project, *args), body_of)
+    return [
+        AdminRoute("GET", path, reads, get),
+        AdminRoute("DELETE", path, writes, end),
+        AdminRoute("POST", f"{path}/rotate", writes, rotate, body=KeyRotate),
+    ]
 
 
-@dataclass(frozen=True, slots=True)
-class OwnedKey:
-    """A key and its owner; None: nobody in particular, as for keys that operators make."""
+class KeyExtras(NullableModel):
+    """`harmony` of a key that is made: what it may do beyond OpenAI's fields."""
+
+    allowed_cidrs: Annotated[Many[str], Field(max_length=NETWORKS_MAX)] = ()
+    allowed_models: Annotated[Many[ModelId], Field(max_length=MODELS_MAX)] = ()
+    limits: KeyLimits = KeyLimits()
+
+
+class AccountKeyCreate(NullableModel):
+    """`POST …/service_accounts/{id}/api_keys`: one more key of an account; no scopes mean all."""
+
+    name: DisplayName | None = None
+    scopes: Annotated[Many[str], Field(max_length=len(SCOPES))] = ()
+    expires_in_seconds: Lifetime | None = None
+    harmony: KeyExtras = KeyExtras()
+
+    def terms(self) -> KeyTerms:
+        """Return the terms of the key, without owner and expiry. Raises `InvalidRequest`."""
+        return KeyTerms(
+            scopes=scopes_of(self.scopes),
+            networks=tuple(
+                _network(f"harmony.allowed_cidrs[{index}]", text)
+                for index, text in enumerate(self.harmony.allowed_cidrs)
+            ),
+            models=tuple(dict.fromkeys(self.harmony.allowed_models)),
+        )
+
+
+class ServiceAccountCreate(NullableModel):
+    """`POST …/service_accounts`: an account, and unless only that is asked for a first key."""
+
+    name: DisplayName
+    create_service_account_only: bool = False
+    expires_in_seconds: Lifetime | None = None
+    harmony: KeyExtras = KeyExtras()
+
+    def key(self) -> AccountKeyCreate | None:
+        """Return the request for the account's first key.
+
+        Raises `InvalidRequest` for a lifetime or terms where no key is requested.
+        """
+        if not self.create_service_account_only:
+            return AccountKeyCreate(
+                expires_in_seconds=self.expires_in_seconds, harmony=self.harmony
+            )
+        for name in ("expires_in_seconds", "harmony"):
+            if name in self.model_fields_set and getattr(self, name) is not None:
+                why = "it is for the key, and 'create_service_account_only' asks for none"
+                raise invalid(name, why)
+        return None
+
+
+class ProjectKeyUpdate(NullableModel):
+    """`POST …/api_keys/{id}`: what is left out stays; no scopes at all mean all."""
+
+    scopes: Annotated[Many[str], Field(max_length=len(SCOPES))] | None = None
+    expires_in_seconds: Lifetime | None = None
+
+
+class KeyRotate(NullableModel):
+    """`POST …/api_keys/{id}/rotate`: how long the key that is replaced goes on."""
+
+    overlap_seconds: Annotated[int, Field(ge=0, le=LIFETIME_MAX_S), AS_INTEGER] | None = None
+
+
+class AdminKeyCreate(NullableModel):
+    """`POST /organization/admin_api_keys`: a key for the admin API alone."""
+
+    name: DisplayName
+    expires_in_seconds: Lifetime | None = None
+    scopes: Annotated[Many[str], Field(max_length=1)] = ()
+
+    def terms(self) -> KeyTerms:
+        """Return the terms of the key. Raises `InvalidRequest` for any scope but the read-only."""
+        if self.scopes and self.scopes != (READ_ONLY_SCOPE,):
+            raise wrong_value("scopes[0]", self.scopes[0], (READ_ONLY_SCOPE,))
+        return KeyTerms(kind="admin", scopes=frozenset(self.scopes))
+
+
+def _network(param: str, text: str) -> Network:
+    try:
+        return ip_network(text)
+    except ValueError:
+        raise InvalidRequest(
+            f"Invalid '{param}': it is no network such as 203.0.113.0/24 or 2001:db8::/32, whose "
+            "bits behind the length are zero.",
+            code="invalid_value",
+            param=param,
+        ) from None
+
+
+class ShownKey(NamedTuple):
+    """A key and its owner; None: nobody in particular, as for keys that operators make.
+
+    `secret` is the value of a key that was just made.
+    """
 
     key: ApiKey
     account: ServiceAccount | None = None
+    secret: str | None = None
+
+
+def account_key_body(made: ShownKey) -> Json:
+    return {
+        "id": ids.api_key_id(made.key.id),
+        "object": "organization.project.service_account.api_key",
+        "name": made.key.name,
+        "value": made.secret,
+        "created_at": seconds_of(made.key.created_at),
+        "expires_at": seconds_of(made.key.terms.expires_at),
+        "harmony": _extras(made.key),
+    }
+
+
+def project_key_body(one: ShownKey) -> Json:
+    # A key of no service account is shown as the operator's.
+    return {
+        **_common(one, KIND),
+        "owner_project_access": "active",
+        "owner": _owner(one.key, one.account),
+        "harmony": _extras(one.key),
+    }
+
+
+def admin_key_body(one: ShownKey) -> Json:
+    key = one.key
+    return {
+        **_common(one, ADMIN_KIND),
+        "owner": {
+            "type": "user",
+            "object": "organization.user",
+            "id": ids.user_id(key.created_by or key.tenant_id),
+            "name": key.name,
+            "created_at": seconds_of(key.created_at),
+            "role": "owner",
+        },
+        "harmony": {"role": role_of(key.terms.scopes), **_extras(key)},
+    }
+
+
+def _common(one: ShownKey, kind: str) -> Json:
+    # With its value only in the answer that makes it.
+    key = one.key
+    return {
+        "id": ids.api_key_id(key.id),
+        "object": kind,
+        "name": key.name,
+        "redacted_value": redacted(key.terms.kind, key.hint),
+        "created_at": seconds_of(key.created_at),
+        "last_used_at": seconds_of(key.last_used_at),
+        "expires_at": seconds_of(key.terms.expires_at),
+        **({} if one.secret is None else {"value": one.secret}),
+    }
+
+
+def _owner(key: ApiKey, account: ServiceAccount | None) -> Json:
+    if account is None:
+        user = {
+            "id": ids.user_id(key.tenant_id),
+            "name": "Operator",
+            "email": "",
+            "role": "owner",
+            "created_at": seconds_of(key.created_at),
+        }
+        return {"type": "user", "user": user, "service_account": None}
+    body = service_account_body(account)
+    del body["object"]
+    return {"type": "service_account", "service_account": body, "user": None}
+
+
+def _extras(key: ApiKey) -> Json:
+    return {
+        "scopes": sorted(key.terms.scopes),
+        "allowed_cidrs": [str(network) for network in key.terms.networks],
+        "allowed_models": list(key.terms.models),
+        "replaced_by": None if key.replaced_by is None else ids.api_key_id(key.replaced_by),
+    }
+
+
+_INSERT: Final = CoreStatement(
+    insert(API_KEYS)
+    .values(
+        tenant_id=bindparam("tenant"),
+        created_at=func.now(),
+        expires_at=in_seconds("expires_in_s"),
+        **named(
+            *("id", "name", "hint", "hash", "pepper_id", "dialect", "kind", "project_id"),
+            *("owner_type", "owner_id", "scopes", "allowed_cidrs", "allowed_models", "created_by"),
+        ),
+    )
+    .returning(*SHOWN)
+)
+_PROJECT: Final = bindparam("project", type_=Uuid)
+_IS_MEANT: Final = (
+    or_(
+        and_(_PROJECT.is_(None), API_KEYS.c.kind == "admin"),
+        and_(
+            API_KEYS.c.kind == "project",
+            func.coalesce(API_KEYS.c.project_id, API_KEYS.c.tenant_id) == _PROJECT,
+        ),
+    ),
+    API_KEYS.c.disabled_at.is_(None),
+)
+"""The key is one of `project`, or an admin key where that is null, and has not been ended."""
+_WORKS: Final = (
+    API_KEYS.c.disabled_at.is_(None),
+    or_(API_KEYS.c.expires_at.is_(None), API_KEYS.c.expires_at > func.now()),
+)
+_COUNT: Final = CoreStatement(
+    select(func.count()).select_from(API_KEYS).where(*of_tenant(API_KEYS), *_WORKS)
+)
+_FIND: Final = CoreStatement(select(*SHOWN).where(*of_tenant(API_KEYS, "id"), *_IS_MEANT))
+_CHANGEABLE: Final = (*of_tenant(API_KEYS, "id"), *_WORKS, API_KEYS.c.replaced_by.is_(None))
+_CHANGE: Final = CoreStatement(
+    update(API_KEYS)
+    .where(*_CHANGEABLE)
+    .values(
+        scopes=func.coalesce(bindparam("scopes", type_=API_KEYS.c.scopes.type), API_KEYS.c.scopes),
+        expires_at=func.coalesce(in_seconds("expires_in_s"), API_KEYS.c.expires_at),
+    )
+    .returning(*SHOWN)
+)
+_END: Final = CoreStatement(
+    update(API_KEYS).where(*of_tenant(API_KEYS, "id")).values(disabled_at=func.now())
+)
+# A replaced key ends when the overlap does, or before, as it would have.
+_REPLACE: Final = CoreStatement(
+    update(API_KEYS)
+    .where(*_CHANGEABLE)
+    .values(
+        replaced_by=bindparam("replaced_by"),
+        expires_at=func.least(API_KEYS.c.expires_at, in_seconds("overlap_s")),
+    )
+    .returning(*SHOWN)
+)
+_LIST: Final = PagedSelect(API_KEYS, key_of_row, ids.parse_api_key_id, *_IS_MEANT, columns=SHOWN)
 
 
 class Keys:
-    """API keys. All methods raise `ResourceNotFound` for an unknown project, account or key."""
+    """API keys; without a project they are admin keys.
+
+    All methods raise `ResourceNotFound` for an unknown project, account or key.
+    """
 
     def __init__(
         self,
@@ -108,218 +392,207 @@ class Keys:
         self._lifetime_max_s = lifetime_max_s
 
     async def create_account(
-        self,
-        caller: AdminCaller,
-        project_id: str,
-        name: str,
-        asked: KeyRequest | None,
-    ) -> tuple[ServiceAccount, tuple[ApiKey, str] | None]:
-        """Create a service account, and unless `asked` is None a key of it with its secret.
+        self, caller: AdminCaller, project_id: str, name: str, body: AccountKeyCreate | None
+    ) -> tuple[ServiceAccount, ShownKey | None]:
+        """Create a service account, and unless `body` is None a key of it.
 
         Without a key the account has no role. Raises `RateLimited` for too many of either.
         """
         tenant_id = caller.tenant_id
         async with self._transactions.changing(tenant_id) as connection:
             project = await required_project(connection, tenant_id, project_id, is_active=True)
-            role: ServiceAccountRole = "none" if asked is None else "member"
+            role: Any = "none" if body is None else "member"
             account = await self._accounts.insert(connection, caller, project, name, role)
-            if asked is None:
+            if body is None:
                 return account, None
-            return account, await self._insert(connection, caller, asked, project, account)
+            return account, await self._insert_owned(connection, caller, project, account, body)
 
     async def create(
-        self, caller: AdminCaller, project_id: str, account_id: str, asked: KeyRequest
-    ) -> tuple[ApiKey, str]:
-        """Create a key of a service account and return it with its secret.
-
-        Raises `RateLimited` for too many.
-        """
+        self, caller: AdminCaller, project_id: str, account_id: str, body: AccountKeyCreate
+    ) -> ShownKey:
+        """Create a key of a service account. Raises `RateLimited` for too many."""
         tenant_id = caller.tenant_id
         async with self._transactions.changing(tenant_id) as connection:
             project = await required_project(connection, tenant_id, project_id, is_active=True)
             account = await required_account(connection, project, account_id)
-            return await self._insert(connection, caller, asked, project, account)
+            return await self._insert_owned(connection, caller, project, account, body)
 
-    async def create_admin(self, caller: AdminCaller, asked: KeyRequest) -> tuple[ApiKey, str]:
+    async def create_admin(self, caller: AdminCaller, body: AdminKeyCreate) -> ShownKey:
+        """Create a key for the whole admin API, or with scope `api.all.read` for reading it."""
+        terms = body.terms()
         async with self._transactions.changing(caller.tenant_id) as connection:
-            return await self._insert(connection, caller, asked, None, None)
+            expires_in_s = self._lifetime(body.expires_in_seconds)
+            return await self._insert(connection, caller, None, body.name, terms, expires_in_s)
 
-    async def get(self, tenant_id: TenantId, project_id: str | None, key_id: str) -> OwnedKey:
-        # Without a project: an admin key.
+    async def get(self, tenant_id: TenantId, project_id: str | None, key_id: str) -> ShownKey:
         async with self._transactions.reading(tenant_id) as connection:
-            project = await self._project(connection, tenant_id, project_id)
-            key = await self._require(connection, tenant_id, project, key_id)
+            key = await self._required(connection, tenant_id, project_id, key_id)
             return (await _with_owners(connection, tenant_id, [key]))[0]
 
     async def list(
-        self,
-        tenant_id: TenantId,
-        project_id: str | None,
-        *,
-        limit: int,
-        after: str | None,
-        descends: bool = False,
-    ) -> Page[OwnedKey]:
-        """Return one page of a project's keys, or (None) of admin keys.
-
-        Raises `InvalidRequest` for an unknown `after`.
-        """
-        place = None if after is None else ids.parse_api_key_id(after)
-        if after is not None and place is None:
-            raise unknown_place()
+        self, tenant_id: TenantId, project_id: str | None, page: PageParams
+    ) -> Page[ShownKey]:
+        # Expired keys are listed, too.
         async with self._transactions.reading(tenant_id) as connection:
-            project = await self._project(connection, tenant_id, project_id)
-            page = await rows.page(
-                connection, tenant_id, project, PagePosition(limit, place, descends)
-            )
-            return Page(await _with_owners(connection, tenant_id, page.rows), page.has_more)
+            project = await _project(connection, tenant_id, project_id)
+            found = await _LIST.page(connection, page, tenant=tenant_id, project=project)
+            return Page(await _with_owners(connection, tenant_id, found.rows), found.has_more)
 
     async def change(
-        self,
-        caller: AdminCaller,
-        project_id: str,
-        key_id: str,
-        *,
-        scopes: frozenset[str] | None,
-        expires_in_s: int | None,
-    ) -> OwnedKey:
-        """Change what is not None. Raises `InvalidRequest` for an expired key or an archived
-        project.
+        self, caller: AdminCaller, project_id: str, key_id: str, body: ProjectKeyUpdate
+    ) -> ShownKey:
+        """Change scopes and lifetime of a key. Raises `InvalidRequest` for an expired key or an
+        archived project.
         """
         tenant_id = caller.tenant_id
-        self._check_lifetime(expires_in_s)
+        values = {
+            "scopes": None if body.scopes is None else sorted(scopes_of(body.scopes)),
+            "expires_in_s": body.expires_in_seconds,
+        }
+        self._check_lifetime(body.expires_in_seconds)
         async with self._transactions.changing(tenant_id) as connection:
-            project = await self._project(connection, tenant_id, project_id, is_active=True)
-            key = await self._require(connection, tenant_id, project, key_id)
-            changed = await rows.change(connection, key, scopes=scopes, expires_in_s=expires_in_s)
-            if changed is None:
+            key = await self._required(connection, tenant_id, project_id, key_id, is_active=True)
+            row = {"tenant": tenant_id, "id": key.id, **values}
+            found = (await connection.execute(_CHANGE, row)).one_or_none()
+            if found is None:
                 raise _key_expired(key_id)
-            told: dict[str, object] = {} if scopes is None else {"scopes": sorted(scopes)}
-            told |= {} if expires_in_s is None else {"expires_in_seconds": expires_in_s}
             await caller.note(
-                connection, "api_key.updated", key_id, project, changes_requested=told
+                connection,
+                "api_key.updated",
+                key_id,
+                key.project,
+                changes_requested=audited(body),
             )
-            return (await _with_owners(connection, tenant_id, [changed]))[0]
+            return (await _with_owners(connection, tenant_id, [key_of_row(found)]))[0]
 
-    async def end(self, caller: AdminCaller, project_id: str | None, key_id: str) -> None:
+    async def end(self, caller: AdminCaller, project_id: str | None, key_id: str) -> str:
+        """Disable a key: at once here, at other replicas within `auth.key_cache_ttl_s`."""
         tenant_id = caller.tenant_id
         async with self._transactions.changing(tenant_id) as connection:
-            project = await self._project(connection, tenant_id, project_id)
-            key = await self._require(connection, tenant_id, project, key_id)
-            await rows.end(connection, tenant_id, project, key.id)
-            await caller.note(connection, "api_key.deleted", key_id, project)
+            key = await self._required(connection, tenant_id, project_id, key_id)
+            await connection.execute(_END, {"tenant": tenant_id, "id": key.id})
+            await caller.note(connection, "api_key.deleted", key_id, _project_of(key))
+            return key_id
 
     async def rotate(
-        self, caller: AdminCaller, project_id: str | None, key_id: str, overlap_s: int | None
-    ) -> tuple[ApiKey, str]:
-        """Replace a key and return the new one with its secret.
+        self, caller: AdminCaller, project_id: str | None, key_id: str, body: KeyRotate
+    ) -> ShownKey:
+        """Replace a key by a new one with its terms, limits, budgets and lifetime.
 
-        It has the terms, limits, budgets and lifetime of the old one, which works for `overlap_s`
-        seconds more (None: a day). Raises `InvalidRequest` for a key that has expired or has
-        been replaced, and for an archived project; `RateLimited` for too many.
+        The old one works for `overlap_seconds` more (None: a day). Raises `InvalidRequest`
+        for a key that has expired or has been replaced, and for an archived project; `RateLimited`
+        for too many.
         """
-        tenant_id = caller.tenant_id
-        overlap_s = OVERLAP_S if overlap_s is None else overlap_s
+        tenant_id, overlap_s = caller.tenant_id, body.overlap_seconds
         async with self._transactions.changing(tenant_id) as connection:
-            project = await self._project(connection, tenant_id, project_id, is_active=True)
-            old = await self._require(connection, tenant_id, project, key_id)
-            uuid = ids.new_uuid()
-            if await rows.replace(connection, old, uuid, overlap_s=overlap_s) is None:
+            old = await self._required(connection, tenant_id, project_id, key_id, is_active=True)
+            row = {
+                "tenant": tenant_id,
+                "id": old.id,
+                "replaced_by": ids.new_uuid(),
+                "overlap_s": OVERLAP_S if overlap_s is None else overlap_s,
+            }
+            if not await connection.execute(_REPLACE, row):
                 raise _key_expired(key_id)
-            await self._check_count(connection, tenant_id)
-            secret = self._peppers.new_secret(old.terms.kind)
-            made = rows.KeyMade(
-                id=uuid,
-                tenant_id=tenant_id,
-                name=old.name,
-                hint=secret.hint,
-                hash=secret.hash,
-                pepper_id=secret.pepper_id,
-                terms=old.terms,
-                project_id=old.project_id,
-                expires_in_s=self._lifetime_after(old),
-                created_by=caller.key_id,
+            made = await self._insert(
+                connection,
+                caller,
+                old.project_id,
+                old.name,
+                old.terms,
+                self._lifetime_after(old),
+                replaces=key_id,
+                id=row["replaced_by"],
                 dialect=old.dialect,
             )
-            new = await rows.insert(connection, made)
-            told = {"scopes": sorted(new.terms.scopes), "replaces": key_id}
-            target = ids.api_key_id(new.id)
-            await caller.note(connection, "api_key.created", target, project, data=told)
-            return new, secret.value
+            owned = (await _with_owners(connection, tenant_id, [made.key]))[0]
+            return owned._replace(secret=made.secret)
 
-    async def _insert(
+    async def _insert_owned(
         self,
         connection: Connection,
         caller: AdminCaller,
-        asked: KeyRequest,
-        project: Project | None,
-        account: ServiceAccount | None,
-    ) -> tuple[ApiKey, str]:
-        # Without a project: an admin key.
-        self._check_lifetime(asked.expires_in_s)
-        await self._check_count(connection, caller.tenant_id)
-        terms = replace(asked.terms, kind="admin" if project is None else "project")
-        if account is not None:
-            terms = replace(terms, owner_type="service_account", owner_id=account.id)
-        secret = self._peppers.new_secret(terms.kind)
-        made = rows.KeyMade(
-            id=ids.new_uuid(),
-            tenant_id=caller.tenant_id,
-            name=asked.name,
-            hint=secret.hint,
-            hash=secret.hash,
-            pepper_id=secret.pepper_id,
-            terms=terms,
-            project_id=None if project is None else project.id,
-            expires_in_s=asked.expires_in_s or self._lifetime_max_s,
-            created_by=caller.key_id,
+        project: Project,
+        account: ServiceAccount,
+        body: AccountKeyCreate,
+    ) -> ShownKey:
+        terms = replace(body.terms(), owner_type="service_account", owner_id=account.id)
+        made = await self._insert(
+            connection,
+            caller,
+            project.id,
+            body.name or DEFAULT_NAME,
+            terms,
+            self._lifetime(body.expires_in_seconds),
         )
-        new = await rows.insert(connection, made)
-        told = {"scopes": sorted(terms.scopes)}
-        target = ids.api_key_id(new.id)
-        await caller.note(connection, "api_key.created", target, made.project_id, data=told)
-        if asked.limits:
-            owner = LimitOwner(caller.tenant_id, "key", new.id)
-            mode, author = asked.limits_mode, caller.author
-            await set_limits(connection, owner, asked.limits, mode=mode, author=author)
-        return new, secret.value
+        limits = body.harmony.limits
+        if limits.values:
+            owner = LimitOwner(caller.tenant_id, "key", made.key.id)
+            await set_limits(
+                connection, owner, limits.values, mode=limits.mode, author=caller.author
+            )
+        return made
 
-    async def _project(
+    async def _insert(  # noqa: PLR0913 - the columns of a key
         self,
         connection: Connection,
-        tenant_id: TenantId,
-        project_id: str | None,
+        caller: AdminCaller,
+        project_id: ProjectId | None,
+        name: str,
+        terms: KeyTerms,
+        expires_in_s: int | None,
         *,
-        is_active: bool = False,
-    ) -> ProjectId | None:
-        if project_id is None:
-            return None
-        found = await required_project(connection, tenant_id, project_id, is_active=is_active)
-        return found.id
-
-    async def _require(
-        self,
-        connection: Connection,
-        tenant_id: TenantId,
-        project: ProjectId | None,
-        key_id: str,
-    ) -> ApiKey:
-        uuid = ids.parse_api_key_id(key_id)
-        found = None
-        if uuid is not None:
-            found = await rows.find(connection, tenant_id, project, uuid)
-        if found is None:
-            raise unknown_key(key_id)
-        return found
-
-    async def _check_count(self, connection: Connection, tenant_id: TenantId) -> None:
+        replaces: str | None = None,
+        **columns: Any,
+    ) -> ShownKey:
         # A replaced key counts until its overlap is over.
-        if await rows.count(connection, tenant_id) >= KEYS_MAX:
+        if await connection.scalar(_COUNT, {"tenant": caller.tenant_id}) >= KEYS_MAX:
             raise RateLimited(
                 f"Your organization has {KEYS_MAX} API keys, which is as many as may "
                 "be. Delete some that are not needed any more.",
                 code="too_many_api_keys",
             )
+        secret = self._peppers.new_secret(terms.kind)
+        values = {
+            "tenant": caller.tenant_id,
+            "id": ids.new_uuid(),
+            "name": name,
+            "hint": secret.hint,
+            "hash": secret.hash,
+            "pepper_id": secret.pepper_id,
+            "dialect": "openai",
+            "kind": terms.kind,
+            "project_id": project_id,
+            "owner_type": terms.owner_type,
+            "owner_id": terms.owner_id,
+            "scopes": sorted(terms.scopes),
+            "allowed_cidrs": list(terms.networks),
+            "allowed_models": list(terms.models),
+            "created_by": caller.key_id,
+            "expires_in_s": expires_in_s,
+            **columns,
+        }
+        key = key_of_row((await connection.execute(_INSERT, values)).one())
+        data = {"scopes": values["scopes"]} | ({} if replaces is None else {"replaces": replaces})
+        target = ids.api_key_id(key.id)
+        await caller.note(connection, "api_key.created", target, _project_of(key), data=data)
+        return ShownKey(key, secret=secret.value)
+
+    async def _required(
+        self,
+        connection: Connection,
+        tenant_id: TenantId,
+        project_id: str | None,
+        key_id: str,
+        *,
+        is_active: bool = False,
+    ) -> ApiKey:
+        project = await _project(connection, tenant_id, project_id, is_active=is_active)
+        place = {"tenant": tenant_id, "project": project, "id": ids.parse_api_key_id(key_id)}
+        row = (await connection.execute(_FIND, place)).one_or_none()
+        if row is None:
+            raise unknown_key(key_id)
+        return key_of_row(row)
 
     def _lifetime_after(self, old: ApiKey) -> int | None:
         # In seconds: the replacement lives as long as the old key was made for.
@@ -328,6 +601,10 @@ class Keys:
             return most
         asked = max(1, round((end - old.created_at).total_seconds()))
         return asked if most is None else min(asked, most)
+
+    def _lifetime(self, expires_in_s: int | None) -> int | None:
+        self._check_lifetime(expires_in_s)
+        return expires_in_s or self._lifetime_max_s
 
     def _check_lifetime(self, expires_in_s: int | None) -> None:
         most = self._lifetime_max_s
@@ -340,12 +617,31 @@ class Keys:
             )
 
 
+async def _project(
+    connection: Connection, tenant_id: TenantId, project_id: str | None, *, is_active: bool = False
+) -> ProjectId | None:
+    if project_id is None:
+        return None
+    return (await required_project(connection, tenant_id, project_id, is_active=is_active)).id
+
+
+def _project_of(key: ApiKey) -> ProjectId | None:
+    return None if key.terms.kind == "admin" else key.project
+
+
 async def _with_owners(
     connection: Connection, tenant_id: TenantId, keys: Sequence[ApiKey]
-) -> list[OwnedKey]:
+) -> list[ShownKey]:
     owners = {key.terms.owner_id for key in keys if key.terms.owner_id is not None}
     known = await find_accounts(connection, tenant_id, owners) if owners else {}
-    return [OwnedKey(key, known.get(key.terms.owner_id or key.id)) for key in keys]
+    return [ShownKey(key, known.get(key.terms.owner_id or key.id)) for key in keys]
+
+
+def unknown_key(key_id: str) -> ResourceNotFound:
+    """Return the same error for a key that is unknown, ended, or another project's or tenant's."""
+    return ResourceNotFound(
+        f"No API key with id '{shown(key_id)}' was found.", code="api_key_not_found", param="key_id"
+    )
 
 
 def _key_expired(key_id: str) -> InvalidRequest:
@@ -355,185 +651,3 @@ def _key_expired(key_id: str) -> InvalidRequest:
         code="api_key_expired",
         param="key_id",
     )
-
-
-ALL = f"{PROJECT}/api_keys"
-ONE = f"{ALL}/{{api_key_id}}"
-ADMIN = "/organization/admin_api_keys"
-ADMIN_ONE = f"{ADMIN}/{{api_key_id}}"
-_ACCESS = ("active", "inactive", "any")
-
-
-def routes(keys: Keys) -> list[AdminRoute]:
-    answers = KeyEndpoints(keys)
-    return [
-        AdminRoute(
-            "GET", ALL, "api_keys.read", answers.list, query=(*PAGE, "owner_project_access")
-        ),
-        AdminRoute("GET", ONE, "api_keys.read", answers.get),
-        AdminRoute("POST", ONE, "api_keys.write", answers.update, body=ProjectKeyUpdate),
-        AdminRoute("DELETE", ONE, "api_keys.write", answers.delete),
-        AdminRoute("POST", f"{ONE}/rotate", "api_keys.write", answers.rotate, body=KeyRotate),
-        AdminRoute(
-            "POST",
-            ACCOUNTS,
-            "service_accounts.write",
-            answers.create_account,
-            body=ServiceAccountCreate,
-        ),
-        AdminRoute(
-            "POST",
-            f"{ACCOUNT}/api_keys",
-            "api_keys.write",
-            answers.create_of_account,
-            body=AccountKeyCreate,
-        ),
-        AdminRoute("GET", ADMIN, "admin_keys.read", answers.list_admin, query=ORDERED_PAGE),
-        AdminRoute("POST", ADMIN, "admin_keys.write", answers.create_admin, body=AdminKeyCreate),
-        AdminRoute("GET", ADMIN_ONE, "admin_keys.read", answers.get_admin),
-        AdminRoute("DELETE", ADMIN_ONE, "admin_keys.write", answers.delete_admin),
-        AdminRoute(
-            "POST", f"{ADMIN_ONE}/rotate", "admin_keys.write", answers.rotate_admin, body=KeyRotate
-        ),
-    ]
-
-
-class KeyEndpoints:
-    """Endpoints of keys. The value of a key is shown when it is made, and never again."""
-
-    def __init__(self, keys: Keys) -> None:
-        self._keys = keys
-
-    async def list(self, call: AdminCall) -> dict[str, Any]:
-        """List the keys of one project.
-
-        All owners in it have access: deleting one ends its keys.
-        """
-        query = call.request.query_params
-        asked = page_params(query)
-        if choice(query, "owner_project_access", _ACCESS) == "inactive":
-            await self._keys.list(call.principal.tenant_id, _project(call), limit=1, after=None)
-            return conversation_page([], has_more=False)
-        page = await self._keys.list(
-            call.principal.tenant_id, _project(call), limit=asked.limit, after=asked.after
-        )
-        return conversation_page(list(map(_project_key, page.rows)), has_more=page.has_more)
-
-    async def get(self, call: AdminCall) -> dict[str, Any]:
-        # Admin keys get 404, too.
-        return _project_key(await self._keys.get(call.principal.tenant_id, *_project_and_key(call)))
-
-    async def update(self, call: AdminCall) -> dict[str, Any]:
-        asked = await call.body(ProjectKeyUpdate)
-        changed = await self._keys.change(
-            call.caller,
-            *_project_and_key(call),
-            scopes=None if asked.scopes is None else scopes_of(asked.scopes),
-            expires_in_s=asked.expires_in_seconds,
-        )
-        return _project_key(changed)
-
-    async def delete(self, call: AdminCall) -> dict[str, Any]:
-        """Disable a key: at once here, at other replicas within `auth.key_cache_ttl_s`."""
-        await self._keys.end(call.caller, *_project_and_key(call))
-        return deleted_body("organization.project.api_key", call.path["api_key_id"])
-
-    async def rotate(self, call: AdminCall) -> dict[str, Any]:
-        """Replace a key; the old one keeps working for a while."""
-        asked = await call.body(KeyRotate)
-        key, value = await self._keys.rotate(
-            call.caller, *_project_and_key(call), overlap_s=asked.overlap_seconds
-        )
-        made = ids.api_key_id(key.id)
-        owned = await self._keys.get(call.principal.tenant_id, _project(call), made)
-        return {**_project_key(owned), "value": value}
-
-    async def create_account(self, call: AdminCall) -> dict[str, Any]:
-        """Create a service account, with a key unless the body asks for the account only."""
-        asked = await call.body(ServiceAccountCreate)
-        asked.check_consistent()
-        limits = asked.harmony.limits
-        wanted = KeyRequest(
-            terms=terms_of((), asked.harmony),
-            expires_in_s=asked.expires_in_seconds,
-            limits=limits.values,
-            limits_mode=limits.mode,
-        )
-        account, made = await self._keys.create_account(
-            call.caller,
-            call.path["project_id"],
-            asked.name,
-            None if asked.create_service_account_only else wanted,
-        )
-        key = None if made is None else account_key_body(*made)
-        return {**service_account_body(account), "api_key": key}
-
-    async def create_of_account(self, call: AdminCall) -> dict[str, Any]:
-        """Create a key of a service account; its value is shown only once."""
-        asked = await call.body(AccountKeyCreate)
-        wanted = KeyRequest(
-            name=asked.name or DEFAULT_NAME,
-            terms=terms_of(asked.scopes, asked.harmony),
-            expires_in_s=asked.expires_in_seconds,
-            limits=asked.harmony.limits.values,
-            limits_mode=asked.harmony.limits.mode,
-        )
-        made = await self._keys.create(
-            call.caller, call.path["project_id"], call.path["service_account_id"], wanted
-        )
-        return account_key_body(*made)
-
-    async def list_admin(self, call: AdminCall) -> dict[str, Any]:
-        """List the admin keys of the tenant, by default the oldest first."""
-        asked = page_params(call.request.query_params)
-        page = await self._keys.list(
-            call.principal.tenant_id,
-            None,
-            limit=asked.limit,
-            after=asked.after,
-            descends=asked.order == "desc",
-        )
-        return cursor_page([admin_key_body(one.key) for one in page.rows], has_more=page.has_more)
-
-    async def create_admin(self, call: AdminCall) -> dict[str, Any]:
-        """Create a key for the whole admin API, or with scope `api.all.read` for reading it."""
-        asked = await call.body(AdminKeyCreate)
-        if asked.scopes and asked.scopes != (READ_ONLY_SCOPE,):
-            raise wrong_value("scopes[0]", asked.scopes[0], (READ_ONLY_SCOPE,))
-        wanted = KeyRequest(
-            name=asked.name,
-            terms=KeyTerms(kind="admin", scopes=frozenset(asked.scopes)),
-            expires_in_s=asked.expires_in_seconds,
-        )
-        key, value = await self._keys.create_admin(call.caller, wanted)
-        return {**admin_key_body(key), "value": value}
-
-    async def get_admin(self, call: AdminCall) -> dict[str, Any]:
-        """Return an admin key; 404 for a key of a project."""
-        found = await self._keys.get(call.principal.tenant_id, None, call.path["api_key_id"])
-        return admin_key_body(found.key)
-
-    async def delete_admin(self, call: AdminCall) -> dict[str, Any]:
-        """Disable an admin key, even the one of this request."""
-        await self._keys.end(call.caller, None, call.path["api_key_id"])
-        return deleted_body("organization.admin_api_key", call.path["api_key_id"])
-
-    async def rotate_admin(self, call: AdminCall) -> dict[str, Any]:
-        """Replace an admin key; the old one keeps working for `overlap_seconds`."""
-        asked = await call.body(KeyRotate)
-        key, value = await self._keys.rotate(
-            call.caller, None, call.path["api_key_id"], asked.overlap_seconds
-        )
-        return {**admin_key_body(key), "value": value}
-
-
-def _project(call: AdminCall) -> str:
-    return call.path["project_id"]
-
-
-def _project_and_key(call: AdminCall) -> tuple[str, str]:
-    return call.path["project_id"], call.path["api_key_id"]
-
-
-def _project_key(owned: OwnedKey) -> dict[str, Any]:
-    return project_key_body(owned.key, owned.account)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Final
 
 from starlette.responses import StreamingResponse
 
@@ -10,20 +10,37 @@ from gateway import ids
 from gateway.admin.pages import whole_page
 from gateway.admin.routes import AdminRoute
 from gateway.api.query import choice, integer
-from gateway.ledger.exporting import PAGE_LINES_MAX, place_of
-from gateway.ledger.records import MEDIA_TYPES, VERSION, Format
-from gateway.protocol.admin.requests import NoBody, SinkResume
+from gateway.errors import ResourceNotFound, shown
+from gateway.governance.audit import COMMAND_LINE
+from gateway.ledger.records import (
+    MEDIA_TYPES,
+    PAGE_LINES_MAX,
+    VERSION,
+    Format,
+    export,
+    place_of,
+)
+from gateway.protocol.admin.objects import Json, seconds_of
+from gateway.protocol.admin.requests import NoBody
+from gateway.protocol.base import WireModel
+from gateway.store import audit_log
+from gateway.store.ledger import exports
+from gateway.store.schema import EVERYONE
+from gateway.tenancy import TenantId
 
 if TYPE_CHECKING:
     from starlette.responses import Response
 
     from gateway.admin.routes import AdminCall
-    from gateway.services.ledger import LedgerOperations
+    from gateway.governance.audit import AuditEvent, Author
+    from gateway.ledger.jobs import Adding, Reconciliation
+    from gateway.store.ledger.reconciliation import Found
+    from gateway.store.postgres.database import Database, Row
 
-_FORMATS: tuple[Format, ...] = ("jsonl", "csv")
+_FORMATS: Final[tuple[Format, ...]] = ("jsonl", "csv")
 
 
-def routes(ledger: LedgerOperations) -> list[AdminRoute]:
+def routes(ledger: Ledger) -> list[AdminRoute]:
     answers = LedgerEndpoints(ledger)
     resume = "/usage/sinks/{name}/resume"
     return [
@@ -43,10 +60,18 @@ def routes(ledger: LedgerOperations) -> list[AdminRoute]:
     ]
 
 
+class SinkResume(WireModel):
+    """`POST /admin/v1/usage/sinks/{name}/resume`. `delivered`: it has the batch that it was sent
+    last, so that is not sent again.
+    """
+
+    delivered: bool = False
+
+
 class LedgerEndpoints:
     """Endpoints of the ledger."""
 
-    def __init__(self, ledger: LedgerOperations) -> None:
+    def __init__(self, ledger: Ledger) -> None:
         self._ledger = ledger
 
     async def export(self, call: AdminCall) -> Response:
@@ -57,13 +82,13 @@ class LedgerEndpoints:
         cursor = query.get("from_tx")
         place_of(cursor)  # before the status is sent
         return StreamingResponse(
-            self._ledger.export(cursor, form, lines_max=lines_max),
+            export(self._ledger.database, cursor, form, lines_max=lines_max),
             media_type=MEDIA_TYPES[form],
             headers={"x-usage-version": str(VERSION)},
         )
 
-    async def reconcile(self, call: AdminCall) -> dict[str, Any]:
-        """Compare lines, logs and sums now, and repair what can be repaired."""
+    async def reconcile(self, call: AdminCall) -> Json:
+        """Compare lines and sums now, and repair what can be repaired."""
         await call.body(NoBody)
         found = await self._ledger.reconcile(call.author)
         return {
@@ -73,13 +98,11 @@ class LedgerEndpoints:
                 {"tenant_id": ids.tenant_id(tenant), "hour": int(hour.timestamp())}
                 for tenant, hour in found.wrong_hours
             ],
-            "compared_logs": found.compared_logs,
-            "wrong_logs": [ids.response_id(one) for _, one in found.wrong_logs],
             "corrected_budgets": [
                 {
                     "tenant_id": ids.tenant_id(one.tenant_id),
                     "meter": one.meter,
-                    "was": one.told,
+                    "was": one.recorded,
                     "is": one.truth,
                 }
                 for one in found.corrected
@@ -89,12 +112,67 @@ class LedgerEndpoints:
             "stopped_sinks": list(found.stopped_sinks),
         }
 
-    async def sinks(self, _: AdminCall) -> dict[str, Any]:
-        return whole_page(await self._ledger.sinks())
+    async def sinks(self, _: AdminCall) -> Json:
+        return whole_page(list(map(sink_body, await self._ledger.sinks())))
 
-    async def resume(self, call: AdminCall) -> dict[str, Any]:
+    async def resume(self, call: AdminCall) -> Json:
         """Resume a stopped sink."""
-        asked = await call.body(SinkResume)
-        name = call.path["name"]
-        await self._ledger.resume(name, is_delivered=asked.delivered, author=call.author)
+        body, name = await call.body(SinkResume), call.path["name"]
+        await self._ledger.resume(name, body, call.author)
         return {"object": "usage.sink", "name": name, "stopped": None}
+
+
+def sink_body(state: Row) -> Json:
+    return {
+        "object": "usage.sink",
+        "name": state.name,
+        "batches": state.batches,
+        "lines": state.lines,
+        "moved_at": seconds_of(state.moved_at),
+        "is_under_way": state.is_under_way,
+        "stopped": state.stopped,
+    }
+
+
+class Ledger:
+    """Operations on the ledger of one database of tenants."""
+
+    def __init__(self, database: Database, adding: Adding, reconciliation: Reconciliation) -> None:
+        self.database = database
+        self._adding = adding
+        self._reconciliation = reconciliation
+
+    async def reconcile(self, author: Author = COMMAND_LINE, *, repairs: bool = True) -> Found:
+        """Find what does not agree; with `repairs` wrong sums are computed again.
+
+        Raises `StoreUnavailable`.
+        """
+        await self._adding.round()
+        found = await self._reconciliation.round(repairs=repairs)
+        counts = {
+            "unmetered": len(found.unmetered),
+            "wrong_hours": len(found.wrong_hours),
+            "corrected": len(found.corrected),
+        }
+        await self._note(author.event("harmony.usage.reconciled", "usage", data=counts))
+        return found
+
+    async def sinks(self) -> list[Row]:
+        return await exports.states(self.database)
+
+    async def resume(self, name: str, body: SinkResume, author: Author = COMMAND_LINE) -> None:
+        """Resume a stopped sink: with its last batch, or behind it if that was delivered.
+
+        Raises `ResourceNotFound` and `StoreUnavailable`.
+        """
+        if not await exports.resume(self.database, name, is_delivered=body.delivered):
+            raise ResourceNotFound(
+                f"There is no sink '{shown(name)}' that is stopped.", param="name"
+            )
+        changes = {"delivered": body.delivered}
+        await self._note(author.event("harmony.sink.resumed", name, changes_requested=changes))
+
+    async def _note(self, event: AuditEvent) -> None:
+        # Not as the owner of the tables: any serving process may write to the operators' chain.
+        async with self.database.transaction(TenantId(EVERYONE)) as connection:
+            await audit_log.record(connection, None, event)

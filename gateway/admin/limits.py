@@ -1,152 +1,78 @@
-"""Rate limits of projects; spend limits and spend alerts of an organization and its projects."""
+"""Rate limits, spend limits (budgets) and spend alerts of tenants, their projects and keys.
+
+Bodies and objects are field for field those of openai-python 3.54
+(`openai.types.admin.organization`), with what it has no field for under `harmony`. Amounts on the
+wire are in cents, those in the database in nano-dollars.
+"""
 
 from __future__ import annotations
 
-from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, NamedTuple
+
+import orjson
+from pydantic import AfterValidator, Field, StringConstraints
+from sqlalchemy import bindparam, delete, func, insert, select, update
+from sqlalchemy.dialects import postgresql
 
 from gateway import ids
+from gateway.admin.core import CoreStatement, named, of_tenant
 from gateway.admin.pages import ORDERED_PAGE, PAGE, conversation_page, cut, page_params
+from gateway.admin.projects import ONE as PROJECT
 from gateway.admin.projects import required_project
 from gateway.admin.routes import AdminRoute
-from gateway.errors import ResourceNotFound, shown
-from gateway.limits.money import CENT
-from gateway.limits.terms import ALL_MODELS
-from gateway.protocol.admin.limits import (
-    RATE_LIMIT_PREFIX,
-    RateLimitUpdate,
-    SpendAlertUpdate,
-    SpendLimitUpdate,
-    rate_limit_body,
-    spend_alert_body,
-    spend_limit_body,
-)
-from gateway.protocol.admin.objects import deleted_body
-from gateway.services.limits import LimitOwner
+from gateway.admin.transactions import Transactions
+from gateway.errors import InvalidRequest, ResourceNotFound, shown
+from gateway.governance.audit import COMMAND_LINE
+from gateway.limits.money import CENT, begins
+from gateway.limits.rules import ALL_MODELS, DAY_S, MINUTE_S, Budget, Limit
+from gateway.protocol.admin.objects import Json, deleted_body
+from gateway.protocol.base import AS_INTEGER, Count, Many, NullableModel, WireModel
+from gateway.protocol.request_errors import unsupported
+from gateway.store import audit_log, tenants
+from gateway.store.limits import alerts, counters, prices
+from gateway.store.limits.alerts import OPERATORS, SpendAlert, alert_of
+from gateway.store.limits.rules import budget_of, limit_of
+from gateway.store.postgres.statements import Statement
+from gateway.store.schema import EVERYONE
+from gateway.store.tables import TABLES
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
     from uuid import UUID
 
+    from sqlalchemy import ColumnElement, Table
+
     from gateway.admin.routes import AdminCall
-    from gateway.admin.transactions import Transactions
-    from gateway.governance.audit import Author
-    from gateway.limits.terms import Limit, Mode, What
-    from gateway.services.limits import Limits
-    from gateway.store.limits.rules import SpendAlert
+    from gateway.governance.audit import AuditEvent, Author
+    from gateway.limits.rules import Interval, Mode, Scope, Unit, What
+    from gateway.store.postgres.database import Connection, Database
     from gateway.tenancy import TenantId
 
-    Json = dict[str, Any]
+    Values = Mapping[tuple[What, int], int | None]
 
-
-class ProjectLimits:
-    """Limits of tenants and their projects. Methods raise `ResourceNotFound` for a project that the
-    tenant does not have. `author` is who changes something, for the audit log.
-    """
-
-    def __init__(
-        self,
-        transactions: Transactions,
-        limits: Limits,
-        *,
-        models: Callable[[], Sequence[str]],
-        forget: Callable[[], None],
-    ) -> None:
-        """Show limits of the served `models`.
-
-        `forget`, called after a change, makes this process look up keys again.
-        """
-        self.limits = limits
-        self._transactions = transactions
-        self._models = models
-        self._forget = forget
-
-    def organization(self, tenant_id: TenantId) -> LimitOwner:
-        return LimitOwner(tenant_id, "organization", tenant_id)
-
-    async def of_project(
-        self, tenant_id: TenantId, project_id: str, *, is_active: bool = False
-    ) -> LimitOwner:
-        """Return a project as an owner of limits.
-
-        Raises `ResourceNotFound`, and with `is_active` `InvalidRequest` for an archived one.
-        """
-        async with self._transactions.reading(tenant_id) as connection:
-            project = await required_project(connection, tenant_id, project_id, is_active=is_active)
-        return LimitOwner(tenant_id, "project", project.id)
-
-    async def by_model(self, owner: LimitOwner) -> dict[str, list[Limit]]:
-        """Return the owner's limits by model, for served models and those with limits."""
-        found: dict[str, list[Limit]] = {model: [] for model in sorted(self._models())}
-        for limit in await self.limits.limits(owner.tenant_id):
-            if (limit.scope, limit.scope_id) == (owner.scope, owner.scope_id):
-                found.setdefault(limit.model, []).append(limit)
-        return found
-
-    async def set(
-        self,
-        owner: LimitOwner,
-        values: Mapping[tuple[What, int], int | None],
-        *,
-        author: Author,
-        model: str = ALL_MODELS,
-        mode: Mode | None = None,
-    ) -> list[Limit]:
-        """Set limits of one model, or of all, as `Limits.set_limits` does."""
-        changed = await self.limits.set_limits(owner, values, model=model, mode=mode, author=author)
-        self._forget()
-        return changed
-
-    async def set_budget(self, owner: LimitOwner, cap: int, author: Author) -> None:
-        """Set the spend limit per month, in nano-dollars."""
-        await self.limits.set_budget(owner, cap, author=author)
-        self._forget()
-
-    async def remove_budget(self, owner: LimitOwner, author: Author) -> bool:
-        """Delete the spend limit per month. Return False if there was none."""
-        is_gone = await self.limits.remove_budget(owner, "usd", "month", author)
-        self._forget()
-        return is_gone
-
-    async def add_alert(
-        self, owner: LimitOwner, threshold: int, channel: dict[str, object], author: Author
-    ) -> SpendAlert:
-        """Add an alert at `threshold` nano-dollars a month."""
-        made = await self.limits.add_alert(owner, threshold, channel, author=author)
-        self._forget()
-        return made
-
-    async def alerts(self, owner: LimitOwner) -> list[SpendAlert]:
-        # Alerts that the operator set beside a budget (`SpendAlert.percent`) are not the
-        # administrators', and may be in other units and intervals than dollars and months.
-        return [one for one in await self.limits.alerts(owner) if one.percent is None]
-
-    async def alert(self, owner: LimitOwner, alert_id: UUID) -> SpendAlert | None:
-        """Return the owner's alert with this id, None if there is none."""
-        found = await self.alerts(owner)
-        return next((one for one in found if one.id == alert_id), None)
-
-    async def change_alert(
-        self, owner: LimitOwner, alert: SpendAlert, author: Author
-    ) -> SpendAlert | None:
-        """Change threshold or channel of an alert. None: it was deleted."""
-        changed = await self.limits.change_alert(owner, alert, author)
-        self._forget()
-        return changed
-
-    async def remove_alert(self, owner: LimitOwner, alert_id: UUID, author: Author) -> bool:
-        """Delete a spend alert. Return False if there was none with this id."""
-        theirs = {one.id for one in await self.alerts(owner)}
-        is_gone = alert_id in theirs and await self.limits.remove_alert(owner, alert_id, author)
-        self._forget()
-        return is_gone
-
+LIMITS: Final = TABLES["limits"]
+BUDGETS: Final = TABLES["budgets"]
+SPEND_ALERTS: Final = TABLES["spend_alerts"]
+API_KEYS: Final = TABLES["api_keys"]
 
 ORGANIZATION = "/organization"
-PROJECT = "/organization/projects/{project_id}"
+ALERTS_MAX: Final = 100
+"""Spend alerts of one scope."""
+CAP_MAX: Final = 2**63 - 1
+"""Largest budget: more does not fit into its column."""
+UNLIMITED: Final = 1_000_000_000
+"""Shown where there is no limit, because OpenAI's object always has a number there. This or more in
+one of its fields removes the limit.
+"""
+CENTS_MAX: Final = 10**11
+RECIPIENTS_MAX: Final = 20
+RATE_LIMIT_PREFIX: Final = "rl-"
 
 
-def routes(limits: ProjectLimits) -> list[AdminRoute]:
+def routes(limits: Limits) -> list[AdminRoute]:
+    """Return the routes of limits of projects, and of spending of these and of the organization."""
     rates = RateLimitEndpoints(limits)
     found = [
         AdminRoute(
@@ -167,16 +93,18 @@ def routes(limits: ProjectLimits) -> list[AdminRoute]:
     ]
     for base, kind in ((ORGANIZATION, "organization"), (PROJECT, "project")):
         spending = SpendEndpoints(limits, kind)
-        limit, alerts = f"{base}/spend_limit", f"{base}/spend_alerts"
-        one = f"{alerts}/{{alert_id}}"
+        limit, all_alerts = f"{base}/spend_limit", f"{base}/spend_alerts"
+        one = f"{all_alerts}/{{alert_id}}"
         found += [
             AdminRoute("GET", limit, "spend.read", spending.limit),
             AdminRoute("POST", limit, "spend.write", spending.set_limit, body=SpendLimitUpdate),
             AdminRoute("DELETE", limit, "spend.write", spending.delete_limit),
             AdminRoute(
-                "GET", alerts, "spend.read", spending.alerts, query=(*ORDERED_PAGE, "before")
+                "GET", all_alerts, "spend.read", spending.alerts, query=(*ORDERED_PAGE, "before")
             ),
-            AdminRoute("POST", alerts, "spend.write", spending.create_alert, body=SpendAlertUpdate),
+            AdminRoute(
+                "POST", all_alerts, "spend.write", spending.create_alert, body=SpendAlertUpdate
+            ),
             AdminRoute("GET", one, "spend.read", spending.alert),
             AdminRoute("POST", one, "spend.write", spending.update_alert, body=SpendAlertUpdate),
             AdminRoute("DELETE", one, "spend.write", spending.delete_alert),
@@ -187,37 +115,34 @@ def routes(limits: ProjectLimits) -> list[AdminRoute]:
 class RateLimitEndpoints:
     """Endpoints of `…/rate_limits`: one for each model, and `rl-*` for all together."""
 
-    def __init__(self, limits: ProjectLimits) -> None:
+    def __init__(self, limits: Limits) -> None:
         self._limits = limits
 
     async def list(self, call: AdminCall) -> Json:
         """List the limits of each model that is served or has limits."""
-        asked = page_params(call.request.query_params)
+        params = page_params(call.request.query_params)
         owner = await self._limits.of_project(call.principal.tenant_id, call.path["project_id"])
         by_model = await self._limits.by_model(owner)
-        bodies = [rate_limit_body(model, limits) for model, limits in by_model.items()]
-        page, has_more = cut(bodies, asked)
+        page, has_more = cut(
+            [rate_limit_body(model, limits) for model, limits in by_model.items()], params
+        )
         return conversation_page(page, has_more=has_more)
 
     async def update(self, call: AdminCall) -> Json:
-        asked = await call.body(RateLimitUpdate)
+        body, id_ = await call.body(RateLimitUpdate), call.path["id"]
         owner = await self._limits.of_project(
             call.principal.tenant_id, call.path["project_id"], is_active=True
         )
-        model = call.path["id"].removeprefix(RATE_LIMIT_PREFIX)
-        known = await self._limits.by_model(owner)
-        if not call.path["id"].startswith(RATE_LIMIT_PREFIX) or model not in {*known, ALL_MODELS}:
+        model = id_.removeprefix(RATE_LIMIT_PREFIX)
+        known = {*await self._limits.by_model(owner), ALL_MODELS}
+        if not id_.startswith(RATE_LIMIT_PREFIX) or model not in known:
             raise ResourceNotFound(
-                f"No rate limit with id '{shown(call.path['id'])}' was found.",
+                f"No rate limit with id '{shown(id_)}' was found.",
                 code="rate_limit_not_found",
                 param="rate_limit_id",
             )
-        limits = await self._limits.set(
-            owner,
-            asked.values,
-            author=call.caller.author,
-            model=model,
-            mode=asked.mode,
+        limits = await self._limits.set_limits(
+            owner, body.values, model=model, mode=body.mode, author=call.caller.author
         )
         return rate_limit_body(model, limits)
 
@@ -225,66 +150,78 @@ class RateLimitEndpoints:
 class SpendEndpoints:
     """Endpoints of `…/spend_limit` and `…/spend_alerts` of an organization, or of a project."""
 
-    def __init__(self, limits: ProjectLimits, kind: str) -> None:
+    def __init__(self, limits: Limits, kind: str) -> None:
         self._limits = limits
         self._kind = kind
 
     async def limit(self, call: AdminCall) -> Json:
         """Return the hard limit per month."""
-        found = await self._limits.limits.budget(await self._owner_of(call), "usd", "month")
+        found = await self._limits.budget(await self._owner_of(call), "usd", "month")
         if found is None:
             raise _no_spend_limit()
-        return spend_limit_body(self._kind, found.budget.cap, found.spent)
+        return {
+            "object": f"{self._kind}.spend_limit",
+            "currency": "USD",
+            "interval": "month",
+            "threshold_amount": found.budget.cap // CENT,
+            "enforcement": {
+                "status": "enforcing" if found.spent >= found.budget.cap else "inactive"
+            },
+        }
 
     async def set_limit(self, call: AdminCall) -> Json:
         """Set the limit in cents a month; above it requests get 429."""
-        asked = await call.body(SpendLimitUpdate)
+        body = await call.body(SpendLimitUpdate)
         owner = await self._owner_of(call, is_active=True)
-        await self._limits.set_budget(owner, asked.threshold_amount * CENT, call.caller.author)
+        await self._limits.set_budget(
+            owner, body.threshold_amount * CENT, author=call.caller.author
+        )
         return await self.limit(call)
 
     async def delete_limit(self, call: AdminCall) -> Json:
         """Delete the limit; 404 if none is set."""
         owner = await self._owner_of(call, is_active=True)
-        if not await self._limits.remove_budget(owner, call.caller.author):
+        if not await self._limits.remove_budget(owner, "usd", "month", call.caller.author):
             raise _no_spend_limit()
         return deleted_body(f"{self._kind}.spend_limit")
 
     async def alerts(self, call: AdminCall) -> Json:
         """List all alerts, the oldest first; with `order=desc` the newest."""
-        asked = page_params(call.request.query_params)
+        params = page_params(call.request.query_params)
         found = await self._limits.alerts(await self._owner_of(call))
-        bodies = [spend_alert_body(self._kind, one.id, one.threshold, one.channel) for one in found]
-        page, has_more = cut(bodies, asked)
+        # Alerts that the operator set beside a budget are not the administrators', and may be in
+        # other units and intervals than dollars and months.
+        page, has_more = cut([self._body(one) for one in found if one.percent is None], params)
         return conversation_page(page, has_more=has_more)
 
     async def create_alert(self, call: AdminCall) -> Json:
         """Add an alert: recipients and a threshold in cents a month."""
-        asked = await call.body(SpendAlertUpdate)
+        body = await call.body(SpendAlertUpdate)
         owner = await self._owner_of(call, is_active=True)
-        made = await self._limits.add_alert(
-            owner, asked.threshold_amount * CENT, asked.channel, call.caller.author
+        return self._body(
+            await self._limits.add_alert(
+                owner, body.threshold, body.channel, author=call.caller.author
+            )
         )
-        return spend_alert_body(self._kind, made.id, made.threshold, made.channel)
 
     async def alert(self, call: AdminCall) -> Json:
         """Return an alert; 404 for one of another scope."""
-        found = await self._limits.alert(await self._owner_of(call), _alert_id(call))
-        if found is None:
-            raise _unknown_alert(call)
-        return spend_alert_body(self._kind, found.id, found.threshold, found.channel)
+        found = await self._limits.alerts(await self._owner_of(call))
+        for one in found:
+            if one.percent is None and one.id == _alert_id(call):
+                return self._body(one)
+        raise _unknown_alert(call)
 
     async def update_alert(self, call: AdminCall) -> Json:
         """Replace both threshold and recipients of an alert."""
-        asked = await call.body(SpendAlertUpdate)
-        owner = await self._owner_of(call, is_active=True)
-        known = await self._limits.alert(owner, _alert_id(call))
-        if known is None:
+        body = await call.body(SpendAlertUpdate)
+        owner, alert_id = await self._owner_of(call, is_active=True), _alert_id(call)
+        changed = await self._limits.change_alert(
+            owner, alert_id, body.threshold, body.channel, call.caller.author
+        )
+        if changed is None:
             raise _unknown_alert(call)
-        new = replace(known, threshold=asked.threshold_amount * CENT, channel=asked.channel)
-        if await self._limits.change_alert(owner, new, call.caller.author) is None:
-            raise _unknown_alert(call)
-        return spend_alert_body(self._kind, new.id, new.threshold, new.channel)
+        return self._body(changed)
 
     async def delete_alert(self, call: AdminCall) -> Json:
         """Delete an alert; 404 for one of another scope."""
@@ -293,12 +230,23 @@ class SpendEndpoints:
             raise _unknown_alert(call)
         return deleted_body(f"{self._kind}.spend_alert", call.path["alert_id"])
 
+    def _body(self, alert: SpendAlert) -> Json:
+        return {
+            "id": ids.spend_alert_id(alert.id),
+            "object": f"{self._kind}.spend_alert",
+            "currency": "USD",
+            "interval": "month",
+            "threshold_amount": alert.threshold // CENT,
+            "notification_channel": alert.channel,
+        }
+
     async def _owner_of(self, call: AdminCall, *, is_active: bool = False) -> LimitOwner:
+        tenant_id = call.principal.tenant_id
         if self._kind == "project":
             return await self._limits.of_project(
-                call.principal.tenant_id, call.path["project_id"], is_active=is_active
+                tenant_id, call.path["project_id"], is_active=is_active
             )
-        return self._limits.organization(call.principal.tenant_id)
+        return LimitOwner(tenant_id, "organization", tenant_id)
 
 
 def _no_spend_limit() -> ResourceNotFound:
@@ -320,3 +268,712 @@ def _unknown_alert(call: AdminCall) -> ResourceNotFound:
         code="spend_alert_not_found",
         param="alert_id",
     )
+
+
+def _printable(text: str) -> str:
+    # The name becomes part of a mail's subject, which is one line.
+    if not text.isprintable():
+        raise ValueError("must have printable characters alone")
+    return text
+
+
+ADDRESS: Final = (
+    r"^[A-Za-z0-9!#$%&'*+/=^_`{|}~-]+(\.[A-Za-z0-9!#$%&'*+/=^_`{|}~-]+)*"
+    r"@[A-Za-z0-9-]+(\.[A-Za-z0-9-]+)*$"
+)
+"""One mailbox in ASCII: RFC 5322's dot-atom without the question mark, which begins an encoded word
+of RFC 2047, and a host name."""
+Address = Annotated[str, StringConstraints(max_length=254, pattern=ADDRESS)]
+Subject = Annotated[str, StringConstraints(max_length=200), AfterValidator(_printable)]
+Cents = Annotated[int, Field(ge=0, le=CENTS_MAX), AS_INTEGER]
+
+
+class Limited(NamedTuple):
+    """What a field of a body limits; `window_s` 0: at one moment."""
+
+    what: What
+    window_s: int
+
+
+class MainLimits(WireModel):
+    """Limits that OpenAI has, too."""
+
+    max_requests_per_1_minute: Annotated[Count | None, Limited("requests", MINUTE_S)] = None
+    max_tokens_per_1_minute: Annotated[Count | None, Limited("tokens", MINUTE_S)] = None
+    max_requests_per_1_day: Annotated[Count | None, Limited("requests", DAY_S)] = None
+
+
+class RateLimitExtras(WireModel):
+    """`harmony` of a rate limit; null takes a limit away, and leaves the mode as it is."""
+
+    max_tokens_per_1_day: Annotated[Count | None, Limited("tokens", DAY_S)] = None
+    max_input_tokens_per_1_minute: Annotated[Count | None, Limited("input_tokens", MINUTE_S)] = None
+    max_output_tokens_per_1_minute: Annotated[Count | None, Limited("output_tokens", MINUTE_S)] = (
+        None
+    )
+    max_concurrent_responses: Annotated[Count | None, Limited("responses", 0)] = None
+    max_stored_bytes: Annotated[Count | None, Limited("stored_bytes", 0)] = None
+    max_running_background: Annotated[Count | None, Limited("background_running", 0)] = None
+    max_queued_background: Annotated[Count | None, Limited("background_queued", 0)] = None
+    mode: Literal["enforce", "observe"] | None = None
+
+
+class KeyLimits(RateLimitExtras, MainLimits):
+    """`harmony.limits` of a key that is made: for all models together, by the names that limits of
+    a project have.
+    """
+
+    @property
+    def values(self) -> Values:
+        # Nulls are left out.
+        return {limited: value for limited, value in _sent(self) if value is not None}
+
+
+class RateLimitUpdate(MainLimits):
+    """`POST …/rate_limits/{id}`: what is left out stays, null takes a limit away; so does a number
+    of 1,000,000,000 or more where it stands outside of `harmony`. The mode alone is that of all
+    limits of the model.
+    """
+
+    batch_1_day_max_input_tokens: Count | None = None
+    max_audio_megabytes_per_1_minute: Count | None = None
+    max_images_per_1_minute: Count | None = None
+    harmony: RateLimitExtras | None = None
+
+    @property
+    def mode(self) -> Mode | None:
+        # None leaves the mode unchanged.
+        return None if self.harmony is None else self.harmony.mode
+
+    @property
+    def values(self) -> Values:
+        """Return the new values by limit; None removes a limit.
+
+        Raises `InvalidRequest` for limits that are not supported.
+        """
+        for name in self.model_fields_set - _FIELDS.keys() - {"harmony"}:
+            if getattr(self, name) is not None:
+                raise unsupported(name, "Leave it out: this server limits requests and tokens")
+        return dict(_sent(self)) | ({} if self.harmony is None else dict(_sent(self.harmony)))
+
+
+def _limits_in(model: type[WireModel]) -> dict[str, Limited]:
+    return {
+        name: one
+        for name, field in model.model_fields.items()
+        for one in field.metadata
+        if isinstance(one, Limited)
+    }
+
+
+_FIELDS: Final = _limits_in(MainLimits)
+_EXTRA_FIELDS: Final = _limits_in(RateLimitExtras)
+_NEEDED: Final = frozenset({"max_requests_per_1_minute", "max_tokens_per_1_minute"})
+
+
+def _sent(body: WireModel) -> Iterator[tuple[tuple[What, int], int | None]]:
+    # OpenAI's value for "no limit" becomes None.
+    for name, limited in _limits_in(type(body)).items():
+        if name in body.model_fields_set:
+            value = getattr(body, name)
+            yield limited, None if name in _FIELDS and (value or 0) >= UNLIMITED else value
+
+
+def rate_limit_body(model: str, limits: Iterable[Limit]) -> Json:
+    """Return `project.rate_limit` from the limits of a project for a model."""
+    values = {(one.what, one.window_s): one.value for one in limits}
+    modes = {one.mode for one in limits}
+    body: Json = {
+        "id": f"{RATE_LIMIT_PREFIX}{model}", "object": "project.rate_limit", "model": model
+    }  # fmt: skip
+    for name, what in _FIELDS.items():
+        if (value := values.get(what)) is not None or name in _NEEDED:
+            body[name] = UNLIMITED if value is None else value
+    extras = {name: values[what] for name, what in _EXTRA_FIELDS.items() if what in values}
+    mode = "observe" if modes == {"observe"} else "enforce"
+    return {**body, "harmony": {**extras, "mode": mode}}
+
+
+class SpendLimitUpdate(WireModel):
+    """`POST …/spend_limit`: the hard limit of a month, in cents."""
+
+    currency: Literal["USD"]
+    interval: Literal["month"]
+    threshold_amount: Cents
+
+
+class NotificationChannel(NullableModel):
+    """Channel and recipients of a notification: OpenAI has e-mail alone."""
+
+    type: Literal["email"]
+    recipients: Annotated[Many[Address], Field(min_length=1, max_length=RECIPIENTS_MAX)]
+    subject_prefix: Subject | None = None
+
+
+class SpendAlertUpdate(WireModel):
+    """`POST …/spend_alerts` and `…/spend_alerts/{id}`."""
+
+    currency: Literal["USD"]
+    interval: Literal["month"]
+    notification_channel: NotificationChannel
+    threshold_amount: Cents
+
+    @property
+    def threshold(self) -> int:
+        # In nano-dollars.
+        return self.threshold_amount * CENT
+
+    @property
+    def channel(self) -> Json:
+        # As it is stored and shown.
+        return self.notification_channel.model_dump(mode="json")
+
+
+@dataclass(frozen=True, slots=True)
+class LimitOwner:
+    """Owner of limits and budgets: a tenant, or one of its projects or keys."""
+
+    tenant_id: TenantId
+    scope: Scope
+    scope_id: UUID
+
+    @classmethod
+    def of_tenant(cls, tenant_id: TenantId) -> LimitOwner:
+        return cls(tenant_id, "tenant", tenant_id)
+
+    @property
+    def project(self) -> UUID | None:
+        return self.scope_id if self.scope == "project" else None
+
+    @property
+    def row(self) -> dict[str, Any]:
+        # The parameters of `of_scope`.
+        return {"tenant": self.tenant_id, "scope": self.scope, "scope_id": self.scope_id}
+
+    def alert(
+        self, unit: Unit, interval: Interval, threshold: int, channel: Mapping[str, Any]
+    ) -> SpendAlert:
+        # A new one of this owner.
+        return SpendAlert(
+            ids.new_uuid(), self.scope, self.scope_id, unit, interval, threshold, dict(channel)
+        )
+
+    def has(self, one: Limit | Budget) -> bool:
+        return (one.scope, one.scope_id) == (self.scope, self.scope_id)
+
+
+class BudgetState(NamedTuple):
+    """A budget, and what is spent of it in the interval that is now."""
+
+    budget: Budget
+    spent: int
+
+
+_LIMIT_KEY: Final = ("scope", "scope_id", "model", "what", "window_s")
+_BUDGET_KEY: Final = ("scope", "scope_id", "unit", "span")
+
+
+def _upsert(table: Table, key: Sequence[str], changed: Mapping[str, Any], **values: Any) -> Any:
+    # Inserts a row, or changes the one of the same key.
+    added = postgresql.insert(table).values(
+        tenant_id=bindparam("tenant"), **named(*key), **changed, **values
+    )
+    return added.on_conflict_do_update(
+        index_elements=["tenant_id", *key],
+        set_={name: added.excluded[name] for name in changed},
+    )
+
+
+def _of_scope(table: Table, *columns: str) -> list[ColumnElement[bool]]:
+    return of_tenant(table, "scope", "scope_id", *columns)
+
+
+_LIMITS: Final = CoreStatement(
+    select(LIMITS).where(*of_tenant(LIMITS)).order_by(*(LIMITS.c[name] for name in _LIMIT_KEY))
+)
+_SET_LIMIT: Final = CoreStatement(
+    _upsert(LIMITS, _LIMIT_KEY, {**named("value", "mode"), "updated_at": func.now()})
+)
+_REMOVE_LIMIT: Final = CoreStatement(delete(LIMITS).where(*of_tenant(LIMITS, *_LIMIT_KEY)))
+_BUDGETS: Final = CoreStatement(
+    select(BUDGETS).where(*of_tenant(BUDGETS)).order_by(*(BUDGETS.c[name] for name in _BUDGET_KEY))
+)
+_SET_BUDGET: Final = CoreStatement(
+    _upsert(BUDGETS, _BUDGET_KEY, named("id", "cap", "mode"), created_at=func.now())
+)
+_REMOVE_BUDGET: Final = CoreStatement(delete(BUDGETS).where(*of_tenant(BUDGETS, *_BUDGET_KEY)))
+_ALERTS: Final = CoreStatement(
+    select(SPEND_ALERTS)
+    .where(*_of_scope(SPEND_ALERTS))
+    .order_by(SPEND_ALERTS.c.created_at, SPEND_ALERTS.c.id)
+)
+_ADD_ALERT: Final = CoreStatement(
+    insert(SPEND_ALERTS)
+    .values(
+        tenant_id=bindparam("tenant"),
+        created_at=func.now(),
+        **named("id", "scope", "scope_id", "unit", "span", "threshold", "channel"),
+    )
+    .returning(SPEND_ALERTS)
+)
+_CHANGE_ALERT: Final = CoreStatement(
+    update(SPEND_ALERTS)
+    .where(*_of_scope(SPEND_ALERTS, "id"))
+    .values(threshold=bindparam("threshold"), channel=bindparam("channel"))
+    .returning(SPEND_ALERTS)
+)
+_REMOVE_ALERT: Final = CoreStatement(delete(SPEND_ALERTS).where(*_of_scope(SPEND_ALERTS, "id")))
+_PROJECT_OF_KEY: Final = CoreStatement(
+    select(func.coalesce(API_KEYS.c.project_id, API_KEYS.c.tenant_id)).where(
+        *of_tenant(API_KEYS, "id")
+    )
+)
+# Raw SQL: of three tables, which have nothing else in common.
+_IS_KEY: Final = Statement("""
+SELECT EXISTS (SELECT FROM api_keys WHERE tenant_id = :tenant AND id = :key)
+    OR EXISTS (SELECT FROM federation_rules
+               WHERE tenant_id = :tenant AND id = :key AND deleted_at IS NULL)
+    OR EXISTS (SELECT FROM identity_providers
+               WHERE id = :key AND tenants IS NOT NULL AND deleted_at IS NULL)
+""")
+# Raw SQL: recursive. The key that others replaced, one after the other.
+_FIRST_OF_LINE: Final = Statement("""
+WITH RECURSIVE line AS (
+    SELECT CAST(:key AS uuid) AS id, 0 AS older
+    UNION ALL
+    SELECT k.id, line.older + 1 FROM api_keys AS k JOIN line ON k.replaced_by = line.id
+    WHERE k.tenant_id = :tenant
+)
+SELECT id FROM line ORDER BY older DESC LIMIT 1
+""")
+
+
+class Limits:
+    """Limits, budgets and spend alerts of tenants, their projects and keys.
+
+    What is set here counts at other replicas within `auth.key_cache_ttl_s`: it is looked up with
+    keys. Each method takes an owner whose limits the caller may change; `author` is who does, for
+    the audit log.
+    """
+
+    def __init__(
+        self,
+        database: Database,
+        aliases: Mapping[str, str] | None = None,
+        *,
+        models: Callable[[], Sequence[str]] = tuple,
+        forget: Callable[[], None] | None = None,
+    ) -> None:
+        """Count requests by the model ids that `aliases` maps further names to.
+
+        Limits of the served `models` are shown though they have none. `forget`, called after a
+        change, makes this process look up keys again.
+        """
+        self._database = database
+        self._aliases = aliases or {}
+        self._models = models
+        self._forget = forget or (lambda: None)
+        self._transactions = Transactions(database, self._forget)
+
+    async def tenant(self, name: str) -> TenantId:
+        """Return the id of the tenant with this name. Raises `ResourceNotFound`."""
+        found = await tenants.find_tenant(self._database, name)
+        if found is None:
+            raise ResourceNotFound(f"There is no tenant {name!r}.", param="tenant")
+        return found.id
+
+    async def of_project(
+        self, tenant_id: TenantId, project_id: str, *, is_active: bool = False
+    ) -> LimitOwner:
+        """Return a project as an owner of limits.
+
+        Raises `ResourceNotFound`, and with `is_active` `InvalidRequest` for an archived one.
+        """
+        async with self._transactions.reading(tenant_id) as connection:
+            project = await required_project(connection, tenant_id, project_id, is_active=is_active)
+        return LimitOwner(tenant_id, "project", project.id)
+
+    async def key(self, tenant_id: TenantId, key_id: UUID) -> LimitOwner:
+        """Return a key, federation rule or operator's issuer as an owner of limits.
+
+        A key and its replacements share one owner. Raises `ResourceNotFound` for one that the
+        tenant does not have.
+        """
+        place = {"tenant": tenant_id, "key": key_id}
+        async with self._database.owner_transaction() as connection:
+            if not await connection.scalar(_IS_KEY, place):
+                raise ResourceNotFound(
+                    f"No API key with id '{ids.api_key_id(key_id)}' was found.",
+                    code="api_key_not_found",
+                    param="key_id",
+                )
+            return LimitOwner(tenant_id, "key", await connection.scalar(_FIRST_OF_LINE, place))
+
+    async def limits(self, tenant_id: TenantId) -> list[Limit]:
+        async with self._transactions.reading(tenant_id) as connection:
+            return await _limits(connection, tenant_id)
+
+    async def by_model(self, owner: LimitOwner) -> dict[str, list[Limit]]:
+        """Return the owner's limits by model, for served models and those with limits."""
+        found: dict[str, list[Limit]] = {model: [] for model in sorted(self._models())}
+        for limit in await self.limits(owner.tenant_id):
+            if owner.has(limit):
+                found.setdefault(limit.model, []).append(limit)
+        return found
+
+    async def set_limits(
+        self,
+        owner: LimitOwner,
+        values: Values,
+        *,
+        model: str = ALL_MODELS,
+        mode: Mode | None = None,
+        author: Author = COMMAND_LINE,
+    ) -> list[Limit]:
+        """Call `set_limits` in its own transaction, then adjust the levels of the buckets.
+
+        `model` may be any of the model's names. If only the second step fails (`StoreError`), the
+        limits are in effect, and the buckets fill at their rates.
+        """
+        model = self._aliases.get(model, model)
+        async with self._database.transaction(owner.tenant_id) as connection:
+            before = {
+                one.name: one
+                for one in await _limits(connection, owner.tenant_id)
+                if owner.has(one) and one.model == model
+            }
+            changed = await set_limits(
+                connection, owner, values, model=model, mode=mode, author=author
+            )
+        new = [one for one in changed if before.get(one.name) != one]
+        await counters.resize(self._database, owner.tenant_id, before, new)
+        self._forget()
+        return changed
+
+    async def budgets(self, tenant_id: TenantId) -> list[BudgetState]:
+        """Return all budgets of a tenant, its projects and keys."""
+        found = await self._budgets(tenant_id)
+        return [BudgetState(one, await self._spent(tenant_id, one)) for one in found]
+
+    async def budget(self, owner: LimitOwner, unit: Unit, interval: Interval) -> BudgetState | None:
+        """Return the owner's budget, None if it has none."""
+        for one in await self._budgets(owner.tenant_id):
+            if owner.has(one) and (one.unit, one.interval) == (unit, interval):
+                return BudgetState(one, await self._spent(owner.tenant_id, one))
+        return None
+
+    async def _budgets(self, tenant_id: TenantId) -> list[Budget]:
+        async with self._transactions.reading(tenant_id) as connection:
+            return list(map(budget_of, await connection.execute(_BUDGETS, {"tenant": tenant_id})))
+
+    async def _spent(self, tenant_id: TenantId, budget: Budget) -> int:
+        starts_at = begins(budget.interval, datetime.now(UTC))
+        return await alerts.spent(self._database, tenant_id, budget.meter, starts_at)
+
+    async def set_budget(  # noqa: PLR0913 - all that a budget is
+        self,
+        owner: LimitOwner,
+        cap: int,
+        *,
+        unit: Unit = "usd",
+        interval: Interval = "month",
+        mode: Mode | None = None,
+        alert_at: Collection[int] | None = None,
+        author: Author = COMMAND_LINE,
+    ) -> Budget:
+        """Set the budget of an owner, in nano-dollars or tokens.
+
+        Without a `mode` a budget keeps its mode; a new one is enforced. The operator is alerted at
+        the percentages `alert_at` and at no others (None: alerts stay as they are). Raises
+        `InvalidRequest`, without any change, for a budget in money without prices (usage would cost
+        nothing) and for too many alerts.
+        """
+        if not 0 <= cap <= CAP_MAX:
+            raise InvalidRequest(
+                f"A budget is from 0 to {CAP_MAX} nano-dollars or tokens.", param="cap"
+            )
+        if unit == "usd" and not await self._has_prices(owner.tenant_id):
+            raise InvalidRequest(
+                "No model has a price, so nothing would ever be spent. Set prices first.",
+                param="unit",
+            )
+        budget = Budget(ids.new_uuid(), owner.scope, owner.scope_id, unit, interval, cap)
+        async with self._transactions.changing(owner.tenant_id) as connection:
+            for row in await connection.execute(_BUDGETS, {"tenant": owner.tenant_id}):
+                mode = mode or (row.mode if budget_of(row).meter == budget.meter else None)
+            budget = replace(budget, mode=mode or "enforce")
+            values = {"id": budget.id, "cap": cap, "mode": budget.mode}
+            await connection.execute(_SET_BUDGET, _budget_row(owner, budget) | values)
+            await _note_budget(connection, owner, budget, cap, author)
+            if alert_at is not None:
+                thresholds = {percent: cap * percent // 100 for percent in alert_at}
+                if max(thresholds.values(), default=0) > CAP_MAX:
+                    raise InvalidRequest(f"An alert is at {CAP_MAX} at most.", param="alert_at")
+                await _set_operators_alerts(connection, owner, budget, thresholds, author)
+        return budget
+
+    async def remove_budget(
+        self,
+        owner: LimitOwner,
+        unit: Unit,
+        interval: Interval,
+        author: Author = COMMAND_LINE,
+        *,
+        with_alerts: bool = False,
+    ) -> bool:
+        """Delete the owner's budget; with `with_alerts` the operator's alerts of it, too.
+
+        Return False if there was none.
+        """
+        gone = Budget(EVERYONE, owner.scope, owner.scope_id, unit, interval, 0)
+        async with self._transactions.changing(owner.tenant_id) as connection:
+            if with_alerts:
+                await _set_operators_alerts(connection, owner, gone, {}, author)
+            is_gone = bool(await connection.count(_REMOVE_BUDGET, _budget_row(owner, gone)))
+            if is_gone:
+                await _note_budget(connection, owner, gone, None, author)
+        return is_gone
+
+    async def alerts(self, owner: LimitOwner) -> list[SpendAlert]:
+        # The oldest first.
+        async with self._transactions.reading(owner.tenant_id) as connection:
+            return await _alerts_of(connection, owner)
+
+    async def add_alert(
+        self,
+        owner: LimitOwner,
+        threshold: int,
+        channel: Mapping[str, Any],
+        *,
+        author: Author = COMMAND_LINE,
+    ) -> SpendAlert:
+        """Add an alert for when `threshold` nano-dollars are spent in a month.
+
+        Raises `InvalidRequest` for too many.
+        """
+        async with self._transactions.changing(owner.tenant_id) as connection:
+            _check_count(len(await _alerts_of(connection, owner)) + 1)
+            alert = owner.alert("usd", "month", threshold, channel)
+            return await _add_alert(connection, owner, alert, author)
+
+    async def change_alert(
+        self,
+        owner: LimitOwner,
+        alert_id: UUID,
+        threshold: int,
+        channel: Mapping[str, Any],
+        author: Author = COMMAND_LINE,
+    ) -> SpendAlert | None:
+        """Change an administrator's alert; None if the owner has none with this id.
+
+        With another threshold it fires again.
+        """
+        async with self._transactions.changing(owner.tenant_id) as connection:
+            before = await _administrators_alert(connection, owner, alert_id)
+            if before is None:
+                return None
+            values = {"id": alert_id, "threshold": threshold, "channel": orjson.dumps(channel)}
+            changed = await connection.execute(_CHANGE_ALERT, owner.row | values)
+            # Not who they are: what is in an audit log cannot be erased.
+            recipients = len(channel.get("recipients", ()))
+            data = {
+                "threshold": threshold,
+                "notification_channel": {"type": channel["type"], "recipients": recipients},
+            }
+            event = _alert_event("updated", owner, alert_id, author, changes_requested=data)
+            await audit_log.record(connection, owner.tenant_id, event)
+        if before.threshold != threshold:
+            await alerts.again(self._database, owner.tenant_id, alert_id)
+        return alert_of(changed.one())
+
+    async def remove_alert(
+        self, owner: LimitOwner, alert_id: UUID, author: Author = COMMAND_LINE
+    ) -> bool:
+        # False: the administrators have no alert with that id.
+        async with self._transactions.changing(owner.tenant_id) as connection:
+            if await _administrators_alert(connection, owner, alert_id) is None:
+                return False
+            await _remove_alert(connection, owner, alert_id, author)
+            return True
+
+    async def _has_prices(self, tenant_id: TenantId) -> bool:
+        now = datetime.now(UTC)
+        known = await prices.valid(self._database)
+        return any(one.tenant_id in {tenant_id, EVERYONE} and one.is_valid(now) for one in known)
+
+
+async def set_limits(
+    connection: Connection,
+    owner: LimitOwner,
+    values: Values,
+    *,
+    model: str = ALL_MODELS,
+    mode: Mode | None = None,
+    author: Author,
+) -> list[Limit]:
+    """Set limits by kind and window (seconds); None removes a limit.
+
+    Returns all limits of owner and model. `mode` applies to the limits in `values`, or if that is
+    empty to all of owner and model. Without it each keeps its mode; a new limit is observed if all
+    others are, otherwise enforced. Raises `InvalidRequest`, also for a limit above one of the
+    enclosing scope (a project's tenant, a key's project).
+    """
+    known = await _limits(connection, owner.tenant_id)
+    there = {
+        (one.what, one.window_s): one for one in known if owner.has(one) and one.model == model
+    }
+    wanted = values
+    if not values and mode is not None:
+        wanted = {what: one.value for what, one in there.items()}
+    if not wanted:
+        raise InvalidRequest("There is nothing to change.")
+    around = await _scopes_around(connection, owner)
+    enclosing = [one for one in known if (one.scope, one.scope_id) in around]
+    is_observed = bool(there) and all(one.mode == "observe" for one in there.values())
+    for (what, window_s), value in wanted.items():
+        own = there.get((what, window_s))
+        kept: Mode = own.mode if own is not None else "observe" if is_observed else "enforce"
+        limit = Limit(owner.scope, owner.scope_id, what, value or 0, window_s, model, mode or kept)
+        limit.check()
+        row = owner.row | {"model": model, "what": what, "window_s": window_s}
+        if value is None:
+            await connection.execute(_REMOVE_LIMIT, row)
+            there.pop((what, window_s), None)
+            continue
+        if values:
+            _check_within(limit, enclosing)
+        await connection.execute(_SET_LIMIT, row | {"value": value, "mode": limit.mode})
+        there[what, window_s] = limit
+    event = _limits_changed(owner, values, model, mode, author)
+    await audit_log.record(connection, owner.tenant_id, event)
+    return [there[name] for name in sorted(there)]
+
+
+async def _limits(connection: Connection, tenant_id: TenantId) -> list[Limit]:
+    return [limit_of(row) for row in await connection.execute(_LIMITS, {"tenant": tenant_id})]
+
+
+async def _scopes_around(
+    connection: Connection, owner: LimitOwner
+) -> Collection[tuple[Scope, UUID]]:
+    # Limits of an owner may not exceed those of these.
+    if owner.scope == "tenant":
+        return ()
+    tenant: tuple[Scope, UUID] = ("tenant", owner.tenant_id)
+    if owner.scope != "key":
+        return (tenant,)
+    place = {"tenant": owner.tenant_id, "id": owner.scope_id}
+    project = await connection.scalar(_PROJECT_OF_KEY, place)
+    return (tenant, ("project", project))
+
+
+def _check_within(limit: Limit, around: Iterable[Limit]) -> None:
+    # A limit above an enclosing one would never be reached.
+    for one in around:
+        same = (one.what, one.window_s) == (limit.what, limit.window_s)
+        if same and one.model in {ALL_MODELS, limit.model} and limit.value > one.value:
+            whose = "project" if one.scope == "project" else "organization"
+            raise InvalidRequest(
+                f"{limit.what} may be {one.value} at most, which the {whose} has.",
+                param=limit.what,
+            )
+
+
+def _limits_changed(
+    owner: LimitOwner, values: Values, model: str, mode: Mode | None, author: Author
+) -> AuditEvent:
+    # Limits of a project have an event type and an id of OpenAI's.
+    per = {MINUTE_S: "_per_1_minute", DAY_S: "_per_1_day"}
+    changes: dict[str, int | str | None] = {
+        f"{what}{per.get(window_s, '')}": value for (what, window_s), value in values.items()
+    }
+    changes |= {} if mode is None else {"mode": mode}
+    if owner.project is not None:
+        return author.event(
+            "rate_limit.updated", f"rl-{model}", owner.project, changes_requested=changes
+        )
+    changes = {"scope": owner.scope, "model": model, **changes}
+    return author.event("harmony.limit.changed", str(owner.scope_id), changes_requested=changes)
+
+
+def _budget_row(owner: LimitOwner, budget: Budget) -> dict[str, Any]:
+    return owner.row | {"unit": budget.unit, "span": budget.interval}
+
+
+async def _note_budget(
+    connection: Connection, owner: LimitOwner, budget: Budget, cap: int | None, author: Author
+) -> None:
+    data = {"scope": owner.scope, "unit": budget.unit, "interval": budget.interval, "cap": cap}
+    event = author.event(
+        "harmony.budget.changed", str(owner.scope_id), owner.project, changes_requested=data
+    )
+    await audit_log.record(connection, owner.tenant_id, event)
+
+
+async def _alerts_of(connection: Connection, owner: LimitOwner) -> list[SpendAlert]:
+    return [alert_of(row) for row in await connection.execute(_ALERTS, owner.row)]
+
+
+async def _administrators_alert(
+    connection: Connection, owner: LimitOwner, alert_id: UUID
+) -> SpendAlert | None:
+    found = await _alerts_of(connection, owner)
+    return next((one for one in found if one.id == alert_id and one.percent is None), None)
+
+
+def _check_count(count: int) -> None:
+    if count > ALERTS_MAX:
+        raise InvalidRequest(f"There may be {ALERTS_MAX} spend alerts at most.")
+
+
+async def _set_operators_alerts(
+    connection: Connection,
+    owner: LimitOwner,
+    budget: Budget,
+    thresholds: Mapping[int, int],
+    author: Author,
+) -> None:
+    # Replaces the operator's alerts of this unit and interval; unchanged ones do not fire again.
+    new, gone = dict(thresholds), []
+    known = await _alerts_of(connection, owner)
+    for one in known:
+        if one.percent is None or one.meter != budget.meter:
+            continue
+        if new.get(one.percent) == one.threshold:
+            del new[one.percent]
+        else:
+            gone.append(one)
+    _check_count(len(known) - len(gone) + len(new))
+    for one in gone:
+        await _remove_alert(connection, owner, one.id, author)
+    for percent, threshold in new.items():
+        channel = {"type": OPERATORS, "percent": percent}
+        alert = owner.alert(budget.unit, budget.interval, threshold, channel)
+        await _add_alert(connection, owner, alert, author)
+
+
+async def _add_alert(
+    connection: Connection, owner: LimitOwner, new: SpendAlert, author: Author
+) -> SpendAlert:
+    data = {"threshold": new.threshold, "unit": new.unit, "interval": new.interval}
+    values = {"id": new.id, "unit": new.unit, "span": new.interval, "threshold": new.threshold}
+    row = owner.row | values | {"channel": orjson.dumps(new.channel)}
+    made = alert_of((await connection.execute(_ADD_ALERT, row)).one())
+    event = _alert_event("created", owner, made.id, author, data=data)
+    await audit_log.record(connection, owner.tenant_id, event)
+    return made
+
+
+async def _remove_alert(
+    connection: Connection, owner: LimitOwner, alert_id: UUID, author: Author
+) -> None:
+    await connection.execute(_REMOVE_ALERT, owner.row | {"id": alert_id})
+    event = _alert_event("deleted", owner, alert_id, author)
+    await audit_log.record(connection, owner.tenant_id, event)
+
+
+def _alert_event(
+    verb: str, owner: LimitOwner, alert_id: UUID, author: Author, **details: Any
+) -> AuditEvent:
+    target = ids.spend_alert_id(alert_id)
+    return author.event(f"harmony.spend_alert.{verb}", target, owner.project, **details)

@@ -10,18 +10,18 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 from uuid import UUID
 
-from sqlalchemy import Integer, bindparam, func, insert, select, update
+from sqlalchemy import bindparam, func, insert, select, update
 
 from gateway import ids
-from gateway.admin.core import CoreStatement
+from gateway.admin.core import CoreStatement, in_seconds, named
 from gateway.admin.pages import whole_page
-from gateway.admin.routes import AdminRoute, audited
+from gateway.admin.routes import AdminRoute, audited, changed, read
 from gateway.errors import AuthenticationError, ResourceNotFound, shown
 from gateway.governance.audit import COMMAND_LINE
 from gateway.protocol.admin.objects import seconds_of
 from gateway.protocol.admin.requests import DisplayName, Lifetime, NoBody
 from gateway.protocol.base import NullableModel
-from gateway.store.governance import audit_log
+from gateway.store import audit_log
 from gateway.store.postgres.statements import Statement
 from gateway.store.schema import APP_ROLE, EVERYONE
 from gateway.store.tables import TABLES
@@ -30,11 +30,11 @@ from gateway.tenancy.permissions import OperatorRole
 from gateway.tenancy.secrets import is_mistyped, kind_of
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
     from datetime import datetime
 
-    from gateway.admin.routes import AdminCall
     from gateway.governance.audit import Author
-    from gateway.services.credentials.secrets import Peppers
+    from gateway.services.credentials import Peppers
     from gateway.store.postgres.database import Database, Row
 
 OPERATOR_KEYS: Final = TABLES["operator_keys"]
@@ -57,15 +57,9 @@ _INSERT: Final = CoreStatement(
     insert(OPERATOR_KEYS)
     .values(
         tenant_id=EVERYONE,
-        id=bindparam("id"),
-        name=bindparam("name"),
-        hint=bindparam("hint"),
-        hash=bindparam("hash"),
-        pepper_id=bindparam("pepper_id"),
-        role=bindparam("role"),
+        **named("id", "name", "hint", "hash", "pepper_id", "role"),
         created_at=func.now(),
-        expires_at=func.now()
-        + func.make_interval(0, 0, 0, 0, 0, 0, bindparam("expires_in_s", type_=Integer)),
+        expires_at=in_seconds("expires_in_s"),
     )
     .returning(OPERATOR_KEYS)
 )
@@ -192,37 +186,31 @@ def operator_key_body(key: OperatorKey) -> dict[str, Any]:
 
 def routes(operators: Operators) -> list[AdminRoute]:
     """Return the routes of operators' keys, which only an operator with the owner role may use."""
-    answers = OperatorKeyEndpoints(operators)
-    disable = "/operators/{id}/disable"
+
+    def shown_all(keys: Sequence[OperatorKey]) -> dict[str, Any]:
+        return whole_page(list(map(operator_key_body, keys)))
+
+    def shown_once(made: tuple[OperatorKey, str]) -> dict[str, Any]:
+        key, value = made
+        return {**operator_key_body(key), "value": value}
+
+    create = changed(lambda author, body: operators.create(body, author), shown_once)
+    disable = changed(lambda author, id_: operators.disable(_uuid(id_), author), operator_key_body)
+    one: Final = "/operators/{id}/disable"
+    may_write: Final = "operators.write"
     return [
-        AdminRoute("GET", "/operators", "operators.read", answers.list, "operator"),
         AdminRoute(
-            "POST", "/operators", "operators.write", answers.create, "operator", body=OperatorCreate
+            "GET", "/operators", "operators.read", read(operators.list, shown_all), "operator"
         ),
-        AdminRoute("POST", disable, "operators.write", answers.disable, "operator", body=NoBody),
+        AdminRoute("POST", "/operators", may_write, create, "operator", body=OperatorCreate),
+        AdminRoute("POST", one, may_write, disable, "operator", body=NoBody),
     ]
 
 
-class OperatorKeyEndpoints:
-    """Endpoints of keys of operators."""
-
-    def __init__(self, operators: Operators) -> None:
-        self._operators = operators
-
-    async def list(self, _: AdminCall) -> dict[str, Any]:
-        return whole_page(list(map(operator_key_body, await self._operators.list())))
-
-    async def create(self, call: AdminCall) -> dict[str, Any]:
-        """Create a key with a role; its value is shown only once."""
-        key, value = await self._operators.create(await call.body(OperatorCreate), call.author)
-        return {**operator_key_body(key), "value": value}
-
-    async def disable(self, call: AdminCall) -> dict[str, Any]:
-        await call.body(NoBody)
-        try:
-            key_id = UUID(call.path["id"])
-        except ValueError:
-            raise ResourceNotFound(
-                f"There is no operator's key '{shown(call.path['id'])}'.", param="id"
-            ) from None
-        return operator_key_body(await self._operators.disable(key_id, call.author))
+def _uuid(key_id: str) -> UUID:
+    try:
+        return UUID(key_id)
+    except ValueError:
+        raise ResourceNotFound(
+            f"There is no operator's key '{shown(key_id)}'.", param="id"
+        ) from None

@@ -1,7 +1,7 @@
-"""The four kinds of pages of OpenAI's admin API, and what asks for one.
+"""The kinds of pages of OpenAI's admin API, and what asks for one.
 
-The SDK goes on in each by `after`, but takes its value from another field: the id of the last item
-(`cursor_page`), `last_id` (`conversation_page`), `next` (`next_page`); a `whole_page` has no next.
+The SDK goes on in each by `after`, but takes its value from another field: `last_id`, or the id of
+the last item (`conversation_page`), or `next` (`next_page`); a `whole_page` has no next.
 An SDK that misses its field ends the list silently, so each resource must use the one that
 openai-python has for it.
 """
@@ -67,7 +67,7 @@ def cut(items: Sequence[Json], asked: PageParams) -> tuple[list[Json], bool]:
 
 
 def conversation_page(items: Sequence[Json], *, has_more: bool) -> Json:
-    """Return a `SyncConversationCursorPage`; the next page is behind `last_id`."""
+    """Return a `SyncConversationCursorPage`, which is a `SyncCursorPage`, too."""
     return {
         "object": "list",
         "data": list(items),
@@ -75,11 +75,6 @@ def conversation_page(items: Sequence[Json], *, has_more: bool) -> Json:
         "last_id": items[-1]["id"] if items else None,
         "has_more": has_more,
     }
-
-
-def cursor_page(items: Sequence[Json], *, has_more: bool) -> Json:
-    """Return a `SyncCursorPage`; the next page is behind the id of the last item."""
-    return conversation_page(items, has_more=has_more)
 
 
 def next_page(items: Sequence[Json], *, next_id: str | None) -> Json:

@@ -1,60 +1,97 @@
-"""`/admin/v1/prices`: what models cost, in nano-dollars for one unit of each component."""
+"""`/admin/v1/prices`: what models cost, in nano-dollars for one unit of each component.
+
+Prices are only added to. One that is over keeps its row, for usage lines that have its id.
+"""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Annotated, Any, Final
+
+from pydantic import Field
+from sqlalchemy import and_, bindparam, func, insert, or_, select, update
 
 from gateway import ids
+from gateway.admin.core import CoreStatement, named
 from gateway.admin.pages import whole_page
 from gateway.admin.routes import AdminRoute
-from gateway.errors import ResourceNotFound, shown
-from gateway.protocol.admin.requests import PriceCreate, PriceEnd
+from gateway.admin.transactions import owned
+from gateway.errors import InvalidRequest, ResourceNotFound, shown
+from gateway.governance.audit import COMMAND_LINE
+from gateway.limits.money import ANY_TIER, COMPONENTS, Component, Price, PriceTier
+from gateway.protocol.admin.objects import Json, seconds_of
+from gateway.protocol.admin.requests import SECOND_MAX, ModelId, ShortText
+from gateway.protocol.base import AS_INTEGER, NullableModel
+from gateway.services.access import check_name
+from gateway.store import audit_log, tenants
+from gateway.store.limits.prices import PRICES_MAX, prices_of
+from gateway.store.schema import EVERYONE
+from gateway.store.tables import TABLES
 from gateway.tenancy import TenantId
 
 if TYPE_CHECKING:
-    from gateway.admin.operations import Operations
+    from collections.abc import Mapping
+    from uuid import UUID
+
     from gateway.admin.routes import AdminCall
-    from gateway.limits.money import Price
+    from gateway.governance.audit import Author
+    from gateway.store.postgres.database import Database
+
+PRICES: Final = TABLES["prices"]
+NANO_MAX: Final = 10**15
+"""The highest price of a unit: a million dollars."""
 
 
-def routes(operations: Operations) -> list[AdminRoute]:
-    answers = PriceEndpoints(operations)
-    return [
-        AdminRoute("GET", "/prices", "prices.read", answers.list, "operator"),
-        AdminRoute("POST", "/prices", "prices.write", answers.create, "operator", body=PriceCreate),
-        AdminRoute("POST", "/prices/end", "prices.write", answers.end, "operator", body=PriceEnd),
-    ]
-
-
-class PriceEndpoints:
-    """Endpoints of prices, which are only added to."""
-
-    def __init__(self, operations: Operations) -> None:
-        self._operations = operations
-
-    async def list(self, _: AdminCall) -> dict[str, Any]:
+def routes(prices: Prices) -> list[AdminRoute]:
+    async def list_all(_: AdminCall) -> Json:
         # Includes prices that have ended.
-        return whole_page(list(map(_price, await self._operations.prices())))
+        return whole_page(list(map(price_body, await prices.list())))
 
-    async def create(self, call: AdminCall) -> dict[str, Any]:
+    async def create(call: AdminCall) -> Json:
         """Set a price from now or from `valid_from` (unix seconds), when the previous one ends."""
-        asked = await call.body(PriceCreate)
-        return _price(await self._operations.set_price(asked, call.author))
+        return price_body(await prices.set(await call.body(PriceCreate), call.author))
 
-    async def end(self, call: AdminCall) -> dict[str, Any]:
+    async def end(call: AdminCall) -> Json:
         """End a price now: another one applies, or none. 404 if there is no such price."""
-        asked = await call.body(PriceEnd)
-        if not await self._operations.end_price(asked, call.author):
+        body = await call.body(PriceEnd)
+        if not await prices.end(body, call.author):
             raise ResourceNotFound(
-                f"'{shown(asked.model)}' has no such price. GET /admin/v1/prices lists them.",
+                f"'{shown(body.model)}' has no such price. GET /admin/v1/prices lists them.",
                 code="price_not_found",
                 param="model",
             )
-        return {"object": "price.ended", "model": asked.model, "tier": asked.tier}
+        return {"object": "price.ended", "model": body.model, "tier": body.tier}
+
+    return [
+        AdminRoute("GET", "/prices", "prices.read", list_all, "operator"),
+        AdminRoute("POST", "/prices", "prices.write", create, "operator", body=PriceCreate),
+        AdminRoute("POST", "/prices/end", "prices.write", end, "operator", body=PriceEnd),
+    ]
 
 
-def _price(price: Price) -> dict[str, Any]:
-    until = price.valid_until
+class PriceEnd(NullableModel):
+    """`POST /admin/v1/prices/end`; without a `tenant` (its name) the price of all."""
+
+    model: ModelId
+    tier: PriceTier = ANY_TIER
+    tenant: ShortText | None = None
+
+
+class PriceCreate(PriceEnd):
+    """`POST /admin/v1/prices`. `valid_from` is in unix seconds."""
+
+    nano_per_unit: dict[Component, Annotated[int, Field(strict=True)]]
+    valid_from: Annotated[int, Field(ge=0, le=SECOND_MAX), AS_INTEGER] | None = None
+
+    def check(self) -> None:
+        """Raise `InvalidRequest` if there is no component, or one costs too much."""
+        if not self.nano_per_unit:
+            raise InvalidRequest(f"A price has some of: {', '.join(COMPONENTS)}.", param="price")
+        if not all(0 <= one <= NANO_MAX for one in self.nano_per_unit.values()):
+            raise InvalidRequest("A price is zero or more, and below a million dollars.")
+
+
+def price_body(price: Price) -> Json:
     return {
         "id": str(price.id),
         "object": "price",
@@ -62,6 +99,120 @@ def _price(price: Price) -> dict[str, Any]:
         "tier": price.tier,
         "tenant_id": ids.tenant_id(TenantId(price.tenant_id)) if price.tenant_id.int else None,
         "nano_per_unit": dict(price.nano),
-        "valid_from": int(price.valid_from.timestamp()),
-        "valid_until": None if until is None else int(until.timestamp()),
+        "valid_from": seconds_of(price.valid_from),
+        "valid_until": seconds_of(price.valid_until),
     }
+
+
+_ALL: Final = CoreStatement(
+    select(PRICES)
+    .order_by(*(PRICES.c[name] for name in ("model", "tenant_id", "service_tier", "valid_from")))
+    .order_by(PRICES.c.id)
+    .limit(PRICES_MAX)
+)
+_OF_TIER: Final = (
+    PRICES.c.tenant_id == bindparam("tenant_id"),
+    PRICES.c.model == bindparam("model"),
+    PRICES.c.service_tier == bindparam("service_tier"),
+)
+_AT: Final = bindparam("at", type_=PRICES.c.valid_from.type)
+_END: Final = CoreStatement(
+    update(PRICES)
+    .where(
+        and_(*_OF_TIER, PRICES.c.valid_from <= _AT),
+        or_(PRICES.c.valid_until.is_(None), PRICES.c.valid_until > _AT),
+    )
+    .values(valid_until=_AT)
+)
+# It ends when the next one begins that was set for a later time.
+_ADD: Final = CoreStatement(
+    insert(PRICES).values(
+        **named("tenant_id", "id", "component", "model", "service_tier", "nano_per_unit"),
+        valid_from=_AT,
+        valid_until=select(func.min(PRICES.c.valid_from))
+        .where(*_OF_TIER, PRICES.c.valid_from > _AT)
+        .scalar_subquery(),
+    )
+)
+
+
+class Prices:
+    """Prices of models. What has been used keeps what it cost."""
+
+    def __init__(self, database: Database, aliases: Mapping[str, str] | None = None) -> None:
+        """Set prices of the model ids that `aliases` maps further names to."""
+        self._database = database
+        self._aliases = aliases or {}
+
+    async def list(self) -> list[Price]:
+        with owned():
+            async with self._database.owner_transaction() as connection:
+                return prices_of(await connection.execute(_ALL))
+
+    async def set(self, body: PriceCreate, author: Author = COMMAND_LINE) -> Price:
+        """Set the price of a model until a later price begins.
+
+        The earlier price of the same tenant, model and tier ends when this one begins. Raises
+        `InvalidRequest`, and `ResourceNotFound` for an unknown tenant.
+        """
+        body.check()
+        with owned():
+            tier = await self._tier(body)
+            begin = _now() if body.valid_from is None else _moment(body.valid_from)
+            price = Price(
+                ids.new_uuid(),
+                tier["tenant_id"],
+                tier["model"],
+                body.tier,
+                dict(body.nano_per_unit),
+                begin,
+            )
+            changes = {"tier": body.tier, "nano": price.nano, "valid_from": begin.isoformat()}
+            event = author.event("harmony.price.changed", price.model, changes_requested=changes)
+            async with self._database.owner_transaction() as connection:
+                await connection.execute(_END, {**tier, "at": begin})
+                for component, nano in price.nano.items():
+                    row = {"id": price.id, "component": component, "nano_per_unit": nano}
+                    await connection.execute(_ADD, {**tier, **row, "at": begin})
+                await audit_log.record(connection, _chain(price.tenant_id), event)
+        return price
+
+    async def end(self, body: PriceEnd, author: Author = COMMAND_LINE) -> bool:
+        """End the current price of a model; return False if it had none.
+
+        After that another price applies, or none.
+        """
+        with owned():
+            tier, at = await self._tier(body), _now()
+            changes = {"tier": body.tier, "valid_until": at.isoformat()}
+            event = author.event("harmony.price.changed", tier["model"], changes_requested=changes)
+            async with self._database.owner_transaction() as connection:
+                is_over = bool(await connection.count(_END, {**tier, "at": at}))
+                if is_over:
+                    await audit_log.record(connection, _chain(tier["tenant_id"]), event)
+        return is_over
+
+    async def _tier(self, body: PriceEnd) -> dict[str, Any]:
+        tenant_id = EVERYONE
+        if body.tenant is not None:
+            check_name(body.tenant, param="tenant")
+            found = await tenants.find_tenant(self._database, body.tenant)
+            if found is None:
+                raise ResourceNotFound(f"There is no tenant {body.tenant!r}.", param="tenant")
+            tenant_id = found.id
+        model = self._aliases.get(body.model, body.model)
+        return {"tenant_id": tenant_id, "model": model, "service_tier": body.tier}
+
+
+def _now() -> datetime:
+    # Responses end at whole seconds.
+    return datetime.now(UTC).replace(microsecond=0)
+
+
+def _moment(at: int) -> datetime:
+    return datetime.fromtimestamp(at, UTC)
+
+
+def _chain(tenant_id: UUID) -> UUID | None:
+    # Prices for all tenants are in no tenant's audit log.
+    return None if tenant_id == EVERYONE else tenant_id

@@ -138,25 +138,33 @@ class AdminCall:
 
 
 def read(use_case: Callable[..., Awaitable[T]], shown: Callable[[T], Json]) -> Endpoint:
-    """Return an endpoint that answers with `use_case(tenant_id, *ids)`; the path has the ids."""
+    """Return an endpoint that answers with `use_case(tenant_id, *ids)`; the path has the ids.
+
+    On the plane of operators it is `use_case(*ids)`.
+    """
 
     async def endpoint(call: AdminCall) -> Json:
-        return shown(await use_case(call.principal.tenant_id, *call.path.values()))
+        scope = () if call.route.plane == "operator" else (call.principal.tenant_id,)
+        return shown(await use_case(*scope, *call.path.values()))
 
     return endpoint
 
 
 def listed(
-    use_case: Callable[..., Awaitable[Page[T]]], shown: Callable[[T], Json], *flags: str
+    use_case: Callable[..., Awaitable[Page[T]]],
+    shown: Callable[[T], Json],
+    *flags: str,
+    filters: Sequence[str] = (),
 ) -> Endpoint:
     """Return an endpoint that answers with a page of `use_case(tenant_id, *ids, page_params)`.
 
-    `flags` are boolean query parameters.
+    `flags` are boolean query parameters, `filters` texts: None where the query lacks one.
     """
 
     async def endpoint(call: AdminCall) -> Json:
         query = call.request.query_params
-        given = {name: boolean(query, name) for name in flags}
+        given: Json = {name: boolean(query, name) for name in flags}
+        given |= {name: query.get(name) or None for name in filters}
         page = await use_case(
             call.principal.tenant_id, *call.path.values(), page_params(query), **given
         )
@@ -168,7 +176,8 @@ def listed(
 def changed(use_case: Callable[..., Awaitable[T]], shown: Callable[[T], Json]) -> Endpoint:
     """Return an endpoint that answers with `use_case(caller, *ids, body)`.
 
-    The route names the model of the body. An empty body (`NoBody`) is checked, but not passed on.
+    On the plane of operators the caller is an `Author`. The route names the model of the body. An
+    empty body (`NoBody`) is checked, but not passed on.
     """
 
     async def endpoint(call: AdminCall) -> Json:
@@ -176,7 +185,8 @@ def changed(use_case: Callable[..., Awaitable[T]], shown: Callable[[T], Json]) -
         if (model := call.route.body) is not None:
             body = await call.body(model)
             given += [] if model is NoBody else [body]
-        return shown(await use_case(call.caller, *given))
+        caller = call.author if call.route.plane == "operator" else call.caller
+        return shown(await use_case(caller, *given))
 
     return endpoint
 

@@ -6,19 +6,20 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from gateway.admin.backends import Backends
     from gateway.admin.data_retention import RetentionControls
-    from gateway.admin.federation import IdentityProviders
-    from gateway.admin.inspection import Inspection
-    from gateway.admin.issuers import OperatorIssuers
+    from gateway.admin.issuers import IdentityProviders, OperatorIssuers
     from gateway.admin.keys import Keys
-    from gateway.admin.limits import ProjectLimits
-    from gateway.admin.operations import Operations
+    from gateway.admin.ledger import Ledger
+    from gateway.admin.limits import Limits
     from gateway.admin.operator_keys import Operators
+    from gateway.admin.prices import Prices
     from gateway.admin.projects import Projects
     from gateway.admin.service_accounts import ServiceAccounts
-    from gateway.services.governance.audit import AuditLogs
-    from gateway.services.ledger import LedgerOperations
-    from gateway.services.usage import UsageReports
+    from gateway.admin.tenants import Tenants
+    from gateway.admin.usage import UsageReports
+    from gateway.services.audit_logs import AuditLogs
+    from gateway.store.postgres.database import Database
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +30,7 @@ class AdminServices:
     service_accounts: ServiceAccounts
     keys: Keys
     identity_providers: IdentityProviders
-    limits: ProjectLimits
+    limits: Limits
     usage: UsageReports
     audit: AuditLogs
     retention: RetentionControls
@@ -39,9 +40,11 @@ class AdminServices:
 class OperatorServices:
     """Services of the plane of operators."""
 
-    operations: Operations
+    tenants: Tenants
+    backends: Backends
     operators: Operators
     issuers: OperatorIssuers
-    ledger: LedgerOperations
-    inspection: Inspection
+    prices: Prices
+    ledger: Ledger
+    database: Database
     audit: AuditLogs

@@ -5,20 +5,20 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from gateway.admin import (
-    directory,
-    federation,
-    governance,
+    audit_log,
+    backends,
+    data_retention,
     inspection,
     issuers,
     keys,
     ledger,
     limits,
     operator_keys,
-    operators,
     prices,
     projects,
+    roles,
     service_accounts,
-    tenant_data,
+    tenants,
     usage,
 )
 
@@ -32,21 +32,23 @@ def admin_routes(services: AdminServices) -> list[AdminRoute]:
         *projects.routes(services.projects),
         *service_accounts.routes(services.service_accounts),
         *keys.routes(services.keys),
-        *federation.routes(services.identity_providers),
+        *issuers.routes(services.identity_providers),
         *limits.routes(services.limits),
         *usage.routes(services.usage),
-        *governance.routes(services.audit, services.retention),
-        *directory.routes(services.projects),
+        *audit_log.routes(services.audit),
+        *data_retention.routes(services.retention),
+        *roles.routes(services.projects),
     ]
 
 
 def operator_routes(services: OperatorServices) -> list[AdminRoute]:
     return [
-        *operators.routes(services.operations),
+        *tenants.routes(services.tenants),
+        *backends.routes(services.backends),
         *operator_keys.routes(services.operators),
-        *issuers.routes(services.issuers),
-        *tenant_data.routes(services.operations),
-        *prices.routes(services.operations),
+        *issuers.operator_routes(services.issuers),
+        *prices.routes(services.prices),
         *ledger.routes(services.ledger),
-        *inspection.routes(services.inspection, services.audit, services.operations),
+        *inspection.routes(services.database),
+        *audit_log.operator_routes(services.audit, services.tenants),
     ]

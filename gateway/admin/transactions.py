@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 from gateway import ids
 from gateway.errors import PermissionDenied, StoreError
 from gateway.governance.audit import OPERATOR, Actor, Author
-from gateway.store.governance import audit_log
+from gateway.store import audit_log
 from gateway.store.tools.quotas import Quota, take_turns
 
 if TYPE_CHECKING:
@@ -83,7 +83,9 @@ class Transactions:
 
 
 @contextmanager
-def owned() -> Iterator[None]:
+def owned(
+    remedy: str = "Use the command line with the owner's URL.",
+) -> Iterator[None]:
     """Turn a missing privilege within the block into `PermissionDenied`.
 
     For work that only the owner of the tables may do, when the process connects as another user.
@@ -94,7 +96,7 @@ def owned() -> Iterator[None]:
         if error.state != _NO_PRIVILEGE:
             raise
         raise PermissionDenied(
-            "The database's user of this process may not do this: it does not own the tables. Use "
-            "the command line with the owner's URL.",
+            "The database's user of this process may not do this: it does not own the tables. "
+            f"{remedy}",
             code="insufficient_permissions",
         ) from error

@@ -14,8 +14,8 @@ from typing_extensions import override
 
 from gateway.api import sse
 from gateway.api.create import CreateRequest
-from gateway.protocol.chat.adapters import failure_of
-from gateway.protocol.chat.to_responses import parse_chat, parse_completion
+from gateway.protocol.chat_answers import failure_of
+from gateway.protocol.chat_conversion import parse_chat, parse_completion
 
 if TYPE_CHECKING:
     from collections.abc import Collection
@@ -23,11 +23,11 @@ if TYPE_CHECKING:
     from starlette.types import Scope
 
     from gateway.api.create import Headers
-    from gateway.protocol.chat.adapters import Adapter, Chunks
-    from gateway.protocol.chat.to_responses import Converted
-    from gateway.protocol.events import Deltas, Event
-    from gateway.protocol.hosted.tools import HostedFamily
+    from gateway.protocol.chat_answers import Adapter, Chunks
+    from gateway.protocol.chat_conversion import Converted
+    from gateway.protocol.hosted_tools import HostedFamily
     from gateway.protocol.json_body import InputLimits
+    from gateway.protocol.stream_events import Deltas, Event
     from gateway.services.creation import Generation
 
 HIDDEN_EVENTS_MAX: Final = 64
@@ -48,7 +48,7 @@ class ChunkEncoder:
 
         Empty for an event that the API does not show; after a run of those, a comment.
         """
-        chunks = self._chunks.of(event)
+        chunks = self._chunks.from_event(event)
         if chunks:
             self._hidden = 0
             if self._obfuscate:

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from starlette.types import Receive, Scope
 
-    from gateway.protocol.hosted.tools import HostedFamily
+    from gateway.protocol.hosted_tools import HostedFamily
     from gateway.protocol.json_body import InputLimits
     from gateway.services.executor import ThreadExecutor
     from gateway.tenancy import TenantPolicy
@@ -126,8 +126,7 @@ class BodyReader:
     """Reads and parses request bodies, for every endpoint that takes one.
 
     A body has at most `bytes_max` bytes, which must arrive within `timeout_s`, and as many once it
-    is decoded. `input_limits` and
-    `strict` are what every parser is given (`protocol.responses.create`), `served` tells which
+    is decoded. `input_limits` and `strict` are what every parser is given, `served` tells which
     families of tools requests of a tenant may offer.
     """
 

@@ -16,7 +16,7 @@ from gateway.api.files import (
 )
 from gateway.api.query import ORDERS, choice
 from gateway.protocol.containers import parse_container, parse_container_file
-from gateway.protocol.responses.create import refuse_key
+from gateway.protocol.responses.create_request import refuse_key
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -61,13 +61,12 @@ def check_unencoded(headers: Iterable[tuple[bytes, bytes]]) -> None:
 
 
 def _applied(headers: Iterable[tuple[bytes, bytes]]) -> list[bytes]:
-    names = [
-        name.strip().lower()
-        for header, value in headers
-        if header == b"content-encoding"
-        for name in value.split(b",")
-    ]
-    return [name for name in names if name not in {b"", b"identity"}]
+    applied: list[bytes] = []
+    for header, value in headers:
+        if header == b"content-encoding":
+            names = (name.strip().lower() for name in value.split(b","))
+            applied += [name for name in names if name not in {b"", b"identity"}]
+    return applied
 
 
 def bytes_max_of(body: bytes, bytes_max: int) -> int:

@@ -12,7 +12,7 @@ from gateway.api import dialects
 from gateway.api.client_connection import CancelOnDisconnect, connection_of
 from gateway.api.streaming import STREAM_LIMITS, EventStream
 from gateway.errors import InvalidRequest, RateLimited
-from gateway.protocol.responses.create import parse_create, request_key
+from gateway.protocol.responses.create_request import parse_create, request_key
 from gateway.services.runs.spec_builder import CreateCommand
 
 if TYPE_CHECKING:
@@ -23,10 +23,10 @@ if TYPE_CHECKING:
     from gateway.api.client_connection import BodyReader
     from gateway.api.request_context import RequestRecord
     from gateway.api.sse import Encoder
-    from gateway.protocol.chat.to_responses import ParameterPaths
-    from gateway.protocol.hosted.tools import HostedFamily
+    from gateway.protocol.chat_conversion import ParameterPaths
+    from gateway.protocol.hosted_tools import HostedFamily
     from gateway.protocol.json_body import InputLimits
-    from gateway.protocol.responses.create import CreateResponse
+    from gateway.protocol.responses.create_request import CreateResponse
     from gateway.services.creation import Creation, Generation
 
     Headers = list[tuple[bytes, bytes]]

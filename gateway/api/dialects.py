@@ -19,7 +19,7 @@ from gateway.protocol.responses import open_responses
 if TYPE_CHECKING:
     from starlette.types import Scope
 
-    from gateway.protocol.events import Deltas, Event
+    from gateway.protocol.stream_events import Deltas, Event
 
 BASE_PATH: Final = "/openresponses"
 """What stands before `/v1` in the path of a request that asks for Open Responses."""

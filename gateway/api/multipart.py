@@ -20,7 +20,7 @@ from gateway.api.content_encoding import check_unencoded
 from gateway.errors import InvalidRequest, PayloadTooLarge
 from gateway.protocol.containers import check_file_name
 from gateway.protocol.request_errors import missing
-from gateway.protocol.responses.create import refuse_key
+from gateway.protocol.responses.create_request import refuse_key
 from gateway.services.files import Upload
 
 if TYPE_CHECKING:

@@ -10,7 +10,7 @@ import orjson
 from gateway.errors import InvalidRequest
 from gateway.protocol.documented import INCLUDE_VALUES
 from gateway.protocol.request_errors import wrong_value
-from gateway.protocol.responses.create import TOKEN_ID_VALUES
+from gateway.protocol.responses.create_request import TOKEN_ID_VALUES
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -90,7 +90,7 @@ def values_of(query: QueryParams, name: str) -> list[str]:
 def include_of(query: QueryParams) -> frozenset[str]:
     """Parse `include[]`: further details of items to show.
 
-    Some values that the API knows add nothing here (`protocol.hosted.includable` has those that
+    Some values that the API knows add nothing here (`protocol.items` has those that
     do). Raises `InvalidRequest` for an unknown value.
     """
     asked = values_of(query, "include")

@@ -14,7 +14,7 @@ from gateway.api import dialects, sse
 from gateway.api.client_connection import CancelOnDisconnect, connection_of
 from gateway.api.query import boolean, include_of, integer, list_body, page_query
 from gateway.api.streaming import STREAM_LIMITS, EventStream
-from gateway.protocol.responses.create import COMPACTION, COUNTING, parse_subset, refuse_key
+from gateway.protocol.responses.create_request import COMPACTION, COUNTING, parse_subset, refuse_key
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from starlette.types import ASGIApp, Receive, Scope, Send
 
     from gateway.api.client_connection import BodyReader
-    from gateway.protocol.responses.create import CreateResponse, Parameters
+    from gateway.protocol.responses.create_request import CreateResponse, Parameters
     from gateway.services.creation import Creation
     from gateway.services.retrieval import Retrieval
 

@@ -22,7 +22,7 @@ from gateway.json_lines import one_line
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
 
-    from gateway.protocol.events import Deltas, Event
+    from gateway.protocol.stream_events import Deltas, Event
 
 
 class Encoder(NamedTuple):

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from gateway.api import sse
 from gateway.api.client_connection import CancelOnDisconnect, ClientDisconnected, connection_of
-from gateway.protocol.events import Deltas
+from gateway.protocol.stream_events import Deltas
 
 if TYPE_CHECKING:
     from collections.abc import (
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from starlette.types import Message, Scope, Send
 
     from gateway.api.sse import Encoder
-    from gateway.protocol.events import Event, EventSource
+    from gateway.protocol.stream_events import Event, EventSource
 
 WRITE_TIMEOUT_S: Final = 60.0
 """A client that does not read one write in this time counts as gone."""

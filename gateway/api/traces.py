@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from starlette.responses import Response
 
 from gateway.protocol.traces import parse_traces
-from gateway.services.governance.zero_retention import require_storage
+from gateway.services.zero_retention import require_storage
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence

@@ -13,10 +13,9 @@ from gateway.cli.backends import found
 from gateway.cli.options import Config, Json, run
 from gateway.cli.terminal import FAILED
 from gateway.settings import load_settings
-from gateway.upstreams.adapters import Adapter, AdapterOutcome, Adapters
-from gateway.upstreams.client import build_client
+from gateway.upstreams.http.client import KeepAlivePolicy, build_client
 from gateway.upstreams.http.connection import ConnectionLimits
-from gateway.upstreams.http.transport import KeepAlivePolicy
+from gateway.upstreams.lora_adapters import Adapter, AdapterOutcome, Adapters
 from gateway.upstreams.pool import DESCRIBE_TIMEOUT_S
 
 if TYPE_CHECKING:
@@ -41,7 +40,7 @@ T = TypeVar("T")
 @commands.command("list")
 def list_(config: Config = None, json_: Json = False) -> None:
     """Every adapter, where it is, and what it was loaded from."""
-    told = _ask(config, Adapters.told)
+    told = _ask(config, Adapters.listed)
     if json_:
         terminal.show(json.dumps([asdict(one) for one in told]))
     else:

@@ -19,17 +19,13 @@ from gateway.cli.provision import connected, provisioned
 from gateway.errors import StartupError, UpstreamUnavailable
 from gateway.settings import load_settings
 from gateway.store.replicas import drains
-from gateway.upstreams.client import build_client
+from gateway.upstreams.backend_sources import DRAIN_POLL_S, SETTINGS, SourceError, merged
+from gateway.upstreams.http.client import KeepAlivePolicy, build_client
 from gateway.upstreams.http.connection import ConnectionLimits
-from gateway.upstreams.http.transport import KeepAlivePolicy
-from gateway.upstreams.membership.desired import merged
-from gateway.upstreams.membership.drains import DRAIN_POLL_S
-from gateway.upstreams.membership.membership import SETTINGS
-from gateway.upstreams.membership.source import SourceError
 from gateway.upstreams.pool import HEALTH_TIMEOUT_S
 from gateway.upstreams.probe import check, describe
 from gateway.upstreams.routing.exchange import in_flight_of
-from gateway.upstreams.routing.placement import member_id
+from gateway.upstreams.routing.prefix_index import member_id
 from gateway.wiring import membership
 
 if TYPE_CHECKING:
@@ -39,7 +35,7 @@ if TYPE_CHECKING:
     from gateway.store.postgres.database import Database
     from gateway.store.replicas.drains import Drain
     from gateway.upstreams.backend import Backend
-    from gateway.upstreams.client import Client
+    from gateway.upstreams.http.client import Client
     from gateway.upstreams.probe import Description
 
 commands = typer.Typer(no_args_is_help=True)

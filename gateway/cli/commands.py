@@ -109,8 +109,8 @@ PANELS: Final = {
             "tenancy.operators", "commands", "Create, list and disable keys of operators."
         ),
         "operator-issuers": Entry(
-            "tenancy.operator_issuers",
-            "commands",
+            "tenancy.issuers",
+            "operator_commands",
             "Trust issuers whose tokens name the tenant they are for.",
         ),
         "audit": Entry("governance.audit", "commands", "Read and verify the audit log."),

@@ -12,12 +12,12 @@ import typer
 from gateway.cli import terminal
 from gateway.cli.options import Config, Json, run
 from gateway.cli.provision import connected, embedded_database, provisioned
-from gateway.replication.retention import Housekeeping
+from gateway.retention.sweep import Housekeeping
 from gateway.settings import load_settings
 from gateway.store.schema import REVISION
 
 if TYPE_CHECKING:
-    from gateway.replication.retention import RetentionReport
+    from gateway.retention.sweep import RetentionReport
     from gateway.settings import Settings
     from gateway.store.migration.verification import Repaired
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 import shlex
 import socket
 import time
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import AsyncExitStack, ExitStack, contextmanager
 from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any, Final
@@ -18,7 +17,8 @@ from urllib.parse import urlsplit
 import typer
 
 from gateway import __version__, ids
-from gateway.admin.keys import KeyRequest
+from gateway.admin.keys import AccountKeyCreate
+from gateway.admin.prices import PriceCreate, Prices
 from gateway.admin.projects import ProjectCreate
 from gateway.admin.transactions import AdminCaller
 from gateway.app import create_app
@@ -41,7 +41,6 @@ from gateway.cli.provision import (
     write_demo,
 )
 from gateway.errors import AuthenticationError, DatabaseInUse, StartupError
-from gateway.governance.audit import COMMAND_LINE
 from gateway.server.access_log import AccessLog
 from gateway.server.server import PortTaken, Server, listen, stopped_by_signals, until_stopped
 from gateway.server.websocket_protocol import FrameBounds
@@ -79,7 +78,7 @@ PROJECT_REQUESTS_PER_MINUTE = 3
 PROJECT_BUDGET_NANO = 10**9
 BY_MESSAGES = "gpt-oss-20b-by-messages"
 """The first model again, as one whose server takes messages and returns text."""
-PRICE: Final[Mapping[Component, int]] = {"input": 50, "output": 250}
+PRICE: Final[dict[Component, int]] = {"input": 50, "output": 250}
 """Nano-dollars a token."""
 _KEY_NAMES = ("key", "admin key", "key of a second project")
 
@@ -132,7 +131,7 @@ async def _demo(port: int | None, *, once: bool, examples: bool) -> None:
         configure_logging(settings.log.level, settings.log.format)
         listener = listening.enter_context(_listen(settings))
         async with AsyncExitStack() as stack:
-            settings = await _database_and_grammars(stack, settings, details)
+            settings = await _database(stack, settings, details)
             keys = await _keys(settings, details)
             app = create_app(settings)
             logged = AccessLog(app, terminal.show)
@@ -208,20 +207,6 @@ def _settings(
     return load_settings(arguments=arguments)
 
 
-async def _database_and_grammars(
-    stack: AsyncExitStack, settings: Settings, details: Details
-) -> Settings:
-    # A thread loads the simulator's grammars meanwhile: the first one would block the gateway,
-    # which is in the same process.
-    from gateway.simulator.constrained import matcher
-
-    with ThreadPoolExecutor(max_workers=1) as beside:
-        loading = beside.submit(matcher.load)
-        settings = await _database(stack, settings, details)
-    loading.result()
-    return settings
-
-
 async def _database(stack: AsyncExitStack, settings: Settings, details: Details) -> Settings:
     # The embedded PostgreSQL is stopped with `stack`. Raises `DatabaseInUse`.
     started = time.perf_counter()
@@ -254,7 +239,11 @@ async def _keys(settings: Settings, details: Details) -> dict[str, str]:
             API_KEY: partial(accounts.create_key, TENANT, "demo"),
             ADMIN_KEY: partial(accounts.create_key, TENANT, "demo-admin", kind="admin"),
             PROJECT_KEY: partial(
-                _project_key, accounts, services, [model.id for model in settings.models]
+                _project_key,
+                accounts,
+                services,
+                Prices(database),
+                [model.id for model in settings.models],
             ),
         }
         saved, keys = saved_demo(settings.data_dir), {}
@@ -269,24 +258,22 @@ async def _keys(settings: Settings, details: Details) -> dict[str, str]:
 
 
 async def _project_key(
-    accounts: Access, services: AdminServices, models: Sequence[str]
+    accounts: Access, services: AdminServices, prices: Prices, models: Sequence[str]
 ) -> tuple[ApiKey, str]:
     # The key of a second project, which sees nothing of the first and has low limits. Sets prices
     # of the `models`.
     tenant = (await accounts.show_tenant(TENANT)).tenant
     project = await services.projects.create(AdminCaller(tenant.id), ProjectCreate(name=PROJECT))
     _, made = await services.keys.create_account(
-        AdminCaller(tenant.id), ids.project_id(project.id), "demo", KeyRequest("demo")
+        AdminCaller(tenant.id), ids.project_id(project.id), "demo", AccountKeyCreate(name="demo")
     )
     assert made is not None, "a key was asked for"
     owner = await services.limits.of_project(tenant.id, ids.project_id(project.id))
-    await services.limits.set(
-        owner, {("requests", 60): PROJECT_REQUESTS_PER_MINUTE}, author=COMMAND_LINE
-    )
+    await services.limits.set_limits(owner, {("requests", 60): PROJECT_REQUESTS_PER_MINUTE})
     for model in models:
-        await services.limits.limits.set_price(model, PRICE, tenant_id=tenant.id)
-    await services.limits.set_budget(owner, PROJECT_BUDGET_NANO, COMMAND_LINE)
-    return made
+        await prices.set(PriceCreate(model=model, tenant=TENANT, nano_per_unit=PRICE))
+    await services.limits.set_budget(owner, PROJECT_BUDGET_NANO)
+    return made.key, made.secret or ""
 
 
 async def _works(accounts: Access, key: str) -> bool:

@@ -15,7 +15,7 @@ from gateway.cli import backends, chat_endpoints, libraries, mcp, terminal
 from gateway.cli.options import Config, Json, run
 from gateway.cli.provision import connected, provisioned
 from gateway.cli.terminal import FAILED, remedy_for
-from gateway.constraints.rules import OutputRules
+from gateway.constraints.output_rules import OutputRules
 from gateway.errors import GatewayError, StartupError, StoreError, UpstreamError
 from gateway.generation import ChatTerms, Constraint, Literal, Sampling, TokenRequest
 from gateway.models.format import SEES
@@ -24,20 +24,19 @@ from gateway.protocol.items import InputText, Message
 from gateway.protocol.proxied import PATHS
 from gateway.services.models import GENERATES
 from gateway.settings import load_settings
-from gateway.store.migration.verification import missing, told
+from gateway.store.migration.verification import missing, summary
 from gateway.store.schema import REVISION
 from gateway.telemetry.metrics import Metrics
 from gateway.tenancy import TenantId
 from gateway.text_ids import TEXT_STATE
 from gateway.upstreams.backend import Timeouts
-from gateway.upstreams.client import build_client
-from gateway.upstreams.engines.registry import UnknownEngine
+from gateway.upstreams.engines import UnknownEngine
+from gateway.upstreams.http.client import KeepAlivePolicy, build_client
 from gateway.upstreams.http.connection import ConnectionLimits
-from gateway.upstreams.http.transport import KeepAlivePolicy
+from gateway.upstreams.inference_server import InferenceServer
 from gateway.upstreams.pool import DESCRIBE_TIMEOUT_S
 from gateway.upstreams.probe import describe
 from gateway.upstreams.served_models import REMEDY, offers, overlooked, unserved
-from gateway.upstreams.server import InferenceServer
 from gateway.upstreams.tokenization import RenderTarget, render
 from gateway.wiring import foundation
 
@@ -46,14 +45,13 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from gateway.generation import TokenChunk, TokenSink
-    from gateway.models.format import ModelFormat
-    from gateway.models.registry import Formats
+    from gateway.models.format import Formats, ModelFormat
     from gateway.protocol.proxied import ProxiedKind
     from gateway.settings import Settings
     from gateway.store.postgres.database import Database
     from gateway.upstreams.backend import Backend, Listed, ServedModel
-    from gateway.upstreams.client import Client
-    from gateway.upstreams.engines.engine import InferenceEngine, Unusable
+    from gateway.upstreams.engines import InferenceEngine, Unusable
+    from gateway.upstreams.http.client import Client
 
 PROBE_TIMEOUT_S = 30.0
 _SEARCH_REMEDY = (
@@ -222,7 +220,7 @@ async def _shortcomings(database: Database, findings: list[Finding]) -> None:
         facts = [fact for fact in lacking if fact.cost == cost]
         by_hand = "Make it again by hand, as gateway/store/tables has it."
         remedy = "Run: harmony-gateway db upgrade" if facts[0].mend else by_hand
-        detail = f"it lacks: {told(facts)}: {cost}"
+        detail = f"it lacks: {summary(facts)}: {cost}"
         findings.append(Finding("schema", ok=False, detail=detail, remedy=remedy))
 
 
@@ -316,8 +314,8 @@ async def _backends(settings: Settings, client: Client, formats: Formats) -> lis
     findings = [await _backend(name, probe, client, formats) for name, probe in probes.items()]
     for probe in told:
         for model in () if _fault(probe) else probe.generating:
-            findings += await _chat_format(probe, model, client, formats.of(model))
-            findings += await _chat_endpoint(probe, model, client, formats.of(model))
+            findings += await _chat_format(probe, model, client, formats.for_model(model))
+            findings += await _chat_endpoint(probe, model, client, formats.for_model(model))
     missing = [
         Finding(f"model {one.model}", ok=False, detail=str(one), remedy=REMEDY)
         for one in unserved(told)
@@ -344,7 +342,7 @@ async def _backend(
         return Finding(about, False, *fault)
     try:
         for model in probe.generating:
-            await _one_token(probe, model, client, formats.of(model))
+            await _one_token(probe, model, client, formats.for_model(model))
         passed = [task for model in probe.served for task in await _proxied(probe, model, client)]
     except UpstreamError as error:
         return _failed(about, error)

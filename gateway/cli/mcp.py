@@ -32,8 +32,8 @@ if TYPE_CHECKING:
     from gateway.store.postgres.database import Database
     from gateway.tenancy import TenantId
     from gateway.tools.mcp.failures import McpError
-    from gateway.tools.mcp.pool import SessionPool
     from gateway.tools.mcp.servers import McpServer
+    from gateway.tools.mcp.session_pool import SessionPool
     from gateway.wiring.mcp import McpRoom
 
 commands = typer.Typer(no_args_is_help=True)
@@ -185,7 +185,7 @@ def _row(label: str, url: str, purposes: list[str]) -> McpServerRow:
 
 def _read_headers(source: str | None) -> dict[str, str]:
     # Raises `typer.BadParameter` and `InvalidRequest`, whose messages contain no values.
-    from gateway.tools.mcp.headers import outgoing
+    from gateway.tools.mcp.servers import outgoing_headers
 
     if source is None:
         return {}
@@ -205,7 +205,7 @@ def _read_headers(source: str | None) -> dict[str, str]:
             message = "expected one 'Name: value' a line"
             raise typer.BadParameter(message, param_hint="--headers-from")
         given[name.strip()] = value.strip()
-    return outgoing(given, None, "server")
+    return outgoing_headers(given, None, "server")
 
 
 @commands.command("list")

@@ -11,7 +11,10 @@ import typer
 import uvloop
 
 if TYPE_CHECKING:
-    from collections.abc import Coroutine
+    from collections.abc import Awaitable, Callable, Coroutine
+
+    from gateway.settings import Settings
+    from gateway.store.postgres.database import Database
 
 Result = TypeVar("Result")
 
@@ -40,3 +43,21 @@ def run(main: Coroutine[Any, Any, Result]) -> Result:
             return runner.run(main)
     finally:
         signal.signal(signal.SIGTERM, before)
+
+
+def with_database(
+    config: Path | None, question: Callable[[Settings, Database], Awaitable[Result]]
+) -> Result:
+    """Run `question` with the database of the configuration, which is made ready first."""
+    # Not every command that shares options needs a database.
+    from gateway.cli.provision import connected, provisioned
+    from gateway.settings import load_settings
+
+    async def answer() -> Result:
+        async with (
+            provisioned(load_settings(config)) as settings,
+            connected(settings) as database,
+        ):
+            return await question(settings, database)
+
+    return run(answer())

@@ -23,10 +23,9 @@ if TYPE_CHECKING:
     from uuid import UUID
 
     from gateway.settings import Settings
-    from gateway.store.postgres.database import Database
-    from gateway.store.tools.documents import ListedDocument
+    from gateway.store.postgres.database import Database, Row
     from gateway.tenancy import TenantId
-    from gateway.tools.browser.loading import Loaded
+    from gateway.tools.browser.index_loader import Loaded
 
 commands = typer.Typer(no_args_is_help=True)
 
@@ -144,7 +143,7 @@ async def load(
     Prints a line for each page; with `quiet` only for failures. Raises `StartupError`,
     `StoreError`.
     """
-    from gateway.tools.browser.loading import Loader
+    from gateway.tools.browser.index_loader import Loader
     from gateway.wiring.web import Workshop
 
     workshop = Workshop.of(settings.tools.web, Metrics())
@@ -178,9 +177,7 @@ async def _told(loading: AsyncIterator[Loaded], *, quiet: bool) -> int:
     return added
 
 
-async def _list(
-    settings: Settings, tenant: str | None
-) -> tuple[list[ListedDocument], dict[UUID, str]]:
+async def _list(settings: Settings, tenant: str | None) -> tuple[list[Row], dict[UUID, str]]:
     async with provisioned(settings) as complete, connected(complete) as database:
         tenant_id = await _tenant_id(complete, database, tenant)
         rows = await documents.documents_of(database, tenant_id, rows_max=LISTED_MAX)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final
 
 from gateway.errors import StartupError
 from gateway.store.migration.revisions import is_older
-from gateway.store.migration.verification import missing, told
+from gateway.store.migration.verification import missing, summary
 from gateway.store.schema import REVISION
 from gateway.wiring.database import connect, keys_database, new_keyring
 
@@ -81,11 +81,11 @@ async def require_schema(database: Database) -> None:
         return
     if revision == REVISION:
         raise StartupError(
-            f"the database's schema has the right revision, but lacks: {told(lacking)}",
+            f"the database's schema has the right revision, but lacks: {summary(lacking)}",
             remedy="Run: harmony-gateway db upgrade",
         )
     raise StartupError(
-        f"the database's schema is that of a newer release, and lacks: {told(lacking)}",
+        f"the database's schema is that of a newer release, and lacks: {summary(lacking)}",
         remedy="Start the release that the database was upgraded with, or a newer one.",
     )
 

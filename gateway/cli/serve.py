@@ -124,7 +124,6 @@ def simulate(  # noqa: PLR0913 - each is an option
     for tests and for load.
     """
     from gateway.simulator.app import create_simulator
-    from gateway.simulator.constrained import matcher as guidance
     from gateway.simulator.options import SimulatorOptions
 
     configure_logging("info", "auto")
@@ -139,10 +138,7 @@ def simulate(  # noqa: PLR0913 - each is an option
         engine=engine,
         **chosen,
     )
-    simulator = create_simulator(options)
-    # The first grammar would hold up every stream beside it.
-    guidance.load()
-    run(_simulate(simulator, host, port))
+    run(_simulate(create_simulator(options), host, port))
 
 
 async def _simulate(app: ASGIApp, host: str, port: int) -> None:

@@ -30,13 +30,14 @@ from gateway.constraints.gbnf import (
     chain,
     either,
     escapes,
+    found_by,
     grammar_of,
     inverted,
+    language_of,
     maybe,
     quoted,
     text,
 )
-from gateway.constraints.patterns import found_by, language_of
 from gateway.constraints.schemas import MISSING, at_pointer, is_one_of
 from gateway.generation import NOTHING, Ebnf, InOrder, OneOf, Token
 
@@ -477,7 +478,7 @@ def _any_json() -> Body:
 ANY_JSON: Final = _any_json()
 
 
-def remainder_of(body: Body, said: bytes, byte_ids: Sequence[int]) -> Remainder | None:
+def remainder_of(body: Body, begun: bytes, byte_ids: Sequence[int]) -> Remainder | None:
     """Return what may follow this beginning; `byte_ids[b]` is the id of the single byte `b`.
 
     Falls back to any JSON if the body cannot be followed or its rest cannot be written down. None
@@ -485,16 +486,16 @@ def remainder_of(body: Body, said: bytes, byte_ids: Sequence[int]) -> Remainder 
     """
     for candidate in (body, ANY_JSON):
         try:
-            return Remainder(_behind(candidate, said, byte_ids), candidate.exact)
+            return Remainder(_behind(candidate, begun, byte_ids), candidate.exact)
         except UntranslatableGrammar:
             continue
     return None
 
 
-def _behind(body: Body, said: bytes, byte_ids: Sequence[int]) -> Node:
+def _behind(body: Body, beginning: bytes, byte_ids: Sequence[int]) -> Node:
     decoder = getincrementaldecoder("utf-8")()
     try:
-        whole = decoder.decode(said)
+        whole = decoder.decode(beginning)
     except UnicodeDecodeError:
         raise UntranslatableGrammar("it is not UTF-8") from None
     begun, _ = decoder.getstate()

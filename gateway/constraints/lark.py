@@ -13,6 +13,7 @@ import re
 from typing import TYPE_CHECKING, Final
 
 from gateway.constraints.gbnf import (
+    GROUP_DEPTH_MAX,
     Chain,
     Chars,
     Choice,
@@ -22,15 +23,17 @@ from gateway.constraints.gbnf import (
     Space,
     Times,
     UntranslatableGrammar,
+    cased,
     grammar_of,
+    language_of,
     quoted,
     text,
+    unescaped,
 )
-from gateway.constraints.patterns import DEPTH_MAX, cased, language_of, unescaped
 from gateway.generation import Ebnf, Json
 
 if TYPE_CHECKING:
-    from gateway.constraints.rules import OutputRules, TextGrammar
+    from gateway.constraints.output_rules import OutputRules, TextGrammar
     from gateway.generation import Node
 
 _COMMON: Final = {
@@ -101,7 +104,6 @@ def languages_of(rules: OutputRules) -> dict[TextGrammar, Node]:
 
 
 def are_translated(rules: OutputRules) -> bool:
-    """Return True if `languages_of` is cached for these rules."""
     return _LANGUAGES in rules.derived
 
 
@@ -177,7 +179,7 @@ class _Reader:
             elif self._text == "%ignore":
                 self._take()
                 self._in_rule = False
-                self._ignored.append(self._choice(DEPTH_MAX))
+                self._ignored.append(self._choice(GROUP_DEPTH_MAX))
             else:
                 raise UntranslatableGrammar(f"it holds `{self._text[:20]}` out of place")
         if self._ignores:
@@ -214,7 +216,7 @@ class _Reader:
     def _definition(self) -> None:
         name = self._take().rstrip(": \t\r\n").lstrip("?!").partition(".")[0]
         self._in_rule = not name.isupper()
-        self._add(name, self._choice(DEPTH_MAX))
+        self._add(name, self._choice(GROUP_DEPTH_MAX))
 
     def _import(self) -> None:
         self._take()

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 import orjson
 
 from gateway.cache import LruCache
-from gateway.constraints.rules import ToolRule, UnusableGrammar, UnusableSchema
+from gateway.constraints.output_rules import ToolRule, UnusableGrammar, UnusableSchema
 from gateway.constraints.schemas import patterns_in
 from gateway.errors import InvalidRequest
 from gateway.generation import SegmentKind
@@ -19,7 +19,7 @@ from gateway.generation import SegmentKind
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from gateway.constraints.rules import OutputRules
+    from gateway.constraints.output_rules import OutputRules
     from gateway.constraints.validators import GrammarValidator, SchemaValidator
 
 

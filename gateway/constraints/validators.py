@@ -1,6 +1,12 @@
 """Validators of texts: JSON against a schema, any text against a grammar.
 
 Imports libraries that a request without such checks does not need.
+
+The work of compiling a grammar of a custom tool is estimated from its text (`check_work`).
+llguidance makes one expression of each terminal, with the terminals that it names written out. Its
+time grows with the square of the number of parts of an expression that may be empty, and with its
+length, which a few lines that name each other twice make millions. What it adds to Lark (the
+intersection and the negation of terminals, other grammars within one) takes exponential time.
 """
 
 from __future__ import annotations
@@ -17,8 +23,7 @@ import orjson
 from jsonschema_rs import Draft202012Validator, RegexOptions, ValidationError
 from llguidance import LLMatcher, LLParserLimits, LLTokenizer, TokenizerWrapper
 
-from gateway.constraints import grammar_weight
-from gateway.constraints.rules import UnusableGrammar, UnusableSchema
+from gateway.constraints.output_rules import UnusableGrammar, UnusableSchema
 from gateway.constraints.schemas import (
     as_dict,
     as_list,
@@ -32,15 +37,118 @@ from gateway.constraints.schemas import (
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from gateway.constraints.rules import TextGrammar
+    from gateway.constraints.output_rules import TextGrammar
 
     Schema = dict[str, Any]
+
+WORK_MAX: Final = 500_000
+"""Squares of the numbers of such parts, of all expressions of a grammar together."""
+CHARS_MAX: Final = 200_000
+"""Of all expressions of a grammar, written out."""
+NAMES_DEPTH_MAX: Final = 100
+"""Of terminals that name others."""
+_EMPTY: Final = re.compile(r"[*?{]|(?<=[(|])(?=[|)])")
+"""What lets a part of an expression be empty, or repeats it."""
+_DEFINITION: Final = re.compile(r"^[ \t]*[?!]*+([A-Za-z_]\w*+)[^:\"/|\n]*+\s*+:", re.MULTILINE)
+_PART: Final = re.compile(
+    r"""(?P<skip>//[^\n]*+|\#[^\n]*+)
+    |(?P<string>"(?:[^"\\\n]|\\.)*+"i?)
+    |(?P<pattern>/(?:[^/\\\n]|\\.)++/)
+    |(?P<name>[A-Za-z_]\w*+)
+    |(?P<beyond>&|~(?!\s*+\d)|%(?!(?:import|ignore|declare|extend|override)\b)[a-z]++)
+    |(?P<empty>[*?]|~)
+    """,
+    re.VERBOSE,
+)
+
+
+def check_work(grammar: TextGrammar) -> None:
+    """Raise `UnusableGrammar` if compiling the grammar would take too long."""
+    if grammar.syntax == "regex":
+        works = [_empty_parts(grammar.definition) ** 2]
+    else:
+        works = list(_works(_definitions(grammar.definition)))
+    if sum(works) > WORK_MAX:
+        raise UnusableGrammar("its patterns have too many parts that may be empty or repeat")
+
+
+@dataclass(slots=True)
+class _Definition:
+    """Definition of a rule or a terminal: its parts that may be empty, its length, its names."""
+
+    empty: int = 0
+    """Parts that may be empty, outside of patterns."""
+    chars: int = 0
+    patterns: list[int] = field(default_factory=list)
+    """Parts that may be empty, of each pattern."""
+    names: list[str] = field(default_factory=list)
+
+
+def _definitions(source: str) -> dict[str, _Definition]:
+    heads = list(_DEFINITION.finditer(source))
+    ends = [head.start() for head in heads[1:]] + [len(source)]
+    made: dict[str, _Definition] = {}
+    for head, end in zip(heads, ends, strict=False):
+        definition = made.setdefault(head[1], _Definition())
+        for part in _PART.finditer(source, head.end(), end):
+            _add(definition, str(part.lastgroup), part[0])
+    return made
+
+
+def _add(definition: _Definition, kind: str, part: str) -> None:
+    definition.chars += len(part)
+    if kind == "beyond":
+        raise UnusableGrammar(f"it holds `{part}`, which is not of Lark")
+    if kind == "pattern":
+        definition.patterns.append(_empty_parts(part))
+    elif kind == "name":
+        definition.names.append(part)
+    elif kind == "empty":
+        definition.empty += 1
+
+
+def _works(definitions: dict[str, _Definition]) -> Iterator[int]:
+    sizes: dict[str, tuple[int, int]] = {}
+    chars_left = CHARS_MAX
+    for name, definition in definitions.items():
+        if not _is_terminal(name):
+            yield from (empty**2 for empty in definition.patterns)
+            continue
+        empty, chars = _terminal_size(name, definitions, sizes, NAMES_DEPTH_MAX)
+        chars_left -= chars
+        if chars_left < 0:
+            raise UnusableGrammar("its terminals, written out, are too long")
+        yield empty**2
+
+
+def _terminal_size(
+    name: str, definitions: dict[str, _Definition], sizes: dict[str, tuple[int, int]], depth: int
+) -> tuple[int, int]:
+    definition = definitions.get(name)
+    if definition is None or not _is_terminal(name):
+        return 0, 0
+    if not depth:
+        raise UnusableGrammar("its terminals name each other too deeply")
+    if name not in sizes:
+        sizes[name] = 0, 0  # one that names itself is refused by whoever compiles it
+        inner = [_terminal_size(other, definitions, sizes, depth - 1) for other in definition.names]
+        empty = definition.empty + sum(definition.patterns) + sum(one for one, _ in inner)
+        sizes[name] = empty, definition.chars + sum(chars for _, chars in inner)
+    return sizes[name]
+
+
+def _is_terminal(name: str) -> bool:
+    return name.lstrip("_")[:1].isupper()
+
+
+def _empty_parts(pattern: str) -> int:
+    return sum(1 for _ in _EMPTY.finditer(pattern))
+
 
 _IN_PLACE: Final = ("not", "if", "then", "else")
 _IN_PLACE_LISTS: Final = ("allOf", "anyOf", "oneOf")
 _OF_EACH_MEMBER: Final = ("additionalProperties", "unevaluatedProperties")
 _OF_EACH_ITEM: Final = ("items", "contains", "unevaluatedItems")
-
 Pair = tuple[Any, Any]
 _NUMBERS: Final = {"number", "integer"}
 _BOUNDS: Final = (
@@ -114,7 +222,7 @@ class Cost:
         self._work_max = work_max
         self._anchors = _anchors(schema)
 
-    def of(self, value: object) -> int:
+    def count(self, value: object) -> int:
         # Raises `TooMuchWork`, also for values nested too deeply to count.
         try:
             return self._count(self._root, value, _Known())
@@ -320,7 +428,7 @@ class SchemaValidator:
             self.has_patterns = patterns > 0
             options = _regex_options(patterns)
             self._validators = [_compiled(part, options) for part in parts_of(schema)]
-            self._cost.of(None)
+            self._cost.count(None)
             if (place := impossible(schema)) is not None:
                 raise UnusableSchema(f"nothing can satisfy what it demands at {place}")
             if count_references(schema) > REFERENCES_MAX:
@@ -343,7 +451,7 @@ class SchemaValidator:
         try:
             if _names_twice(text):
                 return "it gives a member of an object twice"
-            work = self._cost.of(value)
+            work = self._cost.count(value)
             broken = (each for each in self._validators if not each.is_valid(value))
             first = next(broken, None)
         except (TooMuchWork, RecursionError, ValueError):
@@ -477,7 +585,7 @@ class GrammarValidator:
     """
 
     def __init__(self, grammar: TextGrammar, *, seconds_max: float) -> None:
-        grammar_weight.check(grammar)
+        check_work(grammar)
         self._seconds_max = seconds_max
         definition = (
             LLMatcher.grammar_from_lark(grammar.definition)

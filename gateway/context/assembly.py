@@ -8,6 +8,13 @@ else, until an output answers it.
 A context that is continued always has whole pairs, but for the calls at its end that wait for their
 outputs. Items of a conversation can be added and deleted by hand, though: without an answer to what
 is left of a pair the conversation would be refused for ever. So it is left out of the prompt.
+
+A client may send items that the context has already, as copies (`KnownItems`). An item is known by
+its id, if this gateway made that: clients give any ids to their own items, one id to several of
+them, too. Clients drop ids as well. A call is known by its `call_id`, then, its output by that of
+the call, and an answer to an MCP approval request by the id of the request. A copy has not all
+members of its item: clients drop some, and add empty ones. What it has must be the same, as far as
+a model is shown it.
 """
 
 from __future__ import annotations
@@ -17,26 +24,33 @@ from array import array
 from collections import defaultdict
 from dataclasses import dataclass, replace
 from itertools import chain
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import orjson
 
 from gateway import ids
 from gateway.cache import lasting_json
-from gateway.context.compaction import compaction_item
-from gateway.context.copies import KnownItems, check_copy
+from gateway.context.shortening import compaction_item
 from gateway.errors import InvalidRequest, ResourceNotFound
-from gateway.protocol.calls import asked_tool, author_of, call_of, hosted_call_id
+from gateway.protocol.call_items import asked_tool, author_of, call_of, hosted_call_id
 from gateway.protocol.context_item import CALL_KINDS, OUTPUT_KINDS, ContextItem
-from gateway.protocol.hosted_items import implied_members
 from gateway.protocol.items import (
+    ApplyPatchCallOutput,
     CodeInterpreterCall,
+    CustomToolCallOutput,
+    FunctionCallOutput,
     HostedItem,
+    InputFile,
+    InputImage,
     InputText,
     ItemReference,
+    McpApprovalResponse,
+    McpListTools,
     Message,
+    OutputText,
     Reasoning,
     ReasoningText,
+    implied_members,
 )
 from gateway.protocol.request_errors import unknown_approval
 
@@ -50,12 +64,209 @@ if TYPE_CHECKING:
         AnyHostedItem,
         CallItem,
         Compaction,
+        ContentPart,
         InputItem,
         Item,
         OutputItem,
         PlainItem,
     )
     from gateway.sealing import Unsealed
+
+
+_NO_COPIES: Final = frozenset({"item_reference", "compaction", "compaction_trigger"})
+_UNSHOWN: Final = {"id", "status", "environment", "encrypted_content"}
+"""Members of which the model is shown nothing."""
+_MEDIA: Final = {"image_url", "file_id", "file_url", "file_data", "filename"}
+
+
+class Repeated(NamedTuple):
+    """Items that new ones may be copies of: those with these `ids`, and with `calls` any calls and
+    outputs.
+    """
+
+    ids: frozenset[str]
+    calls: bool
+
+
+def may_repeat(new: Iterable[InputItem]) -> Repeated:
+    """Return which history items the `new` items may be copies of: their JSON is compared.
+
+    An output without calls beside it answers a call that waits for it; beside calls it may be a
+    copy, too.
+    """
+    own: set[str] = set()
+    calls = False
+    for item in new:
+        calls = calls or item.type in CALL_KINDS or item.type == "item_reference"
+        if item.id is not None and item.type not in _NO_COPIES and ids.is_item_id(item.id):
+            own.add(item.id)
+    return Repeated(frozenset(own), calls)
+
+
+class KnownItems:
+    """The items of a context, by what tells that another one is a copy of them."""
+
+    def __init__(self, before: Mapping[str, ContextItem | None]) -> None:
+        # Items `before` the new ones, by id; None for one of which only the id is known.
+        self._by_id = dict(before)
+        self._before = before
+        self._by_call: dict[tuple[str, str], ContextItem] | None = None
+        self._awaited: set[str | None] = set()
+        """The `call_id` of new calls whose outputs have not come."""
+
+    def __contains__(self, item_id: str | None) -> bool:
+        return item_id in self._by_id
+
+    def add(self, item: ContextItem) -> None:
+        """Note an item, copies of which may follow with its id."""
+        self._by_id[item.item_id] = item
+        if item.is_call:
+            self._awaited.add(item.call_id)
+        elif item.is_output:
+            self._awaited.discard(item.call_id)
+
+    def find(self, item: InputItem) -> ContextItem | None:
+        """Return the item that `item` is a copy of; None for a new one."""
+        if item.type in _NO_COPIES:
+            return None
+        is_output = item.type in OUTPUT_KINDS
+        if item.id is not None and ids.is_item_id(item.id):
+            found = self._by_id.get(item.id)
+            # Of a call that was deleted, and is sent again, the output comes again, too.
+            if found is not None and not (is_output and found.call_id in self._awaited):
+                return found
+        if is_output or item.type in CALL_KINDS:
+            call_id = getattr(item, "call_id", None)
+            if call_id is None or not ids.is_call_id(call_id):
+                return None
+            return self._of_call(call_id, is_output=is_output)
+        if isinstance(item, McpApprovalResponse):
+            return self._calls().get(("answer", item.approval_request_id))
+        return None
+
+    def _of_call(self, call_id: str, *, is_output: bool) -> ContextItem | None:
+        # A call that was cut off may be sent anew.
+        call = self._calls().get(("call", call_id))
+        if not is_output:
+            return call if call is not None and call.complete else None
+        return None if call is None else self._calls().get(("output", call_id))
+
+    def _calls(self) -> Mapping[tuple[str, str], ContextItem]:
+        if self._by_call is None:
+            self._by_call = {
+                (role, item.call_id): item
+                for item in self._before.values()
+                if item is not None
+                and item.call_id is not None
+                and (role := _role_in_call(item)) is not None
+            }
+        return self._by_call
+
+
+def _role_in_call(item: ContextItem) -> str | None:
+    if item.is_call:
+        return "call"
+    if item.is_output:
+        return "output"
+    return "answer" if item.kind == "mcp_approval_response" else None
+
+
+def check_copy(place: str, known: ContextItem, copy: InputItem) -> None:
+    """Refuse a copy that differs from its original. Raises `InvalidRequest`.
+
+    `place` is the copy's parameter path.
+    """
+    if known.json or known.parsed is not None:
+        changed = _changed_member(known.item(), copy)
+        if changed is None:
+            return
+        why = f"the context has it already, and its '{changed}' is another there"
+    else:
+        why = "the context has it already"
+    member = "approval_request_id" if known.kind == "mcp_approval_response" else "call_id"
+    is_named = copy.id == known.item_id
+    which = f"id '{known.item_id}'" if is_named else f"{member} '{known.call_id}'"
+    anew = f"its own '{member}' and no 'id'" if known.call_id else "no 'id'"
+    raise InvalidRequest(
+        f"Duplicate item found with {which}: {why}. Leave it out of your input. Sent as a new item "
+        f"it needs {anew}.",
+        code="invalid_value",
+        param=place,
+    )
+
+
+def _changed_member(known: Item, copy: InputItem) -> str | None:
+    if known.type != copy.type:
+        return "type"
+    members, copied = _shown(known), _shown(copy)
+    return next(
+        (name for name, value in members.items() if not _agrees(value, copied.get(name))), None
+    )
+
+
+def _shown(item: InputItem) -> dict[str, Any]:
+    match item:
+        case Message():
+            return {"role": item.role, "phase": item.phase, "content": _in_runs(item.content)}
+        case Reasoning():
+            content = "".join(part.text for part in item.content or ())
+            summary = "\n".join(part.text for part in item.summary)
+            return {"content": content or None, "summary": summary or None}
+        case FunctionCallOutput() | CustomToolCallOutput():
+            output = item.output
+            parts = (InputText(text=output),) if isinstance(output, str) else output
+            return {"call_id": item.call_id, "output": _in_runs(parts)}
+        case ApplyPatchCallOutput():
+            return item.model_dump(include={"call_id", "status", "output"})
+        case McpListTools():
+            return {}
+        case _:
+            shown = item.model_dump(exclude=_UNSHOWN)
+            if isinstance(arguments := shown.get("arguments"), str):
+                shown["arguments"] = _respelled(arguments)
+            return shown
+
+
+def _respelled(arguments: str) -> str | bytes:
+    try:
+        return orjson.dumps(orjson.loads(arguments), option=orjson.OPT_SORT_KEYS)
+    except (orjson.JSONDecodeError, orjson.JSONEncodeError):
+        return arguments
+
+
+def _in_runs(parts: Sequence[ContentPart]) -> list[object]:
+    runs: list[Any] = []
+    for part in parts:
+        if isinstance(part, InputImage | InputFile):
+            runs.append(part.model_dump(include=_MEDIA))
+            continue
+        text = part.text if isinstance(part, InputText | OutputText) else part.refusal
+        if not text:
+            continue
+        if runs and isinstance(runs[-1], str):
+            separator = "\n" if isinstance(part, InputText) else ""
+            runs[-1] += separator + text
+        else:
+            runs.append(text)
+    return runs
+
+
+def _agrees(known: object, copy: object) -> bool:
+    pairs = [(known, copy)]
+    while pairs:
+        one, other = pairs.pop()
+        if one is None or other is None:
+            continue
+        if isinstance(one, dict) and isinstance(other, dict):
+            pairs += [(value, other.get(key)) for key, value in one.items()]
+        elif isinstance(one, list | tuple) and isinstance(other, list | tuple):
+            if len(one) != len(other):
+                return False
+            pairs += zip(one, other, strict=True)
+        elif one != other:
+            return False
+    return True
+
 
 _ID_PREFIXES: Final = {
     "message": ids.MESSAGE_PREFIX,
@@ -75,9 +286,7 @@ _ID_PREFIXES: Final = {
     "compaction": ids.COMPACTION_PREFIX,
     **ids.HOSTED_PREFIXES,
 }
-
-
-_UNTOLD: Final = frozenset({"web_search_call", "code_interpreter_call"})
+_WITHOUT_RESULTS: Final = frozenset({"web_search_call", "code_interpreter_call"})
 """Calls that the gateway answers, whose items do not tell what the model was told."""
 
 
@@ -102,7 +311,7 @@ def referenced_ids(items: Iterable[InputItem]) -> list[str]:
     for item in items:
         if isinstance(item, ItemReference) or _is_hollow(item):
             wanted += [item.id] if item.id else []
-        elif item.type in _UNTOLD and item.id:
+        elif item.type in _WITHOUT_RESULTS and item.id:
             untold.append(item.id)
         elif isinstance(item, Message) and item.role == "assistant" and item.phase != "commentary":
             untold.clear()  # the model is not shown them again
@@ -121,7 +330,7 @@ def assemble(
     """Return the context of one response.
 
     `before` maps ids to the items that precede `history` but are not in it; new items may be copies
-    of them (`context.copies`).
+    of them (`context.assembly`).
 
     `stored` answers `referenced_ids(new)`, as far as the ids exist. `unsealed` holds the content of
     `encrypted_content` of new items, by index, including every compaction: such reasoning comes
@@ -133,7 +342,7 @@ def assemble(
     added = take_in(new, stored=stored, unsealed=unsealed, source=response, before=known)
     _check_answers(history, added)
     history = without_abandoned(history)
-    earlier, now = told_apart(without_cut_calls(history, added), added)
+    earlier, now = with_call_ids(without_cut_calls(history, added), added)
     kept = without_orphans(earlier, now)
     _check_pairs([*kept, *now])
     return Context((*kept, *now), inherited=len(kept))
@@ -238,8 +447,8 @@ class _Intake:
         context = self._context_item(ordinal, item)
         if sealed.ids is not None:
             return context.with_ids(array("I", sealed.ids))
-        said = (ReasoningText(text=sealed.text),)
-        return replace(context, parsed=item.model_copy(update={"content": said}))
+        content = (ReasoningText(text=sealed.text),)
+        return replace(context, parsed=item.model_copy(update={"content": content}))
 
     def _summary(self, ordinal: int, item: Compaction) -> ContextItem | None:
         if item.id in self.known:
@@ -264,9 +473,9 @@ class _Intake:
         if _is_output(item):
             return self._context_item(ordinal, item, item.call_id, author_of(item))
         context = self._context_item(ordinal, item, hosted_call_id(item), asked_tool(item))
-        told = self.stored.get(context.item_id) if item.type in _UNTOLD else None
-        is_same = told is not None and _says_the_same(told, item)
-        return context.with_ids(told.ids) if told and told.ids and is_same else context
+        stored = self.stored.get(context.item_id) if item.type in _WITHOUT_RESULTS else None
+        is_same = stored is not None and _says_the_same(stored, item)
+        return context.with_ids(stored.ids) if stored and stored.ids and is_same else context
 
     def _context_item(
         self,
@@ -314,8 +523,8 @@ def _message_item(message: Message, item_id: str) -> ContextItem:
             # What `_body` makes of a message that is one text, as most are.
             content = [{"type": "input_text", "text": text}]
             named = {} if message.id is None else {"id": item_id}
-            said = {"type": "message", **named, "role": message.role, "content": content}
-            json = lasting_json(said | {"id": item_id, "status": "completed"})
+            body = {"type": "message", **named, "role": message.role, "content": content}
+            json = lasting_json(body | {"id": item_id, "status": "completed"})
         case _:
             json = _body(message, item_id, "completed")
     return ContextItem(
@@ -434,7 +643,7 @@ def _fits(output: str, call: str | None) -> bool:
     return output == _ANY_OUTPUT or _SUFFIXES.sub("", output) == _SUFFIXES.sub("", call)
 
 
-def told_apart(
+def with_call_ids(
     history: Sequence[ContextItem], added: Sequence[ContextItem]
 ) -> tuple[Sequence[ContextItem], Sequence[ContextItem]]:
     """Return the items, with outputs lacking a `call_id` assigned to the call that they answer.
@@ -508,10 +717,10 @@ def without_abandoned(history: Sequence[ContextItem]) -> Sequence[ContextItem]:
     if all(item.complete for item in history):
         return history
     pairs = zip(history, [*history[1:], None], strict=True)
-    return [item for item, after in pairs if not _is_said_anew(item, after)]
+    return [item for item, after in pairs if not _is_generated_again(item, after)]
 
 
-def _is_said_anew(item: ContextItem, after: ContextItem | None) -> bool:
+def _is_generated_again(item: ContextItem, after: ContextItem | None) -> bool:
     if item.complete or item.is_call or after is None:
         return False
     source = ids.source_of_output(item.item_id)

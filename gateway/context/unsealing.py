@@ -6,7 +6,7 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
-from gateway.context.compaction import summary_message
+from gateway.context.shortening import summary_message
 from gateway.errors import InvalidRequest
 from gateway.protocol.items import Compaction, Reasoning
 from gateway.sealing import SealBroken, Unsealed

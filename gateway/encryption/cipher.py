@@ -85,11 +85,11 @@ class ContentCipher:
 
     def names(self, name: bytes, column: str, *row: Place) -> list[bytes]:
         """Return all stored forms of a name, plain and under each key, to look it up."""
-        found = [name if name[:4] != MAGIC else MAGIC + _number(PLAIN_KEY) + name]
+        forms = [name if name[:4] != MAGIC else MAGIC + _number(PLAIN_KEY) + name]
         for number, key in self._keys.items():
             head = MAGIC + _number(number)
-            found.append(head + key.seal_name(name, self._bound_to(head, column, row)))
-        return found
+            forms.append(head + key.seal_name(name, self._bound_to(head, column, row)))
+        return forms
 
     @overload
     def open(self, stored: bytes, column: str, *row: Place) -> bytes: ...
@@ -153,25 +153,12 @@ class ContentCipher:
         """
         if stored[:1] != FRAMES:
             return stored
-        parts = self.open_parts(stored, response)
-        if len(parts) > 1:
+        frames = [
+            self._frame(number, head, body, response) for number, _, head, body in _frames(stored)
+        ]
+        if len({one[:1] for one in frames}) > 1:
             raise ValueError("a log was packed in several versions")
-        return parts[0][1] if parts else stored[:0]
-
-    def open_parts(self, stored: bytes, response: bytes) -> list[tuple[int, bytes]]:
-        """Return the entries of frames that releases packed in several versions.
-
-        Each run of frames of one version is one part, with the number of its first entry. Raises as
-        `open_entries` does.
-        """
-        parts: list[tuple[int, list[bytes]]] = []
-        for number, first_entry, head, body in _frames(stored):
-            entries = self._frame(number, head, body, response)
-            if parts and parts[-1][1][0][:1] == entries[:1]:
-                parts[-1][1].append(entries[1:])
-            else:
-                parts.append((first_entry, [entries]))
-        return [(first_entry, b"".join(entries)) for first_entry, entries in parts]
+        return b"".join([one[bool(place) :] for place, one in enumerate(frames)])
 
     def _frame(self, number: int, head: bytes, body: bytes, response: bytes) -> bytes:
         if number == PLAIN_KEY:

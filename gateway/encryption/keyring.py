@@ -197,13 +197,13 @@ class Keyring:
 
         The keys are requested in the background.
         """
-        found = []
+        unavailable = []
         for tenant_id in list(self._retry_at):
             if not self._is_at_hand(tenant_id):
-                found.append(tenant_id)
+                unavailable.append(tenant_id)
                 if len(self._asking) < ASKED_AT_ONCE_MAX:
                     self._refresh(tenant_id)
-        return found
+        return unavailable
 
     def of(self, tenant_id: TenantId) -> ContentCipher:
         """Return the cipher of a tenant that is `ready`.
@@ -291,12 +291,12 @@ class Keyring:
         asking.add_done_callback(partial(self._answered, tenant_id))
         return asking
 
-    def _answered(self, tenant_id: TenantId, asked: asyncio.Task[None]) -> None:
-        if self._asking.get(tenant_id) is asked:
+    def _answered(self, tenant_id: TenantId, task: asyncio.Task[None]) -> None:
+        if self._asking.get(tenant_id) is task:
             del self._asking[tenant_id]
-        if not asked.cancelled():
+        if not task.cancelled():
             # Whoever waited may be gone: then nobody else looks at what became of it.
-            asked.exception()
+            task.exception()
 
     async def _asked(self, tenant_id: TenantId) -> None:
         async with self._at_once:

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from gateway.engine.run_spec import RunSpec
     from gateway.entries import Finished
     from gateway.eventlog.fold.fold import Fold
-    from gateway.limits.charge import Charge
+    from gateway.limits.accounting import Charge
     from gateway.metering import LineKind
     from gateway.models.format import FormatOf
     from gateway.protocol.context_item import StoredItem

@@ -8,14 +8,14 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from gateway.concurrency import start_task
-from gateway.tools.contract import kind_of, server_of
+from gateway.tools.tool_contract import kind_of, server_of
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Coroutine
 
     from gateway.engine.run_spec import RunSpec
     from gateway.tenancy import TenantId
-    from gateway.tools.contract import ToolCall
+    from gateway.tools.tool_contract import ToolCall
 
     AskApproval = Callable[[TenantId, str, bytes], Awaitable[None]]
     """Records that the user is asked (tenant, id of the request, digest of the call), before the

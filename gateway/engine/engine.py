@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from gateway.generation import TokenRequest, TokenSink
     from gateway.models.format import FormatOf
     from gateway.store.claims import Claim
-    from gateway.tools.contract import HostedTools
+    from gateway.tools.tool_contract import HostedTools
 
 
 class TokenSource(Protocol):

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from gateway import ids
 from gateway.errors import Overloaded, RequestError, StoreError
 from gateway.telemetry.logs import EventLog
-from gateway.tools.contract import kind_of
+from gateway.tools.tool_contract import kind_of
 
 if TYPE_CHECKING:
     from gateway.engine.calls import Attempt

@@ -21,7 +21,7 @@ from gateway.errors import (
     UpstreamUnavailable,
 )
 from gateway.generation import FinishReason
-from gateway.limits.charge import Used
+from gateway.limits.accounting import Used
 
 if TYPE_CHECKING:
     from gateway.generation import TokenUsage

@@ -56,9 +56,9 @@ from gateway.models.format import AFTER_ANSWER_RULE
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from gateway.constraints.rules import OutputRules
-    from gateway.eventlog.fold.fold import Body, Fold
-    from gateway.eventlog.fold.screen import RuleViolation
+    from gateway.constraints.output_rules import OutputRules
+    from gateway.eventlog.fold.fold import Fold
+    from gateway.eventlog.fold.screen import Body, RuleViolation
     from gateway.generation import BrokenCall, ParserPosition
     from gateway.models.format import ModelFormat
 

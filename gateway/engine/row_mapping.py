@@ -28,9 +28,9 @@ from gateway.entries import (
     packed_entry,
 )
 from gateway.eventlog.fold_slices import check_complete, fold_rows
-from gateway.protocol.calls import approval_request_of, asked_tool, call_of
+from gateway.protocol.call_items import approval_request_of, asked_tool, call_of
 from gateway.protocol.context_item import ContextItem, Kind, StoredItem
-from gateway.protocol.responses.body import Outcome, response_body
+from gateway.protocol.responses.response_object import Outcome, response_body
 from gateway.store.endings import FinishedResponse
 from gateway.store.events import LogRow
 from gateway.store.responses import NewResponse
@@ -49,7 +49,7 @@ if TYPE_CHECKING:
     from gateway.metering import LineKind, Metering
     from gateway.models.format import FormatOf, ModelFormat
     from gateway.protocol.items import CallItem
-    from gateway.protocol.responses.body import ResponseHead
+    from gateway.protocol.responses.response_object import ResponseHead
     from gateway.store.idempotency import IdempotencyKey
     from gateway.store.responses import StoredResponse
 

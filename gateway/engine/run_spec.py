@@ -14,13 +14,13 @@ if TYPE_CHECKING:
     from uuid import UUID
 
     from gateway.cache import LruCache
-    from gateway.constraints.rules import OutputRules
+    from gateway.constraints.output_rules import OutputRules
     from gateway.constraints.validation import Checker
     from gateway.entries import Compacted, ToolsListed
     from gateway.generation import Sampling
-    from gateway.limits.charge import Charge
+    from gateway.limits.accounting import Charge
     from gateway.protocol.context_item import ContextItem, ConversationPlace
-    from gateway.protocol.responses.body import ResponseHead
+    from gateway.protocol.responses.response_object import ResponseHead
     from gateway.tenancy import Principal
 
 

@@ -21,9 +21,10 @@ from gateway.engine.run_spec import RunSpec
 from gateway.entries import Compacted, ToolsListed, pack, unpack
 from gateway.generation import Route, Sampling
 from gateway.metering import NOBODY, Metering
-from gateway.protocol.calls import call_fields
-from gateway.protocol.hosted.grants import grants_json, grants_of
-from gateway.protocol.responses.body import HarmonyMessages, ResponseHead, kept_echo, rules_of
+from gateway.protocol.call_items import call_fields
+from gateway.protocol.grants import grants_json, grants_of
+from gateway.protocol.responses.response_object import HarmonyMessages, ResponseHead, kept_echo
+from gateway.protocol.responses.response_rules import rules_of
 from gateway.sealing import Binding
 from gateway.tenancy import DEFAULT_POLICY, Principal
 

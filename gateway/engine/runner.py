@@ -222,7 +222,7 @@ class Run:
 
     def _conclude(self, guard: OutputGuard) -> Finished:
         fold = self._live.fold
-        if fold.approval_request is not None:
+        if self.spec.head.grants is not None and fold.approval_request is not None:
             return Finished("completed", now())
         if (code := guard.shortcoming(fold)) is not None:
             return outcome.violated(code, now())

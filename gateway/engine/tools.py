@@ -37,20 +37,21 @@ from gateway.concurrency import OnceEvent
 from gateway.engine.calls import CLOSE_WAIT_S, Attempt
 from gateway.entries import HANDLE_BYTES_MAX, ToolEnded, ToolHandle, ToolStarted
 from gateway.errors import ClaimLost, StoreUnavailable
-from gateway.protocol.hosted.grants import approval_digest
+from gateway.protocol.grants import approval_digest
 from gateway.store.claims import Claim
-from gateway.tools.contract import REACHED, ToolCall, ToolResult, ToolScope, explained
+from gateway.tools.tool_contract import REACHED, ToolCall, ToolResult, ToolScope, explained
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Mapping
 
     from gateway.engine.engine import Engine
     from gateway.engine.run_spec import RunSpec
-    from gateway.eventlog.fold.fold import ApprovalAsked, Fold
+    from gateway.eventlog.fold.fold import Fold
+    from gateway.eventlog.fold.hosted_calls import ApprovalAsked
     from gateway.eventlog.journal import Journal
     from gateway.models.format import ModelFormat
-    from gateway.protocol.hosted.grants import McpTool, ServerGrant
-    from gateway.tools.contract import ToolSession
+    from gateway.protocol.grants import McpTool, ServerGrant
+    from gateway.tools.tool_contract import ToolSession
 
 ATTEMPTS_MAX: Final = 2
 """Of a call that may be repeated."""

@@ -29,7 +29,6 @@ from gateway.engine.output_guard import (
     OutputViolation,
     TurnEnding,
 )
-from gateway.engine.past_turns import PastTurns
 from gateway.engine.tools import ToolRunner
 from gateway.entries import Hold, Hop, Repair, Text, Tokens, TurnEnded, TurnStarted
 from gateway.errors import (
@@ -52,11 +51,13 @@ if TYPE_CHECKING:
 
     from gateway.concurrency import OnceEvent
     from gateway.constraints.validation import Checker
-    from gateway.engine.engine import Engine
+    from gateway.engine.engine import Engine, Executor
     from gateway.engine.run_spec import RunSpec
-    from gateway.eventlog.fold.fold import Body, Turn
+    from gateway.eventlog.fold.screen import Body
+    from gateway.eventlog.fold.turn_reader import Turn
     from gateway.eventlog.journal import Journal
-    from gateway.generation import Constraint, Sampling, TokenChunk, ToldUsage
+    from gateway.generation import Constraint, Sampling, TokenChunk, TokenParser, ToldUsage
+    from gateway.models.format import ModelFormat
 
 
 INLINE_TOOLS: Final = 64
@@ -129,7 +130,8 @@ class TurnRunner:
             continues_preambles=engine.continues_preambles(spec.model),
         )
         self._on_first_token = on_first_token
-        self._failover = Failover(spec, engine.hops, engine.observer)
+        self._failover: Failover | None = None
+        """Made when a backend first fails."""
         self._past_turns = PastTurns(self._format, self._fold.new_parser, engine.threads)
         self._tools: ToolRunner | None = None
         """None where the response may use no tools of the gateway."""
@@ -184,34 +186,38 @@ class TurnRunner:
         Raises `UpstreamError`, `ClaimLost`, and `OutputViolation` if the model breaks its output
         rules after all repairs.
         """
-        await self._translate()
-        if self._fold.turns:
+        fold, tools = self._fold, self._tools
+        if fold.rules.grammars:
+            await self._translate()
+        if tools is not None:
+            if not fold.turns:
+                await self._run_hosted_call(tools)
             self._append_approved_result()
-            await self._past_turns.update(self._fold.turns[:-1])
+        if fold.turns:
+            await self._past_turns.update(fold.turns[:-1])
             self._take_over()
         else:
-            await self._run_hosted_call()
-            self._append_approved_result()
             self._begin_turn(self._prompt_prefill)
         while True:
             await self._complete_turn()
             prefill = await self._next_prefill()
             if prefill is None:
-                if self._tools is not None:
-                    await self._tools.ask_approval()
+                if tools is not None:
+                    await tools.ask_approval()
                 return
             self._begin_turn(prefill)
 
     async def _translate(self) -> None:
         # In a thread: making the languages of grammars would block the event loop.
         rules = self._fold.rules
-        if rules.grammars and not are_translated(rules):
+        if not are_translated(rules):
             await self._engine.threads.run_accepted(partial(languages_of, rules))
 
-    async def _run_hosted_call(self) -> bool:
-        if self._tools is None or not await self._tools.run_due_call():
+    async def _run_hosted_call(self, tools: ToolRunner) -> bool:
+        if not await tools.run_due_call():
             return False
-        await self._translate()
+        if self._fold.rules.grammars:
+            await self._translate()
         return True
 
     def _append_approved_result(self) -> None:
@@ -242,11 +248,12 @@ class TurnRunner:
         # None: no other turn is needed, or the window has no room for it. A call that the gateway
         # answers has its result when this returns.
         fold = self._fold
-        if fold.turns[-1].result or await self._run_hosted_call():
-            await self._past_turns.update(fold.turns)
-            return self._prompt_prefill
-        if fold.approval_request is not None:
-            return None
+        if self._tools is not None:
+            if fold.turns[-1].result or await self._run_hosted_call(self._tools):
+                await self._past_turns.update(fold.turns)
+                return self._prompt_prefill
+            if fold.approval_request is not None:
+                return None
         prefill = self.guard.next_prefill(fold, self._journal.live.last_repair)
         if prefill is None:
             return None
@@ -286,7 +293,8 @@ class TurnRunner:
         self._cached_tokens, self._usage = 0, None
         if len(fold.turns) > 1:
             await self._past_turns.update(fold.turns[:-1])
-        self._failover.begin()
+        if self._failover is not None:
+            self._failover.begin()
         lost: UpstreamError | None = None
         while True:
             if self._is_text:
@@ -301,14 +309,19 @@ class TurnRunner:
                 self._was_recalled = self._is_hop_written = True  # no backend was lost
                 continue
             except UpstreamError as error:
-                await self._failover.recover(error, fold, is_resent=self._is_resent)
+                await self._failures().recover(error, fold, is_resent=self._is_resent)
                 lost = error
                 continue
             if await self._end(ending):
                 return
             # The ids are sent again, but no backend was lost: there is no hop to write.
             self._is_hop_written = True
-            self._failover.begin()
+            self._failures().begin()
+
+    def _failures(self) -> Failover:
+        if self._failover is None:
+            self._failover = Failover(self._spec, self._engine.hops, self._engine.observer)
+        return self._failover
 
     async def _restart_text_turn(self, lost: UpstreamError | None) -> None:
         # No backend can continue text, so the open turn is generated again. `lost` is the error of
@@ -336,9 +349,9 @@ class TurnRunner:
         # An engine failed in the middle of a grammar: continue without one. Raises `error` when no
         # backend may continue.
         if self._is_unbound:
-            await self._failover.recover(error, self._fold, is_resent=self._is_resent)
+            await self._failures().recover(error, self._fold, is_resent=self._is_resent)
         else:
-            self._failover.check_hops(error, self._fold)
+            self._failures().check_hops(error, self._fold)
             self._repair(self._fold.turns[-1], None, GRAMMAR_FAILED)
 
     @property
@@ -435,7 +448,7 @@ class TurnRunner:
             await self._engine.tokens.generate(
                 request,
                 sink,
-                avoid=self._failover.left,
+                avoid=() if self._failover is None else self._failover.left,
                 attempts_max=1 if self._is_resent else None,
             )
         except UpstreamLost:
@@ -518,7 +531,7 @@ class TurnRunner:
             priority=spec.priority,
             background=spec.head.background,
             has_begun=self._has_begun,
-            chat=self._chat_terms,
+            chat=self._chat_terms if self._is_text else None,
             surplus_ids=surplus_ids(self._prompt_ids) if self._is_text else 0,
             route=spec.route,
             tenant=spec.principal.tenant_id.hex,
@@ -526,10 +539,8 @@ class TurnRunner:
         )
 
     @property
-    def _chat_terms(self) -> ChatTerms | None:
+    def _chat_terms(self) -> ChatTerms:
         spec, framing = self._spec, self._format.framing
-        if not framing.is_text:
-            return None
         # Otherwise what the window leaves is all that limits the output.
         is_asked = spec.window_left is None or spec.sampling.max_tokens < spec.window_left
         return ChatTerms(is_asked, framing.thought, spec.opens_thought)
@@ -603,6 +614,76 @@ class TurnRunner:
         if len(self._fold.turns) == 1 and not (turn.prefill or turn.said):
             return self._prompt_ids
         return _join_ids(self._prompt_ids, self._past_turns.ids_with(self._fold.turns[-1]))
+
+
+INLINE_IDS: Final = 512
+"""More ids than this are rendered in a thread: they take a few milliseconds."""
+
+
+class PastTurns:
+    """The finished turns of one response, rendered once each.
+
+    A tool's result stands behind the turn that ended with its call. It is input: it is not parsed
+    as output of the model, and stays id for id as it is.
+    """
+
+    __slots__ = ("_format", "_generated", "_new_parser", "_results", "_threads", "_turns", "ids")
+
+    def __init__(
+        self, format_: ModelFormat, new_parser: Callable[[], TokenParser], threads: Executor
+    ) -> None:
+        # `new_parser` makes the parsers of the turns.
+        self._format = format_
+        self._new_parser = new_parser
+        self._threads = threads
+        self.ids: list[int] = []
+        """All finished turns, as a backend is sent them behind the prompt."""
+        self._turns = 0
+        self._generated = 0
+        self._results = 0
+
+    async def update(self, finished: Sequence[Turn]) -> None:
+        """Render the finished turns that are new since the last call.
+
+        Finished turns do not change.
+        """
+        new = finished[self._turns :]
+        if not new:
+            return
+        work = partial(self._render, new)
+        is_short = sum(len(turn.said) for turn in new) <= INLINE_IDS
+        ids, generated = work() if is_short else await self._threads.run_accepted(work)
+        self.ids += ids
+        self._generated += generated
+        self._results += sum(len(turn.result) for turn in new)
+        self._turns += len(new)
+
+    def _render(self, turns: Sequence[Turn]) -> tuple[list[int], int]:
+        # Returns the ids as they are sent to a backend, and how many of them the model generated.
+        ids: list[int] = []
+        for turn in turns:
+            rendered = self._format.rerender(
+                [([*turn.prefill, *turn.said], turn.finish)], self._new_parser
+            )
+            ids += self._format.with_result(rendered, turn.result) if turn.result else rendered
+        said = [*((turn.prefill, turn.said) for turn in turns), ((), ())]
+        return ids, len(self._format.said_ids(said))
+
+    def ids_with(self, last: Turn) -> list[int]:
+        # As sent to a backend: finished turns rendered, `last` id for id.
+        return [*self.ids, *last.prefill, *last.said]
+
+    def generated_with(self, last: Turn) -> int:
+        """Count the ids that all turns add behind the prompt, without the results of tools.
+
+        Finished turns count as generated or as rendered, whichever is more.
+        """
+        finished = max(self._generated, len(self.ids) - self._results)
+        return finished + len(last.prefill) + len(last.said)
+
+    def size_with(self, last: Turn) -> int:
+        # Counts ids behind the prompt, results of tools included.
+        return self.generated_with(last) + self._results
 
 
 class TurnSink:

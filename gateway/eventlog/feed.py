@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 from gateway.entries import Singles, portions
 from gateway.errors import StoreUnavailable
 from gateway.eventlog.fold_slices import ALL_KNOWN, READ_BYTES_MAX, SLICE_S, fold_slice, send_nobody
-from gateway.protocol.events import Deltas
+from gateway.protocol.stream_events import Deltas
 from gateway.store.events import day_of
 
 if TYPE_CHECKING:
@@ -34,8 +34,8 @@ if TYPE_CHECKING:
     from gateway.eventlog.fold.fold import Fold
     from gateway.eventlog.live_log import LiveLog, LiveLogRegistry
     from gateway.eventlog.log_watcher import LogWatcher, WatchedLog
-    from gateway.protocol.events import Event, EventSink
-    from gateway.protocol.responses.body import ResponseHead
+    from gateway.protocol.responses.response_object import ResponseHead
+    from gateway.protocol.stream_events import Event, EventSink
     from gateway.store.events import LogRow
     from gateway.store.responses import StoredResponse
     from gateway.tenancy import TenantId

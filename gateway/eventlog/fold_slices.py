@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
     from gateway.entries import Entry, Portion
     from gateway.eventlog.fold.fold import Fold
-    from gateway.protocol.events import Event, EventSink
+    from gateway.protocol.stream_events import Event, EventSink
     from gateway.store.events import LogRow
 
 READ_BYTES_MAX: Final = 1024 * 1024

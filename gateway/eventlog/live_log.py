@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
     from gateway.entries import Entry
     from gateway.eventlog.fold.fold import Fold
-    from gateway.protocol.events import Event, EventSink
+    from gateway.protocol.stream_events import Event, EventSink
 
 READER_EVENTS_MAX: Final = 1000
 """Kept for a slow reader; it reads what it missed from the log."""

@@ -1,24 +1,31 @@
-"""A line of usage as others are told of it: one record, always with the same fields in order.
+"""Usage lines as others get them: records in JSON lines, CSV and CloudEvents, page by page.
 
-`VERSION` counts what readers have to know of: fields are added at the end without a new one.
+A record always has the same fields in order. `VERSION` counts what readers have to know of: fields
+are added at the end without a new one. The same lines always make the same events with the same
+ids, so that a receiver who is sent a batch again sees that it has it.
 """
 
 from __future__ import annotations
 
 import csv
 import io
+import re
 from typing import TYPE_CHECKING, Any, Final, Literal
+from uuid import UUID
 
 import orjson
 
 from gateway import ids
+from gateway.errors import InvalidRequest
 from gateway.json_lines import one_line
+from gateway.store.ledger import exports
+from gateway.store.ledger.cursors import LinePosition
 from gateway.store.ledger.exports import LINE_COLUMNS
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
+    from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 
-    from gateway.store.postgres.database import Row
+    from gateway.store.postgres.database import Database, Row
 
 VERSION: Final = 1
 Format = Literal["jsonl", "csv"]
@@ -54,13 +61,13 @@ _FIELDS: Final[dict[str, Callable[[Row], Any]]] = {
 FIELDS: Final = (*_FIELDS, *sorted(_FIGURES))
 """The fields of every record, in order."""
 _FORMULA: Final = ("=", "+", "-", "@", "\t", "\r")
-"""What a spreadsheet would take for the beginning of a formula (OWASP, CSV injection)."""
+"""Beginnings that a spreadsheet takes for a formula (OWASP, CSV injection)."""
 
 
 def record_of(row: Row) -> dict[str, Any]:
     """Return the exported record of a line that `store.ledger.exports` read."""
-    told = {name: read(row) for name, read in _FIELDS.items()}
-    return told | {name: row[name] for name in sorted(_FIGURES)}
+    record = {name: read(row) for name, read in _FIELDS.items()}
+    return record | {name: row[name] for name in sorted(_FIGURES)}
 
 
 def encoded(records: Iterable[Mapping[str, Any]], form: Format, *, has_head: bool) -> bytes:
@@ -91,3 +98,89 @@ def _cell(value: Any) -> Any:
     if isinstance(value, str) and value.startswith(_FORMULA):
         return f"'{value}"
     return value
+
+
+PAGE_LINES_MAX: Final = 100_000
+READ_LINES_MAX: Final = 2_000
+"""Lines of one page, and of one statement."""
+_CURSOR: Final = re.compile(r"u1-([0-9]{1,19})-([0-9a-f]{32})-([0-9a-f]{32})-(-?[0-9]{1,9})")
+
+
+def cursor_of(place: LinePosition) -> str:
+    return f"u1-{place.tx}-{place.tenant.hex}-{place.response.hex}-{place.seq}"
+
+
+def place_of(cursor: str | None) -> LinePosition:
+    """Return the position that a cursor stands for. Raises `InvalidRequest`."""
+    if not cursor:
+        return LinePosition()
+    found = _CURSOR.fullmatch(cursor)
+    if found is None or int(found[1]) >= 2**63:
+        raise InvalidRequest(
+            "'from_tx' must be the next cursor of an export, or nothing for its beginning.",
+            code="invalid_value",
+            param="from_tx",
+        )
+    return LinePosition(int(found[1]), UUID(found[2]), UUID(found[3]), int(found[4]))
+
+
+async def export(
+    database: Database, cursor: str | None, form: Format, *, lines_max: int = PAGE_LINES_MAX
+) -> AsyncIterator[bytes]:
+    """Yield lines of text; the last has the next cursor, the same one at the end of the data.
+
+    Raises `InvalidRequest` and `StoreUnavailable`.
+    """
+    place, left, has_head = place_of(cursor), lines_max, True
+    while left > 0:
+        asked = min(left, READ_LINES_MAX)
+        rows, place = await exports.read_lines(database, place, lines_max=asked)
+        if rows or has_head:
+            yield encoded(map(record_of, rows), form, has_head=has_head)
+        has_head = False
+        left -= len(rows)
+        if len(rows) < asked:
+            break
+    yield trailer(form, cursor_of(place))
+
+
+CLOUDEVENTS_TYPE: Final = "application/cloudevents-batch+json"
+COMPLETED: Final = "harmony.response.completed"
+ADJUSTED: Final = "harmony.response.adjusted"
+
+
+def cloud_events(
+    rows: Iterable[Row], *, source: str, customers: Mapping[str, str]
+) -> list[dict[str, Any]]:
+    """Return a CloudEvents 1.0 event for each line; all values of its data are strings.
+
+    `customers` maps a tenant's name or id to the receiver's name for it.
+    """
+    return [_cloud_event(row, source, customers) for row in rows]
+
+
+def _cloud_event(row: Row, source: str, customers: Mapping[str, str]) -> dict[str, Any]:
+    record = record_of(row)
+    data = {
+        **{name: _word(value) for name, value in record.items() if not isinstance(value, dict)},
+        **{f"tool_{name}": str(value) for name, value in record["tools"].items()},
+        **{f"tag_{name}": value for name, value in record["tags"].items()},
+    }
+    return {
+        "specversion": "1.0",
+        "id": record["id"],
+        "source": source,
+        "type": ADJUSTED if row.seq else COMPLETED,
+        "subject": customers.get(row.tenant_name or "")
+        or customers.get(record["tenant_id"])
+        or record["tenant_id"],
+        "time": record["at"],
+        "datacontenttype": "application/json",
+        "data": {name: value for name, value in data.items() if value is not None},
+    }
+
+
+def _word(value: Any) -> str | None:
+    if value is None:
+        return None
+    return str(value).lower() if isinstance(value, bool) else str(value)

@@ -13,7 +13,7 @@ from gateway.errors import RateLimited
 if TYPE_CHECKING:
     from datetime import datetime
 
-    from gateway.limits.terms import Budget, Limit, Terms, What
+    from gateway.limits.rules import Budget, Limit, Terms, What
 
 RETRY_AFTER_MAX_S: Final = 60.0
 """openai-python does not try again at all what asks for more than two minutes."""

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
 
     from gateway.errors import RateLimited
-    from gateway.limits.terms import Limit, Terms
+    from gateway.limits.rules import Limit, Terms
 
 WHOLE_TENANT: Final = UUID(int=0)
 """Stands for no project: all that a tenant has. The default project has the tenant's own id."""

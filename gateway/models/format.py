@@ -1,20 +1,23 @@
 """The interface of a family of models to the gateway: how they read and write token ids.
 
-`engine`, `services` and `upstreams` know models by this interface alone, and are handed the format
-of a model by `registry.Formats`. Nothing outside of a format's package knows one of its ids.
+`engine`, `services` and `upstreams` know models by `ModelFormat` alone, and `Formats` has the
+format of each model. Nothing outside of a format's package knows one of its ids.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Final, Literal, Protocol, TypeAlias
+from importlib import import_module
+from typing import TYPE_CHECKING, Any, Final, Literal, Protocol, Self, TypeAlias, cast
+
+from gateway.errors import ConfigError
 
 if TYPE_CHECKING:
     from array import array
     from collections.abc import Iterable, Mapping, Sequence
 
-    from gateway.constraints.rules import AnswerFormat, OutputRules
+    from gateway.constraints.output_rules import AnswerFormat, OutputRules
     from gateway.generation import (
         Constraint,
         FinishReason,
@@ -24,32 +27,31 @@ if TYPE_CHECKING:
         TokenParser,
     )
     from gateway.protocol.context_item import Columns, ContextItem
-    from gateway.protocol.hosted.grants import Grants
+    from gateway.protocol.grants import Grants
     from gateway.protocol.items import InputItem
-    from gateway.protocol.tools import FunctionTool
+    from gateway.protocol.tool_types import FunctionTool
+
 
 AFTER_ANSWER_RULE = "after_answer_dropped"
-"""The recovery rule of what has to be guessed behind a whole answer: parsers drop it, and a run
-takes it back."""
-
-
+"""The recovery rule for ids behind a whole answer, whose meaning would be a guess: parsers drop
+them, and a run takes them back."""
 UNTHINKS: Final = "reasoning_off"
-"""The ability of a model that can be told not to think."""
+"""The ability of a model whose thinking can be switched off."""
 SEES: Final = "vision"
-"""The ability of a model that images can be shown to."""
+"""The ability of a model that reads images."""
 IMAGE_QUESTION: Final = b"image "
 """Begins a question (`Unrendered`) that is the URL of an image. The gateway fetches that, and asks
 no server of the model: the answer is a data URL, or why there is none."""
 IMAGE_NO_ROOM: Final = "no room: "
-"""Begins such an answer where others are held or fetched in its place: it may be had later."""
+"""Begins such an answer while other images use up the room: a later request may get it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Builtins:
-    """Tools that a model was trained with, those of them that the prompt names.
+    """The tools that the model was trained with and the prompt names.
 
-    `python_description` is the operator's text in place of the one that the model was trained with
-    (None: that one). `location` is where the user is, as the request states it.
+    `python_description` replaces the text about Python that the model was trained with; None keeps
+    that. `location` is the user's, as the request states it.
     """
 
     browser: bool = False
@@ -58,7 +60,7 @@ class Builtins:
     location: str | None = None
 
     @classmethod
-    def of(cls, grants: Grants | None) -> Builtins:
+    def from_grants(cls, grants: Grants | None) -> Builtins:
         """Return the tools that a response may use."""
         if grants is None:
             return NO_BUILTINS
@@ -73,17 +75,17 @@ class Builtins:
 
 
 NO_BUILTINS: Final = Builtins()
-
 Rendering: TypeAlias = "array[int] | str"
-"""What a server made of a question: ids, or (text) why its template refuses that conversation."""
+"""A server's answer to a question: ids, or a text why its template refuses the conversation."""
 
 
 class Unrendered(Exception):
-    """Lack of the answers to `questions` that a prompt takes, and only a server of the model has.
+    """Signal that a prompt needs answers to `questions`, which only a server of the model has.
 
     A question is the JSON object that `POST /tokenize` of vLLM and `/v1/tokenize` of SGLang take,
     without the name of the model: `messages`, `tools`, `add_generation_prompt` and
-    `chat_template_kwargs`. Whoever has the answers renders anew, with `RenderOptions.rendered`.
+    `chat_template_kwargs`. The caller gets the answers and renders anew, with them in
+    `RenderOptions.rendered`.
     """
 
     def __init__(self, questions: Sequence[bytes]) -> None:
@@ -93,20 +95,19 @@ class Unrendered(Exception):
 
 @dataclass(frozen=True, slots=True)
 class RenderOptions:
-    """Options of a prompt besides its items; nothing of them is carried over between requests.
+    """Options of a prompt besides its items. Nothing of them outlives the request.
 
     `current_date` (YYYY-MM-DD) and `knowledge_cutoff` (YYYY-MM) are left out when None. Without
     tools the commentary channel is only offered when `commentary_without_tools` is set: models
     that see it may call functions that do not exist. `tool_paths` are where the request declares
     the tools, as in `tools[0].tools[1]`, for errors that name one; by default `tools[i]`. `answer`
-    is the format that the model is told to answer in. `scope` is whose prompt it is: what is kept
-    of it is used for prompts of that scope alone, and nothing is kept without one. `builtins` are
-    told of beside the `tools`, which are functions. `approved` is the id of the MCP approval
-    request whose call the response begins with: that stands at the end, and the result behind it.
-    `runs_tools`: the gateway runs some of the tools itself. `asked_effort` is the effort that the
-    request names, `none` for one without thoughts. `rendered` are the answers that there are to the
-    questions of formats that a server renders (`Unrendered`). `new_items` are those of the request
-    as it has them, for errors that name one.
+    is the format of the answer that the prompt asks for. `scope` is the owner of the prompt: what
+    is cached of it is used for prompts of that scope alone, and nothing is cached without one. The
+    prompt names `builtins` beside the `tools`, which are functions. `approved` is the id of the MCP
+    approval request whose call the response begins with: the call ends the prompt, and its result
+    follows. `runs_tools`: the gateway runs some of the tools itself. `asked_effort` is the effort
+    that the request names, `none` for one without thoughts. `rendered` holds servers' answers to
+    questions (`Unrendered`). `new_items` are the request's own items, for errors that name one.
     """
 
     instructions: str | None
@@ -156,14 +157,24 @@ class SchemaLimits:
 
 
 @dataclass(frozen=True, slots=True)
+class ImageLimits:
+    """Bounds of the images of one context: `bytes_max` of each as a file, `images_max` images, and
+    `context_bytes_max` of all together.
+    """
+
+    bytes_max: int = 8 * 1024 * 1024
+    images_max: int = 32
+    context_bytes_max: int = 32 * 1024 * 1024
+
+
+@dataclass(frozen=True, slots=True)
 class FormatOptions:
     """Options of one model, for a format that serves many families.
 
     `model` is the name by which the family is recognised; `tokenizer` the path of its
     `tokenizer.json`, or of the folder with it. `reasoning` and `calls` name how it writes thoughts
     and calls, None: as its family does. `template_kwargs` are given to the chat template as they
-    are, as JSON. `sees`: images can be shown to it, at most `images_max` of `image_bytes_max` each
-    in one context, and `images_bytes_max` together.
+    are, as JSON. `sees`: it reads images, within the bounds of `images`.
     """
 
     model: str = ""
@@ -172,9 +183,7 @@ class FormatOptions:
     calls: str | None = None
     template_kwargs: str = "{}"
     sees: bool = False
-    image_bytes_max: int = 8 * 1024 * 1024
-    images_max: int = 32
-    images_bytes_max: int = 32 * 1024 * 1024
+    images: ImageLimits = field(default_factory=ImageLimits)
 
 
 @dataclass(frozen=True, slots=True)
@@ -205,7 +214,7 @@ class ModelFormat(Protocol):
 
     @property
     def template_state(self) -> bytes:
-        """Return what a run needs until its end of what was learned of the model's server.
+        """Return what was learned of the model's server and a run needs until its end.
 
         Empty for formats that learn nothing, and before anything was rendered.
         """
@@ -217,7 +226,7 @@ class ModelFormat(Protocol):
         """
 
     def relearn(self) -> None:
-        """Learn the template anew for the next prompt: a server of the model was started anew.
+        """Learn the template anew for the next prompt, because a server of the model restarted.
 
         Runs keep what they know.
         """
@@ -235,7 +244,7 @@ class ModelFormat(Protocol):
     def check(self) -> None:
         """Raise `StartupError` if prompts differ from those of the reference of the family.
 
-        May take seconds: for operators who ask, not for processes that serve.
+        May take seconds, so only `doctor` does it, never a process that serves.
         """
 
     # Ids.
@@ -272,13 +281,13 @@ class ModelFormat(Protocol):
 
         Items that carry ids are repeated id for id. Items that the model is not shown, and leading
         instructions, have no span. Raises `InvalidRequest` for what has no rendering, and
-        `Unrendered` for what a server has to be asked before.
+        `Unrendered` if a server has to answer questions first.
         """
 
     def prefill_size(self, prompt_ids: Sequence[int]) -> int:
         """Return how many of the last ids of a prompt are the prefill of the turn.
 
-        The prefill is parsed with what the model says.
+        The prefill is parsed together with the model's output.
         """
 
     def with_result(self, ids: Sequence[int], result: Sequence[int]) -> Sequence[int]:
@@ -289,13 +298,13 @@ class ModelFormat(Protocol):
         """
 
     def render_item(self, item: ContextItem, function: str | None = None) -> Sequence[int]:
-        """Return the ids of one item, made anew; empty for an item that says nothing.
+        """Return the ids of one item, made anew; empty for an item without content.
 
         `function` names the function that an output belongs to.
         """
 
     def render_result(self, name: str, text: str) -> tuple[int, ...]:
-        """Return the ids of the message that tells the model what a hosted tool returned.
+        """Return the ids of the message with the result of a hosted tool.
 
         `name` is the tool's as rules know it: `builtin:browser.search`, `builtin:python`, or
         `label.tool` of an MCP server. No text becomes a marker. Raises `InvalidRequest` for text
@@ -374,7 +383,7 @@ class ModelFormat(Protocol):
 
     @property
     def plain_header_ids_max(self) -> int:
-        """Return the most ids of a header that addresses nobody; 0: the format has none."""
+        """Return the most ids of a header without a recipient; 0: the format has none."""
 
     def plain_header(self, ids: Sequence[int], at: int) -> int:
         """Return how many ids from `at` on are such a header; 0 if there is none."""
@@ -397,5 +406,111 @@ class ModelFormat(Protocol):
         """
 
 
+class FixedFormat:
+    """Part of a `ModelFormat` that learns nothing from a server, and puts nothing into prompts."""
+
+    def with_state(self, template_state: bytes) -> Self:  # noqa: ARG002 - it has none
+        return self
+
+    def relearn(self) -> None:
+        """Do nothing: nothing was learned."""
+
+    def misfits(self, rendered: Mapping[bytes, Rendering]) -> tuple[str, ...]:  # noqa: ARG002 - nothing is asked
+        return ()
+
+    def prefill_size(self, prompt_ids: Sequence[int]) -> int:  # noqa: ARG002 - a prompt ends before the turn
+        return 0
+
+
+class ServerRenderedFormat:
+    """Part of a `ModelFormat` whose prompts a server renders.
+
+    Items are stored without ids, and messages have no headers.
+    """
+
+    plain_header_ids_max: Final = 0
+
+    def check(self) -> None:
+        """Do nothing: there are no prompts to compare."""
+
+    def repeated_ids(self, history: Columns, *, is_answered: bool) -> array[int] | None:  # noqa: ARG002 - none are stored
+        return None
+
+    def message_opening(self) -> tuple[int, ...]:
+        return ()
+
+    def plain_header(self, ids: Sequence[int], at: int) -> int:  # noqa: ARG002 - there are none
+        return 0
+
+
 FormatOf = Callable[[str], ModelFormat]
 """The format of a model, by its public id."""
+HARMONY: Final = "harmony"
+CHAT: Final = "chat"
+PASSTHROUGH: Final = "passthrough"
+FORMAT_CLASSES: Final = {
+    HARMONY: "gateway.models.harmony.harmony_format:HarmonyFormat",
+    CHAT: "gateway.models.chat.chat_format:ChatFormat",
+    PASSTHROUGH: "gateway.models.chat.passthrough:PassThroughFormat",
+}
+"""Module and class of each. A class has `load(limits, options)`, which may read files and raises
+`StartupError` for what is damaged or missing. None is imported before a model has it."""
+NO_OPTIONS: Final = FormatOptions()
+
+
+class Formats:
+    """The formats of all models: of each that is configured its own, of an adapter that of its base
+    model, of any other Harmony.
+    """
+
+    def __init__(
+        self,
+        by_model: Mapping[str, ModelFormat],
+        other: ModelFormat,
+        parent_of: Callable[[str], str | None] | None = None,
+    ) -> None:
+        """`parent_of` returns the base model of an adapter."""
+        self._by_model = by_model
+        self._parent_of = parent_of
+        self.default = other
+        """The format of models without a configured one, and of what belongs to no model."""
+
+    @classmethod
+    def load(
+        cls,
+        named: Mapping[str, str],
+        limits: SchemaLimits,
+        options: Mapping[str, FormatOptions] | None = None,
+    ) -> Formats:
+        """`named`: public id → name; `options` are those of the models that have some. Raises
+        `ConfigError` for an unknown name, and what loading raises.
+        """
+        own = options or {}
+        wanted = {model: (name, own.get(model, NO_OPTIONS)) for model, name in named.items()}
+        harmony = HARMONY, NO_OPTIONS
+        loaded = {key: _load(*key, limits) for key in dict.fromkeys((harmony, *wanted.values()))}
+        return cls({model: loaded[key] for model, key in wanted.items()}, loaded[harmony])
+
+    def for_model(self, model: str) -> ModelFormat:
+        """Return the format of a model, by its public id."""
+        found = self._by_model.get(model)
+        if found is None and self._parent_of is not None and (parent := self._parent_of(model)):
+            found = self._by_model.get(parent)
+        return found or self.default
+
+    def relearn(self, model: str) -> None:
+        self.for_model(model).relearn()
+
+    def with_parents(self, parent_of: Callable[[str], str | None]) -> Formats:
+        return Formats(self._by_model, self.default, parent_of)
+
+
+def _load(name: str, options: FormatOptions, limits: SchemaLimits) -> ModelFormat:
+    if name not in FORMAT_CLASSES:
+        raise ConfigError(
+            f"there is no format '{name}'",
+            where="models",
+            remedy=f"Set the model's format to one of: {', '.join(FORMAT_CLASSES)}.",
+        )
+    module, _, made = FORMAT_CLASSES[name].partition(":")
+    return cast("ModelFormat", getattr(import_module(module), made).load(limits, options))

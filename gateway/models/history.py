@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final
 
 from gateway.errors import InvalidRequest
 from gateway.generation import PREAMBLE
-from gateway.protocol.calls import FILE_NOTE, IMAGE_NOTE, NO_RESULT, hosted_author
+from gateway.protocol.call_items import FILE_NOTE, IMAGE_NOTE, NO_RESULT, hosted_author
 from gateway.protocol.context_item import ContextItem
 from gateway.protocol.items import (
     ComputerCallOutput,
@@ -68,12 +68,12 @@ def leading_instructions(items: Iterable[ContextItem | Label]) -> int:
 def since_compaction(items: Iterable[PlacedItem]) -> list[PlacedItem]:
     """Return the items without those that the last compaction shortened.
 
-    Before it only messages of users and operators are left. Those that nobody had answered yet
-    come behind the summary, so that a question stands after what it takes to answer it:
+    Before it only messages of users and operators are left. Those without an answer come behind
+    the summary, so that a question stands after what it takes to answer it:
 
         u1, answer, call, output, answer, u2, COMPACTION, more  →  u1, COMPACTION, u2, more
 
-    Where nothing is left out, whoever made it short has done so, and their order is the right one.
+    A context that needs no omission was shortened by the client, and keeps its order.
     """
     shown = list(items)
     compacted = (i for i in reversed(range(len(shown))) if shown[i].item.kind == "compaction")
@@ -244,7 +244,7 @@ _RESULT_KINDS: Final = frozenset(kind for kind, _ in _HOSTED_RESULTS.values())
 def with_hosted_results(items: Iterable[PlacedItem]) -> list[PlacedItem]:
     """Return the items, each call of a tool that ran elsewhere directly before its result.
 
-    A result that no call asked for stays where it is.
+    A result without a call stays where it is.
     """
     ordered = list(items)
     waiting: defaultdict[tuple[str, str | None], deque[int]] = defaultdict(deque)
@@ -280,8 +280,8 @@ def in_call_order(items: Iterable[PlacedItem]) -> Iterator[PlacedItem]:
 
     Harmony knows no call ids: a model that called two functions at once (as models of other
     providers do) is shown call, output, call, output. A call that was cut off is left out; it has
-    no output, even where a later call has the same id. An output that nobody asked for stays where
-    it is.
+    no output, even where a later call has the same id. An output that names its tool in place of a
+    call stays where it is.
 
     Raises `InvalidRequest` for an output without a call.
     """

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Annotated, Any, Final, Literal, TypeVar, get_args
 
 from pydantic import (
@@ -54,13 +55,11 @@ ITEM_ID_CHARS_MAX: Final = 512
 """OpenAI's bound is 64, but some servers make longer ids."""
 CALL_ID_CHARS_MAX: Final = 64
 COUNT_MAX: Final = 2**63 - 1
-
 Status = Literal["in_progress", "completed", "incomplete"]
 ItemId = Annotated[
     str, StringConstraints(max_length=ITEM_ID_CHARS_MAX, pattern=r"^[A-Za-z0-9_-]+$")
 ]
 CallId = Annotated[str, StringConstraints(min_length=1, max_length=CALL_ID_CHARS_MAX)]
-
 Many = Annotated[tuple[T, ...], Field(strict=False, fail_fast=True)]
 """A JSON array. Not strict, because JSON knows no tuples; the first mistake in it is enough."""
 
@@ -72,20 +71,25 @@ def _known_status(status: object) -> object:
 
 _STATUSES: Final = frozenset(get_args(Status))
 AnyStatus = Annotated[Status | None, BeforeValidator(_known_status)]
-
-
 _EXACT_MAX: Final = 2**53
 """Beyond it not every integer has a double."""
 
 
-def whole(value: object) -> object:
+def as_integer(value: object) -> object:
     """Return a float with an integer value as int (`1.0` is an integer in JSON); else the value."""
     if isinstance(value, float) and value.is_integer() and abs(value) <= _EXACT_MAX:
         return int(value)
     return value
 
 
-WHOLE: Final = BeforeValidator(whole)
+AS_INTEGER: Final = BeforeValidator(as_integer)
 """Stands behind the bounds of an integer, or they are not in its JSON Schema."""
-Integer = Annotated[int, WHOLE]
-Count = Annotated[int, Field(ge=0, le=COUNT_MAX), WHOLE]
+Integer = Annotated[int, AS_INTEGER]
+Count = Annotated[int, Field(ge=0, le=COUNT_MAX), AS_INTEGER]
+IGNORED_NAMES_MAX: Final = 32
+_HEADER_SAFE: Final = re.compile(r"[A-Za-z0-9_.-]{1,64}")
+
+
+def presentable(names: tuple[str, ...]) -> tuple[str, ...]:
+    """Return the names that may stand in a response header."""
+    return tuple(name for name in names if _HEADER_SAFE.fullmatch(name))[:IGNORED_NAMES_MAX]

@@ -19,10 +19,10 @@ from pydantic import ValidationError
 
 from gateway.errors import InvalidRequest
 from gateway.protocol.base import Many, WireModel
-from gateway.protocol.hosted.tools import NO_FAMILIES
+from gateway.protocol.hosted_tools import NO_FAMILIES
 from gateway.protocol.items import AdditionalTools, ToolSearchOutput
 from gateway.protocol.request_errors import refusal_of
-from gateway.protocol.tools import (
+from gateway.protocol.tool_types import (
     AnyTool,
     CustomTool,
     FunctionTool,
@@ -68,11 +68,11 @@ class BroughtTools:
     loaded: bool
 
     @classmethod
-    def of(cls, item: AdditionalTools | ToolSearchOutput, path: str) -> Self:
+    def from_item(cls, item: AdditionalTools | ToolSearchOutput, path: str) -> Self:
         """Read the tools of an item at `path`. Raises `InvalidRequest`."""
-        said = {"tools": without_unserved(item.tools, NO_FAMILIES)}
+        document = {"tools": without_unserved(item.tools, NO_FAMILIES)}
         try:
-            tools = _Bringing.model_validate(said).tools
+            tools = _Bringing.model_validate(document).tools
         except ValidationError as error:
             raise refusal_of(error, within=path) from None
         return cls(path, tools, isinstance(item, ToolSearchOutput))
@@ -107,7 +107,7 @@ def _brought_before(items: Iterable[ContextItem]) -> Iterator[BroughtTools]:
         item = context.item() if context.kind in BRINGING and context.json else None
         if isinstance(item, AdditionalTools | ToolSearchOutput):
             with suppress(InvalidRequest):
-                yield BroughtTools.of(item, "input.")
+                yield BroughtTools.from_item(item, "input.")
 
 
 def brought_by(items: Iterable[InputItem], param: str = "input") -> tuple[BroughtTools, ...]:
@@ -116,7 +116,7 @@ def brought_by(items: Iterable[InputItem], param: str = "input") -> tuple[Brough
     Raises `InvalidRequest`.
     """
     return tuple(
-        BroughtTools.of(item, f"{param}[{index}].")
+        BroughtTools.from_item(item, f"{param}[{index}].")
         for index, item in enumerate(items)
         if isinstance(item, AdditionalTools | ToolSearchOutput)
     )
@@ -143,8 +143,8 @@ def offered(tools: Sequence[Tool], brought: Sequence[BroughtTools] = ()) -> tupl
     found = [tool for each in brought if each.loaded for tool in each.tools]
     purposes = _purposes((*declared, *found))
     left = [tool for name, tool in deferred.items() if name not in known]
-    told = (_told(tool, left, purposes) for tool in known.values())
-    return (*run_tools(tools), *_grouped(told, purposes))
+    shown = (_with_catalogue(tool, left, purposes) for tool in known.values())
+    return (*run_tools(tools), *_grouped(shown, purposes))
 
 
 def paths_of(tools: Sequence[Tool], brought: Sequence[BroughtTools] = ()) -> dict[str, str]:
@@ -174,7 +174,9 @@ def _purposes(tools: Iterable[Tool]) -> dict[str, str]:
     }
 
 
-def _told(tool: NamedTool, left: Sequence[NamedTool], purposes: Mapping[str, str]) -> NamedTool:
+def _with_catalogue(
+    tool: NamedTool, left: Sequence[NamedTool], purposes: Mapping[str, str]
+) -> NamedTool:
     if not left or not isinstance(tool.tool, ToolSearchTool):
         return tool
     names = {

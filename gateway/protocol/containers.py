@@ -11,19 +11,18 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, TypeVar
 from pydantic import Field, StringConstraints
 
 from gateway.errors import InvalidRequest, ResourceNotFound, shown
-from gateway.protocol.base import WHOLE, BodyModel, Many, WireModel, without_nulls
+from gateway.protocol.base import AS_INTEGER, BodyModel, Many, WireModel, without_nulls
+from gateway.protocol.hosted_tools import MemoryLimit
 from gateway.protocol.json_body import parse_object
 from gateway.protocol.request_errors import (
     missing,
     number_out_of_range,
     string_too_long,
-    unknown,
     unsupported,
-    validated,
+    validated_body,
     wrong_type,
     wrong_value,
 )
-from gateway.protocol.responses.create import presentable
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -40,7 +39,6 @@ MEMORY_LIMITS: Final[Mapping[str, int]] = {
     "64g": 64 * GIB,
 }
 """Bytes of memory by what a request calls them."""
-MemoryLimit = Literal["1g", "4g", "16g", "64g"]
 NAME_CHARS_MAX: Final = 256
 CONTAINER_FILES_MAX: Final = 50
 """Files that one request names."""
@@ -57,7 +55,7 @@ class ExpiresAfter(WireModel):
     """Lifetime of a container: so many minutes after its last use."""
 
     anchor: Literal["last_active_at"]
-    minutes: Annotated[int, Field(ge=1, le=MINUTES_MAX), WHOLE]
+    minutes: Annotated[int, Field(ge=1, le=MINUTES_MAX), AS_INTEGER]
 
 
 class NetworkPolicy(WireModel):
@@ -87,16 +85,15 @@ def parse_container(body: bytes, *, limits: InputLimits, strict: bool = False) -
 
     Raises `InvalidRequest`; if `strict`, for unknown keys, too.
     """
-    asked = _parse(NewContainer, body, limits, strict=strict, extra=("skills",))
-    if asked.network_policy.type != "disabled":
+    container = _parse(NewContainer, body, limits, strict=strict, extra=("skills",))
+    if container.network_policy.type != "disabled":
         raise unsupported("network_policy.type", "Leave it out: code has no network.")
-    return asked
+    return container
 
 
 def parse_container_file(
     body: bytes, *, limits: InputLimits, strict: bool = False
 ) -> NewContainerFile:
-    """Parse an upload to a container. Raises `InvalidRequest`."""
     return _parse(NewContainerFile, body, limits, strict=strict)
 
 
@@ -112,12 +109,7 @@ def _parse(
     for name in extra:
         if document.get(name):
             raise unsupported(name, "Put what they hold into files of the container.")
-    parameters = model.parameters()
-    others = tuple(name for name in document if name not in {*parameters, *extra})
-    if strict and others:
-        raise unknown(min(others))
-    asked = validated(model, {name: document[name] for name in document.keys() & parameters})
-    return asked.model_copy(update={"ignored": presentable(others)}) if others else asked
+    return validated_body(model, document, strict=strict, known=extra)
 
 
 def parse_upload(fields: Mapping[str, str]) -> tuple[str, int | None]:
@@ -165,7 +157,6 @@ def check_file_name(name: str) -> str:
 
 
 def memory_limit_of(memory_bytes: int) -> str | None:
-    """Return the API's name for this amount of memory; None if there is none."""
     return next((name for name, size in MEMORY_LIMITS.items() if size == memory_bytes), None)
 
 

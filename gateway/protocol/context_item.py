@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import accumulate
 from typing import TYPE_CHECKING, Annotated, Final, Literal, NamedTuple, get_args
 
@@ -71,7 +71,7 @@ class ContextItem:
     of its response, and of the call that was approved, is the id of its item.
     The `parsed` of a compaction that was opened is the message that it stands for.
     `includable` is the JSON of the fields that its `json` leaves out until a reader asks for them
-    (`protocol.hosted.includable`); None for none, and where it was not read.
+    (`protocol.items`); None for none, and where it was not read.
     """
 
     kind: Kind
@@ -120,18 +120,7 @@ class ContextItem:
 
     def with_ids(self, ids: array[int]) -> ContextItem:
         # Drop `parsed`: the prompt now uses the ids, and a run keeps the item for minutes.
-        return ContextItem(
-            kind=self.kind,
-            item_id=self.item_id,
-            json=self.json,
-            role=self.role,
-            phase=self.phase,
-            call_id=self.call_id,
-            name=self.name,
-            complete=self.complete,
-            ids=ids,
-            includable=self.includable,
-        )
+        return replace(self, ids=ids, parsed=None)
 
 
 class Label(NamedTuple):

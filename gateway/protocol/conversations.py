@@ -9,18 +9,17 @@ from pydantic import BeforeValidator, Field
 
 from gateway import ids
 from gateway.errors import ResourceNotFound, shown
-from gateway.protocol.approval_calls import ReadItem
 from gateway.protocol.base import BodyModel, Many, without_nulls
+from gateway.protocol.call_items import ReadItem
 from gateway.protocol.items import CompactionTrigger
 from gateway.protocol.json_body import parse_object
 from gateway.protocol.parameters import Metadata
-from gateway.protocol.request_errors import array_too_long, unknown, unsupported, validated
-from gateway.protocol.responses.create import (
+from gateway.protocol.request_errors import array_too_long, unsupported, validated_body
+from gateway.protocol.responses.request_checks import (
     check_brought,
     check_items,
     check_media,
     check_metadata,
-    presentable,
 )
 
 if TYPE_CHECKING:
@@ -107,16 +106,16 @@ def parse_conversation(
 
     Raises `InvalidRequest`; if `strict`, for unknown keys, images and files, too.
     """
-    asked = _parse(NewConversation, parse_object(body or b"{}", limits), strict=strict)
-    _check_items(asked.items, limits, strict=strict)
-    return asked
+    conversation = _parse(NewConversation, parse_object(body or b"{}", limits), strict=strict)
+    _check_items(conversation.items, limits, strict=strict)
+    return conversation
 
 
 def parse_items(body: bytes, *, limits: InputLimits, strict: bool = False) -> NewItems:
     """Parse items to add. Raises as `parse_conversation`."""
-    asked = _parse(NewItems, parse_object(body, limits), strict=strict)
-    _check_items(asked.items, limits, strict=strict)
-    return asked
+    new = _parse(NewItems, parse_object(body, limits), strict=strict)
+    _check_items(new.items, limits, strict=strict)
+    return new
 
 
 def parse_metadata(body: bytes, *, limits: InputLimits, strict: bool = False) -> NewMetadata:
@@ -133,12 +132,7 @@ def _parse(model: type[AnyBody], raw: dict[str, Any], *, strict: bool) -> AnyBod
     if isinstance(items, list) and len(items) > ADDED_ITEMS_MAX:
         raise array_too_long("items", len(items), ADDED_ITEMS_MAX)
     check_metadata(document)
-    parameters = model.parameters()
-    others = tuple(name for name in document if name not in parameters)
-    if strict and others:
-        raise unknown(min(others))
-    asked = validated(model, {name: document[name] for name in document.keys() & parameters})
-    return asked.model_copy(update={"ignored": presentable(others)}) if others else asked
+    return validated_body(model, document, strict=strict)
 
 
 def _check_items(items: Sequence[InputItem], limits: InputLimits, *, strict: bool) -> None:

@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final, Literal, get_args
 
 from gateway.errors import InvalidRequest
-from gateway.protocol.base import whole
+from gateway.protocol.base import as_integer
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -188,5 +188,5 @@ def is_harmless(name: str, value: object) -> bool:
 
 def _is_same(value: object, other: object) -> bool:
     # In JSON 1 equals 1.0 and differs from true; in Python `1 == True`.
-    value = whole(value)
+    value = as_integer(value)
     return type(value) is type(other) and value == other

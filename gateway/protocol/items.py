@@ -8,12 +8,17 @@ for absent values, text parts under the name that belongs to another role (they 
 of their own, so that what is listed is valid), a `phase` on messages that have none (dropped), and
 unknown keys (among them `caller` of a call, which has no effect), any `status`, and the videos of
 Open Responses, which are files to a model that reads only text.
+
+A reader may ask (`include`) for fields that the item's request did not ask for. So an item is
+stored as its request wants it shown, and what that leaves out is stored beside it: its *includable*
+fields.
 """
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Final, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
 
+import orjson
 from pydantic import (
     BeforeValidator,
     ConfigDict,
@@ -36,6 +41,10 @@ from gateway.protocol.base import (
     WireModel,
     without_nulls,
 )
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Mapping
+
 
 Json = dict[str, Any]
 Searcher = Literal["server", "client"]
@@ -196,12 +205,10 @@ AnyHostedItem = (
     | Program
     | ProgramOutput
 )
-
 IMAGE_URL_CHARS_MAX: Final = 20_971_520
 ENCRYPTED_CHARS_MAX: Final = 10_485_760
 FILE_DATA_CHARS_MAX: Final = 33_554_432
 """OpenAI's bounds."""
-
 Role = Literal["user", "assistant", "system", "developer"]
 Phase = Literal["commentary", "final_answer"]
 
@@ -592,3 +599,97 @@ AnyInputItem = Annotated[
     BeforeValidator(_with_type),
 ]
 """`InputItem`, told apart by `type`, in the order in which a refusal lists the types."""
+_WITH_STATUS: Final = frozenset(
+    {
+        *("web_search_call", "file_search_call", "code_interpreter_call", "image_generation_call"),
+        *("computer_call", "computer_call_output", "tool_search_call", "tool_search_output"),
+        "program_output",
+    }
+)
+"""Items that have a status in OpenAI's types, whatever became of them."""
+
+
+def implied_members(
+    item: AnyHostedItem | ToolSearchCall | ToolSearchOutput,
+) -> Mapping[str, str]:
+    """Return the members that an item is listed with although it lacks them.
+
+    An item without a status is complete; a tool search without a call id was run by the server.
+    """
+    implied = {"status": "completed"} if item.status is None and item.type in _WITH_STATUS else {}
+    match item:
+        case ToolSearchCall(execution=None) | ToolSearchOutput(execution=None):
+            implied["execution"] = "server" if item.call_id is None else "client"
+        case AdditionalTools():
+            implied["role"] = item.role
+        case _:
+            pass
+    return implied
+
+
+SOURCES: Final = "web_search_call.action.sources"
+OUTPUTS: Final = "code_interpreter_call.outputs"
+INCLUDABLE: Final = frozenset({SOURCES, OUTPUTS})
+"""Values of `include` that show fields which are there anyway."""
+_INCLUDABLE_FIELDS: Final = {
+    "web_search_call": ("action", SOURCES),
+    "code_interpreter_call": ("outputs", OUTPUTS),
+}
+"""By the type of an item: its field that is not shown in full, and the value that asks for it."""
+
+
+def without_includable(
+    item_type: str, fields: Mapping[str, Any], include: Collection[str]
+) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Split `fields` of an item into those shown and those that only `include` shows.
+
+    A field that is shown in part, such as the action of a search without its sources, is in both.
+    """
+    shown = {**fields}
+    field, value = _INCLUDABLE_FIELDS.get(item_type, ("", ""))
+    if field not in shown or value in include:
+        return shown, {}
+    if field == "outputs":
+        return shown, {field: shown.pop(field)}
+    action = shown[field]
+    if not isinstance(action, dict) or "sources" not in action:
+        return shown, {}
+    shown[field] = {name: action[name] for name in action if name != "sources"}
+    return shown, {field: action}
+
+
+def included(
+    item: dict[str, Any], includable: Mapping[str, Any], include: Collection[str]
+) -> dict[str, Any]:
+    """Return the item with those `includable` fields that `include` asks for.
+
+    The result is the same as if its request had asked for them.
+    """
+    field, value = _INCLUDABLE_FIELDS.get(item["type"], ("", ""))
+    if value not in include or field not in includable:
+        return item
+    return {**item, field: includable[field]}
+
+
+def included_json(item: bytes, includable: bytes | None, include: Collection[str]) -> bytes:
+    """Apply `included` to JSON; `includable` None: there is nothing to include."""
+    if not includable or INCLUDABLE.isdisjoint(include):
+        return item
+    return orjson.dumps(included(orjson.loads(item), orjson.loads(includable), include))
+
+
+def included_body(body: bytes, includable: Mapping[str, bytes], include: Collection[str]) -> bytes:
+    """Return the JSON of a Response object with the fields that `include` asks for.
+
+    `includable` is the JSON of the fields stored beside each item, by item id.
+    """
+    if not includable or INCLUDABLE.isdisjoint(include):
+        return body
+    response = orjson.loads(body)
+    response["output"] = [
+        included(item, orjson.loads(includable[item["id"]]), include)
+        if item["id"] in includable
+        else item
+        for item in response["output"]
+    ]
+    return orjson.dumps(response)

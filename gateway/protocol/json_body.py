@@ -98,10 +98,10 @@ def parse_object(body: bytes, limits: InputLimits) -> dict[str, Any]:
 
 def _check_size(body: bytes, containers_max: int) -> None:
     # Runs before parsing: parsing millions of values at once would block the event loop.
-    signs = _Count.of(_pieces(body))
+    signs = _Count.in_parts(_pieces(body))
     if signs.containers <= containers_max and signs.values <= VALUES_MAX:
         return
-    count = _Count.of(_outside_texts(body))
+    count = _Count.in_parts(_outside_texts(body))
     if count.containers > containers_max:
         raise InvalidRequest(
             "The JSON body of your request has too many parts. Expected at most "
@@ -122,7 +122,7 @@ class _Count:
     values: int
 
     @classmethod
-    def of(cls, parts: Iterable[bytes]) -> _Count:
+    def in_parts(cls, parts: Iterable[bytes]) -> _Count:
         """Count what brackets, commas and colons in these parts stand for."""
         containers = commas = colons = 0
         for part in parts:

@@ -13,9 +13,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, Literal
 
 from gateway.errors import InvalidRequest, shown
+from gateway.protocol.base import presentable
 from gateway.protocol.json_body import parse_object
 from gateway.protocol.request_errors import invalid, missing, unknown
-from gateway.protocol.responses.create import presentable
 
 if TYPE_CHECKING:
     from gateway.protocol.json_body import InputLimits
@@ -85,17 +85,17 @@ def parse_proxied(
     return ProxiedRequest(kind, fields["model"], served, presentable(others))
 
 
-def _check_media(said: object, param: str, place: str = "") -> None:
-    if isinstance(said, str):
-        if place not in _WORDS and not said.startswith("data:"):
+def _check_media(value: object, param: str, place: str = "") -> None:
+    if isinstance(value, str):
+        if place not in _WORDS and not value.startswith("data:"):
             raise invalid(
                 param,
                 f"'{shown(place)}' has to be a data: URL, such as data:image/png;base64,…: nothing "
                 "is fetched here. Text stands in 'text'.",
             )
-    elif isinstance(said, dict):
-        for name, one in said.items():
+    elif isinstance(value, dict):
+        for name, one in value.items():
             _check_media(one, param, name)
-    elif isinstance(said, list):
-        for one in said:
+    elif isinstance(value, list):
+        for one in value:
             _check_media(one, param, place)

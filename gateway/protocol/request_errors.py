@@ -16,11 +16,11 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 from pydantic import ValidationError
 
 from gateway.errors import InvalidRequest, shown
-from gateway.protocol.base import COUNT_MAX, WireModel
+from gateway.protocol.base import COUNT_MAX, BodyModel, WireModel, presentable
 from gateway.protocol.context_item import Kind
 from gateway.protocol.documented import ITEM_TYPES, literal_values
-from gateway.protocol.hosted.tools import DOMAIN_CHARS_MAX, FAMILIES
-from gateway.protocol.tools import SERVED_TOOL_TYPES
+from gateway.protocol.hosted_tools import DOMAIN_CHARS_MAX, FAMILIES
+from gateway.protocol.tool_types import SERVED_TOOL_TYPES
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -55,7 +55,6 @@ def invalid(param: str, what: str, code: str = "invalid_value") -> InvalidReques
 
 
 def unknown_approval(request_id: str | None) -> InvalidRequest:
-    """Return the refusal of an answer to an MCP approval request that does not exist."""
     return InvalidRequest(
         f"Invalid 'input': there is no approval request '{request_id}' in the context of this "
         "request. Send its item before the answer, or continue the response that asked "
@@ -189,22 +188,21 @@ def unsupported_value(
 
 
 def tool_not_found(kind: str, param: str = "tool_choice") -> InvalidRequest:
-    """Return the refusal of a choice of a tool type that the request lacks."""
     return InvalidRequest(
         f"Tool choice '{kind}' not found in 'tools' parameter.", code="invalid_value", param=param
     )
 
 
-def dropped_tools(kinds: Sequence[str], param: str = "tool_choice") -> InvalidRequest:
+def dropped_tools(kinds: Sequence[str]) -> InvalidRequest:
     """Return the refusal of a choice that only unsupported tools of types `kinds` satisfy."""
     names = listed(tuple(dict.fromkeys(kinds)), "and")
     return InvalidRequest(
-        f"Unsupported parameter: '{param}' needs {names}, which this server does not run for this "
-        "API key: such tools are dropped, and named in the x-gateway-dropped-tools header. Offer a "
-        "tool that your client executes, leave 'tool_choice' out, or ask the operator to allow "
-        "them.",
+        f"Unsupported parameter: 'tool_choice' needs {names}, which this server does not run for "
+        "this API key: such tools are dropped, and named in the x-gateway-dropped-tools header. "
+        "Offer a tool that your client executes, leave 'tool_choice' out, or ask the operator to "
+        "allow them.",
         code="unsupported_parameter",
-        param=param,
+        param="tool_choice",
     )
 
 
@@ -221,6 +219,7 @@ def grammars_too_long(param: str, size: int, maximum: int) -> InvalidRequest:
 
 
 M = TypeVar("M", bound=WireModel)
+B = TypeVar("B", bound=BodyModel)
 
 _ITEM_TAGS: Final = frozenset(literal_values(Kind)) | {"item_reference", "compaction_trigger"}
 _PART_TAGS: Final = frozenset({"input_text", "input_image", "input_file", "output_text", "refusal"})
@@ -275,6 +274,22 @@ def validated(model: type[M], document: dict[str, Any], context: object = None) 
         return model.model_validate(document, context=context)
     except ValidationError as error:
         raise refusal_of(error) from None
+
+
+def validated_body(
+    model: type[B], document: dict[str, Any], *, strict: bool, known: tuple[str, ...] = ()
+) -> B:
+    """Parse the body of a request. Names that it has besides its parameters are `ignored`.
+
+    `known` are names that mean nothing, and are not reported. Raises `InvalidRequest`; if `strict`,
+    for the other ones, too.
+    """
+    parameters = model.parameters()
+    others = tuple(name for name in document if name not in {*parameters, *known})
+    if strict and others:
+        raise unknown(min(others))
+    body = validated(model, {name: document[name] for name in document.keys() & parameters})
+    return body.model_copy(update={"ignored": presentable(others)}) if others else body
 
 
 def refusal_of(error: ValidationError, within: str = "") -> InvalidRequest:

@@ -23,7 +23,7 @@ import orjson
 from gateway import ids
 from gateway.errors import StoreError
 from gateway.limits.money import begins, dollars, ends
-from gateway.limits.terms import Interval
+from gateway.limits.rules import Interval
 from gateway.store.limits import alerts
 from gateway.store.limits.alerts import DatedInterval
 from gateway.telemetry.logs import EventLog
@@ -188,21 +188,21 @@ class AlertDelivery:
     async def round(self) -> int:
         """Deliver due firings; return how many reached all channels. Raises `StoreError`."""
         await alerts.reached(self._database, spans(self._now()))
-        told = 0
+        delivered = 0
         while (firing := await alerts.take(self._database)) is not None:
-            told += await self._tell(firing)
-        return told
+            delivered += await self._tell(firing)
+        return delivered
 
     async def _tell(self, firing: Firing) -> bool:
         # Through all channels that have not delivered it yet. True: all have now.
         wanted = {one.name: one for one in self._channels if one.takes(firing)}
-        told = set(firing.told)
-        for name in wanted.keys() - told:
+        delivered = set(firing.told)
+        for name in wanted.keys() - delivered:
             if await _is_told(wanted[name], firing):
-                told.add(name)
-        if told > firing.told:
-            await alerts.told(self._database, firing, told, is_sent=told >= wanted.keys())
-        return bool(wanted) and told >= wanted.keys()
+                delivered.add(name)
+        if delivered > firing.told:
+            await alerts.told(self._database, firing, delivered, is_sent=delivered >= wanted.keys())
+        return bool(wanted) and delivered >= wanted.keys()
 
 
 async def _is_told(channel: AlertChannel, firing: Firing) -> bool:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+from collections import deque
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from gateway.engine.row_mapping import datetime_of, has_kept_secrets
 from gateway.engine.run_state import charged_of
@@ -14,13 +15,16 @@ from gateway.entries import Queued
 from gateway.eventlog.fold_slices import check_complete, fold_rows
 from gateway.eventlog.journal import DurableJournal
 from gateway.eventlog.live_log import READER_EVENTS_MAX, LiveLog
-from gateway.replication.background_shares import BackgroundShares
 from gateway.store.events import day_of
+from gateway.store.replicas.shares import EndedResponse
+from gateway.tenancy import DEFAULT_POLICY
+from gateway.upstreams.admission.queue import CLASS_WEIGHTS, OUTPUT_WEIGHT
+from gateway.upstreams.admission.slots import class_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from gateway.constraints.rules import OutputRules
+    from gateway.constraints.output_rules import OutputRules
     from gateway.engine.archive import Archive
     from gateway.engine.engine import Engine
     from gateway.engine.run_spec import RunSpec
@@ -29,11 +33,16 @@ if TYPE_CHECKING:
     from gateway.eventlog.fold.fold import Fold
     from gateway.eventlog.live_log import LiveLogRegistry
     from gateway.eventlog.log_writer import LogWriter
-    from gateway.limits.charge import Charge
-    from gateway.protocol.responses.body import ResponseHead
+    from gateway.generation import TokenUsage
+    from gateway.limits.accounting import Charge
+    from gateway.protocol.responses.response_object import ResponseHead
     from gateway.store.claims import Claim, ClaimedRun
     from gateway.store.events import LogRow
     from gateway.tenancy import TenantId
+
+ENDED_MAX: Final = 4_096
+"""Ended responses that are remembered for the next claim. The first of more are forgotten: their
+tenants stay charged what was expected of them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,8 +79,8 @@ class DurableRuns:
         self._claimed_max = claimed_max
         self._claimable = claimable
         self._accepting = 0
-        self.shares = BackgroundShares()
-        """What was generated here in background, for who claims."""
+        self.ended: deque[EndedResponse] = deque(maxlen=ENDED_MAX)
+        """Background responses that were generated here, until a claim reports their cost."""
         self._when_one_ends: Callable[[], None] = _nothing
 
     @property
@@ -205,7 +214,8 @@ class DurableRuns:
             shared.live_logs.discard(head.uuid, live)
             if counted is not None:
                 if head.background and not live.handed_over:
-                    self.shares.ended(spec, live.fold.usage, counted=counted)
+                    cost = cost_of(spec, live.fold.usage)
+                    self.ended.append(EndedResponse(spec.principal.tenant_id, cost, counted))
                 self._when_one_ends()
 
         channel = shared.writer.open(
@@ -222,6 +232,13 @@ class DurableRuns:
         durable = Durable(claim, channel, is_claimed=counted is not None)
         shared.supervisor.start(run, durable=durable, on_end=release)
         return run
+
+
+def cost_of(spec: RunSpec, usage: TokenUsage) -> float:
+    """Return a background response's cost, weighted as admission does: by tier and tenant share."""
+    share = spec.share_weight / DEFAULT_POLICY.share_weight
+    weight = CLASS_WEIGHTS[class_of(spec.priority, is_background=True)] * share
+    return (usage.input_tokens + OUTPUT_WEIGHT * usage.output_tokens) / weight
 
 
 def _leave_charge(spec: RunSpec) -> None:

@@ -18,9 +18,14 @@ from typing import TYPE_CHECKING, Final, Protocol
 
 from gateway.concurrency import OnceEvent
 from gateway.errors import StoreError, StoreUnavailable
-from gateway.limits.charge import NOTHING_USED
-from gateway.limits.figures import Figures, figures_of
-from gateway.limits.gates import REFUSED_FACTOR, Caller, Gates
+from gateway.limits.accounting import (
+    NOTHING_USED,
+    REFUSED_FACTOR,
+    Caller,
+    Figures,
+    Gates,
+    figures_of,
+)
 from gateway.limits.money import Prices
 from gateway.store.limits.counters import (
     BUCKETS_MAX,
@@ -35,14 +40,11 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
     from uuid import UUID
 
-    from gateway.limits.bucket import Ask, Bucket
-    from gateway.limits.charge import Charge
-    from gateway.limits.figures import Elsewhere
-    from gateway.limits.gates import GateObserver
-    from gateway.limits.money import Price
-    from gateway.limits.spend import SpendMeter, Spent
+    from gateway.limits.accounting import Charge, Elsewhere, GateObserver
+    from gateway.limits.buckets import Ask, Bucket
+    from gateway.limits.money import Price, SpendMeter, Spent
+    from gateway.limits.rules import Rules, Terms, What
     from gateway.limits.storage import StoredCharge
-    from gateway.limits.terms import Rules, Terms, What
     from gateway.store.limits.counters import Key
     from gateway.tenancy import Principal
 

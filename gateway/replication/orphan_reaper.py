@@ -67,13 +67,13 @@ class OrphanReaper:
         """
         if not self._lease_keeper.trusted:
             return 0
-        found = await claims.abandoned(
+        abandoned = await claims.abandoned(
             self._database,
             limit=REAPED_AT_ONCE_MAX,
             attempts_max=self._attempts_max,
             orphan_s=self._orphan_s,
         )
-        return sum([await self._is_ended(tenant_id, uuid) for tenant_id, uuid in found])
+        return sum([await self._is_ended(tenant_id, uuid) for tenant_id, uuid in abandoned])
 
     async def _is_ended(self, tenant_id: TenantId, uuid: UUID) -> bool:
         try:

@@ -12,7 +12,6 @@ from gateway.store.limits import storage
 from gateway.telemetry.logs import EventLog
 
 if TYPE_CHECKING:
-    from gateway.store.limits.storage import MeasureTerms
     from gateway.store.postgres.database import Database
 
 LOOK_S = 10.0
@@ -37,16 +36,17 @@ class StorageMeter:
         tenants: Database,
         counters: Database,
         observer: StorageObserver,
-        terms: MeasureTerms,
+        *,
+        interval_s: float = storage.INTERVAL_S,
     ) -> None:
         self._tenants = tenants
         self._counters = counters
         self._observer = observer
-        self._terms = terms
+        self._interval_s = interval_s
 
     async def run(self) -> None:
         # Errors of the database do not end the loop.
-        pause_s = min(LOOK_S, self._terms.interval_s)
+        pause_s = min(LOOK_S, self._interval_s)
         while True:
             await asyncio.sleep(pause_s * random.uniform(0.5, 1.0))  # noqa: S311 - spread
             try:
@@ -61,8 +61,8 @@ class StorageMeter:
         if turn is None:
             return False
         begun = time.perf_counter()
-        sizes = await storage.measure(self._tenants, turn.tenant_id, rows_max=self._terms.rows_max)
-        state = await storage.write(self._counters, turn, sizes, self._terms)
+        sizes = await storage.measure(self._tenants, turn.tenant_id)
+        state = await storage.write(self._counters, turn, sizes, interval_s=self._interval_s)
         self._observer.storage_measured(
             size_bytes=state.size_bytes,
             fullest=state.fullest,

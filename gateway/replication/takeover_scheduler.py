@@ -126,7 +126,8 @@ class TakeoverScheduler:
             return 0 < len(claimed) == limit
 
     async def _claim(self, limit: int) -> list[ClaimedRun]:
-        ended = self._runs.shares.take()
+        ended = list(self._runs.ended)
+        self._runs.ended.clear()
         try:
             claimed = await claims.claim(
                 self._database,
@@ -137,7 +138,7 @@ class TakeoverScheduler:
                 ended=ended,
             )
         except StoreError as error:
-            self._runs.shares.put_back(ended)
+            self._runs.ended.extend(ended)
             _log.debug("no work could be claimed", error=error)
             return []
         self._metrics.claimed(len(claimed), sum(not run.was_queued for run in claimed))

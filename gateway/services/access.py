@@ -31,9 +31,8 @@ from gateway.errors import (
     TokenRefused,
 )
 from gateway.governance.audit import COMMAND_LINE
-from gateway.services.credentials.secrets import Peppers
-from gateway.services.credentials.uses import KeyUses, Rehash
-from gateway.services.federation.verification import is_token
+from gateway.services.credentials import KeyUses, Peppers, Rehash
+from gateway.services.federation import is_token
 from gateway.store import tenants
 from gateway.store.limits import rules
 from gateway.store.tools import tool_calls as audit
@@ -47,14 +46,18 @@ from gateway.tenancy import (
     TenantPolicy,
     check_changes,
 )
-from gateway.tenancy.secrets import HINT_CHARS, Pepper, is_mistyped
+from gateway.tenancy.secrets import (
+    HINT_CHARS,
+    Pepper,
+    is_mistyped,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from datetime import datetime
 
     from gateway.governance.audit import Author
-    from gateway.services.federation.federation import Federation
+    from gateway.services.federation import Federation
     from gateway.store.postgres.database import Database
     from gateway.store.tools.tool_calls import AuditedCall
     from gateway.tenancy import Dialect, KeyKind, OwnPolicy, PolicyChanges
@@ -282,7 +285,8 @@ class Access:
             decision.is_renewed = True
             self._aging.append((secret, organization))
             self._has_aged.set()
-        self._note_use(principal)
+        if principal.credential == "key":
+            self.uses.note(principal)
         return principal
 
     async def run(self) -> None:
@@ -320,12 +324,9 @@ class Access:
             decision = await self._decide(given, mark, now, self._known.get(mark))
         if decision.principal is None or _has_expired(decision.principal):
             raise self._refusal(secret, decision)
-        self._note_use(decision.principal)
+        if decision.principal.credential == "key":
+            self.uses.note(decision.principal)
         return decision.principal
-
-    def _note_use(self, principal: Principal) -> None:
-        if principal.credential == "key":
-            self.uses.note(principal)
 
     def _refusal(self, secret: str, decision: _Decision) -> AuthenticationError:
         if self._federation is None or not self._federation.knows(secret):

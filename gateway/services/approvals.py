@@ -12,15 +12,15 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, Literal
 
 from gateway.errors import InvalidRequest
-from gateway.protocol.hosted.grants import ApprovedCall, approval_digest
+from gateway.protocol.grants import ApprovedCall, approval_digest
 from gateway.protocol.items import McpApprovalResponse, Message
 from gateway.protocol.request_errors import unknown_approval
-from gateway.protocol.tools import flat_name
+from gateway.protocol.tool_types import flat_name
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from gateway.protocol.hosted.grants import McpTool, ServerGrant
+    from gateway.protocol.grants import McpTool, ServerGrant
     from gateway.protocol.items import InputItem, McpApprovalRequest
 
 Used = Literal["consumed", "unknown", "expired", "used", "mismatch"]

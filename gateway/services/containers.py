@@ -17,7 +17,7 @@ from gateway.protocol.containers import (
     unknown_container,
     unknown_file,
 )
-from gateway.protocol.hosted.grants import PythonGrant
+from gateway.protocol.grants import PythonGrant
 from gateway.protocol.request_errors import (
     array_too_long,
     unknown_place,
@@ -25,12 +25,12 @@ from gateway.protocol.request_errors import (
     wrong_value,
 )
 from gateway.services.files import download
-from gateway.services.governance.zero_retention import require_storage
+from gateway.services.zero_retention import require_storage
 from gateway.store.tools import containers as rows
 from gateway.store.tools import files as file_rows
 from gateway.store.tools.containers import ContainerRow, PageParams
-from gateway.tools.python.containers import container_file, path_of_upload
-from gateway.tools.python.text import description
+from gateway.tools.python.container_pool import container_file, path_of_upload
+from gateway.tools.python.python_tool import description
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from gateway.store.postgres.database import Database
     from gateway.store.tools.files import FileRow
     from gateway.tenancy import Principal, TenantId, TenantPolicy
-    from gateway.tools.python.containers import ContainerPool
+    from gateway.tools.python.container_pool import ContainerPool
 
 _PARAM: Final = "tools.container"
 Json = dict[str, Any]

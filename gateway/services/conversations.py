@@ -8,15 +8,14 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Final, Literal
 
 from gateway import ids
-from gateway.context.assembly import referenced_ids, take_in
-from gateway.context.copies import may_repeat
+from gateway.context.assembly import may_repeat, referenced_ids, take_in
 from gateway.context.unsealing import unseal
 from gateway.errors import InvalidRequest, NoUpstreamAvailable
 from gateway.protocol.conversations import Conversation, unknown_conversation, unknown_item
 from gateway.protocol.items import Reasoning
 from gateway.services.approvals import pending
-from gateway.services.governance.zero_retention import require_storage
 from gateway.services.runs.history_source import ITEMS_MAX
+from gateway.services.zero_retention import require_storage
 from gateway.store import conversations as rows
 from gateway.store import messages
 

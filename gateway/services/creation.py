@@ -37,19 +37,18 @@ from gateway.errors import (
 )
 from gateway.eventlog.journal import MemoryJournal
 from gateway.eventlog.live_log import LiveLog
-from gateway.limits.charge import NOTHING_USED, Used
+from gateway.limits.accounting import NOTHING_USED, Used
+from gateway.limits.rules import NO_TERMS
 from gateway.limits.storage import RESPONSE_BYTES
-from gateway.limits.terms import NO_TERMS
 from gateway.models.format import SEES
-from gateway.protocol.calls import unread
-from gateway.protocol.responses.body import Outcome, response_body
-from gateway.protocol.responses.create import reused_key
+from gateway.protocol.call_items import unread
+from gateway.protocol.responses.create_request import reused_key
+from gateway.protocol.responses.response_object import Outcome, response_body
 from gateway.services.approvals import ApprovalUsed
-from gateway.services.governance.zero_retention import permitted
 from gateway.services.runs.history_source import History
 from gateway.services.runs.run_builder import DueSummary
-from gateway.services.runs.sampling import PRIORITIES, service_tier
-from gateway.services.runs.spec_builder import CreateCommand
+from gateway.services.runs.spec_builder import PRIORITIES, CreateCommand, service_tier
+from gateway.services.zero_retention import permitted
 from gateway.store import responses as rows
 from gateway.store.idempotency import IdempotencyKey, find_key
 from gateway.store.limits import background
@@ -63,11 +62,11 @@ if TYPE_CHECKING:
     from gateway.engine.run_spec import RunSpec
     from gateway.entries import Finished
     from gateway.eventlog.fold.fold import Fold
-    from gateway.limits.charge import Charge
+    from gateway.limits.accounting import Charge
     from gateway.limits.refusal import Headers
     from gateway.protocol.context_item import ConversationPlace
-    from gateway.protocol.events import EventSink, EventSource
-    from gateway.protocol.responses.create import CreateResponse, RequestKey
+    from gateway.protocol.responses.create_request import CreateResponse, RequestKey
+    from gateway.protocol.stream_events import EventSink, EventSource
     from gateway.replication.durable_runs import DurableRuns, RunDependencies
     from gateway.replication.lease_keeper import LeaseKeeper
     from gateway.replication.limiter import Limiter
@@ -350,7 +349,9 @@ class Creation:
         is stored only at its end may fail to be recorded: the generation raises that, before a
         token is spent.
         """
-        generation = await self._create(permitted(command))
+        if command.principal.keeps_nothing:
+            command = permitted(command)
+        generation = await self._create(command)
         if counts := unread(command.request.input, sees=False):
             generation.unread = self._unread(command, counts)
         return generation
@@ -465,27 +466,31 @@ class Creation:
             tier = service_tier(request, principal.policy)
             stores = RESPONSE_BYTES + command.body_bytes if request.store else None
             charge = await self._limiter.enter(principal, model, tier, stores=stores)
-        if charge is None:
-            return await self._build_and_begin(command, None)
         try:
-            generation = await self._build_and_begin(command, charge)
+            with self._dependencies.supervisor.admitted(principal.tenant_id):
+                built = await self._builder.build(command)
+                if isinstance(built, DueSummary):
+                    generation = await self._summarise_and_begin(command, built, charge)
+                else:
+                    spec = built if charge is None else await self._reserve(charge, built)
+                    generation = await self._begin(command, spec)
         except BaseException:
             # Once its run was started, that settles.
-            charge.settle(NOTHING_USED)
+            if charge is not None:
+                charge.settle(NOTHING_USED)
             raise
-        generation.limit_headers = charge.headers
+        if charge is not None:
+            generation.limit_headers = charge.headers
         return generation
 
-    async def _build_and_begin(self, command: CreateCommand, charge: Charge | None) -> Generation:
-        with self._dependencies.supervisor.admitted(command.principal.tenant_id):
-            built = await self._builder.build(command)
-            if not isinstance(built, DueSummary):
-                return await self._begin(command, await self._reserve(charge, built))
-            # Before tokens are spent on a summary.
-            await self._check_acceptable(command, built.conversation)
-            plan = built.plan._replace(spec=await self._reserve(charge, built.plan.spec))
-            async with self._builder.summarised(built._replace(plan=plan)) as spec:
-                return await self._begin(command, replace(spec, charge=charge))
+    async def _summarise_and_begin(
+        self, command: CreateCommand, due: DueSummary, charge: Charge | None
+    ) -> Generation:
+        # Before tokens are spent on a summary.
+        await self._check_acceptable(command, due.conversation)
+        plan = due.plan._replace(spec=await self._reserve(charge, due.plan.spec))
+        async with self._builder.summarised(due._replace(plan=plan)) as spec:
+            return await self._begin(command, replace(spec, charge=charge))
 
     async def _reserve(self, charge: Charge | None, spec: RunSpec) -> RunSpec:
         # Gate 2: reserve the tokens that the run may use.

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO, Final
 from gateway import ids
 from gateway.protocol.containers import unknown_file
 from gateway.protocol.request_errors import unknown_place
-from gateway.services.governance.zero_retention import require_storage
+from gateway.services.zero_retention import require_storage
 from gateway.store.tools import files as rows
 from gateway.store.tools.containers import PageParams
 from gateway.store.tools.files import CHUNK_BYTES, FileRow

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
 from gateway.errors import StoreError, StoreUnavailable
-from gateway.store.migration.verification import missing, told
+from gateway.store.migration.verification import missing, summary
 from gateway.telemetry.metrics import EXPOSITION_TYPE
 from gateway.upstreams.pool import SILENT
 
@@ -16,8 +16,8 @@ if TYPE_CHECKING:
 
     from gateway.store.postgres.database import Database
     from gateway.telemetry.metrics import Metrics
-    from gateway.upstreams.member import BackendState
-    from gateway.upstreams.membership.membership import Membership
+    from gateway.upstreams.backend_sources import Membership
+    from gateway.upstreams.member import Member
     from gateway.upstreams.pool import Pool
 
 
@@ -68,7 +68,7 @@ class DatabaseCheck:
             return
         lacking = [fact for fact in found if fact.stops]
         self._lacks = (
-            f"the database lacks what `harmony-gateway db upgrade` sees to: {told(lacking)}"
+            f"the database lacks what `harmony-gateway db upgrade` sees to: {summary(lacking)}"
             if lacking
             else ""
         )
@@ -175,7 +175,7 @@ class Health:
             "saturation": round(state.saturation, 3),
         }
 
-    def _backends_missing(self, states: Sequence[BackendState]) -> list[str]:
+    def _backends_missing(self, states: Sequence[Member]) -> list[str]:
         reasons = []
         if not states:
             return ["no backend is known", *(self._membership.warnings if self._membership else ())]

@@ -10,13 +10,13 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, Final
 
-from gateway.protocol.hosted.tools import CodeInterpreterTool, McpServerTool, WebSearchTool
+from gateway.protocol.hosted_tools import CodeInterpreterTool, McpServerTool, WebSearchTool
 from gateway.protocol.items import Message
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
-    from gateway.protocol.responses.create import CreateResponse
+    from gateway.protocol.responses.create_request import CreateResponse
 
 ASKING: Final = frozenset({"user", "system", "developer"})
 """The roles of those who ask."""

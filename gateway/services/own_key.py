@@ -10,7 +10,7 @@ from gateway.store.ledger import reading
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from gateway.limits.figures import Figures
+    from gateway.limits.accounting import Figures
     from gateway.replication.limiter import Limiter
     from gateway.store.ledger.reading import KeyUsage
     from gateway.store.postgres.database import Database

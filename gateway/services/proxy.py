@@ -19,7 +19,7 @@ from gateway.errors import (
     UpstreamRejected,
 )
 from gateway.generation import TokenUsage
-from gateway.limits.charge import Used
+from gateway.limits.accounting import Used
 from gateway.protocol.proxied import PATHS
 from gateway.store.usage import Metered, UsageLine
 from gateway.telemetry.logs import EventLog
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from gateway.services.models import Model, Models
     from gateway.telemetry.metrics import Metrics
     from gateway.tenancy import Principal, TenantId
-    from gateway.upstreams.unary import UnaryClient
+    from gateway.upstreams.pool import Pool
 
 _log = EventLog(__name__)
 
@@ -64,7 +64,7 @@ class Proxy:
 
     def __init__(
         self,
-        client: UnaryClient,
+        pool: Pool,
         models: Models,
         executor: ThreadExecutor,
         metrics: Metrics,
@@ -74,7 +74,7 @@ class Proxy:
         """Write usage lines with `book`, which does not wait."""
         self._book = book
         self._limiter = limiter
-        self._client = client
+        self._pool = pool
         self._models = models
         self._executor = executor
         self._metrics = metrics
@@ -112,7 +112,7 @@ class Proxy:
         begun, outcome, upstream, tokens = time.perf_counter(), "failed", "", 0
         try:
             path = PATHS[request.kind]
-            upstream, body = await self._client.post(model.id, path, request.fields)
+            upstream, body = await self._pool.post(model.id, path, request.fields)
             answer, tokens = await self._executor.run(
                 lambda: read_answer(body, model.id, upstream), size_bytes=len(body)
             )

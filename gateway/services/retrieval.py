@@ -17,8 +17,8 @@ from gateway.engine.run_state import head_of
 from gateway.entries import FOLD_VERSIONS
 from gateway.errors import Draining, InvalidRequest, ResourceNotFound, shown
 from gateway.eventlog.fold_slices import send_nobody
-from gateway.protocol.hosted.includable import INCLUDABLE, included_body
-from gateway.protocol.responses.body import Outcome, ResponseStatus, response_body
+from gateway.protocol.items import INCLUDABLE, included_body
+from gateway.protocol.responses.response_object import Outcome, ResponseStatus, response_body
 from gateway.store import messages
 from gateway.store import responses as rows
 
@@ -27,8 +27,8 @@ if TYPE_CHECKING:
 
     from gateway.engine.archive import Archive
     from gateway.eventlog.feed import Feed
-    from gateway.protocol.events import EventSource
-    from gateway.protocol.responses.body import ResponseHead
+    from gateway.protocol.responses.response_object import ResponseHead
+    from gateway.protocol.stream_events import EventSource
     from gateway.store.messages import ItemPage
     from gateway.store.postgres.database import Database
     from gateway.store.responses import StoredResponse

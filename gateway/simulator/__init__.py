@@ -5,7 +5,8 @@ the conversation it is shown, and of the shape that the output is to have.
 
     app → completions → wire         requests and events, as vLLM or SGLang speaks them
                       → engine       what the requests of one instance share
-                      → continuation → scripting, malformed    what is said next
-                        turn         a script and a transcript in Harmony
-                      → constrained  what of it a grammar or a schema allows
+                      → continuation → scripting    what is said next
+
+Grammars have no effect here. The server of the tests obeys them, and misbehaves:
+`tests/fakes/wayward_engine`.
 """

@@ -1,8 +1,8 @@
 """The simulated server. It is scripted: rules choose what it says, there is no model in it.
 
 Routes of vLLM: `/v1/completions`, `/v1/chat/completions`, `/v1/models`, `/health`, `/ping`,
-`/version`, `/load` and `/metrics`; of SGLang: those but for the last three, and `/generate`,
-`/ready`, `/model_info`, `/server_info` and its older name; of ours: `/` and
+`/version`, `/load` and `/metrics`; of SGLang: those but for the last three, and `/ready`,
+`/model_info`, `/server_info` and its older name; of ours: `/` and
 `/simulator/{requests,reset,faults}`.
 """
 
@@ -18,10 +18,9 @@ from starlette.routing import Route
 
 from gateway.simulator.completions import Completions
 from gateway.simulator.directives import __doc__ as directives_text
-from gateway.simulator.directives import parse_plan
 from gateway.simulator.engine import SimulatedEngine
 from gateway.simulator.errors import SimulatedError
-from gateway.simulator.wire import chat_requests, generate_requests
+from gateway.simulator.wire import chat
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -29,7 +28,7 @@ if TYPE_CHECKING:
     from starlette.requests import Request
     from starlette.types import ASGIApp, Receive, Scope, Send
 
-    from gateway.simulator.faults import Attempts
+    from gateway.simulator.directives import Attempts
     from gateway.simulator.options import SimulatorOptions
 
 PLAN_BYTES_MAX: Final = 10_000
@@ -39,8 +38,8 @@ It speaks the token API of vLLM or SGLang (POST /v1/completions) and their chat 
 there is no model in it: what it says is scripted, chosen by rules from the conversation, and means
 nothing.
 
-GET  /simulator/requests   what it was asked, and counts of odd prompts; ?ids=true with token ids;
-                           ?request_id=…: only those whose request id begins so
+GET  /simulator/requests   what it was asked; ?ids=true with token ids; ?request_id=…: only those
+                           whose request id begins so
 POST /simulator/reset      forget requests, cached prefixes and attempts
 PUT  /simulator/faults     the body is a fault plan such as: status=503 times=2
 
@@ -51,20 +50,19 @@ def create_simulator(options: SimulatorOptions, attempts: Attempts | None = None
     """Return the ASGI app of one instance.
 
     Instances in one process may share `attempts`, so that `times=1` means once for all of them.
-    Raises `ConfigError` for a bad fault plan or corpus, `VocabularyError` for a damaged rank file.
+    Raises `ConfigError` for a bad fault plan, `VocabularyError` for a damaged rank file.
     """
-    return _Simulator(SimulatedEngine(options, attempts))
+    return Simulator(SimulatedEngine(options, attempts))
 
 
-class _Simulator:
+class Simulator:
     """The ASGI application. Completions bypass Starlette: they need the server's own `send`."""
 
     def __init__(self, engine: SimulatedEngine) -> None:
         self._options = engine.options
         self._in_flight = 0
         self._completions = Completions(engine)
-        own = {generate_requests.PATH} if engine.options.engine == "sglang" else set()
-        self._endpoints = {"/v1/completions", chat_requests.PATH, *own}
+        self._paths = engine.paths
         self._others = _routes(engine, lambda: self._in_flight)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -73,7 +71,7 @@ class _Simulator:
         elif not self._is_allowed(scope):
             refusal = JSONResponse({"error": "Unauthorized"}, status_code=401)
             await refusal(scope, receive, send)
-        elif scope["method"] == "POST" and scope["path"] in self._endpoints:
+        elif scope["method"] == "POST" and scope["path"] in self._paths:
             self._in_flight += 1
             try:
                 await self._completions(scope, receive, send)
@@ -119,7 +117,7 @@ def _routes(engine: SimulatedEngine, in_flight: Callable[[], int]) -> Starlette:
             Route("/ping", endpoints.health, methods=["GET", "POST"]),
             Route("/v1/models", endpoints.models),
             Route("/v1/completions", completions),
-            Route(chat_requests.PATH, completions),
+            Route(chat.PATH, completions),
             Route("/simulator/requests", endpoints.requests),
             Route("/simulator/reset", endpoints.reset, methods=["POST"]),
             Route("/simulator/faults", endpoints.faults, methods=["PUT"]),
@@ -184,14 +182,7 @@ class _Endpoints:
     async def requests(self, request: Request) -> Response:
         with_ids = request.query_params.get("ids") == "true"
         begin = request.query_params.get("request_id", "")
-        rows = [
-            observed.as_json(with_ids=with_ids)
-            for observed in self._engine.ledger
-            if (observed.request_id or "").startswith(begin)
-        ]
-        checks = self._engine.checks.as_json()
-        name = self._engine.options.name
-        return JSONResponse({"instance": name, "checks": checks, "requests": rows})
+        return JSONResponse(self._engine.seen(begin, with_ids=with_ids))
 
     async def reset(self, _: Request) -> Response:
         self._engine.reset()
@@ -201,7 +192,8 @@ class _Endpoints:
         plan = await request.body()
         if len(plan) > PLAN_BYTES_MAX:
             raise SimulatedError(413, f"A plan has at most {PLAN_BYTES_MAX} bytes.")
-        self._engine.faults.standing = parse_plan(plan.decode("utf-8", "replace"))
+        syntax = self._engine.model.syntax
+        self._engine.faults.standing = syntax.parse_plan(plan.decode("utf-8", "replace"))
         return Response(status_code=204)
 
 

@@ -219,8 +219,7 @@ class Completions:
         request = await self._engine.read(body, scope["path"])
         continuation = await self._engine.continuation(request)
         observed = self._engine.observe(request, continuation, headers)
-        if request.constraint is not None:
-            continuation = await self._engine.held(continuation, request, request.constraint)
+        continuation = await self._engine.held(continuation, request)
         asked = continuation.directives
         return _Completion(
             self._engine,

@@ -1,34 +1,48 @@
 """The continuation of a prompt: a pure function of its ids, the same on every instance.
 
 No clock, no chance, no memory. A prompt that already holds the first ids of the answer gets the
-rest of the same answer.
+rest of the same answer: a cut turn goes on exactly where it broke off. When its ids are not the
+beginning of the script, because a gateway prefilled a header or another model wrote them, the
+script's message that fits is continued; where none fits, one is improvised in the channel that is
+open. In each case
+
+    rest(said) == out  implies  rest(said + out[:k]) == out[k:]  for every k.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Final
+from dataclasses import dataclass
+from itertools import dropwhile
+from typing import TYPE_CHECKING, ClassVar, Final
 
-from gateway.generation import FinishReason
-from gateway.simulator.alignment import rest_of
-from gateway.simulator.directives import Malformed, parse
-from gateway.simulator.malformed import corpus
-from gateway.simulator.malformed.attacks import turn_of
+from gateway.models.harmony.vocabulary import END, FIRST_SPECIAL, MESSAGE, OPENING
+from gateway.simulator.directives import Syntax
 from gateway.simulator.scripting.speech import Conversation
 from gateway.simulator.scripting.writer import ScriptWriter
-from gateway.simulator.turns import Bodies, Continuation, messages_of, turn_start
+from gateway.simulator.turns import (
+    ANALYSIS,
+    COMMENTARY,
+    FINAL,
+    Bodies,
+    Continuation,
+    kind_of,
+    messages_of,
+    turn_start,
+)
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
     from gateway.models.harmony.vocabulary import Vocabulary
     from gateway.simulator.directives import Directives
-    from gateway.simulator.turns import Message, Script
+    from gateway.simulator.turns import Message, Part, Script
 
     InForce = Callable[[Directives, Sequence[int]], Directives]
 
-_CORPUS_USERS_MAX: Final = 2
-"""A recorded output may itself contain a message of the user: look behind it, once."""
+CLOSING_WORDS: Final = "\N{HORIZONTAL ELLIPSIS} and so on, as the script has it."
+"""Ends a body that somebody else began. Its first id is rare, so that it is found again."""
+FOREIGN_IDS_MAX: Final = 64
+"""How many ids at the front of a text are looked at for another way of cutting it."""
 
 
 def _as_asked(directives: Directives, _: Sequence[int]) -> Directives:
@@ -44,11 +58,13 @@ class PromptReading:
 
 
 class ScriptedModel:
-    """The scripted model, with what never changes: vocabulary and corpus."""
+    """The scripted model. `syntax` is that of its directives."""
 
-    def __init__(self, vocabulary: Vocabulary, recorded: Mapping[str, Script]) -> None:
+    syntax: ClassVar[Syntax] = Syntax()
+    writer_type: ClassVar[type[ScriptWriter]] = ScriptWriter
+
+    def __init__(self, vocabulary: Vocabulary) -> None:
         self.vocabulary = vocabulary
-        self._recorded = recorded
 
     def continuation(self, prompt: list[int], in_force: InForce = _as_asked) -> Continuation:
         # `in_force` filters the directives of the user. Raises `SimulatedError` for an invalid
@@ -58,55 +74,150 @@ class ScriptedModel:
     def reading(self, prompt: list[int], in_force: InForce = _as_asked) -> PromptReading:
         """Read the prompt up to the part that may be CPU work. Raises as `continuation` does."""
         messages = messages_of(prompt, self.vocabulary)
-        bodies = Bodies(prompt, self.vocabulary)
-        replayed = self._replay(prompt, messages, bodies, in_force)
-        if replayed is not None:
-            return PromptReading(lambda: replayed, is_shaped=False)
         start = turn_start(prompt, messages)
-        conversation = _conversation(messages, bodies, start)
-        directives = in_force(parse(conversation.raw_request), prompt[:start])
-        writer = ScriptWriter(conversation, directives, self.vocabulary)
+        conversation = conversation_before(messages, Bodies(prompt, self.vocabulary), start)
+        directives = in_force(self.syntax.parse(conversation.raw_request), prompt[:start])
+        writer = self.writer_type(conversation, directives, self.vocabulary)
         return PromptReading(
             lambda: self._scripted(writer, conversation, start, prompt[start:]),
             is_shaped=writer.is_shaped,
         )
 
     def _scripted(
-        self, writer: ScriptWriter, conversation: Conversation, start: int, said: list[int]
+        self,
+        writer: ScriptWriter,
+        conversation: Conversation,  # noqa: ARG002
+        start: int,
+        said: list[int],
     ) -> Continuation:
-        script = turn_of(writer)
-        return Continuation(
-            ids=rest_of(script, said, writer, self.vocabulary),
-            turn_start=start,
-            directives=writer.directives,
-            finish=script.finish if script.finish is FinishReason.LENGTH else None,
-            others=lambda: self._others(conversation, writer.directives, said),
-        )
-
-    def _others(
-        self, conversation: Conversation, directives: Directives, said: list[int]
-    ) -> Iterator[list[int]]:
-        meek = replace(directives, malformed=Malformed())
-        writer = ScriptWriter(conversation, meek, self.vocabulary)
-        for draft in writer.drafts():
-            yield rest_of(draft, said, writer, self.vocabulary)
-
-    def _replay(
-        self, prompt: list[int], messages: list[Message], bodies: Bodies, in_force: InForce
-    ) -> Continuation | None:
-        users = [message for message in messages if message.role == "user"]
-        for message in users[-_CORPUS_USERS_MAX:]:
-            match = corpus.CASE.search(bodies.text(message))
-            script = self._recorded.get(match[1]) if match else None
-            said = prompt[message.end :]
-            if script is not None and script.ids[: len(said)] == said:
-                asked = parse(_conversation(messages, bodies, message.end).raw_request)
-                directives = in_force(asked, prompt[: message.end])
-                ids = script.ids[len(said) :]
-                return Continuation(ids, message.end, directives, script.finish)
-        return None
+        ids = rest_of(writer.script(), said, writer, self.vocabulary)
+        return Continuation(ids, start, writer.directives)
 
 
-def _conversation(messages: list[Message], bodies: Bodies, start: int) -> Conversation:
+def conversation_before(messages: list[Message], bodies: Bodies, start: int) -> Conversation:
+    """Return the conversation of the messages that begin before `start`."""
     before = tuple(message for message in messages if message.start < start)
     return Conversation(before, bodies)
+
+
+def rest_of(
+    script: Script, said: Sequence[int], writer: ScriptWriter, vocabulary: Vocabulary
+) -> list[int]:
+    """Return the ids after `said`, the ids of a turn from its `<|start|>assistant` on.
+
+    `writer` makes the one message of a kind that the script does not have.
+    """
+    if script.ids[: len(said)] == list(said):
+        return script.ids[len(said) :]
+    return _Realignment(script.parts, list(said), writer, vocabulary).rest()
+
+
+class _Realignment:
+    def __init__(
+        self, parts: Sequence[Part], said: list[int], writer: ScriptWriter, vocabulary: Vocabulary
+    ) -> None:
+        self._left = list(parts)
+        self._said = said
+        self._writer = writer
+        self._vocabulary = vocabulary
+
+    def rest(self) -> list[int]:
+        messages = messages_of(self._said, self._vocabulary)
+        for message in messages:
+            if message.terminator is not None:
+                self._pass(message)
+        last = messages[-1] if messages else None
+        if last is None or last.terminator == END:
+            return self._say_left()
+        if last.terminator is not None:
+            return []  # the turn had ended
+        if last.body is None:
+            return self._finish_header(last)
+        return self._finish_body(kind_of(last), self._said[last.body :])
+
+    def _pass(self, message: Message) -> None:
+        # Also takes out the message that a complete one stands for.
+        kind = kind_of(message)
+        body = tuple(self._said[message.body : message.body_end])
+        for index, part in enumerate(self._left):
+            if (part.kind, part.body) == (kind, body):
+                self._left = self._left[index + 1 :]
+                return
+        self._pass_kind(kind)
+
+    def _pass_kind(self, kind: str) -> None:
+        self._left = list(dropwhile(lambda part: part.kind == kind, self._left))
+
+    def _say_left(self) -> list[int]:
+        parts = self._left or [self._writer.part(FINAL)]
+        return [one for part in parts for one in part.ids]
+
+    def _finish_header(self, message: Message) -> list[int]:
+        header = tuple(self._said[message.start :])
+        for kind, known in self._known_headers():
+            if known[: len(header)] == header:
+                return [*known[len(header) :], *self._finish_body(kind, [])]
+        for kind in self._writer.call_kinds:
+            mark = self._writer.call_mark(kind)
+            rest = self._rest_of_text(header[len(OPENING) :], f" to={kind}", mark)
+            if rest is not None:
+                return [*rest, *self._finish_body(kind, [])]
+        return [MESSAGE, *self._finish_body(kind_of(message), [])]
+
+    def _known_headers(self) -> Iterator[tuple[str, tuple[int, ...]]]:
+        yield from ((part.kind, part.header) for part in self._left)
+        for kind in (FINAL, ANALYSIS, COMMENTARY, *self._writer.call_kinds):
+            yield kind, self._writer.header_of(kind)
+
+    def _finish_body(self, kind: str, body: list[int]) -> list[int]:
+        for index, part in enumerate(self._left):
+            if part.kind == kind and list(part.body[: len(body)]) == body:
+                self._left = self._left[index + 1 :]
+                return self._go_on(part, list(part.body[len(body) :]))
+        part = self._writer.part(kind)
+        self._pass_kind(kind)
+        if list(part.body[: len(body)]) == body:
+            return self._go_on(part, list(part.body[len(body) :]))
+        text = self._vocabulary.decode(list(part.body))
+        rest = self._rest_of_text(body, text, [])
+        if rest is None:
+            rest = self._writer.completion(kind, body)
+        return self._go_on(part, self._close_words(body) if rest is None else rest)
+
+    def _rest_of_text(
+        self, said: Sequence[int], text: str, tail: Sequence[int]
+    ) -> list[int] | None:
+        # Another tokenizer may have cut the first ids of the text; None: it is another text. The
+        # fewest first ids are taken for foreign, so that the rest is the same after any cut.
+        written = text.encode()
+        for count in range(min(len(said), FOREIGN_IDS_MAX) + 1):
+            begun = b"".join(map(self._vocabulary.piece, said[:count]))
+            if not written.startswith(begun) or not all(map(_is_text, said[:count])):
+                return None
+            rest = self._ids_of(written[len(begun) :])
+            own = list(said[count:])
+            if rest is not None and [*rest, *tail][: len(own)] == own:
+                return [*rest, *tail][len(own) :]
+        return None
+
+    def _ids_of(self, text: bytes) -> list[int] | None:
+        # None: the text begins in the middle of a character.
+        try:
+            return self._vocabulary.encode(text.decode())
+        except UnicodeDecodeError:
+            return None
+
+    def _close_words(self, body: list[int]) -> list[int]:
+        words = self._vocabulary.encode(CLOSING_WORDS)
+        for count in range(len(words), 0, -1):
+            if body[-count:] == words[:count]:
+                return words[count:]
+        return words
+
+    def _go_on(self, part: Part, body: list[int]) -> list[int]:
+        after = [] if part.ends_turn else self._say_left()
+        return [*body, part.terminator, *after]
+
+
+def _is_text(token: int) -> bool:
+    return token < FIRST_SPECIAL

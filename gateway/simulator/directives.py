@@ -1,10 +1,10 @@
-"""Directives in the user's text: `[[sim key=value key=value]]`, any number of them.
+r"""Directives in the user's text: `[[sim key=value key=value]]`, any number of them.
 
 | key | value | effect |
 |---|---|---|
 | `say` | text to the end of the directive | the answer |
 | `arguments` | text to the end of the directive | the arguments of every call |
-| `steps` | to the end of the directive | one step a turn; see `steps` |
+| `steps` | to the end of the directive | what the model does, one step a turn |
 | `think` | `none` or a number of ids | length of the analysis |
 | `tokens` | number of ids | length of the answer |
 | `call` | a tool's name, or `none` | call it, or call nothing |
@@ -18,31 +18,26 @@
 | `abort_after` | n | the n-th id carries `finish_reason: "abort"` |
 | `error_after` | n | after n ids an error event 500, as when the engine dies |
 | `end_after` | n | after n ids a proper end of the body without a finish reason |
-| `drift` | `prose`, `types`, `truncated`, `extra`, `refusal` | JSON that is not as asked for |
-| `attack` | see below | what no well-meant script says |
-| `grammar_ids` | `none` or n | grammars bind not at all, or only the first n ids of a body |
-| `times` | n | faults, drift and attack only for the first n requests of this prompt |
-| `only` | instance name | faults, drift and attack only at this instance |
+| `times` | n | faults only for the first n requests of this prompt |
+| `only` | instance name | faults only at this instance |
 
-Drifts: words instead of JSON, values of wrong types, JSON that breaks off, text behind it, or a
-refusal instead of an answer or a call.
+Steps, as in `steps=A; B; C`:
 
-Attacks: `call:NAME` calls what the request may not even have; `twice` makes two calls in one turn;
-`analysis_call` calls from the analysis channel; `markers` spells Harmony's markers in its text and
-`marker_ids` says their ids in it; `header` says nonsense in its header, `long_header` hundreds of
-ids of it; `endless` thinks and never ends; `loop:P` and `think_loop:P` repeat the same P ids (1 to
-8) in the answer or the reasoning for ever; `silent` only thinks; `mute` thinks, and leaves answers
-and calls empty.
+| step | effect |
+|---|---|
+| `search QUERY` | a search |
+| `open N`, `open URL`, `open first` | a link, a URL, the lowest link of the last page |
+| `scroll LINE`, `find PATTERN` | another place of a page, a text in it |
+| `python CODE` | Python code; `\n` is a new line, two backslashes are one |
+| `mcp NAME ARGUMENTS` | a call of `functions.NAME`; the arguments are written as they are |
+| `quote` | answer with the first characters of the last result |
+| `cite`, `cite all` | answer and cite lines of the last page shown, or of each |
+| `say TEXT` | answer so |
+| `again N` | the step before, N times more |
+| `obey` | do the step that the last result tells of, as `[[obey STEP]]` |
 
-Attacks on tools that a gateway hosts, at the step that is due: `hosted_bad_json`, `hosted_no_args`
-(an empty body), `hosted_functions_prefix` and `hosted_commentary` in its header, `hosted_two_calls`
-in one turn, `hosted_wrapped_code` (JSON around code), `hosted_huge_args`;
-`hosted_not_offered:RECIPIENT` calls that first. Of answers that cite: `marker_split` says each
-character of a marker in an event of its own, `marker_unknown` cites what nobody was shown,
-`marker_open_at_end` is cut within a marker. `tool_result_forged` writes a tool's message itself.
-
-Where a grammar is in force, the engine holds drift and attacks to it, as it would a model. So
-one that drifts heeds no schema unless a grammar binds it, also in the middle of JSON.
+`open@3 1`, `find@3 words`, `scroll@3 40` and `cite@3` mean the page of cursor 3. A semicolon ends a
+step only before a word that begins one.
 
 A plan of an instance says what goes wrong with every request that does not say so itself; in it
 `health=503` makes `GET /health` answer that as well.
@@ -51,28 +46,73 @@ A directive with an unknown key or a bad value is refused, so that no test passe
 
 from __future__ import annotations
 
+import hashlib
 import re
-from dataclasses import dataclass, fields
-from typing import TYPE_CHECKING, Any, Final
+from array import array
+from collections import OrderedDict
+from dataclasses import dataclass, fields, replace
+from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 from gateway.simulator.errors import bad_request
-from gateway.simulator.steps import read_steps
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Mapping, Sequence
 
-    from gateway.simulator.steps import Step
+    from _typeshed import DataclassInstance
 
 _DIRECTIVE: Final = re.compile(r"\[\[sim\s+(.*?)\]\]", re.DOTALL)
 _TO_THE_END: Final = re.compile(r"(?:^|\s)(say|arguments|steps)=(.*)\Z", re.DOTALL)
 _NUMBER_MAX: Final = 10_000_000
-DRIFTS: Final = ("prose", "types", "truncated", "extra", "refusal")
-_ATTACK: Final = re.compile(
-    r"call:[^\s:]+|twice|analysis_call|markers|marker_ids|header|long_header|endless|silent|mute"
-    r"|(?:think_)?loop:[1-8]|hosted_(?:bad_json|no_args|functions_prefix|commentary|two_calls"
-    r"|wrapped_code|huge_args|not_offered:[^\s:]+)|marker_(?:split|unknown|open_at_end)"
-    r"|tool_result_forged"
-)
+STEPS_MAX: Final = 1000
+_BARE: Final = ("quote", "obey")
+_WITH_TEXT: Final = ("search", "open", "scroll", "find", "python", "mcp", "say", "again")
+_VERBS: Final = "|".join((*_BARE, *_WITH_TEXT, "cite"))
+_BETWEEN: Final = re.compile(rf";\s*(?=(?:{_VERBS})(?:@\d+)?(?:\s|;|\Z))")
+_STEP: Final = re.compile(rf"({_VERBS})(?:@(\d{{1,9}}))?(?:\s+(.*))?", re.DOTALL)
+_MCP: Final = re.compile(r"\S+(?:\s+.*)?", re.DOTALL)
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One step. `text` is all behind its verb; `cursor` that of the page it is about."""
+
+    verb: str
+    text: str = ""
+    cursor: int | None = None
+
+
+def read_steps(text: str) -> tuple[Step, ...]:
+    """Return the steps in order, with repetitions written out. Raises `ValueError`."""
+    steps: list[Step] = []
+    for piece in _BETWEEN.split(text.strip().removesuffix(";")):
+        step = read_step(piece)
+        steps += steps[-1:] * int(step.text) if step.verb == "again" else [step]
+        if not 0 < len(steps) <= STEPS_MAX:
+            raise ValueError(text)
+    return tuple(steps)
+
+
+def read_step(text: str) -> Step:
+    """Return one step. Raises `ValueError` for invalid text."""
+    match = _STEP.fullmatch(text.strip())
+    if match is None:
+        raise ValueError(text)
+    step = Step(match[1], (match[3] or "").strip(), int(match[2]) if match[2] else None)
+    if not _is_sensible(step):
+        raise ValueError(text)
+    return step
+
+
+def _is_sensible(step: Step) -> bool:
+    match step.verb:
+        case "cite":
+            return step.text in {"", "all"}
+        case "quote" | "obey":
+            return not step.text
+        case "scroll" | "again":
+            return step.text.isdecimal() and int(step.text) <= STEPS_MAX**2
+        case _:
+            return bool(step.text)
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,25 +170,6 @@ class Faults:
         return self.breakage is not None or any(value is not None for value in others)
 
 
-NOT_HELD: Final = -1
-"""The `Malformed.grammar_ids` of an engine that ignores grammars."""
-
-
-@dataclass(frozen=True, slots=True)
-class Malformed:
-    """Misbehaviour of the model. Grammars are ignored from id `grammar_ids` of a body on."""
-
-    drift: str | None = None
-    attack: str | None = None
-    grammar_ids: int | None = None
-
-    def __bool__(self) -> bool:
-        return self != _WELL_BEHAVED
-
-
-_WELL_BEHAVED: Final = Malformed()
-
-
 @dataclass(frozen=True, slots=True)
 class Directives:
     """All directives of one text."""
@@ -156,7 +177,6 @@ class Directives:
     wishes: Wishes = Wishes()
     pace: Pace = Pace()
     faults: Faults = Faults()
-    malformed: Malformed = Malformed()
 
 
 def _count(text: str) -> int:
@@ -188,22 +208,6 @@ def _ids_or_none(text: str) -> int:
     return 0 if text == "none" else _count(text)
 
 
-def _drift(text: str) -> str:
-    if text not in DRIFTS:
-        raise ValueError(text)
-    return text
-
-
-def _attack(text: str) -> str:
-    if not _ATTACK.fullmatch(text):
-        raise ValueError(text)
-    return text
-
-
-def _grammar_ids(text: str) -> int:
-    return NOT_HELD if text == "none" else _count(text)
-
-
 _READ: Final[Mapping[str, Callable[[str], object]]] = {
     "say": str,
     "arguments": str,
@@ -224,67 +228,124 @@ _READ: Final[Mapping[str, Callable[[str], object]]] = {
     "error_after": _count,
     "end_after": _count,
     "health": _error_status,
-    "drift": _drift,
-    "attack": _attack,
-    "grammar_ids": _grammar_ids,
     "times": _count,
     "only": str,
 }
 
 
-def parse(text: str) -> Directives:
-    """Return the directives in a user's text; later ones replace earlier ones.
+class Syntax:
+    """The keys of directives, by the function that reads the value of each."""
 
-    Raises `SimulatedError` (400) for an invalid key or value.
-    """
-    values: dict[str, Any] = {}
-    for match in _DIRECTIVE.finditer(text):
-        values |= _values(match[1])
-    return _build(values)
+    readers: ClassVar[Mapping[str, Callable[[str], object]]] = _READ
+
+    def parse(self, text: str) -> Directives:
+        """Return the directives in a user's text; later ones replace earlier ones.
+
+        Raises `SimulatedError` (400) for an invalid key or value.
+        """
+        values: dict[str, Any] = {}
+        for match in _DIRECTIVE.finditer(text):
+            values |= self._values(match[1])
+        return self.directives(values)
+
+    def parse_plan(self, plan: str) -> Directives:
+        """Parse a fault plan, which is written without brackets.
+
+        Raises `SimulatedError` as `parse` does, and for wishes and a pace: they belong to a request
+        or to the options.
+        """
+        directives = self.directives(self._values(plan))
+        if directives.wishes != Wishes() or directives.pace != Pace():
+            raise bad_request(f"The simulator's plan is not one of faults alone: {plan!r}.")
+        return directives
+
+    def directives(self, values: dict[str, Any]) -> Directives:
+        """Return the directives that have these values, by their keys."""
+        return Directives(
+            wishes=Wishes(**values_of(Wishes, values)),
+            pace=Pace(**values_of(Pace, values)),
+            faults=Faults(**values_of(Faults, values)),
+        )
+
+    def _values(self, directive: str) -> dict[str, Any]:
+        values: dict[str, Any] = {}
+        words = []
+        if found := _TO_THE_END.search(directive):
+            words.append(f"{found[1]}={found[2]}")
+            directive = directive[: found.start()]
+        for word in (*words, *directive.split()):
+            key, _, value = word.partition("=")
+            try:
+                values[key] = self.readers[key](value)
+            except (KeyError, ValueError) as error:
+                raise bad_request(f"The simulator does not know the directive {word!r}.") from error
+        return values
 
 
-def parse_plan(plan: str) -> Directives:
-    """Parse a fault plan, which is written without brackets.
-
-    Raises `SimulatedError` as `parse` does, and for wishes and a pace: they belong to a request or
-    to the options.
-    """
-    directives = _build(_values(plan))
-    if directives != Directives(faults=directives.faults, malformed=directives.malformed):
-        raise bad_request(f"The simulator's plan is not one of faults alone: {plan!r}.")
-    return directives
+def values_of(kind: type[DataclassInstance], values: dict[str, Any]) -> dict[str, Any]:
+    """Return the values that are fields of the dataclass `kind`."""
+    names = {field.name for field in fields(kind)}
+    return {key: value for key, value in values.items() if key in names}
 
 
 def without_directives(text: str) -> str:
     return _DIRECTIVE.sub("", text).strip()
 
 
-def _values(directive: str) -> dict[str, Any]:
-    values: dict[str, Any] = {}
-    words = []
-    if found := _TO_THE_END.search(directive):
-        words.append(f"{found[1]}={found[2]}")
-        directive = directive[: found.start()]
-    for word in (*words, *directive.split()):
-        key, _, value = word.partition("=")
-        try:
-            values[key] = _READ[key](value)
-        except (KeyError, ValueError) as error:
-            raise bad_request(f"The simulator does not know the directive {word!r}.") from error
-    return values
+class Attempts:
+    """Counter of the requests of each prompt. Instances that share one count together."""
+
+    def __init__(self, prompts_max: int) -> None:
+        self._prompts_max = prompts_max
+        self._counts: OrderedDict[str, int] = OrderedDict()
+
+    def count(self, prompt: str) -> int:
+        """Count the requests of this prompt, this one included."""
+        number = self._counts.pop(prompt, 0) + 1
+        self._counts[prompt] = number
+        if len(self._counts) > self._prompts_max:
+            self._counts.popitem(last=False)
+        return number
+
+    def clear(self) -> None:
+        # The next request of each prompt is its first.
+        self._counts.clear()
 
 
-def _build(values: dict[str, Any]) -> Directives:
-    if values.get("attack") == "marker_split":
-        values = {"ids_per_event": 1} | values
-    return Directives(
-        wishes=Wishes(**_of(Wishes, values)),
-        pace=Pace(**_of(Pace, values)),
-        faults=Faults(**_of(Faults, values)),
-        malformed=Malformed(**_of(Malformed, values)),
-    )
+class FaultPlan:
+    """The faults of one instance. `standing` may be replaced while it runs."""
+
+    def __init__(self, name: str, standing: Directives, attempts: Attempts) -> None:
+        self._name = name
+        self.standing = standing
+        self._attempts = attempts
+
+    def in_force(self, asked: Directives, turn_prompt: Sequence[int]) -> Directives:
+        """Return the directives with the faults of this very request only.
+
+        `turn_prompt` is the prompt up to its open turn, so that a request that continues a cut turn
+        counts as another attempt of the same prompt.
+        """
+        faults = asked.faults or self.standing.faults
+        is_counted = faults.times is not None and self._is_for_here(faults)
+        attempt = self._count(turn_prompt) if is_counted else 1
+        return replace(asked, faults=faults if self._applies(faults, attempt) else Faults())
+
+    def _applies(self, terms: Faults, attempt: int) -> bool:
+        # `only` and `times` stand among the faults.
+        in_time = terms.times is None or attempt <= terms.times
+        return in_time and self._is_for_here(terms)
+
+    def _is_for_here(self, terms: Faults) -> bool:
+        return terms.only in {None, self._name}
+
+    def _count(self, turn_prompt: Sequence[int]) -> int:
+        return self._attempts.count(ids_hash(turn_prompt))
+
+    def clear(self) -> None:
+        self._attempts.clear()
 
 
-def _of(kind: type[Wishes | Pace | Faults | Malformed], values: dict[str, Any]) -> dict[str, Any]:
-    names = {field.name for field in fields(kind)}
-    return {key: value for key, value in values.items() if key in names}
+def ids_hash(ids: Sequence[int]) -> str:
+    # The first 32 hex digits of SHA-256 over the ids as 32-bit integers.
+    return hashlib.sha256(array("I", ids).tobytes()).hexdigest()[:32]

@@ -7,42 +7,27 @@ from array import array
 from collections import OrderedDict, deque
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
-from functools import partial
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 
 from gateway.errors import ConfigError, GatewayError
-from gateway.models.harmony.framing import OPENING
-from gateway.models.harmony.vocabulary import Vocabulary
-from gateway.simulator.constrained.decoding import constrained
+from gateway.models.harmony.vocabulary import OPENING, Vocabulary
 from gateway.simulator.continuation import ScriptedModel
-from gateway.simulator.directives import parse_plan
+from gateway.simulator.directives import Attempts, FaultPlan, ids_hash
 from gateway.simulator.errors import SimulatedError
-from gateway.simulator.faults import Attempts, FaultPlan, ids_hash
-from gateway.simulator.malformed import corpus
-from gateway.simulator.prompt_checks import PromptChecks
-from gateway.simulator.wire import chat_requests, generate_requests
-from gateway.simulator.wire.chat import ChatWriter
-from gateway.simulator.wire.chat_requests import Conversations
+from gateway.simulator.wire import chat
+from gateway.simulator.wire.chat import ChatWriter, Conversations
 from gateway.simulator.wire.frames import EventTails, EventWriter
-from gateway.simulator.wire.generate import GenerateWriter
-from gateway.simulator.wire.requests import read_chat, read_request
+from gateway.simulator.wire.requests import read_request
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 
-    from gateway.simulator.constrained.constraint_fields import OutputConstraint
     from gateway.simulator.directives import Directives
     from gateway.simulator.options import SimulatorOptions
     from gateway.simulator.turns import Continuation
     from gateway.simulator.wire.requests import CompletionRequest
-
-_CONSTRAINTS: Final = (
-    *(b'"structured_outputs"', b'"response_format"'),
-    *(b'"structural_tag"', b'"json_schema"', b'"regex"', b'"ebnf"'),
-)
-"""The fields of a body that may hold a grammar."""
 
 
 class QueueFull(GatewayError):
@@ -223,7 +208,6 @@ class Observed:
             "sampling": dict(request.sampling),
             "priority": request.priority,
             "logprobs": request.logprobs,
-            "demand": request.constraint.as_json() if request.constraint else None,
             "cache_salt": request.cache_salt,
             "stream": request.stream,
             "sent_tokens": len(self.sent),
@@ -282,47 +266,49 @@ class Ledger:
 
 
 class SimulatedEngine:
-    """The engine of one instance. Raises `ConfigError` for an invalid fault plan or corpus."""
+    """The engine of one instance. Raises `ConfigError` for an invalid fault plan."""
+
+    plan_type: ClassVar[type[FaultPlan]] = FaultPlan
 
     def __init__(self, options: SimulatorOptions, attempts: Attempts | None = None) -> None:
         self.options = options
         vocabulary = Vocabulary.load()
-        self.model = ScriptedModel(vocabulary, corpus.load(options.corpus_path))
-        self._conversations = Conversations(vocabulary, context_length=options.context_length)
+        self.model = self.new_model(vocabulary)
+        self.conversations = Conversations(vocabulary, context_length=options.context_length)
         self.tails = EventTails(vocabulary)
-        self.checks = PromptChecks(vocabulary)
         self.cache = PrefixCache(options.cache_blocks_max)
         self.admission = Admission(options.running_max, options.queued_max)
         self.ledger = Ledger(options.observed_requests_max, options.observed_ids_max)
         attempts = attempts or Attempts(options.fault_prompts_max)
-        self.faults = FaultPlan(options.name, _standing_plan(options.faults), attempts)
+        self.faults = self.plan_type(options.name, self._standing_plan(), attempts)
         self.fingerprint = f"vllm-{options.engine_version}-simulated"
         self.metrics = self._metrics()
+
+    def new_model(self, vocabulary: Vocabulary) -> ScriptedModel:
+        return ScriptedModel(vocabulary)
+
+    @property
+    def paths(self) -> frozenset[str]:
+        # The endpoints at which the model writes.
+        return frozenset({"/v1/completions", chat.PATH})
 
     def writer(self, head: dict[str, Any], request: CompletionRequest) -> EventWriter:
         """Return the writer of the events of one stream."""
         known = (head, request, self.model.vocabulary, self.tails, self.fingerprint)
         engine = self.options.engine
         if request.chat_rules is not None:
-            parser = self._conversations.parser(request.chat_rules)
+            parser = self.conversations.parser(request.chat_rules)
             return ChatWriter(*known, engine=engine).reads_by(parser)
-        kind = GenerateWriter if request.is_generate else EventWriter
-        return kind(*known, engine=engine)
+        return EventWriter(*known, engine=engine)
 
     async def read(self, body: bytes, path: str = "/v1/completions") -> CompletionRequest:
         """Return the request of a body that came to the endpoint `path`.
 
-        Grammars and schemas are compiled in a thread, so that the event loop answers other
-        requests, health checks among them. Raises `SimulatedError`.
+        Raises `SimulatedError`.
         """
-        if path == chat_requests.PATH:
-            return await asyncio.to_thread(read_chat, body, self.options, self._conversations)
-        is_generate = path == generate_requests.PATH
-        if any(name in body for name in _CONSTRAINTS):
-            return await asyncio.to_thread(
-                read_request, body, self.options, is_generate=is_generate
-            )
-        return read_request(body, self.options, is_generate=is_generate)
+        if path == chat.PATH:
+            return await asyncio.to_thread(self.conversations.read, body, self.options)
+        return read_request(body, self.options)
 
     async def continuation(self, request: CompletionRequest) -> Continuation:
         """Return what the model would write. Raises `SimulatedError` for an invalid directive."""
@@ -331,26 +317,16 @@ class SimulatedEngine:
             return reading.continuation()
         return await asyncio.to_thread(reading.continuation)
 
-    async def held(
-        self, continuation: Continuation, request: CompletionRequest, constraint: OutputConstraint
-    ) -> Continuation:
-        # Raises `SimulatedError` for a bad constraint.
-        return await asyncio.to_thread(
-            constrained,
-            continuation,
-            request.prompt,
-            constraint,
-            ids_max=request.max_tokens,
-            vocabulary=self.model.vocabulary,
-        )
+    async def held(self, continuation: Continuation, request: CompletionRequest) -> Continuation:  # noqa: ARG002
+        """Return what the request allows of the continuation: here all, grammars have no effect."""
+        return continuation
 
     def observe(
         self, request: CompletionRequest, continuation: Continuation, headers: dict[str, str]
     ) -> Observed:
-        """Add a request to the ledger, the prompt checks and the count of cached ids."""
+        """Add a request to the ledger, and count its cached ids."""
         prefilled = len(request.prompt) - continuation.turn_start - len(OPENING)
         observed = self.ledger.open(request, max(prefilled, 0), headers)
-        self.checks.see(observed.request_id, request.prompt, continuation.turn_start)
         observed.cached_ids = self.cache.cached_ids(request.prompt, request.cache_salt)
         return observed
 
@@ -386,31 +362,39 @@ class SimulatedEngine:
             usage["reasoning_tokens"] = 0
         return usage
 
+    def seen(self, begin: str, *, with_ids: bool) -> dict[str, Any]:
+        """Return the requests whose ids start with `begin`, for `GET /simulator/requests`."""
+        rows = [
+            self.row(observed, with_ids=with_ids)
+            for observed in self.ledger
+            if (observed.request_id or "").startswith(begin)
+        ]
+        return {"instance": self.options.name, "requests": rows}
+
+    def row(self, observed: Observed, *, with_ids: bool) -> dict[str, Any]:
+        return observed.as_json(with_ids=with_ids)
+
     def reset(self) -> None:
         """Restore the state after a start, except for the metrics: counters never decrease."""
         self.cache.clear()
         self.ledger.clear()
         self.faults.clear()
-        self.faults.standing = _standing_plan(self.options.faults)
+        self.faults.standing = self._standing_plan()
 
     def _metrics(self) -> Metrics:
         metrics = Metrics(self.options)
         admission, cache = self.admission, self.cache
         metrics.watch("vllm:num_requests_running", "In execution.", lambda: admission.running)
         metrics.watch("vllm:num_requests_waiting", "In the queue.", lambda: admission.waiting)
-        checks = self.checks
-        for name in checks.as_json():
-            metrics.watch(f"simulator:{name}", "Of prompts.", partial(getattr, checks, name))
         metrics.watch("vllm:kv_cache_usage_perc", "1 is full.", lambda: cache.usage)
         return metrics
 
-
-def _standing_plan(plan: str) -> Directives:
-    try:
-        return parse_plan(plan)
-    except SimulatedError as error:
-        raise ConfigError(
-            str(error),
-            where="faults",
-            remedy='Write a plan such as "status=503 times=2"; see gateway.simulator.directives.',
-        ) from error
+    def _standing_plan(self) -> Directives:
+        try:
+            return self.model.syntax.parse_plan(self.options.faults)
+        except SimulatedError as error:
+            raise ConfigError(
+                str(error),
+                where="faults",
+                remedy='Write a plan such as "status=503 times=2"; GET / explains them.',
+            ) from error

@@ -4,10 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final, Literal
-
-if TYPE_CHECKING:
-    from pathlib import Path
+from typing import Final, Literal
 
 Engine = Literal["vllm", "sglang"]
 _RECENT: Final[dict[Engine, str]] = {"vllm": "0.32.0", "sglang": "0.5.23"}
@@ -74,8 +71,6 @@ class SimulatorOptions:
     """Ids those requests may hold together, prompts and outputs; older ones are forgotten."""
     body_bytes_max: int = 32 * 1024 * 1024
     """Bytes of one request's body."""
-    corpus_path: Path | None = None
-    """Lines of malformed and other output for `corpus:ID`; None: the packaged ones."""
 
     @property
     def engine_version(self) -> str:

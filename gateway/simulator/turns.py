@@ -7,8 +7,6 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import TYPE_CHECKING, Final
 
-from gateway.generation import FinishReason
-from gateway.models.harmony.framing import OPENING
 from gateway.models.harmony.vocabulary import (
     CALL,
     CHANNEL,
@@ -16,13 +14,15 @@ from gateway.models.harmony.vocabulary import (
     END,
     FIRST_SPECIAL,
     MESSAGE,
+    OPENING,
     RETURN,
     START,
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Sequence
+    from collections.abc import Iterator, Sequence
 
+    from gateway.generation import FinishReason
     from gateway.models.harmony.vocabulary import Vocabulary
     from gateway.simulator.directives import Directives
 
@@ -59,14 +59,10 @@ class Part:
 
 @dataclass(frozen=True, slots=True)
 class Script:
-    """The ids of a turn from its `<|start|>assistant` on, and why it ends where it ends.
-
-    `parts` is empty for a script that is replayed as it is, well formed or not.
-    """
+    """The ids of a turn from its `<|start|>assistant` on, and the parts that they are made of."""
 
     ids: list[int]
     parts: tuple[Part, ...] = ()
-    finish: FinishReason = FinishReason.STOP
 
 
 class PartWriter:
@@ -95,11 +91,6 @@ class PartWriter:
     def call_header(self, kind: str, channel: str) -> tuple[int, ...]:
         # The channel comes before the recipient.
         return (*OPENING, *self._marked(f"{channel} to={kind} ", kind))
-
-    def addressed_header(self, kind: str) -> tuple[int, ...]:
-        """Return the ids that begin a call, with its recipient before its channel."""
-        to = self.vocabulary.encode(f" to={kind}")
-        return (*OPENING, *to, *self.call_mark(kind))
 
     def call_mark(self, kind: str) -> tuple[int, ...]:
         # The rest of the header behind the recipient.
@@ -135,16 +126,13 @@ def script_of(parts: list[Part]) -> Script:
 class Continuation:
     """The rest of a turn: `ids` are still to come; the turn begins at `turn_start` of the prompt.
 
-    `finish` is None for an ordinary script, which ends with a stop id; a recorded one that may
-    hold stop ids anywhere says itself how it ended.
+    `finish` is None for an ordinary script, which ends with a stop id.
     """
 
     ids: list[int]
     turn_start: int
     directives: Directives
     finish: FinishReason | None = None
-    others: Callable[[], Iterable[list[int]]] = tuple
-    """What could be said instead, for an engine that may not say `ids`; best first."""
 
 
 TERMINATORS: Final = frozenset({END, CALL, RETURN})

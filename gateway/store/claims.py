@@ -7,6 +7,7 @@ only one can write. Only the database's clock counts.
 
 from __future__ import annotations
 
+import itertools
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
@@ -14,12 +15,18 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from gateway import ids
 from gateway.entries import FOLD_VERSIONS
 from gateway.errors import ContentSealed, StoreError, StoreUnavailable
-from gateway.store import content, flushes
+from gateway.store import claim_order, content, flushes
+from gateway.store.claim_order import (
+    FreePlaces,
+    QueuedKey,
+    QueuedResponse,
+    RunningCount,
+    RunningLimit,
+)
 from gateway.store.events import day_of
 from gateway.store.packing import unpack_ids
 from gateway.store.postgres.statements import Statement
 from gateway.store.replicas import shares
-from gateway.store.replicas.shares import EndedResponse, Start
 from gateway.store.schema import EVERYONE
 from gateway.telemetry.logs import EventLog
 from gateway.tenancy import ProjectId, TenantId
@@ -31,7 +38,8 @@ if TYPE_CHECKING:
     from uuid import UUID
 
     from gateway.encryption.keyring import Keyring
-    from gateway.store.postgres.database import Database, Row
+    from gateway.store.postgres.database import Connection, Database, Row
+    from gateway.store.replicas.shares import EndedResponse, Start
 
 _log = EventLog(__name__)
 
@@ -118,8 +126,6 @@ class LogHead:
 
 _CONTENT: Final = ("request", "plan", "prompt")
 LOCK_KEY: Final = 0x436C61696D  # "Claim", as the number of an advisory lock
-_IN_LINE: Final = 2
-"""The rank, in `_CLAIM`, of what goes in the order of shares."""
 _TAKE_TURNS: Final = Statement("SELECT pg_advisory_xact_lock(:key)")
 
 _IS_OURS: Final = """
@@ -130,151 +136,83 @@ _IS_OURS: Final = """
                < clock_timestamp() - make_interval(secs => :late_s)
     )
 """
-_BOUNDS_RUNNING: Final = """
-    l.model = '*' AND l.what = 'background_running' AND l.window_s = 0 AND l.mode = 'enforce'
-"""
 _HAS_WAITED: Final = "created_at < clock_timestamp() - make_interval(secs => :promotion_s)"
 # Nothing can be read of tenants whose keys are away: to claim would cost them an attempt.
 _IS_NOT_AWAY: Final = "tenant_id <> ALL (CAST(:away AS uuid[]))"
-# Keys that have something queued are found one after the other, each by a step in the index; then,
-# of the tenants that come first, as many of each key as can be wanted: with one of each tenant
-# there are enough, so that nothing counts that stands behind the last of these. It does not matter
-# how many wait. `room` is how many more may run; null is any number. Places count within what has
-# room so far, so that what is passed over takes nobody's place. `start` is where a response stands
-# in the line of all tenants: `store.replicas.shares`. Where nothing of a tenant runs, and its first
-# has waited for long, that goes before.
-# What is chosen was seen unlocked, so its state is compared again once it is locked.
-_CLAIM: Final = Statement(f"""
-WITH RECURSIVE lanes AS (
+
+# Per key and project the number in background, and the oldest that may be taken over.
+_BEGUN: Final = Statement(f"""
+SELECT tenant_id, key_id, coalesce(project_id, tenant_id), count(*) FILTER (WHERE background),
+       (array_agg(id ORDER BY id) FILTER (
+           WHERE attempts < :attempts_max AND {_IS_OURS}
+             AND (owner IS NULL OR CAST(:take_over AS boolean) AND lease_until < clock_timestamp())
+       ))[:CAST(:row_limit AS integer)]
+FROM responses
+WHERE status = 'in_progress' AND durable AND {_IS_NOT_AWAY}
+GROUP BY 1, 2, 3
+""")  # noqa: S608 - constants only
+# Keys that have something queued are found one after the other, each by a step in the index: it
+# does not matter how many responses wait.
+_QUEUED_KEYS: Final = Statement(f"""
+WITH RECURSIVE keys AS (
     (SELECT tenant_id, key_id FROM responses WHERE status = 'queued'
      ORDER BY tenant_id, key_id LIMIT 1)
     UNION ALL
-    SELECT next.* FROM lanes CROSS JOIN LATERAL (
+    SELECT next.* FROM keys CROSS JOIN LATERAL (
         SELECT r.tenant_id, r.key_id FROM responses AS r
-        WHERE r.status = 'queued' AND (r.tenant_id, r.key_id) > (lanes.tenant_id, lanes.key_id)
+        WHERE r.status = 'queued' AND (r.tenant_id, r.key_id) > (keys.tenant_id, keys.key_id)
         ORDER BY r.tenant_id, r.key_id LIMIT 1
     ) AS next
-), lines AS (
-    SELECT l.tenant_id, l.scope_id AS root, l.scope_id AS key_id, l.value
-    FROM (SELECT DISTINCT tenant_id FROM lanes) AS t JOIN limits AS l
-        ON l.tenant_id = t.tenant_id AND l.scope = 'key' AND {_BOUNDS_RUNNING}
-    UNION ALL
-    SELECT older.tenant_id, older.root, k.replaced_by, older.value
-    FROM lines AS older JOIN api_keys AS k
-        ON k.tenant_id = older.tenant_id AND k.id = older.key_id AND k.replaced_by IS NOT NULL
-), begun AS MATERIALIZED (
-    SELECT tenant_id, id, key_id, coalesce(project_id, tenant_id) AS project_id, background,
-           {_IS_OURS} AND attempts < :attempts_max AND (
-               owner IS NULL OR CAST(:take_over AS boolean) AND lease_until < clock_timestamp()
-           ) AS is_left
+)
+SELECT keys.tenant_id, keys.key_id, first.id, first.project_id, first.has_waited,
+       coalesce(tenants.background_running_max, :tenant_running_max),
+       -- No tenant begins further back than one response behind the tenant that went last.
+       greatest(coalesce(s.served, last.served, 0),
+                last.served - coalesce(s.expected, CAST(:expected AS double precision))) AS served,
+       coalesce(s.expected, :expected) AS expected
+FROM keys CROSS JOIN LATERAL (
+    SELECT id, coalesce(project_id, tenant_id) AS project_id, {_HAS_WAITED} AS has_waited
     FROM responses
-    WHERE status = 'in_progress' AND durable AND {_IS_NOT_AWAY}
-), of_tenants AS (
-    SELECT tenant_id, count(*) AS running FROM begun WHERE background GROUP BY 1
-), of_projects AS (
-    SELECT tenant_id, project_id, count(*) AS running FROM begun WHERE background GROUP BY 1, 2
-), keys AS (
-    SELECT DISTINCT ON (tenant_id, key_id) tenant_id, key_id, root, value - (
-               SELECT count(*) FROM lines AS same JOIN begun AS b
-                   ON b.tenant_id = same.tenant_id AND b.key_id = same.key_id AND b.background
-               WHERE same.tenant_id = lines.tenant_id AND same.root = lines.root
-           ) AS room
-    FROM lines ORDER BY tenant_id, key_id, room
-), heads AS MATERIALIZED (
-    SELECT lanes.tenant_id, lanes.key_id, one.project_id, one.has_waited, keys.root, keys.room
-    FROM lanes LEFT JOIN keys
-        ON keys.tenant_id = lanes.tenant_id AND keys.key_id = lanes.key_id
-    CROSS JOIN LATERAL (
-        SELECT coalesce(project_id, tenant_id) AS project_id, {_HAS_WAITED} AS has_waited
-        FROM responses
-        WHERE status = 'queued' AND tenant_id = lanes.tenant_id AND key_id = lanes.key_id
-          AND {_IS_OURS} AND {_IS_NOT_AWAY}
-        ORDER BY id LIMIT 1
-    ) AS one
-    WHERE keys.room IS NULL OR keys.room > 0
-), projects AS MATERIALIZED (
-    SELECT h.tenant_id, h.project_id, l.value - coalesce(p.running, 0) AS room
-    FROM (SELECT DISTINCT tenant_id, project_id FROM heads) AS h
-    LEFT JOIN of_projects AS p ON p.tenant_id = h.tenant_id AND p.project_id = h.project_id
-    LEFT JOIN limits AS l
-        ON l.tenant_id = h.tenant_id AND l.scope = 'project' AND l.scope_id = h.project_id
-           AND {_BOUNDS_RUNNING}
-), next_tenants AS MATERIALIZED (
-    SELECT * FROM (
-        SELECT t.id AS tenant_id, coalesce(n.running, 0) AS running, h.has_waited,
-               least(
-                   coalesce(t.background_running_max, :tenant_running_max),
-                   (SELECT min(l.value) FROM limits AS l
-                    WHERE l.tenant_id = t.id AND l.scope IN ('tenant', 'organization')
-                      AND l.scope_id = t.id AND {_BOUNDS_RUNNING})
-               ) AS running_max,
-               coalesce(s.expected, CAST(:expected AS double precision)) AS expected,
-               greatest(
-                   coalesce(s.served, last.served, 0),
-                   coalesce(last.served, 0) - coalesce(s.expected, :expected)
-               ) AS served
-        FROM (
-            SELECT heads.tenant_id, bool_or(has_waited) AS has_waited
-            FROM heads JOIN projects USING (tenant_id, project_id)
-            WHERE projects.room IS NULL OR projects.room > 0
-            GROUP BY heads.tenant_id
-        ) AS h
-        JOIN tenants AS t ON t.id = h.tenant_id
-        LEFT JOIN of_tenants AS n ON n.tenant_id = t.id
-        LEFT JOIN background_shares AS s ON s.tenant_id = t.id
-        LEFT JOIN background_shares AS last ON last.tenant_id = CAST(:everyone AS uuid)
-    ) AS one
-    WHERE running < running_max
-    ORDER BY has_waited AND running = 0 DESC, served, tenant_id
-    LIMIT :row_limit
-), queued AS (
-    SELECT one.*, heads.root, heads.room
-    FROM (
-        SELECT tenant_id, least(:row_limit, CASE WHEN count(*) OVER () < :row_limit
-                   THEN :row_limit ELSE 1 + floor((max(served) OVER () - served) / expected)
-               END) AS wanted
-        FROM next_tenants
-    ) AS next JOIN heads ON heads.tenant_id = next.tenant_id
-    CROSS JOIN LATERAL (
-        SELECT tenant_id, id, coalesce(project_id, tenant_id) AS project_id,
-               {_HAS_WAITED} AS has_waited
-        FROM responses
-        WHERE status = 'queued' AND tenant_id = heads.tenant_id AND key_id = heads.key_id
-          AND {_IS_OURS} AND {_IS_NOT_AWAY}
-        ORDER BY id LIMIT CAST(least(next.wanted, heads.room) AS integer)
-    ) AS one
-), of_keys AS (
-    SELECT *, row_number() OVER (PARTITION BY tenant_id, root ORDER BY id) AS key_place
-    FROM queued
-), in_projects AS (
-    SELECT one.tenant_id, one.id, one.has_waited, projects.room,
-           row_number() OVER (PARTITION BY one.tenant_id, one.project_id ORDER BY one.id)
-               AS project_place
-    FROM of_keys AS one JOIN projects
-        ON projects.tenant_id = one.tenant_id AND projects.project_id = one.project_id
-    WHERE one.root IS NULL OR one.key_place <= one.room
-), in_tenants AS MATERIALIZED (
-    SELECT tenant_id, id, has_waited,
-           row_number() OVER (PARTITION BY tenant_id ORDER BY id) AS place
-    FROM in_projects WHERE room IS NULL OR project_place <= room
-), claimable AS (
-    SELECT tenant_id, id, 0 AS rank, CAST(0 AS double precision) AS start,
-           CAST(:expected AS double precision) AS expected
-    FROM begun WHERE is_left
-    UNION ALL
-    SELECT w.tenant_id, w.id,
-           CASE WHEN w.place = 1 AND w.has_waited AND t.running = 0 THEN 1 ELSE 2 END,
-           t.served + (w.place - 1) * t.expected, t.expected
-    FROM in_tenants AS w JOIN next_tenants AS t ON t.tenant_id = w.tenant_id
-    WHERE w.place <= t.running_max - t.running
-    ORDER BY rank, start, id
-    LIMIT :row_limit
-), locked AS (
-    SELECT one.*, claimable.rank, claimable.start, claimable.expected
-    FROM claimable, LATERAL (
+    WHERE status = 'queued' AND tenant_id = keys.tenant_id AND key_id = keys.key_id
+      AND {_IS_OURS} AND {_IS_NOT_AWAY}
+    ORDER BY id LIMIT 1
+) AS first
+JOIN tenants ON tenants.id = keys.tenant_id
+LEFT JOIN background_shares AS s ON s.tenant_id = keys.tenant_id
+LEFT JOIN background_shares AS last ON last.tenant_id = CAST(:everyone AS uuid)
+""")  # noqa: S608 - constants only
+_LIMITS: Final = Statement("""
+WITH RECURSIVE bounds AS (
+    SELECT tenant_id, scope, scope_id, scope_id AS member_id, value FROM limits
+    WHERE tenant_id = ANY (CAST(:tenants AS uuid[])) AND model = '*' AND what = 'background_running'
+      AND window_s = 0 AND mode = 'enforce'
+    UNION
+    SELECT b.tenant_id, b.scope, b.scope_id, k.replaced_by, b.value
+    FROM bounds AS b JOIN api_keys AS k ON k.tenant_id = b.tenant_id AND k.id = b.member_id
+    WHERE b.scope = 'key' AND k.replaced_by IS NOT NULL
+)
+SELECT * FROM bounds
+""")
+_WAITING: Final = Statement(f"""
+SELECT one.*
+FROM unnest(CAST(:tenants AS uuid[]), CAST(:keys AS uuid[]), CAST(:numbers AS integer[]))
+     AS keys (tenant_id, key_id, number)
+CROSS JOIN LATERAL (
+    SELECT tenant_id, id, key_id, coalesce(project_id, tenant_id), {_HAS_WAITED}
+    FROM responses
+    WHERE status = 'queued' AND tenant_id = keys.tenant_id AND key_id = keys.key_id AND {_IS_OURS}
+    ORDER BY id LIMIT keys.number
+) AS one
+""")  # noqa: S608 - constants only
+# What was chosen was read unlocked, so its state is compared again once it is locked.
+_CLAIM: Final = Statement("""
+WITH locked AS (
+    SELECT one.*
+    FROM unnest(CAST(:tenants AS uuid[]), CAST(:responses AS uuid[])) AS chosen (tenant_id, id),
+    LATERAL (
         SELECT tenant_id, id, status = 'queued' AS was_queued, owner AS left_by
         FROM responses
-        WHERE tenant_id = claimable.tenant_id AND id = claimable.id
+        WHERE tenant_id = chosen.tenant_id AND id = chosen.id
           AND (status = 'queued' OR status = 'in_progress'
                                     AND (owner IS NULL OR lease_until < clock_timestamp()))
         FOR NO KEY UPDATE SKIP LOCKED
@@ -283,13 +221,13 @@ WITH RECURSIVE lanes AS (
 UPDATE responses AS one
 SET status = 'in_progress', owner = :owner, epoch = epoch + 1, attempts = attempts + 1,
     lease_until = clock_timestamp() + make_interval(secs => :lease_s)
-FROM locked JOIN tenants ON tenants.id = locked.tenant_id
+FROM locked
 WHERE one.tenant_id = locked.tenant_id AND one.id = locked.id
 RETURNING one.tenant_id, one.id, one.epoch, one.next_entry, one.attempts, locked.was_queued,
-          one.key_id, one.project_id, tenants.name, one.model, one.created_at,
-          one.root_created_at, one.parent_id, one.background, one.streamed, one.request, one.plan,
-          one.prompt, locked.left_by, locked.rank, locked.start, locked.expected
-""")  # noqa: S608 - constants only
+          one.key_id, one.project_id, (SELECT name FROM tenants WHERE id = one.tenant_id) AS name,
+          one.model, one.created_at, one.root_created_at, one.parent_id, one.background,
+          one.streamed, one.request, one.plan, one.prompt, locked.left_by
+""")
 
 _ASKED: Final = """
     SELECT * FROM unnest(
@@ -398,26 +336,28 @@ async def claim(
     whose keys are away are skipped, or released if that shows too late. Raises `StoreUnavailable`;
     what was claimed by then is taken over when its lease lapses.
     """
-    parameters = {
-        "owner": owner,
-        "lease_s": terms.lease_s,
-        "attempts_max": terms.attempts_max,
-        "tenant_running_max": terms.tenant_running_max,
-        "fold_versions": terms.fold_versions,
-        "late_fold_versions": terms.late_fold_versions,
-        "late_s": terms.late_s,
-        "row_limit": limit,
-        "take_over": take_over,
-        "away": database.keyring.away(),
+    parameters = _parameters(database, terms, take_over=take_over) | {
         "promotion_s": terms.promotion_s,
-        "expected": shares.EXPECTED_AT_FIRST,
-        "everyone": EVERYONE,
+        "tenant_running_max": terms.tenant_running_max,
     }
     async with database.runs_transaction() as connection:
         await connection.execute(_TAKE_TURNS, {"key": LOCK_KEY})
         await shares.settle(connection, ended)
-        rows = list(await connection.execute(_CLAIM, parameters))
-        await shares.serve(connection, [_start(row) for row in rows if row.was_queued])
+        begun = await connection.execute(_BEGUN, parameters | {"row_limit": limit})
+        left = ((uuid, tenant_id) for tenant_id, *_, uuids in begun for uuid in uuids or ())
+        chosen = sorted(left)[:limit]
+        running = [RunningCount(*one) for *one, _ in begun if one[-1]]
+        starts = await _next_queued(connection, parameters, running, limit=limit - len(chosen))
+        chosen += [(uuid, start.tenant_id) for uuid, start in starts.items()]
+        rows: list[Row] = []
+        if chosen:
+            locked = {
+                "responses": [uuid for uuid, _ in chosen],
+                "tenants": [one for _, one in chosen],
+            }
+            lease = {"owner": owner, "lease_s": terms.lease_s}
+            rows = await connection.execute(_CLAIM, locked | lease)
+        await shares.serve(connection, [starts[row.id] for row in rows if row.was_queued])
         heads = await flushes.settle(
             connection, [_locked_response(row) for row in rows if row.left_by]
         )
@@ -425,7 +365,10 @@ async def claim(
     runs, spare = [], []
     for row in rows:
         try:
-            run = await _open_run(database.keyring, row, heads.get(row.id, row.next_entry))
+            start = starts.get(row.id)
+            counted = shares.EXPECTED_AT_FIRST if start is None else start.expected
+            next_entry = heads.get(row.id, row.next_entry)
+            run = await _open_run(database.keyring, row, next_entry, counted)
         except StoreUnavailable:
             spare.append(Claim(TenantId(row.tenant_id), row.id, row.epoch))
         except (ContentSealed, ValueError) as error:
@@ -448,7 +391,13 @@ async def work(database: Database, terms: ClaimTerms, *, take_over: bool) -> Cla
 
     Some queued responses may have to wait for others of their tenant. Raises `StoreUnavailable`.
     """
-    parameters = {
+    parameters = _parameters(database, terms, take_over=take_over)
+    async with database.runs_transaction() as connection:
+        return ClaimableWork(*(await connection.execute(_WORK, parameters)).one())
+
+
+def _parameters(database: Database, terms: ClaimTerms, *, take_over: bool) -> dict[str, Any]:
+    return {
         "attempts_max": terms.attempts_max,
         "fold_versions": terms.fold_versions,
         "late_fold_versions": terms.late_fold_versions,
@@ -456,12 +405,33 @@ async def work(database: Database, terms: ClaimTerms, *, take_over: bool) -> Cla
         "take_over": take_over,
         "away": database.keyring.away(),
     }
-    async with database.runs_transaction() as connection:
-        return ClaimableWork(*(await connection.execute(_WORK, parameters)).one())
 
 
-def _start(row: Row) -> Start:
-    return Start(TenantId(row.tenant_id), row.start, row.expected, promoted=row.rank < _IN_LINE)
+async def _next_queued(
+    connection: Connection,
+    parameters: dict[str, Any],
+    running: list[RunningCount],
+    *,
+    limit: int,
+) -> dict[UUID, Start]:
+    # Under the claimants' lock no other process begins background responses, so what is counted
+    # by several statements can only become less until the claim.
+    if limit <= 0:
+        return {}
+    shared = {"expected": shares.EXPECTED_AT_FIRST, "everyone": EVERYONE}
+    key_rows = await connection.execute(_QUEUED_KEYS, parameters | shared)
+    keys = [QueuedKey(*row) for row in key_rows]
+    if not keys:
+        return {}
+    of_tenants = {"tenants": list({one.tenant_id for one in keys})}
+    limits = await connection.execute(_LIMITS, parameters | of_tenants)
+    places = FreePlaces(keys, itertools.starmap(RunningLimit, limits), running)
+    read = claim_order.keys_to_read(keys, places, limit=limit)
+    if not read:
+        return {}
+    of_keys = dict(zip(("tenants", "keys", "numbers"), zip(*read, strict=True), strict=True))
+    waiting = await connection.execute(_WAITING, parameters | of_keys)
+    return claim_order.choose(keys, itertools.starmap(QueuedResponse, waiting), places, limit=limit)
 
 
 def _locked_response(row: Row) -> flushes.LockedResponse:
@@ -476,13 +446,13 @@ def _locked_response(row: Row) -> flushes.LockedResponse:
     )
 
 
-async def _open_run(keyring: Keyring, row: Row, next_entry: int) -> ClaimedRun:
+async def _open_run(keyring: Keyring, row: Row, next_entry: int, counted: float) -> ClaimedRun:
     # Raises `StoreUnavailable`, `ContentSealed`, and `ValueError` for content of no known release.
     tenant_id = TenantId(row.tenant_id)
     sealed = [value for name in _CONTENT if (value := row[name]) is not None]
     if keyring.is_on:
         await keyring.renew(tenant_id, lambda cipher: any(map(cipher.lacks, sealed)))
-    found = content.opened(keyring.of(tenant_id), "responses", row, _CONTENT)
+    values = content.opened(keyring.of(tenant_id), "responses", row, _CONTENT)
     return ClaimedRun(
         claim=Claim(tenant_id, row.id, row.epoch),
         next_entry=next_entry,
@@ -497,10 +467,10 @@ async def _open_run(keyring: Keyring, row: Row, next_entry: int) -> ClaimedRun:
         parent=row.parent_id,
         background=row.background,
         streamed=row.streamed,
-        request=found["request"],
-        plan=found["plan"],
-        prompt_ids=unpack_ids(found["prompt"]),
-        counted=row.expected,
+        request=values["request"],
+        plan=values["plan"],
+        prompt_ids=unpack_ids(values["prompt"]),
+        counted=counted,
     )
 
 
@@ -569,7 +539,7 @@ async def heads(
     What is only in flushes does not count: see `store.remote_logs`.
     """
     tenants, uuids = zip(*responses, strict=True) if responses else ((), ())
-    asked = {"tenants": tenants, "responses": uuids}
+    parameters = {"tenants": tenants, "responses": uuids}
     async with database.runs_transaction() as connection:
-        rows = await connection.execute(_HEADS, asked)
+        rows = await connection.execute(_HEADS, parameters)
         return {uuid: LogHead(*head) for uuid, *head in rows}

@@ -12,9 +12,8 @@ import orjson
 
 from gateway.errors import ConversationLocked, InvalidRequest
 from gateway.protocol.conversations import Conversation
-from gateway.protocol.hosted.includable import INCLUDABLE
-from gateway.store import content
-from gateway.store.governance import holds
+from gateway.protocol.items import INCLUDABLE
+from gateway.store import content, holds
 from gateway.store.messages import (
     ItemPage,
     context_of,
@@ -168,8 +167,8 @@ async def create(
 async def load(database: Database, tenant_id: TenantId, uuid: UUID) -> Conversation | None:
     """Return the conversation, or None if it is unknown, deleted, or another tenant's."""
     async with database.transaction(tenant_id) as connection:
-        found = await connection.execute(_LOAD, _of(tenant_id, uuid))
-        return _conversation(found.one_or_none(), connection.cipher(tenant_id))
+        rows = await connection.execute(_LOAD, _of(tenant_id, uuid))
+        return _conversation(rows.one_or_none(), connection.cipher(tenant_id))
 
 
 async def set_metadata(
@@ -181,8 +180,8 @@ async def set_metadata(
         row = {"id": uuid, "metadata": orjson.dumps(metadata)}
         sealed = content.sealed(cipher, "conversations", row)
         parameters = _of(tenant_id, uuid) | {"metadata": sealed["metadata"]}
-        found = await connection.execute(_SET_METADATA, parameters)
-        return _conversation(found.one_or_none(), cipher)
+        rows = await connection.execute(_SET_METADATA, parameters)
+        return _conversation(rows.one_or_none(), cipher)
 
 
 async def delete_conversation(
@@ -209,9 +208,9 @@ async def find_items(
         return {}
     parameters = _of(tenant_id, uuid) | {"digests": digests(item_ids)}
     async with database.transaction(tenant_id) as connection:
-        found: Sequence[Row] = await connection.execute(_FIND_ITEMS, parameters)
+        rows: Sequence[Row] = await connection.execute(_FIND_ITEMS, parameters)
         cipher = connection.cipher(tenant_id)
-    return {item.item_id: item for item in (context_of(row, cipher) for row in found)}
+    return {item.item_id: item for item in (context_of(row, cipher) for row in rows)}
 
 
 async def add_items(
@@ -259,9 +258,9 @@ async def delete_item(
         deleted = await connection.scalar(_DELETE_ITEM, parameters)
         # Whoever has read the item and is about to write must not be let in.
         moved = await connection.execute(_MOVE, of_it | {"count": 1 if deleted else 0})
-        found = _conversation(moved.one(), connection.cipher(tenant_id))
-        assert found is not None, "it is locked, so it is there"
-        return found, bool(deleted)
+        conversation = _conversation(moved.one(), connection.cipher(tenant_id))
+        assert conversation is not None, "it is locked, so it is there"
+        return conversation, bool(deleted)
 
 
 async def find_item(
@@ -326,18 +325,18 @@ async def _lock(
     # Counts items up to `items_max`. Raises `ConversationLocked` when a response that is not in
     # `despite` will be added, or an id of `new` is taken.
     of_it = _of(tenant_id, uuid)
-    found = (await connection.execute(_LOCK, of_it)).one_or_none()
-    if found is None:
+    row = (await connection.execute(_LOCK, of_it)).one_or_none()
+    if row is None:
         return None
-    asked = {
-        "writer": None if found.writer in despite else found.writer,
+    parameters = {
+        "writer": None if row.writer in despite else row.writer,
         "digests": digests(item.item_id for item in new),
         "items_max": items_max,
     }
-    is_locked, is_taken, items = (await connection.execute(_STATE, of_it | asked)).one()
+    is_locked, is_taken, items = (await connection.execute(_STATE, of_it | parameters)).one()
     if is_locked or is_taken:
         raise ConversationLocked
-    return _State(found.next_position, items)
+    return _State(row.next_position, items)
 
 
 async def _insert_items(
@@ -365,5 +364,5 @@ def _of(tenant_id: TenantId, uuid: UUID) -> dict[str, Any]:
 def _conversation(row: Row | None, cipher: ContentCipher) -> Conversation | None:
     if row is None:
         return None
-    found = content.opened(cipher, "conversations", row, ("metadata",))
-    return Conversation(row.id, row.created_at, orjson.loads(found["metadata"]))
+    values = content.opened(cipher, "conversations", row, ("metadata",))
+    return Conversation(row.id, row.created_at, orjson.loads(values["metadata"]))

@@ -52,7 +52,7 @@ class FinishedResponse:
     `items` are those not stored yet, positions ascending. `tokens` None writes no usage line.
     `free_key`: its idempotency key may be used again, because it failed before it said anything.
     `has_secrets`: what `run_secrets` keeps of its request is erased, if it keeps anything.
-    `tool_state` is what the hosted tools of its successors have to know (`protocol.hosted.state`);
+    `tool_state` is what the hosted tools of its successors have to know (`protocol.grants`);
     None leaves what its conversation had when it was accepted. `placement` is where its last turn
     was generated, for whoever chooses a backend for these.
     """
@@ -92,6 +92,7 @@ WHERE tenant_id = :tenant AND id = :id AND NOT durable AND status = :status AND 
   AND epoch = :epoch + 1
 RETURNING key_id, project_id, model, background
 """)
+_LINE: Final = "tenant_id, response_id, key_id, project_id, model, at, status, background"
 _COUNTS: Final = ", ".join((*METERED, *COUNTS))
 _ENDS: Final = Rows("sent", {**ENDED, **LOGGED, **METERED, **COUNTS})
 # As several of `_END`, and what follows it. Those that others have locked are left out, because
@@ -114,8 +115,7 @@ WITH sent AS MATERIALIZED (
 ), ended AS (
     UPDATE responses AS one
     SET status = held.status, completed_at = held.completed_at, body = held.body,
-        recoveries = held.recoveries, tool_state = held.tool_state,
-        placement = held.placement,
+        recoveries = held.recoveries, tool_state = held.tool_state, placement = held.placement,
         next_entry = coalesce(held.first_entry + held.entry_count, one.next_entry),
         plan = NULL, prompt = NULL, owner = NULL, lease_until = NULL
     FROM held
@@ -131,9 +131,7 @@ WITH sent AS MATERIALIZED (
     SELECT CAST(:tenant AS uuid), item.*
     FROM {{item}} JOIN held ON held.id = item.response_id
 ), metered AS (
-    INSERT INTO usage (
-        tenant_id, response_id, key_id, project_id, model, at, status, background, {_COUNTS}
-    )
+    INSERT INTO usage ({_LINE}, {_COUNTS})
     SELECT CAST(:tenant AS uuid), id, key_id, project_id, model, completed_at, status, background,
         {_COUNTS}
     FROM held WHERE input_tokens IS NOT NULL
@@ -171,9 +169,9 @@ async def finish_all(
                 items += messages.rows_of(end.uuid, end.items, cipher)
             statement, parameters = _END_ALL.of(rows, items)
             parameters |= {"tenant": tenant_id, "ids": [row["id"] for row in rows]}
-            found = frozenset(await connection.scalars(statement, parameters))
+            ended_ids = frozenset(await connection.scalars(statement, parameters))
             for place, end in group:
-                if end.uuid in found:
+                if end.uuid in ended_ids:
                     ended[place] = True
     return ended
 

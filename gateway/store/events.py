@@ -8,7 +8,7 @@ it owns the numbers it moved over.
 from __future__ import annotations
 
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC
 from typing import TYPE_CHECKING, Final, Protocol
 
@@ -18,7 +18,7 @@ from gateway.store.postgres.statements import Statement, insert_into
 from gateway.store.tables.responses import LOGGED
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Iterator, Sequence
+    from collections.abc import Collection, Iterable, Sequence
     from datetime import date, datetime
     from uuid import UUID
 
@@ -121,21 +121,25 @@ _SENT: Final = (
 
 # Rows that follow on each other, packed in one version, are one `piece` to whoever reads them: a
 # stream that was written token by token has thousands, and each would cost more than the entry in
-# it. Nearly always a page is one piece of short rows, which plain sums can tell in a quarter of the
-# time of windows; so many rows are asked for as could not reach `bytes_max`, and a longer row is
-# not joined, which bounds what the server joins for nothing. Windows do the rest, in which only the
-# order of the key occurs, so nothing is sorted; `row_limit` is as many as `bytes_max` could let
-# through, so that a page costs what is on it and not what follows.
-_READ: Final = Statement("""
-WITH log AS NOT MATERIALIZED (
-    SELECT first_entry, entry_count, entries FROM events
+# it.
+_LOG: Final = """
+    SELECT first_entry, entry_count, entries, substring(entries FROM 1 FOR 1) AS version
+    FROM events
     WHERE tenant_id = :tenant AND response_id = :response AND day = :day
       AND first_entry >= (
           SELECT coalesce(max(first_entry), 0) FROM events
           WHERE tenant_id = :tenant AND response_id = :response AND day = :day
             AND first_entry <= :from_entry
       )
-), whole AS MATERIALIZED (
+    ORDER BY first_entry
+    LIMIT :row_limit
+"""
+# Nearly always a page is one piece of short rows, which plain sums can tell in a quarter of the
+# time of windows: as many rows as cannot reach `bytes_max`. A longer row is not joined, which
+# bounds what the server joins for nothing. No row: it is not one piece, or there are no rows.
+_READ_PIECE: Final = Statement(f"""
+SELECT first_entry, entry_count, set_byte(CAST(' ' AS bytea), 0, version) || entries
+FROM (
     SELECT min(first_entry) AS first_entry, CAST(sum(entry_count) AS integer) AS entry_count,
            string_agg(
                CASE WHEN octet_length(entries) <= :short_bytes THEN substring(entries FROM 2) END,
@@ -145,11 +149,13 @@ WITH log AS NOT MATERIALIZED (
            bool_and(octet_length(entries) BETWEEN 1 AND :short_bytes)
            AND min(get_byte(nullif(entries, ''), 0)) = max(get_byte(nullif(entries, ''), 0))
            AND max(first_entry + entry_count) - min(first_entry) = sum(entry_count) AS is_whole
-    FROM (SELECT * FROM log ORDER BY first_entry LIMIT :short_limit) AS found
-)
-SELECT first_entry, entry_count, set_byte(CAST(' ' AS bytea), 0, version) || entries
-FROM whole WHERE is_whole
-UNION ALL (
+    FROM ({_LOG}) AS log
+) AS piece
+WHERE is_whole
+""")  # noqa: S608 - constants only
+# Only the order of the key occurs in the windows, so nothing is sorted; `row_limit` is as many as
+# `bytes_max` could let through, so that a page costs what is on it and not what follows.
+_READ: Final = Statement(f"""
 SELECT min(first_entry), CAST(sum(entry_count) AS integer),
        version || string_agg(substring(entries FROM 2), CAST('' AS bytea) ORDER BY first_entry)
 FROM (
@@ -161,21 +167,14 @@ FROM (
                IS DISTINCT FROM (first_entry, version) AS is_first,
                sum(octet_length(entries) + :row_bytes) OVER one_by_one
                - octet_length(entries) - :row_bytes AS bytes_before
-        FROM (
-            SELECT first_entry, entry_count, entries, substring(entries FROM 1 FOR 1) AS version
-            FROM log
-            ORDER BY first_entry
-            LIMIT :row_limit
-        ) AS found
-        WHERE (SELECT is_whole FROM whole) IS NOT TRUE
+        FROM ({_LOG}) AS log
         WINDOW one_by_one AS (ORDER BY first_entry ROWS UNBOUNDED PRECEDING)
     ) AS marked
     WHERE bytes_before < :bytes_max
 ) AS page
 GROUP BY piece, version
 ORDER BY piece
-)
-""")
+""")  # noqa: S608 - constants only
 _ADD: Final = Statement(
     insert_into("events", ["tenant_id", "response_id", "day", "epoch", *LOGGED])
 )
@@ -268,23 +267,27 @@ async def rows(
         "from_entry": from_entry,
         "bytes_max": bytes_max,
         "row_bytes": ROW_BYTES,
-        "row_limit": -(-bytes_max // ROW_BYTES),
         "short_bytes": SHORT_ROW_BYTES,
-        "short_limit": short_rows if short_rows >= SHORT_ROWS_MIN else 0,
     }
-    found = [LogRow(*row) for row in await connection.execute(_READ, parameters)]
-    return opened_rows(await log_cipher(connection, tenant_id, found), uuid, found)
+    log_rows: list[LogRow] = []
+    if short_rows >= SHORT_ROWS_MIN:
+        short = parameters | {"row_limit": short_rows}
+        log_rows = [LogRow(*row) for row in await connection.execute(_READ_PIECE, short)]
+    if not log_rows:
+        page = parameters | {"row_limit": -(-bytes_max // ROW_BYTES)}
+        log_rows = [LogRow(*row) for row in await connection.execute(_READ, page)]
+    return opened_rows(await log_cipher(connection, tenant_id, log_rows), uuid, log_rows)
 
 
 async def log_cipher(
-    connection: Connection, tenant_id: TenantId, found: Iterable[LogRow]
+    connection: Connection, tenant_id: TenantId, log_rows: Iterable[LogRow]
 ) -> ContentCipher:
     """Return the cipher that opens these log rows.
 
     Raises `StoreUnavailable` and `ContentSealed`.
     """
     await connection.renew(
-        tenant_id, lambda cipher: any(cipher.lacks_of_log(row.entries) for row in found)
+        tenant_id, lambda cipher: any(cipher.lacks_of_log(row.entries) for row in log_rows)
     )
     return connection.cipher(tenant_id)
 
@@ -297,24 +300,11 @@ def sealed_entries(cipher: ContentCipher, batch: LogBatch) -> bytes:
     return cipher.seal_entries(batch.entries, claim.uuid.bytes, claim.epoch, batch.first_entry)
 
 
-def opened_rows(cipher: ContentCipher, uuid: UUID, found: list[LogRow]) -> list[LogRow]:
+def opened_rows(cipher: ContentCipher, uuid: UUID, rows: list[LogRow]) -> list[LogRow]:
     """Return log rows with their entries as they were packed. Raises `ContentSealed`."""
-    if not any(row.entries[:1] == FRAMES for row in found):
-        return found
-    return [part for row in found for part in _open_row(cipher, uuid, row)]
-
-
-def _open_row(cipher: ContentCipher, uuid: UUID, row: LogRow) -> Iterator[LogRow]:
-    # Entries that were packed in several versions of a row become several rows.
-    if row.entries[:1] != FRAMES:
-        yield row
-        return
-    parts = cipher.open_parts(row.entries, uuid.bytes)
-    # Where a frame stood that was written anew, all is one stretch from the beginning of the row.
-    firsts = [row.first_entry, *(first for first, _ in parts[1:])]
-    ends = [*firsts[1:], row.first_entry + row.count]
-    for first, end, (_, entries) in zip(firsts, ends, parts, strict=False):
-        yield LogRow(first, end - first, entries)
+    if not any(row.entries[:1] == FRAMES for row in rows):
+        return rows
+    return [replace(one, entries=cipher.open_entries(one.entries, uuid.bytes)) for one in rows]
 
 
 async def add(connection: Connection, claim: WriteClaim, created_at: datetime, row: LogRow) -> None:

@@ -253,17 +253,17 @@ async def fences(
 async def _fences(
     connection: Connection, owner: str, tenants: Collection[TenantId]
 ) -> dict[TenantId, int]:
-    found = await connection.execute(_FENCES, {"tenants": sorted(tenants), "owner": owner})
-    return {TenantId(tenant_id): fence for tenant_id, fence in found}
+    rows = await connection.execute(_FENCES, {"tenants": sorted(tenants), "owner": owner})
+    return {TenantId(tenant_id): fence for tenant_id, fence in rows}
 
 
 async def adopt(
     database: Database, owner: str, tenants: Collection[TenantId], *, but: Collection[UUID]
 ) -> dict[TenantId, int]:
     """Settle what `owner` has in flushes for these tenants, except `but`; return its fences."""
-    asked = {"tenants": sorted(tenants), "owner": owner, "but": list(but)}
+    parameters = {"tenants": sorted(tenants), "owner": owner, "but": list(but)}
     async with database.runs_transaction() as connection:
-        held = await connection.execute(_HELD, asked)
+        held = await connection.execute(_HELD, parameters)
         await settle(connection, list(map(taken, held)))
         return await _fences(connection, owner, tenants)
 
@@ -298,20 +298,20 @@ async def _pieces(
     by_owner: dict[tuple[UUID, str], dict[bytes, LockedResponse]] = defaultdict(dict)
     for one in responses:
         by_owner[one.tenant_id, one.owner][one.uuid.bytes] = one
-    found: dict[UUID, list[LogRow]] = {}
+    parts: dict[UUID, list[LogRow]] = {}
     for tenant_id, owner, members, entries in rows:
-        asked = by_owner[tenant_id, owner]
-        sought = parts_of(asked, members, entries)
+        by_id = by_owner[tenant_id, owner]
+        sought = parts_of(by_id, members, entries)
         while some := list(islice(sought, READ_AT_ONCE)):
             for uuid, epoch, part in some:
-                one = asked[uuid]
+                one = by_id[uuid]
                 if epoch == one.epoch and part.first_entry >= one.next_entry:
-                    found.setdefault(one.uuid, []).append(part)
+                    parts.setdefault(one.uuid, []).append(part)
             await asyncio.sleep(0)
     pieces = []
     for one in responses:
         # Not kept to the end: then all of them would be freed at once.
-        if own := found.pop(one.uuid, None):
+        if own := parts.pop(one.uuid, None):
             pieces.append((one, _as_stored(one, own)))
             await asyncio.sleep(0)
     return pieces
@@ -331,22 +331,22 @@ def _as_stored(one: LockedResponse, parts: Sequence[LogRow]) -> LogRow:
 
 
 def parts_of(
-    asked: Collection[bytes], members: bytes, entries: bytes
+    uuids: Collection[bytes], members: bytes, entries: bytes
 ) -> Iterator[tuple[bytes, int, LogRow]]:
     """Yield id, epoch and entries of each member with one of these ids.
 
     Few ids are searched for in the bytes. For many ids all members are parsed, because searches
     would take time that grows with the square of their number.
     """
-    if len(asked) > SOUGHT_MAX:
+    if len(uuids) > SOUGHT_MAX:
         for uuid, epoch, first_entry, count, place, size in _MEMBER.iter_unpack(members):
-            if uuid in asked:
+            if uuid in uuids:
                 yield uuid, epoch, LogRow(first_entry, count, entries[place : place + size])
         return
-    for uuid in asked:
-        found = part_of(uuid, members, entries)
-        if found is not None:
-            yield uuid, *found
+    for uuid in uuids:
+        part = part_of(uuid, members, entries)
+        if part is not None:
+            yield uuid, *part
 
 
 def _columns(pieces: Sequence[tuple[LockedResponse, LogRow]]) -> dict[str, list[object]]:
@@ -452,9 +452,9 @@ async def read(
     """
     async with database.bulk_transaction(tenant_id) as connection:
         # In this order, because what is settled in between would be missed in the other.
-        found = _tail(uuid, await connection.execute(_TAIL, {"tenant": tenant_id, "id": uuid}))
-        cipher = await events.log_cipher(connection, tenant_id, found)
-        tail = [joined(events.opened_rows(cipher, uuid, found))] if found else []
+        parts = _tail(uuid, await connection.execute(_TAIL, {"tenant": tenant_id, "id": uuid}))
+        cipher = await events.log_cipher(connection, tenant_id, parts)
+        tail = [joined(events.opened_rows(cipher, uuid, parts))] if parts else []
         rows = await events.rows(
             connection, tenant_id, uuid, day, from_entry=from_entry, bytes_max=bytes_max
         )
@@ -462,9 +462,9 @@ async def read(
 
 
 def _tail(uuid: UUID, rows: Iterable[Row]) -> list[LogRow]:
-    found = []
+    parts = []
     for row in rows:
         epoch, part = part_of(uuid.bytes, row.members, row.entries) or (None, None)
         if part is not None and epoch == row.epoch and part.first_entry >= row.next_entry:
-            found.append(part)
-    return found
+            parts.append(part)
+    return parts

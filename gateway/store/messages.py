@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
 from gateway import ids
 from gateway.errors import InvalidRequest, PreviousResponseNotFound
 from gateway.protocol.context_item import CALL_KINDS, OUTPUT_KINDS, ContextItem, StoredItem
-from gateway.protocol.hosted.includable import INCLUDABLE, included_json
+from gateway.protocol.items import INCLUDABLE, included_json
 from gateway.protocol.request_errors import unknown_place
 from gateway.store import content
 from gateway.store.packing import PACKED, PackedItems, pack_ids, pack_text, unpack_ids, unpack_text
@@ -43,7 +43,7 @@ class StoredHistory:
 
     `items` are those of its whole chain, oldest first, its own output last. `status` is its own;
     `root_created_at` is when the first response of the chain was created. `tool_state` is that of
-    the last one of the chain that used hosted tools (`protocol.hosted.state`), `placement` of the
+    the last one of the chain that used hosted tools (`protocol.grants`), `placement` of the
     last one that was generated where routing chose.
     """
 
@@ -113,6 +113,24 @@ _OF_CONVERSATION: Final = """
                                 AND c.position < root.conversation_end
 """
 
+_INHERITED: Final = f"""
+SELECT chain.depth, m.position, {_COLUMNS}
+FROM chain
+CROSS JOIN LATERAL (
+    SELECT position, {_COLUMNS} FROM messages
+    WHERE tenant_id = :tenant AND response_id = chain.id
+    OFFSET 0
+) AS m
+UNION ALL
+SELECT root.depth + 1, c.position, {_COLUMNS}
+FROM root
+CROSS JOIN LATERAL (
+    SELECT position, {_COLUMNS} FROM conversation_items
+    WHERE tenant_id = :tenant AND conversation_id = root.conversation_id
+      AND position < root.conversation_end
+    OFFSET 0
+) AS c
+"""  # noqa: S608 - constants only
 _HISTORY: Final = Statement(f"""{_CHAIN}
 SELECT root.depth, root.parent_id, root.conversation_id, asked.status, asked.root_created_at,
        root.conversation_id IS NOT NULL AND one.id IS NULL AS lost_conversation,
@@ -134,22 +152,7 @@ CROSS JOIN (
         SELECT i.kind, i.role, i.phase, i.item_id, i.call_id, i.name, i.complete, {NEEDED_ITEM},
                i.ids
         FROM (
-            SELECT chain.depth, m.position, {_COLUMNS}
-            FROM chain
-            CROSS JOIN LATERAL (
-                SELECT position, {_COLUMNS} FROM messages
-                WHERE tenant_id = :tenant AND response_id = chain.id
-                OFFSET 0
-            ) AS m
-            UNION ALL
-            SELECT root.depth + 1, c.position, {_COLUMNS}
-            FROM root
-            CROSS JOIN LATERAL (
-                SELECT position, {_COLUMNS} FROM conversation_items
-                WHERE tenant_id = :tenant AND conversation_id = root.conversation_id
-                  AND position < root.conversation_end
-                OFFSET 0
-            ) AS c
+            {_INHERITED}
         ) AS i
         ORDER BY i.depth DESC, i.position
         LIMIT :row_limit
@@ -273,8 +276,8 @@ async def add(
 def context_of(row: Row, cipher: ContentCipher) -> ContextItem:
     """Make an item from a row that ends with `_COLUMNS`, the inverse of `item_columns`."""
     kind, role, phase, item_id, *_, complete, _, _, _ = row[-len(ITEM) :]
-    found = content.opened(cipher, "messages", row, _CONTENT)
-    call_id, name, item, ids, more = map(found.__getitem__, _CONTENT)
+    values = content.opened(cipher, "messages", row, _CONTENT)
+    call_id, name, item, ids, more = map(values.__getitem__, _CONTENT)
     return ContextItem(
         kind,
         unpack_text(item_id),
@@ -429,8 +432,8 @@ def page_of(
 
 def shown_item(row: Row, cipher: ContentCipher, include: Collection[str]) -> bytes:
     """Return the JSON of an item, with what `include` names."""
-    found = content.opened(cipher, "messages", row, ("item", "includable"))
-    return included_json(found["item"], found["includable"], include)
+    values = content.opened(cipher, "messages", row, ("item", "includable"))
+    return included_json(values["item"], values["includable"], include)
 
 
 def digests(item_ids: Iterable[str]) -> list[bytes]:

@@ -24,10 +24,10 @@ async def require_owner(database: Database) -> None:
     The server would refuse in the middle of the work.
     """
     async with database.owner_transaction() as connection:
-        found = (await connection.execute(_OWNER)).one()
-    if not found.may:
+        row = (await connection.execute(_OWNER)).one()
+    if not row.may:
         raise StoreError(
-            f"database: this takes {found.owner}, who owns the tables, and nothing was changed: "
-            f"{found.asking} may not do all of it",
+            f"database: this takes {row.owner}, who owns the tables, and nothing was changed: "
+            f"{row.asking} may not do all of it",
             state=_NO_PRIVILEGE,
         )

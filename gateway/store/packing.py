@@ -255,8 +255,8 @@ def _items(row: Row, count: int) -> tuple[ContextItem, ...]:
 @lru_cache(maxsize=256)
 def _label(line: str) -> Label:
     # The cache is large enough for all kinds, roles and phases that go together.
-    found: tuple[Any, ...] = tuple(line.split(" "))
-    kind, role, phase, complete = found
+    words: tuple[Any, ...] = tuple(line.split(" "))
+    kind, role, phase, complete = words
     return Label(kind, role or None, phase or None, complete == "t")
 
 

@@ -121,54 +121,54 @@ CROSS JOIN LATERAL (
 
 
 async def poll(
-    database: Database, asked: Sequence[LogQuery], seen: Seen, wanted: Collection[bytes]
+    database: Database, queries: Sequence[LogQuery], seen: Seen, wanted: Collection[bytes]
 ) -> LogChanges:
     """Return what is new of these logs, in flushes after those `seen` and in their rows.
 
     Updates `seen`: a flush is read once, so entries of all logs in `wanted` are returned now.
     Raises `StoreUnavailable`.
     """
-    await database.keyring.try_ready({TenantId(one.tenant_id) for one in asked})
-    found, read = LogChanges(), dict(seen)
-    writers = {(one.tenant_id, one.owner) for one in asked if one.owner is not None}
-    await _bring(database, found, writers, read, wanted)
-    ends = {key: part.first_entry + part.count for key, _, part in found.parts}
-    left = [one for one in asked if one.is_due or ends.get(one.key, 0) <= one.entries]
+    await database.keyring.try_ready({TenantId(one.tenant_id) for one in queries})
+    changes, read = LogChanges(), dict(seen)
+    writers = {(one.tenant_id, one.owner) for one in queries if one.owner is not None}
+    await _bring(database, changes, writers, read, wanted)
+    ends = {key: part.first_entry + part.count for key, _, part in changes.parts}
+    left = [one for one in queries if one.is_due or ends.get(one.key, 0) <= one.entries]
     if left:
-        await _poll_heads(database, found, left)
-        others = {(one.tenant_id, found.owners.get(one.uuid)) for one in left}
-        known = {(tenant_id, owner) for tenant_id, owner in others if owner is not None}
-        await _bring(database, found, known - writers, read, wanted)
+        await _poll_heads(database, changes, left)
+        others = {(one.tenant_id, changes.owners.get(one.uuid)) for one in left}
+        new_writers = {(tenant_id, owner) for tenant_id, owner in others if owner is not None}
+        await _bring(database, changes, new_writers - writers, read, wanted)
     seen.update(read)
-    return found
+    return changes
 
 
-async def _poll_heads(database: Database, found: LogChanges, asked: Sequence[LogQuery]) -> None:
+async def _poll_heads(database: Database, changes: LogChanges, queries: Sequence[LogQuery]) -> None:
     columns = {
-        "tenants": [one.tenant_id for one in asked],
-        "responses": [one.uuid for one in asked],
-        "days": [one.day for one in asked],
-        "known": [one.entries for one in asked],
+        "tenants": [one.tenant_id for one in queries],
+        "responses": [one.uuid for one in queries],
+        "days": [one.day for one in queries],
+        "known": [one.entries for one in queries],
         "row_bytes_max": ROW_BYTES_MAX,
         "rows_max": ROWS_MAX,
     }
     async with database.runs_transaction(in_bulk=True) as connection:
         rows = await connection.execute(_HEADS, columns)
-    found.heads.update(dict.fromkeys(one.uuid for one in asked))
-    tenants = {one.uuid: one.tenant_id for one in asked}
+    changes.heads.update(dict.fromkeys(one.uuid for one in queries))
+    tenants = {one.uuid: one.tenant_id for one in queries}
     sealed: list[tuple[UUID, Part]] = []
     for uuid, epoch, next_entry, status, owner, first_entry, count, entries in rows:
-        found.heads[uuid] = LogHead(epoch, next_entry, status)
-        found.owners[uuid] = owner if status == "in_progress" else None
+        changes.heads[uuid] = LogHead(epoch, next_entry, status)
+        changes.owners[uuid] = owner if status == "in_progress" else None
         if entries is not None:
             part = uuid.bytes, epoch, LogRow(first_entry, count, entries)
             sealed.append((tenants[uuid], part))
-    found.parts.extend(await _open_parts(database, sealed))
+    changes.parts.extend(await _open_parts(database, sealed))
 
 
 async def _bring(
     database: Database,
-    found: LogChanges,
+    changes: LogChanges,
     writers: Collection[Writer],
     read: Seen,
     wanted: Collection[bytes],
@@ -189,7 +189,7 @@ async def _bring(
             members_read = 0
             await asyncio.sleep(0)
         parts = flushes.parts_of(wanted, members, entries)
-        found.parts.extend(await _open_parts(database, ((tenant_id, part) for part in parts)))
+        changes.parts.extend(await _open_parts(database, ((tenant_id, part) for part in parts)))
         read[tenant_id, owner] = number
         members_read += len(members) // flushes.MEMBER_BYTES
 

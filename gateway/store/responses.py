@@ -11,12 +11,11 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from gateway.entries import FOLD_VERSION
 from gateway.errors import RateLimited
-from gateway.limits.terms import NO_TERMS
-from gateway.store import content, events, flushes, messages, turns
+from gateway.limits.rules import NO_TERMS
+from gateway.store import content, events, flushes, holds, messages, turns
 from gateway.store import idempotency as keys
 from gateway.store.claims import LOCK_KEY, Claim
 from gateway.store.events import LogRow, day_of
-from gateway.store.governance import holds
 from gateway.store.limits import background
 from gateway.store.packing import pack_ids
 from gateway.store.postgres.database import turn_to
@@ -32,7 +31,7 @@ if TYPE_CHECKING:
     from uuid import UUID
 
     from gateway.encryption.cipher import ContentCipher
-    from gateway.limits.terms import Terms
+    from gateway.limits.rules import Terms
     from gateway.protocol.context_item import ConversationPlace, StoredItem
     from gateway.store.idempotency import IdempotencyKey
     from gateway.store.postgres.database import Connection, Database
@@ -424,16 +423,16 @@ async def find(
         return None
     stored = StoredResponse(*row)
     cipher = connection.cipher(tenant_id)
-    found = {name: getattr(stored, name) for name in _CONTENT}
-    opened = content.opened(cipher, "responses", {"id": uuid, **found}, _CONTENT)
-    return replace(stored, **opened) if opened != found else stored
+    stored_values = {name: getattr(stored, name) for name in _CONTENT}
+    opened = content.opened(cipher, "responses", {"id": uuid, **stored_values}, _CONTENT)
+    return replace(stored, **opened) if opened != stored_values else stored
 
 
 async def state(database: Database, tenant_id: TenantId, uuid: UUID) -> ResponseState | None:
     """Return the state of a response, without content, which may be sealed with a destroyed key."""
     async with database.transaction(tenant_id) as connection:
-        found = await connection.execute(_STATE, {"tenant": tenant_id, "id": uuid})
-    row = found.one_or_none()
+        rows = await connection.execute(_STATE, {"tenant": tenant_id, "id": uuid})
+    row = rows.one_or_none()
     return None if row is None else ResponseState(*row)
 
 

@@ -126,8 +126,8 @@ class TenantKeys:
     async def age_s(self, tenant_id: TenantId, number: int) -> float:
         """Return the seconds since a key was made, by the clock of this database."""
         async with self._database.owner_transaction() as connection:
-            asked = {"tenant": tenant_id, "number": number}
-            age_s: float = await connection.scalar(_AGE, asked)
+            parameters = {"tenant": tenant_id, "number": number}
+            age_s: float = await connection.scalar(_AGE, parameters)
         return age_s
 
     async def replace(self, tenant_id: TenantId, key: WrappedKey) -> None:

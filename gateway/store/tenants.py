@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from gateway import ids
 from gateway.governance.audit import COMMAND_LINE
-from gateway.store.governance import audit_log
+from gateway.store import audit_log
 from gateway.store.postgres.statements import Statement
 from gateway.store.schema import APP_ROLE
 from gateway.tenancy import (

@@ -36,7 +36,7 @@ class Contents:
 
     `is_locked`: a response will be added to it. `tool_state` is that of the last response that was
     to be added, which has that of the one before until it ends with its own
-    (`protocol.hosted.state`); `placement` is where it was generated.
+    (`protocol.grants`); `placement` is where it was generated.
     """
 
     place: ConversationPlace
@@ -181,10 +181,10 @@ async def insert_writer(connection: Connection, row: Mapping[str, Any]) -> None:
 async def check(connection: Connection, tenant_id: TenantId, place: ConversationPlace) -> None:
     """Raise what `insert_writer` would raise now for a response that begins at this place."""
     of_it = {"tenant": tenant_id, "conversation": place.uuid}
-    found = (await connection.execute(_STATE, of_it)).one_or_none()
-    if found is None:
+    row = (await connection.execute(_STATE, of_it)).one_or_none()
+    if row is None:
         raise unknown_conversation(ids.conversation_id(place.uuid))
-    if found.is_locked or found.next_position != place.end:
+    if row.is_locked or row.next_position != place.end:
         raise ConversationLocked
 
 

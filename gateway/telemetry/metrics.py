@@ -45,7 +45,7 @@ FLUSH_SECONDS: Final = (
 
 class Children(dict[tuple[str, ...], T]):
     """The children of a metric, each by the values of its labels and made when it is first asked
-    for: in the library each look-up costs more than what is counted. None of them is ever removed.
+    for: in the library each look-up costs more than what is counted.
     """
 
     def __init__(self, metric: T) -> None:
@@ -55,6 +55,11 @@ class Children(dict[tuple[str, ...], T]):
     def __missing__(self, labels: tuple[str, ...]) -> T:
         child = self[labels] = self._make(*labels)
         return child
+
+    def forget(self, upstream: str) -> None:
+        # Metrics of backends have the backend as their first label.
+        for labels in [one for one in self if one[0] == upstream]:
+            del self[labels]
 
 
 class Metrics:
@@ -86,8 +91,10 @@ class Metrics:
         rules = "Turns with rules for what they say, by who upholds them."
         self._bound_turns = self._counter("bound_turns", rules, "upstream", "kind")
         self._empty = self._counter("harmony_empty_output", "Turns without visible output.")
-        self._upstream_requests = self._counter(
-            "upstream_requests", "Attempts at a backend, by outcome.", "upstream", "outcome"
+        self._upstream_requests = Children(
+            self._counter(
+                "upstream_requests", "Attempts at a backend, by outcome.", "upstream", "outcome"
+            )
         )
         self._upstream_in_flight = self._gauge(
             "upstream_requests_in_flight", "Generations at a backend.", "upstream"
@@ -96,11 +103,13 @@ class Metrics:
         self._upstream_up = self._gauge(
             "upstream_up", "1 if a backend takes requests, 0 if not.", "upstream"
         )
-        self._upstream_wait = self._histogram(
-            "gateway_upstream_first_token_seconds",
-            "Time from sending a prompt to a backend to its first token.",
-            FIRST_TOKEN_SECONDS,
-            "upstream",
+        self._upstream_wait = Children(
+            self._histogram(
+                "gateway_upstream_first_token_seconds",
+                "Time from sending a prompt to a backend to its first token.",
+                FIRST_TOKEN_SECONDS,
+                "upstream",
+            )
         )
         self._store_errors = self._counter("store_errors", "Failed database work.", "kind")
         self._hops = self._counter("hops", "Generations that went on elsewhere.", "reason")
@@ -338,12 +347,12 @@ class Metrics:
         self._generations_now[upstream] = self._generations_now.get(upstream, 0) + 1
 
     def upstream_first_token(self, upstream: str, seconds: float) -> None:
-        self._upstream_wait.labels(upstream).observe(seconds)
+        self._upstream_wait[upstream,].observe(seconds)
 
     def upstream_finished(self, upstream: str, outcome: str) -> None:
         # The outcome is ok, unavailable, rejected, failed or cancelled.
         self._generations_now[upstream] -= 1
-        self._upstream_requests.labels(upstream, outcome).inc()
+        self._upstream_requests[upstream, outcome].inc()
 
     def upstream_is_up(self, upstream: str, up: int) -> None:
         # 1 if the backend takes requests, else 0.
@@ -364,6 +373,8 @@ class Metrics:
         while len(self._upstreams_gone) > UPSTREAMS_GONE_MAX:
             gone = self._upstreams_gone.popleft()
             self._generations_now.pop(gone, None)
+            self._upstream_requests.forget(gone)
+            self._upstream_wait.forget(gone)
             for metric in self._of_upstreams:
                 metric.remove_by_labels({UPSTREAM: gone})
 

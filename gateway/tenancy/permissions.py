@@ -31,10 +31,6 @@ Permission = Literal[
     "data_retention.write",
     "roles.read",
     "roles.write",
-    "members.read",
-    "members.write",
-    "external_keys.read",
-    "external_keys.write",
 ]
 """Of the admin API of one tenant. None of them shows what a request or a response says."""
 

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from ipaddress import IPv4Network, IPv6Network
 from typing import TYPE_CHECKING, Final, Literal, NewType, TypeAlias
 from uuid import UUID
 
-from gateway.limits.terms import NO_TERMS
+from gateway.limits.rules import NO_TERMS
 from gateway.tenancy.policy import (
     ALL_CONTROLS,
     DEFAULT_POLICY,
@@ -19,7 +19,7 @@ from gateway.tenancy.retention import keeps_nothing
 if TYPE_CHECKING:
     from datetime import datetime
 
-    from gateway.limits.terms import Terms
+    from gateway.limits.rules import Terms
     from gateway.tenancy.permissions import OperatorRole
     from gateway.tenancy.policy import TenantPolicy
 
@@ -182,24 +182,25 @@ class Principal:
     retention_type: str | None = None
     """Of its tenant (`tenancy.retention`)."""
     credential: Credential = "key"
-    """Where it is none of our keys, `key_id` is the rule that admits it (`tenancy.federation`)."""
+    """Where it is none of our keys, `key_id` is the rule that admits it (`tenancy.issuers`)."""
     end_user: str | None = None
     """Whom a `token` is for, as its issuer says: it counts for more than what a request says."""
+    # What follows from the others is asked for several times a request, and decided once a key.
+    keeps_nothing: bool = field(init=False, repr=False, compare=False)
+    """Neither requests nor responses may be written anywhere."""
+    project: ProjectId = field(init=False, repr=False, compare=False)
+    """The project of its responses, conversations and usage."""
 
-    @property
-    def keeps_nothing(self) -> bool:
-        # Neither requests nor responses may be written anywhere.
-        return keeps_nothing(self.retention_type, self.project_terms.retention_type)
+    def __post_init__(self) -> None:
+        nothing = keeps_nothing(self.retention_type, self.project_terms.retention_type)
+        object.__setattr__(self, "keeps_nothing", nothing)
+        project = self.project_id or default_project(self.tenant_id)
+        object.__setattr__(self, "project", project)
 
     def cached_for(self, response: UUID) -> TenantId:
         # Cached prefixes are shared within the tenant. Under zero retention they are shared with no
         # other response, because a cache hit reveals that the same text was sent before.
         return TenantId(response) if self.keeps_nothing else self.tenant_id
-
-    @property
-    def project(self) -> ProjectId:
-        # The project of its responses, conversations and usage.
-        return self.project_id or default_project(self.tenant_id)
 
     @property
     def wall(self) -> ProjectId | None:

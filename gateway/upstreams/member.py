@@ -1,4 +1,4 @@
-"""One backend of the pool, with all that is known of it."""
+"""One backend of the pool, with all that is known of it; and one request there."""
 
 from __future__ import annotations
 
@@ -6,24 +6,31 @@ import asyncio
 from collections import deque
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Final, Literal, Protocol
+from typing import TYPE_CHECKING, Final, Literal
 
 from gateway.errors import UpstreamError, UpstreamRejected, UpstreamUnavailable
 from gateway.telemetry.logs import EventLog
-from gateway.upstreams.engines.registry import UnknownEngine
+from gateway.upstreams.engines import UnknownEngine
 from gateway.upstreams.probe import CheckOutcome
 from gateway.upstreams.problems import BackendBusy, GrammarFailed, ModelGone, PathNotFound
 from gateway.upstreams.served_models import offers, parents
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping
+    from types import TracebackType
+    from typing import Self
 
     from gateway.generation import TokenRequest, TokenSink
     from gateway.telemetry.metrics import Metrics
+    from gateway.upstreams.admission.admit import Admission
+    from gateway.upstreams.admission.queue import CountedRequest
+    from gateway.upstreams.admission.slots import MemberSlots, Slot
     from gateway.upstreams.backend import Backend, Listed, ServedModel
-    from gateway.upstreams.engines.engine import Capabilities, InferenceEngine, Unusable
+    from gateway.upstreams.engines import Capabilities, InferenceEngine, Unusable
+    from gateway.upstreams.inference_server import InferenceServer
     from gateway.upstreams.probe import Description, HealthCheck
-    from gateway.upstreams.server import InferenceServer
+    from gateway.upstreams.routing.costs import MemberLoad
+    from gateway.upstreams.routing.router import FlightSink
 
 _log = EventLog(__name__)
 
@@ -194,50 +201,6 @@ class FaultReport:
             _log.warning(_EVENTS[source], upstream=self._upstream, url=self._url, reason=cause)
 
 
-@dataclass(frozen=True, slots=True)
-class BackendState:
-    """One backend now.
-
-    `models` are context lengths (tokens, None: not known yet) by public id. `healthy` is None until
-    it has answered, or failed to for long enough. `available` also holds for an ejected backend
-    whose trial is due, and for one of which nothing is known. `problem` is the weightiest thing
-    that is wrong. `can` is None until it has said what it is. `is_drained`: the operator wants it
-    to get nothing new. `source` is who said that it is there.
-    """
-
-    name: str
-    models: Mapping[str, int | None]
-    healthy: bool | None
-    available: bool
-    in_flight: int
-    failures: int = 0
-    version: str | None = None
-    problem: str | None = None
-    can: Capabilities | None = None
-    is_drained: bool = False
-    source: str = "settings"
-
-
-class RequestListener(Protocol):
-    """Observer of one request to a backend."""
-
-    def on_first_token(self, seconds: float) -> None:
-        """Handle the first token, which came `seconds` after the request was sent."""
-        ...
-
-    def on_busy(self) -> None:
-        """Handle a refusal: the backend is too busy to take the request."""
-        ...
-
-    def on_finish(self) -> None:
-        """Handle the last token: the backend has finished the request."""
-        ...
-
-    def on_end(self, tokens: int) -> None:
-        """Handle the end of the stream, with `tokens` generated."""
-        ...
-
-
 class Member:
     """One backend: counts its requests in flight, and learns its health from every one.
 
@@ -273,6 +236,10 @@ class Member:
         self.is_idle = asyncio.Event()
         """Nothing is in flight there."""
         self.is_idle.set()
+        self.slots: MemberSlots | None = None
+        """None where nothing bounds what is sent to it."""
+        self.load: MemberLoad | None = None
+        """What routing knows of it, if there is any."""
         self._server = server
         self._served: Mapping[str, ServedModel] = {}
         self._metrics = metrics
@@ -318,22 +285,23 @@ class Member:
         served = self._served.get(model)
         return model if served is None else served.parent or served.name
 
-    def state(self) -> BackendState:
-        """Return a copy of the present state, for health reports."""
-        now = self._clock()
-        return BackendState(
-            name=self.name,
-            models=self.models,
-            healthy=self.healthy,
-            available=self.health.available(now),
-            in_flight=self._in_flight,
-            failures=self.health.failures,
-            version=self.engine.version if self.engine is not None else None,
-            problem=self._faults.worst,
-            can=self.can,
-            is_drained=self.is_drained,
-            source=self.backend.source,
-        )
+    @property
+    def failures(self) -> int:
+        return self.health.failures
+
+    @property
+    def version(self) -> str | None:
+        return self.engine.version if self.engine is not None else None
+
+    @property
+    def problem(self) -> str | None:
+        # The weightiest thing that is wrong.
+        return self._faults.worst
+
+    @property
+    def source(self) -> str:
+        # Who said that it is there.
+        return self.backend.source
 
     @property
     def in_flight(self) -> int:
@@ -341,7 +309,7 @@ class Member:
         return self._in_flight
 
     async def generate(
-        self, request: TokenRequest, sink: TokenSink, listener: RequestListener | None = None
+        self, request: TokenRequest, sink: TokenSink, placed: PlacedRequest | None = None
     ) -> None:
         """Generate at this backend, and learn from it. Raises what `InferenceServer` does."""
         started_at = self._clock()
@@ -353,20 +321,20 @@ class Member:
             outcome = "ok"
             self.health.completed()
             self._faults.clear("request")
-            if listener is not None:
-                listener.on_finish()
+            if placed is not None:
+                placed.on_finish()
 
         try:
             await self._server.generate(
                 request,
                 sink,
-                on_first=partial(self._on_first_ids, started_at, listener),
+                on_first=partial(self._on_first_ids, started_at, placed),
                 on_finish=finish,
-                on_end=None if listener is None else listener.on_end,
+                on_end=None if placed is None else placed.on_end,
             )
         except UpstreamError as error:
-            if listener is not None and isinstance(error, BackendBusy):
-                listener.on_busy()
+            if placed is not None and isinstance(error, BackendBusy):
+                placed.on_busy()
             outcome = self._note_failure(error, request.model)
             raise
         finally:
@@ -494,11 +462,11 @@ class Member:
         if count:
             _log.warning("silent streams are broken off", upstream=self.name, count=count)
 
-    def _on_first_ids(self, started_at: float, listener: RequestListener | None) -> None:
+    def _on_first_ids(self, started_at: float, placed: PlacedRequest | None) -> None:
         seconds = self._clock() - started_at
         self._metrics.upstream_first_token(self.name, seconds)
-        if listener is not None:
-            listener.on_first_token(seconds)
+        if placed is not None:
+            placed.on_first_token(seconds)
         is_back = self.health.answered()
         if is_back or not self._reached:
             self._reached = True
@@ -526,3 +494,142 @@ class Member:
     def _report(self) -> None:
         if (healthy := self.healthy) is not None and not self.has_left.is_set():
             self._metrics.upstream_is_up(self.name, int(healthy))
+
+
+class PlacedRequest:
+    """One request at the backend that was chosen for it, and the sink that it generates into.
+
+    A context that takes back the slot when it is left: what waits goes on then. `slot`, `admission`
+    and `service` are None where nothing is counted. `flight` reports to the router what came; where
+    there was no choice, `load` only counts the request.
+
+    While it is entered it may be called back (`admit.Running`): that cancels the task which has
+    entered it, and `was_recalled` tells this from any other cancellation.
+    """
+
+    __slots__ = (
+        "_admission", "_cancelling", "_flight", "_load", "_request", "_service", "_slot", "_task",
+        "_timer", "_tokens", "member", "sink",
+    )  # fmt: skip
+
+    def __init__(  # noqa: PLR0913 - what has to be told of its end
+        self,
+        member: Member,
+        request: TokenRequest,
+        sink: TokenSink,
+        *,
+        flight: FlightSink | None = None,
+        load: MemberLoad | None = None,
+        slot: Slot | None = None,
+        admission: Admission | None = None,
+        service: CountedRequest | None = None,
+    ) -> None:
+        self.member = member
+        self.sink: TokenSink = sink if flight is None else flight
+        self._flight = flight
+        self._load = load
+        self._request = request
+        self._slot = slot
+        self._admission = admission
+        self._service = service
+        self._tokens: int | None = None
+        self._task: asyncio.Task[object] | None = None
+        self._cancelling: int | None = None
+        self._timer: asyncio.TimerHandle | None = None
+
+    @property
+    def upstream(self) -> str:
+        return self.member.name
+
+    @property
+    def share(self) -> float:
+        return self._request.share
+
+    @property
+    def has_begun(self) -> bool:
+        return self._slot is not None and self._slot.has_begun
+
+    @property
+    def can_go_on(self) -> bool:
+        # Another backend can continue from ids, but not in the middle of a grammar.
+        return self._request.chat is None and self._request.constraint is None
+
+    def on_first_token(self, seconds: float) -> None:
+        # `seconds` since the request was sent.
+        if self._timer is not None:
+            self._timer.cancel()
+        if self._slot is not None:
+            self._slot.first(seconds)
+            if self._admission is not None and self._admission.waiting:
+                self._admission.pump()
+
+    def on_finish(self) -> None:
+        # After the last token there is nothing left to recall.
+        if self._admission is not None:
+            self._admission.running.discard(self._request.tenant, self)
+
+    def on_end(self, tokens: int) -> None:
+        self._tokens = tokens
+
+    def on_busy(self) -> None:
+        if self._slot is not None:
+            self._slot.refused()
+
+    def close(self) -> None:
+        with self:
+            pass
+
+    def expect(self, within_s: float) -> None:
+        self._timer = asyncio.get_running_loop().call_later(within_s, self._overdue)
+
+    def _overdue(self) -> None:
+        assert self._admission is not None, "nothing is expected without it"
+        assert self._slot is not None
+        self._slot.overdue()
+        self._admission.make_room(self._request.tenant, [self.member.name], self._request.share)
+
+    def recall(self) -> None:
+        """Stop the request, so that it waits for its turn again."""
+        assert self._task is not None, "it is called back while it is entered"
+        self._cancelling = self._task.cancelling()
+        self._task.cancel()
+
+    def was_recalled(self) -> bool:
+        """Return True if the cancellation that was raised is that of `recall`.
+
+        Call this once, and only after a cancellation.
+        """
+        if self._cancelling is None or self._task is None:
+            return False
+        return self._task.uncancel() <= self._cancelling
+
+    def __enter__(self) -> Self:
+        if self._admission is not None:
+            self._task = asyncio.current_task()
+            self._admission.running.add(self._request.tenant, self)
+        if self._load is not None:
+            self._load.in_flight += 1
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        try:
+            if self._flight is not None:
+                self._flight.close(error)
+        finally:
+            if self._load is not None:
+                self._load.in_flight -= 1
+            if self._timer is not None:
+                self._timer.cancel()
+            if self._admission is not None:
+                self._admission.running.discard(self._request.tenant, self)
+            if self._service is not None:
+                self._service.end(self._tokens)
+            if self._slot is not None:
+                self._slot.release()
+                if self._admission is not None and self._admission.waiting:
+                    self._admission.pump()

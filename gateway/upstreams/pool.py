@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import time
-from contextlib import nullcontext, suppress
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Final
+
+import orjson
 
 from gateway.errors import (
     InvalidRequest,
@@ -19,29 +21,26 @@ from gateway.errors import (
 )
 from gateway.fair_queue import ReadTurns
 from gateway.telemetry.logs import EventLog
-from gateway.upstreams.admission.placed import PlacedRequest
-from gateway.upstreams.admission.policy import WorkClass, class_of
+from gateway.upstreams.admission.slots import WorkClass, class_of
 from gateway.upstreams.backend import StreamLimits, Timeouts
-from gateway.upstreams.member import EjectionPolicy, Health, Member
-from gateway.upstreams.membership.desired import changes, named
+from gateway.upstreams.backend_sources import changes, named
+from gateway.upstreams.inference_server import InferenceServer
+from gateway.upstreams.member import EjectionPolicy, Health, Member, PlacedRequest
 from gateway.upstreams.probe import check, describe, read_load
 from gateway.upstreams.problems import ModelGone
 from gateway.upstreams.request_writer import PromptEncoder
-from gateway.upstreams.routing.flight_sink import FlightSink
+from gateway.upstreams.routing.router import FlightSink
 from gateway.upstreams.served_models import REMEDY, overlooked, unserved
-from gateway.upstreams.server import InferenceServer
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Sequence
-    from contextlib import AbstractContextManager
+    from collections.abc import Callable, Collection, Mapping, Sequence
 
     from gateway.errors import GatewayError
     from gateway.generation import Constraint, TokenRequest, TokenSink
     from gateway.telemetry.metrics import Metrics
-    from gateway.upstreams.admission.admission import Admission
+    from gateway.upstreams.admission.admit import Admission
     from gateway.upstreams.backend import Backend
-    from gateway.upstreams.client import Client
-    from gateway.upstreams.member import BackendState
+    from gateway.upstreams.http.client import Client
     from gateway.upstreams.routing.router import Router
 
 
@@ -93,14 +92,11 @@ def _after_recall(
     return replace(request, was_recalled=True)
 
 
-def round_robin(choices: Sequence[Member], turn: int) -> Member:
-    # `choices` must not be empty.
-    return choices[turn % len(choices)]
-
-
 _log = EventLog(__name__)
 
 SILENT = "no backend has said yet what it serves"
+ANSWER_BYTES_MAX: Final = 64 * 1024 * 1024
+"""Of an answer in one body, such as embeddings of many texts."""
 HANG_UP_AGAIN_S: Final = 1.0
 """Seconds between two tries to break off the streams of a backend that has left: a request that
 had not begun at the first one may have begun since."""
@@ -195,6 +191,9 @@ class Pool:
         self._members: dict[str, Member] = {}
         self._serving: dict[str, list[Member]] = {}
         """Those that serve a model, as far as it is known."""
+        self._listed: dict[str, list[Member]] = {}
+        """Those of them that have said so. What a backend does not list it may answer all the same,
+        with some other model."""
         self._models: tuple[ModelInfo, ...] = ()
         self._parents: dict[str, str] = {}
         self._other_adapters: dict[str, str] = {}
@@ -245,16 +244,17 @@ class Pool:
         members = {name: one for name, one in self._members.items() if name not in change.leave}
         for name in change.leave:
             self._retire(self._members[name])
+        router = self.router
+        known = {name for name in change.join if router is not None and router.knows(name)}
         new = {name: self._new_member(desired[name]) for name in change.join}
         self._members = {name: members.get(name) or new[name] for name in desired}
         self._resolve_models()
         for name, member in new.items():
             member.is_drained = name in self._drained
-            is_known = self.router is not None and self.router.knows(name)
             self._metrics.upstream_joined(name)
             _log.info("a backend joins", upstream=name, url=member.backend.base_url)
             if self._group is not None:
-                self._group.create_task(self._monitor(member, is_new=True, is_known=is_known))
+                self._group.create_task(self._monitor(member, is_new=True, is_known=name in known))
 
     def drain(self, names: Collection[str]) -> None:
         """Send nothing new to the backends of these names, and to all others again."""
@@ -264,8 +264,8 @@ class Pool:
         for member in self._members.values():
             if member.is_drained != (member.name in self._drained):
                 member.is_drained = not member.is_drained
-                told = "a backend is drained" if member.is_drained else "a backend is back in use"
-                _log.info(told, upstream=member.name, in_flight=member.in_flight)
+                event = "a backend is drained" if member.is_drained else "a backend is back in use"
+                _log.info(event, upstream=member.name, in_flight=member.in_flight)
         self._index_models()
 
     def in_flight(self) -> dict[str, int]:
@@ -312,7 +312,7 @@ class Pool:
         """
         name = shown or model
         members = self._members.values()
-        asked = [member for member in members if model in member.backend.models]
+        configured = [member for member in members if model in member.backend.models]
         serving = [member for member in members if model in member.models]
         if serving and all(member.is_drained for member in serving):
             return NoUpstreamAvailable(
@@ -324,16 +324,16 @@ class Pool:
                 "no backend has told its context length yet",
                 retry_after_s=self._policy.schedule.describe_interval_s,
             )
-        silent = [member for member in asked or members if member.listed is None]
-        if silent and (asked or len(silent) == len(members)):
+        silent = [member for member in configured or members if member.listed is None]
+        if silent and (configured or len(silent) == len(members)):
             return NoUpstreamAvailable(
                 name, SILENT, retry_after_s=self._policy.schedule.health_interval_s
             )
-        if (asked or model in self._configured) and self.awaits_backends():
+        if (configured or model in self._configured) and self.awaits_backends():
             return NoUpstreamAvailable(
                 name, AWAITED, retry_after_s=self._policy.schedule.health_interval_s
             )
-        return ModelNotServed(name) if asked else ModelNotFound(name)
+        return ModelNotServed(name) if configured else ModelNotFound(name)
 
     def require_logprobs(self, model: str) -> None:
         # Raises ModelNotFound, InvalidRequest if no backend can report logprobs, or
@@ -345,13 +345,12 @@ class Pool:
 
         Raises what `absence` returns if there are none.
         """
-        members = [one for one in self._serving.get(model, ()) if one.listed is not None]
-        if not members:
+        if (members := self._listed.get(model)) is None:
             raise self.absence(model)
         return members
 
-    def snapshot(self) -> tuple[BackendState, ...]:
-        return tuple(member.state() for member in self._members.values())
+    def snapshot(self) -> tuple[Member, ...]:
+        return tuple(self._members.values())
 
     async def generate(
         self,
@@ -393,56 +392,94 @@ class Pool:
                 placed = await self._wait_for_turn(request, sink, turn, avoid)
             member = placed.member
             try:
-                with placed as to:
-                    await member.generate(request, to, placed)
+                with placed:
+                    await member.generate(request, placed.sink, placed)
             except asyncio.CancelledError as error:
                 request = _after_recall(request, placed, error)
             except UpstreamUnavailable as error:
-                reasons[member.name] = str(error)
-                retry_after_s += self.note_unavailable(error)
+                self._note_unavailable(error, member, reasons, retry_after_s)
                 losses += isinstance(error, UpstreamLost)
                 if losses >= self._policy.losses_max or attempts_max == 1:
                     raise
             else:
                 return
-        raise NoUpstreamAvailable(
-            request.model,
-            "; ".join(reasons.values()),
-            retry_after_s=min(retry_after_s, default=self.retry_after_s(request.model)),
-        )
+        raise self._none_left(request.model, reasons, retry_after_s)
 
-    def note_unavailable(self, error: UpstreamUnavailable) -> list[float]:
-        """Note that a backend did not answer; one without the model is not asked for it again.
+    async def post(
+        self,
+        model: str,
+        path: str,
+        fields: Mapping[str, object],
+        *,
+        answer_bytes_max: int = ANSWER_BYTES_MAX,
+    ) -> tuple[str, bytes]:
+        """Return the name of the backend, and the body of its 200: no stream, no queue.
 
-        Returns the seconds until it may be tried again, as it reported them, or [].
+        In place of `model`, its public id, the backend reads its own name of it. Raises what
+        `generate` does before a first chunk, and `UpstreamFailed` for an answer that is longer
+        than `answer_bytes_max`.
         """
+        turn = self._turns.get(model, 0)
+        self._turns[model] = turn + 1
+        losses = 0
+        reasons: dict[str, str] = {}
+        retry_after_s: list[float] = []
+        while len(reasons) < self._policy.attempts_max:
+            left = candidates(self.serving(model), tried=reasons)
+            if not left:
+                break
+            member = left[turn % len(left)]
+            try:
+                body = orjson.dumps({**fields, "model": member.served_as(model)})
+                answer = await member.ask(path, model, body, bytes_max=answer_bytes_max)
+            except UpstreamUnavailable as error:
+                self._note_unavailable(error, member, reasons, retry_after_s)
+                losses += isinstance(error, UpstreamLost)
+                if losses >= self._policy.losses_max:
+                    raise
+            else:
+                return member.name, answer
+        raise self._none_left(model, reasons, retry_after_s)
+
+    def _note_unavailable(
+        self,
+        error: UpstreamUnavailable,
+        member: Member,
+        reasons: dict[str, str],
+        retry_after_s: list[float],
+    ) -> None:
+        # One without the model is not asked for it again.
+        reasons[member.name] = str(error)
+        if error.retry_after_s is not None:
+            retry_after_s.append(error.retry_after_s)
         if isinstance(error, ModelGone):
             self._index_models()
-        return [] if error.retry_after_s is None else [error.retry_after_s]
 
-    def retry_after_s(self, model: str) -> float | None:
-        """Return the seconds until the next health check.
-
-        None unless all backends of the model are unreachable: the next request tries the others,
-        even if they are ejected.
-        """
-        if any(one.health.reachable for one in self._members.values() if model in one.models):
-            return None
-        return self._policy.schedule.health_interval_s
+    def _none_left(
+        self, model: str, reasons: Mapping[str, str], retry_after_s: Sequence[float]
+    ) -> NoUpstreamAvailable:
+        # Unless a backend said when to try again: after the next health check where all backends of
+        # the model are unreachable. Else the next request tries the others, even if they are
+        # ejected.
+        members = [one for one in self._members.values() if model in one.models]
+        interval_s = self._policy.schedule.health_interval_s
+        default = None if any(one.health.reachable for one in members) else interval_s
+        return NoUpstreamAvailable(
+            model, "; ".join(reasons.values()), retry_after_s=min(retry_after_s, default=default)
+        )
 
     def _choices(
         self, request: TokenRequest, *, tried: Collection[str], avoid: Collection[str]
     ) -> list[Member]:
         # Empty if no backend is left.
         model = request.model
-        able = self._serving.get(model, ())
+        members = self._listed.get(model)
         if request.sampling.logprobs is not None:
             able = self._with_logprobs(model)
-        # What a backend does not list it may answer all the same, with some other model.
-        members = [member for member in able if member.listed is not None]
-        if not able:
-            raise self.absence(model)
+            members = [member for member in able if member.listed is not None]
         if not members:
+            if model not in self._serving:
+                raise self.absence(model)
             raise NoUpstreamAvailable(
                 model, SILENT, retry_after_s=self._policy.schedule.health_interval_s
             )
@@ -463,11 +500,13 @@ class Pool:
         # free slot if there is one.
         admission = self.admission
         if admission is None:
-            return PlacedRequest(*self._choose(choices, request, sink, turn), request)
+            member, flight = self._choose(choices, request, sink, turn)
+            load = None if flight is not None else member.load
+            return PlacedRequest(member, request, sink, flight=flight, load=load)
         if not skips_queue:
             # Nobody with nothing under way waits behind those who have much.
             queues = admission.waiting and not admission.shares.is_idle(request.tenant)
-            if queues or self._is_held_back(choices, request):
+            if queues or (len(choices) > 1 and self._is_held_back(choices, request)):
                 return None
         return self._take_slot(admission, choices, request, sink, turn, skips_queue=skips_queue)
 
@@ -483,31 +522,50 @@ class Pool:
     ) -> PlacedRequest | None:
         # None if the request has to wait for a slot.
         work = class_of(request.priority, is_background=request.background)
-        slots = admission.slots
-        roomy = [member for member in choices if slots(member.name).has_room(work)]
+        shares, tenant = admission.shares, request.tenant
+        roomy, free = [], 0
+        for member in choices:
+            slots = member.slots
+            assert slots is not None, "there is admission"
+            if slots.has_room(work):
+                roomy.append(member)
+                free += slots.bound - slots.in_flight
         is_extra = not (roomy or skips_queue)
         if is_extra:
-            if work is WorkClass.BACKGROUND or not admission.shares.is_idle(request.tenant):
-                return None
-            if not request.was_recalled:
-                names = [member.name for member in choices]
-                admission.make_room(request.tenant, names, request.share)
-            roomy = [member for member in choices if slots(member.name).has_spare]
+            roomy = self._with_extra_slots(admission, choices, request, work)
             if not roomy:
                 return None
-        elif not skips_queue:
-            free = sum(slots(one.name).bound - slots(one.name).in_flight for one in roomy)
-            if not admission.shares.has_share(request.tenant, free):
-                return None
-        is_alone = admission.running.tenants and admission.shares.is_idle(request.tenant)
-        member, watched = self._choose(roomy or choices, request, sink, turn)
-        prompt = request.prompt_tokens
-        slot = slots(member.name).take(work, prompt, is_extra=is_extra)
-        service = admission.shares.serve(request.tenant, prompt, work, request.share)
-        placed = PlacedRequest(member, watched, request, slot, admission, service)
-        if is_alone and (overdue_s := slots(member.name).overdue_s(prompt)) is not None:
+        elif not (skips_queue or shares.has_share(tenant, free)):
+            return None
+        is_alone = admission.running.tenants and shares.is_idle(tenant)
+        member, flight = self._choose(roomy or choices, request, sink, turn)
+        slots = member.slots
+        assert slots is not None, "there is admission"
+        placed = PlacedRequest(
+            member,
+            request,
+            sink,
+            flight=flight,
+            load=None if flight is not None else member.load,
+            slot=slots.take(work, request.prompt_tokens, is_extra=is_extra),
+            admission=admission,
+            service=shares.serve(tenant, request.prompt_tokens, work, request.share),
+        )
+        if is_alone and (overdue_s := slots.overdue_s(request.prompt_tokens)) is not None:
             placed.expect(overdue_s)
         return placed
+
+    @staticmethod
+    def _with_extra_slots(
+        admission: Admission, choices: Sequence[Member], request: TokenRequest, work: WorkClass
+    ) -> list[Member]:
+        # For a tenant that has nothing running, though no slot is free.
+        if work is WorkClass.BACKGROUND or not admission.shares.is_idle(request.tenant):
+            return []
+        if not request.was_recalled:
+            names = [member.name for member in choices]
+            admission.make_room(request.tenant, names, request.share)
+        return [one for one in choices if one.slots is not None and one.slots.has_spare]
 
     async def _wait_for_turn(
         self, request: TokenRequest, sink: TokenSink, turn: int, avoid: Collection[str]
@@ -531,7 +589,7 @@ class Pool:
 
     def require_room(self, model: str, priority: int, tenant: str = "") -> None:
         # Refuse at once a request that would be refused later: see `Admission`.
-        if self.admission is not None:
+        if self.admission is not None and self.admission.waiting:
             self.admission.require_room(model, priority, tenant)
 
     def _usable(self) -> list[str]:
@@ -543,11 +601,11 @@ class Pool:
 
     def _choose(
         self, choices: Sequence[Member], request: TokenRequest, sink: TokenSink, turn: int
-    ) -> tuple[Member, AbstractContextManager[TokenSink]]:
+    ) -> tuple[Member, FlightSink | None]:
+        # They take turns where there is no router, or nothing for it to choose.
         router = self.router
         if router is None or len(self._serving.get(request.model, ())) == 1:
-            member = round_robin(choices, turn)
-            return member, nullcontext(sink) if router is None else router.visit(member.name, sink)
+            return choices[turn % len(choices)], None
         names = [member.name for member in choices]
         decision = router.choose(names, router.prefix(request), request.route)
         flight = router.begin(decision, request.route, surplus_ids=request.surplus_ids)
@@ -580,7 +638,12 @@ class Pool:
             prompts=self._prompts,
             read_turns=self._read_turns,
         )
-        return Member(backend, server, Health(policy.ejection), self._metrics, self._clock)
+        member = Member(backend, server, Health(policy.ejection), self._metrics, self._clock)
+        if self.admission is not None:
+            member.slots = self.admission.slots(member.name)
+        if self.router is not None:
+            member.load = self.router.member(member.name)
+        return member
 
     def _retire(self, member: Member) -> None:
         # Its monitor waits until the streams that it has begun end.
@@ -667,8 +730,8 @@ class Pool:
     ) -> None:
         timeout_s = self._policy.schedule.health_timeout_s
         load = await read_load(self.client, member.backend, timeout_s=timeout_s)
-        if self.admission is not None:
-            self.admission.slots(member.name).reported(load.waiting, load.running, load.places)
+        if member.slots is not None:
+            member.slots.reported(load.waiting, load.running, load.places)
         if router is None:
             return
         if not was_reachable:
@@ -711,6 +774,11 @@ class Pool:
                     self._serving.setdefault(model, []).append(member)
                 if length is not None:
                     lengths[model] = min(length, lengths.get(model, length))
+        self._listed = {
+            model: listed
+            for model, members in self._serving.items()
+            if (listed := [member for member in members if member.listed is not None])
+        }
         self._parents = parents
         self._models = tuple(
             ModelInfo(model, length, parents.get(model)) for model, length in lengths.items()

@@ -1,38 +1,35 @@
-"""Questions to a backend outside of any request: what it is, and whether it is there."""
+"""Questions to a backend outside of any request: what it is, whether it is there, how busy it is.
+
+vLLM reports its load on `/metrics`, in Prometheus' format; so does SGLang where it was started with
+`--enable-metrics`, under names of its own. SGLang reports more on `/v1/loads`. A server that
+reports nothing is sent requests all the same.
+"""
 
 from __future__ import annotations
 
 import asyncio
+import re
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from enum import Enum
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import httpx2
 import orjson
 
 from gateway.errors import UpstreamUnavailable
 from gateway.upstreams.backend import Listed
-from gateway.upstreams.client import read_body
-from gateway.upstreams.engines.chat_servers import ChatServer
-from gateway.upstreams.engines.registry import KINDS, UnknownEngine
+from gateway.upstreams.engines import KINDS, ChatServer, UnknownEngine
+from gateway.upstreams.http.client import read_body
 from gateway.upstreams.problems import message_of_body
-from gateway.upstreams.routing.reported_load import (
-    LOADS_PATH,
-    METRICS_PATH,
-    NO_LOAD,
-    SGLANG,
-    ReportedLoad,
-    from_loads,
-    from_metrics,
-)
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterator, Mapping
 
     from gateway.upstreams.backend import Backend
-    from gateway.upstreams.client import Client
-    from gateway.upstreams.engines.engine import InferenceEngine
+    from gateway.upstreams.engines import InferenceEngine
+    from gateway.upstreams.http.client import Client
+
 
 _MODELS: Final = "/v1/models"
 ANSWER_BYTES_MAX: Final = 4 * 1024 * 1024
@@ -84,16 +81,16 @@ async def describe(client: Client, backend: Backend, *, timeout_s: float) -> Des
 
 
 async def _engine(
-    client: Client, backend: Backend, timeout_s: float, told: dict[str, tuple[int, bytes]]
+    client: Client, backend: Backend, timeout_s: float, answers: dict[str, tuple[int, bytes]]
 ) -> InferenceEngine | None:
     # None if it does not answer in time, or with a 5xx: a busy scheduler keeps SGLang from
     # answering, which says nothing about the engine. `told` has answers that were already read.
     try:
         async with asyncio.timeout(timeout_s):
             for kind, path in _QUESTIONS:
-                if path not in told:
-                    told[path] = await _get(client, backend, path, timeout_s)
-                status, body = told[path]
+                if path not in answers:
+                    answers[path] = await _get(client, backend, path, timeout_s)
+                status, body = answers[path]
                 if status >= 500:
                     return None
                 engine = kind.read(path, _json_object(body)) if status == 200 else None
@@ -212,3 +209,125 @@ async def _get(client: Client, backend: Backend, path: str, timeout_s: float) ->
             f"{type(error).__name__}: {error}", upstream=backend.name
         ) from error
     return response.status_code, body
+
+
+METRICS_PATH: Final = "/metrics"
+LOADS_PATH: Final = "/v1/loads"
+SGLANG: Final = "\nsglang:"
+"""Begins a line of SGLang's metrics."""
+LOAD_BYTES_MAX: Final = 1 << 20
+_WAITING: Final = frozenset({"vllm:num_requests_waiting", "sglang:num_queue_reqs"})
+_RUNNING: Final = frozenset({"vllm:num_requests_running", "sglang:num_running_reqs"})
+_BEGAN: Final = "process_start_time_seconds"
+_CAPACITY: Final = "sglang:max_total_num_tokens"
+_CACHE: Final = "vllm:cache_config_info"
+_SAMPLE: Final = re.compile(
+    r"^(?P<name>vllm:(?:num_requests_waiting|num_requests_running|cache_config_info)"
+    r"|sglang:(?:num_queue_reqs|num_running_reqs|max_total_num_tokens)"
+    r"|process_start_time_seconds)"
+    r"(?:\{(?P<labels>[^}\n]*)\})? (?P<value>[0-9.eE+-]{1,32})",
+    re.MULTILINE,
+)
+_RANK: Final = re.compile(r'\b(?:engine|dp_rank)="(\d{1,9})"')
+"""What vLLM and SGLang call a data parallel rank among the labels."""
+_BLOCKS: Final = re.compile(r'\bnum_gpu_blocks="(\d{1,12})"')
+_BLOCK_SIZE: Final = re.compile(r'\bblock_size="(\d{1,12})"')
+
+
+@dataclass(frozen=True, slots=True)
+class ReportedLoad:
+    """Requests that wait and that run, when the process began (unix seconds), how many tokens it
+    keeps, and how many requests it runs at once. None: it does not say.
+    """
+
+    waiting: int | None = None
+    running: int | None = None
+    epoch: int | None = None
+    kv_tokens: int | None = None
+    places: int | None = None
+
+
+NO_LOAD: Final = ReportedLoad()
+
+
+def from_metrics(text: str, rank: int | None = None) -> ReportedLoad:
+    """Parse Prometheus' text. Never raises.
+
+    Several engines behind one server are added up, unless only one `rank` is requested: what the
+    server does not report by rank is then unknown.
+    """
+    sums: dict[str, float] = {}
+    blocks: int | None = None
+    for name, labels, value in _samples(text):
+        if rank is not None and name != _BEGAN and _rank_of(labels) != rank:
+            continue
+        if name == _CACHE:
+            blocks = (blocks or 0) + _tokens_of_cache(labels)
+        elif name == _BEGAN:
+            sums[name] = max(sums.get(name, 0.0), value)
+        else:
+            sums[name] = sums.get(name, 0.0) + value
+    capacity = blocks or _plausible(sums.get(_CAPACITY))
+    return ReportedLoad(
+        waiting=_first(sums, _WAITING),
+        running=_first(sums, _RUNNING),
+        epoch=_plausible(sums.get(_BEGAN)),
+        kv_tokens=capacity or None,
+    )
+
+
+def from_loads(body: bytes, rank: int | None = None) -> ReportedLoad:
+    """Parse the JSON of SGLang's `/v1/loads`. Never raises.
+
+    Ranks of one server are added up, unless only one `rank` is requested.
+    """
+    try:
+        document = orjson.loads(body)
+    except orjson.JSONDecodeError:
+        return ReportedLoad()
+    ranks = document.get("loads") if isinstance(document, dict) else document
+    if not isinstance(ranks, list):
+        ranks = [document]
+    rows = [
+        row
+        for row in ranks
+        if isinstance(row, dict) and (rank is None or row.get("dp_rank") == rank)
+    ]
+    return ReportedLoad(
+        waiting=_sum_column(rows, "num_waiting_reqs"),
+        running=_sum_column(rows, "num_running_reqs"),
+        kv_tokens=_sum_column(rows, "max_total_num_tokens") or None,
+        places=_sum_column(rows, "max_running_requests") or None,
+    )
+
+
+def _samples(text: str) -> Iterator[tuple[str, str, float]]:
+    for found in _SAMPLE.finditer(text):
+        try:
+            yield found["name"], found["labels"] or "", float(found["value"])
+        except ValueError:
+            continue
+
+
+def _rank_of(labels: str) -> int | None:
+    found = _RANK.search(labels)
+    return int(found[1]) if found else None
+
+
+def _tokens_of_cache(labels: str) -> int:
+    blocks, size = _BLOCKS.search(labels), _BLOCK_SIZE.search(labels)
+    return int(blocks[1]) * int(size[1]) if blocks and size else 0
+
+
+def _first(sums: Mapping[str, float], names: frozenset[str]) -> int | None:
+    return next((_plausible(sums[name]) for name in sorted(names) if name in sums), None)
+
+
+def _plausible(value: float | None) -> int | None:
+    # None if it is not a plausible number of requests, tokens or seconds.
+    return int(value) if value is not None and 0 <= value < 2**40 else None
+
+
+def _sum_column(rows: list[dict[str, Any]], name: str) -> int | None:
+    values = [row[name] for row in rows if type(row.get(name)) is int and row[name] >= 0]
+    return sum(values) if values else None

@@ -16,8 +16,7 @@ from gateway.errors import (
     UpstreamRejected,
     UpstreamUnavailable,
 )
-from gateway.upstreams.engines.engine import ANY
-from gateway.upstreams.engines.registry import ENGINES, KINDS
+from gateway.upstreams.engines import ANY, ENGINES, KINDS
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

@@ -17,16 +17,14 @@ from typing import TYPE_CHECKING, Final
 import orjson
 
 from gateway.constraints.structural_tags import Unsayable, tag_of
-from gateway.upstreams.engines.engine import Capabilities
-from gateway.upstreams.engines.registry import UnknownEngine
+from gateway.upstreams.engines import Capabilities, UnknownEngine
 
 if TYPE_CHECKING:
     from collections.abc import Hashable, Iterator, Sequence
 
     from gateway.generation import Constraint, TokenRequest
     from gateway.upstreams.backend import ServedModel
-    from gateway.upstreams.engines.endpoints import TokenEndpoint
-    from gateway.upstreams.engines.engine import InferenceEngine
+    from gateway.upstreams.engines import InferenceEngine, TokenEndpoint
 
 Fields = Mapping[str, object]
 _NO_PAIR: Final[Fields] = MappingProxyType({})
@@ -80,7 +78,8 @@ class RequestWriter:
         servers of a pair find each other.
         """
         bound = dict(grammar.fields) if grammar is not None else {}
-        body = {**self.engine.body(request, served, self.can, bound), **pair}
+        body = self.engine.body(request, served, self.can, bound)
+        body.update(pair)
         key = orjson.dumps(self.engine.endpoint(request).prompt_key)
         # A long prompt is not copied until all of the message is put together.
         return [b"{", key, b":", *prompt, b",", orjson.dumps(body)[1:]]

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping
 
     from gateway.upstreams.backend import Backend, Listed
-    from gateway.upstreams.engines.engine import Unusable
+    from gateway.upstreams.engines import Unusable
 
 
 def offers(
@@ -122,8 +122,8 @@ class Unserved:
     def __str__(self) -> str:
         found = [f"{backend} serves {_quoted(names)}" for backend, names in self.serving]
         found += [f"{backend} has not answered yet" for backend in self.silent]
-        asked = "" if self.asked_as == self.model else f" (served_as '{self.asked_as}')"
-        return f"no backend serves the model '{self.model}'{asked}: {'; '.join(found)}"
+        alias = "" if self.asked_as == self.model else f" (served_as '{self.asked_as}')"
+        return f"no backend serves the model '{self.model}'{alias}: {'; '.join(found)}"
 
 
 def unserved(sources: Iterable[DescribedBackend]) -> list[Unserved]:
@@ -135,11 +135,11 @@ def unserved(sources: Iterable[DescribedBackend]) -> list[Unserved]:
     wanted = {model: name for source in sources for model, name in source.backend.models.items()}
     missing = []
     for model, name in wanted.items():
-        asked = [source for source in sources if model in source.backend.models]
-        told = [source for source in asked if source.listed is not None]
-        if told and not any(model in source.models for source in told):
-            silent = tuple(one.backend.name for one in asked if one.listed is None)
-            missing.append(Unserved(model, name, tuple(map(_serving, told)), silent))
+        configured = [source for source in sources if model in source.backend.models]
+        described = [source for source in configured if source.listed is not None]
+        if described and not any(model in source.models for source in described):
+            silent = tuple(one.backend.name for one in configured if one.listed is None)
+            missing.append(Unserved(model, name, tuple(map(_serving, described)), silent))
     return missing
 
 

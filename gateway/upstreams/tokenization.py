@@ -18,16 +18,16 @@ import msgspec
 import orjson
 
 from gateway.errors import NoUpstreamAvailable, UpstreamUnavailable
-from gateway.upstreams.client import read_body
+from gateway.upstreams.http.client import read_body
+from gateway.upstreams.inference_server import describe
 from gateway.upstreams.pool import candidates
 from gateway.upstreams.problems import message_of_body
-from gateway.upstreams.token_stream import describe
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from gateway.upstreams.backend import Backend
-    from gateway.upstreams.client import Client
+    from gateway.upstreams.http.client import Client
     from gateway.upstreams.member import Member
     from gateway.upstreams.pool import Pool
 
@@ -98,8 +98,8 @@ class Tokenization:
         return [*alike[first:], *alike[:first], *others]
 
     async def _ask(self, member: Member, model: str, question: bytes) -> Rendering:
-        asked = RenderTarget(member.backend, member.tokenize_path, member.name_of(model))
-        return await render(self._client, asked, question, timeout_s=self._timeout_s)
+        target = RenderTarget(member.backend, member.tokenize_path, member.name_of(model))
+        return await render(self._client, target, question, timeout_s=self._timeout_s)
 
 
 class RenderTarget(NamedTuple):
@@ -111,13 +111,13 @@ class RenderTarget(NamedTuple):
 
 
 async def render(
-    client: Client, asked: RenderTarget, question: bytes, *, timeout_s: float
+    client: Client, target: RenderTarget, question: bytes, *, timeout_s: float
 ) -> Rendering:
     """Return one backend's rendering of a question. Raises `UpstreamUnavailable` without one."""
-    name = asked.backend.name
+    name = target.backend.name
     try:
         async with asyncio.timeout(timeout_s):
-            status, body = await _post(client, asked, question)
+            status, body = await _post(client, target, question)
     except TimeoutError as error:
         raise UpstreamUnavailable(f"no answer within {timeout_s:g} s", upstream=name) from error
     except httpx2.TransportError as error:
@@ -137,13 +137,13 @@ def ids_of(body: bytes) -> array[int]:
     return array("I", _decode(body).tokens)
 
 
-async def _post(client: Client, asked: RenderTarget, question: bytes) -> tuple[int, bytes]:
-    backend = asked.backend
+async def _post(client: Client, target: RenderTarget, question: bytes) -> tuple[int, bytes]:
+    backend = target.backend
     request = client.build_request(
         "POST",
-        backend.url(asked.path),
+        backend.url(target.path),
         headers={**backend.headers(), "content-type": "application/json"},
-        content=b'{"model":%b,%b' % (orjson.dumps(asked.model), question[1:]),
+        content=b'{"model":%b,%b' % (orjson.dumps(target.model), question[1:]),
     )
     response = await client.send(request, stream=True)
     bytes_max = IDS_MAX * _BYTES_OF_ID if response.status_code == 200 else _ERROR_BYTES_MAX
@@ -154,5 +154,5 @@ async def _post(client: Client, asked: RenderTarget, question: bytes) -> tuple[i
 
 
 def _failure(reasons: dict[str, str]) -> str:
-    told = "; ".join(f"{name}: {reason}" for name, reason in reasons.items())
-    return f"no backend renders its chat template ({told})"
+    each = "; ".join(f"{name}: {reason}" for name, reason in reasons.items())
+    return f"no backend renders its chat template ({each})"

@@ -2,35 +2,34 @@
 
 from __future__ import annotations
 
-import time
 from functools import partial
 from typing import TYPE_CHECKING
 
+from gateway.admin.backends import Backends
 from gateway.admin.data_retention import RetentionControls
-from gateway.admin.federation import IdentityProviders
-from gateway.admin.inspection import Inspection
-from gateway.admin.issuers import OperatorIssuers
+from gateway.admin.issuers import IdentityProviders, OperatorIssuers
 from gateway.admin.keys import Keys
-from gateway.admin.limits import ProjectLimits
-from gateway.admin.operations import Operations
+from gateway.admin.ledger import Ledger
+from gateway.admin.limits import Limits
 from gateway.admin.operator_keys import Operators
+from gateway.admin.prices import Prices
 from gateway.admin.projects import Projects
 from gateway.admin.service_accounts import ServiceAccounts
 from gateway.admin.services import AdminServices, OperatorServices
+from gateway.admin.tenants import Tenants
 from gateway.admin.transactions import Transactions
-from gateway.services.governance.audit import AuditLogs, project_names
-from gateway.services.governance.tenant_data import TenantData
-from gateway.services.ledger import LedgerOperations
-from gateway.services.limits import Limits
-from gateway.services.usage import UsageReports
-from gateway.wiring.ledger import adding, reconciliation
+from gateway.admin.usage import UsageReports
+from gateway.ledger.jobs import Reconciliation
+from gateway.retention.tenant_data import TenantData
+from gateway.services.audit_logs import AuditLogs
+from gateway.wiring.ledger import adding
 
 if TYPE_CHECKING:
     from gateway.services.access import Access
     from gateway.services.models import Models
     from gateway.settings import Settings
     from gateway.store.postgres.database import Database
-    from gateway.wiring.foundation import Foundation
+    from gateway.telemetry.metrics import Metrics
     from gateway.wiring.process import Process
 
 
@@ -53,40 +52,40 @@ def admin_services(
             lifetime_max_s=settings.admin.key_lifetime_max_s,
         ),
         identity_providers=IdentityProviders(transactions),
-        limits=ProjectLimits(
-            transactions,
-            Limits(database, settings.model_aliases),
+        limits=Limits(
+            database,
+            settings.model_aliases,
             models=lambda: [] if models is None else [model.id for model in models.list()],
             forget=access.forget,
         ),
-        usage=UsageReports(database, ledger=settings.ledger, clock=time.time),
-        audit=AuditLogs(database, project_names(database)),
+        usage=UsageReports(database, settings.ledger),
+        audit=AuditLogs(database),
         retention=RetentionControls(database, transactions, access.forget),
     )
 
 
-def ledger_of(foundation: Foundation) -> LedgerOperations:
-    # Also for commands, which have no `Process`.
-    return LedgerOperations(foundation.database, adding(foundation), reconciliation(foundation))
+def ledger_of(settings: Settings, database: Database, metrics: Metrics) -> Ledger:
+    reconciliation = Reconciliation(database, metrics=metrics)
+    return Ledger(database, adding(settings, database, metrics), reconciliation)
 
 
 def operator_services(process: Process) -> OperatorServices:
-    foundation, access = process.services.foundation, process.access
+    foundation = process.foundation
     settings, database = foundation.settings, foundation.database
+    data = TenantData(database, end_user_secret=settings.cache_salt_key)
     return OperatorServices(
-        operations=Operations(
-            access,
+        tenants=Tenants(process.access, data),
+        backends=Backends(
             database,
             foundation.pool,
-            TenantData(database, end_user_secret=settings.cache_salt_key),
-            Limits(database, settings.model_aliases),
             replica=foundation.owner,
             # Secrets are of a type that is written as stars.
             settings=partial(settings.model_dump, mode="json"),
         ),
-        operators=Operators(database, access.peppers),
-        issuers=OperatorIssuers(database, access.forget),
-        ledger=ledger_of(foundation),
-        inspection=Inspection(database),
-        audit=AuditLogs(database, project_names(database)),
+        operators=Operators(database, process.access.peppers),
+        issuers=OperatorIssuers(database, process.access.forget),
+        prices=Prices(database, settings.model_aliases),
+        ledger=ledger_of(settings, database, foundation.metrics),
+        database=database,
+        audit=AuditLogs(database),
     )

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from gateway.encryption.keyring import KeyProvider
-    from gateway.services.federation.federation import Federation
+    from gateway.services.federation import Federation
     from gateway.settings import Settings
 
 KEYS_POOL_SIZE: Final = 2
@@ -56,15 +56,15 @@ def _configured(settings: Settings) -> Iterator[KeyProvider]:
     encryption = settings.encryption
     file, vault, kms = encryption.file, encryption.vault, encryption.kms
     if file.path is not None:
-        from gateway.encryption.providers.file import FileKeys
+        from gateway.encryption.providers import FileKeys
 
         yield FileKeys(file.path)
     if vault.url and vault.token:
-        from gateway.encryption.providers.vault_transit import VaultTransit
+        from gateway.encryption.providers import VaultTransit
 
         yield VaultTransit(vault)
     if kms.region and kms.key_id and kms.access_key_id and kms.secret_access_key:
-        from gateway.encryption.providers.aws_kms import AwsKms
+        from gateway.encryption.providers import AwsKms
 
         yield AwsKms(kms)
 

@@ -12,9 +12,15 @@ import orjson
 
 from gateway import ids
 from gateway.eventlog.fold.fold import Fold
-from gateway.models.format import FormatOptions, SchemaLimits
-from gateway.models.registry import CHAT, PASSTHROUGH, Formats
-from gateway.protocol.responses.body import rules_of
+from gateway.models.format import (
+    CHAT,
+    PASSTHROUGH,
+    FormatOptions,
+    Formats,
+    ImageLimits,
+    SchemaLimits,
+)
+from gateway.protocol.responses.response_rules import rules_of
 from gateway.sealing import Sealer, SealingSecret
 from gateway.services.executor import ThreadExecutor
 from gateway.services.runs.images import ImageFetcher, ImageVisits
@@ -23,15 +29,14 @@ from gateway.store.tenant_keys import TenantKeys
 from gateway.telemetry.metrics import Metrics
 from gateway.tools.egress.network_policy import NetworkPolicy
 from gateway.tools.egress.transport import EgressLimits, client
-from gateway.upstreams.admission.admission import Admission
-from gateway.upstreams.admission.policy import SLOTS_MIN, SLOTS_START, AdmissionPolicy
+from gateway.upstreams.admission.admit import Admission
+from gateway.upstreams.admission.slots import SLOTS_MIN, SLOTS_START, AdmissionPolicy
 from gateway.upstreams.backend import Timeouts
-from gateway.upstreams.client import build_client
+from gateway.upstreams.backend_sources import Membership
+from gateway.upstreams.http.client import KeepAlivePolicy, build_client
 from gateway.upstreams.http.connection import ConnectionLimits
-from gateway.upstreams.http.transport import KeepAlivePolicy
-from gateway.upstreams.membership.membership import Membership
 from gateway.upstreams.pool import Pool, PoolPolicy, ProbeSchedule
-from gateway.upstreams.routing.policy import RoutingPolicy
+from gateway.upstreams.routing.costs import RoutingPolicy
 from gateway.upstreams.routing.router import Router
 from gateway.wiring.database import connect, keys_database, new_keyring
 from gateway.wiring.membership import backends, sources
@@ -40,13 +45,13 @@ from gateway.wiring.python import containers
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Coroutine
 
-    from gateway.constraints.rules import OutputRules
+    from gateway.constraints.output_rules import OutputRules
     from gateway.generation import TokenParser
-    from gateway.protocol.responses.body import ResponseHead
+    from gateway.protocol.responses.response_object import ResponseHead
     from gateway.settings import Settings
     from gateway.settings.sections import Images, Model
     from gateway.store.postgres.database import Database
-    from gateway.tools.python.containers import ContainerPool
+    from gateway.tools.python.container_pool import ContainerPool
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,7 +125,7 @@ class Foundation:
         """Return a factory of folds of one response; `rules` are its own, if already made."""
         held, model_format = (
             rules or rules_of(head.echo, head.grants),
-            self.formats.of(head.echo["model"]),
+            self.formats.for_model(head.echo["model"]),
         )
         seal = None if head.binding is None else partial(self.sealer.seal, head.binding)
 
@@ -193,9 +198,7 @@ def _format_options(model: Model, images: Images) -> FormatOptions:
         calls=model.calls,
         template_kwargs=template_kwargs.decode(),
         sees="image" in model.modalities,
-        image_bytes_max=images.bytes_max,
-        images_max=images.images_max,
-        images_bytes_max=images.context_bytes_max,
+        images=ImageLimits(images.bytes_max, images.images_max, images.context_bytes_max),
     )
 
 

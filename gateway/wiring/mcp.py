@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING
 from gateway.errors import StartupError, installation
 from gateway.store.tools import mcp_servers
 from gateway.tools.egress.network_policy import NetworkPolicy
-from gateway.tools.mcp.builtins import McpBuiltins
 from gateway.tools.mcp.listing import ListingLimits, McpServers
-from gateway.tools.mcp.pool import Networks, PoolLimits, SessionPool
+from gateway.tools.mcp.operator_tools import McpBuiltins
+from gateway.tools.mcp.server_tools import McpLimits, McpTools
 from gateway.tools.mcp.servers import Registry, ServerPolicy, ServerResolver
 from gateway.tools.mcp.session import SessionLimits
-from gateway.tools.mcp.tool import McpLimits, McpTools
+from gateway.tools.mcp.session_pool import Networks, PoolLimits, SessionPool
 
 if TYPE_CHECKING:
     from gateway.sealing import Sealer

@@ -5,19 +5,17 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
-from gateway.models.registry import PASSTHROUGH
+from gateway.models.format import PASSTHROUGH
 from gateway.settings.backends_file import read_backends
 from gateway.upstreams.backend import Backend, Prefill
-from gateway.upstreams.membership.file import FileSource
-from gateway.upstreams.membership.membership import SETTINGS
-from gateway.upstreams.membership.source import BackendTemplate
+from gateway.upstreams.backend_sources import SETTINGS, FileSource
 
 if TYPE_CHECKING:
     from gateway.settings import Settings
     from gateway.settings.sections import Backend as BackendSettings
     from gateway.settings.sections import Discovery
     from gateway.settings.sections import Prefill as PrefillSettings
-    from gateway.upstreams.membership.source import BackendSource
+    from gateway.upstreams.backend_sources import BackendSource
 
 
 def backends(settings: Settings) -> list[Backend]:
@@ -34,23 +32,21 @@ def _source(settings: Settings, found_by: Discovery) -> BackendSource:
     def new_backend(of: str, url: str) -> Backend:
         return _backend(settings, found_by.backend(of, url), name).checked()
 
-    template = BackendTemplate(new_backend, found_by.scheme)
     if (path := found_by.path) is not None and found_by.kind == "file":
 
         def read() -> tuple[Backend, ...]:
             return tuple(_backend(settings, one, name).checked() for one in read_backends(path))
 
         return FileSource(name, read, refresh_s=membership.refresh_s)
-    from gateway.upstreams.membership.dns import DEFAULT_PORT, DnsSource
-    from gateway.upstreams.membership.resolver import Resolver
+    from gateway.upstreams.dns_source import DEFAULT_PORT, DnsSource
 
     assert found_by.host is not None, "the settings see to it"
     return DnsSource(
         name,
         found_by.host,
-        Resolver(found_by.servers),
-        template,
+        lambda address: new_backend(address, f"{found_by.scheme}://{address}"),
         refresh_s=membership.refresh_s,
+        servers=found_by.servers,
         port=None if found_by.kind == "srv" else found_by.port or DEFAULT_PORT,
     )
 

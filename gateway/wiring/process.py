@@ -12,10 +12,9 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from gateway.services.federation.federation import Federation
-from gateway.services.federation.fetching import KEYS_BYTES_MAX, KeyFetcher
-from gateway.services.federation.key_sets import KeySets
+from gateway.services.federation import Federation
 from gateway.services.health import Health
+from gateway.services.key_sets import KEYS_BYTES_MAX, KeyFetcher, KeySets
 from gateway.tools.egress.network_policy import NetworkPolicy
 from gateway.tools.egress.transport import EgressLimits, client
 from gateway.wiring.database import access

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Final
 
 from gateway.errors import ConfigError
 from gateway.store.tools.files import FileBounds
-from gateway.tools.python.containers import ContainerPolicy, ContainerPool
+from gateway.tools.python.container_pool import ContainerPolicy, ContainerPool
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from gateway.store.postgres.database import Database
     from gateway.telemetry.metrics import Metrics
     from gateway.tools.egress.transport import EgressClient
-    from gateway.tools.python.engine import ContainerEngine, EngineName
+    from gateway.tools.python.container_engine import ContainerEngine, EngineName
     from gateway.tools.python.linux import LinuxEngine
 
 
@@ -36,8 +36,7 @@ def containers(
 
 def linux_engine(python: Python) -> LinuxEngine:
     """Return the engine that runs containers on this machine."""
-    from gateway.tools.python.cgroups import Cgroups
-    from gateway.tools.python.linux import LinuxEngine, LinuxOptions
+    from gateway.tools.python.linux import Cgroups, LinuxEngine, LinuxOptions
 
     return LinuxEngine(
         LinuxOptions(

@@ -25,26 +25,23 @@ from gateway.replication.durable_runs import DurableRuns, RunDependencies
 from gateway.replication.lease_keeper import LeaseKeeper, LeaseTiming
 from gateway.replication.limiter import Limiter, LimitStore, LimitTiming
 from gateway.replication.orphan_reaper import OrphanReaper
-from gateway.replication.retention import Housekeeping
-from gateway.replication.spend_audit import SpendAudit
 from gateway.replication.storage_meter import StorageMeter
 from gateway.replication.takeover_scheduler import ClaimLimits, TakeoverScheduler
-from gateway.services.governance.audit import AuditLogs
-from gateway.services.governance.purging import Purging
-from gateway.services.governance.resealing import Resealing
-from gateway.services.governance.tenant_data import TenantData
+from gateway.retention.sweep import Housekeeping
+from gateway.retention.tenant_data import TenantData
+from gateway.services.audit_logs import AuditLogs
+from gateway.services.encryption import Resealing
 from gateway.store import claims, flushes, remote_logs
 from gateway.store.claims import ClaimTerms
 from gateway.store.limits import counters, prices
-from gateway.store.limits.storage import MeasureTerms
 from gateway.store.postgres.database import CONNECT_TIMEOUT_S
 from gateway.store.replicas import drains, notifications, placements
 from gateway.store.replicas.notifications import Listener, Notice
 from gateway.store.tenant_keys import TenantKeys
 from gateway.tools.egress.network_policy import NetworkPolicy, host_and_port_of
 from gateway.tools.egress.transport import EgressLimits, client
-from gateway.upstreams.admission.policy import BACKGROUND_PROMOTION_S
-from gateway.upstreams.membership.drains import Drains
+from gateway.upstreams.admission.slots import BACKGROUND_PROMOTION_S
+from gateway.upstreams.backend_sources import Drains
 from gateway.upstreams.routing.exchange import Exchange
 from gateway.wiring.ledger import ledger_jobs
 from gateway.wiring.tools import Rooms
@@ -221,16 +218,14 @@ def _feed(base: Foundation, dependencies: RunDependencies, watcher: LogWatcher) 
 def _accounting(base: Foundation) -> list[Callable[[], Coroutine[Any, Any, None]]]:
     settings, database, metrics = base.settings, base.database, base.metrics
     tenant_keys = None if base.keys is None else TenantKeys(base.keys)
-    audit = SpendAudit(base.counters, metrics)
     return [
         *_alerting(base),
-        audit.run,
-        StorageMeter(database, base.counters, metrics, MeasureTerms()).run,
+        StorageMeter(database, base.counters, metrics).run,
         Housekeeping(database, settings.retention).run,
         AuditLogs(database).run,
-        Purging(database, TenantData(database, tenant_keys)).run,
+        TenantData(database, tenant_keys).run,
         *_resealing(base, tenant_keys),
-        *ledger_jobs(base),
+        *ledger_jobs(settings, database, metrics, owner=base.owner),
     ]
 
 
@@ -296,7 +291,7 @@ def _dependencies(
     flusher = Flusher(base.journal, base.owner)
     archive = Archive(
         database,
-        base.formats.of,
+        base.formats.for_model,
         base.new_fold_for,
         Ownership(
             owner=base.owner,
@@ -316,7 +311,7 @@ def _dependencies(
             archive=archive,
             lease_keeper=lease_keeper,
             observer=Observer(base.metrics),
-            format_of=base.formats.of,
+            format_of=base.formats.for_model,
             threads=base.executor,
             alive_interval_s=settings.stream.keepalive_event_s,
             run_time_max_s=settings.limits.request_timeout_s,

@@ -9,10 +9,11 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from gateway.engine.summarizer import Summarizer
-from gateway.protocol.hosted.grants import ToolBudget
+from gateway.protocol.grants import ToolBudget
 from gateway.services.containers import Containers
 from gateway.services.conversations import Conversations
 from gateway.services.creation import Creation
+from gateway.services.executor import PromptExecutor
 from gateway.services.files import Files
 from gateway.services.health import DatabaseCheck
 from gateway.services.models import Models
@@ -21,13 +22,11 @@ from gateway.services.proxy import Proxy
 from gateway.services.retrieval import Retrieval
 from gateway.services.runs.compaction import Compactor
 from gateway.services.runs.history_source import HistorySource
-from gateway.services.runs.prompt_executor import PromptExecutor
 from gateway.services.runs.run_builder import RunBuilder
 from gateway.services.runs.spec_builder import SpecBuilder
 from gateway.services.runs.tool_grants import ToolGrants
 from gateway.store import traces
 from gateway.upstreams.tokenization import Tokenization
-from gateway.upstreams.unary import UnaryClient
 from gateway.wiring.replica import Replica
 from gateway.wiring.tools import Sources
 
@@ -72,7 +71,9 @@ class Services:
             aliases=settings.model_aliases,
             efforts={model.id: model.reasoning_effort for model in settings.models},
             tasks={model.id: model.tasks for model in settings.models},
-            abilities={model.id: base.formats.of(model.id).abilities for model in settings.models},
+            abilities={
+                model.id: base.formats.for_model(model.id).abilities for model in settings.models
+            },
         )
         retrieval = Retrieval(
             database=base.database,
@@ -167,16 +168,12 @@ class Services:
 
 def _compactor(base: Foundation, replica: Replica) -> Compactor:
     summarizer = Summarizer(replica.dependencies.engine, base.new_fold_for)
-    return Compactor(summarizer, base.formats.of, base.sealer)
+    return Compactor(summarizer, base.formats.for_model, base.sealer)
 
 
 def _proxy(base: Foundation, models: Models, replica: Replica) -> Proxy:
-    upstream = base.settings.upstream
-    client = UnaryClient(
-        base.pool, attempts_max=upstream.attempts_max, losses_max=upstream.losses_max
-    )
     book = replica.dependencies.archive.book
-    return Proxy(client, models, base.executor, base.metrics, replica.limiter, book)
+    return Proxy(base.pool, models, base.executor, base.metrics, replica.limiter, book)
 
 
 def _tool_grants(base: Foundation, rooms: Rooms, containers: Containers) -> ToolGrants:
@@ -195,7 +192,7 @@ def _run_builder(
         history_source=HistorySource(base.database),
         models=models,
         specs=SpecBuilder(
-            base.formats.of,
+            base.formats.for_model,
             system_message=settings.harmony,
             cache_salt_key=settings.cache_salt_key,
             sealer=base.sealer,

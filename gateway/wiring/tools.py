@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 from gateway import ids
 from gateway.errors import StartupError
-from gateway.protocol.hosted.grants import PythonGrant
-from gateway.protocol.hosted.tools import AutoContainer
+from gateway.protocol.grants import PythonGrant
+from gateway.protocol.hosted_tools import AutoContainer
 from gateway.services.containers import AskedContainer
 from gateway.store.tools import approvals
 from gateway.store.tools.mcp_servers import OPERATOR
@@ -21,14 +21,14 @@ if TYPE_CHECKING:
     from uuid import UUID
 
     from gateway.engine.calls import AskApproval
-    from gateway.protocol.domains import DomainRules
-    from gateway.protocol.hosted.tools import CodeInterpreterTool, HostedFamily, McpServerTool
+    from gateway.protocol.grants import DomainRules
+    from gateway.protocol.hosted_tools import CodeInterpreterTool, HostedFamily, McpServerTool
     from gateway.services.approvals import Used
     from gateway.services.containers import Containers
     from gateway.services.runs.tool_grants import ServerListing
     from gateway.tenancy import McpServersAllowed, Principal, TenantId
-    from gateway.tools.contract import HostedTools, ToolKind
-    from gateway.tools.executor import ToolExecutor
+    from gateway.tools.tool_contract import HostedTools, ToolKind
+    from gateway.tools.tool_executor import ToolExecutor
     from gateway.wiring.foundation import Foundation
     from gateway.wiring.mcp import McpRoom
 
@@ -66,7 +66,7 @@ class Rooms:
         if not (tools.web.enabled or tools.python.enabled or tools.mcp.enabled):
             return
         # A process that runs no tools does not hold their code.
-        from gateway.tools.executor import ToolExecutor, ToolLimits
+        from gateway.tools.tool_executor import ToolExecutor, ToolLimits
 
         self.executor = ToolExecutor(
             self._tools, tools.fill(ToolLimits), threads=base.executor, metrics=base.metrics
@@ -136,7 +136,7 @@ class Rooms:
 
         base, call = self._base, None
         if (mcp := self.mcp) is not None:
-            from gateway.tools.mcp.builtins import search_call
+            from gateway.tools.mcp.operator_tools import search_call
 
             timeout_s = base.settings.tools.mcp.call_timeout_s
             call = search_call(mcp.registry, mcp.sessions, timeout_s=timeout_s)
@@ -146,7 +146,7 @@ class Rooms:
         return browser, await browser.check()
 
     async def _start_python(self) -> tuple[HostedTools, str]:
-        from gateway.tools.python.tool import PythonLimits, PythonTools
+        from gateway.tools.python.python_tool import PythonLimits, PythonTools
 
         limits = self._base.settings.tools.python.fill(PythonLimits)
         python = PythonTools(self._base.containers, limits)
@@ -249,7 +249,7 @@ class Sources:
 
         assert self._rooms.mcp is not None, "tools of MCP servers are served"
         asked = [
-            AskedServer.of(tool.model_dump(mode="json", exclude_none=True), path)
+            AskedServer.parse(tool.model_dump(mode="json", exclude_none=True), path)
             for path, tool in tools
         ]
         terms = UrlTerms(allowed, domains)

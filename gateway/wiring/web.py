@@ -10,21 +10,25 @@ from typing import TYPE_CHECKING, Final
 from gateway.errors import StartupError, installation
 from gateway.store.schema import EVERYONE
 from gateway.tenancy import TenantId
+from gateway.tools.browser.browser import BrowserTools, Views
 from gateway.tools.browser.document_reader import DocumentReader
 from gateway.tools.browser.extraction import ReadLimits, missing_libraries
 from gateway.tools.browser.fetch import FetchLimits, PageFetcher
-from gateway.tools.browser.kept_pages import CACHE_CHARS_MAX, Cache
-from gateway.tools.browser.providers import Brave, Exa, Query, SearXNG, Tavily, YouCom
+from gateway.tools.browser.page_access import CACHE_CHARS_MAX, Cache, Workplace
 from gateway.tools.browser.search import (
     SEARCH_TIMEOUT_S,
+    Brave,
+    Exa,
     HttpSource,
     IndexSource,
     McpSource,
+    Query,
     SearchClient,
+    SearXNG,
     SourceFailed,
+    Tavily,
+    YouCom,
 )
-from gateway.tools.browser.tool import BrowserTools, Views
-from gateway.tools.browser.web import Workplace
 from gateway.tools.egress.network_policy import NetworkPolicy, host_and_port_of
 from gateway.tools.egress.transport import EgressLimits, client
 
@@ -36,8 +40,7 @@ if TYPE_CHECKING:
     from gateway.settings.tools import SearchProvider, Web
     from gateway.store.postgres.database import Database
     from gateway.telemetry.metrics import Metrics
-    from gateway.tools.browser.providers import Provider
-    from gateway.tools.browser.search import SearchSource
+    from gateway.tools.browser.search import Provider, SearchSource
 
     McpCall = Callable[[dict[str, Any]], Awaitable[Mapping[str, Any] | str]]
     """The arguments of a search → its structured result, or text."""

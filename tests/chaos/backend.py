@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING
 
 import uvicorn
 
-from gateway.simulator.app import create_simulator
 from gateway.simulator.options import SimulatorOptions
+from tests.fakes.wayward_engine.engine import create_simulator
 
 if TYPE_CHECKING:
     from starlette.types import ASGIApp, Message, Receive, Scope, Send

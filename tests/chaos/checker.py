@@ -19,11 +19,11 @@ from gateway import ids
 from gateway.entries import Compacted, Repair, Tokens, unpack
 from gateway.eventlog.fold.fold import Fold
 from gateway.generation import Framing
-from gateway.models.harmony.framing import OPENING
 from gateway.models.harmony.parsing import Parser
-from gateway.models.harmony.vocabulary import END, RETURN
-from gateway.protocol.hosted.grants import grants_of
-from gateway.protocol.responses.body import ResponseHead, rules_of
+from gateway.models.harmony.vocabulary import END, OPENING, RETURN
+from gateway.protocol.grants import grants_of
+from gateway.protocol.responses.response_object import ResponseHead
+from gateway.protocol.responses.response_rules import rules_of
 from tests.chaos.history import Anomaly, Record, Transcript, is_terminal
 from tests.chaos.oracle import Question, answer_to
 from tests.fakes.harmony_oracle import vocabulary

@@ -14,7 +14,7 @@ import orjson
 from typing_extensions import override
 
 from gateway import ids
-from gateway.protocol.events import TERMINAL_TYPES
+from gateway.protocol.stream_events import TERMINAL_TYPES
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -13,7 +13,7 @@ from uuid import UUID
 
 import orjson
 
-from gateway.context.compaction import INSTRUCTION, INTRODUCTION
+from gateway.context.shortening import INSTRUCTION, INTRODUCTION
 from tests.fakes.harmony_oracle import spelled
 
 if TYPE_CHECKING:

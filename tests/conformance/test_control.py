@@ -10,11 +10,11 @@ import pytest
 from jsonschema import Draft202012Validator
 from openai.types.responses import Response
 
-from gateway.simulator.app import create_simulator
 from gateway.simulator.options import SimulatorOptions
 from tests.fakes.gateway import gateway_settings, running_gateway
 from tests.fakes.serving import serving
 from tests.fakes.stream import stream
+from tests.fakes.wayward_engine.engine import create_simulator
 from tests.integration.api.tools.toolbox import CLOCK, SUM, WEATHER
 
 if TYPE_CHECKING:

@@ -12,7 +12,6 @@ from openai.types.responses import Response, ResponseStreamEvent
 from pydantic import TypeAdapter
 
 from gateway.cli.pages import PageSource, load
-from gateway.simulator.app import create_simulator
 from gateway.simulator.options import SimulatorOptions
 from gateway.simulator.site.app import create_site
 from gateway.store.postgres.database import Database
@@ -22,6 +21,7 @@ from tests.fakes.hosted_gateway import sections_with_tools
 from tests.fakes.http_client import http_client
 from tests.fakes.serving import serving
 from tests.fakes.tool_server import server_of
+from tests.fakes.wayward_engine.engine import create_simulator
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator

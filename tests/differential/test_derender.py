@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Final
 import httpx2
 import pytest
 
-from gateway.models.chat.vocabulary import Vocabulary
+from gateway.models.chat.tokenizer import Vocabulary
 from tests.differential.turns import FAMILIES, TOOLS, Comparison, Turns
 
 if TYPE_CHECKING:

@@ -8,18 +8,18 @@ from collections import Counter
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
-from gateway.constraints.rules import OutputRules, ToolRule
+from gateway.constraints.output_rules import OutputRules, ToolRule
 from gateway.generation import FinishReason, SegmentKind, SegmentStarted, SegmentText
-from gateway.models.chat.parsing import ChatParser
-from gateway.models.chat.syntax.contract import Mark, Syntax
-from gateway.models.chat.syntax.presets import CALLS, REASONING
+from gateway.models.chat.call_syntax import Mark, Syntax
+from gateway.models.chat.chat_parser import ChatParser
+from gateway.models.chat.families import CALLS, REASONING
 from tests.fakes.chat_vocabulary import ids_of
 
 if TYPE_CHECKING:
     import random
     from collections.abc import Iterator, Sequence
 
-    from gateway.models.chat.vocabulary import Vocabulary
+    from gateway.models.chat.tokenizer import Vocabulary
 
 SCHEMA: Final[dict[str, Any]] = {
     "type": "object",

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import httpx2
 import pytest
 
-from gateway.upstreams.admission.admission import CLAIMED_AHEAD
+from gateway.upstreams.admission.admit import CLAIMED_AHEAD
 from tests.fakes.http_client import NO_TLS
 from tests.fakes.processes import gateway_process, reserved_port, simulator_process
 

@@ -65,30 +65,15 @@ def environment(folder: Path) -> dict[str, str]:
     return {**kept, **mine, "PYTHONPATH": str(ROOT), "PYTHONUTF8": "1"}
 
 
-MAIN_AND_LOOK = """
-from gateway.__main__ import main
-from gateway.simulator.constrained import matcher
-try:
-    main()
-finally:
-    print("grammars are prepared:", matcher._built.cache_info().currsize > 0)
-"""
-
-
 def command(*arguments: str) -> list[str]:
     return [sys.executable, "-m", "gateway", *arguments]
-
-
-def looked_into(*arguments: str) -> list[str]:
-    """The same command, which says at its end whether it had prepared for grammars."""
-    return [sys.executable, "-c", MAIN_AND_LOOK, *arguments]
 
 
 def once(
     folder: Path, *arguments: str, environ: Mapping[str, str] | None = None
 ) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        looked_into("demo", "--once", *arguments),
+        command("demo", "--once", *arguments),
         env={**environment(folder), **(environ or {})},
         cwd=folder,
         capture_output=True,
@@ -286,28 +271,6 @@ def test_a_second_gateway_is_refused_the_database_that_ends_with_the_first(
             assert first.poll() is None
         first.send_signal(signal.SIGTERM)
         assert first.wait(END_S) == 0
-
-
-def test_the_first_request_with_a_grammar_has_nothing_to_wait_for(first_demo: FirstDemo) -> None:
-    assert "grammars are prepared: True" in first_demo.result.stdout
-
-
-@pytest.mark.slow
-def test_a_simulator_listens_when_it_can_take_grammars(folder: Path) -> None:
-    with subprocess.Popen(
-        looked_into("simulate", "--port", "0"),
-        env=environment(folder),
-        cwd=folder,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-    ) as simulator:
-        try:
-            until(simulator, "listening")
-            simulator.send_signal(signal.SIGTERM)
-            assert "grammars are prepared: True" in until(simulator, "grammars are prepared")
-        finally:
-            simulator.kill()
 
 
 @pytest.mark.slow

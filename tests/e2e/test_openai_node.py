@@ -5,16 +5,14 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-import orjson
 import pytest
 
 from gateway import ids
-from gateway.admin.federation import ProviderRequest, RuleRequest
+from gateway.admin.issuers import ProviderCreate, RuleCreate
+from gateway.admin.limits import LimitOwner, Limits
 from gateway.admin.transactions import AdminCaller
-from gateway.limits.terms import MINUTE_S
-from gateway.services.limits import LimitOwner, Limits
+from gateway.limits.rules import MINUTE_S
 from gateway.store.postgres.database import Database
-from gateway.tenancy.federation import KeySource, TokenTerms
 from gateway.wiring.admin import admin_services
 from gateway.wiring.database import access
 from tests.e2e.conftest import PAGE_ORIGIN
@@ -134,14 +132,21 @@ async def trusted(database_url: str, key: SigningKey) -> tuple[str, str]:
     account, _ = await services.keys.create_account(
         caller, ids.project_id(caller.tenant_id), "node", None
     )
-    terms = TokenTerms(bearer=True)
-    keys = KeySource(jwks=orjson.dumps({"keys": [key.jwk]}))
-    asked = ProviderRequest("sso", "https://sso.example.com", AUDIENCE, keys, terms)
+    keys = {"type": "uploaded_jwks", "jwks": {"keys": [key.jwk]}}
+    body = {
+        "name": "sso", "type": "oidc", "issuer": "https://sso.example.com", "audience": AUDIENCE,
+        "verification": keys, "harmony": {"bearer": True},
+    }  # fmt: skip
+    asked = ProviderCreate.model_validate(body)
     provider = ids.identity_provider_id(
         (await services.identity_providers.create(caller, asked)).id
     )
     account_id = ids.service_account_id(account.id)
-    rule = RuleRequest(ids.project_id(account.project_id), account_id, {"sub": "alice"})
+    rule = RuleCreate(
+        project_id=ids.project_id(account.project_id),
+        service_account_id=account_id,
+        attribute_matchers={"sub": "alice"},
+    )
     await services.identity_providers.create_rule(caller, provider, rule)
     await database.close()
     return provider, account_id

@@ -4,7 +4,26 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
+from gateway.admin.data_retention import DataRetentionUpdate
+from gateway.admin.issuers import (
+    OperatorIssuerCreate,
+    OperatorIssuerUpdate,
+    ProviderCreate,
+    ProviderUpdate,
+    RuleCreate,
+    RuleUpdate,
+)
+from gateway.admin.keys import (
+    AccountKeyCreate,
+    AdminKeyCreate,
+    KeyRotate,
+    ProjectKeyUpdate,
+    ServiceAccountCreate,
+)
+from gateway.admin.ledger import SinkResume
+from gateway.admin.limits import RateLimitUpdate, SpendAlertUpdate, SpendLimitUpdate
 from gateway.admin.operator_keys import OperatorCreate
+from gateway.admin.prices import PriceCreate, PriceEnd
 from gateway.admin.projects import (
     HostedToolsUpdate,
     ModelPermissionsUpdate,
@@ -13,33 +32,15 @@ from gateway.admin.projects import (
     ServiceTiersUpdate,
 )
 from gateway.admin.service_accounts import ServiceAccountUpdate
-from gateway.protocol.admin.federation import (
-    OperatorIssuerCreate,
-    OperatorIssuerUpdate,
-    ProviderCreate,
-    ProviderUpdate,
-    RuleCreate,
-    RuleUpdate,
-)
-from gateway.protocol.admin.limits import RateLimitUpdate, SpendAlertUpdate, SpendLimitUpdate
-from gateway.protocol.admin.requests import (
-    AccountKeyCreate,
-    AdminKeyCreate,
-    DataRetentionUpdate,
+from gateway.admin.tenants import (
     Erasure,
     Export,
-    Hold,
-    KeyRotate,
-    NoBody,
-    PriceCreate,
-    PriceEnd,
-    ProjectKeyUpdate,
-    ServiceAccountCreate,
-    SinkResume,
+    HoldUpdate,
     TenantCreate,
     TenantKeyCreate,
     TenantUpdate,
 )
+from gateway.protocol.admin.requests import NoBody
 
 if TYPE_CHECKING:
     from gateway.protocol.base import WireModel
@@ -111,7 +112,7 @@ GOOD: Final[dict[type[WireModel], Json]] = {
     OperatorCreate: {"name": "ops", "role": "auditor", "expires_in_seconds": 60},
     OperatorIssuerCreate: _OPERATOR_ISSUER,
     OperatorIssuerUpdate: _OPERATOR_ISSUER,
-    Hold: {"held": False},
+    HoldUpdate: {"held": False},
     Erasure: {"end_user": "nobody"},
     Export: {"content": True},
     PriceCreate: {**_PRICE, "nano_per_unit": {"output": 5}, "valid_from": 1_900_000_000},

@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 
     from starlette.requests import Request
 
-    from gateway.constraints.rules import OutputRules
+    from gateway.constraints.output_rules import OutputRules
     from gateway.generation import Constraint, SegmentEvent, TokenParser
     from gateway.models.format import (
         FormatOptions,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from gateway.protocol.calls import FILE_NOTE, IMAGE_NOTE
+from gateway.protocol.call_items import FILE_NOTE, IMAGE_NOTE
 
 CALLS: list[tuple[dict[str, Any], str, str]] = [
     ({"type": "function_call", "name": "f", "arguments": "{ }"}, "f", "{ }"),

@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from gateway.errors import InvalidRequest
-from gateway.protocol.chat.to_responses import parse_chat, parse_completion
-from gateway.protocol.hosted.tools import NO_FAMILIES
+from gateway.protocol.chat_conversion import parse_chat, parse_completion
+from gateway.protocol.hosted_tools import NO_FAMILIES
 from tests.fakes.create_bodies import LIMITS
 
 if TYPE_CHECKING:
-    from gateway.protocol.chat.to_responses import Converted
-    from gateway.protocol.hosted.tools import HostedFamily
+    from gateway.protocol.chat_conversion import Converted
+    from gateway.protocol.hosted_tools import HostedFamily
 
 Json = dict[str, Any]
 

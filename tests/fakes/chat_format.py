@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import orjson
 
-from gateway.models.chat.format import ChatFormat
+from gateway.models.chat.chat_format import ChatFormat
 from gateway.models.format import FormatOptions, SchemaLimits, Unrendered
 from tests.fakes.chat_server import Refused, chatml, toy_tokenizer, write_model
 from tests.fakes.contexts import options as plain_options

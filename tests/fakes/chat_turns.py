@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from gateway.constraints.rules import OutputRules, ToolRule
+from gateway.constraints.output_rules import OutputRules, ToolRule
 from gateway.generation import (
     FinishReason,
     SegmentEnded,
@@ -13,16 +13,16 @@ from gateway.generation import (
     SegmentStarted,
     SegmentText,
 )
-from gateway.models.chat.parsing import ChatParser
-from gateway.models.chat.syntax.contract import Syntax
-from gateway.models.chat.syntax.presets import CALLS, REASONING
+from gateway.models.chat.call_syntax import Syntax
+from gateway.models.chat.chat_parser import ChatParser
+from gateway.models.chat.families import CALLS, REASONING
 from tests.fakes.chat_vocabulary import parts_of, vocabulary
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from gateway.generation import SegmentEvent
-    from gateway.models.chat.vocabulary import Vocabulary
+    from gateway.models.chat.tokenizer import Vocabulary
 
 ENDS = ("<|im_end|>", "</s>")
 SCHEMA = {

@@ -8,13 +8,13 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from gateway.models.chat.syntax.contract import Mark
-from gateway.models.chat.vocabulary import BYTE_CHARACTERS, Vocabulary
+from gateway.models.chat.call_syntax import Mark
+from gateway.models.chat.tokenizer import BYTE_CHARACTERS, Vocabulary
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from gateway.models.chat.syntax.contract import Written
+    from gateway.models.chat.call_syntax import Written
 
 CHARACTERS = {byte: character for character, byte in BYTE_CHARACTERS.items()}
 WORDS = (

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from pydantic import TypeAdapter
 
 from gateway.models.format import RenderOptions
-from gateway.protocol.calls import approval_request_of, asked_tool, author_of, call_of
+from gateway.protocol.call_items import approval_request_of, asked_tool, author_of, call_of
 from gateway.protocol.context_item import ContextItem
 from gateway.protocol.items import (
     CallItem,
@@ -25,8 +25,8 @@ from gateway.protocol.items import (
 )
 
 if TYPE_CHECKING:
-    from gateway.constraints.rules import AnswerFormat
-    from gateway.protocol.tools import FunctionTool
+    from gateway.constraints.output_rules import AnswerFormat
+    from gateway.protocol.tool_types import FunctionTool
 
 _ITEM: TypeAdapter[Item] = TypeAdapter(Item)
 

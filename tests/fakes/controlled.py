@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 import orjson
 from openai.types.responses import Response
 
-from gateway.simulator.app import create_simulator
-from gateway.simulator.faults import Attempts
+from gateway.simulator.directives import Attempts
 from gateway.simulator.options import SimulatorOptions
 from tests.fakes.event_grammar import check_stream
 from tests.fakes.gateway import gateway_settings, running_gateway
@@ -20,6 +19,7 @@ from tests.fakes.observation import Backends
 from tests.fakes.recount import log_of, recounted, used
 from tests.fakes.serving import serving
 from tests.fakes.stream import as_events, parse_stream
+from tests.fakes.wayward_engine.engine import create_simulator
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator

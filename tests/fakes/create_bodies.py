@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from gateway.errors import InvalidRequest
-from gateway.protocol.hosted.tools import NO_FAMILIES
+from gateway.protocol.hosted_tools import NO_FAMILIES
 from gateway.protocol.json_body import InputLimits
-from gateway.protocol.responses.create import parse_create
+from gateway.protocol.responses.create_request import parse_create
 
 if TYPE_CHECKING:
-    from gateway.protocol.hosted.tools import HostedFamily
-    from gateway.protocol.responses.create import CreateResponse
+    from gateway.protocol.hosted_tools import HostedFamily
+    from gateway.protocol.responses.create_request import CreateResponse
 
 LIMITS = InputLimits(
     json_depth_max=128,

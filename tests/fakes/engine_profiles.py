@@ -15,15 +15,12 @@ from typing_extensions import override
 
 from gateway.errors import ContextOverflow, UpstreamError, UpstreamRejected, UpstreamUnavailable
 from gateway.generation import FinishReason
-from gateway.upstreams.engines.lmdeploy import LmDeploy
-from gateway.upstreams.engines.sglang import SGLang
-from gateway.upstreams.engines.tensorrt_llm import TensorRtLlm
-from gateway.upstreams.engines.vllm import Vllm
+from gateway.upstreams.engines import LmDeploy, SGLang, TensorRtLlm, Vllm
 from gateway.upstreams.problems import BackendBusy, BrokeDown, ModelGone, NoTokenIds
 from tests.fakes.backend_captures import capture, names
 
 if TYPE_CHECKING:
-    from gateway.upstreams.engines.engine import InferenceEngine
+    from gateway.upstreams.engines import InferenceEngine
     from tests.fakes.backend_captures import Capture
 
 STOP, LENGTH = FinishReason.STOP, FinishReason.LENGTH

@@ -14,7 +14,7 @@ import orjson
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from gateway.protocol.events import Event
+    from gateway.protocol.stream_events import Event
 
 _SENTENCE: Final = re.compile(
     r"created( queued)*( in_progress"

@@ -9,13 +9,16 @@ import heapq
 from random import Random
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from gateway.upstreams.admission.fair import FairOrder, FairShares
-from gateway.upstreams.admission.policy import AdmissionPolicy, WorkClass
-from gateway.upstreams.admission.queue import AdmissionQueue, Demand, Fifo, Ticket
+from gateway.upstreams.admission.queue import (
+    AdmissionQueue,
+    Demand,
+    FairShares,
+    Ticket,
+)
+from gateway.upstreams.admission.slots import AdmissionPolicy, WorkClass
 
 if TYPE_CHECKING:
-    from gateway.upstreams.admission.fair import CountedRequest
-    from gateway.upstreams.admission.order import Order
+    from gateway.upstreams.admission.queue import CountedRequest
 
 SLOTS: Final = 64
 SECONDS: Final = 900.0
@@ -49,8 +52,8 @@ class Load:
     def __init__(self, *, is_fair: bool) -> None:
         self.now = 0.0
         self.shares = FairShares()
-        new_order = self.new_order if is_fair else Fifo
-        self.queue: AdmissionQueue[CountedRequest] = AdmissionQueue(POLICY, new_order)
+        counted = self.shares if is_fair else FairShares()
+        self.queue: AdmissionQueue[CountedRequest] = AdmissionQueue(POLICY, counted)
         self.free = SLOTS
         self.ends: list[tuple[float, int, CountedRequest, int, str]] = []
         self.waited: dict[str, list[float]] = {name: [] for name in TENANTS}
@@ -60,9 +63,6 @@ class Load:
         """Tokens."""
         self.random = Random(7)
         self.number = 0
-
-    def new_order(self) -> Order[CountedRequest]:
-        return FairOrder(self.shares)
 
     def arrivals(self) -> list[tuple[float, str]]:
         found = []

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 OF_ALL: Final = {
     *("operator_keys", "placements", "backend_drains", "drain_reports", "usage_cursors"),
-    *("operator_issuers", "tenants"),
+    "tenants",
 }
 """Tables that have no row of a tenant's own but the one that it is."""
 LEFT_OUT: Final = {("usage", "tx"), ("reseals", "place")}
@@ -38,6 +38,7 @@ CHOSEN: Final = {
     ("api_keys", "dialect"): "openai",
     ("api_keys", "kind"): "project",
     ("api_keys", "owner_type"): "user",
+    ("identity_providers", "tenants"): None,
     ("projects", "models_mode"): None,
     ("service_accounts", "role"): "member",
     ("traces", "kind"): "trace",

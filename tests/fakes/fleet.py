@@ -10,11 +10,10 @@ import orjson
 
 from gateway.generation import Sampling, TokenRequest
 from gateway.telemetry.metrics import Metrics
-from gateway.upstreams.admission.admission import Admission
+from gateway.upstreams.admission.admit import Admission
 from gateway.upstreams.backend import Backend
-from gateway.upstreams.client import build_client
+from gateway.upstreams.http.client import KeepAlivePolicy, build_client
 from gateway.upstreams.http.connection import ConnectionLimits
-from gateway.upstreams.http.transport import KeepAlivePolicy
 from gateway.upstreams.pool import Pool, PoolPolicy
 from tests.fakes.completion_stream import turn
 from tests.fakes.raw_server import RawServer, Script, response
@@ -23,7 +22,7 @@ from tests.fakes.token_sinks import Heard
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Sequence
 
-    from gateway.upstreams.admission.policy import AdmissionPolicy
+    from gateway.upstreams.admission.slots import AdmissionPolicy
     from gateway.upstreams.routing.router import Router
 
 REQUEST = TokenRequest(

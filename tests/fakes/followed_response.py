@@ -40,8 +40,8 @@ if TYPE_CHECKING:
     from datetime import date
 
     from gateway.entries import Entry
-    from gateway.protocol.events import Event
-    from gateway.protocol.responses.body import ResponseHead
+    from gateway.protocol.responses.response_object import ResponseHead
+    from gateway.protocol.stream_events import Event
     from gateway.store.remote_logs import LogQuery, Seen
 
 TENANT: Final = TenantId(UUID(int=7))

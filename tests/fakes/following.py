@@ -10,7 +10,7 @@ from gateway.api.streaming import Later
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Sequence
 
-    from gateway.protocol.events import Event, EventSource
+    from gateway.protocol.stream_events import Event, EventSource
 
 
 async def following(source: EventSource) -> AsyncGenerator[list[Event], None]:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from llguidance import LLMatcher, LLTokenizer, TokenizerWrapper, gbnf_to_lark
 
-from gateway.simulator.constrained.lark_grammars import json_rule, lark_of_ebnf
+from tests.fakes.wayward_engine.lark_grammars import json_rule, lark_of_ebnf
 
 if TYPE_CHECKING:
     from random import Random

@@ -5,12 +5,12 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from gateway.constraints.rules import OutputRules
+from gateway.constraints.output_rules import OutputRules
 from gateway.constraints.validation import Checker
 from gateway.engine.output_guard import GuardLimits
 from gateway.entries import Repair, TurnStarted
 from gateway.generation import TokenChunk
-from gateway.protocol.calls import call_fields
+from gateway.protocol.call_items import call_fields
 from tests.fakes.harmony_script import script_ids
 from tests.fakes.staged_run import STOP, ScriptedTokens, Stage, Step, run_spec
 from tests.fakes.wayward_model import ANSWERS, TOOLS
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from gateway.entries import Entry
-    from gateway.tools.contract import HostedTools
+    from gateway.tools.tool_contract import HostedTools
 
 NEXT = "<|start|>assistant"
 THINKING = "<|channel|>analysis<|message|>"

@@ -16,7 +16,7 @@ from gateway.generation import (
     SegmentStarted,
     SegmentText,
 )
-from gateway.models.harmony.format import HarmonyFormat
+from gateway.models.harmony.harmony_format import HarmonyFormat
 from gateway.models.harmony.parsing import HEADER_IDS_MAX, Parser
 from gateway.models.harmony.vocabulary import NAMED_SPECIALS, Vocabulary
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from gateway.protocol.calls import IMAGE_NOTE, NO_RESULT
+from gateway.protocol.call_items import IMAGE_NOTE, NO_RESULT
 
 Json = dict[str, Any]
 

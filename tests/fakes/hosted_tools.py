@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING, Any
 
 from gateway.constraints.validation import Checker
 from gateway.generation import FinishReason, TokenChunk
-from gateway.models.harmony.framing import OPENING
-from gateway.protocol.calls import call_fields
-from gateway.protocol.hosted.grants import Grants, McpTool, ServerGrant
-from gateway.protocol.responses.body import rules_of
-from gateway.tools.contract import ToolResult, ToolStart
+from gateway.models.harmony.vocabulary import OPENING
+from gateway.protocol.call_items import call_fields
+from gateway.protocol.grants import Grants, McpTool, ServerGrant
+from gateway.protocol.responses.response_rules import rules_of
+from gateway.tools.tool_contract import ToolResult, ToolStart
 from tests.fakes.harmony_script import harmony, script_ids
 from tests.fakes.staged_run import ANSWER, run_spec
 from tests.fakes.token_delivery import tell
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from gateway.engine.run_spec import RunSpec
     from gateway.entries import ToolOutcome
     from gateway.generation import TokenRequest, TokenSink
-    from gateway.tools.contract import ToolCall, ToolScope
+    from gateway.tools.tool_contract import ToolCall, ToolScope
 
 NAME = "srv.f"
 ARGUMENTS = '{"city": "Bern"}'

@@ -14,8 +14,16 @@ import sys
 from itertools import chain, repeat
 from typing import TYPE_CHECKING, Any, Final
 
-from gateway.models.harmony.framing import ASSISTANT, FINAL_HEADER
-from gateway.models.harmony.vocabulary import CHANNEL, END, MESSAGE, RETURN, START, VOCABULARY_SIZE
+from gateway.models.harmony.framing import FINAL_HEADER
+from gateway.models.harmony.vocabulary import (
+    ASSISTANT,
+    CHANNEL,
+    END,
+    MESSAGE,
+    RETURN,
+    START,
+    VOCABULARY_SIZE,
+)
 from tests.fakes.raw_server import STREAM_END, STREAM_HEAD, chunk, response
 
 if TYPE_CHECKING:

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Final
 
 from gateway.protocol.json_body import MEMBER_VALUES, VALUES_MAX, InputLimits
 from gateway.settings import Settings
+from gateway.upstreams.pool import ANSWER_BYTES_MAX
 from gateway.upstreams.tokenization import IDS_MAX
-from gateway.upstreams.unary import ANSWER_BYTES_MAX
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

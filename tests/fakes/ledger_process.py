@@ -11,14 +11,14 @@ import asyncio
 import random
 import sys
 from datetime import UTC, datetime, timedelta
+from types import SimpleNamespace
+from typing import Any
 from uuid import UUID
 
 from gateway import ids
-from gateway.ledger.jobs import Adding, Delivery
-from gateway.ledger.sinks import CloudEventsSink
-from gateway.settings.sections import Sink
+from gateway.ledger.jobs import Adding
+from gateway.ledger.sinks import CloudEventsSink, Delivery
 from gateway.store import usage
-from gateway.store.ledger.rollup import RollupTerms
 from gateway.store.postgres.database import Database
 from gateway.telemetry.metrics import Metrics
 from gateway.tenancy import TenantId
@@ -37,8 +37,10 @@ def database_of(url: str) -> Database:
 def jobs_of(database: Database, url: str) -> tuple[Adding, Delivery, CloudEventsSink]:
     """Adding up and delivering, as a replica does, but without pauses and leases."""
     metrics = Metrics()
-    adding = Adding(database, RollupTerms(lines_max=50), interval_s=0.01, metrics=metrics)
-    sink = CloudEventsSink(Sink(name=SINK, url=url), source=SOURCE)
+    adding = Adding(database, lines_max=50, interval_s=0.01, metrics=metrics)
+    # As the settings have it, whose import takes as long as all else.
+    settings: Any = SimpleNamespace(name=SINK, url=url, secret=None, customers={})
+    sink = CloudEventsSink(settings, source=SOURCE)
     holder = ids.new_replica_id()
     delivery = Delivery(
         database, sink, holder=holder, lines_max=LINES_MAX, interval_s=0.01, lease_s=0,

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 from uuid import UUID
 
 from gateway.errors import RateLimited
-from gateway.limits.charge import Used
-from gateway.limits.terms import Budget, Limit, Terms
+from gateway.limits.accounting import Used
+from gateway.limits.rules import Budget, Limit, Terms
 from gateway.replication.limiter import Limiter, LimitStore, LimitTiming
 from gateway.store.limits import counters, prices
 from gateway.telemetry.metrics import Metrics
@@ -21,8 +21,8 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Sequence
     from typing import Any
 
-    from gateway.limits.charge import Charge
-    from gateway.limits.terms import What
+    from gateway.limits.accounting import Charge
+    from gateway.limits.rules import What
     from gateway.store.postgres.database import Database
 
 MODEL = "gpt-oss-20b"

@@ -14,9 +14,9 @@ from gateway.store.tools.mcp_servers import OPERATOR, McpServerRow
 from gateway.tenancy import TenantId
 from gateway.tools.egress.network_policy import NetworkPolicy
 from gateway.tools.mcp.listing import AskedServer, ListingLimits, McpServers
-from gateway.tools.mcp.pool import Networks, Peer, PoolLimits, SessionPool
 from gateway.tools.mcp.servers import Registry, ServerPolicy, ServerResolver
 from gateway.tools.mcp.session import SessionLimits
+from gateway.tools.mcp.session_pool import Networks, Peer, PoolLimits, SessionPool
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Mapping
@@ -81,4 +81,4 @@ def peer(url: str, **headers: str) -> Peer:
 def asked(label: str, url: str | None = None, **fields: Any) -> AskedServer:
     """What a request says of a server, in its own words."""
     tool = {"type": "mcp", "server_label": label, "server_url": url, **fields}
-    return AskedServer.of(tool, "tools[0]")
+    return AskedServer.parse(tool, "tools[0]")

@@ -209,7 +209,7 @@ def module_process(
 def simulator_process(port: int, **options: Any) -> Iterator[SimulatorProcess]:
     """A simulated backend on a port that is reserved for it, with `SimulatorOptions`.
 
-    Not `gateway simulate`, which spends a second of processor time on grammars before it listens.
+    Not `gateway simulate`: this one obeys grammars, and misbehaves where directives say so.
     """
     with stopped(
         Child([str(port), json.dumps(options)], {}, module="tests.chaos.backend")

@@ -11,18 +11,17 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from gateway import ids
-from gateway.protocol.hosted.grants import Grants, PythonGrant
+from gateway.protocol.grants import Grants, PythonGrant
 from gateway.telemetry.metrics import Metrics
-from gateway.tools.contract import ToolCall, ToolScope
 from gateway.tools.egress.network_policy import NetworkPolicy
 from gateway.tools.egress.transport import EgressLimits, client
-from gateway.tools.python.cgroups import Cgroups
-from gateway.tools.python.containers import ContainerPolicy, ContainerPool
-from gateway.tools.python.linux import LinuxEngine, LinuxOptions
+from gateway.tools.python.container_pool import ContainerPolicy, ContainerPool
+from gateway.tools.python.linux import Cgroups, LinuxEngine, LinuxOptions
 from gateway.tools.python.monty import MontyEngine
+from gateway.tools.python.python_tool import NAME, PythonLimits, PythonTools
 from gateway.tools.python.remote import RemoteEngine, port_of
-from gateway.tools.python.tool import NAME, PythonLimits, PythonTools
 from gateway.tools.python.worker_server import WorkerServer, WorkerServerLimits
+from gateway.tools.tool_contract import ToolCall, ToolScope
 from tests.fakes.serving import serving
 
 if TYPE_CHECKING:
@@ -31,8 +30,8 @@ if TYPE_CHECKING:
 
     from gateway.store.postgres.database import Database
     from gateway.tenancy import TenantId
-    from gateway.tools.contract import ToolResult, ToolState
-    from gateway.tools.python.engine import ContainerEngine
+    from gateway.tools.python.container_engine import ContainerEngine
+    from gateway.tools.tool_contract import ToolResult, ToolState
 
 SYSTEM_PYTHON = Path("/usr/bin/python3")
 HAS_BUBBLEWRAP = shutil.which("bwrap") is not None and SYSTEM_PYTHON.exists()

@@ -25,7 +25,7 @@ from gateway.eventlog.live_log import LiveLogRegistry
 from gateway.eventlog.log_batches import Flusher
 from gateway.eventlog.log_writer import LogWriter, WriterBounds
 from gateway.generation import FinishReason, TokenChunk
-from gateway.protocol.responses.body import rules_of
+from gateway.protocol.responses.response_rules import rules_of
 from gateway.replication.durable_runs import DurableRuns, RunDependencies
 from gateway.replication.lease_keeper import LeaseKeeper, LeaseTiming
 from gateway.replication.orphan_reaper import OrphanReaper
@@ -43,7 +43,7 @@ from tests.fakes.token_delivery import tell
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, AsyncIterator, Callable, Collection, Sequence
 
-    from gateway.constraints.rules import OutputRules
+    from gateway.constraints.output_rules import OutputRules
     from gateway.engine.engine import TokenSource
     from gateway.engine.run_spec import RunSpec
     from gateway.engine.runner import Run
@@ -51,12 +51,12 @@ if TYPE_CHECKING:
     from gateway.eventlog.fold.fold import Fold
     from gateway.eventlog.live_log import LiveLog
     from gateway.generation import TokenRequest, TokenSink
-    from gateway.protocol.responses.body import ResponseHead
+    from gateway.protocol.responses.response_object import ResponseHead
     from gateway.store.postgres.database import Database
     from gateway.store.replicas.notifications import Notice
     from gateway.store.responses import StoredResponse
     from gateway.tenancy import TenantId
-    from gateway.tools.contract import HostedTools
+    from gateway.tools.tool_contract import HostedTools
 
 LEASE_S = 600.0
 SEALER = Sealer([SealingSecret("key", b"a secret of thirty-two characters")])

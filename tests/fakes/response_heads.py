@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any, Final
 from uuid import UUID
 
-from gateway.constraints.rules import OutputRules
-from gateway.protocol.responses.body import ResponseHead
+from gateway.constraints.output_rules import OutputRules
+from gateway.protocol.responses.response_object import ResponseHead
 
 UUID_OF_TEST: Final = UUID("019aa0b0-c0d0-7e0f-8102-030405060708")
 CREATED_AT: Final = 1_795_000_000

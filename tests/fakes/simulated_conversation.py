@@ -20,13 +20,13 @@ from openai_harmony import (
 )
 
 from gateway.models.harmony.vocabulary import NAMED_SPECIALS
-from gateway.simulator.constrained.constraint_fields import read_constraint
-from gateway.simulator.constrained.decoding import constrained
-from gateway.simulator.constrained.matcher import Guide
-from gateway.simulator.continuation import ScriptedModel
-from gateway.simulator.malformed import corpus
 from gateway.simulator.options import SimulatorOptions
 from tests.fakes.harmony_oracle import encoding, library_prompt, vocabulary
+from tests.fakes.wayward_engine import corpus
+from tests.fakes.wayward_engine.constraint_fields import read_constraint
+from tests.fakes.wayward_engine.decoding import constrained
+from tests.fakes.wayward_engine.matcher import Guide
+from tests.fakes.wayward_engine.scripted_misbehaviour import WaywardModel
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -50,8 +50,8 @@ TIME = ToolDescription.new("now", "The time.", None)
 
 
 @cache
-def scripted_model() -> ScriptedModel:
-    return ScriptedModel(vocabulary(), corpus.load())
+def scripted_model() -> WaywardModel:
+    return WaywardModel(vocabulary(), corpus.load())
 
 
 def system(effort: str = "medium", *, browser: bool = False, python: bool = False) -> Message:

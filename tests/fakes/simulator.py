@@ -16,20 +16,20 @@ from typing import TYPE_CHECKING, Any
 
 import uvicorn
 
-from gateway.simulator.app import create_simulator
 from gateway.simulator.options import SimulatorOptions
+from tests.fakes.wayward_engine.engine import create_simulator
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from gateway.simulator.faults import Attempts
+    from gateway.simulator.directives import Attempts
 
 START_TIMEOUT_S = 30.0
 STEP_S = 0.005
 
 _SERVE = """
 import ast, sys, uvicorn
-from gateway.simulator.app import create_simulator
+from tests.fakes.wayward_engine.engine import create_simulator
 from gateway.simulator.options import SimulatorOptions
 app = create_simulator(SimulatorOptions(**ast.literal_eval(sys.argv[2])))
 uvicorn.run(app, fd=int(sys.argv[1]), log_level="critical", timeout_graceful_shutdown=0)

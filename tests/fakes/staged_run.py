@@ -9,7 +9,7 @@ from uuid import UUID, uuid4
 
 from typing_extensions import override
 
-from gateway.constraints.rules import OutputRules
+from gateway.constraints.output_rules import OutputRules
 from gateway.constraints.validation import Checker
 from gateway.engine.archive import Archive
 from gateway.engine.engine import Engine, TokenSource
@@ -22,8 +22,8 @@ from gateway.eventlog.fold.fold import Fold
 from gateway.eventlog.journal import Journal
 from gateway.eventlog.live_log import LiveLog
 from gateway.generation import FinishReason, Sampling, TokenChunk, TokenRequest
-from gateway.models.harmony.format import HarmonyFormat
-from gateway.protocol.calls import call_fields
+from gateway.models.harmony.harmony_format import HarmonyFormat
+from gateway.protocol.call_items import call_fields
 from gateway.store.claims import Claim
 from gateway.telemetry.metrics import Metrics
 from gateway.tenancy import Principal, TenantId, default_project
@@ -41,9 +41,9 @@ if TYPE_CHECKING:
     from gateway.entries import Entry, Finished
     from gateway.generation import TokenSink
     from gateway.metering import LineKind
-    from gateway.protocol.events import Event
-    from gateway.protocol.responses.body import ResponseHead
-    from gateway.tools.contract import HostedTools
+    from gateway.protocol.responses.response_object import ResponseHead
+    from gateway.protocol.stream_events import Event
+    from gateway.tools.tool_contract import HostedTools
 
     Commit = Callable[[Finished, Fold], Awaitable[None]]
 

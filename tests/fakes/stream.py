@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import orjson
 
-from gateway.protocol.events import Event
+from gateway.protocol.stream_events import Event
 
 if TYPE_CHECKING:
     from collections.abc import Generator

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from gateway.constraints.rules import OutputRules
+from gateway.constraints.output_rules import OutputRules
 from gateway.engine.engine import Engine
 from gateway.engine.observer import Observer
 from gateway.engine.output_guard import GuardLimits

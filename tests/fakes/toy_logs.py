@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final
 
 from hypothesis import strategies as st
 
-from gateway.constraints.rules import AnswerFormat, OutputRules, TextGrammar, ToolRule
+from gateway.constraints.output_rules import AnswerFormat, OutputRules, TextGrammar, ToolRule
 from gateway.entries import (
     Alive,
     Compacted,
@@ -39,8 +39,8 @@ from tests.fakes.toy_parser import (
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from gateway.protocol.events import Event
-    from gateway.protocol.hosted.grants import Grants
+    from gateway.protocol.grants import Grants
+    from gateway.protocol.stream_events import Event
 
 FRAMING: Final = Framing(opening=(1001, 1002), turn_end=RETURN, message_end=1003)
 ENDINGS: Final = (

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final, get_args
 import orjson
 from hypothesis import strategies as st
 
-from gateway.constraints.rules import OutputRules, ToolRule
+from gateway.constraints.output_rules import OutputRules, ToolRule
 from gateway.entries import (
     Alive,
     Hop,
@@ -23,7 +23,7 @@ from gateway.entries import (
 )
 from gateway.eventlog.fold.hosted_calls import NOTHING_RAN
 from gateway.generation import FinishReason, SegmentKind
-from gateway.protocol.hosted.grants import (
+from gateway.protocol.grants import (
     ApprovedCall,
     BrowserGrant,
     Grants,
@@ -63,7 +63,7 @@ from tests.fakes.toy_parser import (
 
 if TYPE_CHECKING:
     from gateway.entries import Entry, Finished
-    from gateway.eventlog.fold.fold import UnansweredCall
+    from gateway.eventlog.fold.hosted_calls import UnansweredCall
 
 _HOSTED: Final = (
     ToolRule("builtin:browser.search", SegmentKind.WEB_SEARCH_CALL, "browser.search"),

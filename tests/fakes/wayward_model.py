@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from hypothesis import strategies as st
 
-from gateway.constraints.rules import AnswerFormat, OutputRules, ToolRule
+from gateway.constraints.output_rules import AnswerFormat, OutputRules, ToolRule
 from gateway.errors import UpstreamFailed
 from gateway.generation import FinishReason, SegmentKind, TokenChunk
 from gateway.models.harmony.vocabulary import STOP_IDS

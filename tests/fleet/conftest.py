@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
     from gateway.settings import Settings
     from gateway.store.postgres.database import Database
-    from gateway.upstreams.member import BackendState
+    from gateway.upstreams.member import Member
     from tests.fakes.gateway import RunningGateway
 
 URLS = tuple(filter(None, os.environ.get("TEST_FLEET_URLS", "").split(",")))
@@ -76,7 +76,7 @@ class Fleet:
         """Wait until each replica can reach each server."""
         await self.until(lambda one: one.healthy is True)
 
-    async def until(self, holds: Callable[[BackendState], bool]) -> None:
+    async def until(self, holds: Callable[[Member], bool]) -> None:
         """Wait until that holds of every server at every replica; raises TimeoutError."""
         pools = [gateway.process.foundation.pool for gateway in self.gateways]
         async with asyncio.timeout(WAIT_S):

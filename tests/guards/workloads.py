@@ -12,10 +12,19 @@ from gateway.api import sse
 from gateway.entries import Tokens, TurnStarted
 from gateway.eventlog.fold.fold import Fold
 from gateway.generation import Framing, Sampling
-from gateway.models.harmony.framing import ASSISTANT, FINAL_HEADER, OPENING
+from gateway.models.harmony.framing import FINAL_HEADER
 from gateway.models.harmony.parsing import Parser
-from gateway.models.harmony.vocabulary import CHANNEL, END, MESSAGE, RETURN, START, Vocabulary
-from gateway.upstreams.completions import CompletionReader
+from gateway.models.harmony.vocabulary import (
+    ASSISTANT,
+    CHANNEL,
+    END,
+    MESSAGE,
+    OPENING,
+    RETURN,
+    START,
+    Vocabulary,
+)
+from gateway.upstreams.token_readers import CompletionReader
 from tests.fakes.response_heads import NO_RULES, response_head
 
 if TYPE_CHECKING:

@@ -11,9 +11,10 @@ from __future__ import annotations
 import argparse
 import sys
 import time
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Final
 
-from tests.load import programs, registry, results, table
+from tests.load import programs, readme_figures, registry, results, table
 from tests.load.machine import Machine
 from tests.load.processes import RowFailed, RunVoid, interruptible
 from tests.load.stack import running_stack
@@ -58,6 +59,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         exit_code = 0
     if options.save and measured:  # what is whole of a run that was interrupted, too
         print("\n" + results.save(machine, repetitions, measured))
+        if not options.quick:
+            now = datetime.now(UTC)
+            readme_figures.keep(results.as_document(machine, repetitions, measured, at=now))
     return exit_code
 
 

@@ -20,8 +20,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 import httpx2
 
-from gateway.limits.terms import MINUTE_S
-from gateway.services.limits import LimitOwner, Limits
+from gateway.admin.limits import LimitOwner, Limits
+from gateway.limits.rules import MINUTE_S
 from gateway.store.migration.migrate import upgrade
 from gateway.store.postgres.database import Database
 from tests.chaos.database import ChaosPostgres
@@ -30,7 +30,7 @@ from tests.fakes.postgres import reachable_folder
 from tests.fakes.processes import gateway_process, reserved_port, simulator_process
 
 if TYPE_CHECKING:
-    from gateway.limits.terms import What
+    from gateway.limits.rules import What
 
 REQUESTS_PER_MINUTE: Final = 600
 AT_ONCE: Final = 16

@@ -16,8 +16,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Final
 from uuid import UUID
 
-from gateway.limits.charge import Charge
-from gateway.limits.figures import Elsewhere
+from gateway.limits.accounting import Charge, Elsewhere
 from gateway.limits.money import Price, Prices
 from gateway.replication.limiter import Limiter, LimitStore, LimitTiming
 from gateway.store.limits.counters import NOTHING_SPENT, SyncReply, SyncRequest

@@ -3,7 +3,8 @@
 `python -m tests.load.path [COMMIT ...]` runs the gateway of each commit (default: of the working
 tree) in front of a simulated backend and counts, with `sys.setprofile`, the functions below
 `gateway/` that one request calls. What an idle gateway calls as well is left out. Every request is
-made twice before it is counted, so that nothing is done for the first time. A switch is a call of
+made twice before it is counted, so that nothing is done for the first time; nor is its key looked
+up again meanwhile, which a task of its own does every few seconds. A switch is a call of
 a function of another package than that of the call before it; a single module of `gateway/` is a
 package of its own.
 """
@@ -44,6 +45,7 @@ IDLE_S: Final = 3.0
 SETTLED_S: Final = 0.5
 """After the last byte of an answer something may still be written: this long is waited for it."""
 WARM_UPS: Final = 2
+KEY_CACHE_TTL_S: Final = 600.0
 _ASKED: Final = {"model": MODEL, "input": "Say hello to the reader of this code.", "stream": True}
 _PROFILED: Final = Path(__file__).with_name("profiled.py")
 
@@ -157,6 +159,7 @@ def profiled(tree: Path) -> Iterator[Profiled]:
             **{name: value for name, value in os.environ.items() if "GATEWAY_" not in name},
             "GATEWAY_CONFIG": str(config),
             "GATEWAY_AUTH__KEY_PEPPER": PEPPER,
+            "GATEWAY_AUTH__KEY_CACHE_TTL_S": str(KEY_CACHE_TTL_S),
             "DATABASE_URL": postgres.url,
         }
         for command in (["db", "upgrade"], ["tenants", "create", "path"]):

@@ -14,21 +14,24 @@ import time
 from contextlib import AsyncExitStack
 from typing import TYPE_CHECKING, Any, Final
 
+from gateway.admin.limits import LimitOwner, Limits
+from gateway.admin.prices import PriceCreate, Prices
 from gateway.limits.money import NANO
-from gateway.limits.terms import DAY_S, MINUTE_S
-from gateway.services.limits import LimitOwner, Limits
-from gateway.simulator.app import create_simulator
+from gateway.limits.rules import DAY_S, MINUTE_S
 from gateway.simulator.options import SimulatorOptions
 from gateway.store.migration.migrate import upgrade
 from tests.fakes.gateway import gateway_settings, new_key, running_gateway
 from tests.fakes.http_client import http_client
 from tests.fakes.postgres import PostgresServer, embedded, reachable_folder
 from tests.fakes.serving import serving
+from tests.fakes.wayward_engine.engine import create_simulator
 
 if TYPE_CHECKING:
     import httpx2
 
-    from gateway.limits.terms import What
+    from gateway.limits.money import Component
+    from gateway.limits.rules import What
+    from gateway.store.postgres.database import Database
 
 MODEL: Final = "gpt-oss-20b"
 BATCHES: Final = 12
@@ -43,11 +46,13 @@ RULES: Final[dict[tuple[What, int], int | None]] = {
 }
 
 
-async def have_all(limits: Limits, name: str) -> None:
+async def have_all(database: Database, name: str) -> None:
     """Limits of tenant and project, budgets of money and tokens, a price, and an alert."""
+    limits = Limits(database)
     tenant = await limits.tenant(name)
     place = LimitOwner.of_tenant(tenant)
-    await limits.set_price(MODEL, {"input": 50, "input_cached": 10, "output": 200})
+    nano: dict[Component, int] = {"input": 50, "input_cached": 10, "output": 200}
+    await Prices(database).set(PriceCreate(model=MODEL, nano_per_unit=nano))
     for one in (place, LimitOwner(tenant, "project", tenant)):
         await limits.set_limits(one, RULES)
         await limits.set_budget(one, MUCH * NANO // 10**6)
@@ -78,7 +83,7 @@ async def measure(database_url: str, requests: int) -> None:
         gateway = await stack.enter_async_context(running_gateway(settings))
         keys = [await new_key(settings, "none")]
         keys.append(await new_key(settings, "all", {"usage_tags": "team"}))
-        await have_all(Limits(gateway.process.services.foundation.database), "all")
+        await have_all(gateway.process.services.foundation.database, "all")
         clients = [
             await stack.enter_async_context(
                 http_client(gateway.url, headers={"authorization": f"Bearer {key}"})

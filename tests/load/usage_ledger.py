@@ -18,15 +18,14 @@ from uuid import UUID
 
 import asyncpg
 
-from gateway.services.usage import _NEEDED
+from gateway.admin.usage import REPORTS
+from gateway.retention.sweep import remove_expired
+from gateway.settings.sections import Ledger
 from gateway.store.ledger import reading, rollup
 from gateway.store.ledger.reading import LineSpan, Question
-from gateway.store.ledger.retention import remove_expired
-from gateway.store.ledger.rollup import RollupTerms
 from gateway.store.migration.migrate import upgrade
 from gateway.store.postgres.database import Database
 from gateway.tenancy import TenantId
-from tests.fakes import kept
 from tests.fakes.postgres import PostgresServer, embedded, reachable_folder
 
 TIMES: Final = 7
@@ -83,7 +82,7 @@ async def fold(database: Database, days: int) -> None:
     """Hours older than so many days become days, as of `END`."""
     kept_s = int((datetime.now(UTC) - END).total_seconds()) + days * 86_400
     long_s = 2 * 400 * 86_400
-    keep = kept.ledger(
+    keep = Ledger.model_construct(
         lines_s=long_s, minutes_s=long_s, hours_s=kept_s, days_s=long_s, end_user_days_s=long_s
     )
     begun = time.perf_counter()
@@ -97,7 +96,7 @@ async def measure(url: str, lines: int, hours_days: int) -> None:
     await fill(url, lines * 99 // 100)
     begun = time.perf_counter()
     added = 0
-    while (done := await rollup.advance(database, RollupTerms(lines_max=300_000))) is not None:
+    while (done := await rollup.advance(database, lines_max=300_000)) is not None:
         added += done.lines
         if done.is_done:
             break
@@ -112,7 +111,7 @@ async def measure(url: str, lines: int, hours_days: int) -> None:
     )
     await connection.close()
     print("lines, hours, MB of each:", *sizes, flush=True)
-    sums = _NEEDED["completions"]
+    sums = REPORTS["completions"].sums
     week = Question(span=of_days(7), unit="day", dimensions=("model", "key_id"), sums=sums)
     month = Question(span=of_days(30), unit="day", dimensions=("model",), sums=sums)
     one = TenantId(UUID(int=7))

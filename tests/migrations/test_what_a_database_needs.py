@@ -11,6 +11,8 @@ import pytest
 from sqlalchemy import PrimaryKeyConstraint, UniqueConstraint
 
 from gateway import ids
+from gateway.admin import limits
+from gateway.admin.core import CoreStatement
 from gateway.devdb.embedded import bundled_programs
 from gateway.errors import StartupError
 from gateway.store import claims, responses
@@ -188,6 +190,9 @@ def test_requests_need_the_keys_that_statements_name() -> None:
         for source in sources
         for columns in re.findall(r"ON CONFLICT \(([^)]+)\)", source.read_text("utf-8"))
     }
+    # Statements in Core name theirs when they are compiled.
+    core = (one.sql for one in vars(limits).values() if isinstance(one, CoreStatement))
+    named |= {columns for sql in core for columns in re.findall(r"ON CONFLICT \(([^)]+)\)", sql)}
     keys = {
         str(key.name or f"pk_{table.name}"): ", ".join(key.columns.keys())
         for table in metadata.tables.values()

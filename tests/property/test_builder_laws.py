@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gateway.constraints.rules import OutputRules
+from gateway.constraints.output_rules import OutputRules
 from gateway.eventlog.fold.event_builder import Builder
 from gateway.eventlog.fold.lifecycle import ENVELOPES
 from gateway.generation import (
@@ -19,13 +19,13 @@ from gateway.generation import (
     SegmentText,
     TokenUsage,
 )
-from gateway.protocol.responses.body import Outcome
+from gateway.protocol.responses.response_object import Outcome
 from tests.fakes.event_grammar import check_stream
 from tests.fakes.response_heads import CREATED_AT, response_head
 from tests.fakes.toy_logs import ALLOWED, TOOL_RULES
 
 if TYPE_CHECKING:
-    from gateway.protocol.events import Event
+    from gateway.protocol.stream_events import Event
 
 laws = settings(deadline=None)
 

@@ -19,7 +19,7 @@ from openai.types.responses import (
 from openai.types.responses.response_output_item import LocalShellCall as OpenAILocalShellCall
 
 from gateway.generation import SegmentKind
-from gateway.protocol.calls import call_fields, call_of
+from gateway.protocol.call_items import call_fields, call_of
 from gateway.protocol.items import (
     ApplyPatchCall,
     CustomToolCall,
@@ -30,13 +30,14 @@ from gateway.protocol.items import (
     ShellAction,
     ShellCall,
 )
-from gateway.protocol.responses.body import echo, rules_of
+from gateway.protocol.responses.response_object import echo
+from gateway.protocol.responses.response_rules import rules_of
 from tests.fakes.create_bodies import NAMESPACE, TOOLS, parse
 
 if TYPE_CHECKING:
     from pydantic import BaseModel
 
-    from gateway.constraints.rules import ToolRule
+    from gateway.constraints.output_rules import ToolRule
     from gateway.protocol.items import CallItem
 
 RULES = rules_of(echo(parse(tools=TOOLS))).tools

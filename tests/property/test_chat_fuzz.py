@@ -12,20 +12,20 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gateway.errors import InvalidRequest
-from gateway.protocol.chat.to_responses import (
+from gateway.protocol.chat_conversion import (
     CHAT_PARAMETERS,
     COMPLETION_PARAMETERS,
     parse_chat,
     parse_completion,
 )
-from gateway.protocol.responses.body import echo
+from gateway.protocol.responses.response_object import echo
 from tests.fakes.chat_bodies import CALLING, CUSTOM, FUNCTION, GRAMMAR, HI, OUTPUT
 from tests.fakes.create_bodies import LIMITS
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from gateway.protocol.chat.to_responses import Converted
+    from gateway.protocol.chat_conversion import Converted
 
 WORDS: Final = (
     *("type", "role", "content", "id", "text", "name", "url", "arguments", "input", "detail"),

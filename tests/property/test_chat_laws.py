@@ -10,17 +10,17 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from gateway.eventlog.fold.fold import Fold
-from gateway.protocol.chat.adapters import SEPARATOR, ChatAdapter, CompletionAdapter
-from gateway.protocol.responses.body import ResponseHead
+from gateway.protocol.chat_answers import SEPARATOR, ChatAdapter, CompletionAdapter
+from gateway.protocol.responses.response_object import ResponseHead
 from tests.fakes.chat_streams import as_assembled, assembled_chat
 from tests.fakes.response_heads import CREATED_AT, ECHO, UUID_OF_TEST
 from tests.fakes.toy_logs import FRAMING, apply_all, steered_logs
 from tests.fakes.toy_parser import ToyParser
 
 if TYPE_CHECKING:
-    from gateway.constraints.rules import OutputRules
+    from gateway.constraints.output_rules import OutputRules
     from gateway.entries import Entry
-    from gateway.protocol.events import Event
+    from gateway.protocol.stream_events import Event
 
     Json = dict[str, Any]
     Case = tuple[OutputRules, list[Entry]]
@@ -44,7 +44,7 @@ def told(case: Case, format_type: str) -> tuple[list[Event], Json]:
 
 def shown(events: list[Event], adapter: ChatAdapter | CompletionAdapter) -> list[Json]:
     chunks = adapter.chunks()
-    return [orjson.loads(chunk) for event in events for chunk in chunks.of(event)]
+    return [orjson.loads(chunk) for event in events for chunk in chunks.from_event(event)]
 
 
 @pytest.mark.slow

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gateway.constraints.rules import OutputRules, ToolRule
+from gateway.constraints.output_rules import OutputRules, ToolRule
 from gateway.generation import (
     FinishReason,
     SegmentEnded,
@@ -17,9 +17,9 @@ from gateway.generation import (
     SegmentStarted,
     SegmentText,
 )
-from gateway.models.chat.parsing import ChatParser
-from gateway.models.chat.syntax.contract import Mark, Syntax
-from gateway.models.chat.syntax.presets import CALLS, REASONING
+from gateway.models.chat.call_syntax import Mark, Syntax
+from gateway.models.chat.chat_parser import ChatParser
+from gateway.models.chat.families import CALLS, REASONING
 from gateway.models.chat.syntax.tagged_arguments import ANY, as_json
 from tests.fakes.chat_vocabulary import ids_of, vocabulary
 
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from gateway.generation import SegmentEvent
-    from gateway.models.chat.vocabulary import Vocabulary
+    from gateway.models.chat.tokenizer import Vocabulary
 
 FAMILIES = {name: syntax for name, syntax in CALLS.items() if syntax is not None}
 ENDS = ("<|im_end|>", "</s>")

@@ -128,9 +128,6 @@ def test_plain_logs_stay_as_they_are() -> None:
         NEW.open_entries(
             FRAMES + plain_frame(b"\1a", 1, 0)[1:] + plain_frame(b"\2a", 1, 1)[1:], RESPONSE
         )
-    two = FRAMES + plain_frame(b"\1a", 1, 0)[1:] + plain_frame(b"\1b", 1, 1)[1:]
-    two += NEW.seal_entries(b"\3c", RESPONSE, 1, 2)[1:]
-    assert NEW.open_parts(two, RESPONSE) == [(0, b"\1ab"), (2, b"\3c")]
     with pytest.raises(ValueError, match="too long"):
         NEW.open_entries(FRAMES + b"\xff" * 12, RESPONSE)
     for reader in (NEW, PLAIN):

@@ -9,8 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gateway import ids
-from gateway.protocol.responses.body import echo, kept_echo, rules_of
-from gateway.protocol.responses.create import CreateResponse
+from gateway.protocol.responses.create_request import CreateResponse
+from gateway.protocol.responses.response_object import echo, kept_echo
+from gateway.protocol.responses.response_rules import rules_of
 from gateway.sealing import Sealer, SealingSecret
 from gateway.services.models import Model
 from gateway.services.runs.history_source import History

@@ -6,9 +6,8 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from gateway.models.harmony import messages
-from gateway.models.harmony.messages import PIECE_CHARS, pieces
-from gateway.models.harmony.rendering import Renderer
+from gateway.models.harmony import rendering
+from gateway.models.harmony.rendering import PIECE_CHARS, Renderer, pieces
 from tests.fakes.contexts import user
 from tests.fakes.examples import examples
 from tests.fakes.harmony_oracle import vocabulary
@@ -19,8 +18,8 @@ texts = st.text(st.sampled_from(_MARKS) | st.characters(exclude_categories=["Cs"
 
 @pytest.fixture(autouse=True)
 def _short_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(messages, "PIECE_CHARS", 1)
-    monkeypatch.setattr(messages, "_WINDOW_CHARS", 2)
+    monkeypatch.setattr(rendering, "PIECE_CHARS", 1)
+    monkeypatch.setattr(rendering, "_WINDOW_CHARS", 2)
 
 
 def encoded(text: str) -> list[int]:

@@ -10,16 +10,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gateway.constraints.rules import OutputRules
+from gateway.constraints.output_rules import OutputRules
 from gateway.entries import Entry, Queued
-from gateway.protocol.calls import call_of
+from gateway.protocol.call_items import call_of
 from gateway.protocol.items import CustomToolCall
 from gateway.protocol.responses import open_responses
 from tests.conformance.checking import Document, read_specification
 from tests.fakes.toy_logs import apply_all, new_fold, steered_logs
 
 if TYPE_CHECKING:
-    from gateway.protocol.events import Event
+    from gateway.protocol.stream_events import Event
 
 laws = settings(deadline=None)
 Json = dict[str, Any]

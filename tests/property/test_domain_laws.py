@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.protocol.domains import EVERY_DOMAIN, DomainRules, is_within
+from gateway.protocol.grants import EVERY_DOMAIN, DomainRules, is_within
 
 LABELS = st.sampled_from(["a", "b", "www", "example", "xn--bcher-kva"])
 HOSTS = st.lists(LABELS, min_size=1, max_size=4).map(".".join)
@@ -32,4 +32,4 @@ def test_what_is_denied_is_denied_whatever_is_allowed(
     assert rules.permits(host) == expected
     assert EVERY_DOMAIN.permits(host)
     assert not DomainRules((), (host,)).permits(f"below.{host}")
-    assert DomainRules.of(" ".join(allowed), " ".join(denied)) == rules
+    assert DomainRules.from_policy(" ".join(allowed), " ".join(denied)) == rules

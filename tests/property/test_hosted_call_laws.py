@@ -25,8 +25,8 @@ from gateway.entries import (
     unpack,
 )
 from gateway.eventlog.fold.hosted_calls import family_of
-from gateway.protocol.hosted.includable import included_body
-from gateway.protocol.responses.body import ResponseHead
+from gateway.protocol.items import included_body
+from gateway.protocol.responses.response_object import ResponseHead
 from tests.fakes.event_grammar import check_stream
 from tests.fakes.examples import examples
 from tests.fakes.toy_logs import apply_all, new_fold
@@ -36,8 +36,8 @@ from tests.property.test_replay_laws import check_replay, knowledge
 
 if TYPE_CHECKING:
     from gateway.eventlog.fold.fold import Fold
-    from gateway.protocol.events import Event
-    from gateway.protocol.hosted.grants import Grants
+    from gateway.protocol.grants import Grants
+    from gateway.protocol.stream_events import Event
 
 _SDK: TypeAdapter[Any] = TypeAdapter(ResponseStreamEvent)
 _PARSED: Any = {"content": {"__all__": {"parsed"}}, "parsed_arguments": True}

@@ -10,11 +10,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gateway.constraints.rules import OutputRules, ToolRule
+from gateway.constraints.output_rules import OutputRules, ToolRule
 from gateway.entries import Finished, Tokens, ToolEnded, ToolStarted, TurnEnded, TurnStarted
 from gateway.eventlog.fold.fold import Fold
 from gateway.generation import BROWSER_TOOLS, PYTHON_TOOL, FinishReason, SegmentKind
-from gateway.protocol.hosted.grants import BrowserGrant, Grants, PythonGrant
+from gateway.protocol.grants import BrowserGrant, Grants, PythonGrant
 from tests.fakes.event_grammar import check_stream
 from tests.fakes.examples import examples
 from tests.fakes.harmony_script import harmony, script_ids
@@ -23,7 +23,7 @@ from tests.fakes.toy_logs import logprob_of
 
 if TYPE_CHECKING:
     from gateway.entries import Entry
-    from gateway.protocol.events import Event
+    from gateway.protocol.stream_events import Event
 
 laws = settings(deadline=None, max_examples=examples(60))
 GRANTS = Grants(BrowserGrant("web_search"), PythonGrant("cntr_1", "linux", 1 << 30))

@@ -17,13 +17,13 @@ from gateway.engine.row_mapping import Endings
 from gateway.entries import Finished, Tokens, ToolEnded, ToolStarted, TurnEnded, TurnStarted
 from gateway.generation import FinishReason
 from gateway.models.format import Builtins
-from gateway.models.harmony.framing import OPENING, rerendered_ids
-from gateway.models.harmony.messages import MessageWriter, call_message, result_message
+from gateway.models.harmony.framing import rerendered_ids
+from gateway.models.harmony.harmony_reference import library_message, prompt_messages
 from gateway.models.harmony.parsing import Parser
-from gateway.models.harmony.reference import library_message, prompt_messages
-from gateway.models.harmony.vocabulary import FIRST_SPECIAL
-from gateway.protocol.hosted.grants import BrowserGrant, Grants, McpTool, PythonGrant, ServerGrant
-from gateway.protocol.responses.body import rules_of
+from gateway.models.harmony.rendering import MessageWriter, call_message, result_message
+from gateway.models.harmony.vocabulary import FIRST_SPECIAL, OPENING
+from gateway.protocol.grants import BrowserGrant, Grants, McpTool, PythonGrant, ServerGrant
+from gateway.protocol.responses.response_rules import rules_of
 from tests.fakes.contexts import options, user
 from tests.fakes.examples import examples
 from tests.fakes.harmony_oracle import library_prompt, spelled, vocabulary, well_formed

@@ -19,8 +19,8 @@ from gateway.engine.failover import HopPolicy
 from gateway.engine.output_guard import GuardLimits
 from gateway.entries import Finished, ToolEnded, ToolStarted
 from gateway.eventlog.fold.screen import is_object
-from gateway.protocol.calls import call_fields
-from gateway.protocol.hosted.grants import (
+from gateway.protocol.call_items import call_fields
+from gateway.protocol.grants import (
     BrowserGrant,
     Grants,
     McpTool,
@@ -28,8 +28,8 @@ from gateway.protocol.hosted.grants import (
     ServerGrant,
     ToolBudget,
 )
-from gateway.protocol.responses.body import rules_of
-from gateway.tools.contract import ToolResult, ToolStart
+from gateway.protocol.responses.response_rules import rules_of
+from gateway.tools.tool_contract import ToolResult, ToolStart
 from tests.fakes.event_grammar import check_stream
 from tests.fakes.examples import examples
 from tests.fakes.harmony_oracle import well_formed
@@ -41,9 +41,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from gateway.entries import Entry, ToolOutcome
-    from gateway.protocol.events import Event
+    from gateway.protocol.stream_events import Event
     from gateway.tenancy import TenantId
-    from gateway.tools.contract import ToolCall, ToolScope
+    from gateway.tools.tool_contract import ToolCall, ToolScope
 
 laws = settings(deadline=None, max_examples=examples(100))
 POLICY: Final = HopPolicy(hops_max=3, pause_s=0.0)

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.tools.egress.json_values import ValueCount
+from gateway.tools.egress.transport import ValueCount
 
 TEXT = st.text(st.sampled_from([*'ab,[]{}":\\\n\té']), max_size=8)
 JSON = st.recursive(

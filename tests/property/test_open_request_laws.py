@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from gateway.protocol.items import ItemReference
 from gateway.protocol.json_body import InputLimits
 from gateway.protocol.responses import open_responses
-from gateway.protocol.responses.body import Outcome, ResponseHead, echo, response_body
-from gateway.protocol.responses.create import parse_create
+from gateway.protocol.responses.create_request import parse_create
+from gateway.protocol.responses.response_object import Outcome, ResponseHead, echo, response_body
 from tests.conformance.checking import Document, read_specification
 from tests.fakes.open_requests import bodies, with_tools
 from tests.fakes.response_heads import CREATED_AT, UUID_OF_TEST

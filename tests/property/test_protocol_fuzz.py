@@ -11,11 +11,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gateway.errors import InvalidRequest
-from gateway.protocol.hosted.tools import FAMILIES
+from gateway.protocol.hosted_tools import FAMILIES
 from gateway.protocol.json_body import InputLimits
-from gateway.protocol.responses.body import echo, rules_of
-from gateway.protocol.responses.create import PARAMETERS, CreateResponse, parse_create
-from gateway.protocol.tools import declared
+from gateway.protocol.responses.create_request import PARAMETERS, CreateResponse, parse_create
+from gateway.protocol.responses.response_object import echo
+from gateway.protocol.responses.response_rules import rules_of
+from gateway.protocol.tool_types import declared
 from tests.fakes.call_items import CALLS, OUTPUTS
 from tests.fakes.create_bodies import SCHEMA, TOOLS
 

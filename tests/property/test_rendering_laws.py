@@ -12,17 +12,24 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from gateway.constraints.rules import AnswerFormat
+from gateway.constraints.output_rules import AnswerFormat
 from gateway.errors import InvalidRequest
 from gateway.generation import PREAMBLE
 from gateway.ids import output_item_id
 from gateway.models.format import SchemaLimits
-from gateway.models.harmony.framing import OPENING
-from gateway.models.harmony.reference import prompt_messages
+from gateway.models.harmony.harmony_reference import prompt_messages
 from gateway.models.harmony.rendering import Renderer
-from gateway.models.harmony.typescript import SchemaNormaliser, function_text
-from gateway.models.harmony.vocabulary import CALL, CHANNEL, CONSTRAIN, END, FIRST_SPECIAL, MESSAGE
-from gateway.protocol.tools import FunctionTool
+from gateway.models.harmony.tool_typescript import SchemaNormaliser, function_text
+from gateway.models.harmony.vocabulary import (
+    CALL,
+    CHANNEL,
+    CONSTRAIN,
+    END,
+    FIRST_SPECIAL,
+    MESSAGE,
+    OPENING,
+)
+from gateway.protocol.tool_types import FunctionTool
 from tests.fakes.contexts import (
     answer,
     call,
@@ -39,7 +46,7 @@ from tests.fakes.harmony_oracle import library_declaration, library_prompt, voca
 
 if TYPE_CHECKING:
     from gateway.models.format import RenderOptions
-    from gateway.models.harmony.typescript import Schema
+    from gateway.models.harmony.tool_typescript import Schema
     from gateway.protocol.context_item import ContextItem
 
 laws = settings(deadline=None, max_examples=examples(40))

@@ -26,7 +26,7 @@ from gateway.eventlog.fold.fold import Fold
 from gateway.eventlog.fold_slices import EntryBuffer, fold_slice
 from gateway.generation import SegmentText
 from gateway.models.harmony.parsing import Parser
-from gateway.protocol.events import Deltas
+from gateway.protocol.stream_events import Deltas
 from tests.fakes.harmony_script import TOOLS, script_ids, vocabulary
 from tests.fakes.response_heads import NO_RULES, response_head
 from tests.fakes.toy_logs import FRAMING, RULES, apply_all, logs, new_fold, steered_logs
@@ -35,9 +35,9 @@ from tests.fakes.toy_parser import FINAL, PIECES, TEXT
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
-    from gateway.constraints.rules import OutputRules
+    from gateway.constraints.output_rules import OutputRules
     from gateway.entries import Portion
-    from gateway.protocol.events import Event
+    from gateway.protocol.stream_events import Event
 
 laws = settings(deadline=None)
 _AGES_S = 3600.0

@@ -11,9 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gateway.errors import InvalidRequest
-from gateway.protocol.hosted.tools import FAMILIES
+from gateway.protocol.hosted_tools import FAMILIES
 from gateway.protocol.json_body import InputLimits
-from gateway.protocol.responses.create import CreateResponse, parse_create
+from gateway.protocol.responses.create_request import CreateResponse, parse_create
 
 LIMITS = InputLimits(
     json_depth_max=20,

@@ -11,12 +11,13 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from gateway.errors import InvalidRequest
-from gateway.protocol.responses.body import echo, rules_of
-from gateway.protocol.tools import declared
+from gateway.protocol.responses.response_object import echo
+from gateway.protocol.responses.response_rules import rules_of
+from gateway.protocol.tool_types import declared
 from tests.fakes.create_bodies import SCHEMA, TOOLS, parse
 
 if TYPE_CHECKING:
-    from gateway.protocol.responses.create import CreateResponse
+    from gateway.protocol.responses.create_request import CreateResponse
 
 HOSTED: list[dict[str, Any]] = [
     {"type": "web_search"},

@@ -19,7 +19,7 @@ from gateway.errors import UpstreamError, UpstreamFailed, UpstreamLost, Upstream
 from gateway.generation import FinishReason, TokenChunk, TokenRequest
 from gateway.models.harmony.framing import answer_header, said_ids
 from gateway.models.harmony.vocabulary import END, STOP_IDS
-from gateway.protocol.calls import call_fields
+from gateway.protocol.call_items import call_fields
 from tests.fakes.guarded_run import ANY_TOOL, FREE, IN_JSON, JSON_ANSWER, REQUIRED, STRICT
 from tests.fakes.harmony_script import script_ids
 from tests.fakes.staged_run import NO_RULES, THOUGHT, Stage, run_spec
@@ -28,7 +28,7 @@ from tests.fakes.token_delivery import tell
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Collection, Iterator, Sequence
 
-    from gateway.constraints.rules import OutputRules
+    from gateway.constraints.output_rules import OutputRules
     from gateway.generation import RenderedItem, TokenSink
 
     Json = dict[str, Any]

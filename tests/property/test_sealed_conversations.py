@@ -18,18 +18,17 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gateway.constraints.rules import OutputRules, ToolRule
+from gateway.constraints.output_rules import OutputRules, ToolRule
 from gateway.context.assembly import assemble
 from gateway.context.unsealing import unseal
 from gateway.engine.row_mapping import output_context
 from gateway.entries import Finished, Tokens, TurnEnded, TurnStarted
 from gateway.eventlog.fold.fold import Fold
 from gateway.generation import PREAMBLE, FinishReason, Framing, SegmentKind
-from gateway.models.harmony.framing import OPENING
-from gateway.models.harmony.headers import NO_MARKER, headers
+from gateway.models.harmony.message_headers import NO_MARKER, header_forms
 from gateway.models.harmony.parsing import Parser
 from gateway.models.harmony.rendering import Renderer
-from gateway.models.harmony.vocabulary import CALL, CHANNEL, END, MESSAGE, RETURN
+from gateway.models.harmony.vocabulary import CALL, CHANNEL, END, MESSAGE, OPENING, RETURN
 from gateway.sealing import Binding, Sealer, SealingSecret
 from tests.fakes.contexts import options
 from tests.fakes.create_bodies import parse
@@ -73,7 +72,7 @@ Ids = list[int]
 def header(form: int, channel: str, recipient: str | None = None) -> Ids:
     """What stands between `<|start|>assistant` and the body."""
     ids = []
-    for part in tuple(headers(channel, recipient))[form]:
+    for part in tuple(header_forms(channel, recipient))[form]:
         ids += [] if part.marker == NO_MARKER else [part.marker]
         ids += vocabulary().encode(part.text)
     return [*ids, MESSAGE]

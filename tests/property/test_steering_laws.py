@@ -18,8 +18,8 @@ from gateway.engine.failover import HopPolicy
 from gateway.engine.output_guard import BUDGET_TURNS_MAX, SAID_ANEW, GuardLimits
 from gateway.entries import Finished, Repair, Tokens
 from gateway.generation import FinishReason
-from gateway.models.harmony.arguments import Arguments
-from gateway.protocol.calls import call_fields
+from gateway.models.harmony.call_arguments import Arguments
+from gateway.protocol.call_items import call_fields
 from tests.fakes import wayward_model
 from tests.fakes.harmony_oracle import well_formed
 from tests.fakes.staged_run import Stage, folds, run_spec
@@ -28,9 +28,9 @@ from tests.fakes.wayward_model import Manner, WaywardModel, manners
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from gateway.constraints.rules import OutputRules
+    from gateway.constraints.output_rules import OutputRules
     from gateway.entries import Entry
-    from gateway.protocol.events import Event
+    from gateway.protocol.stream_events import Event
 
 laws = settings(deadline=None)
 POLICY: Final = HopPolicy(hops_max=3, pause_s=0.0)

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.constraints.rules import OutputRules
+from gateway.constraints.output_rules import OutputRules
 from gateway.entries import Entry, Finished, Text, TurnEnded, TurnStarted, pack, unpack
 from gateway.eventlog.fold.fold import Fold
 from gateway.generation import (
@@ -21,8 +21,7 @@ from gateway.generation import (
     TextToken,
     ToldUsage,
 )
-from gateway.models.chat.passthrough.format import FRAMING
-from gateway.models.chat.passthrough.parsing import TextParser
+from gateway.models.chat.passthrough import FRAMING, TextParser
 from gateway.text_ids import ANSWER, ARGUMENTS, CALL, END, THOUGHT, ids_of
 from tests.fakes.event_grammar import check_stream
 from tests.fakes.response_heads import response_head

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 SEALER = Sealer([SealingSecret("key", b"secret" * 8)])
 SDK = """
 import sys
-import gateway.wiring.mcp, gateway.cli.commands, gateway.tools.mcp.builtins
+import gateway.wiring.mcp, gateway.cli.commands, gateway.tools.mcp.operator_tools
 print([name for name in ("mcp", "mcp_types", "jsonschema") if name in sys.modules])
 """
 

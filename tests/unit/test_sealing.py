@@ -87,30 +87,34 @@ def test_a_seal_is_opened_for_its_tenant_and_its_model_only(tenant: UUID, model:
         SEALER.open(sealed(), tenant, model)
 
 
-@pytest.mark.parametrize("position", range(len(bytes_of(KNOWN))))
-def test_a_seal_with_any_byte_changed_is_broken(position: int) -> None:
-    for bit in range(8):
-        packed = bytes_of(KNOWN)
-        packed[position] ^= 1 << bit
-        with pytest.raises(SealBroken):
-            opened(spelled(packed))
+def test_a_seal_with_any_bit_changed_is_broken() -> None:
+    for position in range(len(bytes_of(KNOWN))):
+        for bit in range(8):
+            packed = bytes_of(KNOWN)
+            packed[position] ^= 1 << bit
+            assert_broken(spelled(packed))
 
 
-@pytest.mark.parametrize("position", range(len(KNOWN)))
-def test_a_seal_with_any_character_changed_is_broken(position: int) -> None:
-    for character in "AQ_-=. é\n":
-        text = KNOWN[:position] + character + KNOWN[position + 1 :]
-        if text != KNOWN:
-            with pytest.raises(SealBroken):
-                opened(text)
+def test_a_seal_with_any_character_changed_is_broken() -> None:
+    for position in range(len(KNOWN)):
+        for character in "AQ_-=. é\n":
+            text = KNOWN[:position] + character + KNOWN[position + 1 :]
+            if text != KNOWN:
+                assert_broken(text)
 
 
-@pytest.mark.parametrize("length", range(len(bytes_of(KNOWN))))
-def test_a_seal_that_was_cut_off_is_broken(length: int) -> None:
-    with pytest.raises(SealBroken):
-        opened(spelled(bytes_of(KNOWN)[:length]))
-    with pytest.raises(SealBroken):
-        opened(KNOWN[:length])
+def test_a_seal_that_was_cut_off_is_broken() -> None:
+    for length in range(len(bytes_of(KNOWN))):
+        assert_broken(spelled(bytes_of(KNOWN)[:length]))
+        assert_broken(KNOWN[:length])
+
+
+def assert_broken(seal: str) -> None:
+    try:
+        opened(seal)
+    except SealBroken:
+        return
+    raise AssertionError(f"{seal!r} was opened")
 
 
 @pytest.mark.parametrize(

@@ -26,7 +26,8 @@ VAGUE = {
     "util",
     "utils",
 }
-FILES = sorted(path for part in ("gateway", "tests") for path in (ROOT / part).rglob("*.py"))
+PARTS = ("gateway", "scripts", "tests")
+FILES = sorted(path for part in PARTS for path in (ROOT / part).rglob("*.py"))
 
 
 def name(path: Path) -> str:

@@ -6,7 +6,7 @@ import pytest
 
 from gateway.entries import Tokens
 from gateway.generation import ParserPosition, SegmentText, TokenChunk, TokenLogprob, Where
-from gateway.protocol.events import Event
+from gateway.protocol.stream_events import Event
 
 VALUES = [
     (Tokens((1, 2)), Tokens((1, 2)), Tokens((1,))),

@@ -12,11 +12,10 @@ import pytest
 
 from gateway.generation import Sampling, TokenRequest
 from gateway.telemetry.metrics import Metrics
-from gateway.upstreams.adapters import Adapters
 from gateway.upstreams.backend import Backend
-from gateway.upstreams.client import build_client
+from gateway.upstreams.http.client import KeepAlivePolicy, build_client
 from gateway.upstreams.http.connection import ConnectionLimits
-from gateway.upstreams.http.transport import KeepAlivePolicy
+from gateway.upstreams.lora_adapters import Adapters
 from gateway.upstreams.pool import ModelInfo, Pool, PoolPolicy
 from tests.fakes.token_sinks import Heard
 

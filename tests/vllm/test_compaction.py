@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from gateway.context.compaction import INSTRUCTION, INTRODUCTION
+from gateway.context.shortening import INSTRUCTION, INTRODUCTION
 from tests.fakes.event_grammar import check_stream
 from tests.fakes.harmony_oracle import vocabulary
 from tests.fakes.stream import as_events, parse_stream

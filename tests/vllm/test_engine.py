@@ -25,9 +25,8 @@ from gateway.generation import (
 from gateway.models.harmony.vocabulary import CHANNEL, MESSAGE, STOP_IDS, VOCABULARY_SIZE
 from gateway.telemetry.metrics import Metrics
 from gateway.upstreams.backend import Backend
-from gateway.upstreams.client import build_client
+from gateway.upstreams.http.client import KeepAlivePolicy, build_client
 from gateway.upstreams.http.connection import ConnectionLimits
-from gateway.upstreams.http.transport import KeepAlivePolicy
 from gateway.upstreams.pool import Pool, PoolPolicy
 from tests.fakes.harmony_oracle import vocabulary
 from tests.fakes.raw_http import plain_prompt

@@ -18,7 +18,7 @@ from gateway.api.dialects import BASE_PATH
 from gateway.api.urls import is_served, path_of
 from gateway.errors import AuthenticationError, PermissionDenied, shown
 from gateway.fair_queue import Turns
-from gateway.limits.pacing import ReadPace
+from gateway.limits.buckets import ReadPace
 from gateway.services.executor import WORKS_FOR
 
 if TYPE_CHECKING:

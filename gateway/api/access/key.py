@@ -12,12 +12,12 @@ from starlette.responses import Response
 
 from gateway import ids
 from gateway.limits.money import NANO
-from gateway.limits.terms import MINUTE_S
+from gateway.limits.rules import MINUTE_S
 
 if TYPE_CHECKING:
     from starlette.requests import Request
 
-    from gateway.limits.figures import BudgetFigure, Figures, LimitFigure
+    from gateway.limits.accounting import BudgetFigure, Figures, LimitFigure
     from gateway.services.own_key import KeyState, OwnKey
     from gateway.tenancy import Principal
 

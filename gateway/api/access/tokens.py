@@ -20,13 +20,13 @@ from gateway.errors import (
     TokenNotAdmitted,
     TokenRefused,
 )
-from gateway.services.federation.federation import ExchangeRequest
+from gateway.services.federation import ExchangeRequest
 
 if TYPE_CHECKING:
     from starlette.types import Receive, Scope, Send
 
     from gateway.api.client_connection import BodyReader
-    from gateway.services.federation.federation import Exchanged, Federation
+    from gateway.services.federation import Exchanged, Federation
 
 TOKEN_EXCHANGE: Final = "urn:ietf:params:oauth:grant-type:token-exchange"  # noqa: S105
 JWT_BEARER: Final = "urn:ietf:params:oauth:grant-type:jwt-bearer"

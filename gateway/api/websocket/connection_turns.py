@@ -35,8 +35,8 @@ if TYPE_CHECKING:
     from starlette.types import Scope
 
     from gateway.api.client_connection import BodyReader
-    from gateway.protocol.events import Event
     from gateway.protocol.responses.websocket import ClientFrame, CreateFrame
+    from gateway.protocol.stream_events import Event
     from gateway.services.creation import Creation, Generation
     from gateway.telemetry.metrics import Metrics
 

@@ -21,7 +21,7 @@ from gateway.store.schema import EVERYONE
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
-    from gateway.services.governance.audit import AuditLogs, ChainState
+    from gateway.services.audit_logs import AuditLogs, ChainState
 
 commands = typer.Typer(no_args_is_help=True)
 
@@ -43,7 +43,7 @@ def _ask(
     config: Path | None, tenant: str | None, question: Callable[[AuditLogs, UUID], Awaitable[T]]
 ) -> T:
     async def answer() -> T:
-        from gateway.services.governance.audit import AuditLogs
+        from gateway.services.audit_logs import AuditLogs
 
         async with (
             provisioned(load_settings(config)) as settings,
@@ -68,7 +68,7 @@ def list_entries(
     json_: Json = False,
 ) -> None:
     """List entries, the newest first."""
-    from gateway.services.governance.audit import AuditQuery
+    from gateway.services.audit_logs import AuditQuery
 
     async def ask(logs: AuditLogs, chain: UUID) -> list[dict[str, object]]:
         page = await logs.list_entries(chain, AuditQuery(limit=limit), names_operators=True)
@@ -107,7 +107,7 @@ def _time(at: str | None) -> datetime | None:
 
 def _kept(file: Path) -> list[ChainState]:
     # Reads an earlier output of `verify --json`. Raises `InvalidRequest`.
-    from gateway.services.governance.audit import ChainState
+    from gateway.services.audit_logs import ChainState
 
     try:
         return [

@@ -14,13 +14,14 @@ from gateway.cli import terminal
 from gateway.cli.options import Config, Json, run
 from gateway.cli.provision import connected, provisioned
 from gateway.errors import ResourceNotFound
+from gateway.protocol.request_errors import validated
 from gateway.settings import load_settings
 from gateway.store import tenants
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterator
 
-    from gateway.services.governance.tenant_data import TenantData
+    from gateway.retention.tenant_data import TenantData
     from gateway.settings import Settings
     from gateway.store.postgres.database import Database
 
@@ -33,7 +34,7 @@ T = TypeVar("T")
 
 def _ask(config: Path | None, question: Callable[[TenantData, Database], Awaitable[T]]) -> T:
     async def answer() -> T:
-        from gateway.services.governance.tenant_data import TenantData
+        from gateway.retention.tenant_data import TenantData
         from gateway.store.tenant_keys import TenantKeys
         from gateway.wiring.database import keys_database
 
@@ -73,17 +74,22 @@ def retention(
     """Show or set what is kept of a tenant. Its projects may have types of their own."""
 
     async def ask(_: TenantData, database: Database) -> str:
-        from gateway.services.governance.data_retention import DataRetention
+        from gateway.admin.data_retention import (
+            DataRetentionUpdate,
+            RetentionControls,
+            organization_body,
+        )
+        from gateway.admin.transactions import AdminCaller, Transactions
 
         found = await tenants.find_tenant(database, name)
         if found is None:
             raise ResourceNotFound(f"There is no tenant {name!r}.", param="tenant")
-        use = DataRetention(database)
-        if type_ is None:
-            told = await use.of_organization(found.id)
-        else:
-            told = await use.set_of_organization(found.id, type_)
-        return str(told["type"])
+        transactions = Transactions(database, lambda: None)
+        controls = RetentionControls(database, transactions, lambda: None)
+        if type_ is not None:
+            body = validated(DataRetentionUpdate, {"retention_type": type_})
+            await controls.set_of_organization(AdminCaller(found.id), body)
+        return str(organization_body(await controls.of_organization(found.id))["type"])
 
     terminal.show(f"tenant {name}: {_ask(config, ask)}")
 

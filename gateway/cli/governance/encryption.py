@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from gateway.encryption.keyring import WrappedKey
-    from gateway.services.governance.encryption import Progress, TenantEncryption
+    from gateway.services.encryption import Progress, TenantEncryption
     from gateway.tenancy import TenantId
 
 commands = typer.Typer(no_args_is_help=True)
@@ -39,7 +39,7 @@ def _ask(
     question: Callable[[TenantEncryption, TenantId], Awaitable[T]],
 ) -> T:
     async def answer() -> T:
-        from gateway.services.governance.encryption import TenantEncryption
+        from gateway.services.encryption import TenantEncryption
         from gateway.store.tenant_keys import TenantKeys
         from gateway.wiring.database import keys_database
 

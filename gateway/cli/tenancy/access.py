@@ -14,9 +14,7 @@ import typer
 
 from gateway import ids
 from gateway.cli import terminal
-from gateway.cli.options import Config, Json, run
-from gateway.cli.provision import connected, provisioned
-from gateway.settings import load_settings
+from gateway.cli.options import Config, Json, with_database
 from gateway.tenancy import DAY_S, HOUR_S, POLICY_VALUES, Dialect
 from gateway.wiring.database import access
 
@@ -42,15 +40,7 @@ T = TypeVar("T")
 
 
 def _ask(config: Path | None, question: Callable[[Access], Awaitable[T]]) -> T:
-    # The database of the configuration is made ready first.
-    async def answer() -> T:
-        async with (
-            provisioned(load_settings(config)) as settings,
-            connected(settings) as database,
-        ):
-            return await question(access(settings, database))
-
-    return run(answer())
+    return with_database(config, lambda settings, database: question(access(settings, database)))
 
 
 @tenants.command("create")

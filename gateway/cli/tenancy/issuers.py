@@ -1,38 +1,79 @@
-"""`issuers`: whose tokens a tenant trusts, and what they may do."""
+"""`issuers`: the issuers of tokens that a tenant trusts, and what their tokens may do.
+
+`operator-issuers`: issuers whose tokens name the tenant that they are for.
+"""
 
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import orjson
 import typer
 
 from gateway import ids
-from gateway.admin.federation import ProviderRequest, RuleRequest
-from gateway.admin.transactions import AdminCaller
-from gateway.cli import terminal
-from gateway.cli.options import Config, Json  # noqa: TC001 - typer reads them
-from gateway.cli.tenancy.operator_issuers import ask_operators, pairs
-from gateway.cli.tenancy.projects import PAGE_ROWS, ask
-from gateway.protocol.admin.federation import (
+from gateway.admin.issuers import (
+    PROVIDERS_MAX,
+    RULES_MAX,
+    OperatorIssuerCreate,
+    OperatorIssuers,
     ProviderCreate,
     RuleCreate,
     provider_body,
     rule_body,
 )
+from gateway.admin.pages import PageParams
+from gateway.admin.transactions import AdminCaller
+from gateway.cli import terminal
+from gateway.cli.options import Config, Json, run
+from gateway.cli.provision import connected, provisioned
+from gateway.cli.tenancy.projects import ask
+from gateway.errors import InvalidRequest
+from gateway.governance.audit import COMMAND_LINE
 from gateway.protocol.request_errors import validated
+from gateway.settings import load_settings
+from gateway.tenancy.issuers import END_USER, PROJECT, ROLE, SCOPES_GRANTED, TENANT
+from gateway.wiring.database import access
 
 if TYPE_CHECKING:
-    from gateway.admin.issuers import OperatorIssuers
+    from collections.abc import Awaitable, Callable, Sequence
+    from pathlib import Path
+
     from gateway.admin.services import AdminServices
     from gateway.tenancy import TenantId
-    from gateway.tenancy.federation import FederationRule, IdentityProvider
+    from gateway.tenancy.issuers import FederationRule, IdentityProvider
 
 commands = typer.Typer(no_args_is_help=True)
+operator_commands = typer.Typer(no_args_is_help=True)
+T = TypeVar("T")
 
 TenantName = Annotated[str, typer.Argument(help="Who trusts it.")]
 IssuerId = Annotated[str, typer.Argument(help="Its id: widp_…")]
+
+
+def ask_operators(config: Path | None, question: Callable[[OperatorIssuers], Awaitable[T]]) -> T:
+    """Run `question` with the service of the operators' issuers, and return its result."""
+
+    async def answer() -> T:
+        async with (
+            provisioned(load_settings(config)) as settings,
+            connected(settings) as database,
+        ):
+            known = access(settings, database)
+            return await question(OperatorIssuers(database, known.forget))
+
+    return run(answer())
+
+
+def pairs(given: list[str] | None) -> list[tuple[str, str]]:
+    """Split `NAME=VALUE` arguments. Raises `InvalidRequest` for one without `=`."""
+    found = []
+    for one in given or ():
+        name, equals, value = one.partition("=")
+        if not equals:
+            raise InvalidRequest(f"{one!r} is no NAME=VALUE.")
+        found.append((name, value))
+    return found
 
 
 @commands.command("create")
@@ -86,7 +127,7 @@ def create(  # noqa: PLR0913 - each is an option
         "verification": None if discovery_url is None else verification,
         "harmony": {one: value for one, value in extras.items() if value is not None},
     }
-    asked = ProviderRequest.of(validated(ProviderCreate, body))
+    asked = validated(ProviderCreate, body)
     made = ask(
         config,
         tenant,
@@ -98,22 +139,22 @@ def create(  # noqa: PLR0913 - each is an option
 @commands.command("list")
 def list_issuers(tenant: TenantName, config: Config = None, json_: Json = False) -> None:
     """List whom a tenant trusts."""
-    shown = [provider_body(one) for one in ask(config, tenant, _all)]
-    if json_:
-        terminal.show(json.dumps(shown))
-        return
-    terminal.table(
+
+    async def listed(services: AdminServices, id_: TenantId) -> Sequence[IdentityProvider]:
+        page = await services.identity_providers.list(id_, PageParams(PROVIDERS_MAX))
+        return page.rows
+
+    _show_all(
         ("ID", "ISSUER", "AUDIENCE", "BEARER", "TENANT TOLD BY"),
-        [
-            (
-                one["id"],
-                one["issuer"],
-                one["audience"],
-                str(one["harmony"]["bearer"]).lower(),
-                one["harmony"]["tenant_told_by"] or "-",
-            )
-            for one in shown
-        ],
+        [provider_body(one) for one in ask(config, tenant, listed)],
+        lambda one: (
+            one["id"],
+            one["issuer"],
+            one["audience"],
+            str(one["harmony"]["bearer"]).lower(),
+            one["harmony"]["tenant_told_by"] or "-",
+        ),
+        as_json=json_,
     )
 
 
@@ -143,8 +184,9 @@ def confirm(
     audience nor the header OpenAI-Organization names one. One tenant alone can have them.
     """
 
-    async def confirmed(services: OperatorIssuers) -> None:
-        await services.confirm(tenant, issuer, is_confirmed=not withdraw)
+    async def confirmed(issuers: OperatorIssuers) -> None:
+        act = issuers.withdraw if withdraw else issuers.confirm
+        await act(COMMAND_LINE, tenant, issuer)
 
     ask_operators(config, confirmed)
     terminal.show(f"issuer {issuer} {'withdrawn' if withdraw else 'confirmed'}")
@@ -185,7 +227,7 @@ def allow(  # noqa: PLR0913 - each is an option
         if acting is None:
             made, _ = await services.keys.create_account(caller, project, name, None)
             body["service_account_id"] = ids.service_account_id(made.id)
-        asked = RuleRequest.of(validated(RuleCreate, body))
+        asked = validated(RuleCreate, body)
         return await services.identity_providers.create_rule(caller, issuer, asked)
 
     _show(rule_body(ask(config, tenant, allowed)), as_json=json_)
@@ -195,32 +237,20 @@ def allow(  # noqa: PLR0913 - each is an option
 def rules(tenant: TenantName, issuer: IssuerId, config: Config = None, json_: Json = False) -> None:
     """List what tokens of an issuer may do."""
 
-    async def listed(services: AdminServices, id_: TenantId) -> list[FederationRule]:
-        found: list[FederationRule] = []
-        while True:
-            after = ids.federation_rule_id(found[-1].id) if found else None
-            page = await services.identity_providers.rules(
-                id_, issuer, limit=PAGE_ROWS, after=after
-            )
-            found += page.rows
-            if not page.has_more:
-                return found
+    async def listed(services: AdminServices, id_: TenantId) -> Sequence[FederationRule]:
+        page = await services.identity_providers.rules(id_, issuer, PageParams(RULES_MAX))
+        return page.rows
 
-    shown = [rule_body(one) for one in ask(config, tenant, listed)]
-    if json_:
-        terminal.show(json.dumps(shown))
-        return
-    terminal.table(
+    _show_all(
         ("ID", "PROJECT", "SERVICE ACCOUNT", "MATCHES"),
-        [
-            (
-                one["id"],
-                one["project_id"],
-                one["service_account_id"],
-                json.dumps(one["attribute_matchers"]),
-            )
-            for one in shown
-        ],
+        [rule_body(one) for one in ask(config, tenant, listed)],
+        lambda one: (
+            one["id"],
+            one["project_id"],
+            one["service_account_id"],
+            json.dumps(one["attribute_matchers"]),
+        ),
+        as_json=json_,
     )
 
 
@@ -242,18 +272,21 @@ def disallow(
     terminal.show(f"rule {rule} deleted")
 
 
-async def _all(services: AdminServices, tenant_id: TenantId) -> list[IdentityProvider]:
-    found: list[IdentityProvider] = []
-    while True:
-        after = ids.identity_provider_id(found[-1].id) if found else None
-        page = await services.identity_providers.list(tenant_id, limit=PAGE_ROWS, after=after)
-        found += page.rows
-        if not page.has_more:
-            return found
-
-
 def _show(body: dict[str, object], *, as_json: bool) -> None:
     terminal.show(json.dumps(body) if as_json else str(body["id"]))
+
+
+def _show_all(
+    titles: Sequence[str],
+    bodies: Sequence[dict[str, Any]],
+    row_of: Callable[[dict[str, Any]], Sequence[str]],
+    *,
+    as_json: bool,
+) -> None:
+    if as_json:
+        terminal.show(json.dumps(bodies))
+    else:
+        terminal.table(titles, list(map(row_of, bodies)))
 
 
 def _value(text: str) -> object:
@@ -262,3 +295,83 @@ def _value(text: str) -> object:
     except ValueError:
         return text
     return value if isinstance(value, bool | int | float) else text
+
+
+@operator_commands.command("create")
+def trust(  # noqa: PLR0913 - each is an option
+    issuer: Annotated[str, typer.Argument(help="The claim iss of its tokens, a URL.")],
+    audience: Annotated[str, typer.Argument(help="The claim aud of its tokens.")],
+    tenant_claim: Annotated[
+        str, typer.Option(help="Which claim is the id or name of the tenant: assertion.org")
+    ],
+    tenant: Annotated[
+        list[str],
+        typer.Option(help="Whom its tokens may name; '*': any. Repeatable."),
+    ],
+    name: Annotated[str, typer.Option(help="What it is called.")] = "issuer",
+    project_claim: Annotated[
+        str | None, typer.Option(help="Which claim is the id of the project.")
+    ] = None,
+    role_claim: Annotated[
+        str | None, typer.Option(help="Which claim has the roles that --role explains.")
+    ] = None,
+    role: Annotated[
+        list[str] | None, typer.Option(help="ROLE=SCOPE,SCOPE that a role may do; repeatable.")
+    ] = None,
+    scopes_claim: Annotated[
+        str | None, typer.Option(help="Which claim narrows the scopes.")
+    ] = None,
+    end_user_claim: Annotated[
+        str | None, typer.Option(help="Whom requests are for. Default: assertion.sub.")
+    ] = None,
+    jwks_url: Annotated[
+        str | None, typer.Option(help="Its keys, where it has no OpenID configuration.")
+    ] = None,
+    config: Config = None,
+    json_: Json = False,
+) -> None:
+    """Trust an issuer for the tenants that are listed."""
+    claims = {
+        TENANT: tenant_claim,
+        PROJECT: project_claim,
+        ROLE: role_claim,
+        SCOPES_GRANTED: scopes_claim,
+        END_USER: end_user_claim,
+    }
+    body: dict[str, Any] = {
+        "name": name,
+        "issuer": issuer,
+        "audience": audience,
+        "tenants": tenant,
+        "roles": {one: scopes.split(",") for one, scopes in pairs(role)},
+        "attribute_transformations": [
+            {"attribute": attribute, "expression": expression}
+            for attribute, expression in claims.items()
+            if expression is not None
+        ],
+        "harmony": {} if jwks_url is None else {"jwks_url": jwks_url},
+    }
+    asked = validated(OperatorIssuerCreate, body)
+    made = ask_operators(config, lambda issuers: issuers.create(COMMAND_LINE, asked))
+    _show(provider_body(made), as_json=json_)
+
+
+@operator_commands.command("list")
+def list_trusted(config: Config = None, json_: Json = False) -> None:
+    """List whom operators trust, and for which tenants."""
+    found = ask_operators(config, lambda issuers: issuers.list())
+    _show_all(
+        ("ID", "ISSUER", "AUDIENCE", "TENANTS"),
+        [provider_body(one) for one in found],
+        lambda one: (one["id"], one["issuer"], one["audience"], ", ".join(one["tenants"])),
+        as_json=json_,
+    )
+
+
+@operator_commands.command("delete")
+def distrust(
+    issuer: Annotated[str, typer.Argument(help="Its id: issuer_…")], config: Config = None
+) -> None:
+    """Trust an issuer no more: its tokens stop working within auth.key_cache_ttl_s."""
+    ask_operators(config, lambda issuers: issuers.delete(COMMAND_LINE, issuer))
+    terminal.show(f"issuer {issuer} deleted")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from decimal import Decimal
 from typing import TYPE_CHECKING, Annotated, Any, Final, TypeVar, get_args
@@ -12,22 +13,22 @@ from uuid import UUID
 import typer
 
 from gateway import ids
+from gateway.admin.limits import LimitOwner, Limits
+from gateway.admin.prices import PriceCreate, PriceEnd, Prices
 from gateway.cli import terminal
-from gateway.cli.options import Config, Json, run
-from gateway.cli.provision import connected, provisioned
+from gateway.cli.options import Config, Json, with_database
 from gateway.limits.money import NANO, dollars
-from gateway.limits.terms import ALL_MODELS, DAY_S, MINUTE_S, Interval, Unit
-from gateway.services.limits import LimitOwner, Limits
-from gateway.settings import load_settings
+from gateway.limits.rules import ALL_MODELS, DAY_S, MINUTE_S, Interval, Unit
+from gateway.protocol.request_errors import validated
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
+    from collections.abc import Awaitable
     from pathlib import Path
 
-    from gateway.limits.money import Component, Price
-    from gateway.limits.terms import Budget, Limit, Mode, What
-    from gateway.services.limits import BudgetState
-    from gateway.store.limits.rules import SpendAlert
+    from gateway.admin.limits import BudgetState
+    from gateway.limits.money import Price
+    from gateway.limits.rules import Budget, Limit, Mode, What
+    from gateway.store.limits.alerts import SpendAlert
     from gateway.tenancy import TenantId
 
 limits = typer.Typer(no_args_is_help=True)
@@ -67,15 +68,15 @@ Observe = Annotated[
 ]
 
 
-def _ask(config: Path | None, question: Callable[[Limits], Awaitable[T]]) -> T:
-    async def answer() -> T:
-        async with (
-            provisioned(load_settings(config)) as settings,
-            connected(settings) as database,
-        ):
-            return await question(Limits(database, settings.model_aliases))
+Service = TypeVar("Service", Limits, Prices)
 
-    return run(answer())
+
+def _ask(
+    config: Path | None, kind: type[Service], question: Callable[[Service], Awaitable[T]]
+) -> T:
+    return with_database(
+        config, lambda settings, database: question(kind(database, settings.model_aliases))
+    )
 
 
 async def _owner_of(
@@ -86,7 +87,7 @@ async def _owner_of(
         return await service.key(tenant_id, ids.parse_api_key_id(key) or _uuid(key, "--key"))
     if project is not None:
         found = ids.parse_project_id(project) or _uuid(project, "--project")
-        return await service.project(tenant_id, found)
+        return await service.of_project(tenant_id, ids.project_id(found))
     return LimitOwner.of_tenant(tenant_id)
 
 
@@ -134,7 +135,7 @@ def set_limits(  # noqa: PLR0913 - its options
         owner = await _owner_of(service, tenant, project, key)
         return await service.set_limits(owner, values, model=model, mode=_mode(observe))
 
-    _show_limits(_ask(config, question), as_json=json_)
+    _show_limits(_ask(config, Limits, question), as_json=json_)
 
 
 @limits.command("list")
@@ -144,7 +145,7 @@ def list_limits(tenant: TenantName, config: Config = None, json_: Json = False) 
     async def question(service: Limits) -> list[Limit]:
         return await service.limits(await service.tenant(tenant))
 
-    _show_limits(_ask(config, question), as_json=json_)
+    _show_limits(_ask(config, Limits, question), as_json=json_)
 
 
 @budgets.command("set")
@@ -185,7 +186,7 @@ def set_budget(  # noqa: PLR0913 - its options
             owner, cap, unit=unit, interval=span, mode=_mode(observe), alert_at=shares
         )
 
-    _ask(config, question)
+    _ask(config, Limits, question)
     terminal.show(f"budget of tenant {tenant} set")
 
 
@@ -207,7 +208,7 @@ def remove_budget(
         owner = await _owner_of(service, tenant, project, key)
         return await service.remove_budget(owner, chosen, span, with_alerts=True)
 
-    terminal.show("removed" if _ask(config, question) else "there was none")
+    terminal.show("removed" if _ask(config, Limits, question) else "there was none")
 
 
 @budgets.command("list")
@@ -219,25 +220,13 @@ def list_budgets(tenant: TenantName, config: Config = None, json_: Json = False)
         found = await service.budgets(tenant_id)
         return [(one, await _alerts(service, tenant_id, one.budget)) for one in found]
 
-    found = _ask(config, question)
-    if json_:
-        terminal.show(json.dumps([_budget(*one) for one in found]))
-        return
-    terminal.table(
-        ("SCOPE", "ID", "INTERVAL", "CAP", "SPENT", "UNIT", "MODE", "ALERTS"),
-        [
-            (
-                one.budget.scope,
-                str(one.budget.scope_id),
-                one.budget.interval,
-                _amount(one.budget.cap, one.budget.unit),
-                _amount(one.spent, one.budget.unit),
-                one.budget.unit,
-                one.budget.mode,
-                ", ".join(_amount(alert.threshold, alert.unit) for alert in alerts),
-            )
-            for one, alerts in found
-        ],
+    _show(
+        [_budget(*one) for one in _ask(config, Limits, question)],
+        {
+            **_columns("scope", "id", "interval", "cap", "spent", "unit", "mode"),
+            "ALERTS": lambda row: ", ".join(alert["threshold"] for alert in row["alerts"]),
+        },
+        as_json=json_,
     )
 
 
@@ -265,25 +254,22 @@ def set_price(  # noqa: PLR0913 - its options
     config: Config = None,
 ) -> None:
     """Set what a model costs from now on. What has been used keeps what it cost."""
-    tokens: tuple[tuple[Component, str | None], ...] = (
-        ("input", input_), ("input_cached", cached), ("output", output)
-    )  # fmt: skip
-    calls: tuple[tuple[Component, str | None], ...] = (
-        ("tool_call", tool_call), ("web_search", web_search)
-    )  # fmt: skip
-    nano: dict[Component, int] = {
-        **{name: _nano(text, PER_MILLION) for name, text in tokens if text is not None},
-        **{name: _nano(text) for name, text in calls if text is not None},
-    }
-
-    async def question(service: Limits) -> Price:
-        tenant_id = None if tenant is None else await service.tenant(tenant)
-        valid_from = None if begin is None else begin.replace(tzinfo=UTC)
-        return await service.set_price(
-            model, nano, tenant_id=tenant_id, tier=tier, valid_from=valid_from
-        )
-
-    price = _ask(config, question)
+    tokens = {"input": input_, "input_cached": cached, "output": output}
+    calls = {"tool_call": tool_call, "web_search": web_search}
+    nano = {name: _nano(text, PER_MILLION) for name, text in tokens.items() if text is not None}
+    nano |= {name: _nano(text) for name, text in calls.items() if text is not None}
+    valid_from = None if begin is None else int(begin.replace(tzinfo=UTC).timestamp())
+    body = validated(
+        PriceCreate,
+        {
+            "model": model,
+            "tier": tier,
+            "tenant": tenant,
+            "nano_per_unit": nano,
+            "valid_from": valid_from,
+        },
+    )
+    price = _ask(config, Prices, lambda service: service.set(body))
     terminal.show(f"price {price.id} of {model} set")
 
 
@@ -295,68 +281,67 @@ def end_price(
     config: Config = None,
 ) -> None:
     """End the price of a model: from now on another one counts, or none."""
-
-    async def question(service: Limits) -> bool:
-        tenant_id = None if tenant is None else await service.tenant(tenant)
-        return await service.end_price(model, tenant_id=tenant_id, tier=tier)
-
-    terminal.show("ended" if _ask(config, question) else "it has no such price")
+    body = validated(PriceEnd, {"model": model, "tier": tier, "tenant": tenant})
+    is_over = _ask(config, Prices, lambda service: service.end(body))
+    terminal.show("ended" if is_over else "it has no such price")
 
 
 @prices.command("list")
 def list_prices(config: Config = None, json_: Json = False) -> None:
     """List all prices, those that are over included."""
-    found = _ask(config, lambda service: service.prices())
-    if json_:
-        terminal.show(json.dumps([_price(one) for one in found]))
-        return
-    terminal.table(
-        ("MODEL", "TIER", "TENANT", "NANO-DOLLARS FOR EACH", "FROM", "UNTIL"),
-        [
-            (
-                one.model,
-                one.tier,
-                "all" if not one.tenant_id.int else str(one.tenant_id),
-                ", ".join(f"{name} {nano}" for name, nano in one.nano.items()),
-                one.valid_from.isoformat(timespec="seconds"),
-                one.valid_until.isoformat(timespec="seconds") if one.valid_until else "",
-            )
-            for one in found
-        ],
+    _show(
+        [_price(one) for one in _ask(config, Prices, lambda service: service.list())],
+        {
+            **_columns("model", "tier"),
+            "TENANT": lambda row: row["tenant"] or "all",
+            "NANO-DOLLARS FOR EACH": lambda row: ", ".join(
+                f"{name} {nano}" for name, nano in row["nano_per_unit"].items()
+            ),
+            "FROM": lambda row: row["valid_from"],
+            "UNTIL": lambda row: row["valid_until"] or "",
+        },
+        as_json=json_,
     )
 
 
 def _show_limits(found: list[Limit], *, as_json: bool) -> None:
-    if as_json:
-        rows = [
+    fields = ("model", "what", "window_s", "value", "mode")
+    _show(
+        [
             {
                 "scope": one.scope,
                 "id": str(one.scope_id),
-                "model": one.model,
-                "what": one.what,
-                "window_s": one.window_s,
-                "value": one.value,
-                "mode": one.mode,
+                **{name: getattr(one, name) for name in fields},
             }
             for one in found
-        ]
+        ],
+        {
+            **_columns("scope", "id", "model"),
+            "LIMIT": lambda row: row["what"],
+            "PER": lambda row: _WINDOWS[row["window_s"]],
+            **_columns("value", "mode"),
+        },
+        as_json=as_json,
+    )
+
+
+Columns = Mapping[str, Callable[[dict[str, Any]], str]]
+"""Headings, and what is below them of each row."""
+
+
+def _show(rows: list[dict[str, Any]], columns: Columns, *, as_json: bool) -> None:
+    if as_json:
         terminal.show(json.dumps(rows))
         return
-    terminal.table(
-        ("SCOPE", "ID", "MODEL", "LIMIT", "PER", "VALUE", "MODE"),
-        [
-            (
-                one.scope,
-                str(one.scope_id),
-                one.model,
-                one.what,
-                _WINDOWS[one.window_s],
-                str(one.value),
-                one.mode,
-            )
-            for one in found
-        ],
-    )
+    cells = [tuple(cell(row) for cell in columns.values()) for row in rows]
+    terminal.table(tuple(columns), cells)
+
+
+def _columns(*names: str) -> Columns:
+    def column(name: str) -> Callable[[dict[str, Any]], str]:
+        return lambda row: str(row[name])
+
+    return {name.upper(): column(name) for name in names}
 
 
 def _number(text: str) -> int | None:

@@ -7,19 +7,15 @@ from typing import TYPE_CHECKING, Annotated, TypeVar
 
 import typer
 
-from gateway.admin.keys import KeyRequest
+from gateway.admin.keys import AccountKeyCreate, account_key_body
 from gateway.admin.pages import PageParams
 from gateway.admin.projects import ProjectCreate, project_body
 from gateway.admin.service_accounts import service_account_body
 from gateway.admin.transactions import AdminCaller
 from gateway.cli import terminal
-from gateway.cli.options import Config, Json, run
-from gateway.cli.provision import connected, provisioned
+from gateway.cli.options import Config, Json, with_database
 from gateway.errors import ResourceNotFound
-from gateway.protocol.admin.objects import account_key_body
-from gateway.protocol.admin.requests import ServiceAccountCreate, terms_of
 from gateway.protocol.request_errors import validated
-from gateway.settings import load_settings
 from gateway.store import tenants
 from gateway.wiring.admin import admin_services
 from gateway.wiring.database import access
@@ -29,6 +25,8 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from gateway.admin.services import AdminServices
+    from gateway.settings import Settings
+    from gateway.store.postgres.database import Database
     from gateway.tenancy import Project, TenantId
 
 commands = typer.Typer(no_args_is_help=True)
@@ -48,18 +46,14 @@ def ask(
     Raises `ResourceNotFound`.
     """
 
-    async def answer() -> T:
-        async with (
-            provisioned(load_settings(config)) as settings,
-            connected(settings) as database,
-        ):
-            found = await tenants.find_tenant(database, tenant)
-            if found is None:
-                raise ResourceNotFound(f"There is no tenant {tenant!r}.", param="tenant")
-            known = access(settings, database)
-            return await question(admin_services(settings, database, known), found.id)
+    async def answer(settings: Settings, database: Database) -> T:
+        found = await tenants.find_tenant(database, tenant)
+        if found is None:
+            raise ResourceNotFound(f"There is no tenant {tenant!r}.", param="tenant")
+        services = admin_services(settings, database, access(settings, database))
+        return await question(services, found.id)
 
-    return run(answer())
+    return with_database(config, answer)
 
 
 @commands.command("create")
@@ -131,23 +125,22 @@ def create_key(  # noqa: PLR0913 - each is an option
     json_: Json = False,
 ) -> None:
     """Create a service account of a project with a key, and print the key: it is shown once."""
-    extras = {"allowed_cidrs": cidr or [], "allowed_models": model or []}
-    body = {"name": name, "expires_in_seconds": expires_in_s, "harmony": extras}
-    new = validated(ServiceAccountCreate, body)
-    terms = terms_of(tuple(scope or ()), new.harmony)
-    asked = KeyRequest(name=new.name, terms=terms, expires_in_s=new.expires_in_seconds)
+    key = {
+        "name": name,
+        "scopes": scope or [],
+        "expires_in_seconds": expires_in_s,
+        "harmony": {"allowed_cidrs": cidr or [], "allowed_models": model or []},
+    }
+    body = validated(AccountKeyCreate, key)
     account, made = ask(
         config,
         tenant,
-        lambda services, id_: services.keys.create_account(
-            AdminCaller(id_), project, new.name, asked
-        ),
+        lambda services, id_: services.keys.create_account(AdminCaller(id_), project, name, body),
     )
     assert made is not None, "a key was asked for"
-    key, secret = made
     if json_:
-        shown = service_account_body(account) | {"api_key": account_key_body(key, secret)}
+        shown = service_account_body(account) | {"api_key": account_key_body(made)}
         terminal.show(json.dumps(shown))
         return
-    terminal.show(secret)
+    terminal.show(str(made.secret))
     terminal.note(f"key of project {project}; it will not be shown again")

@@ -10,23 +10,19 @@ from typing import TYPE_CHECKING, Annotated, TypeVar
 import typer
 
 from gateway import ids
+from gateway.admin.ledger import Ledger, SinkResume
 from gateway.cli import terminal
-from gateway.cli.options import Config, Json, run
-from gateway.cli.provision import connected, provisioned
+from gateway.cli.options import Config, Json, with_database
 from gateway.cli.terminal import FAILED
-from gateway.ledger.exporting import PAGE_LINES_MAX, export
-from gateway.settings import load_settings
-from gateway.store.ledger import exports
+from gateway.ledger.records import PAGE_LINES_MAX, Format, export
+from gateway.telemetry.metrics import Metrics
+from gateway.wiring.admin import ledger_of
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
     from pathlib import Path
 
-    from gateway.ledger.records import Format
-    from gateway.services.ledger import LedgerOperations
-    from gateway.settings import Settings
     from gateway.store.ledger.reconciliation import Found
-    from gateway.store.postgres.database import Database
 
 commands = typer.Typer(no_args_is_help=True)
 
@@ -47,8 +43,8 @@ def export_(
     """Print usage lines; the last line has the cursor of the next export."""
     form: Format = "csv" if csv else "jsonl"
 
-    async def write(_: Settings, database: Database) -> None:
-        async for text in export(database, cursor, form, lines_max=lines_max):
+    async def write(ledger: Ledger) -> None:
+        async for text in export(ledger.database, cursor, form, lines_max=lines_max):
             sys.stdout.buffer.write(text)
         sys.stdout.flush()
 
@@ -64,7 +60,7 @@ def reconcile(
     json_: Json = False,
 ) -> None:
     """Compare usage lines with responses and sums. Exit code 0: they agree."""
-    found = _operate(config, lambda ledger: ledger.reconcile(repairs=repair))
+    found = _ask(config, lambda ledger: ledger.reconcile(repairs=repair))
     if json_:
         terminal.show(json.dumps(asdict(found), default=str))
     else:
@@ -76,14 +72,14 @@ def reconcile(
 @commands.command()
 def sinks(config: Config = None, json_: Json = False) -> None:
     """How far every sink is. Exit code 0: none is stopped."""
-    states = _ask(config, lambda _, database: exports.states(database))
+    states = _ask(config, lambda ledger: ledger.sinks())
     if json_:
-        terminal.show(json.dumps([asdict(one) for one in states], default=str))
+        terminal.show(json.dumps([dict(one) for one in states], default=str))
     else:
         for one in states:
-            told = f"{one.lines} lines in {one.batches} batches, last at {one.moved_at:%F %T %Z}"
+            text = f"{one.lines} lines in {one.batches} batches, last at {one.moved_at:%F %T %Z}"
             mark = terminal.BAD if one.stopped else terminal.OK
-            terminal.step(mark, one.name, told if one.stopped is None else one.stopped)
+            terminal.step(mark, one.name, text if one.stopped is None else one.stopped)
         if not states:
             terminal.note("No sink was sent anything yet.")
     if any(one.stopped for one in states):
@@ -100,40 +96,15 @@ def resume(
     config: Config = None,
 ) -> None:
     """Go on with a sink that is stopped. Without --delivered its last batch is sent again."""
-    _operate(config, lambda ledger: ledger.resume(name, is_delivered=delivered))
+    body = SinkResume(delivered=delivered)
+    _ask(config, lambda ledger: ledger.resume(name, body))
     terminal.step(terminal.OK, name, "goes on")
 
 
-def _operate(
-    config: Path | None, question: Callable[[LedgerOperations], Awaitable[Answer]]
-) -> Answer:
-    # With the services of the operators' API, as a gateway process has them.
-    async def answer() -> Answer:
-        # Vocabularies and what else folds logs is for these commands alone.
-        from gateway.wiring.admin import ledger_of
-        from gateway.wiring.foundation import Foundation
-
-        async with provisioned(load_settings(config)) as settings:
-            foundation = Foundation.of(settings)
-            try:
-                return await question(ledger_of(foundation))
-            finally:
-                await foundation.close()
-
-    return run(answer())
-
-
-def _ask(
-    config: Path | None, question: Callable[[Settings, Database], Awaitable[Answer]]
-) -> Answer:
-    async def answer() -> Answer:
-        async with (
-            provisioned(load_settings(config)) as settings,
-            connected(settings) as database,
-        ):
-            return await question(settings, database)
-
-    return run(answer())
+def _ask(config: Path | None, question: Callable[[Ledger], Awaitable[Answer]]) -> Answer:
+    return with_database(
+        config, lambda settings, database: question(ledger_of(settings, database, Metrics()))
+    )
 
 
 def _show(found: Found, *, repaired: bool) -> None:
@@ -151,13 +122,6 @@ def _show(found: Found, *, repaired: bool) -> None:
         f"{len(found.wrong_hours)} hours of tenants were wrong"
         + (f", and are {what}" if found.wrong_hours else ""),
     )
-    terminal.step(
-        terminal.BAD if found.wrong_logs else terminal.OK,
-        "logs",
-        f"{len(found.wrong_logs)} of {found.compared_logs} lines are not what their logs have",
-    )
-    for _, response in found.wrong_logs[:10]:
-        terminal.show(f"      {ids.response_id(response)}")
     terminal.step(terminal.OK, "budgets", f"{len(found.corrected)} were put right")
     terminal.step(terminal.OK, "failed", f"{found.unbilled} responses failed without usage")
     terminal.step(terminal.OK, "behind", f"{found.behind_s:.0f} s")

@@ -23,7 +23,7 @@ from urllib.parse import quote
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-    from gateway.protocol.hosted.grants import ShownPage
+    from gateway.protocol.grants import ShownPage
 
 OPENING: Final = "【"
 CLOSING: Final = "】"
@@ -280,7 +280,9 @@ class CitedAnswer:
         "unresolved",
     )
 
-    def __init__(self, pages: Pages | None, files: ContainerFiles, *, links: bool = True) -> None:
+    def __init__(
+        self, pages: Pages | None, files: ContainerFiles | None, *, links: bool = True
+    ) -> None:
         self._pages = pages
         self._links = links
         self._reader = CitationReader()

@@ -51,28 +51,28 @@ from gateway.generation import (
     SegmentStarted,
     SegmentText,
 )
-from gateway.protocol.calls import call_fields
-from gateway.protocol.events import HOSTED_ITEMS, Event
-from gateway.protocol.responses.body import (
+from gateway.protocol.call_items import call_fields
+from gateway.protocol.responses.response_object import (
     Outcome,
     compaction_body,
     encoded_body,
     response_body,
     spelled_echo,
 )
+from gateway.protocol.stream_events import HOSTED_ITEMS, Event
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from gateway.constraints.rules import OutputRules
+    from gateway.constraints.output_rules import OutputRules
     from gateway.entries import ToolOutcome
     from gateway.eventlog.fold.citations import CitedText, Pages
     from gateway.eventlog.fold.hosted_calls import UnansweredCall
     from gateway.eventlog.fold.items import Spelling
     from gateway.eventlog.fold.lifecycle import Envelope, ItemStatus
     from gateway.generation import SegmentEvent
-    from gateway.protocol.events import Deltas
-    from gateway.protocol.responses.body import ResponseHead, ResponseStatus
+    from gateway.protocol.responses.response_object import ResponseHead, ResponseStatus
+    from gateway.protocol.stream_events import Deltas
 
 _SHOWN_LATER: Final[dict[SegmentKind, dict[str, Any]]] = {
     SegmentKind.WEB_SEARCH_CALL: {"action": {"type": "search"}},
@@ -131,7 +131,7 @@ class Builder:
         self._rules = rules
         self._seal = seal
         self._pages = pages
-        self._files = ContainerFiles() if files is None else files
+        self._files = files
         self._cited: CitedAnswer | None = None
         self._ended = b""
         self._outcome = Outcome("queued" if head.background else "in_progress")
@@ -145,7 +145,7 @@ class Builder:
         """The items that are done, each exactly as its `output_item.done` showed it."""
         self.includable: dict[int, dict[str, Any]] = {}
         """By output index, the fields of an item that only `include` shows, and the request did not
-        ask for (`protocol.hosted.includable`)."""
+        ask for (`protocol.items`)."""
         self.endings: dict[int, SegmentEnded] = {}
         """How the segment behind an item ended, by output index."""
         self.closed: list[tuple[SegmentKind, int, int]] = []

@@ -34,7 +34,7 @@ from gateway.entries import (
 )
 from gateway.eventlog.fold.event_builder import ANSWERS, Builder
 from gateway.eventlog.fold.hosted_calls import ApprovalAsked, HostedCalls, UnansweredCall
-from gateway.eventlog.fold.screen import Body, RuleViolation, Screen, demands
+from gateway.eventlog.fold.screen import Body, RuleViolation, Screen
 from gateway.eventlog.fold.turn_reader import Turn, TurnReader
 from gateway.generation import (
     AnsweredCall,
@@ -46,18 +46,18 @@ from gateway.generation import (
     TokenUsage,
     Where,
 )
-from gateway.protocol.responses.body import Outcome
+from gateway.protocol.responses.response_object import Outcome
 from gateway.sealing import Unsealed
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from gateway.constraints.rules import OutputRules
+    from gateway.constraints.output_rules import OutputRules
     from gateway.entries import Entry, Portion, ToolOutcome
     from gateway.eventlog.fold.hosted_calls import Withdrawal
     from gateway.generation import SegmentEnded, TokenParser
-    from gateway.protocol.events import Event
-    from gateway.protocol.responses.body import ResponseHead
+    from gateway.protocol.responses.response_object import ResponseHead
+    from gateway.protocol.stream_events import Event
 
 
 Transcribe = Callable[[Sequence[int], Sequence[tuple[str, Sequence[int]]]], list[dict[str, Any]]]
@@ -98,7 +98,7 @@ class Fold:
         "_answered", "_approved", "_builder", "_call_ids", "_final_usage", "_framing", "_hosted",
         "_ids", "_is_screened", "_is_stopped", "_is_traced", "_listed", "_new_parser", "_reader",
         "_recoveries", "_seal", "_shown_input", "_transcribe", "_usage", "approved_result",
-        "compacted", "hops", "is_repaired", "open_turn", "turns",
+        "compacted", "hops", "is_repaired", "open_turn", "rules", "turns",
     )  # fmt: skip
 
     def __init__(
@@ -111,10 +111,16 @@ class Fold:
         transcribe: Transcribe | None = None,
     ) -> None:
         self._hosted = HostedCalls(rules, head.grants)
-        cites = head.grants is not None and head.grants.cited_pages is not None
-        pages = self._hosted.pages if cites else None
-        files = self._hosted.files
-        self._builder = Builder(head, rules, self._seal_item if seal else None, pages, files)
+        self.rules = self._hosted.rules
+        """What holds behind the last result of a tool: none is required after one, and none allowed
+        after too many failures or calls."""
+        self._builder = Builder(
+            head,
+            rules,
+            self._seal_item if seal else None,
+            self._hosted.pages,
+            self._hosted.files,
+        )
         self._approved = head.grants.approved if head.grants else None
         self._call_ids: tuple[int, ...] | None = ()
         self._answered: dict[int, AnsweredCall] = {}
@@ -125,7 +131,7 @@ class Fold:
         self._new_parser = new_parser
         self._framing = framing
         # Also where fewer tools are allowed later: those that are not are still known.
-        self._is_screened = demands(rules)
+        self._is_screened = rules.is_screened
         self._reader: TurnReader | None = None
         self._is_traced = False
         self._is_stopped = False
@@ -205,11 +211,6 @@ class Fold:
     @property
     def is_held(self) -> bool:
         return self._reader is not None and self._reader.is_held
-
-    @property
-    def rules(self) -> OutputRules:
-        # No call is required after a result, and none allowed after too many failures or calls.
-        return self._hosted.rules
 
     @property
     def hosted_call(self) -> UnansweredCall | None:
@@ -477,6 +478,7 @@ class Fold:
 
     def _end_tool(self, entry: ToolEnded) -> list[Event]:
         call, shown = self._hosted.end(entry)
+        self.rules = self._hosted.rules
         approval = self._approval
         if self.turns:
             self.turns[-1].result = entry.ids

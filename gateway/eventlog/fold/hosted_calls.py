@@ -15,12 +15,12 @@ from pydantic import TypeAdapter
 
 from gateway.eventlog.fold.citations import ContainerFiles, Pages
 from gateway.generation import BUILTIN_PREFIX
-from gateway.protocol.hosted.grants import Grants, ShownPage
+from gateway.protocol.grants import Grants, ShownPage
 
 if TYPE_CHECKING:
     from collections.abc import Hashable
 
-    from gateway.constraints.rules import OutputRules
+    from gateway.constraints.output_rules import OutputRules
     from gateway.entries import ToolEnded, ToolHandle, ToolOutcome, ToolStarted
 
 _PAGE: Final = TypeAdapter(ShownPage)
@@ -97,6 +97,7 @@ class HostedCalls:
 
     def __init__(self, rules: OutputRules, grants: Grants | None) -> None:
         self._asked = rules
+        cited = None if grants is None else grants.cited_pages
         self._grants = grants = grants or _NONE
         self._budget = grants.budget
         self._failures: dict[str, int] = {}
@@ -120,9 +121,9 @@ class HostedCalls:
         """How many of them searched the web."""
         self.states: list[dict[str, Any]] = []
         """What later calls have to know of those that were answered."""
-        self.pages = Pages(grants.cited_pages or ())
-        """What the browser showed, in this response and those before it."""
-        self.files = ContainerFiles()
+        self.pages = None if cited is None else Pages(cited)
+        """What the browser showed, in this response and those before it; None: it cites none."""
+        self.files = None if grants.python is None else ContainerFiles()
         """Files that Python wrote to its container, which an answer may cite by their path."""
         self.rules = rules
         """What is allowed behind the last result."""
@@ -163,9 +164,9 @@ class HostedCalls:
         self.rules = self._narrow_rules()
         if state:
             self.states.append(state)
-        if page is not None:
+        if page is not None and self.pages is not None:
             self.pages.add(page)
-        if files and self._grants.python is not None:
+        if files and self.files is not None and self._grants.python is not None:
             self.files.put(self._grants.python.container_id, files)
         self.call = self.started = self.handle = None
         self.attempts = 0
@@ -186,10 +187,10 @@ class HostedCalls:
         It has `pages` and `container_id`. None if it is empty, and if this response had no tools:
         then later ones use the state that this one had.
         """
-        if not self._grants.has_tools:
+        if self._grants is _NONE or not self._grants.has_tools:
             return None
         unused = self._grants.unused_pages if self._grants.cited_pages is None else ()
-        pages = [*unused, *self.pages][-KEPT_PAGES_MAX:]
+        pages = [*unused, *(self.pages or ())][-KEPT_PAGES_MAX:]
         state: dict[str, Any] = {}
         if pages:
             dump = _PAGE.dump_python

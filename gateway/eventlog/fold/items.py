@@ -25,13 +25,13 @@ from gateway.eventlog.fold.lifecycle import (
     advance,
 )
 from gateway.generation import SegmentText, TextLogprob, TokenLogprob
-from gateway.protocol.events import DeltaPattern, Deltas, Event
-from gateway.protocol.hosted.includable import divided
+from gateway.protocol.items import without_includable
+from gateway.protocol.stream_events import DeltaPattern, Deltas, Event
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 
-    from gateway.constraints.rules import Summary
+    from gateway.constraints.output_rules import Summary
     from gateway.eventlog.fold.lifecycle import Envelope
     from gateway.generation import Likelihood, TextToken
 
@@ -83,7 +83,7 @@ class OpenItem:
         self.annotations: list[dict[str, Any]] = []
         """What its text cites, in order."""
         self.hosted_before = 0
-        """That of its events (`protocol.events.Event`)."""
+        """That of its events (`protocol.stream_events.Event`)."""
         self.includable: dict[str, Any] = {}
         """Fields that only `include` shows, and the request did not ask for."""
         self._call = call
@@ -165,7 +165,7 @@ class OpenItem:
         """
         own = {*self._call, *self._shown}
         fields = {name: fields[name] for name in fields if name in own}
-        shown, more = divided(self.envelope.item_type, fields, include)
+        shown, more = without_includable(self.envelope.item_type, fields, include)
         self._shown = {**self._shown, **shown}
         # What was kept of a field counts for nothing once there is something new to tell of it.
         before = {name: kept for name, kept in self.includable.items() if name not in fields}
@@ -280,8 +280,8 @@ def _delta_template(envelope: Envelope) -> tuple[bytes, bytes, bytes]:
 
 
 class WholeItem:
-    """The call of a shell, the patcher or a search for tools, with the fields that `protocol.calls`
-    reads for it.
+    """The call of a shell, the patcher or a search for tools, with the fields that
+    `protocol.call_items` reads for it.
     """
 
     def __init__(

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from gateway.protocol.items import Phase
-    from gateway.protocol.responses.body import ResponseStatus
+    from gateway.protocol.responses.response_object import ResponseStatus
 
 ItemStatus = Literal["in_progress", "completed", "incomplete", "failed"]
 ItemType = (

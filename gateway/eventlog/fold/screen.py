@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 
 import orjson
 
-from gateway.constraints.rules import WHOLE_KINDS
+from gateway.constraints.output_rules import WHOLE_KINDS
 from gateway.eventlog.fold.custom_input import CustomInput
 from gateway.eventlog.fold.items import is_boundary
 from gateway.eventlog.fold.lifecycle import GATEWAY_KINDS
@@ -41,7 +41,7 @@ from gateway.generation import (
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
-    from gateway.constraints.rules import AnswerFormat, OutputRules
+    from gateway.constraints.output_rules import AnswerFormat, OutputRules
     from gateway.generation import SegmentEvent
 
 
@@ -111,19 +111,6 @@ class _Open:
         if self.kind not in _CALLS:
             kind = "refusal" if self.kind is SegmentKind.REFUSAL else "answer"
         return Body(kind, self.name, text, start, self.seen)
-
-
-def demands(rules: OutputRules) -> bool:
-    """Return True if the rules leave anything for a screen to do."""
-    return (
-        rules.calls != "auto"
-        or not rules.open_calls
-        or rules.one_call
-        or rules.answer is not None
-        or bool(rules.stop)
-        or not rules.allowed.issuperset(rules.tools)
-        or not rules.calls_functions
-    )
 
 
 class Screen:

@@ -1,21 +1,115 @@
-"""Families of models, from settings or a model's name: how a model writes, how thinking is set."""
+"""Families of chat models: their syntaxes and how thinking is set, from settings or a model's name.
+
+Sources: the chat templates of the models' repositories, and the parsers that vLLM's and SGLang's
+documentation names for them.
+"""
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, Self, TypeVar
 
 from gateway.errors import ConfigError
-from gateway.models.chat.syntax.contract import Syntax
-from gateway.models.chat.syntax.presets import CALLS, NONE, REASONING, preset_for
+from gateway.models.chat.call_syntax import THINK, ReasoningMarkers, Syntax
+from gateway.models.chat.syntax.deepseek import DEEPSEEK_V3, DEEPSEEK_V31
+from gateway.models.chat.syntax.glm import GLM
+from gateway.models.chat.syntax.hermes import HERMES
+from gateway.models.chat.syntax.llama3_json import LLAMA3_JSON
+from gateway.models.chat.syntax.mistral import MISTRAL, MISTRAL_V3
+from gateway.models.chat.syntax.qwen3_coder import QWEN3_CODER
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from gateway.models.chat.call_syntax import CallSyntax
     from gateway.models.format import FormatOptions
 
-T = TypeVar("T")
 
+NONE: Final = "none"
+"""The name of the reasoning, or the calls, of a model that has none."""
+REASONING: Final[Mapping[str, ReasoningMarkers | None]] = {
+    NONE: None,
+    "think": THINK,
+    "mistral": ReasoningMarkers("[THINK]", "[/THINK]", inner="", behind=""),
+}
+"""How thoughts are written, by the name that settings have for it."""
+_SYNTAXES: Final[tuple[CallSyntax, ...]] = (
+    *(HERMES, QWEN3_CODER, LLAMA3_JSON, GLM),
+    *(MISTRAL, MISTRAL_V3, DEEPSEEK_V3, DEEPSEEK_V31),
+)
+CALLS: Final[Mapping[str, CallSyntax | None]] = {
+    NONE: None,
+    **{syntax.name: syntax for syntax in _SYNTAXES},
+}
+"""How calls are written, by the name that settings have for it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Preset:
+    """Preset of a family: the names of its syntaxes in `REASONING` and `CALLS`.
+
+    `switch` is the argument of its chat template that turns thinking on and off; None for a family
+    that always thinks, or never does. `thinks` is what it does by default.
+    """
+
+    family: str
+    models: re.Pattern[str]
+    reasoning: str = NONE
+    calls: str = NONE
+    switch: str | None = None
+    thinks: bool = False
+
+    @property
+    def syntax(self) -> Syntax:
+        return Syntax(REASONING[self.reasoning], CALLS[self.calls])
+
+    @property
+    def opens_thoughts(self) -> bool:
+        # The template puts the opening tag of a thought into the prompt.
+        return self.thinks and self.switch is None and REASONING[self.reasoning] is THINK
+
+
+def _preset(family: str, pattern: str, **known: Any) -> Preset:
+    return Preset(family, re.compile(pattern, re.IGNORECASE), **known)
+
+
+PRESETS: Final = (
+    _preset("DeepSeek-R1 distilled", r"deepseek-r1-distill", reasoning="think", thinks=True),
+    _preset("DeepSeek-V3.1", r"deepseek-(v|chat-v)3\.1", reasoning="think", calls="deepseek_v31",
+            switch="thinking"),
+    _preset("DeepSeek-R1", r"deepseek-r1", reasoning="think", calls="deepseek_v3", thinks=True),
+    _preset("DeepSeek-V3", r"deepseek-(v|chat-v)3(?!\.[2-9])", calls="deepseek_v3"),
+    _preset("Qwen3-Coder", r"qwen-?3-?coder", calls="qwen3_coder"),
+    _preset("Qwen3.5", r"qwen-?3\.[5-9]", reasoning="think", calls="qwen3_coder",
+            switch="enable_thinking", thinks=True),
+    _preset("QwQ", r"qwq", reasoning="think", calls="hermes", thinks=True),
+    _preset("Qwen3 Thinking", r"qwen-?3(?![\db]).*thinking", reasoning="think", calls="hermes",
+            thinks=True),
+    _preset("Qwen3 Instruct", r"qwen-?3(?![\db]).*instruct", calls="hermes"),
+    _preset("Qwen3", r"qwen-?3(?![\db])", reasoning="think", calls="hermes",
+            switch="enable_thinking", thinks=True),
+    _preset("Qwen2.5", r"qwen-?2(?![\db])", calls="hermes"),
+    _preset("Hermes", r"hermes", calls="hermes"),
+    _preset("GLM-4.5", r"glm-?(4\.[5-9]|[5-9])", reasoning="think", calls="glm",
+            switch="enable_thinking", thinks=True),
+    _preset("Magistral", r"magistral|ministral-3.*reasoning", reasoning="mistral", calls="mistral",
+            thinks=True),
+    _preset("Mistral before version 11", calls="mistral_v3",
+            pattern=r"mistral-(7b|nemo|large(?!-3)|small-(24|2409|2501|24b-instruct-2501))|mixtral"),
+    _preset("Mistral", r"mistral|ministral|devstral|pixtral", calls="mistral"),
+    _preset("Llama 3", r"llama-?3", calls="llama3_json"),
+)  # fmt: skip
+"""The first whose pattern is in a model's name counts. What was distilled into a Qwen has the name
+of that behind its own, and a number may be a size (`Qwen-32B`).
+"""
+
+
+def preset_for(model: str) -> Preset | None:
+    return next((preset for preset in PRESETS if preset.models.search(model)), None)
+
+
+T = TypeVar("T")
 NO_EFFORT: Final = "none"
 """The effort of requests for an answer without thoughts."""
 SWITCHES: Final = ("enable_thinking", "thinking")
@@ -30,7 +124,7 @@ class Family:
     switches: tuple[str, ...] = SWITCHES
 
     @classmethod
-    def of(cls, options: FormatOptions) -> Self:
+    def from_options(cls, options: FormatOptions) -> Self:
         """Read the family of a model from its settings, else from its name.
 
         Raises `ConfigError` for an unknown name.
@@ -53,14 +147,14 @@ class Family:
             return cls(syntax)
         return cls(syntax, (preset.switch,) if preset.switch else ())
 
-    def switched(self, asked: str | None, effort: str) -> dict[str, Any]:
-        """Return the template arguments for the effort `asked` for, which is passed on as `effort`.
+    def switched(self, requested: str | None, effort: str) -> dict[str, Any]:
+        """Return the template arguments for the `requested` effort, which is passed on as `effort`.
 
-        Empty where none was asked for: the template then does as it does by itself.
+        Empty where none was requested: the template then does as it does by itself.
         """
-        if asked is None:
+        if requested is None:
             return {}
-        if asked == NO_EFFORT:
+        if requested == NO_EFFORT:
             return dict.fromkeys(self.switches, False)
         return {**dict.fromkeys(self.switches, True), "reasoning_effort": effort}
 

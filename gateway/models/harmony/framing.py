@@ -1,11 +1,11 @@
 """Ids that frame a turn: between the turns of one response, and put into the model's mouth where no
 grammar holds it to them.
 
-A response may take several turns. Each that follows another is asked for behind all that was said
-before, and what was said may be malformed: a header without a body, an answer without a word, text
+A response may take several turns. Each that follows another is generated behind all output so far,
+and that may be malformed: a header without a body, an answer without a word, text
 between two messages. A model goes on as it finds itself to have begun. So of a turn that is over
 only its messages are rendered again (`rerendered_ids`), each as the prompts of all later responses
-render its item: id for id if the model said and closed it as it was trained to, and otherwise its
+render its item: id for id if the model wrote and closed it as it was trained to, and otherwise its
 text, tokenised again. A message that was cut off is text, too: its last id may be half a character,
 which no text has.
 """
@@ -16,23 +16,18 @@ from array import array
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from gateway.generation import (
-    BROWSER_TOOLS,
-    SEARCH_TOOL,
-    SegmentEnded,
-    SegmentKind,
-    SegmentStarted,
-)
-from gateway.models.harmony.builtins import is_builtin, is_code
-from gateway.models.harmony.headers import addressed
-from gateway.models.harmony.messages import HarmonyMessage, MessageWriter, call_message
+from gateway.generation import BROWSER_TOOLS, SEARCH_TOOL, SegmentEnded, SegmentKind, SegmentStarted
+from gateway.models.harmony.message_headers import addressed, is_builtin, is_code
+from gateway.models.harmony.rendering import HarmonyMessage, MessageWriter, call_message
 from gateway.models.harmony.vocabulary import (
     CALL,
     CHANNEL,
     CONSTRAIN,
     END,
+    FINAL,
     FIRST_SPECIAL,
     MESSAGE,
+    OPENING,
     START,
     STOP_IDS,
 )
@@ -40,35 +35,25 @@ from gateway.models.harmony.vocabulary import (
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
 
-    from gateway.constraints.rules import OutputRules
+    from gateway.constraints.output_rules import OutputRules
     from gateway.generation import FinishReason, TokenParser
     from gateway.models.format import Turn
     from gateway.models.harmony.vocabulary import Vocabulary
 
 
-ASSISTANT: Final = 173781
-"""The id of the word `assistant`."""
-FINAL: Final = 17196
-"""The id of the word `final`."""
-
-OPENING: Final = (START, ASSISTANT)
-"""A prompt ends with it; a message stored for the next prompt begins with it."""
 FINAL_HEADER: Final = (CHANNEL, FINAL, MESSAGE)
 """Puts the model into the body of its answer."""
 RECIPIENT_PREFIX: Final = (316, 28)
 """` to=`: the front of any call's header."""
 CALL_PREFIX: Final = (*RECIPIENT_PREFIX, 44580, 13)
 """` to=functions.`: the front of the header of a function's call, up to the name."""
-
 _SPACE = 220
 _JSON = 4108
 _BRACE = 90
 _BROWSER: Final = frozenset(BROWSER_TOOLS)
-
 _JSON_CONTENT = (_SPACE, CONSTRAIN, _JSON, MESSAGE)
 PLAIN_HEADER_IDS_MAX: Final = 5
 """The most ids of a header that names a channel and no recipient."""
-
 _ENDINGS: Final = frozenset({*STOP_IDS, END, START})
 _CHANNELS: Final = {
     SegmentKind.REASONING: "analysis",
@@ -86,19 +71,19 @@ def said_ids(turns: Sequence[tuple[Sequence[int], Sequence[int]]]) -> list[int]:
     which are the same where the model closed its messages.)
     """
     ids: list[int] = []
-    for prefill, said in turns[:-1]:
-        if spoken := _without_ending(said):
+    for prefill, output in turns[:-1]:
+        if spoken := _without_ending(output):
             ids += (*prefill, *spoken, END, *OPENING)
-    for prefill, said in turns[-1:]:
-        ids += (*prefill, *said)
+    for prefill, output in turns[-1:]:
+        ids += (*prefill, *output)
     return ids
 
 
-def _without_ending(said: Sequence[int]) -> Sequence[int]:
-    size = len(said)
-    while size and said[size - 1] in _ENDINGS:
+def _without_ending(output: Sequence[int]) -> Sequence[int]:
+    size = len(output)
+    while size and output[size - 1] in _ENDINGS:
         size -= 1
-    return said[:size]
+    return output[:size]
 
 
 def call_header(rules: OutputRules, vocabulary: Vocabulary) -> tuple[int, ...]:
@@ -144,7 +129,7 @@ def answer_header(rules: OutputRules, *, attempt: int) -> tuple[int, ...]:
 
 
 def plain_header(ids: Sequence[int], at: int) -> int:
-    """Count the ids of a header that begins with a channel and names nobody; 0 without one."""
+    """Count the ids of a header that begins with a channel and has no recipient; 0 without one."""
     header = ids[at : at + PLAIN_HEADER_IDS_MAX]
     if header[0] != CHANNEL or MESSAGE not in header:
         return 0
@@ -153,8 +138,8 @@ def plain_header(ids: Sequence[int], at: int) -> int:
 
 
 @dataclass(frozen=True, slots=True)
-class _Said:
-    """A message of a turn: what it is, where its ids are, and what it says."""
+class _WrittenMessage:
+    """A message of a turn: its kind, the place of its ids, and its text."""
 
     begun: SegmentStarted
     ended: SegmentEnded
@@ -179,12 +164,12 @@ def rerendered_ids(
     included, and why it ended; `new_parser` makes the parser of each. A call that was cut off is
     left out: nobody can answer it.
     """
-    told: list[int] = []
+    rerendered: list[int] = []
     for ids, finish in turns:
         for message in _messages(new_parser(), ids, finish):
             if message.is_told:
-                told += (*_message_ids(message, ids, writer), *OPENING)
-    return told
+                rerendered += (*_message_ids(message, ids, writer), *OPENING)
+    return rerendered
 
 
 def with_result(ids: Sequence[int], result: Sequence[int]) -> Sequence[int]:
@@ -197,12 +182,14 @@ def with_result(ids: Sequence[int], result: Sequence[int]) -> Sequence[int]:
     return call + array("I", behind) if isinstance(call, array) else [*call, *behind]
 
 
-def _message_ids(message: _Said, ids: Sequence[int], writer: MessageWriter) -> Sequence[int]:
+def _message_ids(
+    message: _WrittenMessage, ids: Sequence[int], writer: MessageWriter
+) -> Sequence[int]:
     begun, ended = message.begun, message.ended
     if ended.verbatim and ended.complete:
-        said = ids[ended.start : ended.end]
-        begin = len(OPENING) if said[0] == START else 0
-        return (*said[begin:-1], CALL if message.is_call else END)
+        message_ids = ids[ended.start : ended.end]
+        begin = len(OPENING) if message_ids[0] == START else 0
+        return (*message_ids[begin:-1], CALL if message.is_call else END)
     if message.is_call:
         written = call_message(begun.name, message.text)
     else:
@@ -212,13 +199,13 @@ def _message_ids(message: _Said, ids: Sequence[int], writer: MessageWriter) -> S
 
 def _messages(
     parser: TokenParser, ids: Sequence[int], finish: FinishReason | None
-) -> Iterator[_Said]:
+) -> Iterator[_WrittenMessage]:
     begun = SegmentStarted(SegmentKind.REASONING)
     texts: list[str] = []
     for event in (*parser.feed(ids), *parser.finish(finish)):
         if isinstance(event, SegmentStarted):
             begun, texts = event, []
         elif isinstance(event, SegmentEnded):
-            yield _Said(begun, event, "".join(texts))
+            yield _WrittenMessage(begun, event, "".join(texts))
         else:
             texts.append(event.text)

@@ -34,24 +34,31 @@ from gateway.generation import (
     Token,
     Where,
 )
-from gateway.models.harmony.builtins import is_builtin, is_code
-from gateway.models.harmony.framing import CALL_PREFIX, FINAL, OPENING, RECIPIENT_PREFIX
-from gateway.models.harmony.headers import CALL_CHANNEL, NAMESPACE, addressed
+from gateway.models.harmony.framing import CALL_PREFIX, RECIPIENT_PREFIX
+from gateway.models.harmony.message_headers import (
+    CALL_CHANNEL,
+    NAMESPACE,
+    addressed,
+    is_builtin,
+    is_code,
+)
 from gateway.models.harmony.vocabulary import (
     CHANNEL,
     CONSTRAIN,
     END,
+    FINAL,
     FIRST_SPECIAL,
     MESSAGE,
     NAMED_SPECIALS,
+    OPENING,
     START,
 )
-from gateway.models.refusals import refusal, rest_of_refusal
+from gateway.models.refusal_grammar import one_of, refusal, rest_of_refusal
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from gateway.constraints.rules import OutputRules, ToolRule
+    from gateway.constraints.output_rules import OutputRules, ToolRule
     from gateway.generation import Node, ParserPosition
     from gateway.models.format import GrammarOptions
     from gateway.models.harmony.vocabulary import Vocabulary
@@ -198,9 +205,9 @@ class _Turn:
         if header == CALL_PREFIX:
             callables = [one for one in self._callables() if one.namespace == NAMESPACE]
             calls = [tools.call(tools.addressed) for tools in callables]
-            return _one_of(calls) if calls else None
+            return one_of(calls) if calls else None
         if header == RECIPIENT_PREFIX and self._tools:
-            return _one_of([tools.call(tools.named) for tools in self._callables()])
+            return one_of([tools.call(tools.named) for tools in self._callables()])
         return None
 
     def _rest_of_message(self, place: ParserPosition, message: tuple[int, ...]) -> Node | None:
@@ -215,8 +222,8 @@ class _Turn:
             return _TEXT
         if message[-1:] == (MESSAGE,):
             return self._answer() if tool is None else self._arguments(tool)
-        said = self._body_in(message)
-        return None if said is None else self._rest_of_body(said, tool)
+        content = self._body_in(message)
+        return None if content is None else self._rest_of_body(content, tool)
 
     def _body_in(self, message: tuple[int, ...]) -> bytes | None:
         # None where the body is not only text.
@@ -227,10 +234,10 @@ class _Turn:
             return None
         return b"".join(map(self._vocabulary.piece, ids))
 
-    def _rest_of_body(self, said: bytes, tool: ToolRule | None) -> Node | None:
-        if tool is None and self._refusals and (rest_of := rest_of_refusal(said, _TEXT)):
+    def _rest_of_body(self, begun: bytes, tool: ToolRule | None) -> Node | None:
+        if tool is None and self._refusals and (rest_of := rest_of_refusal(begun, _TEXT)):
             return rest_of
-        rest = remainder_of(self._body(tool), said, self._vocabulary.byte_ids)
+        rest = remainder_of(self._body(tool), begun, self._vocabulary.byte_ids)
         if rest is None:
             return None
         self.exact, self.bare = rest.exact, True
@@ -253,20 +260,20 @@ class _Turn:
 
     def _behind(self, earlier: SegmentKind | None) -> Node:
         calls = [tools.call(tools.either) for tools in self._callables()]
-        last = _one_of([*calls, *_in_channel(self._final())])
+        last = one_of([*calls, *_in_channel(self._final())])
         messages = _in_channel(self._earlier_messages(earlier).values())
         if not messages:
             return last
         if self._is_owing:
             # A model that wants to say something else would think for ever.
             return InOrder((*map(Maybe, messages), last))
-        return InOrder((Repeated(_one_of(messages)), last))
+        return InOrder((Repeated(one_of(messages)), last))
 
     def _on_channel(self) -> Node:
         messages = self._earlier_messages(None).items()
         earlier = [InOrder((closed, self._behind(kind))) for kind, closed in messages]
         calls = [tools.call(tools.on_channel) for tools in self._callables()]
-        return _one_of([*earlier, *calls, *self._final()])
+        return one_of([*earlier, *calls, *self._final()])
 
     def _earlier_messages(self, earlier: SegmentKind | None) -> dict[SegmentKind, Node]:
         # No preambles beside a JSON answer: a client that joins all text would get invalid JSON.
@@ -304,7 +311,7 @@ class _Turn:
             for name, tool in self._tools.items()
             if not _is_free(tool)
         ]
-        return [*bound, *([_Callable(_one_of(free), Json(_ANY_OBJECT))] if free else [])]
+        return [*bound, *([_Callable(one_of(free), Json(_ANY_OBJECT))] if free else [])]
 
     def _builtin(self, tool: ToolRule) -> _Callable:
         channel, recipient = addressed(tool.name)
@@ -329,10 +336,6 @@ class _Turn:
 
 def _in_channel(messages: Iterable[Node]) -> list[Node]:
     return [InOrder((Token(CHANNEL), message)) for message in messages]
-
-
-def _one_of(options: Sequence[Node]) -> Node:
-    return options[0] if len(options) == 1 else OneOf(tuple(options))
 
 
 def _is_free(tool: ToolRule) -> bool:

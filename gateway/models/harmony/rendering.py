@@ -1,58 +1,342 @@
-"""A context as the token ids of a prompt: the system and developer messages, then its items.
+r"""A context as the token ids of a prompt: the system and developer messages, then its items.
 
 The messages are openai-harmony's; the ids are made here, piece by piece as openai-harmony 0.0.8
 does it (which decides where tokens end), with a tokeniser that is linear and frees the GIL. Text
-from outside only ever passes through `Vocabulary.encode`, so it cannot become a marker.
+from outside only ever passes through `Vocabulary.encode`, so it cannot become a marker. The texts
+about built-in tools are openai-harmony's, too (`data/builtin_tools.json`): each changed word moves
+away from what the model knows.
+
+| item | message |
+|---|---|
+| user message | role user |
+| system or developer message | role developer, as instructions |
+| assistant message, phase commentary | channel commentary |
+| assistant message, phase final_answer or none | channel final |
+| reasoning | channel analysis |
+| call of any kind | channel commentary, to the function, content type `<\|constrain\|>json` |
+| output of any kind | role tool, named after the function, to the assistant |
+| call of a tool of an MCP server | as a call and its output |
+| MCP approval request | as a call |
+| MCP approval response that denies it | as its output, which says so |
+| other item of a hosted tool | as a call and its output, each as JSON; some are only one of these |
+| compaction | none: once it is opened, the message that it stands for is in its place |
+
+Every tool is a function to the model (`protocol.tool_types`), so every call is one of a function,
+but for those that it was trained with (`is_builtin`), which the items of this gateway's own
+responses repeat by their ids.
+
+A message is one text: the parts of an input are joined by a newline, those of the
+assistant by nothing, as they were one text when the model wrote them.
+
+A long text is cut where its pieces
+have the tokens that it has as a whole: tokens never reach over what the vocabulary's pattern takes
+at once, and nothing that it takes
+
+- begins with something else than white space and goes on with a space, or
+- begins with a letter and goes on with a line feed, a full stop or a comma (Chinese ones, too).
+
+So there a match ends, whatever stands behind it; and a match begins that depends on nothing before
+it. (A space, a letter or a mark may each stand in front of others; an apostrophe may follow a
+letter, and is no place to cut.)
 
 Only the header of a call or an answer whose id says that the model wrote it in another form is
-repeated in that form (`headers`), so that the prompt is the one it went on from.
+repeated in that form (`message_headers`), so that the prompt is the one it went on from.
 """
 
 from __future__ import annotations
 
+import re
 from array import array
-from functools import lru_cache
-from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
+from dataclasses import dataclass
+from functools import cache, lru_cache
+from importlib.resources import files
+from typing import TYPE_CHECKING, Final, Literal, NamedTuple
+
+import orjson
 
 from gateway.cache import LruCache, lasting_json
+from gateway.errors import InvalidRequest
 from gateway.generation import PREAMBLE, Prompt, Span
 from gateway.ids import call_form, message_form
 from gateway.models.format import RenderOptions, RepeatedHistory, SchemaLimits
-from gateway.models.harmony.builtins import sections
-from gateway.models.harmony.framing import OPENING
-from gateway.models.harmony.messages import (
-    MessageWriter,
-    call_message,
-    harmony_messages,
-    recipient,
-    result_message,
+from gateway.models.harmony.message_headers import (
+    CALL_CHANNEL,
+    NAMESPACE,
+    NO_MARKER,
+    addressed,
+    header_forms,
+    is_code,
 )
-from gateway.models.harmony.transcript import messages
-from gateway.models.harmony.typescript import (
+from gateway.models.harmony.tool_typescript import (
     SchemaNormaliser,
     comment_lines,
     function_text,
     json_line,
 )
-from gateway.models.harmony.vocabulary import CHANNEL, MESSAGE, START
+from gateway.models.harmony.vocabulary import CALL, CHANNEL, CONSTRAIN, END, MESSAGE, OPENING, START
 from gateway.models.history import (
     PlacedItem,
     in_call_order,
     leading_instructions,
     message_text,
+    reasoning_text,
     since_compaction,
     with_approvals,
     without_stale_reasoning,
 )
-from gateway.protocol.items import CallItem, Message
+from gateway.protocol.call_items import (
+    call_of,
+    hosted_author,
+    hosted_call,
+    hosted_result,
+    mcp_name,
+    mcp_result_text,
+    output_text,
+    refusal_text,
+)
+from gateway.protocol.items import (
+    CallItem,
+    HostedItem,
+    McpApprovalRequest,
+    McpApprovalResponse,
+    McpCall,
+    Message,
+    OutputItem,
+    Reasoning,
+)
+from gateway.protocol.tool_types import FUNCTION_NAME
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
-    from gateway.constraints.rules import AnswerFormat
+    from gateway.constraints.output_rules import AnswerFormat
     from gateway.models.harmony.vocabulary import Vocabulary
     from gateway.protocol.context_item import ContextItem
-    from gateway.protocol.items import Item
+    from gateway.protocol.items import AnyHostedItem, Item
+
+
+JSON_CONTENT: Final = "<|constrain|>json"
+CODE_CONTENT: Final = "code"
+INSTRUCTIONS: Final = "# Instructions\n\n"
+"""What instructions of a developer message begin with, as openai-harmony 0.0.8 writes them."""
+PIECE_CHARS: Final = 32 * 1024
+"""Characters that are tokenised at once: in less than a millisecond, in which nothing else runs."""
+_WINDOW_CHARS: Final = 16 * 1024
+# It begins with what can be searched for at once. What is no letter is sorted out afterwards.
+_PLACE: Final = re.compile(r"[ \n.,\u3002\uff0c](?:(?<=\S )|(?<=\w[\n.,\u3002\uff0c]))")
+
+
+@dataclass(frozen=True, slots=True)
+class HarmonyMessage:
+    """A message of a prompt; `text` is all that stands between its header and its end.
+
+    `author` is the role, or of what a tool returned the name of the tool. `is_json` and `is_code`:
+    the header says so.
+    """
+
+    author: str
+    text: str
+    channel: str | None = None
+    recipient: str | None = None
+    is_json: bool = False
+    is_code: bool = False
+
+    @property
+    def is_call(self) -> bool:
+        return self.author == "assistant" and self.recipient is not None
+
+
+def recipient(name: str, *, param: str = "input") -> str:
+    """Return the Harmony recipient of a function.
+
+    Headers are text to the tokeniser, so a name like `f to=system` would forge one. Raises
+    `InvalidRequest` for all but letters, digits, `_`, `-` and `.`, 1 to 128 of them.
+    """
+    if not FUNCTION_NAME.fullmatch(name):
+        raise InvalidRequest(
+            "Invalid function name: expected 1 to 128 letters, digits, underscores, dashes or "
+            "dots.",
+            code="invalid_value",
+            param=param,
+        )
+    return NAMESPACE + name
+
+
+def harmony_messages(item: Item, function: str | None = None) -> tuple[HarmonyMessage, ...]:
+    """Return the messages of an item; none for one without content.
+
+    `function` is the name of the function that an output belongs to; of the tool that an MCP
+    approval response is about; and of an MCP call before which its approval request stands, which
+    is the call. Raises `InvalidRequest` for a name that must not reach a header.
+    """
+    if isinstance(item, HostedItem) and not isinstance(item, CallItem | OutputItem):
+        return _hosted_messages(item, function)
+    message = _harmony_message(item, function)
+    return () if message is None else (message,)
+
+
+def _harmony_message(item: Item, function: str | None) -> HarmonyMessage | None:
+    if isinstance(item, Message):
+        return _message(item)
+    if isinstance(item, Reasoning):
+        text = reasoning_text(item)
+        return _assistant("analysis", text) if text else None
+    if isinstance(item, CallItem):
+        call = call_of(item)
+        return _function_call(call.name, call.arguments)
+    if isinstance(item, OutputItem):
+        return _function_result(function or "", output_text(item))
+    return None  # a compaction that nobody could open
+
+
+def call_message(name: str, text: str) -> HarmonyMessage:
+    """Return a call of the tool that rules name so, as the model was trained to write it."""
+    channel, to = addressed(name)
+    code = is_code(name)
+    return HarmonyMessage("assistant", text, channel, to, is_json=not code, is_code=code)
+
+
+def result_message(name: str, text: str) -> HarmonyMessage:
+    """Return the result of such a call: from its recipient, on its channel."""
+    channel, author = addressed(name)
+    return HarmonyMessage(author, text, channel, recipient="assistant")
+
+
+def _function_call(name: str, arguments: str) -> HarmonyMessage:
+    to = recipient(name)
+    return HarmonyMessage("assistant", arguments, CALL_CHANNEL, recipient=to, is_json=True)
+
+
+def _function_result(name: str, text: str) -> HarmonyMessage:
+    return HarmonyMessage(recipient(name), text, CALL_CHANNEL, recipient="assistant")
+
+
+def _hosted_messages(item: AnyHostedItem, function: str | None) -> tuple[HarmonyMessage, ...]:
+    if isinstance(item, McpCall) and (name := mcp_name(item)):
+        result = _function_result(name, mcp_result_text(item))
+        return (result,) if function else (_function_call(name, item.arguments), result)
+    if isinstance(item, McpApprovalRequest) and (name := mcp_name(item)):
+        return (_function_call(name, item.arguments),)
+    if isinstance(item, McpApprovalResponse) and function:
+        return (_function_result(function, refusal_text(item)),)
+    author, arguments, returned = hosted_author(item.type), hosted_call(item), hosted_result(item)
+    calls = () if arguments is None else (_function_call(author, arguments),)
+    return calls if returned is None else (*calls, _function_result(author, returned))
+
+
+def _message(message: Message) -> HarmonyMessage | None:
+    text = message_text(message)
+    if message.role == "user":
+        return HarmonyMessage("user", text)
+    if not text:
+        return None
+    if message.role == "assistant":
+        return _assistant("commentary" if message.phase == "commentary" else "final", text)
+    return HarmonyMessage("developer", INSTRUCTIONS + text)
+
+
+def _assistant(channel: str, text: str) -> HarmonyMessage:
+    return HarmonyMessage("assistant", text, channel)
+
+
+class MessageWriter:
+    """Writer of messages, shared by all threads. Text passes only through `Vocabulary.encode`."""
+
+    def __init__(self, vocabulary: Vocabulary) -> None:
+        self._encode = vocabulary.encode
+        self._encode_packed = vocabulary.encode_packed
+
+    def message_ids(self, message: HarmonyMessage, *, form: int = 0) -> array[int]:
+        """Return the ids of one message.
+
+        `form` is that of the header of a call, or of a message of the assistant.
+        """
+        header = self._formed_header(message, form) if form else self._header(message)
+        opening = (START, *self._encode(message.author), *header, MESSAGE)
+        return self.plain_message(opening, message.text, CALL if message.is_call else END)
+
+    def plain_message(self, opening: Sequence[int], text: str, end: int = END) -> array[int]:
+        """Return the ids of a message that begins with `opening`.
+
+        A long text is encoded piece by piece: other threads run in between.
+        """
+        ids = array("I", opening)
+        for part in self._encode_pieces(text):
+            ids.extend(part)
+        ids.append(end)
+        return ids
+
+    def count_ids(self, text: str) -> int:
+        return sum(map(len, self._encode_pieces(text)))
+
+    def _encode_pieces(self, text: str) -> Iterator[Sequence[int]]:
+        if len(text) <= PIECE_CHARS:
+            yield self._encode(text)
+        else:
+            yield from map(self._encode_packed, pieces(text))
+
+    def _header(self, message: HarmonyMessage) -> list[int]:
+        ids: list[int] = []
+        if message.recipient is not None:
+            ids += self._encode(f" to={message.recipient}")
+        if message.channel is not None:
+            ids += [CHANNEL, *self._encode(message.channel)]
+        if message.is_json:
+            ids += [*self._encode(" "), CONSTRAIN, *self._encode("json")]
+        return ids + self._encode(" code") if message.is_code else ids
+
+    def _formed_header(self, message: HarmonyMessage, form: int) -> list[int]:
+        ids: list[int] = []
+        for part in tuple(header_forms(message.channel or "", message.recipient))[form]:
+            marker = [] if part.marker == NO_MARKER else [part.marker]
+            ids += [*marker, *self._encode(part.text)]
+        return ids
+
+
+def pieces(text: str) -> Iterator[str]:
+    """Yield the text in pieces of about `PIECE_CHARS` characters, each cut where it can be."""
+    start = 0
+    while len(text) - start > PIECE_CHARS:
+        cut = _next_cut(text, start + PIECE_CHARS)
+        yield text[start:cut]
+        start = cut
+    if start < len(text):
+        yield text[start:]
+
+
+def _next_cut(text: str, low: int) -> int:
+    for start in range(low, len(text), _WINDOW_CHARS):
+        for match in _PLACE.finditer(text, start, start + _WINDOW_CHARS):
+            place = match.start()
+            if text[place] == " " or text[place - 1].isalpha():
+                return place
+    return len(text)
+
+
+SECTIONS_FILE: Final = "builtin_tools.json"
+PYTHON_HEADING: Final = "## python\n\n"
+
+
+def builtin_paragraphs(*, browser: bool, python: bool, python_description: str | None) -> list[str]:
+    """Return the paragraphs of the section "Tools" of a system message.
+
+    `python_description` replaces the text that the model was trained with.
+    """
+    trained = _sections()
+    paragraphs = [trained["browser"]] if browser else []
+    if python:
+        replaced = python_description is not None
+        paragraphs.append(
+            f"{PYTHON_HEADING}{python_description}" if replaced else trained["python"]
+        )
+    return paragraphs
+
+
+@cache
+def _sections() -> dict[str, str]:
+    data = files("gateway.models.harmony") / "data" / SECTIONS_FILE
+    texts: dict[str, str] = orjson.loads(data.read_bytes())
+    return texts
 
 
 _ANY_OBJECT: Final = "The answer is exactly one JSON object, with nothing before or behind it."
@@ -67,7 +351,7 @@ _DECLARED: Final = " "
 
 
 class SystemFacts(NamedTuple):
-    """All that the system message says: of what a request holds, no more than its effort, and which
+    """Contents of the system message. Of a request they hold no more than its effort, and which
     tools it uses. `python_description` is the operator's.
     """
 
@@ -82,7 +366,7 @@ class SystemFacts(NamedTuple):
     python_description: str | None
 
     @classmethod
-    def of(cls, options: RenderOptions) -> SystemFacts:
+    def from_options(cls, options: RenderOptions) -> SystemFacts:
         """Return the facts of the system message of one request."""
         has_functions, builtins = bool(options.tools), options.builtins
         return cls(
@@ -112,12 +396,12 @@ def system_text(facts: SystemFacts) -> str:
     )
     if facts.has_functions:
         channels += "\nCalls to these tools must go to the commentary channel: 'functions'."
-    told = sections(
+    paragraphs = builtin_paragraphs(
         browser=facts.has_browser,
         python=facts.has_python,
         python_description=facts.python_description,
     )
-    tools = ["# Tools", *told] if told else []
+    tools = ["# Tools", *paragraphs] if paragraphs else []
     return "\n\n".join(["\n".join(about), f"Reasoning: {facts.effort}", *tools, channels])
 
 
@@ -212,10 +496,6 @@ class Renderer:
         self._final = (*assistant, *vocabulary.encode("final"), MESSAGE)
         self._developer = (START, *vocabulary.encode("developer"), MESSAGE)
 
-    def messages(self, prompt: Prompt, *, with_ids: bool) -> list[dict[str, Any]]:
-        # The last message of a prompt is an opening, and left out.
-        return messages(self.vocabulary, prompt.ids[: -len(OPENING)], with_ids=with_ids)
-
     def render(
         self,
         items: Sequence[ContextItem],
@@ -233,9 +513,9 @@ class Renderer:
         """
         leading = 0 if repeated else leading_instructions(items)
         instructing = repeated.instructions if repeated else items[:leading]
-        ids = array("I", self._system_ids(SystemFacts.of(options)))
-        told = instructions_of(instructing) if instructing else ()
-        ids.extend(self._developer_ids(options, told))
+        ids = array("I", self._system_ids(SystemFacts.from_options(options)))
+        instructions = instructions_of(instructing) if instructing else ()
+        ids.extend(self._developer_ids(options, instructions))
         spans = [Span(PREAMBLE, 0, len(ids))]
         if repeated:
             ids.extend(repeated.ids)
@@ -259,10 +539,10 @@ class Renderer:
     def _ids_of(self, placed: PlacedItem, scope: bytes) -> Sequence[int]:
         # Cached: clients that keep the history send such an item with every request.
         item, function = placed.item, placed.function
-        said = _cacheable_json(item) if scope else None
-        if said is None:
+        json = _cacheable_json(item) if scope else None
+        if json is None:
             return self.render_item(item, function)
-        key = scope, function or "", said
+        key = scope, function or "", json
         return self._repeated.get(key) or self._keep(key, self.render_item(item, function))
 
     def _keep(self, key: tuple[bytes, str, bytes], ids: Sequence[int]) -> Sequence[int]:
@@ -358,5 +638,5 @@ def shown(
     placed = (PlacedItem(index, item) for index, item in enumerate(behind, leading))
     if all(item.kind == "message" for item in behind):
         return placed  # only reasoning and calls, and what is behind a summary, are ever left out
-    told = with_approvals(placed, approved)
-    return list(in_call_order(without_stale_reasoning(since_compaction(told))))
+    ordered = with_approvals(placed, approved)
+    return list(in_call_order(without_stale_reasoning(since_compaction(ordered))))

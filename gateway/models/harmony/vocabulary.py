@@ -38,7 +38,6 @@ PATTERN: Final = "|".join(
         r"\s+",
     ]
 )
-
 START_OF_TEXT: Final = 199998
 END_OF_TEXT: Final = 199999
 RETURN: Final = 200002
@@ -51,10 +50,8 @@ CALL: Final = 200012
 FIRST_SPECIAL: Final = 199998
 """From here on no id is text."""
 VOCABULARY_SIZE: Final = 201088
-
 STOP_IDS: Final = (RETURN, CALL, END_OF_TEXT)
 """What ends a turn; always sent to the backend, whatever its own defaults say."""
-
 NAMED_SPECIALS: Final = {
     "<|startoftext|>": START_OF_TEXT,
     "<|endoftext|>": END_OF_TEXT,
@@ -72,14 +69,14 @@ _SEPARATOR: Final = b"\x7f"
 
 
 class Pieces(dict[int, bytes]):
-    """The bytes of an id, by id: those that were asked for. The others are in the encoding."""
+    """Cache of the bytes of each id; the encoding has the others."""
 
     def __init__(self, encoding: tiktoken.Encoding) -> None:
         super().__init__()
         self._bytes_of = encoding.decode_single_token_bytes
 
     def __missing__(self, token: int) -> bytes:
-        """Ask for it. What is no text is not kept: there is no end of such numbers."""
+        """Look the id up. Ids that are no text are not cached: there is no end of such numbers."""
         if not 0 <= token < FIRST_SPECIAL:
             return b""
         piece = self[token] = self._bytes_of(token)
@@ -269,3 +266,11 @@ class Detokenizer:
         text, size = _decode(spelling, "replace")
         self._rest = spelling[size:]
         return text
+
+
+ASSISTANT: Final = 173781
+"""The id of the word `assistant`."""
+FINAL: Final = 17196
+"""The id of the word `final`."""
+OPENING: Final = (START, ASSISTANT)
+"""A prompt ends with it; a message stored for the next prompt begins with it."""

@@ -3,7 +3,7 @@
 Its OpenAPI document decides: a strict reader of it refuses a type of event or item that it does not
 list, and an optional value that is null. So what it lists under another name is renamed, the calls
 of a shell, the patcher, a search for tools and custom tools are calls of the functions that the
-model knows them as (`protocol.tools`), a request for approval is the call of a function that
+model knows them as (`protocol.tool_types`), a request for approval is the call of a function that
 answers it, and what is left is left out: the tools that the gateway runs, their items and their
 events. Sequence numbers stay, with gaps where an event was: they are where a stream is resumed, in
 both dialects. The indexes of items are counted without those that are left out, so they are the
@@ -21,12 +21,11 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 import orjson
 from pydantic import Field, TypeAdapter
 
-from gateway.protocol.approval_calls import FUNCTION
 from gateway.protocol.base import without_nulls
-from gateway.protocol.calls import call_of, output_text
-from gateway.protocol.events import Deltas, Event
+from gateway.protocol.call_items import APPROVAL_FUNCTION, call_of, output_text
 from gateway.protocol.items import CallItem, OutputItem
-from gateway.protocol.tools import CUSTOM_INPUT, HOSTED_TOOL_TYPES, AnyTool, declared
+from gateway.protocol.stream_events import Deltas, Event
+from gateway.protocol.tool_types import CUSTOM_INPUT, HOSTED_TOOL_TYPES, AnyTool, declared
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -89,18 +88,18 @@ def shown(event: Event) -> Event | None:
     change = _CHANGED.get(event.type)
     if change is None:
         return None
-    said = change(orjson.loads(event.data))
-    if said is None:
+    data = change(orjson.loads(event.data))
+    if data is None:
         return None
-    shown = Event(said["type"], event.sequence_number, orjson.dumps(said))
+    shown = Event(data["type"], event.sequence_number, orjson.dumps(data))
     return _with_shown_index(replace(shown, hosted_before=event.hosted_before))
 
 
 def _with_shown_index(event: Event) -> Event:
-    said = orjson.loads(event.data)
-    if "output_index" in said:
-        said["output_index"] -= event.hosted_before
-    return replace(event, data=orjson.dumps(said), hosted_before=0)
+    data = orjson.loads(event.data)
+    if "output_index" in data:
+        data["output_index"] -= event.hosted_before
+    return replace(event, data=orjson.dumps(data), hosted_before=0)
 
 
 def shown_deltas(deltas: Deltas) -> Deltas | None:
@@ -126,30 +125,30 @@ def shown_deltas(deltas: Deltas) -> Deltas | None:
     )
 
 
-def body(said: Json) -> Json:
+def body(document: Json) -> Json:
     """Convert a Response object, a list of items or a compaction to the dialect."""
-    match said["object"]:
+    match document["object"]:
         case "response":
-            return response(said)
+            return response(document)
         case "list":
-            return {**said, "data": items(said["data"])}
+            return {**document, "data": items(document["data"])}
         case _:
-            return {**said, "output": items(said["output"])}
+            return {**document, "output": items(document["output"])}
 
 
-def response(said: Json) -> Json:
+def response(document: Json) -> Json:
     return {
-        **said,
-        "output": items(said["output"]),
-        "text": _text(said["text"]),
-        "tool_choice": _tool_choice(said["tool_choice"], said["tools"]),
-        "tools": [function for tool in said["tools"] for function in _functions(tool)],
+        **document,
+        "output": items(document["output"]),
+        "text": _text(document["text"]),
+        "tool_choice": _tool_choice(document["tool_choice"], document["tools"]),
+        "tools": [function for tool in document["tools"] for function in _functions(tool)],
     }
 
 
-def items(said: list[Json]) -> list[Json]:
+def items(listed: list[Json]) -> list[Json]:
     """Convert items, without types that the dialect lacks and outputs without a call."""
-    return [_ITEMS[item["type"]](item) for item in said if _is_known(item)]
+    return [_ITEMS[item["type"]](item) for item in listed if _is_known(item)]
 
 
 def _is_known(item: Json) -> bool:
@@ -157,31 +156,31 @@ def _is_known(item: Json) -> bool:
     return kind in _ITEMS and (kind not in _ALONE or item.get("call_id") is not None)
 
 
-def _response_event(said: Json) -> Json:
-    return {**said, "response": response(said["response"])}
+def _response_event(event: Json) -> Json:
+    return {**event, "response": response(event["response"])}
 
 
-def _item_event(said: Json) -> Json | None:
+def _item_event(event: Json) -> Json | None:
     # OpenAI leaves out the status of some items.
-    if not _is_known(said["item"]):
+    if not _is_known(event["item"]):
         return None
-    is_announced = said["type"] == "response.output_item.added"
-    item = {"status": "in_progress" if is_announced else "completed", **said["item"]}
-    return {**said, "item": _ITEMS[item["type"]](item)}
+    is_announced = event["type"] == "response.output_item.added"
+    item = {"status": "in_progress" if is_announced else "completed", **event["item"]}
+    return {**event, "item": _ITEMS[item["type"]](item)}
 
 
-def _annotation_event(said: Json) -> Json | None:
+def _annotation_event(event: Json) -> Json | None:
     # The dialect only has URL citations.
-    return said if said["annotation"]["type"] == _CITATION else None
+    return event if event["annotation"]["type"] == _CITATION else None
 
 
-def _custom_input_done(said: Json) -> Json:
+def _custom_input_done(event: Json) -> Json:
     return {
         "type": "response.function_call_arguments.done",
-        "sequence_number": said["sequence_number"],
-        "item_id": said["item_id"],
-        "output_index": said["output_index"],
-        "arguments": orjson.dumps({CUSTOM_INPUT: said["input"]}).decode(),
+        "sequence_number": event["sequence_number"],
+        "item_id": event["item_id"],
+        "output_index": event["output_index"],
+        "arguments": orjson.dumps({CUSTOM_INPUT: event["input"]}).decode(),
     }
 
 
@@ -199,69 +198,69 @@ _CHANGED: Final[Mapping[str, Callable[[Json], Json | None]]] = {
 }
 
 
-def _item(said: Json) -> Json:
-    return {"status": "completed", **without_nulls(said)}
+def _item(item: Json) -> Json:
+    return {"status": "completed", **without_nulls(item)}
 
 
-def _message(said: Json) -> Json:
-    return {**_item(said), "content": [_part(part) for part in said["content"]]}
+def _message(item: Json) -> Json:
+    return {**_item(item), "content": [_part(part) for part in item["content"]]}
 
 
-def _call(said: Json) -> Json:
+def _call(item: Json) -> Json:
     # Arguments are not known before the call is complete.
-    call = call_of(_CALL.validate_python(said))
-    status = said.get("status") or "completed"
-    names = {"name": said.get("name", call.name), "namespace": said.get("namespace")}
+    call = call_of(_CALL.validate_python(item))
+    status = item.get("status") or "completed"
+    names = {"name": item.get("name", call.name), "namespace": item.get("namespace")}
     return without_nulls(
         {
-            "id": said["id"],
+            "id": item["id"],
             "type": "function_call",
             "status": status,
-            "call_id": said["call_id"],
+            "call_id": item["call_id"],
             **names,
             "arguments": "" if status == "in_progress" else call.arguments,
         }
     )
 
 
-def _function_output(said: Json) -> Json:
-    output = said["output"]
+def _function_output(item: Json) -> Json:
+    output = item["output"]
     if isinstance(output, list):
         output = [_part(part) for part in output]
-    known = {name: value for name, value in _item(said).items() if name not in _OF_THE_TOOL}
+    known = {name: value for name, value in _item(item).items() if name not in _OF_THE_TOOL}
     return {**known, "type": "function_call_output", "output": output}
 
 
-def _output(said: Json) -> Json:
+def _output(item: Json) -> Json:
     return {
-        "id": said["id"],
+        "id": item["id"],
         "type": "function_call_output",
         "status": "completed",
-        "call_id": said["call_id"],
-        "output": output_text(_OUTPUT.validate_python(said)),
+        "call_id": item["call_id"],
+        "output": output_text(_OUTPUT.validate_python(item)),
     }
 
 
-def _approval(said: Json) -> Json:
-    status = said.get("status") or "completed"
-    asked = {name: said[name] for name in ("server_label", "name", "arguments")}
+def _approval(item: Json) -> Json:
+    status = item.get("status") or "completed"
+    arguments = {name: item[name] for name in ("server_label", "name", "arguments")}
     return {
-        "id": said["id"],
+        "id": item["id"],
         "type": "function_call",
         "status": status,
-        "call_id": said["id"],
-        "name": FUNCTION,
-        "arguments": "" if status == "in_progress" else orjson.dumps(asked).decode(),
+        "call_id": item["id"],
+        "name": APPROVAL_FUNCTION,
+        "arguments": "" if status == "in_progress" else orjson.dumps(arguments).decode(),
     }
 
 
-def _approval_answer(said: Json) -> Json:
-    answer = without_nulls({"approve": said["approve"], "reason": said.get("reason")})
+def _approval_answer(item: Json) -> Json:
+    answer = without_nulls({"approve": item["approve"], "reason": item.get("reason")})
     return {
-        "id": said["id"],
+        "id": item["id"],
         "type": "function_call_output",
         "status": "completed",
-        "call_id": said["approval_request_id"],
+        "call_id": item["approval_request_id"],
         "output": orjson.dumps(answer).decode(),
     }
 
@@ -287,24 +286,24 @@ _ITEMS: Final[Mapping[str, Callable[[Json], Json]]] = {
 }
 
 
-def _part(said: Json) -> Json:
-    part = without_nulls(said)
-    match said["type"]:
+def _part(listed: Json) -> Json:
+    part = without_nulls(listed)
+    match listed["type"]:
         case "input_image":
             detail = part.get("detail", "auto")
             detail = "high" if detail == "original" else detail
-            return {**part, "image_url": said.get("image_url"), "detail": detail}
+            return {**part, "image_url": listed.get("image_url"), "detail": detail}
         case "output_text":
-            known = [one for one in said["annotations"] if one.get("type") == _CITATION]
+            known = [one for one in listed["annotations"] if one.get("type") == _CITATION]
             return {**part, "annotations": known}
         case _:
             return part
 
 
-def _text(said: Json) -> Json:
+def _text(text: Json) -> Json:
     # The published Open Responses types allow no schema here but null.
-    form = said["format"]
-    return {**said, "format": {**form, "schema": None}} if "schema" in form else said
+    form = text["format"]
+    return {**text, "format": {**form, "schema": None}} if "schema" in form else text
 
 
 def _functions(tool: Json) -> list[Json]:
@@ -321,13 +320,13 @@ def _functions(tool: Json) -> list[Json]:
             ]
 
 
-def _tool_choice(said: str | Json, tools: list[Json]) -> str | Json:
-    if isinstance(said, str):
-        return said
-    if said["type"] == "allowed_tools":
-        known = [one for tool in said["tools"] for one in _chosen_functions(tool, tools)]
-        return {**said, "tools": known} if known else said["mode"]
-    return next(iter(_chosen_functions(said, tools)), "required")
+def _tool_choice(choice: str | Json, tools: list[Json]) -> str | Json:
+    if isinstance(choice, str):
+        return choice
+    if choice["type"] == "allowed_tools":
+        known = [one for tool in choice["tools"] for one in _chosen_functions(tool, tools)]
+        return {**choice, "tools": known} if known else choice["mode"]
+    return next(iter(_chosen_functions(choice, tools)), "required")
 
 
 def _chosen_functions(tool: Json, tools: list[Json]) -> list[Json]:

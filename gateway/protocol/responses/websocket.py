@@ -11,17 +11,17 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, Literal, cast
 
 from gateway.errors import InvalidRequest
-from gateway.protocol.hosted.tools import NO_FAMILIES
+from gateway.protocol.hosted_tools import NO_FAMILIES
 from gateway.protocol.json_body import parse_object
 from gateway.protocol.request_errors import invalid, missing, wrong_type, wrong_value
-from gateway.protocol.responses.create import parse_create, warm_up
+from gateway.protocol.responses.create_request import parse_create, warm_up
 
 if TYPE_CHECKING:
     from collections.abc import Collection
 
-    from gateway.protocol.hosted.tools import HostedFamily
+    from gateway.protocol.hosted_tools import HostedFamily
     from gateway.protocol.json_body import InputLimits
-    from gateway.protocol.responses.create import CreateResponse
+    from gateway.protocol.responses.create_request import CreateResponse
 
 FrameType = Literal["response.create", "response.steer"]
 

@@ -18,15 +18,15 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 import orjson
 
 from gateway import ids
-from gateway.context.compaction import compaction_item, droppable, instruction
+from gateway.context.shortening import compaction_item, droppable, instruction
 from gateway.context.unsealing import COMPACTION
 from gateway.entries import Compacted
 from gateway.errors import ContextLengthExceeded, InvalidRequest
 from gateway.protocol.context_item import ContextItem
 from gateway.protocol.items import CompactionTrigger
 from gateway.protocol.parameters import Effort, ReasoningOptions
-from gateway.protocol.responses.body import compacted_response, compaction_body
-from gateway.protocol.responses.create import OUTPUT_TOKENS_MIN, CreateResponse
+from gateway.protocol.responses.create_request import OUTPUT_TOKENS_MIN, CreateResponse
+from gateway.protocol.responses.response_object import compacted_response, compaction_body
 from gateway.sealing import Binding, Unsealed
 
 if TYPE_CHECKING:

@@ -10,12 +10,10 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final
 
 from gateway import ids
-from gateway.context.assembly import referenced_ids
-from gateway.context.copies import may_repeat
+from gateway.context.assembly import may_repeat, referenced_ids
 from gateway.errors import ConversationLocked, InvalidRequest, PreviousResponseNotFound
-from gateway.generation import Route
 from gateway.protocol.conversations import unknown_conversation
-from gateway.protocol.hosted.tools import McpServerTool
+from gateway.protocol.hosted_tools import McpServerTool
 from gateway.services.known_urls import combines
 from gateway.store import messages, turns
 
@@ -23,9 +21,8 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
     from uuid import UUID
 
-    from gateway.generation import Prompt
     from gateway.protocol.context_item import ContextItem, ConversationPlace
-    from gateway.protocol.responses.create import CreateResponse
+    from gateway.protocol.responses.create_request import CreateResponse
     from gateway.store.postgres.database import Database
     from gateway.tenancy import Principal
 
@@ -46,7 +43,7 @@ class History:
     are stored nowhere: whoever stores a response that continues them stores them, too.
     `conversation` is the conversation that it continues instead of a response, up to its end at
     that time. `tool_state` is what hosted tools need of the responses before
-    (`protocol.hosted.state`), `placement` is where the last of them was generated.
+    (`protocol.grants`), `placement` is where the last of them was generated.
     """
 
     parent: UUID | None
@@ -177,17 +174,6 @@ class HistorySource:
             tool_state=history.tool_state,
             placement=history.placement,
         )
-
-
-def route_of(
-    history: History, cache_key: str | None, items: Sequence[ContextItem], prompt: Prompt
-) -> Route:
-    """Return what routing knows about a response whose prompt is made of these items."""
-    opening = 0
-    if history.placement is None:
-        first = next((place for place, item in enumerate(items) if item.role == "user"), None)
-        opening = next((span.end for span in prompt.spans if span.source == first), 0)
-    return Route(history.placement, cache_key=cache_key, opening=opening)
 
 
 def _lacks_json(

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final
 from urllib.parse import urldefrag, urljoin
 from weakref import WeakValueDictionary
 
-from gateway.models.chat.passthrough.images import LONG_TOGETHER
+from gateway.models.chat.image_gallery import LONG_TOGETHER
 from gateway.models.format import IMAGE_NO_ROOM, IMAGE_QUESTION
 from gateway.services.runs.image_budget import ImageBudget, ImageHold, NoRoom
 from gateway.settings.sections import TENANT_IMAGE_SHARE

@@ -15,10 +15,9 @@ from gateway import ids
 from gateway.errors import PermissionDenied
 from gateway.models.format import SEES
 from gateway.protocol.brought_tools import BRINGING, brought_before
-from gateway.protocol.items import (
-    Message,
-)
-from gateway.protocol.responses.create import check_choice, check_images
+from gateway.protocol.items import Message
+from gateway.protocol.responses.create_request import check_choice
+from gateway.protocol.responses.request_checks import check_images
 from gateway.services.runs.compaction import CompactedContext, SummaryPlan, is_triggered
 from gateway.services.runs.history_source import History
 from gateway.services.runs.spec_builder import CreateCommand, RunInput, SpecBuilder
@@ -38,11 +37,11 @@ if TYPE_CHECKING:
     from gateway.engine.run_spec import RunSpec
     from gateway.protocol.brought_tools import BroughtTools
     from gateway.protocol.context_item import ContextItem, ConversationPlace
-    from gateway.protocol.responses.create import CreateResponse
+    from gateway.protocol.responses.create_request import CreateResponse
+    from gateway.services.executor import PromptExecutor
     from gateway.services.models import Models
     from gateway.services.runs.compaction import Compactor, MadeSummary
     from gateway.services.runs.history_source import HistorySource
-    from gateway.services.runs.prompt_executor import PromptExecutor
     from gateway.services.runs.tool_grants import ToolGrants
     from gateway.tenancy import Principal
 

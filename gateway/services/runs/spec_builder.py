@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import hmac
+import math
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
@@ -18,16 +19,16 @@ import orjson
 
 from gateway.cache import LruCache
 from gateway.constraints.validation import Checker, SchemaCache
-from gateway.context.assembly import assemble, opening
-from gateway.context.copies import may_repeat
-from gateway.context.truncation import costs_of, drop_oldest_turns, missing_tokens
+from gateway.context.assembly import assemble, may_repeat, opening
+from gateway.context.shortening import costs_of, drop_oldest_turns, missing_tokens
 from gateway.context.unsealing import opened, unseal, with_last_opened
 from gateway.engine.run_spec import RunSpec
 from gateway.errors import ContextLengthExceeded, InvalidRequest
+from gateway.generation import Route, Sampling
 from gateway.metering import NOBODY, Metering, tags_of, who_asks
 from gateway.models.format import NO_BUILTINS, UNTHINKS, Builtins, RenderOptions, RepeatedHistory
 from gateway.models.history import is_answer, leading_instructions
-from gateway.protocol.calls import call_fields
+from gateway.protocol.call_items import call_fields
 from gateway.protocol.items import (
     Compaction,
     CompactionTrigger,
@@ -36,16 +37,16 @@ from gateway.protocol.items import (
     Message,
 )
 from gateway.protocol.parameters import JsonSchemaFormat
-from gateway.protocol.responses.body import (
+from gateway.protocol.responses.create_request import ENCRYPTED_REASONING
+from gateway.protocol.responses.response_object import (
+    LONG_ECHO_BYTES,
     HarmonyMessages,
     ResponseHead,
     echo,
     kept_echo,
-    rules_of,
-    told_tools,
 )
-from gateway.protocol.responses.create import ENCRYPTED_REASONING
-from gateway.protocol.tools import (
+from gateway.protocol.responses.response_rules import offered_tools, rules_of
+from gateway.protocol.tool_types import (
     CustomTool,
     FunctionTool,
     GrammarFormat,
@@ -55,13 +56,6 @@ from gateway.protocol.tools import (
 )
 from gateway.sealing import Binding
 from gateway.services.runs.compaction import is_triggered, summary_in
-from gateway.services.runs.history_source import History, route_of
-from gateway.services.runs.sampling import (
-    PRIORITIES,
-    reasoning_budget,
-    sampling_of,
-    service_tier,
-)
 from gateway.services.runs.tool_grants import (
     NOTHING_GRANTED,
     Granted,
@@ -79,19 +73,21 @@ if TYPE_CHECKING:
     )
     from uuid import UUID
 
-    from gateway.constraints.rules import OutputRules
+    from gateway.constraints.output_rules import OutputRules
     from gateway.context.assembly import Context
     from gateway.entries import Compacted
-    from gateway.generation import Prompt, Sampling
+    from gateway.generation import Prompt
     from gateway.models.format import FormatOf, ModelFormat, Rendering
     from gateway.protocol.context_item import ContextItem
     from gateway.protocol.items import InputItem
-    from gateway.protocol.responses.create import CreateResponse, RequestKey
-    from gateway.protocol.tools import Tool
+    from gateway.protocol.responses.create_request import CreateResponse, RequestKey
+    from gateway.protocol.responses.response_object import ServiceTier
+    from gateway.protocol.tool_types import Tool
     from gateway.sealing import Sealer
     from gateway.services.models import Model
+    from gateway.services.runs.history_source import History
     from gateway.settings.sections import Harmony
-    from gateway.tenancy import Principal, TenantId
+    from gateway.tenancy import Principal, TenantId, TenantPolicy
 
     Echo = dict[str, Any]
     """What a response repeats of its request."""
@@ -270,7 +266,7 @@ class SpecBuilder:
             tool_paths=(*[paths.get(tool.name, "tools") for tool in named(tools)], *servers.paths)
             if tools
             else (),
-            builtins=Builtins.of(grants) if tools else NO_BUILTINS,
+            builtins=Builtins.from_grants(grants) if tools else NO_BUILTINS,
             approved=grants.approved.request_id if grants and grants.approved else None,
             effort=echoed["reasoning"]["effort"],
             current_date=_date(day) if system.date == "utc" else None,
@@ -344,7 +340,15 @@ class SpecBuilder:
             root_created_at=history.root_created_at,
             rules=written.rules,
             checker=written.checker,
-            reasoning_budget=self._reasoning_budget(given, prompt, sampling, format_),
+            reasoning_budget=None
+            if prompt.text_tokens is not None
+            else reasoning_budget(
+                request,
+                policy,
+                max_tokens=sampling.max_tokens,
+                answer_share=self._answer_share,
+                framing_tokens=format_.framing_tokens,
+            ),
             priority=PRIORITIES[written.echo["service_tier"]],
             share_weight=command.principal.policy.share_weight,
             durable=is_durable,
@@ -357,7 +361,7 @@ class SpecBuilder:
             approvals=given.granted.approvals,
             tool_state=history.tool_state,
             tool_values=None if request.store else command.tool_values,
-            route=route_of(history, request.prompt_cache_key, written.items, written.prompt),
+            route=_route_of(history, request.prompt_cache_key, written.items, written.prompt),
             window_left=model.context_length - prompt.tokens,
             template_state=format_.template_state if prompt.text_tokens is None else TEXT_STATE,
             opens_thought=prompt.opens_thought,
@@ -367,32 +371,21 @@ class SpecBuilder:
 
     def _metering(self, command: CreateCommand) -> Metering:
         principal, request = command.principal, command.request
-        if principal.keeps_nothing:
+        named = principal.end_user or request.safety_identifier or request.user
+        if principal.keeps_nothing or not (named or request.metadata):
             return NOBODY
         return who_asks(
             *(self._cache_salt_key, principal.tenant_id),
-            principal.end_user or request.safety_identifier or request.user,
+            named,
             tags_of(request.metadata, principal.policy.declared_tags),
-        )
-
-    def _reasoning_budget(
-        self, given: RunInput, prompt: Prompt, sampling: Sampling, format_: ModelFormat
-    ) -> int | None:
-        # In ids. None if the server does not return ids.
-        if prompt.text_tokens is not None:
-            return None
-        return reasoning_budget(
-            given.command.request,
-            given.command.principal.policy,
-            max_tokens=sampling.max_tokens,
-            answer_share=self._answer_share,
-            framing_tokens=format_.framing_tokens,
         )
 
     def _build_head(
         self, given: RunInput, echoed: Echo, format_: ModelFormat, prompt: Prompt
     ) -> ResponseHead:
         request, binding, messages = given.command.request, None, None
+        # An echo has its defaults beside what was sent, which are shorter than that.
+        is_long = given.command.body_bytes > LONG_ECHO_BYTES // 2
         if ENCRYPTED_REASONING in request.include:
             tenant, key = given.command.principal.tenant_id, self._sealer.key_id
             binding = Binding(tenant, given.model.id, key)
@@ -405,7 +398,7 @@ class SpecBuilder:
             request.background,
             echoed,
             binding,
-            spelled=kept_echo(echoed),
+            spelled=kept_echo(echoed) if is_long else b"",
             messages=messages,
             grants=given.granted.grants,
         )
@@ -512,7 +505,7 @@ def _build_echo(given: RunInput) -> Echo:
 
 def _rules_key(given: RunInput, echoed: Echo) -> tuple[bytes, int]:
     # Digest of everything that `rules_of` reads, and the weight of the cache entry in bytes.
-    tools, text, stop = told_tools(echoed), echoed["text"]["format"], echoed.get("stop")
+    tools, text, stop = offered_tools(echoed), echoed["text"]["format"], echoed.get("stop")
     tenant = given.command.principal.tenant_id
     scope = tenant.bytes if tools or stop or text["type"] == "json_schema" else b""
     choice, parallel = echoed["tool_choice"], echoed["parallel_tool_calls"]
@@ -577,6 +570,17 @@ def _size_bytes(items: Sequence[ContextItem]) -> int:
     return sum(REPEATED_ITEM_BYTES if item.ids is not None else len(item.json) for item in items)
 
 
+def _route_of(
+    history: History, cache_key: str | None, items: Sequence[ContextItem], prompt: Prompt
+) -> Route:
+    # What routing knows about a response whose prompt is made of these items.
+    opening = 0
+    if history.placement is None:
+        first = next((place for place, item in enumerate(items) if item.role == "user"), None)
+        opening = next((span.end for span in prompt.spans if span.source == first), 0)
+    return Route(history.placement, cache_key=cache_key, opening=opening)
+
+
 def _no_room(tokens: int, model: Model) -> ContextLengthExceeded:
     return ContextLengthExceeded(
         f"Your input exceeds the context window of this model: it takes {tokens} of "
@@ -600,3 +604,56 @@ def _added_items(context: Context, prompt: Prompt | None) -> tuple[ContextItem, 
         if 0 <= at < len(added):  # what is behind them is a summary
             added[at] = added[at].with_ids(prompt.ids[span.start : span.end])
     return tuple(added)
+
+
+PRIORITIES: Final[dict[ServiceTier, int]] = {"flex": -1, "default": 0, "priority": 1}
+"""The `TokenRequest.priority` of each tier."""
+
+_FASTER: Final = frozenset({"priority", "scale", "fast", "ultrafast"})
+"""Names of what is better than the default; here it is all one tier."""
+
+
+def service_tier(request: CreateResponse, policy: TenantPolicy) -> ServiceTier:
+    """Return the tier of the request, no better than its tenant and project may have."""
+    asked: str | None = request.service_tier
+    if asked is None or asked == "auto":
+        asked = policy.tier_default
+    if asked == "flex" and policy.may_wait:
+        return "flex"
+    is_faster = asked in _FASTER and policy.service_tier_max == "priority"
+    return "priority" if is_faster else "default"
+
+
+def reasoning_budget(
+    request: CreateResponse,
+    policy: TenantPolicy,
+    *,
+    max_tokens: int,
+    answer_share: float,
+    framing_tokens: int,
+) -> int | None:
+    """Return how many tokens the model may think; None: no limit.
+
+    Of `max_tokens`, the whole output, the share `answer_share` is reserved for the answer, and
+    `framing_tokens` for the transition from reasoning to answer.
+    """
+    budget = request.reasoning.max_tokens or policy.reasoning_budget_tokens
+    if not budget:
+        return None
+    left = max_tokens - framing_tokens
+    return max(1, min(budget, left - math.ceil(answer_share * left)))
+
+
+def sampling_of(request: CreateResponse, *, room: int) -> Sampling:
+    """Return the explicit parameters; at most `room` tokens fit behind the prompt."""
+    return Sampling(
+        max_tokens=min(request.max_output_tokens or room, room),
+        temperature=request.temperature,
+        top_p=request.top_p,
+        presence_penalty=request.presence_penalty,
+        frequency_penalty=request.frequency_penalty,
+        seed=request.seed,
+        top_k=request.top_k,
+        min_p=request.min_p,
+        logprobs=request.top_logprobs if request.wants_logprobs else None,
+    )

@@ -13,21 +13,19 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol, TypeVar
 
 import orjson
 
-from gateway.context.copies import may_repeat
+from gateway.context.assembly import may_repeat
 from gateway.errors import ConnectorFailed, InvalidRequest
-from gateway.protocol.domains import DomainRules
-from gateway.protocol.hosted.grants import BrowserGrant, Grants, ToolBudget
-from gateway.protocol.hosted.state import tool_state_of
-from gateway.protocol.hosted.tools import (
+from gateway.protocol.grants import BrowserGrant, DomainRules, Grants, ToolBudget, tool_state_of
+from gateway.protocol.hosted_tools import (
     NO_FAMILIES,
     CodeInterpreterTool,
     McpServerTool,
     WebSearchTool,
 )
-from gateway.protocol.items import McpApprovalRequest, McpListTools
+from gateway.protocol.items import McpApprovalRequest, McpApprovalResponse, McpListTools
 from gateway.protocol.parameters import AllowedTools, ToolChoice
 from gateway.protocol.request_errors import duplicate_name
-from gateway.protocol.tools import (
+from gateway.protocol.tool_types import (
     FunctionTool,
     NamespaceTool,
     declared,
@@ -46,13 +44,12 @@ if TYPE_CHECKING:
     from gateway.engine.run_spec import RunSpec
     from gateway.entries import ToolsListed
     from gateway.protocol.context_item import ContextItem
-    from gateway.protocol.hosted.grants import McpTool, PythonGrant, ServerGrant
-    from gateway.protocol.hosted.state import ToolState
-    from gateway.protocol.hosted.tools import HostedFamily, RunTool
+    from gateway.protocol.grants import McpTool, PythonGrant, ServerGrant, ToolState
+    from gateway.protocol.hosted_tools import HostedFamily, RunTool
     from gateway.protocol.items import AnyHostedItem
     from gateway.protocol.parameters import ToolName
-    from gateway.protocol.responses.create import CreateResponse
-    from gateway.protocol.tools import Tool
+    from gateway.protocol.responses.create_request import CreateResponse
+    from gateway.protocol.tool_types import Tool
     from gateway.services.approvals import Used
     from gateway.services.runs.history_source import History
     from gateway.tenancy import McpServersAllowed, Principal, TenantId, TenantPolicy
@@ -182,7 +179,7 @@ class ToolGrants:
     def served(self, policy: TenantPolicy) -> frozenset[HostedFamily]:
         """Return the tool families that a tenant's requests may offer; others are dropped.
 
-        Does no I/O: parsing calls it (`protocol.responses.create`).
+        Does no I/O: parsing calls it (`protocol.responses.create_request`).
         """
         if self._sources is None:
             return NO_FAMILIES
@@ -207,10 +204,13 @@ class ToolGrants:
         a server that must list its tools, `ResourceNotFound` for an unknown container, and
         `StoreUnavailable`.
         """
-        offered = run_tools(request.tools)
-        is_asked = "mcp" in self.served(principal.policy)
-        answers = _without_known(pending(request.input), history) if is_asked else ()
-        state, sources = tool_state_of(history.tool_state), self._sources
+        sources, offered = self._sources, run_tools(request.tools) if request.tools else ()
+        answers: Sequence[McpApprovalResponse] = ()
+        if sources is not None and "mcp" in self.served(principal.policy):
+            answers = _without_known(pending(request.input), history)
+        if not (offered or answers or history.tool_state):
+            return NOTHING_GRANTED
+        state = tool_state_of(history.tool_state)
         if sources is None or not (offered or answers):
             return _grant_citations(state)
         if answers and request.input[-1].type == "compaction_trigger":
@@ -345,7 +345,7 @@ async def _servers(
 
 
 def _domains(policy: TenantPolicy) -> DomainRules:
-    return DomainRules.of(policy.egress_domains, policy.egress_denied_domains)
+    return DomainRules.from_policy(policy.egress_domains, policy.egress_denied_domains)
 
 
 def _urls(request: CreateResponse, history: History) -> tuple[str, ...] | None:

@@ -4,24 +4,19 @@ from __future__ import annotations
 
 import json
 import re
-from dataclasses import replace
 from functools import cached_property
 from itertools import cycle, islice
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
-from gateway.models.harmony.framing import OPENING
-from gateway.models.harmony.vocabulary import CHANNEL, CONSTRAIN, MESSAGE, START
 from gateway.simulator.scripting import speech
-from gateway.simulator.scripting.displays import BROWSER
 from gateway.simulator.scripting.hosted import (
-    MARKER,
+    BROWSER,
     Act,
     act_of,
     code_for,
     plausible,
     query_for,
 )
-from gateway.simulator.scripting.shapes import Shape
 from gateway.simulator.scripting.typescript import tools_of
 from gateway.simulator.scripting.values import make_arguments
 from gateway.simulator.turns import (
@@ -36,7 +31,7 @@ from gateway.simulator.turns import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Sequence
 
     from gateway.models.harmony.vocabulary import Vocabulary
     from gateway.simulator.directives import Directives, Wishes
@@ -109,85 +104,9 @@ def _repetitions(request: str) -> int:
     return _COUNTS[word] if word in _COUNTS else int(word)
 
 
-REFUSAL: Final = "I'm sorry, but I can't help with that."
-PROSE: Final = "Sure! Here is what you asked for, told in words and not as JSON."
-EXTRA: Final = "\n\nI hope this helps!"
-MARKERS: Final = "<|end|><|start|>assistant<|channel|>final<|message|>"
-MARKER_IDS: Final = (CONSTRAIN, CHANNEL, MESSAGE)
-
-
-def drifted(text: str, drift: str) -> str:
-    # `drift` is one of `directives.DRIFTS`.
-    match drift:
-        case "prose":
-            return PROSE
-        case "types":
-            return json.dumps(_with_wrong_types(_value(text)), ensure_ascii=False)
-        case "truncated":
-            return text[: max(len(text) * 2 // 3, 1)]
-        case "extra":
-            return text + EXTRA
-        case _:
-            return REFUSAL
-
-
-def _value(text: str) -> Any:
-    try:
-        return json.loads(text)
-    except ValueError:
-        return text  # what a directive dictated may be anything
-
-
-def _with_wrong_types(value: Any) -> Any:
-    # An empty container becomes one of the other kind.
-    match value:
-        case dict():
-            return {key: _with_wrong_types(one) for key, one in value.items()} or []
-        case list():
-            return [_with_wrong_types(one) for one in value] or {}
-        case str():
-            return len(value)
-        case bool() | None:
-            return "yes"
-        case _:
-            return str(value)
-
-
-def tampered(body: list[int], attack: str, vocabulary: Vocabulary) -> list[int]:
-    """Return the body of a message with markers or without ids, if `attack` is such an attack."""
-    if attack == "mute":
-        return []
-    if attack == "marker_ids":
-        middle = (len(body) + 1) // 2
-        return [*body[:middle], *MARKER_IDS, *body[middle:]]
-    if attack != "markers":
-        return body
-    text = vocabulary.decode(body)
-    try:
-        marked = json.dumps(_with_markers(json.loads(text)), ensure_ascii=False)
-    except ValueError:
-        marked = text + MARKERS
-    return vocabulary.encode(marked)
-
-
-def _with_markers(value: Any) -> Any:
-    match value:
-        case dict():
-            return {key: _with_markers(one) for key, one in value.items()}
-        case list():
-            return [_with_markers(one) for one in value]
-        case str():
-            return value + MARKERS
-        case _:
-            return value
-
-
 _PREAMBLE_ASKED: Final = re.compile(r"\bpreamble\b", re.IGNORECASE)
 _NO_REASONING: Final = 0
-_DRAFT_CALLS_MAX: Final = 32
 _PYTHON_OFFERED: Final = re.compile(r"^## python$", re.MULTILINE)
-_UNKNOWN_CURSOR: Final = "【9999†L1】"
-_OPEN_MARKER: Final = " 【0†L1"
 
 
 class ScriptWriter:
@@ -234,11 +153,6 @@ class ScriptWriter:
             return None
         return plausible(conversation, self._offered)
 
-    @property
-    def due_call(self) -> Part | None:
-        # The call of a hosted tool that is due in this turn.
-        return self.part(self.act.kind) if self.act and is_call(self.act.kind) else None
-
     @cached_property
     def _schema(self) -> Schema | None:
         return speech.response_schema(self._conversation.developer)
@@ -258,55 +172,13 @@ class ScriptWriter:
     def script(self) -> Script:
         return script_of([*self.thinking(), *self._acting()])
 
-    def drafts(self) -> Iterator[Script]:
-        """Yield other plausible scripts, best first, for a constraint that forbids the script."""
-        calls = [
-            [part] for kind in self.call_kinds[:_DRAFT_CALLS_MAX] for part in self._spellings(kind)
-        ]
-        for acting in (self._acting(), *calls, [self.part(FINAL)]):
-            yield script_of([*self.thinking(), *acting])
-            yield script_of(acting)
-
-    def _spellings(self, kind: str) -> list[Part]:
-        # A call of a built-in tool may also name its recipient before its channel.
-        part = self.part(kind)
-        if kind.startswith(CALL_PREFIX):
-            return [part]
-        return [part, replace(part, header=self._parts.addressed_header(kind))]
-
     def part(self, kind: str) -> Part:
         """Return the message of this kind, even if the script has none."""
-        malformed = self.directives.malformed
-        body = self._body(kind)
-        if malformed.attack and kind != ANALYSIS:
-            body = tampered(body, malformed.attack, self._parts.vocabulary)
-        return self._parts.part_of_ids(kind, body)
+        return self._parts.part_of_ids(kind, self._body(kind))
 
-    def completion(self, kind: str, body: list[int]) -> list[int] | None:
-        """Return the rest of a body that another model began.
-
-        None if directives dictate the text, if the prompt shows no schema for this kind, and for a
-        body that cannot become valid.
-        """
-        malformed = self.directives.malformed
-        shape = self._shape(kind)
-        if shape is None or malformed.drift or malformed.attack:
-            return None
-        return shape.rest(body, self._vocabulary)
-
-    def call_header(self, kind: str, channel: str) -> tuple[int, ...]:
-        # The channel need not be the usual one of this kind.
-        return self._parts.call_header(kind, channel)
-
-    def tool_header(self, name: str) -> tuple[int, ...]:
-        """Return the header of a message of a tool."""
-        to = self._encode(f"{name} to=assistant")
-        return (START, *to, CHANNEL, *self._encode(ANALYSIS), MESSAGE)
-
-    @property
-    def has_results(self) -> bool:
-        # Since the last message of the user.
-        return bool(self._conversation.new_outputs)
+    def completion(self, kind: str, body: list[int]) -> list[int] | None:  # noqa: ARG002
+        """Return the rest of a body that another model began; None if this one cannot tell."""
+        return None
 
     def call_mark(self, kind: str) -> tuple[int, ...]:
         # The rest of the header behind the recipient.
@@ -324,21 +196,11 @@ class ScriptWriter:
             return []
         return [self._parts.part_of_ids(ANALYSIS, self._filler(length))]
 
-    def words(self, text: str) -> tuple[int, ...]:
-        return tuple(self._encode(text))
-
-    def header(self, text: str, *, channel: str = "", is_json: bool = False) -> tuple[int, ...]:
-        """Return a header of a message, which need not be a valid one."""
-        opened = [CHANNEL, *self._encode(channel)] if channel else []
-        closed = self._parts.json_mark if is_json else (MESSAGE,)
-        return (*OPENING, *opened, *self._encode(text), *closed)
-
     def _acting(self) -> list[Part]:
         if self.act is not None:
             return [self.part(self.act.kind)]
         done = len(self._conversation.new_outputs)
-        is_refusing = self.directives.malformed.drift == "refusal"
-        if done < len(self._planned_calls) and not is_refusing:
+        if done < len(self._planned_calls):
             return self._calling(self._planned_calls[done])
         return [self.part(FINAL)]
 
@@ -359,11 +221,7 @@ class ScriptWriter:
             return self._encode(speech.thoughts(self._conversation))
         if kind == COMMENTARY:
             return self._encode("One moment, please.")
-        return self._encode(self._drifted(self._arguments(kind)))
-
-    def _drifted(self, text: str) -> str:
-        drift = self.directives.malformed.drift
-        return drifted(text, drift) if drift else text
+        return self._encode(self._arguments(kind))
 
     def _arguments(self, kind: str) -> str:
         if self.directives.wishes.arguments is not None:
@@ -377,49 +235,21 @@ class ScriptWriter:
             return json.dumps({"query": query_for(request)}, ensure_ascii=False)
         tool = self._tools_by_kind.get(kind)
         value = make_arguments(tool.parameters if tool else {}, request)
-        return self._shaped(kind, json.dumps(value, ensure_ascii=False))
+        return self._formed(kind, json.dumps(value, ensure_ascii=False))
 
     def _answer_ids(self) -> list[int]:
         wishes = self.directives.wishes
         if self.act is not None and self.act.kind == FINAL:
-            return self._marked(self.act.text)
+            return self._encode(self.act.text)
         if wishes.say is not None:
             return self._encode(wishes.say)
         if wishes.tokens is not None:
             return self._filler(wishes.tokens)
-        answer = self._shaped(FINAL, speech.answer(self._conversation))
-        may_drift = self._schema is not None or self.directives.malformed.drift == "refusal"
-        return self._encode(self._drifted(answer) if may_drift else answer)
+        return self._encode(self._formed(FINAL, speech.answer(self._conversation)))
 
-    def _marked(self, text: str) -> list[int]:
-        # Changes the citations of an answer if the attack is one on citations.
-        match self.directives.malformed.attack:
-            case "marker_split":
-                pieces = re.split(f"({MARKER.pattern})", text)
-                letters = [list(one) if MARKER.fullmatch(one) else [one] for one in pieces]
-                return [one for group in letters for text in group for one in self._encode(text)]
-            case "marker_unknown":
-                return self._encode(f"{MARKER.sub(_UNKNOWN_CURSOR, text)} {_UNKNOWN_CURSOR}")
-            case "marker_open_at_end":
-                return self._encode(text + _OPEN_MARKER)
-            case _:
-                return self._encode(text)
-
-    def _shaped(self, kind: str, draft: str) -> str:
-        shape = self._shape(kind)
-        return draft if shape is None else shape.written(draft, self._vocabulary)
-
-    def _shape(self, kind: str) -> Shape | None:
-        # None if directives dictate the body.
-        wishes = self.directives.wishes
-        if kind == FINAL and self._schema is not None:
-            is_told = wishes.say is not None or wishes.tokens is not None
-            return None if is_told else Shape.of_answer(self._schema)
-        tool = self._tools_by_kind.get(kind)
-        is_told = self.act is not None and self.act.kind == kind
-        if tool is None or is_told or wishes.arguments is not None:
-            return None
-        return Shape.of_arguments(tool)
+    def _formed(self, kind: str, draft: str) -> str:  # noqa: ARG002
+        # The text that is written for a draft of arguments or of an answer.
+        return draft
 
     def _filler(self, length: int) -> list[int]:
         words = self._encode(speech.FILLER)

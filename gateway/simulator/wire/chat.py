@@ -1,25 +1,114 @@
-"""The events of `POST /v1/chat/completions`.
+"""Requests and events of `POST /v1/chat/completions`.
+
+A conversation becomes a prompt in Harmony, as servers of gpt-oss do it. `stop`, `n`,
+`response_format` and `chat_template_kwargs` have no effect on a script.
 
 Source: vLLM 0.32 with its parsers of gpt-oss. SGLang calls thoughts `reasoning_content`.
 """
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
+from uuid import UUID
 
 from typing_extensions import override
 
+from gateway.context.assembly import assemble
+from gateway.errors import InvalidRequest
 from gateway.generation import FinishReason, SegmentKind, SegmentStarted, SegmentText, Where
+from gateway.models.format import RenderOptions, SchemaLimits
+from gateway.models.harmony.harmony_format import HarmonyFormat
 from gateway.models.harmony.vocabulary import FIRST_SPECIAL
+from gateway.protocol.chat_conversion import parse_chat
+from gateway.protocol.json_body import InputLimits
+from gateway.protocol.responses.response_object import echo
+from gateway.protocol.responses.response_rules import rules_of
+from gateway.protocol.tool_types import declared
+from gateway.simulator.errors import bad_request
 from gateway.simulator.wire.frames import EventWriter, alternatives, event
+from gateway.simulator.wire.requests import Fields, json_object, request_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
+    from gateway.constraints.output_rules import OutputRules
     from gateway.generation import SegmentEvent, TokenParser
+    from gateway.models.harmony.vocabulary import Vocabulary
+    from gateway.protocol.responses.create_request import CreateResponse
+    from gateway.simulator.options import SimulatorOptions
     from gateway.simulator.wire.frames import Ending
+    from gateway.simulator.wire.requests import CompletionRequest
 
     Json = dict[str, Any]
+
+PATH: Final = "/v1/chat/completions"
+_LIMITS: Final = InputLimits(
+    json_depth_max=128,
+    items_max=10_000,
+    tools_max=1024,
+    schema_bytes_max=1_000_000,
+    text_chars_max=32 * 1024 * 1024,
+    json_containers_max=1_000_000,
+)
+_SAME: Final = (
+    *("model", "request_id", "stream", "stream_options", "temperature", "top_p", "top_k", "min_p"),
+    *("presence_penalty", "frequency_penalty", "seed", "cache_salt", "priority"),
+)
+_NOBODY: Final = UUID(int=0)
+
+
+class Conversations:
+    """Reader of these requests, with the gateway's own rendering and limits for gpt-oss."""
+
+    def __init__(self, vocabulary: Vocabulary, *, context_length: int) -> None:
+        self.format = HarmonyFormat(vocabulary, SchemaLimits())
+        self._context_length = context_length
+
+    def as_completion(
+        self, members: dict[str, Any], body: bytes
+    ) -> tuple[dict[str, Any], OutputRules]:
+        """Return the equivalent completion request, and the rules to read its output by.
+
+        Raises `SimulatedError`.
+        """
+        try:
+            request = parse_chat(body, limits=_LIMITS).request
+            prompt = self._prompt(request)
+        except InvalidRequest as error:
+            raise bad_request(str(error), error.param) from error
+        rules = rules_of(echo(request))
+        wished = members.get("max_completion_tokens") or members.get("max_tokens")
+        completion = {name: members[name] for name in _SAME if name in members} | {
+            "prompt": prompt,
+            "max_tokens": wished or max(self._context_length - len(prompt), 1),
+            "logprobs": (members.get("top_logprobs") or 0) if members.get("logprobs") else None,
+        }
+        return completion, rules
+
+    def read(self, body: bytes, options: SimulatorOptions) -> CompletionRequest:
+        """Return the request of a body. CPU work that grows with the prompt; raises as above."""
+        members, rules = self.as_completion(json_object(body), body)
+        return replace(request_of(Fields(members), options), chat_rules=rules)
+
+    def parser(self, rules: OutputRules) -> TokenParser:
+        # Reads one turn.
+        return self.format.new_parser(rules)
+
+    def _prompt(self, request: CreateResponse) -> list[int]:
+        context = assemble((), request.input, stored={}, unsealed={}, response=_NOBODY)
+        options = RenderOptions(
+            instructions=None,
+            tools=declared(request.tools) if request.tools else (),
+            effort=echo(request)["reasoning"]["effort"],
+            current_date=None,
+            model_identity="You are ChatGPT, a large language model trained by OpenAI.",
+            knowledge_cutoff="2024-06",
+            commentary_without_tools=False,
+            answer=rules_of(echo(request)).answer,
+        )
+        return list(self.format.render(context.items, options).ids)
+
 
 _SAID: Final = (SegmentKind.FINAL, SegmentKind.COMMENTARY)
 

@@ -182,9 +182,8 @@ class EventWriter:
         self._begin = b"data: " + orjson.dumps(head)[:-1] + b',"choices":[{"index":0,"text":'
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
         self._is_first = True
-        self._said: list[int] = []
         self.cached = 0
-        """What was found of the prompt, once it is known."""
+        """How many ids of the prompt were cached, once it is known."""
 
     def events(self, ids: Sequence[int], ids_per_event: int, ending: Ending | None) -> bytes:
         """Return events of `ids_per_event` ids each; the last one carries the ending, if any."""

@@ -1,29 +1,24 @@
 """Read the body of `POST /v1/completions` as vLLM does: check known fields, ignore others.
 
-Only one prompt of token ids is taken, and one choice; `ignore_eos`, `min_tokens`, `logit_bias` and
-`allowed_token_ids` have no effect on a script.
+Only one prompt of token ids is taken, and one choice; `ignore_eos`, `min_tokens`, `logit_bias`,
+`allowed_token_ids`, `structured_outputs` and `response_format` have no effect on a script.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 import orjson
 
 from gateway.models.harmony.vocabulary import VOCABULARY_SIZE
-from gateway.simulator.constrained.constraint_fields import read_constraint
-from gateway.simulator.constrained.lark_grammars import BadGrammar
 from gateway.simulator.errors import SimulatedError, bad_request, bad_shape, bad_value
-from gateway.simulator.wire import generate_requests
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from gateway.constraints.rules import OutputRules
-    from gateway.simulator.constrained.constraint_fields import OutputConstraint
+    from gateway.constraints.output_rules import OutputRules
     from gateway.simulator.options import SimulatorOptions
-    from gateway.simulator.wire.chat_requests import Conversations
 
 _MAX_TOKENS_DEFAULT: Final = 16
 _SAMPLING: Final = (
@@ -66,34 +61,20 @@ class CompletionRequest:
     """How many alternatives are told for each id; None: no logprobs at all."""
     tokens_as_ids: bool = False
     """Logprobs name tokens by their ids instead of by their text."""
-    constraint: OutputConstraint | None = None
-    """The shape that the output is held to."""
-    is_generate: bool = False
-    """It came to SGLang's `/generate`."""
     chat_rules: OutputRules | None = None
     """What its output is read by; None: it did not come to `/v1/chat/completions`."""
 
 
-def read_chat(
-    body: bytes, options: SimulatorOptions, conversations: Conversations
-) -> CompletionRequest:
-    """Read a chat completion request.
-
-    CPU work that grows with the prompt; raises as `read_request`.
-    """
-    members, rules = conversations.as_completion(_json_object(body), body)
-    return replace(read_request(orjson.dumps(members), options), chat_rules=rules)
-
-
-def read_request(
-    body: bytes, options: SimulatorOptions, *, is_generate: bool = False
-) -> CompletionRequest:
-    """Read a completion request; with `is_generate` it came to SGLang's `/generate`.
+def read_request(body: bytes, options: SimulatorOptions) -> CompletionRequest:
+    """Read a completion request.
 
     Raises `SimulatedError` with the status and body that vLLM answers.
     """
-    members = _json_object(body)
-    fields = _Fields(generate_requests.as_completion(members) if is_generate else members)
+    return request_of(Fields(json_object(body)), options)
+
+
+def request_of(fields: Fields, options: SimulatorOptions) -> CompletionRequest:
+    """Return the request of a body that was read. Raises as `read_request`."""
     model = _model(fields, options)
     prompt = _prompt(fields)
     stream = fields.flag("stream", default=False)
@@ -111,8 +92,7 @@ def read_request(
         max_tokens=_max_tokens(fields, len(prompt), options.context_length),
         stream=stream,
         include_usage=stream_options.get("include_usage") is True,
-        return_token_ids=is_generate
-        or (fields.flag("return_token_ids", default=False) and not options.is_rust),
+        return_token_ids=fields.flag("return_token_ids", default=False) and not options.is_rust,
         skip_special_tokens=fields.flag("skip_special_tokens", default=True),
         include_stop_text=fields.flag("include_stop_str_in_output", default=False),
         stop_ids=_stop_ids(fields),
@@ -122,12 +102,10 @@ def read_request(
         adapter=model if model in options.adapters else None,
         logprobs=_logprobs(fields),
         tokens_as_ids=fields.flag("return_tokens_as_token_ids", default=False),
-        constraint=_constraint(fields, options),
-        is_generate=is_generate,
     )
 
 
-def _model(fields: _Fields, options: SimulatorOptions) -> str:
+def _model(fields: Fields, options: SimulatorOptions) -> str:
     # SGLang answers with its base model whatever `model` is, and with an adapter if it is the
     # `lora_path`.
     model = fields.text("model") or options.models[0]
@@ -147,7 +125,7 @@ def _model(fields: _Fields, options: SimulatorOptions) -> str:
     return model
 
 
-class _Fields:
+class Fields:
     """The members of the body, by type; null is as good as absent."""
 
     def __init__(self, members: dict[str, Any]) -> None:
@@ -202,7 +180,7 @@ class _Fields:
         return value
 
 
-def _json_object(body: bytes) -> dict[str, Any]:
+def json_object(body: bytes) -> dict[str, Any]:
     try:
         document = orjson.loads(body)
     except orjson.JSONDecodeError as error:
@@ -212,7 +190,7 @@ def _json_object(body: bytes) -> dict[str, Any]:
     return document
 
 
-def _prompt(fields: _Fields) -> list[int]:
+def _prompt(fields: Fields) -> list[int]:
     if fields.get("prompt") is None:
         message = "Either prompt or prompt_embeds must be provided and non-empty."
         raise bad_request(f"{message} (parameter=prompt)", "prompt")
@@ -224,7 +202,7 @@ def _prompt(fields: _Fields) -> list[int]:
     return prompt
 
 
-def _max_tokens(fields: _Fields, prompt_tokens: int, context_length: int) -> int:
+def _max_tokens(fields: Fields, prompt_tokens: int, context_length: int) -> int:
     # The requested number, bounded by the room that the prompt leaves.
     if prompt_tokens > context_length:
         raise bad_value(
@@ -253,7 +231,7 @@ def _max_tokens(fields: _Fields, prompt_tokens: int, context_length: int) -> int
     return room
 
 
-def _check_sampling(fields: _Fields) -> None:
+def _check_sampling(fields: Fields) -> None:
     temperature = fields.number("temperature", 1.0)
     if temperature < 0:
         message = f"temperature must be non-negative, got {temperature}."
@@ -277,7 +255,7 @@ def _check_sampling(fields: _Fields) -> None:
         raise bad_shape("seed", "less_than_equal", "Input should be a 64-bit integer", seed)
 
 
-def _stop_ids(fields: _Fields) -> tuple[int, ...]:
+def _stop_ids(fields: Fields) -> tuple[int, ...]:
     if fields.get("stop_token_ids") is None:
         return ()
     stop_ids = fields.ids("stop_token_ids")
@@ -292,7 +270,7 @@ def _stop_ids(fields: _Fields) -> tuple[int, ...]:
     return tuple(stop_ids)
 
 
-def _cache_salt(fields: _Fields) -> str:
+def _cache_salt(fields: Fields) -> str:
     salt = fields.text("cache_salt") or ""
     if len(salt) > _SALT_CHARS_MAX or _SALT_FORBIDDEN & set(salt):
         raise bad_request(
@@ -303,7 +281,7 @@ def _cache_salt(fields: _Fields) -> str:
     return salt
 
 
-def _logprobs(fields: _Fields) -> int | None:
+def _logprobs(fields: Fields) -> int | None:
     count = fields.integer("logprobs")
     if count is not None and count > LOGPROBS_MAX:
         raise bad_value(
@@ -316,16 +294,3 @@ def _logprobs(fields: _Fields) -> int | None:
         message = f"logprobs must be non-negative, got {count}."
         raise bad_value(message, "logprobs", count)
     return count
-
-
-def _constraint(fields: _Fields, options: SimulatorOptions) -> OutputConstraint | None:
-    # vLLM's front end cannot read EBNF, so the engine refuses it when a stream has begun.
-    try:
-        return read_constraint(
-            fields.mapping("structured_outputs"), fields.mapping("response_format"), options
-        )
-    except BadGrammar as error:
-        if fields.flag("stream", default=False):
-            message = "Invalid grammar specification."
-            raise SimulatedError(400, message, as_event=True) from error
-        raise SimulatedError(500, "Internal server error") from error

@@ -23,7 +23,7 @@ from gateway.store.schema import EVERYONE
 if TYPE_CHECKING:
     from datetime import datetime
 
-    from gateway.store.postgres.database import Connection, Database, Row
+    from gateway.store.postgres.database import Connection
 
 ROLLUP: Final = "rollup"
 """The cursor of who adds lines up."""
@@ -35,12 +35,9 @@ SELECT CAST(CAST(ledger_tx(pg_snapshot_xmin(pg_current_snapshot())) AS text) AS 
        CAST(CAST(ledger_tx(pg_snapshot_xmax(pg_current_snapshot())) AS text) AS bigint) AS next_tx
 """)
 _FIND: Final = Statement(f"""
-SELECT name, CAST(CAST(tx AS text) AS bigint) AS tx, of_tenant, response_id, seq, batch, lines,
-       moved_at
+SELECT name, CAST(CAST(tx AS text) AS bigint) AS tx, of_tenant, response_id, seq, batch, lines
 FROM usage_cursors
-WHERE tenant_id = '{EVERYONE}'
-  AND (CAST(:name AS text) IS NULL OR name = CAST(:name AS text))
-ORDER BY name
+WHERE tenant_id = '{EVERYONE}' AND name = :name
 """)  # noqa: S608 - constants only
 _PLACE: Final = Statement(f"""
 INSERT INTO usage_cursors (
@@ -54,9 +51,6 @@ ON CONFLICT (tenant_id, name) DO UPDATE
 SET tx = excluded.tx, of_tenant = excluded.of_tenant, response_id = excluded.response_id,
     seq = excluded.seq, batch = excluded.batch, lines = excluded.lines, moved_at = excluded.moved_at
 """)  # noqa: S608 - constants only
-_REMOVE: Final = Statement(
-    f"DELETE FROM usage_cursors WHERE tenant_id = '{EVERYONE}' AND name = :name"  # noqa: S608
-)
 _LOCK: Final = Statement("SELECT pg_try_advisory_xact_lock(:key, hashtext(:name))")
 _LOCK_KEY: Final = 0x4C656467  # "Ledg"
 _BEHIND: Final = Statement("""
@@ -90,7 +84,6 @@ class Cursor:
     place: LinePosition = LinePosition()
     batch: int = 0
     lines: int = 0
-    moved_at: datetime | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,13 +112,10 @@ async def try_lock(connection: Connection, name: str) -> bool:
 async def find(connection: Connection, name: str) -> Cursor | None:
     """Return the cursor of a reader, or None if the reader has not begun."""
     row = (await connection.execute(_FIND, {"name": name})).one_or_none()
-    return None if row is None else _cursor(row)
-
-
-async def list_all(database: Database) -> list[Cursor]:
-    """Return every cursor, ordered by name. Raises `StoreUnavailable`."""
-    async with database.runs_transaction() as connection:
-        return [_cursor(row) for row in await connection.execute(_FIND, {"name": None})]
+    if row is None:
+        return None
+    place = LinePosition(row.tx, row.of_tenant, row.response_id, row.seq)
+    return Cursor(row.name, place, row.batch, row.lines)
 
 
 async def move(connection: Connection, cursor: Cursor) -> None:
@@ -145,11 +135,6 @@ async def move(connection: Connection, cursor: Cursor) -> None:
     )
 
 
-async def remove(connection: Connection, name: str) -> None:
-    # The reader then begins anew.
-    await connection.execute(_REMOVE, {"name": name})
-
-
 async def behind_s(connection: Connection, place: LinePosition) -> float:
     """Return the age in seconds of the oldest line behind a place, 0.0 if none."""
     seconds = await connection.scalar(_BEHIND, {"tx": str(place.tx)})
@@ -159,8 +144,3 @@ async def behind_s(connection: Connection, place: LinePosition) -> float:
 async def age_s(connection: Connection, at: datetime) -> float:
     """Return the seconds since `at` by the database's clock, 0.0 for a future time."""
     return max(0.0, float(await connection.scalar(_AGE, {"at": at})))
-
-
-def _cursor(row: Row) -> Cursor:
-    place = LinePosition(row.tx, row.of_tenant, row.response_id, row.seq)
-    return Cursor(row.name, place, row.batch, row.lines, row.moved_at)

@@ -18,7 +18,6 @@ from gateway.store.tables.ledger import usage
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
-    from datetime import datetime
 
     from gateway.store.postgres.database import Connection, Database, Row
 
@@ -84,7 +83,8 @@ _GO_ON: Final = Statement(f"""
 UPDATE usage_cursors SET stopped = NULL WHERE {_OWN} AND stopped IS NOT NULL
 """)  # noqa: S608 - constants only
 _STATES: Final = Statement(f"""
-SELECT name, batch, lines, moved_at, stopped, end_tx IS NOT NULL AS is_under_way
+SELECT substr(name, {len(SINK_PREFIX) + 1}) AS name, batch AS batches, lines, moved_at, stopped,
+       end_tx IS NOT NULL AS is_under_way
 FROM usage_cursors
 WHERE tenant_id = '{EVERYONE}' AND name LIKE '{SINK_PREFIX}%' ORDER BY name
 """)  # noqa: S608 - constants only
@@ -96,18 +96,6 @@ class LineBatch:
 
     number: int
     lines: Sequence[Row]
-
-
-@dataclass(frozen=True, slots=True)
-class SinkState:
-    """Progress of a sink. `stopped`: why it waits for an operator; None: it does not wait."""
-
-    name: str
-    batches: int
-    lines: int
-    moved_at: datetime
-    is_under_way: bool
-    stopped: str | None
 
 
 async def read_lines(
@@ -186,21 +174,13 @@ async def resume(database: Database, sink: str, *, is_delivered: bool) -> bool:
         return bool(await connection.count(_GO_ON, name))
 
 
-async def states(database: Database) -> list[SinkState]:
-    """Return the progress of every sink, ordered by name. Raises `StoreUnavailable`."""
+async def states(database: Database) -> list[Row]:
+    """Return the progress of every sink, ordered by name: how many batches and lines it was sent.
+
+    `stopped` says why it waits for an operator; None: it does not wait. Raises `StoreUnavailable`.
+    """
     async with database.runs_transaction() as connection:
-        rows = await connection.execute(_STATES)
-    return [
-        SinkState(
-            row.name.removeprefix(SINK_PREFIX),
-            row.batch,
-            row.lines,
-            row.moved_at,
-            row.is_under_way,
-            row.stopped,
-        )
-        for row in rows
-    ]
+        return await connection.execute(_STATES)
 
 
 async def sink_behind_s(database: Database, sink: str) -> float:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 
 from gateway.store.ledger import cursors
 from gateway.store.ledger.cursors import ROLLUP, Cursor
-from gateway.store.ledger.sums import LINE_KEY, LINE_VALUES
+from gateway.store.ledger.rollup import LINE_KEY, LINE_VALUES
 from gateway.store.postgres.statements import Statement
 from gateway.store.tables.ledger import SUMS
 
@@ -283,8 +283,8 @@ async def of_key(database: Database, tenant_id: TenantId, key_id: UUID) -> dict[
     async with database.transaction(tenant_id) as connection:
         await connection.script(_SNAPSHOT)
         cursor = await cursors.find(connection, ROLLUP) or Cursor(ROLLUP)
-        asked = {"tenant": tenant_id, "key": key_id, "tx": str(cursor.place.tx)}
-        row = (await connection.execute(_OF_KEY, asked)).one()
+        parameters = {"tenant": tenant_id, "key": key_id, "tx": str(cursor.place.tx)}
+        row = (await connection.execute(_OF_KEY, parameters)).one()
     return {
         period: KeyUsage(*(row[f"{period}_{name}"] for name in _OF_KEY_SUMS)) for period in _PERIODS
     }

@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Final
 
 from gateway.store.ledger import cursors
 from gateway.store.ledger.cursors import ROLLUP, Cursor, LinePosition
-from gateway.store.ledger.sums import LINE_KEY, LINE_VALUES
 from gateway.store.postgres.statements import Statement
-from gateway.store.tables.ledger import SUMS
+from gateway.store.schema import COST_COLUMNS
+from gateway.store.tables.ledger import SUMMED_BY, SUMS
 
 if TYPE_CHECKING:
     from datetime import datetime
@@ -22,11 +22,39 @@ if TYPE_CHECKING:
     from gateway.store.postgres.database import Connection, Database
     from gateway.tenancy import TenantId
 
+# Null stands for the default project (whose id is the tenant's), the default tier, no background. A
+# correction is no request.
+_KEY_WORDS: Final = {
+    "service_tier": "coalesce(line.service_tier, 'default')",
+    "background": "coalesce(line.background, false)",
+    "project_id": "coalesce(line.project_id, line.tenant_id)",
+}
+LINE_KEY: Final = {name: _KEY_WORDS.get(name, f"line.{name}") for name in SUMMED_BY if name != "at"}
+"""SQL of the columns that a line is summed by, except its time."""
+_COUNTED: Final = {
+    "requests": "(line.seq = 0)::int",
+    "code_sessions": "(line.seq = 0 AND coalesce(line.tools ? 'code_interpreter', false))::int",
+}
+
+
+def _value(name: str) -> str:
+    if name in _COUNTED:
+        return _COUNTED[name]
+    return f"coalesce(line.{name}, 0)" if name in COST_COLUMNS else f"line.{name}"
+
+
+LINE_VALUES: Final = {name: _value(name) for name in SUMS}
+"""SQL of what one line adds to each sum."""
 _KEY: Final = ", ".join(LINE_KEY)
 _SUMS: Final = ", ".join(SUMS)
 _KEY_VALUES: Final = ", ".join(f"{value} AS {name}" for name, value in LINE_KEY.items())
 _VALUES: Final = ", ".join(f"{value} AS {name}" for name, value in LINE_VALUES.items())
 _SUMMED: Final = ", ".join(f"sum({name})" for name in SUMS)
+
+
+LINES_MAX: Final = 20_000
+"""Lines of one transaction, unless one transaction wrote more by itself."""
+MINUTES_S: Final = 48 * 3600.0
 
 
 def added_to(table: str) -> str:
@@ -87,16 +115,6 @@ GROUP BY {_KEY}
 
 
 @dataclass(frozen=True, slots=True)
-class RollupTerms:
-    """Bounds of adding up: `lines_max` lines in one transaction, unless one transaction wrote more
-    by itself. Lines younger than `minutes_s` are added up by the minute, too.
-    """
-
-    lines_max: int = 20_000
-    minutes_s: float = 48 * 3600.0
-
-
-@dataclass(frozen=True, slots=True)
 class Advance:
     """Result of one transaction. `is_done`: nothing is left below the horizon. `is_foreign`: it did
     nothing, because the cursor is ahead of all transactions (`cursors.Horizon`).
@@ -107,10 +125,12 @@ class Advance:
     is_foreign: bool = False
 
 
-async def advance(database: Database, terms: RollupTerms) -> Advance | None:
+async def advance(
+    database: Database, *, lines_max: int = LINES_MAX, minutes_s: float = MINUTES_S
+) -> Advance | None:
     """Add the next lines to the sums. Return None if another process is doing it.
 
-    Raises `StoreUnavailable`.
+    Lines younger than `minutes_s` are added up by the minute, too. Raises `StoreUnavailable`.
     """
     async with database.runs_transaction() as connection:
         if not await cursors.try_lock(connection, ROLLUP):
@@ -120,11 +140,9 @@ async def advance(database: Database, terms: RollupTerms) -> Advance | None:
         if horizon.is_foreign(cursor.place):
             return Advance(is_foreign=True)
         span = {"from_tx": str(cursor.place.tx), "to_tx": str(horizon.tx)}
-        bound = await connection.scalar(_BOUND, {**span, "lines_max": terms.lines_max})
+        bound = await connection.scalar(_BOUND, {**span, "lines_max": lines_max})
         to_tx = horizon.tx if bound is None else max(bound, cursor.place.tx + 1)
-        lines = await connection.scalar(
-            _ADD, {**span, "to_tx": str(to_tx), "minutes_s": terms.minutes_s}
-        )
+        lines = await connection.scalar(_ADD, {**span, "to_tx": str(to_tx), "minutes_s": minutes_s})
         if lines or bound is not None:
             # Else there is nothing to move past.
             moved = replace(

@@ -1,7 +1,9 @@
 """Limits, budgets, prices, and what is left and spent of them.
 
-rules    limits, budgets and alerts, for operators and for the look-up of a key
-prices   prices of models
-counters what replicas share: buckets, what is under way, what is spent
-alerts   alerts that were reached, and whether they were told
+rules      limits and budgets that bind a key
+prices     prices of models
+counters   what replicas share: buckets, requests in progress, spending
+background background responses, counted in their rows
+storage    measurements of stored bytes
+alerts     alerts that were reached, and who was told
 """

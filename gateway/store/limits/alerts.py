@@ -5,9 +5,12 @@ A process that has one to tell takes it for `TAKEN_S`; if it dies meanwhile, ano
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final, NamedTuple
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from gateway.store.limits.rules import SpendAlert, alert_of
+import orjson
+
+from gateway.limits.rules import meter_of
 from gateway.store.postgres.statements import Statement
 
 if TYPE_CHECKING:
@@ -15,12 +18,14 @@ if TYPE_CHECKING:
     from datetime import datetime
     from uuid import UUID
 
-    from gateway.limits.terms import Interval
-    from gateway.store.postgres.database import Database
+    from gateway.limits.rules import Interval, Scope, Unit
+    from gateway.store.postgres.database import Database, Row
 
 TAKEN_S: Final = 120.0
 ATTEMPTS_MAX: Final = 8
-"""Then it is given up; the log has said so each time."""
+"""Attempts until a delivery is given up; each failure is logged."""
+OPERATORS: Final = "operator"
+"""The type of the channel of alerts that the operator set beside a budget, at a `percent` of it."""
 
 _SPENT: Final = Statement("""
 SELECT CAST(coalesce(sum(amount), 0) AS bigint) FROM spend
@@ -67,6 +72,43 @@ WHERE tenant_id = :tenant AND alert_id = :id AND starts_at = :starts_at
 _AGAIN: Final = Statement("""
 DELETE FROM alert_firings WHERE tenant_id = :tenant AND alert_id = :id
 """)
+
+
+@dataclass(frozen=True, slots=True)
+class SpendAlert:
+    """Alert when so much is spent. `channel` says who is told and how, as its JSON was given."""
+
+    id: UUID
+    scope: Scope
+    scope_id: UUID
+    unit: Unit
+    interval: Interval
+    threshold: int
+    channel: dict[str, Any]
+    created_at: datetime | None = None
+
+    @property
+    def meter(self) -> str:
+        return meter_of(self.scope, self.scope_id, self.unit, self.interval)
+
+    @property
+    def percent(self) -> int | None:
+        # A percentage of the budget for operators' alerts, None for administrators'.
+        return self.channel["percent"] if self.channel.get("type") == OPERATORS else None
+
+
+def alert_of(row: Row) -> SpendAlert:
+    # `row` is one of `spend_alerts`.
+    return SpendAlert(
+        row.id,
+        row.scope,
+        row.scope_id,
+        row.unit,
+        row.span,
+        row.threshold,
+        orjson.loads(row.channel),
+        row.created_at,
+    )
 
 
 class Firing(NamedTuple):

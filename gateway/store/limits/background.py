@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from gateway.limits.gates import BUSY_WAIT_S
+from gateway.limits.accounting import BUSY_WAIT_S
 from gateway.limits.refusal import ReachedLimit, too_many
 from gateway.store.postgres.statements import Statement
 from gateway.store.tools.quotas import Quota, take_turns
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from uuid import UUID
 
-    from gateway.limits.terms import Limit, Scope, Terms, What
+    from gateway.limits.rules import Limit, Scope, Terms, What
     from gateway.store.postgres.database import Connection, Database
     from gateway.tenancy import TenantId
 
@@ -55,8 +55,8 @@ SELECT count(*) FROM (
 
 async def count(connection: Connection, tenant_id: UUID, limit: Limit) -> int:
     """Count background responses of the limit's scope, up to the limit."""
-    asked = {"tenant": tenant_id, "scope_id": limit.scope_id, "value": limit.value}
-    found: int = await connection.scalar(_COUNTS[limit.what, limit.scope], asked)
+    parameters = {"tenant": tenant_id, "scope_id": limit.scope_id, "value": limit.value}
+    found: int = await connection.scalar(_COUNTS[limit.what, limit.scope], parameters)
     return found
 
 

@@ -12,7 +12,7 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from uuid import UUID
 
-from gateway.limits.figures import Elsewhere, interval_starts
+from gateway.limits.accounting import Elsewhere, interval_starts
 from gateway.limits.storage import Measurement, account_of, project_of
 from gateway.store.limits import background
 from gateway.store.postgres.statements import Statement
@@ -21,14 +21,14 @@ from gateway.store.schema import EVERYONE
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
 
-    from gateway.limits.bucket import Ask
-    from gateway.limits.terms import Limit, Terms
+    from gateway.limits.buckets import Ask
+    from gateway.limits.rules import Limit, Terms
     from gateway.store.postgres.database import Connection, Database
     from gateway.tenancy import TenantId
 
 FRESH_S: Final = 5.0
 BUCKETS_MAX: Final = 256
-"""Of one statement: rows stay locked until it has ended."""
+"""Buckets of one statement: rows stay locked until it has ended."""
 PRESENT: Final = "replica"
 """The report by which replicas count each other, under the nil tenant."""
 
@@ -237,12 +237,12 @@ async def read(database: Database, replica: str, tenant_id: UUID, terms: Terms) 
             (tenant_id, one.name): await background.count(connection, tenant_id, one)
             for one in terms.background
         }
-        asked = {
+        parameters = {
             **_keys([(tenant_id, one.name) for one in buckets]),
             "rates": [one.rate for one in buckets],
             "capacities": [float(one.value) for one in buckets],
         }
-        levels = await connection.execute(_LEVELS, asked)
+        levels = await connection.execute(_LEVELS, parameters)
         keys = _keys([(tenant_id, name) for name in names])
         others = await connection.execute(
             _ELSEWHERE, {**keys, "replica": replica, "fresh": FRESH_S}
@@ -277,8 +277,8 @@ async def resize(
     async with database.runs_transaction(durable=False) as connection:
         rates = [before[one.name].rate for one in changed]
         befores = [float(before[one.name].value) for one in changed]
-        told = {"rates": rates, "befores": befores}
-        await connection.execute(_RESIZE, {**_sizes(tenant_id, changed), **told})
+        sizes = {"rates": rates, "befores": befores}
+        await connection.execute(_RESIZE, {**_sizes(tenant_id, changed), **sizes})
         await connection.execute(_REFILL, _sizes(tenant_id, new))
 
 

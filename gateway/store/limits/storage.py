@@ -10,7 +10,6 @@ tenant, under the nil project, which also says when the next one is due.
 from __future__ import annotations
 
 from collections import defaultdict
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, NamedTuple
 from uuid import UUID
 
@@ -24,7 +23,14 @@ if TYPE_CHECKING:
     from gateway.store.postgres.database import Database
 
 FIRST: Final = UUID(int=0)
-"""What is before every id."""
+"""An id before all others."""
+INTERVAL_S: Final = 300.0
+"""Seconds between two measurements of a tenant."""
+PAUSE_FACTOR: Final = 20
+"""Measuring takes no more than one part in so many of the time: a large tenant is measured less
+often."""
+ROWS_MAX: Final = 1_000
+"""Rows that one statement reads."""
 TURN_S: Final = 600.0
 """Seconds that others wait for a process that has begun to measure a tenant."""
 
@@ -164,18 +170,6 @@ class StoredState(NamedTuple):
     fullest: float
 
 
-@dataclass(frozen=True, slots=True)
-class MeasureTerms:
-    """Bounds of measuring: a tenant is measured every `interval_s`, or less often, so that
-    measuring takes no more than one part in `pause_factor` of the time. One statement reads
-    `rows_max` rows.
-    """
-
-    interval_s: float = 300.0
-    rows_max: int = 1_000
-    pause_factor: int = 20
-
-
 async def take_turn(database: Database) -> MeasuredTenant | None:
     """Reserve a tenant that is due for measuring. Return None if there is none.
 
@@ -187,7 +181,9 @@ async def take_turn(database: Database) -> MeasuredTenant | None:
     return None if row is None else MeasuredTenant(TenantId(row.tenant_id), row.begun_at)
 
 
-async def measure(database: Database, tenant_id: TenantId, *, rows_max: int) -> dict[UUID, int]:
+async def measure(
+    database: Database, tenant_id: TenantId, *, rows_max: int = ROWS_MAX
+) -> dict[UUID, int]:
     """Return the bytes of each project of a tenant, and of the whole under `WHOLE_TENANT`."""
     sizes: dict[UUID, int] = defaultdict(int)
     for statement in _BY_ID:
@@ -198,9 +194,9 @@ async def measure(database: Database, tenant_id: TenantId, *, rows_max: int) -> 
     for statement in (_PAGES, _TRACES):
         place: bytes | None = b""
         while place is not None:
-            asked = {"tenant": tenant_id, "after": place, "rows_max": rows_max}
+            parameters = {"tenant": tenant_id, "after": place, "rows_max": rows_max}
             async with database.transaction(tenant_id) as connection:
-                row = (await connection.execute(statement, asked)).one()
+                row = (await connection.execute(statement, parameters)).one()
             whole += row.size
             place = row.last if row.rows == rows_max else None
     async with database.transaction(tenant_id) as connection:
@@ -217,9 +213,9 @@ async def _page(
     sizes: dict[UUID, int],
 ) -> UUID | None:
     # Adds one page to `sizes`. Returns where the next page begins, None behind the last.
-    asked = {"tenant": tenant_id, "after": after, "rows_max": rows_max}
+    parameters = {"tenant": tenant_id, "after": after, "rows_max": rows_max}
     async with database.transaction(tenant_id) as connection:
-        rows = list(await connection.execute(statement, asked))
+        rows = list(await connection.execute(statement, parameters))
     for row in rows:
         sizes[row.project_id or default_project(tenant_id)] += row.size
     is_full = sum(row.rows for row in rows) == rows_max
@@ -227,18 +223,18 @@ async def _page(
 
 
 async def write(
-    database: Database, turn: MeasuredTenant, sizes: dict[UUID, int], terms: MeasureTerms
+    database: Database, turn: MeasuredTenant, sizes: dict[UUID, int], *, interval_s: float
 ) -> StoredState:
     """Store a measurement and remove what it replaces."""
-    asked = {
+    parameters = {
         "tenant": turn.tenant_id,
         "begun_at": turn.begun_at,
         "projects": list(sizes),
         "sizes": list(sizes.values()),
-        "interval_s": terms.interval_s,
-        "pause_factor": terms.pause_factor,
+        "interval_s": interval_s,
+        "pause_factor": PAUSE_FACTOR,
     }
     async with database.runs_transaction() as connection:
-        await connection.execute(_WRITE, asked)
+        await connection.execute(_WRITE, parameters)
         await connection.execute(_FORGET, {"tenant": turn.tenant_id, "begun_at": turn.begun_at})
         return StoredState(*(await connection.execute(_STATE, {"whole": WHOLE_TENANT})).one())

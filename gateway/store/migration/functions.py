@@ -73,10 +73,10 @@ FUNCTIONS: Final = (
         "SETOF identity_providers",
         """
     SELECT p FROM identity_providers p
-    WHERE p.enabled AND p.deleted_at IS NULL AND p.id = asked_id
+    WHERE p.enabled AND p.deleted_at IS NULL AND p.tenants IS NULL AND p.id = asked_id
     UNION ALL
     SELECT p FROM identity_providers p
-    WHERE p.enabled AND p.deleted_at IS NULL AND p.bearer
+    WHERE p.enabled AND p.deleted_at IS NULL AND p.unnamed_bearer
       AND p.issuer = asked_issuer AND p.audience = ANY (asked_audiences)""",
     ),
     Function(
@@ -86,7 +86,7 @@ FUNCTIONS: Final = (
         """
     SELECT p
     FROM identity_providers p JOIN tenants t ON t.id = p.tenant_id
-    WHERE p.enabled AND p.deleted_at IS NULL AND p.named_bearer
+    WHERE p.enabled AND p.deleted_at IS NULL AND p.bearer
       AND p.issuer = asked_issuer AND p.audience = ANY (asked_audiences)
       AND (t.id = asked_tenant OR t.name = asked_name)""",
     ),
@@ -112,11 +112,11 @@ FUNCTIONS: Final = (
     Function(
         "find_operator_issuers",
         "asked_issuer text, asked_audiences text[]",
-        "SETOF operator_issuers",
+        "SETOF identity_providers",
         """
-    SELECT o FROM operator_issuers o
-    WHERE o.deleted_at IS NULL AND o.issuer = asked_issuer AND o.audience = ANY (asked_audiences)
-    """,
+    SELECT p FROM identity_providers p
+    WHERE p.deleted_at IS NULL AND p.tenants IS NOT NULL
+      AND p.issuer = asked_issuer AND p.audience = ANY (asked_audiences)""",
     ),
     Function(
         "find_named",

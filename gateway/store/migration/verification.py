@@ -2,7 +2,7 @@
 
 The migrations make all of it; but a dump that is restored without the cluster's roles loses what
 was granted to them, yet has the newest revision, and people change databases by hand. A requirement
-is a line of text, which the catalog either has or lacks (one query, of nothing but the catalog):
+is a line of text, which the catalog either has or lacks (`CATALOG`, of nothing but the catalog):
 errors quote the text of a missing one. Statements can restore the access of roles: every upgrade
 runs them, before and after it migrates. They cannot restore columns and keys, because there were
 rows in them.
@@ -26,7 +26,7 @@ from gateway.store.tables import TABLES, about
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
-    from sqlalchemy import Connection, Index, Table
+    from sqlalchemy import Connection, Table
 
     from gateway.store.postgres.database import Database
     from gateway.store.tables.columns import Access
@@ -36,45 +36,31 @@ MEMBERSHIP: Final = "membership of the database's user in {role}"
 """The requirement that it may take the role."""
 
 
-def _uniques() -> Iterator[UniqueConstraint]:
-    for table in TABLES.values():
-        keys = (key for key in table.constraints if isinstance(key, UniqueConstraint))
-        yield from sorted(keys, key=_name)
-
-
-def _indexes(*, is_unique: bool) -> Iterator[str]:
-    for table in TABLES.values():
-        yield from sorted(_name(one) for one in table.indexes if one.unique == is_unique)
-
-
-def _name(one: Index | UniqueConstraint) -> str:
-    return str(one.name)
-
-
 _TABLES: Final = tuple(TABLES.values())
-INDEXES: Final = tuple(_indexes(is_unique=False))
+_PRIMARY: Final = {f"pk_{table.name}": about(table).is_upserted for table in _TABLES}
+_UNIQUE: Final = {
+    str(key.name): key.info.get("is_upserted", False)
+    for table in _TABLES
+    for key in table.constraints
+    if isinstance(key, UniqueConstraint)
+}
+_INDEXES: Final = {str(one.name): one.unique for table in _TABLES for one in table.indexes}
+INDEXES: Final = sorted(name for name, is_unique in _INDEXES.items() if not is_unique)
 """Those that make it fast."""
-CONFLICTS: Final = frozenset(
-    {
-        *(f"pk_{table.name}" for table in _TABLES if about(table).is_upserted),
-        *(_name(key) for key in _uniques() if key.info.get("is_upserted")),
-    }
-)
+CONFLICTS: Final = {name for name, is_upserted in (_PRIMARY | _UNIQUE).items() if is_upserted}
 """The keys that statements name (`ON CONFLICT`)."""
 KEYS: Final = (
-    *(f"pk_{table.name}" for table in _TABLES),
-    *map(_name, _uniques()),
-    *_indexes(is_unique=True),
+    *_PRIMARY,
+    *sorted(_UNIQUE),
+    *sorted(name for name, is_unique in _INDEXES.items() if is_unique),
 )
 """Those by which it is seen what is there already."""
 
 _CURRENT_TENANT: Final = "nullif(current_setting('app.tenant_id', true), '')::uuid"
 _CURRENT_PROJECT: Final = "nullif(current_setting('app.project_id', true), '')::uuid"
 GRANTS: Final = {
-    APP_ROLE: {table.name: about(table).access.app for table in _TABLES if about(table).access.app},
-    RUNS_ROLE: {
-        table.name: about(table).access.runs for table in _TABLES if about(table).access.runs
-    },
+    role: {table.name: may for table in _TABLES if (may := getattr(about(table).access, name))}
+    for role, name in ((APP_ROLE, "app"), (RUNS_ROLE, "runs"))
 }
 """What each role may do to each table, or to some of its columns."""
 _COLUMN_WISE: Final = {
@@ -221,12 +207,12 @@ def _access() -> Iterator[Requirement]:
             (_LET_INTO_SCHEMA.format(role=role),),
         )
         for table, privileges in tables.items():
-            for found in _PRIVILEGE.finditer(privileges):
-                mend = f"GRANT {found[0]} ON {table} TO {role}"
-                names = found["columns"]
+            for privilege in _PRIVILEGE.finditer(privileges):
+                mend = f"GRANT {privilege[0]} ON {table} TO {role}"
+                names = privilege["columns"]
                 places = [f"{table}.{name}" for name in names.split(", ")] if names else [table]
                 for place in places:
-                    yield Requirement(privilege_text(role, found["verb"], place), (mend,))
+                    yield Requirement(privilege_text(role, privilege["verb"], place), (mend,))
     for function in FUNCTIONS:
         yield Requirement(privilege_text(APP_ROLE, "EXECUTE", function.name), (function.grant,))
 
@@ -242,77 +228,80 @@ def _listed(names: Iterable[str]) -> str:
 _FUNCTIONS_TAKING: Final = ", ".join(
     f"('{one.name}', {len(one.parameters.split(', '))})" for one in FUNCTIONS
 )
+_ROLE_ROWS: Final = f"SELECT oid, rolname FROM pg_roles WHERE rolname IN ({_listed(ROLES)})"  # noqa: S608
+_TABLE_ROWS: Final = f"""
+SELECT * FROM pg_class WHERE relkind IN ('r', 'p') AND relname IN ({_listed(TABLES)})
+  AND pg_table_is_visible(oid)
+"""  # noqa: S608 - constants
+_FUNCTION_ROWS: Final = f"""
+SELECT * FROM pg_proc WHERE (proname, pronargs) IN ({_FUNCTIONS_TAKING}) AND prosecdef
+  AND pg_function_is_visible(oid)
+"""  # noqa: S608 - constants
+_COLUMN_ROWS: Final = """
+SELECT t.oid AS table_oid, t.relname, a.*
+FROM tables AS t JOIN pg_attribute AS a ON a.attrelid = t.oid
+WHERE a.attnum > 0 AND NOT a.attisdropped
+"""
 # From PostgreSQL 16 on a member of a role need not be able to take it.
-CATALOG: Final = f"""
-WITH roles AS (
-    SELECT oid, rolname FROM pg_roles WHERE rolname IN ({_listed(ROLES)})
-), tables AS (
-    SELECT * FROM pg_class
-    WHERE relkind IN ('r', 'p') AND relname IN ({_listed(TABLES)})
-      AND pg_table_is_visible(oid)
-), functions AS (
-    SELECT * FROM pg_proc
-    WHERE (proname, pronargs) IN ({_FUNCTIONS_TAKING}) AND prosecdef
-      AND pg_function_is_visible(oid)
-), columns AS (
-    SELECT t.oid AS table_oid, t.relname, a.*
-    FROM tables t JOIN pg_attribute a ON a.attrelid = t.oid
-    WHERE a.attnum > 0 AND NOT a.attisdropped
-)
-SELECT 'role ' || rolname, '', '', '' FROM roles
+_OBJECTS: Final = f"""
+WITH roles AS ({_ROLE_ROWS}), tables AS ({_TABLE_ROWS}), columns AS ({_COLUMN_ROWS})
+SELECT 'role ' || rolname FROM roles
 UNION ALL
-SELECT 'membership of the database''s user in ' || rolname, '', '', '' FROM roles
+SELECT 'membership of the database''s user in ' || rolname FROM roles
 WHERE pg_has_role(current_user, oid, CASE WHEN current_setting('server_version_num')::int >= 160000
                                           THEN 'SET' ELSE 'MEMBER' END)
 UNION ALL
-SELECT 'table ' || relname, '', '', '' FROM tables
+SELECT 'table ' || relname FROM tables
 UNION ALL
-SELECT 'ownership of ' || relname, '', '', '' FROM tables
-WHERE pg_has_role(current_user, relowner, 'USAGE')
+SELECT 'ownership of ' || relname FROM tables WHERE pg_has_role(current_user, relowner, 'USAGE')
 UNION ALL
-SELECT 'column ' || relname || '.' || attname || ' ' || format_type(atttypid, atttypmod),
-       '', '', ''
+SELECT 'column ' || relname || '.' || attname || ' ' || format_type(atttypid, atttypmod)
 FROM columns
 UNION ALL
 SELECT CASE WHEN attnotnull THEN 'NOT NULL on ' ELSE 'no NOT NULL on ' END
-       || relname || '.' || attname, '', '', ''
+       || relname || '.' || attname
 FROM columns
 UNION ALL
-SELECT 'index ' || i.relname, '', '', ''
-FROM pg_index x JOIN pg_class i ON i.oid = x.indexrelid JOIN tables t ON t.oid = x.indrelid
+SELECT 'index ' || i.relname
+FROM pg_index AS x JOIN pg_class AS i ON i.oid = x.indexrelid JOIN tables ON tables.oid = x.indrelid
 WHERE x.indisvalid
 UNION ALL
-SELECT 'row-level security of ' || relname, '', '', '' FROM tables
+SELECT 'row-level security of ' || relname FROM tables
 WHERE relrowsecurity AND relforcerowsecurity
 UNION ALL
-SELECT t.relname, p.polname || CASE WHEN p.polpermissive THEN '' ELSE ' AS RESTRICTIVE' END,
-       pg_get_expr(p.polqual, p.polrelid),
-       coalesce((SELECT string_agg(r.rolname, ' ' ORDER BY r.rolname)
-                 FROM pg_roles r WHERE r.oid = ANY (p.polroles)), 'public')
-FROM pg_policy p JOIN tables t ON t.oid = p.polrelid
-WHERE p.polcmd = '*' AND p.polwithcheck IS NULL
-UNION ALL
-SELECT 'privilege USAGE on the schema of ' || rolname, '', '', '' FROM roles
+SELECT 'function ' || proname FROM ({_FUNCTION_ROWS}) AS functions
+"""  # noqa: S608 - constants
+_PRIVILEGES: Final = f"""
+WITH roles AS ({_ROLE_ROWS}), tables AS ({_TABLE_ROWS}), columns AS ({_COLUMN_ROWS}),
+     functions AS ({_FUNCTION_ROWS})
+SELECT 'privilege USAGE on the schema of ' || rolname FROM roles
 WHERE has_schema_privilege(oid, current_schema(), 'USAGE')
 UNION ALL
-SELECT 'privilege ' || verb || ' on ' || relname || ' of ' || rolname, '', '', ''
+SELECT 'privilege ' || verb || ' on ' || relname || ' of ' || rolname
 FROM roles, tables, unnest(ARRAY['SELECT', 'INSERT', 'UPDATE', 'DELETE']) AS verbs (verb)
 WHERE has_table_privilege(roles.oid, tables.oid, verb)
 UNION ALL
-SELECT 'privilege ' || verb || ' on ' || relname || '.' || attname || ' of ' || rolname, '', '', ''
+SELECT 'privilege ' || verb || ' on ' || relname || '.' || attname || ' of ' || rolname
 FROM roles, columns, unnest(ARRAY['SELECT', 'UPDATE']) AS verbs (verb)
 WHERE relname IN ({_listed(sorted(_COLUMN_WISE))})
   AND has_column_privilege(roles.oid, table_oid, attnum, verb)
 UNION ALL
-SELECT 'function ' || proname, '', '', '' FROM functions
-UNION ALL
-SELECT 'privilege EXECUTE on ' || proname || ' of ' || rolname, '', '', '' FROM roles, functions
+SELECT 'privilege EXECUTE on ' || proname || ' of ' || rolname FROM roles, functions
 WHERE has_function_privilege(roles.oid, functions.oid, 'EXECUTE')
 UNION ALL
-SELECT 'no privilege EXECUTE on ' || proname || ' of everybody', '', '', '' FROM functions
+SELECT 'no privilege EXECUTE on ' || proname || ' of everybody' FROM functions
 WHERE NOT has_function_privilege('public', oid, 'EXECUTE')
 """  # noqa: S608 - constants
-_CATALOG: Final = Statement(CATALOG)
+_POLICIES: Final = f"""
+SELECT t.relname, p.polname || CASE WHEN p.polpermissive THEN '' ELSE ' AS RESTRICTIVE' END,
+       coalesce((SELECT string_agg(r.rolname, ' ' ORDER BY r.rolname)
+                 FROM pg_roles AS r WHERE r.oid = ANY (p.polroles)), 'public'),
+       pg_get_expr(p.polqual, p.polrelid)
+FROM pg_policy AS p JOIN ({_TABLE_ROWS}) AS t ON t.oid = p.polrelid
+WHERE p.polcmd = '*' AND p.polwithcheck IS NULL
+"""  # noqa: S608 - constants
+CATALOG: Final = (_OBJECTS, _PRIVILEGES, _POLICIES)
+"""Queries of what is there: a line of text, or a policy's table, name, roles and condition."""
 # A server from PostgreSQL 17 on tells a policy's condition only when nobody has the table locked.
 _HURRY: Final = "SET LOCAL lock_timeout = '200ms'"
 
@@ -323,23 +312,21 @@ async def missing(database: Database, *, is_patient: bool = True) -> list[Requir
     Unless `is_patient`, a locked table raises `StoreUnavailable` soon. The serving login need not
     own the tables (`deploy/roles.sql`); only an upgrade has to.
     """
+    rows: list[Sequence[str]] = []
     async with database.owner_transaction() as connection:
         if not is_patient:
             await connection.script(_HURRY)
-        lacking = missing_from([tuple(row) for row in await connection.execute(_CATALOG)])
-    return [requirement for requirement in lacking if not requirement.is_of_owner]
+        for query in CATALOG:
+            rows += await connection.execute(Statement(query))
+    return [requirement for requirement in _missing_from(rows) if not requirement.is_of_owner]
 
 
-def missing_from(rows: Iterable[Sequence[str]]) -> list[Requirement]:
-    """Return the requirements that no row of `CATALOG` meets, in the order of `requirements`."""
-    found = {
-        policy_text(text, name, roles, condition) if name else text
-        for text, name, condition, roles in rows
-    }
-    return [requirement for requirement in requirements() if requirement.text not in found]
+def _missing_from(rows: Iterable[Sequence[str]]) -> list[Requirement]:
+    there = {row[0] if len(row) == 1 else policy_text(*row) for row in rows}
+    return [requirement for requirement in requirements() if requirement.text not in there]
 
 
-def told(lacking: Sequence[Requirement]) -> str:
+def summary(lacking: Sequence[Requirement]) -> str:
     """Return one line that names the first requirements and counts the rest."""
     shown = "; ".join(map(_word, lacking[:TOLD_MAX]))
     more = len(lacking) - TOLD_MAX
@@ -428,7 +415,7 @@ def repair_access(connection: Connection) -> Repaired:
             requirement.is_of_owner for requirement in unmendable if requirement.stops
         )
         raise StartupError(
-            f"the schema lacks: {told(unmendable)}", remedy=_NOT_OWNER if is_of_owner else _LOST
+            f"the schema lacks: {summary(unmendable)}", remedy=_NOT_OWNER if is_of_owner else _LOST
         )
     for statement in dict.fromkeys(
         chain.from_iterable(requirement.mend for requirement in lacking)
@@ -439,7 +426,7 @@ def repair_access(connection: Connection) -> Repaired:
     stopping = [requirement for requirement in left if requirement.stops]
     if stopping:
         raise StartupError(
-            f"the schema lacks, though its owner has just made it again: {told(stopping)}",
+            f"the schema lacks, though its owner has just made it again: {summary(stopping)}",
             remedy="Who owns the tables and the schema? That user has to run: db upgrade.",
         )
     mended = tuple(_word(requirement) for requirement in lacking if requirement not in left)
@@ -454,6 +441,6 @@ def _word(requirement: Requirement) -> str:
 
 
 def _lacking(connection: Connection) -> list[Requirement]:
-    found = missing_from([tuple(row) for row in connection.exec_driver_sql(CATALOG)])
+    rows = [tuple(row) for query in CATALOG for row in connection.exec_driver_sql(query)]
     connection.commit()
-    return found
+    return _missing_from(rows)

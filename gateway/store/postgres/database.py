@@ -133,8 +133,8 @@ class Result(list[Any]):
 
     def one(self) -> Any:
         """Return the only row. Raises `ValueError` if there is none, or more than one."""
-        (found,) = self
-        return found
+        (row,) = self
+        return row
 
     def one_or_none(self) -> Any:
         # Raises `ValueError` if there are several rows.
@@ -585,8 +585,8 @@ async def _drop(connection: Connection) -> None:
 async def _is_direct(session: Session) -> bool:
     # A pooler answers for many servers, so its cancellation key has a process id of its own.
     # Prepared under no name, because a named statement would stay in the pooler's server.
-    asked = await session.prepare("SELECT pg_backend_pid()", name="")
-    return bool(await asked.fetchval() == session.get_server_pid())
+    prepared = await session.prepare("SELECT pg_backend_pid()", name="")
+    return bool(await prepared.fetchval() == session.get_server_pid())
 
 
 def _is_intact(error: BaseException) -> bool:

@@ -38,8 +38,8 @@ class Statement:
     def __init__(self, text: str) -> None:
         places: dict[str, str] = {}
 
-        def place(found: re.Match[str]) -> str:
-            return places.setdefault(found[1], f"${len(places) + 1}")
+        def place(match: re.Match[str]) -> str:
+            return places.setdefault(match[1], f"${len(places) + 1}")
 
         self.text = text
         """As it was written."""

@@ -107,7 +107,7 @@ def _is_passing(error: BaseException) -> bool:
 def _describe(error: asyncpg.PostgresError) -> str:
     # The server's message, cut to one line, if its class is safe to show; else the error's type.
     state: str = error.sqlstate or ""
-    said = type(error).__name__
+    text = type(error).__name__
     if state[:2] in _TOLD_CLASSES or state in _TOLD_STATES:
-        said = " ".join(str(error.args[0] if error.args else "").split())[:_WORDS_MAX] or said
-    return f"database: {said} ({state})" if state else f"database: {said}"
+        text = " ".join(str(error.args[0] if error.args else "").split())[:_WORDS_MAX] or text
+    return f"database: {text} ({state})" if state else f"database: {text}"

@@ -87,8 +87,8 @@ def _parts(url: str) -> SplitResult:
 def _ports(netloc: str) -> list[str]:
     # An IPv6 address has colons of its own.
     hosts = netloc.rpartition("@")[2].split(",")
-    found = (host.rpartition("]")[2].partition(":") for host in hosts)
-    return [port for _, _, port in found if port]
+    ports = (host.rpartition("]")[2].partition(":") for host in hosts)
+    return [port for _, _, port in ports if port]
 
 
 def _is_port(text: str) -> bool:

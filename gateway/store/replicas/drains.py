@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from gateway.governance.audit import COMMAND_LINE
-from gateway.store.governance import audit_log
+from gateway.store import audit_log
 from gateway.store.postgres.statements import Statement
 from gateway.store.schema import EVERYONE
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from datetime import datetime
 
     from gateway.governance.audit import Author
-    from gateway.store.postgres.database import Database
+    from gateway.store.postgres.database import Database, Row
 
 FRESH_S: Final = 30.0
 """A report that is older is of a replica that is gone."""
@@ -67,14 +67,6 @@ class Drain(NamedTuple):
     drained_by: str
 
 
-class DrainReport(NamedTuple):
-    """Requests in progress at a drained backend, by a replica that knows of the drain."""
-
-    name: str
-    replica: str
-    in_flight: int
-
-
 async def drain(database: Database, name: str, *, by: str, author: Author = COMMAND_LINE) -> bool:
     """Take a backend out of use, as the owner of the tables. Return False if it was already."""
     parameters = {"nobody": EVERYONE, "name": name, "drained_by": by}
@@ -94,13 +86,13 @@ async def undrain(database: Database, name: str, author: Author = COMMAND_LINE) 
     Return False if it was not drained.
     """
     async with database.owner_transaction() as connection:
-        found = await connection.count(_UNDRAIN, {"nobody": EVERYONE, "name": name})
+        was_drained = await connection.count(_UNDRAIN, {"nobody": EVERYONE, "name": name})
         await connection.execute(_FORGET, {"nobody": EVERYONE, "name": name})
-        if found:
+        if was_drained:
             await audit_log.record(
                 connection, None, author.event("harmony.backend.undrained", name)
             )
-        return bool(found)
+        return bool(was_drained)
 
 
 async def drains(database: Database) -> list[Drain]:
@@ -126,11 +118,11 @@ async def report(database: Database, replica: str, in_flight: Mapping[str, int])
         await connection.execute(_REPORT, parameters)
 
 
-async def reports(database: Database) -> list[DrainReport]:
-    """Return the recent reports of replicas about drained backends."""
+async def reports(database: Database) -> list[Row]:
+    """Return the recent reports on drained backends: `name`, `replica`, requests `in_flight`."""
     parameters = {"nobody": EVERYONE, "fresh": FRESH_S}
     async with database.runs_transaction() as connection:
-        return [DrainReport(*row) for row in await connection.execute(_REPORTS, parameters)]
+        return await connection.execute(_REPORTS, parameters)
 
 
 async def loads(database: Database, *, fresh_s: float) -> dict[str, bytes]:

@@ -103,7 +103,7 @@ async def settle(connection: Connection, ended: Sequence[EndedResponse]) -> None
         costs[one.tenant_id].append(one.cost)
     await _make(connection, [EVERYONE])
     await _make(connection, amounts)
-    told = {
+    parameters = {
         "tenants": list(amounts),
         "amounts": list(amounts.values()),
         "means": [sum(costs[tenant]) / len(costs[tenant]) for tenant in amounts],
@@ -111,7 +111,7 @@ async def settle(connection: Connection, ended: Sequence[EndedResponse]) -> None
         "rest": 1 - ALPHA,
         "everyone": EVERYONE,
     }
-    await connection.execute(_SETTLE, told)
+    await connection.execute(_SETTLE, parameters)
 
 
 async def serve(connection: Connection, starts: Sequence[Start]) -> None:
@@ -124,8 +124,8 @@ async def serve(connection: Connection, starts: Sequence[Start]) -> None:
     if going := [one.start for one in starts if not one.promoted]:
         served[EVERYONE] = max(going)
     await _make(connection, served)
-    told = {"tenants": list(served), "served": list(served.values())}
-    await connection.execute(_SERVE, told)
+    parameters = {"tenants": list(served), "served": list(served.values())}
+    await connection.execute(_SERVE, parameters)
 
 
 async def forget(database: Database) -> None:
@@ -136,5 +136,5 @@ async def forget(database: Database) -> None:
 
 
 async def _make(connection: Connection, tenants: Iterable[UUID]) -> None:
-    asked = {"tenants": list(tenants), "expected": EXPECTED_AT_FIRST, "everyone": EVERYONE}
-    await connection.execute(_MAKE, asked)
+    parameters = {"tenants": list(tenants), "expected": EXPECTED_AT_FIRST, "everyone": EVERYONE}
+    await connection.execute(_MAKE, parameters)

@@ -76,13 +76,16 @@ class Lifetime:
     """The events that end a row; empty: nothing does. `docs/data.md` has the same table.
 
     `deleted`: which DELETE of the API. `erased`: which rows go with a person. `expires`: after what
-    time. `stays`: why the row outlives its tenant; empty: it goes with the tenant.
+    time. `stays`: why the row outlives its tenant; empty: it goes with the tenant. `expired`: the
+    conditions in SQL on which `retention.sweep` removes a row; its parameters are what the settings
+    say.
     """
 
     deleted: str = ""
     erased: str = ""
     expires: str = ""
     stays: str = ""
+    expired: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -257,6 +260,11 @@ def index(*columns: str, name: str | None = None, where: str | None = None) -> I
 
 def unique_index(name: str, *columns: str, where: str) -> Index:
     return Index(name, *columns, unique=True, postgresql_where=sql(where))
+
+
+def older_than(column: str, seconds: str) -> str:
+    """Return the condition that a time is longer ago than a parameter or an expression."""
+    return f"{column} < now() - make_interval(secs => {seconds})"
 
 
 SETTINGS: Final = Lifetime()

@@ -24,6 +24,7 @@ from gateway.store.tables.columns import (
     integer,
     jsonb,
     keys_of_table,
+    older_than,
     smallint,
     table,
     tenant_id,
@@ -64,6 +65,11 @@ def _sums() -> list[Column[Any]]:
     return [bigint(name) for name in ("requests", *_COUNTED, "code_sessions", *COST_COLUMNS)]
 
 
+# Every reader of lines has a cursor, and nothing is added up without one.
+_READ_BY_ALL: Final = (
+    "(tx IS NULL OR tx < (SELECT min(tx) FROM usage_cursors))"
+    " AND EXISTS (SELECT FROM usage_cursors WHERE name = 'rollup')"
+)
 # No foreign key: what was metered outlives the response. `seq`: 0 is the response, what is
 # above are corrections (kind `adjustment`, with a `reason` and an `author`), signed.
 # `tx`: the transaction that wrote it (`store.ledger.cursors`). `tools`: calls by tool, as JSON.
@@ -99,7 +105,10 @@ usage: Final = table(
     index("tx", "tenant_id", "response_id", "seq", name="ix_usage_tx", where="tx IS NOT NULL"),
     about=TableInfo(
         lifetime=Lifetime(
-            erased="the end user, and tags", expires="ledger.lines_s", stays=f"{_BILLED}; no words"
+            erased="the end user, and tags",
+            expires="ledger.lines_s",
+            stays=f"{_BILLED}; no words",
+            expired=(f"{older_than('at', ':lines_s')} AND {_READ_BY_ALL}",),
         ),
         access=Access(app="SELECT, INSERT", runs="SELECT, DELETE", of_runs=True),
     ),
@@ -122,7 +131,11 @@ usage_minutes: Final = table(
     *_summed_by(),
     *_sums(),
     about=TableInfo(
-        lifetime=Lifetime(expires="ledger.minutes_s", stays=_BILLED),
+        lifetime=Lifetime(
+            expires="ledger.minutes_s",
+            stays=_BILLED,
+            expired=(older_than("at", ":minutes_s"),),
+        ),
         access=Access(app="SELECT", runs=EVERYTHING, of_runs=True),
         not_exported=DERIVED,
         is_upserted=True,
@@ -135,7 +148,9 @@ usage_days: Final = table(
     *_summed_by(),
     *_sums(),
     about=TableInfo(
-        lifetime=Lifetime(expires="ledger.days_s", stays=_BILLED),
+        lifetime=Lifetime(
+            expires="ledger.days_s", stays=_BILLED, expired=(older_than("at", ":days_s"),)
+        ),
         access=Access(app="SELECT", runs=EVERYTHING, of_runs=True),
         is_upserted=True,
     ),
@@ -150,7 +165,11 @@ usage_end_user_days: Final = table(
     text("model", Kept.WORD, key=True),
     *_sums(),
     about=TableInfo(
-        lifetime=Lifetime(erased="those of the end user", expires="ledger.end_user_days_s"),
+        lifetime=Lifetime(
+            erased="those of the end user",
+            expires="ledger.end_user_days_s",
+            expired=("day < CAST(now() - make_interval(secs => :end_user_days_s) AS date)",),
+        ),
         access=Access(app="SELECT", runs=EVERYTHING, of_runs=True),
         is_upserted=True,
     ),
@@ -201,7 +220,7 @@ prices: Final = table(
         not_exported="the operator's",
     ),
 )
-# What the tenant, a project or a key (`scope`, `scope_id`) may use: see `gateway.limits.terms`.
+# What the tenant, a project or a key (`scope`, `scope_id`) may use: see `gateway.limits.rules`.
 limits: Final = table(
     "limits",
     tenant_id(),

@@ -22,6 +22,7 @@ from gateway.store.tables.columns import (
     index,
     integer,
     of_parent,
+    older_than,
     one_of,
     smallint,
     table,
@@ -64,7 +65,7 @@ def _item() -> list[Column[Any]]:
 # `durable`: its log is in `events`. `streamed`: it was asked for as a stream.
 # `plan`, `prompt`: what any replica needs to go on with it, null once it has ended.
 # `owner`, `epoch`, `lease_until`: the claim of the process that generates it.
-# `tool_state`: what the hosted tools of its successors have to know (`protocol.hosted.state`).
+# `tool_state`: what the hosted tools of its successors have to know (`protocol.grants`).
 # `placement`: where its last turn was generated (`upstreams.routing.placement`).
 responses: Final = table(
     "responses",
@@ -156,6 +157,7 @@ idempotency_keys: Final = table(
             deleted="its response",
             erased="with the response",
             expires="retention.idempotency_key_s",
+            expired=(older_than("created_at", ":idempotency_key_s"),),
         ),
         access=Access(app=EVERYTHING, runs="SELECT, DELETE", of_runs=True),
         not_exported="secrets, and digests of what others have",
@@ -277,7 +279,11 @@ traces: Final = table(
     one_of("kind", "trace", "span"),
     index("tenant_id", "received_at"),
     about=TableInfo(
-        lifetime=Lifetime(erased="those that name the responses", expires="retention.traces_s"),
+        lifetime=Lifetime(
+            erased="those that name the responses",
+            expires="retention.traces_s",
+            expired=(older_than("received_at", ":traces_s"),),
+        ),
         access=Access(
             app=EVERYTHING, runs="SELECT (tenant_id, key, received_at), DELETE", of_runs=True
         ),

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from sqlalchemy import CheckConstraint
 
+from gateway.store.schema import EVERYONE
 from gateway.store.tables.columns import (
     OF_NO_TENANT,
     SETTINGS,
@@ -47,29 +48,6 @@ _KEY_CHANGED: Final = (
     "name, disabled_at, scopes, expires_at, last_used_at, allowed_cidrs, allowed_models,"
     " replaced_by, hash, pepper_id"
 )
-
-
-def _issuer() -> list[Column[Any]]:
-    return [
-        tenant_id(),
-        uuid("id", key=True),
-        text("name", Kept.OPERATOR),
-        text("description", Kept.OPERATOR, null=True),
-        text("issuer", Kept.OPERATOR),
-        text("audience", Kept.OPERATOR),
-        text("discovery_url", Kept.OPERATOR, null=True),
-        text("jwks_url", Kept.OPERATOR, null=True),
-        bytea("jwks", Kept.OPERATOR, null=True),
-        bytea("transformations", Kept.OPERATOR),
-    ]
-
-
-def _token_terms() -> list[Column[Any]]:
-    return [
-        texts("algorithms", Kept.WORD),
-        integer("clock_skew_s"),
-        integer("lifetime_max_s"),
-    ]
 
 
 def _edited() -> list[Column[Any]]:
@@ -195,26 +173,41 @@ api_keys: Final = table(
         ),
     ),
 )
-# Issuers of tokens that a tenant trusts; `transformations` are JSON. `named_bearer`: a token
-# is a credential where the request, too, names the tenant. `bearer`: it need not, so no other
+# Issuers of tokens that a tenant trusts; `transformations` are JSON. `bearer`: a token is a
+# credential where the request, too, names the tenant. `unnamed_bearer`: it need not, so no other
 # tenant has it of the same issuer and audience; one that was deleted stays, and keeps them.
+# Issuers that operators trust are under the nil tenant: their tokens say which of the `tenants`
+# (by name; *: any) they are for, and as what of the `roles` (JSON: scopes by role).
 identity_providers: Final = table(
     "identity_providers",
-    *_issuer(),
+    tenant_id(),
+    uuid("id", key=True),
+    text("name", Kept.OPERATOR),
+    text("description", Kept.OPERATOR, null=True),
+    text("issuer", Kept.OPERATOR),
+    text("audience", Kept.OPERATOR),
+    text("discovery_url", Kept.OPERATOR, null=True),
+    text("jwks_url", Kept.OPERATOR, null=True),
+    bytea("jwks", Kept.OPERATOR, null=True),
+    bytea("transformations", Kept.OPERATOR),
+    texts("algorithms", Kept.WORD),
+    integer("clock_skew_s"),
+    integer("lifetime_max_s"),
     boolean("bearer"),
-    *_token_terms(),
+    boolean("unnamed_bearer"),
+    texts("tenants", Kept.OPERATOR, null=True, exported=False),
+    bytea("roles", Kept.OPERATOR, null=True, exported=False),
     *_edited(),
-    boolean("named_bearer"),
-    of_tenant(),
+    CheckConstraint(f"(tenants IS NULL) = (tenant_id <> '{EVERYONE}'::uuid)", name="tenants"),
     # Not by tenant: they are for who has a token, and no tenant yet.
     index("id", name="ix_identity_providers_id"),
-    unique_index("uq_identity_providers_bearer", "issuer", "audience", where="bearer"),
+    unique_index("uq_identity_providers_unnamed", "issuer", "audience", where="unnamed_bearer"),
     unique_index(
-        "uq_identity_providers_named",
+        "uq_identity_providers_bearer",
         "tenant_id",
         "issuer",
         "audience",
-        where="named_bearer AND deleted_at IS NULL",
+        where="bearer AND deleted_at IS NULL",
     ),
     about=TableInfo(
         lifetime=SETTINGS,
@@ -257,24 +250,6 @@ operator_keys: Final = table(
     smallint("pepper_id", null=True),
     text("role", Kept.WORD, null=True),
     unique("hash"),
-    about=TableInfo(
-        lifetime=OF_NO_TENANT,
-        access=Access(operated=True),
-        not_exported="of no tenant",
-    ),
-)
-# Issuers that operators trust, under the nil tenant: their tokens say which of the `tenants`
-# (by name; *: any) they are for, and as what of the `roles` (JSON: scopes by role).
-operator_issuers: Final = table(
-    "operator_issuers",
-    *_issuer(),
-    *_token_terms(),
-    texts("tenants", Kept.OPERATOR),
-    bytea("roles", Kept.OPERATOR),
-    *_edited(),
-    unique_index(
-        "uq_operator_issuers_issuer", "tenant_id", "issuer", "audience", where="deleted_at IS NULL"
-    ),
     about=TableInfo(
         lifetime=OF_NO_TENANT,
         access=Access(operated=True),

@@ -18,6 +18,7 @@ from gateway.store.tables.columns import (
     index,
     integer,
     of_parent,
+    older_than,
     one_of,
     smallint,
     table,
@@ -45,7 +46,11 @@ tool_pages: Final = table(
     index("tenant_id", "fetched_at"),
     about=TableInfo(
         lifetime=Lifetime(
-            erased="those that nobody else was shown", expires="retention.response_s"
+            erased="those that nobody else was shown",
+            expires="retention.response_s",
+            expired=(
+                older_than("fetched_at", "coalesce(tenants.response_retention_s, :response_s)"),
+            ),
         ),
         access=Access(
             app=EVERYTHING, runs="SELECT (tenant_id, key, fetched_at), DELETE", of_runs=True
@@ -110,6 +115,7 @@ tool_approvals: Final = table(
             deleted="its response",
             erased="those that were asked for",
             expires="7 days after they end",
+            expired=("expires_at < now() - interval '7 days'",),
         ),
         access=Access(app=EVERYTHING, runs="SELECT, DELETE", of_runs=True),
         is_upserted=True,
@@ -139,7 +145,11 @@ tool_calls: Final = table(
     bytea("hosts", Kept.SEALED, null=True),
     index("tenant_id", "at"),
     about=TableInfo(
-        lifetime=Lifetime(erased="those of the responses", expires="retention.tool_calls_s"),
+        lifetime=Lifetime(
+            erased="those of the responses",
+            expires="retention.tool_calls_s",
+            expired=(older_than("at", ":tool_calls_s"),),
+        ),
         access=Access(
             app="SELECT, INSERT",
             runs="SELECT (tenant_id, response_id, ordinal, attempt, at), DELETE",
@@ -169,7 +179,11 @@ containers: Final = table(
     index("tenant_id", "expires_at"),
     about=TableInfo(
         lifetime=Lifetime(
-            deleted="itself", erased="those that nobody else uses", expires="a day after they end"
+            deleted="itself",
+            erased="those that nobody else uses",
+            expires="a day after they end",
+            # Until then it says that it ended; its files go at once.
+            expired=("expires_at < now() - interval '1 day'",),
         ),
         access=Access(
             app=EVERYTHING,
@@ -205,6 +219,11 @@ files: Final = table(
             deleted="itself, its container",
             erased="those that nobody else uses",
             expires="as they say",
+            expired=(
+                "expires_at < now()",
+                "container_id IN (SELECT id FROM containers"
+                " WHERE containers.tenant_id = tenants.id AND containers.expires_at < now())",
+            ),
         ),
         access=Access(
             app=EVERYTHING,

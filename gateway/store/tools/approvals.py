@@ -52,7 +52,7 @@ async def ask(
 ) -> None:
     """Record an approval request, before anybody is shown it.
 
-    `digest` is `gateway.protocol.hosted.grants.approval_digest`; it is stored under `key`. A
+    `digest` is `gateway.protocol.grants.approval_digest`; it is stored under `key`. A
     repeated request changes nothing: a replica that takes the response over asks again.
     """
     row = {"tenant": tenant_id, "request_id": pack_text(request_id), "digest": _keyed(digest, key)}
@@ -74,12 +74,12 @@ async def consume(
     The same response may use it again, because a request that is retried after a lost commit must
     not fail.
     """
-    asked = {"tenant": tenant_id, "request_id": pack_text(request_id)}
+    parameters = {"tenant": tenant_id, "request_id": pack_text(request_id)}
     keyed = _keyed(digest, key)
     async with database.transaction(tenant_id) as connection:
-        if await connection.count(_CONSUME, asked | {"digest": keyed, "used_by": used_by}):
+        if await connection.count(_CONSUME, parameters | {"digest": keyed, "used_by": used_by}):
             return "consumed"
-        return _why_not((await connection.execute(_FIND, asked)).one_or_none(), keyed)
+        return _why_not((await connection.execute(_FIND, parameters)).one_or_none(), keyed)
 
 
 def _keyed(digest: bytes, key: bytes) -> bytes:

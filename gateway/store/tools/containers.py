@@ -7,22 +7,25 @@ had it before finds at its next run that the epoch is not its own any more.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, Generic, Literal, NamedTuple, TypeVar
 
 from gateway.protocol.request_errors import unknown_place
+from gateway.store import holds
 from gateway.store.content import place_of
-from gateway.store.governance import holds
 from gateway.store.packing import pack_text, unpack_text
 from gateway.store.postgres.statements import Statement, insert_into
 from gateway.store.tools.quotas import Quota, take_turns
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
     from datetime import datetime
     from uuid import UUID
 
     from gateway.store.postgres.database import Connection, Database, Row
     from gateway.tenancy import ProjectId, TenantId
+
+
+T = TypeVar("T")
 
 
 class TooManyContainers(Exception):
@@ -62,10 +65,10 @@ class PageParams(NamedTuple):
     after: UUID | None = None
 
 
-class ContainerPage(NamedTuple):
-    """Some of a tenant's containers, and whether there are more behind them."""
+class RowPage(NamedTuple, Generic[T]):
+    """Some of a tenant's rows, and whether there are more behind them."""
 
-    rows: Sequence[ContainerRow]
+    rows: Sequence[T]
     has_more: bool
 
 
@@ -130,19 +133,28 @@ UPDATE containers SET engine = :engine, handle = :handle
 WHERE tenant_id = :tenant AND id = :container AND owner = :owner AND epoch = :epoch
 RETURNING true
 """)
-_LIST: Final = """
-SELECT {columns} FROM containers
+_LIST: Final = f"""
+SELECT {_COLUMNS} FROM containers
 WHERE tenant_id = :tenant AND expires_at > CAST(:now AS timestamptz)
   AND (CAST(:names AS bytea[]) IS NULL OR name = ANY(CAST(:names AS bytea[])))
+"""  # noqa: S608 - constants only
+_PAGE: Final = """
   AND (CAST(:after AS uuid) IS NULL
        OR (created_at, id) {beyond} (CAST(:after_at AS timestamptz), CAST(:after AS uuid)))
 ORDER BY created_at {direction}, id {direction}
 LIMIT :row_limit
 """
-_LISTS: Final = {
-    "asc": Statement(_LIST.format(columns=_COLUMNS, beyond=">", direction="ASC")),
-    "desc": Statement(_LIST.format(columns=_COLUMNS, beyond="<", direction="DESC")),
-}
+
+
+def in_pages(select: str) -> dict[str, Statement]:
+    """Return the statements of a page of `select`, which ends in its WHERE, by their order."""
+    return {
+        "asc": Statement(select + _PAGE.format(beyond=">", direction="ASC")),
+        "desc": Statement(select + _PAGE.format(beyond="<", direction="DESC")),
+    }
+
+
+_LISTS: Final = in_pages(_LIST)
 
 
 async def create(
@@ -161,8 +173,8 @@ async def create(
 async def load(database: Database, tenant_id: TenantId, uuid: UUID) -> ContainerRow | None:
     """Return the container, expired or not. None: unknown, deleted, or another tenant's."""
     async with database.transaction(tenant_id) as connection:
-        found = (await connection.execute(_LOAD, _of(tenant_id, uuid))).one_or_none()
-        return _row(connection, tenant_id, found)
+        row = (await connection.execute(_LOAD, _of(tenant_id, uuid))).one_or_none()
+        return _row(connection, tenant_id, row)
 
 
 async def touch(
@@ -171,8 +183,8 @@ async def touch(
     """Record a use of the container and return it. None: unknown, or expired."""
     used = _of(tenant_id, uuid) | {"now": now, "life_s": life_s}
     async with database.transaction(tenant_id) as connection:
-        found = (await connection.execute(_TOUCH_ONE, used)).one_or_none()
-        return _row(connection, tenant_id, found)
+        row = (await connection.execute(_TOUCH_ONE, used)).one_or_none()
+        return _row(connection, tenant_id, row)
 
 
 async def delete(database: Database, tenant_id: TenantId, uuid: UUID) -> bool:
@@ -212,8 +224,8 @@ async def take(
             await take_turns(connection, tenant_id, Quota.CONTAINERS)
             if await connection.scalar(_COUNT_OTHERS, counted) >= containers_max:
                 raise TooManyContainers(containers_max)
-        found = (await connection.execute(_TAKE, new | now)).one_or_none()
-        return _row(connection, tenant_id, found)
+        taken = (await connection.execute(_TAKE, new | now)).one_or_none()
+        return _row(connection, tenant_id, taken)
 
 
 async def opened(
@@ -223,42 +235,53 @@ async def opened(
 
     Return False if another process took it meanwhile.
     """
-    told = {"owner": row.owner, "epoch": row.epoch, "engine": engine, "handle": handle}
+    interpreter = {"owner": row.owner, "epoch": row.epoch, "engine": engine, "handle": handle}
     async with database.transaction(tenant_id) as connection:
-        return bool(await connection.scalar(_OPENED, _of(tenant_id, row.uuid) | told))
+        return bool(await connection.scalar(_OPENED, _of(tenant_id, row.uuid) | interpreter))
 
 
 async def list_containers(
     database: Database,
     tenant_id: TenantId,
-    asked: PageParams,
+    page: PageParams,
     *,
     name: str | None,
     now: datetime,
-) -> ContainerPage:
+) -> RowPage[ContainerRow]:
     """Return a page of containers that have not expired.
 
     Raises `InvalidRequest` for an unknown `after`.
     """
-    wanted: dict[str, Any] = {
-        "tenant": tenant_id,
-        "now": now,
-        "names": None,
-        "after": asked.after,
-        "after_at": None,
-        "row_limit": asked.limit + 1,
-    }
+    wanted: dict[str, Any] = {"tenant": tenant_id, "now": now, "names": None}
     async with database.transaction(tenant_id) as connection:
         if name is not None:
             wanted["names"] = connection.cipher(tenant_id).names(pack_text(name), _NAME)
-        if asked.after is not None:
-            last = (await connection.execute(_LOAD, _of(tenant_id, asked.after))).one_or_none()
-            if last is None:
-                raise unknown_place()
-            wanted["after_at"] = last.created_at
-        rows = await connection.execute(_LISTS[asked.order], wanted)
-        found = [_container(connection, tenant_id, row) for row in rows]
-    return ContainerPage(found[: asked.limit], len(found) > asked.limit)
+        wanted["container"] = page.after
+        rows = await page_rows(connection, _LISTS, wanted, page, _LOAD)
+        containers = [_container(connection, tenant_id, row) for row in rows]
+    return RowPage(containers[: page.limit], len(containers) > page.limit)
+
+
+async def page_rows(
+    connection: Connection,
+    statements: Mapping[str, Statement],
+    wanted: Mapping[str, Any],
+    page: PageParams,
+    load: Statement,
+) -> Sequence[Row]:
+    """Return the rows of a page, and one more if there is any.
+
+    `load` reads the row that the page begins behind, by `wanted`. Raises `InvalidRequest` if it is
+    unknown.
+    """
+    parameters = {**wanted, "after": page.after, "after_at": None, "row_limit": page.limit + 1}
+    if page.after is not None:
+        last = (await connection.execute(load, parameters)).one_or_none()
+        if last is None:
+            raise unknown_place()
+        parameters["after_at"] = last.created_at
+    rows: Sequence[Row] = await connection.execute(statements[page.order], parameters)
+    return rows
 
 
 def _of(tenant_id: TenantId, uuid: UUID) -> dict[str, Any]:

@@ -13,18 +13,17 @@ from typing import TYPE_CHECKING, Final
 from urllib.parse import urlsplit
 
 from gateway.governance.audit import COMMAND_LINE
-from gateway.store.governance import audit_log
+from gateway.store import audit_log
 from gateway.store.postgres.statements import Statement
 from gateway.store.schema import EVERYONE
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
-    from datetime import datetime
     from uuid import UUID
 
     from gateway.governance.audit import Author
-    from gateway.protocol.domains import DomainRules
-    from gateway.store.postgres.database import Database
+    from gateway.protocol.grants import DomainRules
+    from gateway.store.postgres.database import Database, Row
     from gateway.tenancy import TenantId
 
 TEXT_CHARS_MAX: Final = 1_000_000
@@ -44,27 +43,6 @@ class Document:
     links: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class ListedDocument:
-    """One line of a list of documents. `tenant_id` None: for all tenants."""
-
-    tenant_id: UUID | None
-    url: str
-    title: str
-    chars: int
-    added_at: datetime
-
-
-@dataclass(frozen=True, slots=True)
-class FoundDocument:
-    """A document that was found; `snippet` are parts of it with the words that were asked for."""
-
-    url: str
-    title: str
-    snippet: str
-    added_at: datetime
-
-
 _WORDS: Final = (
     f"regexp_replace(left(CAST(:text AS text), {INDEXED_CHARS_MAX}), '{_LINK}', '\\1', 'g')"
 )
@@ -81,9 +59,10 @@ SET title = excluded.title, text = excluded.text, links = excluded.links, words 
     added_at = excluded.added_at
 """)  # noqa: S608 - constants
 _LIST: Final = Statement("""
-SELECT tenant_id, url, title, length(text) AS chars, added_at FROM web_documents
-WHERE CAST(:tenant AS uuid) IS NULL OR tenant_id = :tenant
-ORDER BY tenant_id, url
+SELECT nullif(d.tenant_id, :everyone) AS tenant_id, url, title, length(text) AS chars, added_at
+FROM web_documents AS d
+WHERE CAST(:tenant AS uuid) IS NULL OR d.tenant_id = :tenant
+ORDER BY d.tenant_id, url
 LIMIT :rows_max
 """)
 _REMOVE: Final = Statement("""
@@ -159,19 +138,14 @@ async def put(
             await connection.execute(_PUT, rows)
 
 
-async def documents_of(
-    database: Database, tenant_id: UUID | None, *, rows_max: int
-) -> list[ListedDocument]:
-    """Return the documents of a tenant (`schema.EVERYONE`: for all tenants), or all if None."""
+async def documents_of(database: Database, tenant_id: UUID | None, *, rows_max: int) -> list[Row]:
+    """Return the documents of a tenant (`schema.EVERYONE`: for all tenants), or all if None.
+
+    The rows have `tenant_id` (None: for all tenants), `url`, `title`, `chars` and `added_at`.
+    """
+    parameters = {"tenant": tenant_id, "everyone": EVERYONE, "rows_max": rows_max}
     async with database.owner_transaction() as connection:
-        rows = await connection.execute(_LIST, {"tenant": tenant_id, "rows_max": rows_max})
-    return [
-        ListedDocument(
-            None if row.tenant_id == EVERYONE else row.tenant_id,
-            *(row.url, row.title, row.chars, row.added_at),
-        )
-        for row in rows
-    ]
+        return await connection.execute(_LIST, parameters)
 
 
 async def note_added(
@@ -226,12 +200,13 @@ async def search(
     domains: DomainRules,
     count: int,
     language: str,
-) -> list[FoundDocument]:
+) -> list[Row]:
     """Return documents with all words of a query, or else with some of them, best first.
 
+    The rows have `url`, `title`, `added_at`, and in `snippet` parts with the words of the query.
     Raises `StoreError`.
     """
-    asked = {
+    parameters = {
         "tenant": tenant_id,
         "everyone": EVERYONE,
         "query": query.replace("\0", " ").encode("utf-8", "replace").decode(),
@@ -240,15 +215,14 @@ async def search(
         "language": language,
         "rows_max": 2 * count,
     }
-    found: dict[str, FoundDocument] = {}
+    documents: dict[str, Row] = {}
     async with database.transaction(tenant_id) as connection:
         for any_word in (False, True):
-            for row in await connection.execute(_SEARCH, asked | {"any_word": any_word}):
-                hit = FoundDocument(row.url, row.title, row.snippet, row.added_at)
-                found.setdefault(row.url, hit)
-            if found:
+            for row in await connection.execute(_SEARCH, parameters | {"any_word": any_word}):
+                documents.setdefault(row.url, row)
+            if documents:
                 break
-    return list(found.values())[:count]
+    return list(documents.values())[:count]
 
 
 def _key(url: str) -> bytes:

@@ -7,18 +7,18 @@ uploaded files wherever a function takes one.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
+from typing import TYPE_CHECKING, Final, Literal
 
 from gateway.errors import InvalidRequest, RateLimited
-from gateway.protocol.request_errors import unknown_place
+from gateway.store import holds
 from gateway.store.content import place_of
-from gateway.store.governance import holds
 from gateway.store.packing import pack_text, unpack_text
 from gateway.store.postgres.statements import Statement, insert_into
+from gateway.store.tools.containers import RowPage, in_pages, page_rows
 from gateway.store.tools.quotas import Quota, take_turns
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable
     from datetime import datetime
     from uuid import UUID
 
@@ -55,13 +55,6 @@ class FileBounds:
     tenant_bytes_max: int
     container_bytes_max: int = 512 * 1024**2
     container_files_max: int = 200
-
-
-class FilePage(NamedTuple):
-    """Some files, and whether there are more behind them."""
-
-    rows: Sequence[FileRow]
-    has_more: bool
 
 
 _COLUMNS: Final = (
@@ -120,23 +113,11 @@ _ALL: Final = Statement(f"""
 SELECT {_COLUMNS} FROM files WHERE tenant_id = :tenant AND container_id = :container
 ORDER BY created_at, id LIMIT :row_limit
 """)  # noqa: S608 - constants only
-_LIST: Final = """
-SELECT {columns} FROM files
-WHERE tenant_id = :tenant AND {container} AND {alive}
+_LISTS: Final = in_pages(f"""
+SELECT {_COLUMNS} FROM files
+WHERE tenant_id = :tenant AND {_IN} AND {_ALIVE}
   AND (CAST(:purpose AS text) IS NULL OR purpose = CAST(:purpose AS text))
-  AND (CAST(:after AS uuid) IS NULL
-       OR (created_at, id) {beyond} (CAST(:after_at AS timestamptz), CAST(:after AS uuid)))
-ORDER BY created_at {direction}, id {direction}
-LIMIT :row_limit
-"""
-_LISTS: Final = {
-    order: Statement(
-        _LIST.format(
-            columns=_COLUMNS, container=_IN, alive=_ALIVE, beyond=beyond, direction=direction
-        )
-    )
-    for order, beyond, direction in (("asc", ">", "ASC"), ("desc", "<", "DESC"))
-}
+""")  # noqa: S608 - constants only
 
 
 def chunk_count(size_bytes: int) -> int:
@@ -183,8 +164,8 @@ async def copy(
     async with database.transaction(tenant_id) as connection:
         kept = await _write_row(connection, tenant_id, row, bounds)
         if kept is not None:
-            told = {"tenant_id": tenant_id, "id": kept.uuid, "copied": copied}
-            await connection.execute(_COPY_CHUNKS, told)
+            parameters = {"tenant_id": tenant_id, "id": kept.uuid, "copied": copied}
+            await connection.execute(_COPY_CHUNKS, parameters)
             await _check_among_others(connection, tenant_id, kept, bounds)
     return kept
 
@@ -198,10 +179,10 @@ async def load(
     now: datetime,
 ) -> FileRow | None:
     """Return the file without its bytes. None: unknown, deleted, expired, or another tenant's."""
-    asked = {"tenant": tenant_id, "file": uuid, "container": container, "now": now}
+    parameters = {"tenant": tenant_id, "file": uuid, "container": container, "now": now}
     async with database.transaction(tenant_id) as connection:
-        found = (await connection.execute(_LOAD, asked)).one_or_none()
-        return None if found is None else _row(connection, tenant_id, found)
+        row = (await connection.execute(_LOAD, parameters)).one_or_none()
+        return None if row is None else _row(connection, tenant_id, row)
 
 
 async def chunk(database: Database, tenant_id: TenantId, row: FileRow, number: int) -> bytes | None:
@@ -209,9 +190,9 @@ async def chunk(database: Database, tenant_id: TenantId, row: FileRow, number: i
 
     None: the file was replaced or deleted meanwhile.
     """
-    asked = {"tenant": tenant_id, "file": row.uuid, "digest": row.digest, "number": number}
+    parameters = {"tenant": tenant_id, "file": row.uuid, "digest": row.digest, "number": number}
     async with database.transaction(tenant_id) as connection:
-        content: bytes | None = await connection.scalar(_CHUNK, asked)
+        content: bytes | None = await connection.scalar(_CHUNK, parameters)
         return connection.cipher(tenant_id).open(content, _CONTENT, row.digest, number)
 
 
@@ -227,52 +208,44 @@ async def delete(
 
     Raises `DataHeld`, except for code that deletes in its container (`by_code`).
     """
-    asked = {"tenant": tenant_id, "file": uuid, "container": container}
+    parameters = {"tenant": tenant_id, "file": uuid, "container": container}
     async with database.transaction(tenant_id) as connection:
         if not by_code:
             await holds.check(connection, tenant_id)
-        return bool(await connection.scalar(_DELETE, asked))
+        return bool(await connection.scalar(_DELETE, parameters))
 
 
 async def of_container(
     database: Database, tenant_id: TenantId, container: UUID, *, files_max: int
 ) -> list[FileRow]:
     """Return up to `files_max` files of a container, oldest first."""
-    asked = {"tenant": tenant_id, "container": container, "row_limit": files_max}
+    parameters = {"tenant": tenant_id, "container": container, "row_limit": files_max}
     async with database.transaction(tenant_id) as connection:
-        rows = await connection.execute(_ALL, asked)
+        rows = await connection.execute(_ALL, parameters)
         return [_row(connection, tenant_id, row) for row in rows]
 
 
 async def list_files(
     database: Database,
     tenant_id: TenantId,
-    asked: PageParams,
+    page: PageParams,
     *,
     container: UUID | None = None,
     purpose: str | None = None,
     now: datetime,
-) -> FilePage:
+) -> RowPage[FileRow]:
     """Return a page of files. Raises `InvalidRequest` for an unknown `after`."""
-    wanted: dict[str, Any] = {
+    wanted = {
         "tenant": tenant_id,
         "container": container,
         "now": now,
         "purpose": purpose,
-        "file": asked.after,
-        "after": asked.after,
-        "after_at": None,
-        "row_limit": asked.limit + 1,
+        "file": page.after,
     }
     async with database.transaction(tenant_id) as connection:
-        if asked.after is not None:
-            last = (await connection.execute(_LOAD, wanted)).one_or_none()
-            if last is None:
-                raise unknown_place()
-            wanted["after_at"] = last.created_at
-        rows = await connection.execute(_LISTS[asked.order], wanted)
-        found = [_row(connection, tenant_id, row) for row in rows]
-    return FilePage(found[: asked.limit], len(found) > asked.limit)
+        rows = await page_rows(connection, _LISTS, wanted, page, _LOAD)
+        files = [_row(connection, tenant_id, row) for row in rows]
+    return RowPage(files[: page.limit], len(files) > page.limit)
 
 
 async def _write_row(
@@ -280,18 +253,18 @@ async def _write_row(
 ) -> FileRow | None:
     # Writes no bytes. Replaces the file of the same path, if any.
     cipher, name = connection.cipher(tenant_id), pack_text(row.name)
-    asked = {
+    parameters = {
         "tenant": tenant_id,
         "container": row.container,
         "names": cipher.names(name, _NAME),
     }
     there: Row | None = None
     if row.container is not None:
-        if not await connection.scalar(_LOCK_CONTAINER, asked):
+        if not await connection.scalar(_LOCK_CONTAINER, parameters):
             return None
-        there = (await connection.execute(_OF_PATH, asked)).one_or_none()
+        there = (await connection.execute(_OF_PATH, parameters)).one_or_none()
     replaced = None if there is None else there.id
-    sizes = (await connection.execute(_SIZES, asked | {"replaced": replaced})).one()
+    sizes = (await connection.execute(_SIZES, parameters | {"replaced": replaced})).one()
     _check_room(row, sizes, bounds)
     if there is not None:
         row = replace(row, uuid=there.id, created_at=there.created_at)
@@ -321,9 +294,9 @@ async def _check_among_others(
 ) -> None:
     # Other files may have been written since the first check. From here to the commit, files of a
     # tenant take turns, so none is missed, but writing bytes holds up no one. Raises as `put` does.
-    asked = {"tenant": tenant_id, "container": row.container, "replaced": row.uuid}
+    parameters = {"tenant": tenant_id, "container": row.container, "replaced": row.uuid}
     await take_turns(connection, tenant_id, Quota.FILES)
-    _check_room(row, (await connection.execute(_SIZES, asked)).one(), bounds)
+    _check_room(row, (await connection.execute(_SIZES, parameters)).one(), bounds)
 
 
 def _check_room(row: FileRow, sizes: Row, bounds: FileBounds) -> None:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final
 from uuid import UUID
 
 from gateway.governance.audit import COMMAND_LINE
-from gateway.store.governance import audit_log
+from gateway.store import audit_log
 from gateway.store.postgres.database import turn_to
 from gateway.store.postgres.statements import Statement
 from gateway.tenancy import TenantId
@@ -97,9 +97,9 @@ async def of_tenant(database: Database, tenant_id: TenantId) -> list[McpServerRo
 
 async def known_to(database: Database, tenant_id: TenantId) -> dict[str, McpServerRow]:
     """Return the servers that a tenant may name, by label. Its own hide those of all tenants."""
-    found: list[Row] = []
+    rows: list[Row] = []
     async with database.transaction(OPERATOR) as connection:
         for one in (OPERATOR, tenant_id):
             await turn_to(connection, one)
-            found += await connection.execute(_ALL, {"tenant": one, "rows_max": SERVERS_MAX})
-    return {server.label: server for server in map(_row, found)}
+            rows += await connection.execute(_ALL, {"tenant": one, "rows_max": SERVERS_MAX})
+    return {server.label: server for server in map(_row, rows)}

@@ -101,11 +101,11 @@ def _digest(url: str) -> bytes:
 
 
 def _page(row: Row, cipher: ContentCipher) -> StoredPage:
-    found = content.opened(cipher, "tool_pages", row, ("url", "title", "text", "links"))
-    links = unpack_text(found["links"])
+    values = content.opened(cipher, "tool_pages", row, ("url", "title", "text", "links"))
+    links = unpack_text(values["links"])
     return StoredPage(
-        unpack_text(found["url"]),
-        unpack_text(found["title"]),
-        unpack_text(found["text"]),
+        unpack_text(values["url"]),
+        unpack_text(values["title"]),
+        unpack_text(values["text"]),
         tuple(links.split("\n")) if links else (),
     )

@@ -33,5 +33,5 @@ async def take_turns(connection: Connection, tenant_id: TenantId, quota: Quota) 
     The next statement sees what they wrote. Call it shortly before the commit, and before locking
     rows that the others change.
     """
-    asked = {"quota": int(quota), "tenant": str(tenant_id)}
-    await connection.execute(_TAKE_TURNS, asked)
+    parameters = {"quota": int(quota), "tenant": str(tenant_id)}
+    await connection.execute(_TAKE_TURNS, parameters)

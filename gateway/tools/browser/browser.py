@@ -4,7 +4,7 @@
 
 What was shown are pages, each by its cursor; they are a fold of the facts of the calls before,
 those of earlier responses of the same chain included. The text of pages is in a `PageStore`, by the
-key that the facts tell.
+key that the facts tell. `BrowserTools` is what the engine calls.
 
 Source: https://github.com/openai/gpt-oss, gpt_oss/tools/simple_browser; where it differs: a page is
 kept by its cursor and not by its URL, `topn` counts, and a find in results of a search is refused.
@@ -13,15 +13,23 @@ kept by its cursor and not by its URL, `topn` counts, and a find in results of a
 from __future__ import annotations
 
 import asyncio
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final, Literal, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Literal, Protocol, TypeVar, cast
 from urllib.parse import urldefrag, urlsplit
 
 import orjson
+from pydantic import TypeAdapter, ValidationError
+from typing_extensions import override
 
-from gateway.protocol.domains import EVERY_DOMAIN, DomainRules, is_within
-from gateway.protocol.hosted.grants import ShownPage
+from gateway.protocol.grants import (
+    EVERY_DOMAIN,
+    BrowserGrant,
+    DomainRules,
+    SearchContextSize,
+    ShownPage,
+    is_within,
+)
 from gateway.tools.browser.fetch import FetchFailed
 from gateway.tools.browser.page import (
     NoSuchLine,
@@ -33,14 +41,18 @@ from gateway.tools.browser.page import (
     plain,
     view,
 )
-from gateway.tools.browser.providers import Query
-from gateway.tools.browser.search import SearchFailed
+from gateway.tools.browser.page_access import KeptPages, SessionPages, TenantWeb
+from gateway.tools.browser.search import Query, SearchFailed
+from gateway.tools.tool_contract import ToolResult, ToolSession, ToolStart
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 
     from gateway.tools.browser.page import View
-    from gateway.tools.browser.providers import Hit
+    from gateway.tools.browser.page_access import Cache, Workplace
+    from gateway.tools.browser.search import Hit
+    from gateway.tools.tool_contract import ToolCall, ToolScope
+
 
 T = TypeVar("T")
 Function = Literal["search", "open", "find"]
@@ -78,7 +90,7 @@ class Shown:
 class PageStore(Protocol):
     """Store of the text of one tenant's pages, between calls."""
 
-    async def put(self, page: Page, asked: str = "") -> str:
+    async def put(self, page: Page, requested_url: str = "") -> str:
         """Store a page that the URL `asked` led to, and return its key."""
         ...
 
@@ -154,31 +166,31 @@ class Browser:
         if function == "search":
             return {"type": "search"}
         try:
-            asked = _Arguments(arguments)
+            parsed = _Arguments(arguments)
             if function == "open":
-                return _opening(self._target(asked)[0])
-            _, page = self._page_at(asked.number("cursor", -1))
-            return _finding(page.url, asked.text("pattern")[:PATTERN_CHARS_MAX])
+                return _opening(self._target(parsed)[0])
+            _, page = self._page_at(parsed.number("cursor", -1))
+            return _finding(page.url, parsed.text("pattern")[:PATTERN_CHARS_MAX])
         except (BadCall, NotThere):
             return _finding("", "") if function == "find" else _opening("")
 
     async def call(self, function: Function, arguments: str) -> Shown:
         # Errors are shown to the model, too.
         try:
-            asked = _Arguments(arguments)
+            parsed = _Arguments(arguments)
             if function == "search":
-                return await self._search(asked)
-            return await (self._open(asked) if function == "open" else self._find(asked))
+                return await self._search(parsed)
+            return await (self._open(parsed) if function == "open" else self._find(parsed))
         except (BadCall, NotThere) as error:
             action = self.action(function, arguments)
             return Shown(f"Error: {error}", action, failed=isinstance(error, BadCall))
 
-    async def _search(self, asked: _Arguments) -> Shown:
-        text = asked.text("query")[:QUERY_CHARS_MAX].strip()
+    async def _search(self, parsed: _Arguments) -> Shown:
+        text = parsed.text("query")[:QUERY_CHARS_MAX].strip()
         if not text:
             raise BadCall("`query` is missing.")
         options = self._options
-        count = min(HITS_MAX, max(1, asked.number("topn", options.hits)))
+        count = min(HITS_MAX, max(1, parsed.number("topn", options.hits)))
         action = {"type": "search", "query": text, "queries": [text]}
         try:
             hits = await self._web.search(
@@ -192,11 +204,11 @@ class Browser:
         shown, seen = await self._show(page, "search", first=0)
         return Shown(seen.text, action, shown, sources=page.links)
 
-    async def _open(self, asked: _Arguments) -> Shown:
-        first, count = asked.number("loc", -1), asked.number("num_lines", -1)
+    async def _open(self, parsed: _Arguments) -> Shown:
+        first, count = parsed.number("loc", -1), parsed.number("num_lines", -1)
         lines = count if count > 0 else None
-        url, page = self._target(asked)
-        number = asked.number("id", -1) if asked.url("id") is None else -1
+        url, page = self._target(parsed)
+        number = parsed.number("id", -1) if parsed.url("id") is None else -1
         if page is None or (number >= 0 and page.kind != "find"):
             if page is None:
                 await self._check(url)
@@ -211,11 +223,11 @@ class Browser:
         )  # fmt: skip
         return Shown(_with_note(seen, is_again=is_again), _opening(page.url), shown)
 
-    def _target(self, asked: _Arguments) -> tuple[str, ShownPage | None]:
+    def _target(self, parsed: _Arguments) -> tuple[str, ShownPage | None]:
         # The page is the one that a link or line belongs to; None for a URL of its own.
-        if (url := asked.url("id")) is not None:
+        if (url := parsed.url("id")) is not None:
             return url, None
-        number, cursor = asked.number("id", -1), asked.number("cursor", -1)
+        number, cursor = parsed.number("id", -1), parsed.number("cursor", -1)
         if number < 0 and not self._pages:
             raise BadCall("no page was opened yet: search, or open a URL.")
         place, page = self._page_at(cursor)
@@ -282,13 +294,13 @@ class Browser:
                 return True
         return False
 
-    async def _find(self, asked: _Arguments) -> Shown:
-        pattern = asked.text("pattern")[:PATTERN_CHARS_MAX]
+    async def _find(self, parsed: _Arguments) -> Shown:
+        pattern = parsed.text("pattern")[:PATTERN_CHARS_MAX]
         if not pattern.strip():
             raise BadCall("`pattern` is missing.")
         if not self._pages:
             raise BadCall("no page was opened yet: there is nothing to find anything in.")
-        place, page = self._page_at(asked.number("cursor", -1))
+        place, page = self._page_at(parsed.number("cursor", -1))
         if page.kind != "page":
             raise NotThere(f"[{place}] is a list of results: open a page to find text in it.")
         content, is_again = await self._content(page)
@@ -442,3 +454,158 @@ def _results(query: str, hits: Sequence[Hit]) -> Page:
 def _match_lines(text: str) -> list[int]:
     marks = (line.partition("†match at L")[2].rstrip("】") for line in text.splitlines())
     return [int(mark) for mark in marks if mark.isdecimal()]
+
+
+PREFIX: Final = "builtin:browser."
+HEAD_IDS_MAX: Final = 1024
+"""Of a display, beside its lines: cursor, title and URL."""
+NO_DOMAIN: Final = "invalid"
+"""For an allowed domain that is none: a list of nothing else must not allow everything."""
+HITS: Final[dict[SearchContextSize, int]] = {"low": 5, "medium": 10, "high": 20}
+_PAGE: Final = TypeAdapter(ShownPage)
+
+
+@dataclass(frozen=True, slots=True)
+class Views:
+    """Number of ids that one call shows, by the context size that the request sets."""
+
+    low_ids_max: int = 512
+    medium_ids_max: int = 1024
+    high_ids_max: int = 2048
+
+    def ids_max(self, size: SearchContextSize) -> int:
+        """Return how many ids of a page one call shows for this `search_context_size`."""
+        sizes = {"low": self.low_ids_max, "high": self.high_ids_max}
+        return sizes.get(size, self.medium_ids_max)
+
+
+class BrowserTools:
+    """The browsers of all responses of a process."""
+
+    def __init__(
+        self,
+        workplace: Workplace,
+        cache: Cache,
+        *,
+        views: Views = Views(),
+        close: Callable[[], Awaitable[None]] | None = None,
+    ) -> None:
+        # `close` closes the connections of the workplace.
+        self._workplace = workplace
+        self._cache = cache
+        self._views = views
+        self._close = close
+
+    def session(self, scope: ToolScope) -> BrowserSession:
+        # The scope must grant a browser.
+        return BrowserSession(scope, self._workplace, self._cache, self._views)
+
+    async def check(self) -> str:
+        """Return a line for the start-up log that names the search sources."""
+        names = ", ".join(self._workplace.search.names)
+        return f"web search by {names}"
+
+    async def close(self) -> None:
+        # No session may be in use.
+        if self._close is not None:
+            await self._close()
+
+
+class BrowserSession(ToolSession):
+    """The browser of one response."""
+
+    def __init__(self, scope: ToolScope, workplace: Workplace, cache: Cache, views: Views) -> None:
+        self._grant = grant = scope.grants.browser or BrowserGrant("web_search")
+        self._earlier = (*grant.pages, *_pages_of(scope.states))
+        self._shown: dict[int, ShownPage] = {}
+        """By the ordinal of the call."""
+        kept = KeptPages(workplace.database, cache, scope.tenant_id)
+        self._store = kept if scope.stored else SessionPages(kept, scope.response, scope.values)
+        domains = tuple(domain_of(one) or NO_DOMAIN for one in grant.allowed_domains)
+        rules = DomainRules(grant.tenant_domains, grant.denied_domains)
+        self._web = TenantWeb(
+            workplace, scope.tenant_id, self._store, domains, grant.is_live, rules
+        )
+        self._view_ids_max = views.ids_max(grant.context_size)
+        self._options = BrowserOptions(
+            count_ids=scope.count_ids,
+            view_ids_max=self._view_ids_max,
+            hits=HITS[grant.context_size],
+            domains=domains or rules.allowed,
+            rules=rules,
+            country=grant.country,
+            user_urls=grant.urls,
+            only_known_urls=grant.opens == "known",
+        )
+
+    @override
+    def start(self, call: ToolCall) -> ToolStart:
+        """Return what the item shows while the call runs. The call only reads, so it may run
+        again.
+        """
+        action = self._browser(call).action(_function(call), call.arguments)
+        return ToolStart(repeatable=True, shown={"action": action})
+
+    @override
+    async def run(
+        self,
+        call: ToolCall,
+        on_handle: Callable[[bytes], None],
+    ) -> ToolResult:
+        # Failures are shown to the model.
+        shown = await self._browser(call).call(_function(call), call.arguments)
+        if shown.page is not None:
+            self._shown[call.ordinal] = shown.page
+        return ToolResult(
+            output=shown.text,
+            outcome="tool_error" if shown.failed else "ok",
+            shown={"action": _action(shown)},
+            state={} if shown.page is None else {"page": asdict(shown.page)},
+            ids_max=self._view_ids_max + HEAD_IDS_MAX,
+        )
+
+    @override
+    async def close(self) -> None:
+        # Stored pages stay for later responses.
+        if isinstance(self._store, SessionPages):
+            self._store.close()
+
+    def _browser(self, call: ToolCall) -> Browser:
+        # With the pages that were shown before this call; the call may be one that runs again.
+        own = [page for ordinal, page in self._shown.items() if ordinal < call.ordinal]
+        return Browser(
+            (*self._earlier, *own),
+            web=self._web,
+            store=self._store,
+            options=self._options,
+            first_cursor=self._grant.first_cursor,
+        )
+
+
+def domain_of(allowed: str) -> str:
+    """Return the domain of a request's filter without scheme, path and port; empty if invalid."""
+    try:
+        host = urlsplit(allowed if "//" in allowed else f"//{allowed}").hostname or ""
+        ascii_host = host.strip(".").encode("idna").decode() if host else ""
+    except ValueError:
+        return ""
+    return ascii_host.lower()
+
+
+def _function(call: ToolCall) -> Function:
+    return cast("Function", call.name.removeprefix(PREFIX))
+
+
+def _action(shown: Shown) -> Mapping[str, Any]:
+    if shown.action["type"] != "search":
+        return shown.action
+    return {**shown.action, "sources": [{"type": "url", "url": url} for url in shown.sources]}
+
+
+def _pages_of(states: Sequence[Mapping[str, Any]]) -> Iterator[ShownPage]:
+    # Of calls that ended before. A damaged state has no page.
+    for state in states:
+        try:
+            yield _PAGE.validate_python(state.get("page"))
+        except ValidationError:
+            continue

@@ -19,11 +19,10 @@ import orjson
 from gateway.tools.browser import document_worker
 from gateway.tools.browser.document_worker import FRAME_HEAD
 from gateway.tools.browser.extraction import PDF, ReadLimits
-from gateway.tools.browser.fetched import Unreadable
-from gateway.tools.browser.page import Page
+from gateway.tools.browser.page import Page, Unreadable
 
 if TYPE_CHECKING:
-    from gateway.tools.browser.fetched import Fetched
+    from gateway.tools.browser.page import Fetched
 
 KEPT_BYTES_MAX: Final = 1024 * 1024
 """A process that has read a longer document, or a PDF, is not kept: it would keep its memory."""

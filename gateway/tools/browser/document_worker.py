@@ -65,7 +65,7 @@ def _allow_cpu(timeout_s: float) -> None:
 
 def _answer(head: dict[str, Any], body: bytes, limits: ReadLimits) -> dict[str, Any]:
     from gateway.tools.browser.extraction import page_of
-    from gateway.tools.browser.fetched import Fetched, Unreadable
+    from gateway.tools.browser.page import Fetched, Unreadable
 
     try:
         return asdict(page_of(Fetched(**head, body=body), limits))

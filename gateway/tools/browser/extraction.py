@@ -1,7 +1,7 @@
 """Convert a fetched document into the page that a model reads. No I/O here.
 
 The author of a document decides how long this takes: `document_worker.py` runs it in a process of
-its own.
+its own. A PDF is a program of sorts: only a process that may be killed reads one.
 """
 
 from __future__ import annotations
@@ -9,13 +9,42 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass, replace
 from importlib.util import find_spec
-from typing import TYPE_CHECKING, Final
+from io import BytesIO
+from typing import Final
 from urllib.parse import urljoin, urlsplit
 
-from gateway.tools.browser.page import TITLE_CHARS_MAX, Links, Page, link, plain
+from gateway.tools.browser.page import (
+    TITLE_CHARS_MAX,
+    Fetched,
+    Links,
+    Page,
+    Unreadable,
+    link,
+    plain,
+)
 
-if TYPE_CHECKING:
-    from gateway.tools.browser.fetched import Fetched
+_PDF_TITLE_CHARS_MAX: Final = 1000
+
+
+def _pdf_pages(body: bytes, *, pages_max: int, chars_max: int) -> tuple[str, list[str]]:
+    # The title, which may be empty, and the text of each page, within the bounds.
+    from pypdf import PdfReader
+    from pypdf.errors import PyPdfError
+
+    try:
+        reader = PdfReader(BytesIO(body))
+        title = str((reader.metadata and reader.metadata.title) or "")
+        pages: list[str] = []
+        for number, page in enumerate(reader.pages):
+            if number >= pages_max or sum(map(len, pages)) >= chars_max:
+                break
+            pages.append(page.extract_text()[:chars_max])
+    except (PyPdfError, ValueError, KeyError, TypeError, RecursionError, MemoryError):
+        raise Unreadable("the PDF is damaged, locked, or too large to read") from None
+    if not any(text.strip() for text in pages):
+        raise Unreadable("the PDF has no text that can be read; it may be of pictures")
+    return title[:_PDF_TITLE_CHARS_MAX], pages
+
 
 PDF: Final = "application/pdf"
 LIBRARIES: Final = ("selectolax", "pypdf")
@@ -66,9 +95,7 @@ def page_of(found: Fetched, limits: ReadLimits) -> Page:
 
 
 def _pdf(found: Fetched, limits: ReadLimits) -> Page:
-    from gateway.tools.browser.pdf import pages_of
-
-    title, pages = pages_of(
+    title, pages = _pdf_pages(
         found.body, pages_max=limits.pdf_pages_max, chars_max=limits.text_chars_max
     )
     numbered = (f"Page {number}\n\n{text}" for number, text in enumerate(pages, start=1))

@@ -16,8 +16,7 @@ from typing import TYPE_CHECKING, Final
 from urllib.parse import urldefrag, urljoin, urlsplit
 from urllib.robotparser import RobotFileParser
 
-from gateway.tools.browser.fetched import Fetched
-from gateway.tools.browser.page import plain
+from gateway.tools.browser.page import Fetched, plain
 from gateway.tools.egress.network_policy import EgressRefused
 from gateway.tools.egress.transport import EGRESS_ERRORS, BodyTooLong, EncodedBody, normalised
 

@@ -147,8 +147,8 @@ def _protocol_error(code: int, message: str, exchange: HttpTrace) -> McpError:
         return McpError("http_error", 0, LOST, sent=sent)
     if code == URL_ELICITATION or (code == INVALID_REQUEST and _ASKS_USER.search(message)):
         message = NEEDS_USER
-    told = code if code.bit_length() <= CODE_BITS_MAX else INTERNAL_ERROR
-    return McpError("mcp_protocol_error", told, message, sent=sent)
+    shown_code = code if code.bit_length() <= CODE_BITS_MAX else INTERNAL_ERROR
+    return McpError("mcp_protocol_error", shown_code, message, sent=sent)
 
 
 def _may_hold_an_error(status: int) -> bool:
@@ -181,5 +181,5 @@ _FAILURES: Final[Sequence[tuple[type[BaseException], int, str]]] = (
 
 
 def _first(errors: Sequence[BaseException]) -> BaseException:
-    said = [one for one in errors if not isinstance(one, asyncio.CancelledError)]
-    return (said or errors)[0]
+    failures = [one for one in errors if not isinstance(one, asyncio.CancelledError)]
+    return (failures or errors)[0]

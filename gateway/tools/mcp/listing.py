@@ -22,24 +22,22 @@ import orjson
 from gateway.cache import LruCache, lasting_json
 from gateway.entries import ToolsListed
 from gateway.errors import InvalidRequest
-from gateway.protocol.hosted.grants import McpTool, ServerGrant
-from gateway.protocol.tools import FUNCTION_NAME
+from gateway.protocol.grants import McpTool, ServerGrant
+from gateway.protocol.tool_types import FUNCTION_NAME
 from gateway.telemetry.logs import EventLog
-from gateway.tools.mcp import headers
 from gateway.tools.mcp.failures import McpError
-from gateway.tools.mcp.results import bounded
-from gateway.tools.mcp.servers import ANY_URL, LABEL, kept_secrets
+from gateway.tools.mcp.servers import ANY_URL, LABEL, kept_secrets, outgoing_headers
 from gateway.tools.mcp.session import ToolPages
-from gateway.tools.unseen import shown_in_json
+from gateway.tools.result_text import bounded, shown_in_json
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from gateway.tenancy import TenantId
     from gateway.tools.mcp.failures import ErrorType
-    from gateway.tools.mcp.pool import Peer, SessionPool
     from gateway.tools.mcp.servers import McpServer, Purpose, ServerResolver, UrlTerms
     from gateway.tools.mcp.session import ServerTool
+    from gateway.tools.mcp.session_pool import Peer, SessionPool
 
 SERVER_DESCRIPTION_CHARS_MAX: Final = 2048
 TOOL_DESCRIPTION_CHARS_MAX: Final = 1024
@@ -89,11 +87,11 @@ class ToolFilter:
         return self.read_only is None or self.read_only == is_read_only
 
     @classmethod
-    def of(cls, given: Mapping[str, Any] | Sequence[str], param: str) -> ToolFilter:
+    def parse(cls, value: Mapping[str, Any] | Sequence[str], param: str) -> ToolFilter:
         """Parse a list of names, or an object. Raises `InvalidRequest`."""
-        if not isinstance(given, dict):
-            return cls(names=_names(given, param))
-        names, read_only = given.get("tool_names"), given.get("read_only")
+        if not isinstance(value, dict):
+            return cls(names=_names(value, param))
+        names, read_only = value.get("tool_names"), value.get("read_only")
         if read_only is not None and not isinstance(read_only, bool):
             raise _invalid("Expected true or false.", f"{param}.read_only")
         listed = None if names is None else _names(names, f"{param}.tool_names")
@@ -113,9 +111,9 @@ class ApprovalRule:
     never: ToolFilter | None = None
 
     @classmethod
-    def of(cls, given: object, param: str) -> ApprovalRule:
+    def parse(cls, value: object, param: str) -> ApprovalRule:
         """Parse `require_approval`. Raises `InvalidRequest`."""
-        match given:
+        match value:
             case None | "always":
                 return cls()
             case "never":
@@ -124,8 +122,8 @@ class ApprovalRule:
                 return cls(
                     *(
                         None
-                        if given.get(one) is None
-                        else ToolFilter.of(given[one], f"{param}.{one}")
+                        if value.get(one) is None
+                        else ToolFilter.parse(value[one], f"{param}.{one}")
                         for one in ("always", "never")
                     )
                 ).narrowed()
@@ -159,7 +157,7 @@ class AskedServer:
     param: str = "tools"
 
     @classmethod
-    def of(cls, tool: Mapping[str, Any], param: str) -> AskedServer:
+    def parse(cls, tool: Mapping[str, Any], param: str) -> AskedServer:
         """Parse a tool of type `mcp` of a request; `param` is its path, such as `tools[0]`.
 
         Fields must have the API's types; null counts as absent. Raises `InvalidRequest`.
@@ -179,12 +177,12 @@ class AskedServer:
         return cls(
             label=label,
             url=tool.get("server_url"),
-            sent=headers.outgoing(tool.get("headers") or {}, tool.get("authorization"), param),
+            sent=outgoing_headers(tool.get("headers") or {}, tool.get("authorization"), param),
             description=bounded(tool.get("server_description") or "", SERVER_DESCRIPTION_CHARS_MAX),
             allowed=EVERYTHING
             if allowed is None
-            else ToolFilter.of(allowed, f"{param}.allowed_tools"),
-            approval=ApprovalRule.of(tool.get("require_approval"), f"{param}.require_approval"),
+            else ToolFilter.parse(allowed, f"{param}.allowed_tools"),
+            approval=ApprovalRule.parse(tool.get("require_approval"), f"{param}.require_approval"),
             param=param,
         )
 
@@ -244,7 +242,7 @@ class McpServers:
     async def list(
         self,
         tenant_id: TenantId,
-        asked: Sequence[AskedServer],
+        entries: Sequence[AskedServer],
         terms: UrlTerms = ANY_URL,
         *,
         anew: bool = False,
@@ -254,17 +252,17 @@ class McpServers:
         `anew` bypasses the cache. Raises `InvalidRequest` for a server that may not be used, and
         `StoreError`. If listing a permitted server fails, `Listing.error` says why.
         """
-        _refuse_repeated(asked)
+        _refuse_repeated(entries)
         found = [
             await self.resolver.asked(tenant_id, one.label, one.url, terms=terms, param=one.param)
-            for one in asked
+            for one in entries
         ]
-        for one, server in zip(asked, found, strict=True):
+        for one, server in zip(entries, found, strict=True):
             _refuse_replaced(one, server)
         async with asyncio.TaskGroup() as tasks:
             running = [
                 tasks.create_task(self._list_server(tenant_id, one, server, anew=anew))
-                for one, server in zip(asked, found, strict=True)
+                for one, server in zip(entries, found, strict=True)
             ]
         return self._within_tools_max([one.result() for one in running])
 
@@ -281,18 +279,18 @@ class McpServers:
         return bounded(pages.instructions, SERVER_DESCRIPTION_CHARS_MAX)
 
     async def _list_server(
-        self, tenant_id: TenantId, asked: AskedServer, server: McpServer, *, anew: bool
+        self, tenant_id: TenantId, entry: AskedServer, server: McpServer, *, anew: bool
     ) -> Listing:
         grant = ServerGrant(
-            label=asked.label,
+            label=entry.label,
             server=server.identity,
-            credential=self.resolver.credential(asked.sent),
-            description=asked.description,
+            credential=self.resolver.credential(entry.sent),
+            description=entry.description,
         )
-        secrets = kept_secrets(server, asked.sent)
+        secrets = kept_secrets(server, entry.sent)
         try:
-            pages = await self._pages(server.peer(tenant_id, asked.sent), anew=anew)
-            granted, shown = self._grant_tools(pages.tools, asked, server)
+            pages = await self._pages(server.peer(tenant_id, entry.sent), anew=anew)
+            granted, shown = self._grant_tools(pages.tools, entry, server)
         except McpError as error:
             _log.info("an MCP server listed no tools", reason=error.type, code=str(error.code))
             return _failed_listing(grant, error, secrets)
@@ -336,16 +334,16 @@ class McpServers:
         self._kept.put(peer, _Kept(ToolPages(()), 0.0), size=1)
 
     def _grant_tools(
-        self, tools: Sequence[ServerTool], asked: AskedServer, server: McpServer
+        self, tools: Sequence[ServerTool], entry: AskedServer, server: McpServer
     ) -> tuple[tuple[McpTool, ...], tuple[dict[str, Any], ...]]:
         # As granted and as shown. Raises `McpError` for too many tools.
         granted: list[McpTool] = []
         shown: list[dict[str, Any]] = []
         size = left_out = 0
         for tool in tools:
-            if not _is_allowed(tool, asked, server):
+            if not _is_allowed(tool, entry, server):
                 continue
-            made = _tool(tool, asked, server)
+            made = _tool(tool, entry, server)
             if made is None:
                 left_out += 1
                 continue
@@ -377,36 +375,36 @@ class McpServers:
         return kept
 
 
-def _refuse_repeated(asked: Sequence[AskedServer]) -> None:
+def _refuse_repeated(entries: Sequence[AskedServer]) -> None:
     labels: set[str] = set()
-    for one in asked:
+    for one in entries:
         if one.label in labels:
             message = f"Two MCP servers have the label '{one.label}': give each one of its own."
             raise _invalid(message, f"{one.param}.server_label")
         labels.add(one.label)
 
 
-def _refuse_replaced(asked: AskedServer, server: McpServer) -> None:
+def _refuse_replaced(entry: AskedServer, server: McpServer) -> None:
     # A request does not replace the operator's headers.
-    both = sorted(asked.sent.keys() & server.headers.keys())
+    both = sorted(entry.sent.keys() & server.headers.keys())
     if both:
         message = (
-            f"The MCP server '{asked.label}' has credentials of its own for '{both[0]}': leave "
+            f"The MCP server '{entry.label}' has credentials of its own for '{both[0]}': leave "
             "it out."
         )
-        raise _invalid(message, f"{asked.param}.headers")
+        raise _invalid(message, f"{entry.param}.headers")
 
 
-def _is_allowed(tool: ServerTool, asked: AskedServer, server: McpServer) -> bool:
+def _is_allowed(tool: ServerTool, entry: AskedServer, server: McpServer) -> bool:
     if server.allowed_tools is not None and tool.name not in server.allowed_tools:
         return False
     # What may be called is narrowed by what the server says of its tools; a lie gains it nothing.
-    return asked.allowed.matches(tool.name, is_read_only=tool.read_only)
+    return entry.allowed.matches(tool.name, is_read_only=tool.read_only)
 
 
-def _tool(tool: ServerTool, asked: AskedServer, server: McpServer) -> McpTool | None:
+def _tool(tool: ServerTool, entry: AskedServer, server: McpServer) -> McpTool | None:
     # None for a tool that no model could call.
-    if not FUNCTION_NAME.fullmatch(f"{asked.label}.{tool.name}"):
+    if not FUNCTION_NAME.fullmatch(f"{entry.label}.{tool.name}"):
         return None
     parameters = _parameters(tool.input_schema)
     if parameters is None:
@@ -421,7 +419,7 @@ def _tool(tool: ServerTool, asked: AskedServer, server: McpServer) -> McpTool | 
         is_read_only=is_read_only,
         is_idempotent=server.is_trusted and tool.idempotent,
         needs_approval=server.always_asks
-        or asked.approval.asks(tool.name, is_read_only=is_read_only),
+        or entry.approval.asks(tool.name, is_read_only=is_read_only),
     )
 
 
@@ -512,8 +510,8 @@ def _too_much(what: str) -> McpError:
 
 
 def _failed_listing(grant: ServerGrant, error: McpError, secrets: Mapping[str, str]) -> Listing:
-    told = _failure_message(grant.label, error)
-    return Listing(grant, error=told, error_code=error.type, secrets=secrets)
+    message = _failure_message(grant.label, error)
+    return Listing(grant, error=message, error_code=error.type, secrets=secrets)
 
 
 def _failure_message(label: str, error: McpError) -> str:
@@ -521,12 +519,12 @@ def _failure_message(label: str, error: McpError) -> str:
     return f"The tools of the MCP server '{label}' could not be listed: {why}."
 
 
-def _names(given: object, param: str) -> frozenset[str]:
-    if not isinstance(given, list | tuple) or not all(isinstance(one, str) for one in given):
+def _names(value: object, param: str) -> frozenset[str]:
+    if not isinstance(value, list | tuple) or not all(isinstance(one, str) for one in value):
         raise _invalid("Expected a list of names of tools.", param)
-    if len(given) > NAMES_MAX:
+    if len(value) > NAMES_MAX:
         raise _invalid(f"Expected at most {NAMES_MAX} names.", param)
-    return frozenset(given)
+    return frozenset(value)
 
 
 def _invalid(message: str, param: str, code: str = "invalid_value") -> InvalidRequest:

@@ -2,6 +2,8 @@
 
 identity       `registry:` and the id of a row, or host and digest of the URL of a request, which
 may be a secret: approvals, connections, audit and stored grants name a server by it
+headers        what a request sets for its server goes to that one, and to no other; it may not set
+what makes up the connection, describes another party, or belongs to the protocol
 registry       rows of `mcp_servers`, for all tenants or for one; their credentials are sealed
 policy         the hosts whose URLs may be used at all, checked before any address
 """
@@ -20,13 +22,11 @@ import orjson
 
 from gateway.cache import LruCache
 from gateway.errors import InvalidRequest
-from gateway.protocol.domains import EVERY_DOMAIN, DomainRules
-from gateway.protocol.hosted.grants import REGISTERED
+from gateway.protocol.grants import EVERY_DOMAIN, REGISTERED, DomainRules
 from gateway.sealing import Binding, SealBroken
 from gateway.telemetry.logs import EventLog
 from gateway.tools.egress.network_policy import EgressRefused, NetworkPolicy
-from gateway.tools.mcp import headers
-from gateway.tools.mcp.pool import Peer
+from gateway.tools.mcp.session_pool import Peer
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping, Sequence
@@ -35,6 +35,79 @@ if TYPE_CHECKING:
     from gateway.sealing import Sealer
     from gateway.store.tools.mcp_servers import McpServerRow
     from gateway.tenancy import TenantId
+
+
+HEADERS_MAX: Final = 16
+VALUE_CHARS_MAX: Final = 4096
+AUTHORIZATION: Final = "authorization"
+
+_HEADER_NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,63}")
+_VALUE: Final = re.compile(r"[\x21-\x7e](?:[\x20-\x7e\t]*[\x21-\x7e])?")
+_TOKEN: Final = re.compile(r"[\x21-\x7e]+")
+_REFUSED: Final = re.compile(
+    r"host|connection|cookie2?|set-cookie|forwarded|via|keep-alive|te|trailer|upgrade|expect|accept"
+    r"|accept-encoding|last-event-id|x-session-id|x-real-ip"
+    r"|(?:content|transfer|x-forwarded|proxy|mcp|sec)-.*"
+)
+
+
+def outgoing_headers(
+    headers: Mapping[str, str], authorization: str | None, param: str
+) -> dict[str, str]:
+    """Return the headers to send to a request's server, by lower-case name.
+
+    `authorization` is an OAuth access token. Raises `InvalidRequest` with the path of the fault,
+    below `param`; its message contains no value.
+    """
+    if len(headers) > HEADERS_MAX:
+        raise _invalid(f"Expected at most {HEADERS_MAX} headers.", f"{param}.headers")
+    sent: dict[str, str] = {}
+    for name, value in headers.items():
+        where = f"{param}.headers"
+        lower = name.lower()
+        if not _HEADER_NAME.fullmatch(name) or lower in sent:
+            raise _invalid("A header has a name that cannot be sent, or is there twice.", where)
+        if _REFUSED.fullmatch(lower):
+            raise _invalid(f"The header '{lower}' cannot be set by a request: leave it out.", where)
+        if len(value) > VALUE_CHARS_MAX or not _VALUE.fullmatch(value):
+            raise _invalid(
+                f"The header '{lower}' has a value that cannot be sent: 1 to {VALUE_CHARS_MAX} "
+                "printable ASCII characters are expected.",
+                where,
+            )
+        sent[lower] = value
+    if authorization is not None:
+        sent = _with_token(sent, authorization, param)
+    return sent
+
+
+def _with_token(sent: dict[str, str], token: str, param: str) -> dict[str, str]:
+    if AUTHORIZATION in sent:
+        message = "Give either 'authorization' or the header 'Authorization', not both."
+        raise _invalid(message, f"{param}.authorization")
+    if len(token) > VALUE_CHARS_MAX or not _TOKEN.fullmatch(token):
+        message = (
+            f"Expected an access token of 1 to {VALUE_CHARS_MAX} printable ASCII characters, no "
+            "spaces, and without the word Bearer before it."
+        )
+        raise _invalid(message, f"{param}.authorization")
+    return {**sent, AUTHORIZATION: f"Bearer {token}"}
+
+
+def headers_digest(headers: Mapping[str, str]) -> str:
+    """Return a digest of the headers sent to a server; empty for none."""
+    if not headers:
+        return ""
+    digest = hashlib.sha256()
+    for part in (part for pair in sorted(headers.items()) for part in pair):
+        content = part.encode()
+        digest.update(len(content).to_bytes(4, "big") + content)
+    return digest.hexdigest()
+
+
+def _invalid(message: str, param: str) -> InvalidRequest:
+    return InvalidRequest(message, code="invalid_value", param=param)
+
 
 ServerUrls = Literal["registry", "listed", "any"]
 """Which URLs a request may name: none, those of hosts that the operator lists, or any that the
@@ -76,11 +149,11 @@ class McpServer:
     call_timeout_s: float | None = None
 
     def peer(
-        self, tenant_id: TenantId, given: Mapping[str, str], response: UUID | None = None
+        self, tenant_id: TenantId, request_headers: Mapping[str, str], response: UUID | None = None
     ) -> Peer:
         """Return the connection to use; `given` headers never replace the operator's."""
-        sent = {**given, **self.headers}
-        digest = headers.credential(sent)
+        sent = {**request_headers, **self.headers}
+        digest = headers_digest(sent)
         return Peer(
             tenant_id,
             self.identity,
@@ -197,7 +270,7 @@ class ServerResolver:
     """Resolver of the servers that requests name, or that grants have stored.
 
     URLs and headers may be secrets that can be guessed, so their stored digests are made with
-    `identity_key`. The resolver also accepts digests without a key, from earlier builds.
+    `identity_key`.
     """
 
     def __init__(self, registry: Registry, policy: ServerPolicy, identity_key: bytes) -> None:
@@ -240,7 +313,7 @@ class ServerResolver:
         if identity.startswith(REGISTERED):
             return await self.registry.by_identity(tenant_id, identity)
         url = secrets.get(URL, "")
-        if identity not in {named_identity(url, self._identity_key), named_identity(url, None)}:
+        if identity != named_identity(url, self._identity_key):
             return None
         try:
             self.policy.check(url)
@@ -252,27 +325,16 @@ class ServerResolver:
         """Return the digest by which a grant identifies the headers of a request; empty for
         none.
         """
-        plain = headers.credential(sent)
-        return plain and keyed_digest(plain.encode(), self._identity_key)
-
-    def is_credential(self, stored: str, sent: Mapping[str, str]) -> bool:
-        # Grants of earlier builds hold the digest without a key.
-        return stored in {self.credential(sent), headers.credential(sent)}
+        plain = headers_digest(sent)
+        return plain and hmac.digest(self._identity_key, plain.encode(), "sha256").hex()
 
 
-def keyed_digest(content: bytes, key: bytes | None) -> str:
-    """Return HMAC-SHA256 in hex; without a key plain SHA-256, as earlier builds stored it."""
-    if key is None:
-        return hashlib.sha256(content).hexdigest()
-    return hmac.digest(key, content, "sha256").hex()
-
-
-def named_identity(url: str, key: bytes | None) -> str:
+def named_identity(url: str, key: bytes) -> str:
     """Return the identity of a server that a request names.
 
     Path and query may be secrets, so they are only hashed.
     """
-    digest = keyed_digest(url.encode("utf-8", "surrogatepass"), key)
+    digest = hmac.digest(key, url.encode("utf-8", "surrogatepass"), "sha256").hex()
     try:
         host = urlsplit(url).hostname or ""
     except ValueError:
@@ -336,12 +398,12 @@ def checked_url(url: str, *, plain_http: bool) -> str:
     return url
 
 
-def checked_purposes(given: Sequence[str]) -> str:
+def checked_purposes(purposes: Sequence[str]) -> str:
     """Join purposes as they are stored. Raises `ValueError` for an unknown one."""
-    unknown = [one for one in given if one not in PURPOSES]
+    unknown = [one for one in purposes if one not in PURPOSES]
     if unknown:
         raise ValueError(f"{unknown[0]!r} is not one of {', '.join(PURPOSES)}")
-    return " ".join(one for one in PURPOSES if one in given)
+    return " ".join(one for one in PURPOSES if one in purposes)
 
 
 def server_json(server: McpServer) -> dict[str, Any]:

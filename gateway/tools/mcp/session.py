@@ -8,18 +8,30 @@ happens to the server, a caller gets an `McpError`.
     SSE                where a server answers a POST with 400, 404 or 405, as those before 2025 do
 
 The SDK is imported with the first session: it costs half a second and 20 MiB.
+
+Tools that cannot be read are left out of a server's listing, so that they do not cost the rest. The
+SDK reads a page of tools as a whole: one that is not as the protocol wants it, such as an input
+schema without `"type": "object"`, is an error of all of them. So of a page that it would refuse it
+is asked of each tool alone, before it sees the page. Where no tool is left the page stays as it
+was, for the SDK to refuse.
 """
 
 from __future__ import annotations
 
 import asyncio
+import json
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field, replace
 from functools import cache
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Final, Generic, Literal, TypeVar
 
+import orjson
+from pydantic import ValidationError
+
 from gateway import __version__
+from gateway.protocol.tool_types import FUNCTION_NAME
+from gateway.telemetry.logs import EventLog
 from gateway.tools.mcp.failures import (
     EXCHANGE,
     HEADER_MISMATCH,
@@ -32,16 +44,148 @@ from gateway.tools.mcp.failures import (
     translated,
     watch,
 )
-from gateway.tools.mcp.results import CallResult, shown
-from gateway.tools.mcp.tool_check import CheckedStream, ToolCheck
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+    from types import TracebackType
 
     from mcp import Client
-    from mcp.types import CallToolResult, Tool
+    from mcp.types import CallToolResult, ContentBlock, Tool
 
     from gateway.tools.egress.transport import EgressClient
+
+
+@dataclass(frozen=True, slots=True)
+class CallResult:
+    """Result of a call, as the model reads it. `is_error`: the tool reported a failure."""
+
+    output: str
+    is_error: bool = False
+
+
+def shown(result: CallToolResult) -> CallResult:
+    """Render one text block as it is; anything else as compact JSON, binary data by its length."""
+    content = result.content
+    if len(content) == 1 and content[0].type == "text" and result.structured_content is None:
+        return CallResult(content[0].text, result.is_error)
+    if result.structured_content is not None and all(block.type == "text" for block in content):
+        return CallResult(_compact(result.structured_content), result.is_error)
+    blocks = [_block(block) for block in content]
+    return CallResult(_compact(blocks), result.is_error)
+
+
+def _compact(value: object) -> str:
+    try:
+        return orjson.dumps(value).decode()
+    except TypeError:  # a number of more than 64 bits
+        return json.dumps(value, separators=(",", ":"), ensure_ascii=False)
+
+
+def _block(block: ContentBlock) -> Mapping[str, Any]:
+    fields = block.model_dump(mode="json", by_alias=True, exclude_none=True)
+    fields.pop("_meta", None)
+    inner = fields.get("resource")
+    for holder in (fields, inner if isinstance(inner, dict) else {}):
+        for name in ("data", "blob"):
+            if isinstance(holder.get(name), str):
+                holder[name] = f"({len(holder[name])} characters of base64 left out)"
+    return fields
+
+
+_LIST: Final = "tools/list"
+_PATH_PARTS: Final = 2
+"""Of what is told of a mistake: deeper ones may be names that the server chose."""
+_log = EventLog(__name__)
+
+
+class ToolCheck:
+    """Check of the tools that arrive on one connection. `version` is that of the protocol which
+    both sides speak, once they do.
+    """
+
+    def __init__(self) -> None:
+        self.version: str | None = None
+
+    def passed(self, message: Any) -> Any:
+        """Return a message as the SDK is to see it; only answers that list tools are changed."""
+        result = getattr(getattr(message, "message", None), "result", None)
+        # The result of a call may have anything in it, but always has its content.
+        if self.version is not None and isinstance(result, dict) and "content" not in result:
+            tools = result.get("tools")
+            if isinstance(tools, list) and self._fault(result) is not None:
+                self._leave_out(result, tools)
+        return message
+
+    def _leave_out(self, page: dict[str, Any], tools: list[Any]) -> None:
+        faults = [self._fault({**page, "tools": [tool]}) for tool in tools]
+        kept = [tool for tool, fault in zip(tools, faults, strict=True) if fault is None]
+        if not kept:
+            return
+        page["tools"] = kept
+        bad, fault = next(pair for pair in zip(tools, faults, strict=True) if pair[1] is not None)
+        _log.warning(
+            "tools of an MCP server cannot be read and are left out",
+            count=len(tools) - len(kept),
+            reason=f"{_name(bad)}: {fault}",
+        )
+
+    def _fault(self, page: Mapping[str, Any]) -> str | None:
+        # Where and why the SDK would reject a page; None: it would not.
+        from mcp.types.methods import parse_server_result
+
+        assert self.version is not None
+        try:
+            parse_server_result(_LIST, self.version, page)
+        except ValidationError as error:
+            first = error.errors(include_url=False, include_context=False, include_input=False)[0]
+            path = [part for part in first["loc"] if isinstance(part, str) and part != "tools"]
+            return f"{'.'.join(path[:_PATH_PARTS])} {first['type']}"
+        return None
+
+
+def _name(tool: Any) -> str:
+    # For logs, so only a valid name.
+    name = tool.get("name") if isinstance(tool, dict) else None
+    return name if isinstance(name, str) and FUNCTION_NAME.fullmatch(name) else "a tool"
+
+
+class CheckedStream:
+    """A transport's stream of messages, each of which has `passed` a check."""
+
+    def __init__(self, stream: Any, check: ToolCheck) -> None:
+        self._stream = stream
+        self._check = check
+
+    @property
+    def last_context(self) -> Any:
+        # The SDK continues in the context in which the last message was sent.
+        return getattr(self._stream, "last_context", None)
+
+    async def receive(self) -> Any:
+        return self._check.passed(await self._stream.receive())
+
+    async def aclose(self) -> None:
+        await self._stream.aclose()
+
+    def __aiter__(self) -> CheckedStream:
+        return self
+
+    async def __anext__(self) -> Any:
+        return self._check.passed(await anext(self._stream))
+
+    async def __aenter__(self) -> CheckedStream:
+        await self._stream.__aenter__()
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> bool | None:
+        ended: bool | None = await self._stream.__aexit__(kind, error, traceback)
+        return ended
+
 
 T = TypeVar("T")
 Transport = Literal["http", "sse"]
@@ -242,11 +386,11 @@ class McpSession:
         self._is_given_up = True
         self._jobs.put_nowait(None)
 
-    async def _ask(self, asked: Callable[[Client], Awaitable[T]], timeout_s: float) -> T:
+    async def _ask(self, question: Callable[[Client], Awaitable[T]], timeout_s: float) -> T:
         # Runs the job in a task below the owner's.
         if self.is_over:
             raise self._session_lost(sent=False)
-        job = _Job(asked)
+        job = _Job(question)
         self._waiting.add(job)
         self._jobs.put_nowait(job)
         try:
@@ -271,10 +415,10 @@ class McpSession:
 class _Job(Generic[T]):
     """Request to a server, and the caller that waits for the answer."""
 
-    def __init__(self, asked: Callable[[Client], Awaitable[T]]) -> None:
+    def __init__(self, question: Callable[[Client], Awaitable[T]]) -> None:
         self.answer: asyncio.Future[T] = asyncio.get_running_loop().create_future()
         self.exchange = HttpTrace()
-        self._asked = asked
+        self._question = question
 
     async def run(self, client: Client) -> None:
         """Run the job unless nobody waits for it; a caller that stops waiting cancels it."""
@@ -285,7 +429,7 @@ class _Job(Generic[T]):
         self.answer.add_done_callback(lambda answer: answer.cancelled() and task.cancel())
         EXCHANGE.set(self.exchange)
         try:
-            result = await self._asked(client)
+            result = await self._question(client)
         except Exception as error:  # noqa: BLE001 - whoever asked is told
             self.fail(translated(error, self.exchange))
         else:

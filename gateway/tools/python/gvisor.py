@@ -22,7 +22,7 @@ import orjson
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from gateway.tools.python.engine import ContainerLimits
+    from gateway.tools.python.container_engine import ContainerLimits
 
 OVERHEAD_BYTES: Final = 256 * 1024**2
 """Memory of gVisor itself beside that of a container."""

@@ -5,13 +5,22 @@ system calls; resource limits and, where this process may make one, a control gr
 no other container has. They share the host's kernel: for tenants that do not trust each other run
 them under gVisor, or elsewhere (`remote.py`).
 
-Source: https://github.com/containers/bubblewrap, and the attacks in `attacks.py`, each of which
-succeeds without one of these.
+The filter is a second wall behind namespaces: what is refused is what has broken out of them
+before. Calls that are not named are allowed, because numerical libraries use hundreds. Limits of a
+single process (`rlimit`) do not add up: 64 processes have 64 times the memory of one. A control
+group bounds all processes of a container together.
+
+Sources: https://github.com/containers/bubblewrap, and the attacks in `self_test.py`, each of which
+succeeds without one of these walls; https://docs.kernel.org/userspace-api/seccomp_filter.html, with
+the numbers of the kernel's `arch/x86/entry/syscalls/syscall_64.tbl` and
+`include/uapi/asm-generic/unistd.h`; https://docs.kernel.org/admin-guide/cgroup-v2.html, and
+`cgroup-v1/memory.rst` and `cgroup-v1/pids.rst` beside it.
 """
 
 from __future__ import annotations
 
 import asyncio
+import errno
 import itertools
 import json
 import os
@@ -19,6 +28,8 @@ import platform
 import secrets
 import shutil
 import signal
+import socket
+import struct
 import sys
 from contextlib import suppress
 from dataclasses import dataclass
@@ -27,7 +38,7 @@ from typing import TYPE_CHECKING, Final, Literal
 
 from typing_extensions import override
 
-from gateway.tools.python.engine import (
+from gateway.tools.python.container_engine import (
     ContainerCapabilities,
     ContainerEngine,
     ContainerLimits,
@@ -35,13 +46,205 @@ from gateway.tools.python.engine import (
     EngineName,
 )
 from gateway.tools.python.gvisor import Bundle
-from gateway.tools.python.seccomp import program
 from gateway.tools.python.worker_process import WorkerContainer
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterator, Mapping
 
-    from gateway.tools.python.cgroups import Cgroups
+
+_X86_64: Final[Mapping[str, int]] = {
+    "mount": 165, "umount2": 166, "pivot_root": 155, "chroot": 161, "swapon": 167, "swapoff": 168,
+    "reboot": 169, "sethostname": 170, "setdomainname": 171, "init_module": 175,
+    "delete_module": 176, "finit_module": 313, "kexec_load": 246, "kexec_file_load": 320,
+    "ptrace": 101, "process_vm_readv": 310, "process_vm_writev": 311, "kcmp": 312, "bpf": 321,
+    "perf_event_open": 298, "keyctl": 250, "add_key": 248, "request_key": 249,
+    "io_uring_setup": 425, "io_uring_enter": 426, "io_uring_register": 427, "userfaultfd": 323,
+    "open_by_handle_at": 304, "name_to_handle_at": 303, "unshare": 272, "setns": 308,
+    "open_tree": 428, "move_mount": 429, "fsopen": 430, "fsconfig": 431, "fsmount": 432,
+    "fspick": 433, "mount_setattr": 442, "pidfd_getfd": 438, "quotactl": 179, "quotactl_fd": 443,
+    "acct": 163, "settimeofday": 164, "clock_settime": 227, "clock_adjtime": 305, "adjtimex": 159,
+    "syslog": 103, "vhangup": 153, "personality": 135, "lookup_dcookie": 212, "nfsservctl": 180,
+    "iopl": 172, "ioperm": 173, "clone": 56, "clone3": 435, "socket": 41, "socketpair": 53,
+}  # fmt: skip
+_AARCH64: Final[Mapping[str, int]] = {
+    "mount": 40, "umount2": 39, "pivot_root": 41, "chroot": 51, "swapon": 224, "swapoff": 225,
+    "reboot": 142, "sethostname": 161, "setdomainname": 162, "init_module": 105,
+    "delete_module": 106, "finit_module": 273, "kexec_load": 104, "kexec_file_load": 294,
+    "ptrace": 117, "process_vm_readv": 270, "process_vm_writev": 271, "kcmp": 272, "bpf": 280,
+    "perf_event_open": 241, "keyctl": 219, "add_key": 217, "request_key": 218,
+    "io_uring_setup": 425, "io_uring_enter": 426, "io_uring_register": 427, "userfaultfd": 282,
+    "open_by_handle_at": 265, "name_to_handle_at": 264, "unshare": 97, "setns": 268,
+    "open_tree": 428, "move_mount": 429, "fsopen": 430, "fsconfig": 431, "fsmount": 432,
+    "fspick": 433, "mount_setattr": 442, "pidfd_getfd": 438, "quotactl": 60, "quotactl_fd": 443,
+    "acct": 89, "settimeofday": 170, "clock_settime": 112, "clock_adjtime": 266, "adjtimex": 171,
+    "syslog": 116, "vhangup": 58, "personality": 92, "lookup_dcookie": 18, "nfsservctl": 42,
+    "clone": 220, "clone3": 435, "socket": 198, "socketpair": 199,
+}  # fmt: skip
+_MACHINES: Final[Mapping[str, tuple[int, Mapping[str, int]]]] = {
+    "x86_64": (0xC000003E, _X86_64),
+    "aarch64": (0xC00000B7, _AARCH64),
+}
+"""By the name that `platform.machine` gives: the kernel's number of it, and its calls."""
+
+_LOAD, _EQUAL, _AT_LEAST, _ANY_BIT, _RETURN = 0x20, 0x15, 0x35, 0x45, 0x06
+_NUMBER_AT, _MACHINE_AT, _ARGUMENT_AT = 0, 4, 16
+_ALLOW, _KILL, _ERROR = 0x7FFF0000, 0x80000000, 0x00050000
+_X32_BIT: Final = 0x40000000
+"""Calls of a second numbering on x86_64, which the table does not know."""
+_LOOKED_AT: Final = frozenset({"clone", "clone3", "socket", "socketpair"})
+"""Calls that depend on what they are passed."""
+_CLONE_NEWUSER: Final = 0x10000000
+
+
+def seccomp_filter(machine: str) -> bytes:
+    """Return the filter for `bwrap --seccomp`. Raises `KeyError` for an unknown machine."""
+    number_of_machine, calls = _MACHINES[machine]
+    refused = [number for name, number in calls.items() if name not in _LOOKED_AT]
+    code = [
+        _step(_LOAD, _MACHINE_AT),
+        _step(_EQUAL, number_of_machine, then=1),
+        _step(_RETURN, _KILL),
+        _step(_LOAD, _NUMBER_AT),
+    ]
+    if machine == "x86_64":
+        code += [_step(_AT_LEAST, _X32_BIT, otherwise=1), _step(_RETURN, _ERROR | errno.ENOSYS)]
+    for number in refused:
+        code += [_step(_EQUAL, number, otherwise=1), _step(_RETURN, _ERROR | errno.EPERM)]
+    # Its flags are behind a pointer, where no filter sees them; without it, clone is used.
+    code += [_step(_EQUAL, calls["clone3"], otherwise=1), _step(_RETURN, _ERROR | errno.ENOSYS)]
+    code += [
+        _step(_EQUAL, calls["clone"], otherwise=3),
+        _step(_LOAD, _ARGUMENT_AT),
+        _step(_ANY_BIT, _CLONE_NEWUSER, otherwise=5),
+        _step(_RETURN, _ERROR | errno.EPERM),
+        _step(_EQUAL, calls["socket"], then=1),
+        _step(_EQUAL, calls["socketpair"], otherwise=2),
+        _step(_LOAD, _ARGUMENT_AT),
+        _step(_EQUAL, socket.AF_UNIX, otherwise=1),
+        _step(_RETURN, _ALLOW),
+        _step(_RETURN, _ERROR | errno.EPERM),
+    ]
+    return b"".join(code)
+
+
+def _step(operation: int, value: int, *, then: int = 0, otherwise: int = 0) -> bytes:
+    # `struct sock_filter` of the kernel. Jumps count the instructions to skip.
+    return struct.pack("=HBBI", operation, then, otherwise, value)
+
+
+ROOT: Final = Path("/sys/fs/cgroup")
+_FOLDER: Final = "harmony-gateway"
+_PERIOD_US: Final = 100_000
+_CONTROLLERS: Final = ("memory", "pids", "cpu")
+
+
+@dataclass(frozen=True, slots=True)
+class Cgroups:
+    """Folders for containers' groups: one for version 2, one for each controller for version 1."""
+
+    folders: tuple[Path, ...]
+    is_unified: bool
+
+    @classmethod
+    def find(cls, root: Path = ROOT) -> Cgroups | None:
+        """Find this machine's cgroups; None where this process may make none with a memory
+        limit.
+        """
+        if (root / "cgroup.controllers").exists():
+            return cls._unified(root / _FOLDER)
+        folders = [root / name / _FOLDER for name in _CONTROLLERS if (root / name).is_dir()]
+        made = tuple(folder for folder in folders if _is_made(folder))
+        return cls(made, is_unified=False) if any(_has_memory(one) for one in made) else None
+
+    @classmethod
+    def _unified(cls, folder: Path) -> Cgroups | None:
+        if not _is_made(folder):
+            return None
+        enabled = " ".join(f"+{name}" for name in _CONTROLLERS)
+        try:
+            for above in (folder.parent, folder):
+                (above / "cgroup.subtree_control").write_text(enabled, "ascii")
+        except OSError:
+            return None
+        return cls((folder,), is_unified=True)
+
+    def enter(self, name: str, pid: int, limits: ContainerLimits) -> Cgroup:
+        """Move a process and its children into a new group. Raises `OSError`."""
+        self._sweep()
+        group = Cgroup(tuple(folder / f"{os.getpid()}-{name}" for folder in self.folders))
+        try:
+            for folder in group.folders:
+                folder.mkdir()
+                for file, value in self._values(limits).items():
+                    if (folder / file).exists():
+                        (folder / file).write_text(value, "ascii")
+                for each in descendants(pid):
+                    (folder / "cgroup.procs").write_text(str(each), "ascii")
+        except OSError:
+            group.remove()
+            raise
+        return group
+
+    def _sweep(self) -> None:
+        # A container's group may not be empty yet when the container ends: its processes die a
+        # moment later. Groups of other living gateways stay.
+        for folder in self.folders:
+            for left in folder.glob("*-*"):
+                owner = left.name.partition("-")[0]
+                if owner == str(os.getpid()) or not Path(f"/proc/{owner}").exists():
+                    with suppress(OSError):
+                        left.rmdir()
+
+    def _values(self, limits: ContainerLimits) -> Mapping[str, str]:
+        memory, processes = str(limits.memory_bytes), str(limits.processes)
+        if self.is_unified:
+            return {
+                "memory.max": memory,
+                "memory.swap.max": "0",
+                "pids.max": processes,
+                "cpu.max": f"{_PERIOD_US} {_PERIOD_US}",
+            }
+        return {
+            "memory.limit_in_bytes": memory,
+            "pids.max": processes,
+            "cpu.cfs_period_us": str(_PERIOD_US),
+            "cpu.cfs_quota_us": str(_PERIOD_US),
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class Cgroup:
+    """The group of one container: a folder for each controller."""
+
+    folders: tuple[Path, ...]
+
+    def remove(self) -> None:
+        # A group that still has a process is deleted by a later container.
+        for folder in self.folders:
+            with suppress(OSError):
+                folder.rmdir()
+
+
+def descendants(pid: int) -> Iterator[int]:
+    """Yield the process and its descendants."""
+    yield pid
+    with suppress(OSError):
+        for task in os.listdir(f"/proc/{pid}/task"):
+            children = Path(f"/proc/{pid}/task/{task}/children").read_text("ascii")
+            for child in children.split():
+                yield from descendants(int(child))
+
+
+def _is_made(folder: Path) -> bool:
+    with suppress(OSError):
+        folder.mkdir(exist_ok=True)
+        return os.access(folder, os.W_OK)
+    return False
+
+
+def _has_memory(folder: Path) -> bool:
+    return (folder / "memory.limit_in_bytes").exists()
+
 
 WORKER: Final = Path(__file__).with_name("worker.py")
 INTERPRETERS: Final = (Path("/opt/sandbox/bin/python"), Path("/usr/bin/python3"))
@@ -92,8 +295,8 @@ class Interpreter:
                 stderr=asyncio.subprocess.DEVNULL, env={}, cwd="/",
             )  # fmt: skip
             async with asyncio.timeout(_ASK_TIMEOUT_S):
-                told, _ = await process.communicate()
-            prefix, base, name = told.decode().splitlines()
+                output, _ = await process.communicate()
+            prefix, base, name = output.decode().splitlines()
         except (OSError, ValueError, TimeoutError) as error:
             raise EngineBroken(f"{executable} is no interpreter that can be asked") from error
         paths = list(_chain(Path(name)))
@@ -226,11 +429,6 @@ class LinuxEngine(ContainerEngine):
         return container
 
     @override
-    async def attach(self, handle: bytes) -> None:
-        # Containers end with the process that started them.
-        pass
-
-    @override
     async def close(self) -> None:
         # Its containers are closed already, and it holds nothing else.
         pass
@@ -241,8 +439,8 @@ class LinuxEngine(ContainerEngine):
             paths = INTERPRETERS if chosen is None else (chosen,)
             there = next((path for path in paths if path.exists()), None)
             if there is None:
-                told = ", ".join(map(str, paths))
-                raise EngineBroken(f"there is no interpreter at {told}: set tools.python")
+                tried = ", ".join(map(str, paths))
+                raise EngineBroken(f"there is no interpreter at {tried}: set tools.python")
             self._interpreter = await Interpreter.found(there)
         return self._interpreter
 
@@ -266,7 +464,7 @@ class LinuxEngine(ContainerEngine):
             raise EngineBroken(f"{self._options.bwrap} is not installed")
         read, write = os.pipe()
         try:
-            os.write(write, program(platform.machine()))
+            os.write(write, seccomp_filter(platform.machine()))
             os.close(write)
             words = command(interpreter, limits, filter_fd=read, bwrap=bwrap)
             # It ends with us once it is ready to (`--die-with-parent`). Killed before, it leaves an

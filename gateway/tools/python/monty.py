@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from typing_extensions import override
 
-from gateway.tools.python.engine import (
+from gateway.tools.python.container_engine import (
     DATA,
     Container,
     ContainerCapabilities,
@@ -28,7 +28,7 @@ from gateway.tools.python.engine import (
     EngineBroken,
     EngineName,
     FileRefused,
-    Ran,
+    RunResult,
 )
 
 if TYPE_CHECKING:
@@ -81,7 +81,7 @@ class MontyContainer(Container):
         self._data_max = data_max
         self._turn = asyncio.Lock()
         self._is_closed = False
-        self._results: dict[str, Ran] = {}
+        self._results: dict[str, RunResult] = {}
         self._seen: Mapping[str, tuple[int, int]] = {}
 
     @property
@@ -90,7 +90,7 @@ class MontyContainer(Container):
         return not self._is_closed
 
     @override
-    async def run(self, code: str, *, timeout_s: float, key: str = "") -> Ran:
+    async def run(self, code: str, *, timeout_s: float, key: str = "") -> RunResult:
         # Code cannot be interrupted: it is killed when its time is up.
         async with self._turn:
             self._check_open()
@@ -100,13 +100,13 @@ class MontyContainer(Container):
                     status, more = await self._feed(code, printed)
             except TimeoutError:
                 await self.close()
-                return Ran(status="killed", output=printed.text, dropped=printed.dropped)
+                return RunResult(status="killed", output=printed.text, dropped=printed.dropped)
             except asyncio.CancelledError:
                 await self.close()
                 raise
             printed("stdout", more)
             before, self._seen = self._seen, self._files()
-            ran = Ran(
+            ran = RunResult(
                 status="error" if status else "ok",
                 output=printed.text,
                 dropped=printed.dropped,
@@ -138,7 +138,7 @@ class MontyContainer(Container):
         return False, "" if value is None else f"{value!r}\n"
 
     @override
-    async def result_of(self, key: str, *, timeout_s: float) -> Ran | None:
+    async def result_of(self, key: str, *, timeout_s: float) -> RunResult | None:
         with suppress(TimeoutError):
             async with asyncio.timeout(timeout_s), self._turn:
                 return self._results.get(key)
@@ -175,11 +175,6 @@ class MontyContainer(Container):
             with suppress(OSError):
                 self._place(path).unlink()
             self._seen = self._files()
-
-    @override
-    async def leave(self) -> None:
-        # No other process can use it.
-        await self.close()
 
     @override
     async def close(self) -> None:
@@ -253,11 +248,6 @@ class MontyEngine(ContainerEngine):
             shutil.rmtree(folder, ignore_errors=True)
             raise EngineBroken(f"the interpreter did not start: {error}") from error
         return MontyContainer(library, session, folder, opened, limits.data_bytes)
-
-    @override
-    async def attach(self, handle: bytes) -> None:
-        # Containers end with the process that started them.
-        pass
 
     @override
     async def close(self) -> None:

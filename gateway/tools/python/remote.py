@@ -10,17 +10,17 @@ from __future__ import annotations
 import asyncio
 import secrets
 from contextlib import suppress
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 from urllib.parse import quote, urlsplit
 
 import httpx2
 import orjson
-from pydantic import BaseModel, ConfigDict, ValidationError
-from typing_extensions import override
+from pydantic import TypeAdapter, ValidationError
+from typing_extensions import TypedDict, override
 
 from gateway.tools.egress.network_policy import EgressRefused
-from gateway.tools.python.engine import (
+from gateway.tools.python.container_engine import (
     INTERRUPT_GRACE_S,
     Container,
     ContainerCapabilities,
@@ -28,16 +28,16 @@ from gateway.tools.python.engine import (
     EngineBroken,
     EngineName,
     FileRefused,
-    Ran,
+    RunResult,
 )
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from gateway.tools.egress.transport import EgressClient
-    from gateway.tools.python.engine import ContainerLimits
+    from gateway.tools.python.container_engine import ContainerLimits
 
-T = TypeVar("T", bound=BaseModel)
+T = TypeVar("T")
 
 ANSWER_TIMEOUT_S: Final = 20.0
 """For all that is no run."""
@@ -47,15 +47,13 @@ _ID_CHARS_MAX: Final = 128
 _ERRORS: Final = (httpx2.HTTPError, httpx2.StreamError, EgressRefused)
 
 
-class Described(BaseModel):
-    """Description that a server sends of its containers."""
+class _Opened(TypedDict):
+    id: str
 
-    model_config = ConfigDict(extra="ignore")
 
-    language: str
-    packages: tuple[str, ...] = ()
-    is_whole: bool = True
-    missing: str = ""
+_CAPABILITIES: Final = TypeAdapter(ContainerCapabilities)
+_OPENED: Final = TypeAdapter(_Opened)
+_RAN: Final = TypeAdapter(RunResult)
 
 
 class RemoteContainer(Container):
@@ -78,14 +76,14 @@ class RemoteContainer(Container):
         return not self._is_gone
 
     @override
-    async def run(self, code: str, *, timeout_s: float, key: str = "") -> Ran:
+    async def run(self, code: str, *, timeout_s: float, key: str = "") -> RunResult:
         # The run goes on when the connection breaks, so its result is requested again.
         key = key or secrets.token_hex(8)
         patience_s = timeout_s + INTERRUPT_GRACE_S + ANSWER_TIMEOUT_S
-        asked = {"key": key, "code": code, "timeout_s": timeout_s}
+        body = {"key": key, "code": code, "timeout_s": timeout_s}
         try:
             try:
-                answer = await self._ask("POST", "/runs", asked, timeout_s=patience_s)
+                answer = await self._ask("POST", "/runs", body, timeout_s=patience_s)
             except httpx2.TransportError as error:
                 ran = await self._found_again(key, patience_s)
                 if ran is None:
@@ -102,7 +100,7 @@ class RemoteContainer(Container):
         self._is_gone = ran.status == "killed"
         return ran
 
-    async def _found_again(self, key: str, timeout_s: float) -> Ran | None:
+    async def _found_again(self, key: str, timeout_s: float) -> RunResult | None:
         for _ in range(RETRIES):
             await asyncio.sleep(RETRY_PAUSE_S)
             with suppress(*_ERRORS):
@@ -110,7 +108,7 @@ class RemoteContainer(Container):
         return None
 
     @override
-    async def result_of(self, key: str, *, timeout_s: float) -> Ran | None:
+    async def result_of(self, key: str, *, timeout_s: float) -> RunResult | None:
         place = f"/runs/{quote(key, safe='')}?wait_s={timeout_s:g}"
         answer = await self._ask("GET", place, timeout_s=timeout_s + ANSWER_TIMEOUT_S)
         return None if answer.status_code == 404 else _ran(answer)
@@ -190,19 +188,13 @@ class RemoteEngine(ContainerEngine):
 
     @override
     async def describe(self) -> ContainerCapabilities:
-        told = _parsed(Described, await self._ask("GET", ""))
-        return ContainerCapabilities(
-            told.language,
-            told.packages,
-            is_movable=True,
-            is_whole=told.is_whole,
-            missing=told.missing,
-        )
+        described = _parsed(_CAPABILITIES, await self._ask("GET", ""))
+        return replace(described, has_files=True, is_movable=True)
 
     @override
     async def open(self, limits: ContainerLimits) -> RemoteContainer:
         answer = await self._ask("POST", "containers", asdict(limits), limits.start_timeout_s)
-        container_id = _parsed(_Opened, answer).id
+        container_id = _parsed(_OPENED, answer)["id"]
         if not 0 < len(container_id) <= _ID_CHARS_MAX:
             raise EngineBroken("the server of containers gave no id")
         return RemoteContainer(self._client, container_id)
@@ -234,10 +226,6 @@ class RemoteEngine(ContainerEngine):
             raise EngineBroken(f"the server of containers cannot be reached: {error}") from error
 
 
-class _Opened(BaseModel):
-    id: str
-
-
 def port_of(url: str) -> int:
     """Return the port of a URL."""
     parts = urlsplit(url)
@@ -251,14 +239,14 @@ def _accepted(answer: httpx2.Response) -> httpx2.Response:
     return answer
 
 
-def _ran(answer: httpx2.Response) -> Ran:
+def _ran(answer: httpx2.Response) -> RunResult:
     if answer.status_code == 404:
         raise EngineBroken("the container is gone")
-    return _parsed(Ran, answer)
+    return _parsed(_RAN, answer)
 
 
-def _parsed(kind: type[T], answer: httpx2.Response) -> T:
+def _parsed(kind: TypeAdapter[T], answer: httpx2.Response) -> T:
     try:
-        return kind.model_validate_json(answer.content)
+        return kind.validate_json(answer.content)
     except ValidationError as error:
         raise EngineBroken("the server of containers said something else") from error

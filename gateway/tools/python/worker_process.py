@@ -1,11 +1,14 @@
 """A container that is a process of this machine, which speaks the protocol of `worker.py`.
 
-How the process is walled in is the business of whoever starts it (`linux.py`).
+How the process is walled in is the business of whoever starts it (`linux.py`). Files go into an
+interpreter and out of it in pieces, one in each message.
 """
 
 from __future__ import annotations
 
 import asyncio
+import base64
+import binascii
 import os
 import struct
 from collections import OrderedDict
@@ -18,11 +21,22 @@ from pydantic import ValidationError
 from typing_extensions import override
 
 from gateway.concurrency import OnceEvent
-from gateway.tools.python.engine import INTERRUPT_GRACE_S, Container, EngineBroken, FileRefused, Ran
-from gateway.tools.python.pieces import get_file, put_file
+from gateway.tools.python.container_engine import (
+    INTERRUPT_GRACE_S,
+    Container,
+    EngineBroken,
+    FileRefused,
+    RunResult,
+)
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Awaitable, Callable, Mapping, Sequence
+
+    FileOrder = Callable[..., Awaitable[Mapping[str, Any]]]
+    """Sends an interpreter an order (`kind`, `path`) about a file, and returns its answer.
+
+    `put` takes `at` and `content`, `get` takes `at` and `size` and answers with `content`.
+    """
 
 FRAME_BYTES_MAX: Final = 8 * 1024 * 1024
 PIECE_BYTES: Final = 3 * 1024 * 1024
@@ -34,6 +48,33 @@ UNBEGUN_GRACE_S: Final = 2.0
 """For the end of one that is still being started."""
 RESULTS_MAX: Final = 8
 """Results of past runs that are kept for whoever asks again."""
+
+
+async def put_file(order: FileOrder, path: str, content: bytes, *, piece_bytes: int) -> None:
+    """Write a file, which may be empty, in pieces. Raises what `order` does."""
+    for start in range(0, max(len(content), 1), piece_bytes):
+        piece = base64.b64encode(content[start : start + piece_bytes]).decode()
+        await order("put", path, at=start, content=piece)
+
+
+async def get_file(order: FileOrder, path: str, *, piece_bytes: int, bytes_max: int) -> bytes:
+    """Read a file in pieces.
+
+    Raises `FileRefused` if it is longer than `bytes_max`, `EngineBroken` for an invalid piece, and
+    what `order` does.
+    """
+    content = bytearray()
+    while True:
+        answer = await order("get", path, at=len(content), size=piece_bytes)
+        try:
+            piece = base64.b64decode(answer.get("content", ""), validate=True)
+        except (binascii.Error, TypeError, ValueError) as error:
+            raise EngineBroken("the interpreter gave a piece of a file that is none") from error
+        content += piece
+        if len(content) > bytes_max:
+            raise FileRefused(f"{path} is longer than {bytes_max} bytes")
+        if len(piece) < piece_bytes:
+            return bytes(content)
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,7 +133,7 @@ class WorkerContainer(Container):
         self._orders = 0
         self._has_begun = False
         self._turn = asyncio.Lock()
-        self._results: OrderedDict[str, Ran] = OrderedDict()
+        self._results: OrderedDict[str, RunResult] = OrderedDict()
         self._running: dict[str, OnceEvent] = {}
         self.packages: tuple[str, ...] = ()
         """Those of interest that can be imported."""
@@ -148,7 +189,7 @@ class WorkerContainer(Container):
         self.version = str(ready.get("ready", ""))
 
     @override
-    async def run(self, code: str, *, timeout_s: float, key: str = "") -> Ran:
+    async def run(self, code: str, *, timeout_s: float, key: str = "") -> RunResult:
         # Results of the last runs with a key are kept for `result_of`.
         async with self._turn:
             self._running[key] = ended = OnceEvent()
@@ -163,7 +204,7 @@ class WorkerContainer(Container):
                 del self._running[key]
                 ended.set()
 
-    async def _run(self, code: str, timeout_s: float) -> Ran:
+    async def _run(self, code: str, timeout_s: float) -> RunResult:
         self._runs += 1
         number = self._runs
         self._printed = ""
@@ -181,7 +222,7 @@ class WorkerContainer(Container):
             if done:
                 return answer.result()
             await self.close()
-            return Ran(ran=number, status="killed", output=self._printed)
+            return RunResult(ran=number, status="killed", output=self._printed)
         except asyncio.CancelledError:
             # The code goes on for a moment at most: names are kept where it takes the interrupt.
             await self._abandon(number, answer)
@@ -189,7 +230,7 @@ class WorkerContainer(Container):
         finally:
             answer.cancel()
 
-    async def _abandon(self, number: int, answer: asyncio.Task[Ran]) -> None:
+    async def _abandon(self, number: int, answer: asyncio.Task[RunResult]) -> None:
         # Nobody waits for the run. A container that cannot be interrupted is ended.
         try:
             await self._write({"interrupt": number})
@@ -199,7 +240,7 @@ class WorkerContainer(Container):
             await self.close()
 
     @override
-    async def result_of(self, key: str, *, timeout_s: float) -> Ran | None:
+    async def result_of(self, key: str, *, timeout_s: float) -> RunResult | None:
         if (ended := self._running.get(key)) is not None:
             await ended.within(timeout_s)
         return self._results.get(key)
@@ -218,11 +259,6 @@ class WorkerContainer(Container):
     async def remove(self, path: str) -> None:
         async with self._turn:
             await self._order("remove", path)
-
-    @override
-    async def leave(self) -> None:
-        # No other process can use it.
-        await self.close()
 
     @override
     async def close(self) -> None:
@@ -244,7 +280,7 @@ class WorkerContainer(Container):
                 await self._process.wait()
 
     async def _order(self, kind: str, path: str, /, **given: object) -> Mapping[str, Any]:
-        # A `pieces.FileOrder`.
+        # A `FileOrder`.
         self._orders += 1
         number = self._orders
         await self._write({kind: number, "path": path, **given})
@@ -262,14 +298,14 @@ class WorkerContainer(Container):
             raise FileRefused(f"{path}: {str(answer['refused'])[:200]}")
         return answer
 
-    async def _answer(self, number: int) -> Ran:
+    async def _answer(self, number: int) -> RunResult:
         while True:
             frame = await self._read()
             if "printed" in frame:
                 self._printed = str(frame.get("output", ""))
                 continue
             try:
-                ran = Ran.model_validate(frame)
+                ran = RunResult.model_validate(frame)
             except ValidationError as error:
                 raise EngineBroken("the sandbox said something else than what it should") from error
             if ran.ran == number:

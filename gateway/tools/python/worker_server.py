@@ -29,20 +29,20 @@ from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import parse_qsl, unquote
 
 import orjson
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 
-from gateway.tools.python.engine import (
+from gateway.tools.python.container_engine import (
     ContainerLimits,
     EngineBroken,
     FileRefused,
-    Ran,
+    RunResult,
     data_path,
 )
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping, MutableMapping, Sequence
 
-    from gateway.tools.python.engine import Container, ContainerEngine
+    from gateway.tools.python.container_engine import Container, ContainerEngine
 
     Scope = MutableMapping[str, Any]
     Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
@@ -63,7 +63,7 @@ class WorkerServerLimits:
     body_bytes_max: int = 64 * 1024**2 + 1024
 
 
-class RunAsked(BaseModel):
+class RunRequest(BaseModel):
     """The body of a request to run code."""
 
     model_config = ConfigDict(extra="forbid")
@@ -73,23 +73,13 @@ class RunAsked(BaseModel):
     timeout_s: float = Field(gt=0, le=TIMEOUT_MAX_S)
 
 
-class InterruptAsked(BaseModel):
+class InterruptRequest(BaseModel):
     """The body of a request to interrupt a run."""
 
     key: str
 
 
-class LimitsAsked(BaseModel):
-    """The body of a request for a container: `ContainerLimits`."""
-
-    model_config = ConfigDict(extra="ignore")
-
-    memory_bytes: int = Field(gt=0)
-    data_bytes: int = Field(gt=0)
-    processes: int = Field(gt=0)
-    open_files: int = Field(gt=0)
-    cpu_s: int = Field(gt=0)
-    start_timeout_s: float = Field(gt=0, le=TIMEOUT_MAX_S)
+_LIMITS: Final = TypeAdapter(ContainerLimits)
 
 
 class Answered(Exception):
@@ -106,7 +96,7 @@ class ServedContainer:
 
     container: Container
     used_at: float
-    runs: dict[str, asyncio.Task[Ran]] = field(default_factory=dict)
+    runs: dict[str, asyncio.Task[RunResult]] = field(default_factory=dict)
 
     @property
     def is_busy(self) -> bool:
@@ -172,7 +162,7 @@ class WorkerServer:
     async def _answer(self, scope: Scope, receive: Receive) -> tuple[int, bytes]:
         path, query = scope["raw_path"].decode("ascii").partition("?")[0], scope["query_string"]
         parts = [unquote(part) for part in path.split("/") if part]
-        asked = dict(parse_qsl(query.decode("ascii", "replace")))
+        parameters = dict(parse_qsl(query.decode("ascii", "replace")))
         body = await self._body(receive)
         match scope["method"], parts:
             case "GET", []:
@@ -182,9 +172,9 @@ class WorkerServer:
             case method, ["containers", container_id]:
                 return await self._one(method, container_id)
             case method, ["containers", container_id, "files"]:
-                return await self._file(method, self._find(container_id), asked, body)
+                return await self._file(method, self._find(container_id), parameters, body)
             case method, ["containers", container_id, *rest]:
-                return await self._of_runs(method, self._find(container_id), rest, asked, body)
+                return await self._of_runs(method, self._find(container_id), rest, parameters, body)
             case _:
                 raise Answered(404, "there is nothing here")
 
@@ -193,36 +183,28 @@ class WorkerServer:
         method: str,
         served: ServedContainer,
         parts: Sequence[str],
-        asked: Mapping[str, str],
+        parameters: Mapping[str, str],
         body: bytes,
     ) -> tuple[int, bytes]:
         match method, parts:
             case "POST", ["runs"]:
-                return await self._run(served, RunAsked.model_validate_json(body))
+                return await self._run(served, RunRequest.model_validate_json(body))
             case "GET", ["runs", key]:
-                return await self._result(served, key, asked)
+                return await self._result(served, key, parameters)
             case "POST", ["interrupt"]:
-                key = InterruptAsked.model_validate_json(body).key
+                key = InterruptRequest.model_validate_json(body).key
                 return await self._interrupt(served, key)
             case _:
                 raise Answered(404, "there is nothing here")
 
     async def _describe(self) -> tuple[int, bytes]:
-        told = await self._engine.describe()
-        return 200, orjson.dumps(
-            {
-                "language": told.language,
-                "packages": told.packages,
-                "is_whole": told.is_whole,
-                "missing": told.missing,
-            }
-        )
+        return 200, orjson.dumps(await self._engine.describe())
 
     async def _open(self, body: bytes) -> tuple[int, bytes]:
-        asked = LimitsAsked.model_validate_json(body)
+        limits = _LIMITS.validate_json(body)
         if len(self._served) >= self._limits.containers_max:
             await self._make_room()
-        container = await self._engine.open(ContainerLimits(**asked.model_dump()))
+        container = await self._engine.open(limits)
         container_id = secrets.token_hex(16)
         self._served[container_id] = ServedContainer(container, self._time())
         return 200, orjson.dumps({"id": container_id})
@@ -240,12 +222,12 @@ class WorkerServer:
             await self._end(container_id)
         return 204, b""
 
-    async def _run(self, served: ServedContainer, asked: RunAsked) -> tuple[int, bytes]:
-        run = served.runs.get(asked.key)
+    async def _run(self, served: ServedContainer, request: RunRequest) -> tuple[int, bytes]:
+        run = served.runs.get(request.key)
         if run is None:
             loop = asyncio.get_running_loop()
-            work = served.container.run(asked.code, timeout_s=asked.timeout_s, key=asked.key)
-            run = served.runs[asked.key] = loop.create_task(work)
+            work = served.container.run(request.code, timeout_s=request.timeout_s, key=request.key)
+            run = served.runs[request.key] = loop.create_task(work)
             # It may be that nobody asks what came of it.
             run.add_done_callback(lambda over: over.cancelled() or over.exception())
             for key in list(served.runs)[:-RUNS_MAX]:
@@ -254,13 +236,13 @@ class WorkerServer:
         return await self._await_run(served, run)
 
     async def _result(
-        self, served: ServedContainer, key: str, asked: Mapping[str, str]
+        self, served: ServedContainer, key: str, parameters: Mapping[str, str]
     ) -> tuple[int, bytes]:
         run = served.runs.get(key)
         if run is None:
             raise Answered(404, "no run has this key")
         try:
-            wait_s = min(float(asked.get("wait_s", "0")), TIMEOUT_MAX_S)
+            wait_s = min(float(parameters.get("wait_s", "0")), TIMEOUT_MAX_S)
         except ValueError:
             raise Answered(400, "wait_s is no number") from None
         await asyncio.wait({run}, timeout=wait_s)
@@ -269,7 +251,7 @@ class WorkerServer:
         return await self._await_run(served, run)
 
     async def _await_run(
-        self, served: ServedContainer, run: asyncio.Task[Ran]
+        self, served: ServedContainer, run: asyncio.Task[RunResult]
     ) -> tuple[int, bytes]:
         # The run goes on when the client disconnects.
         await asyncio.wait({run})
@@ -285,11 +267,11 @@ class WorkerServer:
         return 204, b""
 
     async def _file(
-        self, method: str, served: ServedContainer, asked: Mapping[str, str], body: bytes
+        self, method: str, served: ServedContainer, parameters: Mapping[str, str], body: bytes
     ) -> tuple[int, bytes]:
         try:
-            path = data_path(asked.get("path", ""))
-            bytes_max = min(int(asked.get("bytes_max", "0")), self._limits.body_bytes_max)
+            path = data_path(parameters.get("path", ""))
+            bytes_max = min(int(parameters.get("bytes_max", "0")), self._limits.body_bytes_max)
         except ValueError as error:
             raise Answered(400, str(error)) from None
         match method:

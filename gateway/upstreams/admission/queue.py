@@ -1,31 +1,282 @@
-"""The admission queue: all requests that wait until a backend has room.
+"""The admission queue: all requests that wait until a backend has room, fair among tenants.
 
 Work classes are served in order of priority. Within a class, requests with the same demand form a
 line, so that a request that only some backends can take does not block those that others could
 serve: a line in which neither the head nor the next ticket of any other tenant can start is
-skipped. How a line is ordered is a policy (`order.Order`): first come, first served, or fair among
-tenants (`fair`). No tenant may fill more than its share of the queue.
+skipped. No tenant may fill more than its share of the queue.
+
+The next request of a line is that of the tenant that was served least, in tokens. Each tenant has
+a counter of the tokens that it was served; its own requests are served in the order of their
+arrival. A request is counted when it starts, with the output that is expected of it, and corrected
+when it has ended. A tenant that begins to wait is lifted to the counters of those being served:
+unused time is not saved up. This is the virtual token counter (Sheng et al., arXiv 2401.00588)
+with prediction, with the start of start-time fair queueing (Goyal et al. 1996). Counters are of
+one process.
 
 There is no clock in here: every method that needs the time takes it as an argument.
 """
 
 from __future__ import annotations
 
-from collections import Counter, deque
+from collections import Counter, OrderedDict, deque
 from itertools import islice
-from typing import TYPE_CHECKING, Final, Generic, TypeVar
+from typing import TYPE_CHECKING, Final, Generic, Literal, NamedTuple, TypeVar
 
-from gateway.upstreams.admission.order import Demand, Fifo, Order, RefusedFor, Ticket
-from gateway.upstreams.admission.policy import WorkClass
+from gateway.upstreams.admission.slots import WorkClass
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
-    from gateway.upstreams.admission.policy import AdmissionPolicy
+    from gateway.upstreams.admission.slots import AdmissionPolicy
 
-__all__ = ("AdmissionQueue", "Demand", "DrainRate", "Fifo", "Order", "RefusedFor", "Ticket")
 
 T = TypeVar("T")
+
+RefusedFor = Literal["full", "tenant", "wait", "deadline"]
+"""Why a request is refused: the queue is full (`full`), its tenant has used up its share of the
+queue (`tenant`), it would wait too long (`wait`), or it has waited too long (`deadline`)."""
+
+
+class Demand(NamedTuple):
+    """Requirements of a request on a backend. Requests with equal demands can go to the same
+    backends: while the first of them finds no room, the others need not be tried.
+    """
+
+    model: str
+    wants_logprobs: bool = False
+    is_bound: bool = False
+    is_new: bool = False
+    """It begins a session; new sessions are held back first when caches are full."""
+
+
+class Ticket(Generic[T]):
+    """One waiting request.
+
+    `tenant` is an opaque name of its tenant, `tokens` the length of its prompt. `is_accepted`: its
+    client was promised that it will run (background), so it is never refused. `was_recalled`: it
+    ran before and was called back, so it goes before the others of its tenant.
+
+    `start` sends the request if a backend has room and returns the outcome, else None. The outcome
+    is kept in `result`, what `start` raised in `error`. `on_settled` is called after either, and
+    after a refusal. `since` and `deadline` are in seconds of the caller's clock.
+    """
+
+    __slots__ = (
+        "deadline", "demand", "error", "is_accepted", "number", "on_settled", "refused_for",
+        "result", "since", "start", "tenant", "tokens", "was_recalled", "work",
+    )  # fmt: skip
+
+    def __init__(  # noqa: PLR0913 - all that is known of a request
+        self,
+        work: WorkClass,
+        demand: Demand,
+        start: Callable[[], T | None],
+        *,
+        since: float,
+        deadline: float,
+        on_settled: Callable[[], None],
+        tenant: str = "",
+        tokens: int = 0,
+        is_accepted: bool = False,
+        was_recalled: bool = False,
+    ) -> None:
+        self.work = work
+        self.demand = demand
+        self.start = start
+        self.since = since
+        self.deadline = deadline
+        self.on_settled = on_settled
+        self.tenant = tenant
+        self.tokens = tokens
+        self.is_accepted = is_accepted
+        self.was_recalled = was_recalled
+        self.number = 0
+        self.result: T | None = None
+        self.error: Exception | None = None
+        self.refused_for: RefusedFor | None = None
+
+
+OUTPUT_WEIGHT: Final = 4
+"""A generated token costs a backend as much as this many tokens of a prompt."""
+CLASS_WEIGHTS: Final[dict[WorkClass, float]] = {
+    WorkClass.PRIORITY: 4.0,
+    WorkClass.DEFAULT: 1.0,
+    WorkClass.BACKGROUND: 0.5,
+}
+"""The tokens of a request are divided by the weight of its class before they are counted."""
+EXPECTED_AT_FIRST: Final = 256.0
+ALPHA: Final = 0.1
+"""Weight of the latest output in the moving average that predicts the next one."""
+SHARE_OF_FREE_SLOTS: Final = 19
+"""A tenant may hold at most this many times the free slots: alone, 95 of 100."""
+TENANTS_MAX: Final = 4_096
+"""Counters that are kept. The least recently used ones of tenants without requests are dropped."""
+
+
+class TenantAccount:
+    """One tenant: `served` is its counter, `expected` the output of its next request, `queued` how
+    many of its requests wait, `running` how many are at backends.
+    """
+
+    __slots__ = ("expected", "queued", "running", "served")
+
+    def __init__(self, served: float) -> None:
+        self.served = served
+        self.expected = EXPECTED_AT_FIRST
+        self.queued = 0
+        self.running = 0
+
+
+class CountedRequest:
+    """A running request, counted with its expected output until `end` is called, once."""
+
+    __slots__ = ("_account", "_counted", "_weight")
+
+    def __init__(self, account: TenantAccount, prompt: int, weight: float) -> None:
+        self._account = account
+        self._counted = account.expected
+        self._weight = weight
+        account.running += 1
+        account.served += (prompt + OUTPUT_WEIGHT * account.expected) / weight
+
+    def end(self, output: int | None) -> None:
+        """Replace the expected output by `output` tokens; None: unknown, so the expectation stays.
+
+        Negative counts are taken as 0: whatever a backend reports, a request never lowers its
+        tenant's counter below what it was before.
+        """
+        account = self._account
+        account.running -= 1
+        if output is not None:
+            output = max(0, output)
+            account.served += OUTPUT_WEIGHT * (output - self._counted) / self._weight
+            account.expected += ALPHA * (output - account.expected)
+
+
+class FairShares:
+    """The counters of all tenants."""
+
+    def __init__(self) -> None:
+        self._accounts: OrderedDict[str, TenantAccount] = OrderedDict()
+        self._now = 0.0
+        """The highest counter that a served tenant had when it was chosen (virtual time)."""
+
+    def account(self, tenant: str) -> TenantAccount:
+        # A new account starts at the present virtual time.
+        found = self._accounts.get(tenant)
+        if found is None:
+            found = self._accounts[tenant] = TenantAccount(self._now)
+            self._forget()
+        return found
+
+    def arrive(self, tenant: str) -> None:
+        account = self.account(tenant)
+        if not account.queued:
+            account.served = max(account.served, self._now)
+        account.queued += 1
+
+    def leave(self, tenant: str) -> None:
+        self._accounts[tenant].queued -= 1
+
+    def serve(
+        self, tenant: str, prompt: int, work: WorkClass, share: float = 1.0
+    ) -> CountedRequest:
+        """Count a request with `prompt` tokens that starts now.
+
+        `share` is its tenant's weight; the usual one is 1.
+        """
+        account = self._accounts.get(tenant) or self.account(tenant)
+        self._accounts.move_to_end(tenant)
+        if not account.queued:
+            account.served = max(account.served, self._now)
+        self._now = max(self._now, account.served)
+        return CountedRequest(account, prompt, CLASS_WEIGHTS[work] * share)
+
+    def is_idle(self, tenant: str) -> bool:
+        # Idle: no request of the tenant is running.
+        account = self._accounts.get(tenant)
+        return account is None or not account.running
+
+    def has_share(self, tenant: str, free: int) -> bool:
+        """Return True if a tenant may take one of `free` free slots.
+
+        A tenant that holds nearly all slots may not take the last ones: its streams may be long,
+        and other tenants may come.
+        """
+        account = self._accounts.get(tenant)
+        return account is None or account.running < SHARE_OF_FREE_SLOTS * free
+
+    def _forget(self) -> None:
+        while len(self._accounts) > TENANTS_MAX:
+            tenant, account = next(iter(self._accounts.items()))
+            if account.queued or account.running:
+                return
+            del self._accounts[tenant]
+
+
+class FairOrder(Generic[T]):
+    """A line in which tenants are served by their counters, and each tenant's requests in order.
+
+    `head`, `oldest` and `heads` are for a line that is not empty.
+    """
+
+    __slots__ = ("_count", "_shares", "_tenants")
+
+    def __init__(self, shares: FairShares) -> None:
+        self._shares = shares
+        self._tenants: dict[str, OrderedDict[int, Ticket[T]]] = {}
+        self._count = 0
+
+    def push(self, ticket: Ticket[T]) -> None:
+        own = self._tenants.setdefault(ticket.tenant, OrderedDict())
+        own[ticket.number] = ticket
+        if ticket.was_recalled:
+            own.move_to_end(ticket.number, last=False)
+        self._count += 1
+        self._shares.arrive(ticket.tenant)
+
+    def remove(self, ticket: Ticket[T]) -> None:
+        """Remove a ticket, at any position, because it was started or given up."""
+        own = self._tenants[ticket.tenant]
+        del own[ticket.number]
+        if not own:
+            del self._tenants[ticket.tenant]
+        self._count -= 1
+        self._shares.leave(ticket.tenant)
+
+    def head(self) -> Ticket[T]:
+        account = self._shares.account
+        if len(self._tenants) == 1:
+            return self._first(next(iter(self._tenants)))
+        heads = map(self._first, self._tenants)
+        return min(heads, key=lambda one: (account(one.tenant).served, one.number))
+
+    def heads(self) -> Iterator[Ticket[T]]:
+        """Yield the next ticket of each tenant, in the order in which the tenants are served."""
+        account = self._shares.account
+        heads = map(self._first, self._tenants)
+        return iter(sorted(heads, key=lambda one: (account(one.tenant).served, one.number)))
+
+    def oldest(self) -> Ticket[T]:
+        return min(map(self._first, self._tenants), key=lambda one: one.number)
+
+    def before(self, tenant: str) -> int:
+        """Return about how many tickets would be served before a new one of `tenant`."""
+        # As if all requests cost the same (round robin).
+        own = len(self._tenants.get(tenant, ()))
+        return own + sum(
+            min(len(waiting), own + 1) for name, waiting in self._tenants.items() if name != tenant
+        )
+
+    def _first(self, tenant: str) -> Ticket[T]:
+        return next(iter(self._tenants[tenant].values()))
+
+    def __len__(self) -> int:
+        return self._count
+
+    def __iter__(self) -> Iterator[Ticket[T]]:
+        return iter([one for waiting in self._tenants.values() for one in waiting.values()])
+
 
 GRANTS_KEPT: Final = 256
 GRANTS_MIN: Final = 4
@@ -75,13 +326,11 @@ class DrainRate:
 class AdmissionQueue(Generic[T]):
     """The waiting requests of all models."""
 
-    def __init__(
-        self, policy: AdmissionPolicy, new_order: Callable[[], Order[T]] | None = None
-    ) -> None:
-        # `new_order` makes the order of a line.
+    def __init__(self, policy: AdmissionPolicy, shares: FairShares | None = None) -> None:
+        # Where nothing is counted in `shares`, tickets are served in the order of their arrival.
         self._policy = policy
-        self._new_order: Callable[[], Order[T]] = Fifo if new_order is None else new_order
-        self._lines: dict[tuple[WorkClass, Demand], Order[T]] = {}
+        self._shares = FairShares() if shares is None else shares
+        self._lines: dict[tuple[WorkClass, Demand], FairOrder[T]] = {}
         self._rates: dict[str, DrainRate] = {}
         self._number = 0
         self.accepted = 0
@@ -152,7 +401,7 @@ class AdmissionQueue(Generic[T]):
         key = (ticket.work, ticket.demand)
         line = self._lines.get(key)
         if line is None:
-            line = self._lines[key] = self._new_order()
+            line = self._lines[key] = FairOrder(self._shares)
         line.push(ticket)
         self.lengths[ticket.work] += 1
         self.accepted += ticket.is_accepted
@@ -182,7 +431,7 @@ class AdmissionQueue(Generic[T]):
             if not self._start_any(lines[key], turns[key][2], now) or not lines[key]:
                 del lines[key]
 
-    def _start_any(self, line: Order[T], first: Ticket[T], now: float) -> bool:
+    def _start_any(self, line: FairOrder[T], first: Ticket[T], now: float) -> bool:
         # If the first ticket's tenant has used up its share of slots, the next ticket of another
         # tenant may still start.
         if self._start(first, now):
@@ -190,7 +439,7 @@ class AdmissionQueue(Generic[T]):
         others = islice(line.heads(), HEADS_TRIED_MAX)
         return any(self._start(one, now) for one in others if one.tenant != first.tenant)
 
-    def _next(self, line: Order[T], now: float) -> tuple[int, int, Ticket[T]]:
+    def _next(self, line: FairOrder[T], now: float) -> tuple[int, int, Ticket[T]]:
         # The smallest sort key goes first. A ticket that has waited longer than `promotion_of` its
         # class counts as one class higher.
         oldest = line.oldest()

@@ -18,7 +18,7 @@ from gateway.telemetry.logs import EventLog
 from gateway.upstreams.routing.router import PeerReport, PlacedEntry
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 
     from gateway.upstreams.routing.router import Router
 
@@ -53,17 +53,12 @@ class Posted(Protocol):
     def entries(self) -> bytes: ...
 
 
-class Board(Protocol):
-    """Board on which replicas leave messages for each other."""
+if TYPE_CHECKING:
+    Board = Callable[[int, bytes, bytes, Mapping[str, int]], Awaitable[Sequence[Posted]]]
+    """Posts a message of this replica (number, load, entries), and returns recent ones of others.
 
-    async def __call__(
-        self, number: int, load: bytes, entries: bytes, seen: Mapping[str, int]
-    ) -> Sequence[Posted]:
-        """Post a message of this replica and return recent messages of others.
-
-        `seen` has the number of the last message of each replica. Raises `StoreError`.
-        """
-        ...
+    The mapping has the number of the last message of each replica. Raises `StoreError`.
+    """
 
 
 def packed_load(loads: Mapping[int, tuple[int, int]]) -> bytes:

@@ -3,11 +3,13 @@
 Router      chooses a member for a prompt
 Decision    the choice, and what is expected of it
 Flight      a prompt on its way to a member, until its turn has ended
+FlightSink  a token sink that reports to a flight what came
 """
 
 from __future__ import annotations
 
 import time
+from array import array
 from collections import deque
 from dataclasses import dataclass
 from hashlib import blake2b
@@ -15,25 +17,37 @@ from random import Random
 from statistics import median
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from gateway.upstreams.routing.boundaries import HashedPrefix, PrefixKeys
-from gateway.upstreams.routing.index import MEMBERS_MAX, TICKS_PER_S, PrefixIndex
-from gateway.upstreams.routing.load import EXPECTED_MIN, MISS, MemberLoad, PeerLoad
-from gateway.upstreams.routing.placement import Placement, marks_of, member_id
-from gateway.upstreams.routing.policy import (
+from gateway.errors import UpstreamError
+from gateway.upstreams.routing.costs import (
+    EXPECTED_MIN,
+    MISS,
     WARM_SHARE,
     Candidate,
+    MemberLoad,
+    PeerLoad,
     choose,
     choose_owner,
     hold_back,
+)
+from gateway.upstreams.routing.prefix_index import (
+    MEMBERS_MAX,
+    TICKS_PER_S,
+    HashedPrefix,
+    Placement,
+    PrefixIndex,
+    PrefixKeys,
+    marks_of,
+    member_id,
 )
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
-    from gateway.generation import Route, TokenRequest, TokenSink
+    from gateway.generation import Route, TokenChunk, TokenRequest, TokenSink
     from gateway.telemetry.metrics import Metrics
-    from gateway.upstreams.routing.boundaries import Prefix
-    from gateway.upstreams.routing.policy import Reason, RoutingPolicy
+    from gateway.upstreams.routing.costs import Reason, RoutingPolicy
+    from gateway.upstreams.routing.prefix_index import Prefix
+
 
 NO_AGE: Final = 0.0
 NUMBERS_MIN: Final = 1_024
@@ -81,23 +95,6 @@ class PeerReport:
     loads: Mapping[int, tuple[int, int]]
     """Of each member: in flight, owed."""
     entries: Sequence[PlacedEntry]
-
-
-class Visit:
-    """A prompt at a member that had no choice: as a context it counts there, and gives the sink."""
-
-    __slots__ = ("_member", "_sink")
-
-    def __init__(self, member: MemberLoad, sink: TokenSink) -> None:
-        self._member = member
-        self._sink = sink
-
-    def __enter__(self) -> TokenSink:
-        self._member.in_flight += 1
-        return self._sink
-
-    def __exit__(self, *raised: object) -> None:
-        self._member.in_flight -= 1
 
 
 class Router:
@@ -169,10 +166,6 @@ class Router:
         if not member.in_flight:
             self._numbers_free.append(member.number)
         self._bound_index()
-
-    def visit(self, name: str, sink: TokenSink) -> Visit:
-        # For a member that the router did not choose.
-        return Visit(self.member(name), sink)
 
     def prefix(self, request: TokenRequest) -> HashedPrefix:
         return HashedPrefix(request.prompt_ids, self._keys.of(request.cache_salt, request.model))
@@ -490,7 +483,7 @@ class Flight:
         self._first_s = now - self._started_at
         self._router.placed(decision.member, decision.prefix, (decision.prefix.length,))
 
-    def ended(self, said: Sequence[int], cached: int | None, *, is_finished: bool) -> None:
+    def ended(self, ids: Sequence[int], cached: int | None, *, is_finished: bool) -> None:
         """Note the end of the turn, with these ids.
 
         `cached` is what the member reported, which it does only of a turn that `is_finished`.
@@ -502,7 +495,7 @@ class Flight:
             return
         router, decision = self._router, self._decision
         place = len(decision.prefix.digests)
-        prefix = decision.prefix.longer(said[:-1]) if len(said) > 1 else decision.prefix
+        prefix = decision.prefix.longer(ids[:-1]) if len(ids) > 1 else decision.prefix
         router.placed(decision.member, prefix, (prefix.length,), from_place=place)
         if self._route is not None:
             self._route.moved(router.placement(decision, prefix).pack())
@@ -537,3 +530,37 @@ def _reason(
 
 def _weight(member: int, session: int) -> bytes:
     return blake2b(b"%d %d" % (member, session), digest_size=8).digest()
+
+
+class FlightSink:
+    """A token sink before another one: it notes the first token, the ids, and the cached tokens.
+
+    Call `close` when nothing more comes.
+    """
+
+    __slots__ = ("_cached", "_flight", "_ids", "_is_finished", "_on_tokens", "room")
+
+    def __init__(self, flight: Flight, sink: TokenSink) -> None:
+        self._flight = flight
+        self._on_tokens = sink.on_tokens
+        self.room = sink.room
+        self._ids: array[int] | None = None
+        self._cached: int | None = None
+        self._is_finished = False
+
+    def on_tokens(self, chunk: TokenChunk) -> bool:
+        ids = self._ids
+        if ids is None:
+            ids = self._ids = array("I")
+            self._flight.first()
+        ids.fromlist(chunk.ids)
+        if chunk.finish is not None:
+            self._is_finished, self._cached = True, chunk.cached_tokens
+        return self._on_tokens(chunk)
+
+    def close(self, error: BaseException | None) -> None:
+        """End the flight, after `error` or without one."""
+        # After an error of the member its cache is unknown, so nothing is noted as placed.
+        if self._ids is not None and not isinstance(error, UpstreamError):
+            self._flight.ended(self._ids, self._cached, is_finished=self._is_finished)
+        self._flight.close()

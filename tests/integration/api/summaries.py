@@ -5,7 +5,7 @@ from __future__ import annotations
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any
 
-from gateway.context.compaction import INSTRUCTION
+from gateway.context.shortening import INSTRUCTION
 from tests.fakes.harmony_oracle import vocabulary
 
 if TYPE_CHECKING:

@@ -9,10 +9,10 @@ import httpx2
 import pytest
 
 from gateway.settings.sections import Model
-from gateway.simulator.app import create_simulator
 from gateway.simulator.options import SimulatorOptions
 from tests.fakes.gateway import gateway_settings, running_gateway
 from tests.fakes.serving import serving
+from tests.fakes.wayward_engine.engine import create_simulator
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from gateway.upstreams.admission.admission import CLAIMED_AHEAD
+from gateway.upstreams.admission.admit import CLAIMED_AHEAD
 from tests.fakes.bounds import bounds
 from tests.fakes.gateway import gateway_settings, running_gateway
 from tests.fakes.http_client import http_client
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     import httpx2
 
-    from gateway.upstreams.admission.admission import Admission
+    from gateway.upstreams.admission.admit import Admission
     from tests.fakes.gateway import RunningGateway
     from tests.fakes.observation import Backends
 

@@ -10,7 +10,7 @@ import pytest
 from openai.types.responses import CompactedResponse
 
 from gateway import ids
-from gateway.context.compaction import INTRODUCTION
+from gateway.context.shortening import INTRODUCTION
 from tests.fakes.gateway import new_key
 from tests.fakes.harmony_oracle import vocabulary
 from tests.fakes.http_client import http_client

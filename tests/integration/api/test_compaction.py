@@ -8,7 +8,7 @@ import pytest
 from openai.types.responses import Response, ResponseStreamEvent
 from pydantic import TypeAdapter
 
-from gateway.context.compaction import INTRODUCTION
+from gateway.context.shortening import INTRODUCTION
 from tests.fakes.event_grammar import check_stream
 from tests.fakes.gateway import running_gateway
 from tests.fakes.harmony_oracle import vocabulary

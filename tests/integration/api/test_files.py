@@ -9,7 +9,7 @@ import openai
 import pytest
 
 from gateway import ids
-from gateway.services.limits import LimitOwner, Limits
+from gateway.admin.limits import LimitOwner, Limits
 from gateway.settings.tools import Python, Tools
 from gateway.tenancy import TenantId, default_project
 from tests.fakes.bounds import bounds

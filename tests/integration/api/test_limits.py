@@ -11,12 +11,12 @@ import pytest
 from openai import AsyncOpenAI, DefaultAsyncHttpxClient, RateLimitError
 from websockets.exceptions import InvalidStatus
 
+from gateway.admin.limits import LimitOwner, Limits
+from gateway.admin.prices import PriceCreate, Prices
+from gateway.ledger.jobs import Reconciliation
 from gateway.limits.money import NANO
-from gateway.limits.terms import DAY_S, MINUTE_S, VALUE_MAX
-from gateway.replication.spend_audit import SpendAudit
+from gateway.limits.rules import DAY_S, MINUTE_S, VALUE_MAX
 from gateway.replication.storage_meter import StorageMeter
-from gateway.services.limits import LimitOwner, Limits
-from gateway.store.limits.storage import MeasureTerms
 from gateway.store.postgres.statements import Statement
 from gateway.telemetry.metrics import Metrics
 from tests.fakes.gateway import new_key
@@ -31,7 +31,8 @@ if TYPE_CHECKING:
 
     import httpx2
 
-    from gateway.limits.terms import What
+    from gateway.limits.money import Component, Price
+    from gateway.limits.rules import What
     from gateway.settings import Settings
     from tests.fakes.gateway import RunningGateway
 
@@ -68,6 +69,11 @@ class Limited:
 
     async def set(self, what: What, value: int, window_s: int = DAY_S, **more: Any) -> None:
         await self.limits.set_limits(self.owner, {(what, window_s): value}, **more)
+
+    async def set_price(self, nano: dict[Component, int]) -> Price:
+        prices = Prices(self.gateway.process.services.foundation.database)
+        body = PriceCreate(model=MODEL, tenant=self.tenant_name, nano_per_unit=nano)
+        return await prices.set(body)
 
     def left(self, what: str) -> float:
         """What is left of the bucket, by the account of the process."""
@@ -504,7 +510,7 @@ async def test_what_may_be_stored_is_refused_once_it_is_used_up_and_nothing_else
     limited: Limited,
 ) -> None:
     base = limited.gateway.process.services.foundation
-    meter = StorageMeter(base.database, base.counters, base.metrics, MeasureTerms(1e-6))
+    meter = StorageMeter(base.database, base.counters, base.metrics, interval_s=1e-6)
     await limited.set("stored_bytes", 30_000, 0)
     body = {"model": MODEL, "input": "x" * 12_000, "max_output_tokens": 16}
     answers = [await limited.client.post("/v1/responses", json=body) for _ in range(3)]
@@ -645,9 +651,8 @@ async def test_a_limit_that_was_reached_is_tried_again_when_it_fits(limited: Lim
 
 
 async def test_a_line_costs_what_its_price_says(limited: Limited) -> None:
-    nano = {"input": 50, "input_cached": 5, "output": 200}
+    price = await limited.set_price({"input": 50, "input_cached": 5, "output": 200})
     tenant = limited.owner.tenant_id
-    price = await limited.limits.set_price(MODEL, nano, tenant_id=tenant)  # type: ignore[arg-type]
     await limited.limits.set_budget(limited.owner, NANO)
     limited.gateway.process.services.replica.limiter._prices_at = float("-inf")
     await post(limited, "/v1/responses", input="Hello there")
@@ -685,9 +690,9 @@ async def test_spending_that_somebody_changed_is_put_right(limited: Limited) -> 
         return state.spent
 
     assert await spent() == 2 * tokens
-    await SpendAudit(database, Metrics(), interval_s=1).round()
+    await Reconciliation(database, metrics=Metrics()).round()
     assert await spent() == tokens
-    await SpendAudit(database, Metrics(), interval_s=1).round()
+    await Reconciliation(database, metrics=Metrics()).round()
     assert await spent() == tokens
 
 
@@ -695,9 +700,7 @@ async def test_spending_that_somebody_changed_is_put_right(limited: Limited) -> 
 async def test_a_key_is_told_what_its_limits_budgets_and_the_ledger_say(
     limited: Limited, settings: Settings
 ) -> None:
-    await limited.limits.set_price(
-        MODEL, {"input": 50, "output": 200}, tenant_id=limited.owner.tenant_id
-    )
+    await limited.set_price({"input": 50, "output": 200})
     limited.gateway.process.services.replica.limiter._prices_at = float("-inf")
     await limited.set("tokens", A_DAY)
     await limited.set("requests", 60, MINUTE_S)

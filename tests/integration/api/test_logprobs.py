@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from gateway.simulator.app import create_simulator
 from tests.fakes.controlled import MODEL, NONE, SGLANG, SGLANG_RUST, TURN, site
 from tests.fakes.gateway import gateway_settings, running_gateway
 from tests.fakes.http_client import http_client
 from tests.fakes.serving import serving
+from tests.fakes.wayward_engine.engine import create_simulator
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator

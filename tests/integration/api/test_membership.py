@@ -10,13 +10,13 @@ import orjson
 import pytest
 
 from gateway.cli.backends import wait_until_idle
-from gateway.simulator.app import create_simulator
 from gateway.simulator.options import SimulatorOptions
 from gateway.store.replicas import drains
 from tests.fakes.gateway import gateway_settings, running_gateway
 from tests.fakes.http_client import http_client
 from tests.fakes.serving import serving
 from tests.fakes.stream import parse_stream
+from tests.fakes.wayward_engine.engine import create_simulator
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Mapping

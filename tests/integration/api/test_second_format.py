@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from gateway.models import registry
+from gateway.models import format as formats
 from tests.fakes.byte_format import STOP, byte_backend, spelled
 from tests.fakes.gateway import gateway_settings, running_gateway
 from tests.fakes.http_client import http_client
@@ -37,7 +37,7 @@ async def both(
 ) -> AsyncIterator[httpx2.AsyncClient]:
     """A client of a gateway whose models are of two formats."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setitem(registry.FORMATS, "bytes", REGISTERED)
+        patch.setitem(formats.FORMAT_CLASSES, "bytes", REGISTERED)
         async with serving(byte_backend(asked)) as url:
             settings = gateway_settings(
                 own_database_url,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from contextlib import asynccontextmanager
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, cast
@@ -13,15 +12,12 @@ from starlette.routing import Router
 
 from gateway import ids
 from gateway.admin.routes import starlette_routes
-from gateway.admin.usage import REPORTS, routes
+from gateway.admin.usage import COST_BUCKETS_MAX, REPORTS, UsageReports, routes
 from gateway.api.request_context import RequestContext
 from gateway.generation import TokenUsage
-from gateway.ledger.usage_query import COST_BUCKETS_MAX
-from gateway.services.usage import UsageReports
 from gateway.settings.sections import Ledger
 from gateway.store import usage
 from gateway.store.ledger import rollup
-from gateway.store.ledger.rollup import RollupTerms
 from gateway.store.postgres.statements import Statement
 from gateway.store.usage import Metered
 from gateway.telemetry.metrics import Metrics
@@ -45,7 +41,7 @@ DAY = 86_400
 @asynccontextmanager
 async def asking(database: Database, tenant: TenantId) -> AsyncIterator[Any]:
     """`usage` of an SDK's admin client, for which every request is the tenant's."""
-    reports = UsageReports(database, ledger=Ledger(), rows_max=1_000, clock=time.time)
+    reports = UsageReports(database, Ledger(), rows_max=1_000)
     served = starlette_routes(routes(reports), cast("Any", None))
     router = Router(served)
 
@@ -75,7 +71,7 @@ async def lines_of(database: Database, tenant: TenantId) -> None:
         line(NOON, model="e5", metered=Metered(kind="embeddings")),
     ]
     await usage.record_all(database, [(tenant, one) for one in lines[:3]])
-    await rollup.advance(database, RollupTerms())
+    await rollup.advance(database)
     await usage.record_all(database, [(tenant, one) for one in lines[3:]])
 
 

@@ -14,10 +14,10 @@ from typer.testing import CliRunner
 
 from gateway.cli.commands import commands
 from gateway.cli.doctor import examine
-from gateway.simulator.app import create_simulator
 from gateway.simulator.options import SimulatorOptions
 from tests.fakes.serving import serving
 from tests.fakes.text_server import TextServer, text
+from tests.fakes.wayward_engine.engine import create_simulator
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -29,10 +29,10 @@ from gateway.cli.launch import (
     opencode_profile,
 )
 from gateway.errors import StartupError
-from gateway.simulator.app import create_simulator
 from gateway.simulator.options import SimulatorOptions
 from tests.fakes.gateway import RunningGateway, gateway_settings, running_gateway
 from tests.fakes.serving import serving
+from tests.fakes.wayward_engine.engine import create_simulator
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator

@@ -12,10 +12,14 @@ import pytest
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 from pydantic import SecretStr
 
-from gateway.encryption.providers.aws_kms import AwsKms
-from gateway.encryption.providers.file import FileKeys
-from gateway.encryption.providers.sigv4 import AwsCredentials, AwsScope, signed_headers
-from gateway.encryption.providers.vault_transit import VaultTransit
+from gateway.encryption.providers import (
+    AwsCredentials,
+    AwsKms,
+    AwsScope,
+    FileKeys,
+    VaultTransit,
+    signed_headers,
+)
 from gateway.errors import ConfigError, ContentSealed, StoreUnavailable
 from gateway.settings.sections import KmsSection, VaultSection
 from gateway.tenancy import TenantId

@@ -15,7 +15,7 @@ from gateway.engine.archive import Archive, Ownership
 from gateway.entries import Finished, Queued, Tokens, TurnEnded, TurnStarted, pack
 from gateway.errors import ClaimLost, KeyTaken, RateLimited, StoreUnavailable
 from gateway.eventlog.fold.fold import Fold
-from gateway.limits.charge import Charge
+from gateway.limits.accounting import Charge
 from gateway.models.harmony.parsing import Parser
 from gateway.store import claims, events, messages, responses
 from gateway.store.events import LogBatch, LogRow, day_of
@@ -49,8 +49,8 @@ if TYPE_CHECKING:
     from gateway.engine.run_spec import RunSpec
     from gateway.entries import Entry
     from gateway.protocol.context_item import ContextItem
-    from gateway.protocol.events import Event
-    from gateway.protocol.responses.body import ResponseHead
+    from gateway.protocol.responses.response_object import ResponseHead
+    from gateway.protocol.stream_events import Event
     from gateway.store.claims import Claim
     from gateway.tenancy import TenantId
 

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
     from gateway.engine.run_spec import RunSpec
     from gateway.entries import Entry
-    from gateway.protocol.events import Event
+    from gateway.protocol.stream_events import Event
     from gateway.store.postgres.database import Database
     from gateway.store.responses import StoredResponse
     from gateway.tenancy import TenantId

@@ -12,22 +12,18 @@ import orjson
 import pytest
 
 from gateway import ids
+from gateway.admin.limits import LimitOwner, Limits
 from gateway.errors import InvalidRequest
 from gateway.generation import TokenUsage
-from gateway.ledger.exporting import export, place_of
 from gateway.ledger.jobs import Adding, Reconciliation
-from gateway.ledger.records import FIELDS, encoded
-from gateway.services.limits import LimitOwner, Limits
-from gateway.store import endings, responses, usage
-from gateway.store.admin import keys
-from gateway.store.admin.keys import KeyMade
-from gateway.store.ledger.retention import remove_expired
-from gateway.store.ledger.rollup import RollupTerms
-from gateway.store.limits.reconciliation import reconcile
+from gateway.ledger.records import FIELDS, encoded, export, place_of
+from gateway.retention.sweep import remove_expired
+from gateway.settings.sections import Ledger
+from gateway.store import endings, responses, tenants, usage
+from gateway.store.ledger.reconciliation import correct_spending
 from gateway.store.postgres.statements import Statement
+from gateway.store.tenants import NewKey
 from gateway.telemetry.metrics import Metrics
-from gateway.tenancy import PLAIN_KEY
-from tests.fakes import kept
 from tests.fakes.stored import finished, new_response
 from tests.fakes.usage_lines import NOON, line
 
@@ -36,6 +32,9 @@ if TYPE_CHECKING:
     from gateway.tenancy import TenantId
 
 DAY_S = 86_400
+REPLACE = Statement("""
+UPDATE api_keys SET replaced_by = :new WHERE tenant_id = :tenant AND id = :old
+""")
 
 
 async def exported(database: Database, cursor: str, *, lines_max: int) -> list[bytes]:
@@ -87,7 +86,7 @@ async def test_reconciliation_finds_what_lacks_a_line_and_mends_sums(
     database: Database, tenant: TenantId
 ) -> None:
     metrics = Metrics()
-    adding = Adding(database, RollupTerms(), interval_s=1, metrics=metrics)
+    adding = Adding(database, interval_s=1, metrics=metrics)
     checks = Reconciliation(database, interval_s=1, back_s=2 * DAY_S, metrics=metrics)
     now = datetime.now(UTC)
     hour_ago = now - timedelta(hours=1)
@@ -116,13 +115,19 @@ async def test_reconciliation_finds_what_lacks_a_line_and_mends_sums(
 async def test_lines_are_removed_once_they_are_added_up(
     database: Database, tenant: TenantId
 ) -> None:
-    keep = kept.ledger(lines_s=5 * DAY_S, hours_s=30 * DAY_S, end_user_days_s=5 * DAY_S)
+    keep = Ledger.model_construct(
+        lines_s=5 * DAY_S,
+        minutes_s=2 * DAY_S,
+        hours_s=30 * DAY_S,
+        days_s=400 * DAY_S,
+        end_user_days_s=5 * DAY_S,
+    )
     now = datetime.now(UTC)
     await usage.record_all(
         database, [(tenant, line(now - timedelta(days=days))) for days in (1, 6, 7, 31)]
     )
     assert await remove_expired(database, keep, rows_max=10) == 0
-    await Adding(database, RollupTerms(), interval_s=1, metrics=Metrics()).round()
+    await Adding(database, interval_s=1, metrics=Metrics()).round()
     # Three lines, and the hour of the oldest, which is part of a day now.
     assert await remove_expired(database, keep, rows_max=2) == 4
     assert await remove_expired(database, keep, rows_max=2) == 0
@@ -131,14 +136,12 @@ async def test_lines_are_removed_once_they_are_added_up(
 async def test_keys_that_took_each_other_s_place_spend_together(
     database: Database, tenant: TenantId
 ) -> None:
+    old, new = [
+        await tenants.insert_key(database, NewKey(ids.new_uuid(), tenant, "k", "hint", hash_))
+        for hash_ in (b"old", b"new")
+    ]
     async with database.transaction(tenant) as connection:
-        old, new = [
-            await keys.insert(
-                connection, KeyMade(ids.new_uuid(), tenant, "k", "hint", hash_, 1, PLAIN_KEY)
-            )
-            for hash_ in (b"old", b"new")
-        ]
-        await keys.replace(connection, old, new.id, overlap_s=60)
+        await connection.execute(REPLACE, {"new": new.id, "old": old.id, "tenant": tenant})
     limits = Limits(database)
     place = await limits.key(tenant, new.id)
     await limits.set_budget(place, 10**9, unit="tokens", interval="none")
@@ -148,8 +151,8 @@ async def test_keys_that_took_each_other_s_place_spend_together(
     now = datetime.now(UTC)
     at = now - timedelta(minutes=2)
     await usage.record_all(database, [(tenant, line(at, key_id=one.id)) for one in (old, new)])
-    (corrected,) = await reconcile(database, now)
-    assert (corrected.told, corrected.truth) == (0, 30)
+    (corrected,) = await correct_spending(database, now)
+    assert (corrected.recorded, corrected.truth) == (0, 30)
 
 
 async def test_what_replicas_are_about_to_tell_is_not_told_for_them(
@@ -163,8 +166,10 @@ async def test_what_replicas_are_about_to_tell_is_not_told_for_them(
         await connection.execute(Statement(older))
     now = datetime.now(UTC)
     await usage.record_all(database, [(tenant, line(now))])
-    assert await reconcile(database, now) == []
+    assert await correct_spending(database, now) == []
     await usage.record_all(database, [(tenant, line(now - timedelta(minutes=2)))])
-    (corrected,) = await reconcile(database, now)
-    assert (corrected.told, corrected.truth) == (0, 15), "the one that nobody will tell any more"
-    assert await reconcile(database, now) == []
+    (corrected,) = await correct_spending(database, now)
+    assert (corrected.recorded, corrected.truth) == (0, 15), (
+        "the one that nobody will tell any more"
+    )
+    assert await correct_spending(database, now) == []

@@ -12,13 +12,11 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from gateway import ids
-from gateway.ledger.usage_query import WIDTHS_S, usage_query
-from gateway.services.usage import UsageReports
+from gateway.admin.usage import WIDTHS_S, UsageReports, usage_query
+from gateway.retention.sweep import remove_expired
+from gateway.settings.sections import Ledger
 from gateway.store import usage
 from gateway.store.ledger import rollup
-from gateway.store.ledger.retention import remove_expired
-from gateway.store.ledger.rollup import RollupTerms
-from tests.fakes import kept
 from tests.fakes.usage_lines import PROJECTS, random_line
 
 if TYPE_CHECKING:
@@ -32,7 +30,7 @@ DAY_S = 86_400
 HOURS_S = 4 * DAY_S
 MINUTES_S = DAY_S
 SPAN_S = 9 * DAY_S
-KEEP = kept.ledger(
+KEEP = Ledger.model_construct(
     lines_s=400 * DAY_S,
     minutes_s=MINUTES_S,
     hours_s=HOURS_S,
@@ -82,7 +80,7 @@ async def test_any_span_in_any_width_has_what_its_lines_have(
     chance = random.Random(18)
     now = int(time.time())
     begin = now - SPAN_S
-    reports = UsageReports(database, ledger=KEEP, rows_max=20_000, clock=time.time)
+    reports = UsageReports(database, KEEP, rows_max=20_000)
     lines: list[UsageLine] = []
     for _ in range(4):
         some = [
@@ -92,7 +90,7 @@ async def test_any_span_in_any_width_has_what_its_lines_have(
         await usage.record_all(database, [(tenant, one) for one in some])
         lines += some
         if chance.random() < 0.8:
-            await rollup.advance(database, RollupTerms(minutes_s=MINUTES_S))
+            await rollup.advance(database, minutes_s=MINUTES_S)
             await remove_expired(database, KEEP, rows_max=50)
         for width, span_s in (("1d", SPAN_S), ("1h", 3 * DAY_S), ("1m", 7_200)) * 3:
             start = begin + chance.randrange(SPAN_S)

@@ -7,13 +7,11 @@ from typing import TYPE_CHECKING
 import pytest
 
 from gateway import ids
-from gateway.ledger.jobs import Delivery
-from gateway.ledger.sinks import CloudEventsSink
+from gateway.ledger.sinks import CloudEventsSink, Delivery
 from gateway.settings.sections import Sink
 from gateway.store import usage
 from gateway.store.ledger import exports, rollup
 from gateway.store.ledger.cursors import LinePosition
-from gateway.store.ledger.rollup import RollupTerms
 from gateway.store.migration.migrate import CONTINUED, upgrade
 from gateway.store.migration.transaction_ids import create_ledger_tx
 from gateway.store.postgres.statements import Statement
@@ -26,8 +24,6 @@ if TYPE_CHECKING:
     from gateway.store.postgres.database import Database
     from gateway.tenancy import TenantId
 
-TERMS = RollupTerms()
-
 
 async def be_as_old_as(database: Database, transactions: int) -> None:
     """Count transactions as a cluster does that had so many more."""
@@ -36,7 +32,7 @@ async def be_as_old_as(database: Database, transactions: int) -> None:
 
 
 async def rolled(database: Database) -> int:
-    done = await rollup.advance(database, TERMS)
+    done = await rollup.advance(database)
     assert done is not None
     assert not done.is_foreign
     return done.lines

@@ -9,8 +9,7 @@ import pytest
 
 from gateway import ids
 from gateway.generation import TokenUsage
-from gateway.ledger.jobs import Delivery
-from gateway.ledger.sinks import CloudEventsSink
+from gateway.ledger.sinks import CloudEventsSink, Delivery
 from gateway.metering import Metering
 from gateway.settings.sections import Sink
 from gateway.store import usage

@@ -13,14 +13,13 @@ from typing import TYPE_CHECKING
 import asyncpg
 import pytest
 
+from gateway.retention.sweep import remove_expired
+from gateway.settings.sections import Ledger
 from gateway.store import usage
 from gateway.store.ledger import reading, rollup
 from gateway.store.ledger.reading import LineSpan, Question
-from gateway.store.ledger.retention import remove_expired
-from gateway.store.ledger.rollup import RollupTerms
 from gateway.store.postgres.statements import Statement
 from tests.conftest import new_tenant
-from tests.fakes import kept
 from tests.fakes.usage_lines import NOON, added_up, line, random_line
 
 if TYPE_CHECKING:
@@ -31,7 +30,7 @@ if TYPE_CHECKING:
     from gateway.store.usage import UsageLine
     from gateway.tenancy import TenantId
 
-TERMS = RollupTerms(lines_max=7)
+LINES_MAX = 7
 HOUR = timedelta(hours=1)
 WANTS_END_USERS = Statement("UPDATE tenants SET usage_by_end_user = 'allowed' WHERE id = :tenant")
 BY_END_USER = Statement(
@@ -80,9 +79,9 @@ async def slow_insert(url: str, tenant: TenantId, one: UsageLine) -> AsyncIterat
         await slow.close(timeout=2)
 
 
-async def roll(database: Database, terms: RollupTerms = TERMS) -> int:
+async def roll(database: Database) -> int:
     lines = 0
-    while (done := await rollup.advance(database, terms)) is not None:
+    while (done := await rollup.advance(database, lines_max=LINES_MAX)) is not None:
         lines += done.lines
         if done.is_done:
             break
@@ -186,7 +185,7 @@ async def test_a_slow_transaction_holds_sums_back_and_loses_nothing(
 
 async def test_one_process_at_a_time_adds_up(database: Database, tenant: TenantId) -> None:
     await write(database, tenant, *[line() for _ in range(30)])
-    await asyncio.gather(*(rollup.advance(database, TERMS) for _ in range(4)))
+    await asyncio.gather(*(rollup.advance(database, lines_max=LINES_MAX) for _ in range(4)))
     await roll(database)
     whole = Question(span=span(NOON, NOON + HOUR), unit="hour")
     assert (await told(database, tenant, whole))["requests"] == 30
@@ -213,7 +212,7 @@ async def test_a_dump_of_another_cluster_is_noticed(database: Database, tenant: 
         ahead = "UPDATE usage_cursors SET tx = CAST('99999999999' AS xid8)"
         await connection.execute(Statement(ahead))
     await write(database, tenant, line())
-    done = await rollup.advance(database, TERMS)
+    done = await rollup.advance(database, lines_max=LINES_MAX)
     assert done is not None
     assert done.is_foreign
     assert done.lines == 0
@@ -238,7 +237,7 @@ async def test_hours_become_days_and_nothing_is_lost_or_told_twice(database: Dat
     now = datetime.now(UTC)
     midnight = now.replace(hour=0, minute=0, second=0, microsecond=0)
     start, day_s = midnight - timedelta(days=8), 86_400
-    keep = kept.ledger(
+    keep = Ledger.model_construct(
         lines_s=400 * day_s,
         minutes_s=2 * day_s,
         hours_s=4 * day_s,

@@ -6,7 +6,6 @@ import asyncio
 import base64
 import hmac
 from contextlib import asynccontextmanager
-from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from email import message_from_bytes
 from email.policy import default
@@ -21,11 +20,11 @@ from starlette.applications import Starlette
 from starlette.responses import Response
 from starlette.routing import Route
 
+from gateway.admin.limits import LimitOwner, Limits
+from gateway.ledger.jobs import Reconciliation
 from gateway.limits.money import NANO, begins
-from gateway.limits.terms import meter_of
+from gateway.limits.rules import meter_of
 from gateway.replication.alert_delivery import AlertDelivery, Mail
-from gateway.replication.spend_audit import SpendAudit
-from gateway.services.limits import LimitOwner, Limits
 from gateway.settings.sections import Alerts, Smtp
 from gateway.store.limits.counters import SpendRow, SyncRequest, exchange
 from gateway.store.postgres.statements import Statement
@@ -119,12 +118,12 @@ async def test_an_alert_at_another_amount_is_told_in_the_same_interval(
         delivery = AlertDelivery(database, alert_channels(settings), interval_s=1)
         await spend(database, place.tenant_id, NANO)
         assert await delivery.round() == 1
-        await limits.change_alert(place, replace(alert, threshold=2 * NANO))
+        await limits.change_alert(place, alert.id, 2 * NANO, alert.channel)
         assert await delivery.round() == 0
         await spend(database, place.tenant_id, 2 * NANO)
         assert await delivery.round() == 1
         other = {"type": "email", "recipients": ["a@example.com"]}
-        await limits.change_alert(place, replace(alert, threshold=2 * NANO, channel=other))
+        await limits.change_alert(place, alert.id, 2 * NANO, other)
         assert await delivery.round() == 0, "it was told of that already"
         await delivery.close()
     assert [orjson.loads(body)["data"]["threshold"] for _, body in receiver.heard] == [
@@ -183,7 +182,7 @@ async def test_what_was_spent_long_ago_is_removed_and_budgets_without_an_end_are
     }
     rows = [SpendRow(place.tenant_id, meter, at, 1) for meter, at in meters.items()]
     await exchange(database, "r", SyncRequest(spend=rows), is_round=False)
-    await SpendAudit(database, Metrics(), interval_s=1).round()
+    await Reconciliation(database, metrics=Metrics()).round()
     async with database.runs_transaction() as connection:
         left = await connection.execute(Statement("SELECT meter FROM spend"))
     assert {row.meter for row in left} == set(list(meters)[1:])

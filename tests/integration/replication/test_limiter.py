@@ -9,12 +9,11 @@ from uuid import UUID
 
 import pytest
 
+from gateway.admin.limits import LimitOwner, Limits
 from gateway.errors import RateLimited, StoreUnavailable
-from gateway.limits.charge import Charge
-from gateway.limits.gates import FORGOTTEN_S
-from gateway.services.limits import LimitOwner, Limits
+from gateway.limits.accounting import FORGOTTEN_S, Charge
+from gateway.store.ledger.reconciliation import SILENT_S, forget_spending
 from gateway.store.limits.counters import BUCKETS_MAX, FRESH_S, resize
-from gateway.store.limits.reconciliation import SILENT_S, forget
 from gateway.store.postgres.database import Database
 from gateway.store.postgres.statements import Statement
 from gateway.tenancy import TenantId
@@ -32,7 +31,7 @@ from tests.fakes.limited import (
 )  # fmt: skip
 
 if TYPE_CHECKING:
-    from gateway.limits.terms import Limit
+    from gateway.limits.rules import Limit
     from gateway.replication.limiter import Limiter
 
 LEVEL = Statement("SELECT level FROM buckets WHERE tenant_id = :tenant AND name = :name")
@@ -206,7 +205,7 @@ async def test_a_budget_without_an_end_has_one_row_for_all_processes_that_are_go
             await connection.execute(AGE, {"replica": name, "age": 61})
         await connection.execute(STARTED_ANEW, {"replica": "r2"})
     for _ in range(2):
-        await forget(database, datetime.now(UTC))
+        await forget_spending(database, datetime.now(UTC))
         async with database.runs_transaction() as connection:
             rows = {row.replica: row.amount for row in await connection.execute(ROWS)}
         # Two are gone; one spent something a moment ago, and two told that they are there.

@@ -11,7 +11,7 @@ import pytest
 from gateway.entries import Finished
 from gateway.errors import RateLimited
 from gateway.generation import TokenUsage
-from gateway.replication.background_shares import cost_of
+from gateway.replication.durable_runs import cost_of
 from gateway.store.claims import LOCK_KEY
 from gateway.store.postgres.database import Database
 from gateway.store.replicas.notifications import Notice
@@ -102,7 +102,7 @@ async def test_what_was_generated_counts_for_the_share_of_its_tenant_once_it_was
     async with replica(database, Speaker(ANSWER)) as one:
         await one.runs.queue(begun)
         await one.idle()
-        (ended,) = one.runs.shares._ended
+        (ended,) = one.runs.ended
         assert ended == (tenant, cost_of(begun, TokenUsage(len(begun.prompt_ids), 0, 5)), 0.0)
         for spec in (claimed, last):
             await one.archive.accept(spec, None, owned=False)
@@ -120,14 +120,14 @@ async def test_what_was_not_told_is_told_with_the_next_claim(
 ) -> None:
     ended = EndedResponse(tenant, 10.0, 0.0)
     async with replica(database, Speaker(ANSWER)) as one:
-        one.runs.shares.put_back([ended])
+        one.runs.ended.append(ended)
         await one.archive.accept(background(tenant), None, owned=False)
         one.scheduler._database = Database(
             "postgresql://nobody@127.0.0.1:1/none", pool_size_max=1, command_timeout_s=1,
             connect_timeout_s=1,
         )  # fmt: skip
         assert not await one.scheduler.claim_available()
-        assert one.runs.shares.take() == [ended]
+        assert list(one.runs.ended) == [ended]
 
 
 async def test_stored_responses_that_come_together_are_each_recorded_and_ended(

@@ -9,12 +9,12 @@ import pytest
 
 from gateway import ids
 from gateway.errors import StoreUnavailable
-from gateway.replication.retention import DAYS_AHEAD, Housekeeping, RetentionReport
-from gateway.store import retention
+from gateway.retention import sweep
+from gateway.retention.sweep import DAYS_AHEAD, Housekeeping, RetentionReport
+from gateway.settings.sections import Retention
 from gateway.store.migration.migrate import upgrade
 from gateway.store.schema import APP_ROLE, RUNS_ROLE
 from tests.conftest import new_tenant, opened
-from tests.fakes import kept
 from tests.fakes.aged import (
     DAY,
     day_of,
@@ -33,10 +33,10 @@ if TYPE_CHECKING:
     from gateway.tenancy import TenantId
     from tests.fakes.postgres import PostgresServer
 
-KEEP = kept.retention(
+KEEP = Retention.model_construct(
     log_s=86_400, response_s=30 * 86_400, idempotency_key_s=86_400, traces_s=30 * 86_400
 )
-LOGGER = "gateway.replication.retention"
+LOGGER = "gateway.retention.sweep"
 
 
 def rounds(database: Database, *, interval_s: float = 3600, batches_max: int = 100) -> Housekeeping:
@@ -60,11 +60,11 @@ async def running(one: Housekeeping) -> AsyncIterator[None]:
 
 async def days(database: Database) -> list[object]:
     async with database.owner_transaction() as connection:
-        return list(await retention.partition_days(connection))
+        return list(await sweep.partition_days(connection))
 
 
 async def test_a_round_does_everything_and_reports_it(database: Database, tenant: TenantId) -> None:
-    await retention.make_partitions(database, day_of(3 * DAY), 0)
+    await sweep.make_partitions(database, day_of(3 * DAY), 0)
     kept = await store_aged(database, tenant, 3 * DAY)
     for _ in range(5):
         await store_aged(database, tenant, 31 * DAY)
@@ -110,12 +110,12 @@ async def test_a_round_is_bounded(database: Database, tenant: TenantId) -> None:
 async def test_a_day_in_use_is_reported_and_goes_in_a_later_round(
     database: Database, tenant: TenantId
 ) -> None:
-    await retention.make_partitions(database, day_of(3 * DAY), 0)
+    await sweep.make_partitions(database, day_of(3 * DAY), 0)
     await store_aged(database, tenant, 3 * DAY)
     one = rounds(database)
     await one.prepare()
     async with database.runs_transaction() as connection:
-        assert await retention.is_alone(connection)
+        assert await sweep.is_alone(connection)
         with captured_logs(of=LOGGER) as logged:
             assert await one.round() == RetentionReport(True, 0, 0, 1, 0, 0, 0, 0, 0)
     assert [event["count"] for event in logged] == [1]
@@ -170,7 +170,7 @@ async def test_an_owner_without_superpowers_can_do_it_all(postgres: PostgresServ
     await upgrade(url)
     async with opened(url) as database:
         tenant = await new_tenant(database)
-        await retention.make_partitions(database, day_of(31 * DAY), 0)
+        await sweep.make_partitions(database, day_of(31 * DAY), 0)
         old = await store_aged(database, tenant, 31 * DAY)
         await store_key(database, tenant, old, 2 * DAY)
         report = await rounds(database).round()

@@ -8,12 +8,11 @@ from uuid import UUID
 
 import pytest
 
+from gateway.admin.limits import LimitOwner, Limits
 from gateway.errors import RateLimited
 from gateway.limits.storage import WHOLE_TENANT
 from gateway.replication.storage_meter import StorageMeter
-from gateway.services.limits import LimitOwner, Limits
 from gateway.store.limits import storage
-from gateway.store.limits.storage import MeasureTerms
 from gateway.store.postgres.statements import Statement
 from gateway.tenancy import Principal
 from tests.conftest import new_tenant
@@ -120,8 +119,7 @@ async def test_a_tenant_with_a_limit_is_measured_in_turn_by_one_process(
     tenant, without, noted = await new_tenant(database), await new_tenant(database), Noted()
     await execute(database, tenant, *FILLED)
     limits = Limits(database)
-    terms = MeasureTerms(3_600.0)
-    meters = [StorageMeter(database, database, noted, terms) for _ in range(3)]
+    meters = [StorageMeter(database, database, noted, interval_s=3_600.0) for _ in range(3)]
     assert not await meters[0].once()
     place = LimitOwner.of_tenant(tenant)
     await limits.set_limits(place, {("stored_bytes", 0): 10_000})
@@ -146,7 +144,7 @@ async def test_replicas_keep_to_what_was_measured_and_what_each_has_stored_since
     tenant = await new_tenant(database)
     await execute(database, tenant, *FILLED)
     await Limits(database).set_limits(LimitOwner.of_tenant(tenant), {("stored_bytes", 0): 10_000})
-    meter = StorageMeter(database, database, Noted(), MeasureTerms(3_600.0))
+    meter = StorageMeter(database, database, Noted(), interval_s=3_600.0)
     assert await meter.once()
     limit = at_once("stored_bytes", 10_000, scope_id=tenant)
     principal = caller(limit, tenant_id=tenant)

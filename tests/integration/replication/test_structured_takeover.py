@@ -12,10 +12,10 @@ import pytest
 from gateway.constraints.validation import Checker
 from gateway.entries import Hold, Hop, Repair, Tokens, TurnEnded, TurnStarted
 from gateway.generation import FinishReason, TokenChunk
-from gateway.models.harmony.framing import ASSISTANT, answer_header
-from gateway.models.harmony.vocabulary import MESSAGE
-from gateway.protocol.calls import call_fields
-from gateway.protocol.responses.body import rules_of
+from gateway.models.harmony.framing import answer_header
+from gateway.models.harmony.vocabulary import ASSISTANT, MESSAGE
+from gateway.protocol.call_items import call_fields
+from gateway.protocol.responses.response_rules import rules_of
 from tests.fakes.harmony_script import harmony, script_ids, vocabulary
 from tests.fakes.replica import background, folded, leave_behind, load, log_of, replica, shown_text
 from tests.fakes.response_heads import ECHO

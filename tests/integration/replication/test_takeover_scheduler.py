@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
     from gateway.engine.run_spec import RunSpec
     from gateway.generation import TokenRequest, TokenSink
-    from gateway.protocol.events import Event
+    from gateway.protocol.stream_events import Event
     from gateway.store.postgres.database import Database
     from gateway.tenancy import TenantId
     from tests.fakes.replica import Replica

@@ -27,7 +27,7 @@ from gateway.generation import FinishReason
 from gateway.store import claims
 from gateway.store.claims import Claim
 from gateway.store.postgres.statements import Statement
-from gateway.tools.contract import ToolResult
+from gateway.tools.tool_contract import ToolResult
 from tests.fakes.harmony_script import script_ids
 from tests.fakes.hosted_tools import (
     CALL,
@@ -57,7 +57,7 @@ from tests.fakes.unsealed_only import plain_only
 
 if TYPE_CHECKING:
     from gateway.engine.run_spec import RunSpec
-    from gateway.protocol.hosted.grants import Grants
+    from gateway.protocol.grants import Grants
     from gateway.store.postgres.database import Database
     from gateway.tenancy import TenantId
     from tests.fakes.replica import Replica

@@ -18,9 +18,8 @@ from gateway.services.models import Models
 from gateway.telemetry.metrics import Metrics
 from gateway.tenancy import Principal
 from gateway.upstreams.backend import Backend
-from gateway.upstreams.client import build_client
+from gateway.upstreams.http.client import KeepAlivePolicy, build_client
 from gateway.upstreams.http.connection import ConnectionLimits
-from gateway.upstreams.http.transport import KeepAlivePolicy
 from gateway.upstreams.pool import Pool, PoolPolicy
 from tests.conftest import new_tenant
 from tests.fakes.create_bodies import LIMITS

@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from gateway.simulator.app import create_simulator
 from gateway.simulator.options import SimulatorOptions
 from tests.fakes.breaking_proxy import BreakingProxy
 from tests.fakes.gateway import gateway_settings, running_gateway
 from tests.fakes.http_client import http_client
 from tests.fakes.serving import serving
+from tests.fakes.wayward_engine.engine import create_simulator
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

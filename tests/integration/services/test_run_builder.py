@@ -13,13 +13,12 @@ from gateway import ids
 from gateway.errors import ContextLengthExceeded, ConversationLocked, InvalidRequest, KeyTaken
 from gateway.metering import NOBODY
 from gateway.models.format import SchemaLimits
-from gateway.models.harmony.format import HarmonyFormat
-from gateway.protocol.hosted.grants import ToolBudget
+from gateway.models.harmony.harmony_format import HarmonyFormat
+from gateway.protocol.grants import ToolBudget
 from gateway.sealing import Binding, Sealer, SealingSecret, Unsealed
-from gateway.services.executor import ThreadExecutor
+from gateway.services.executor import PromptExecutor, ThreadExecutor
 from gateway.services.models import Models
 from gateway.services.runs.history_source import HistorySource
-from gateway.services.runs.prompt_executor import PromptExecutor
 from gateway.services.runs.run_builder import DueSummary, RunBuilder
 from gateway.services.runs.spec_builder import CreateCommand, SpecBuilder
 from gateway.services.runs.tool_grants import ToolGrants
@@ -28,9 +27,8 @@ from gateway.telemetry.metrics import Metrics
 from gateway.tenancy import Principal, ProjectTerms, TenantPolicy
 from gateway.tenancy.retention import ZERO
 from gateway.upstreams.backend import Backend
-from gateway.upstreams.client import build_client
+from gateway.upstreams.http.client import KeepAlivePolicy, build_client
 from gateway.upstreams.http.connection import ConnectionLimits
-from gateway.upstreams.http.transport import KeepAlivePolicy
 from gateway.upstreams.pool import Pool, PoolPolicy
 from gateway.upstreams.tokenization import Tokenization
 from tests.conftest import new_tenant

@@ -25,20 +25,26 @@ from gateway.governance.audit import JOB
 from gateway.metering import end_user_of
 from gateway.protocol.conversations import Conversation
 from gateway.protocol.traces import TraceRecord
-from gateway.services.governance.audit import AuditLogs
-from gateway.services.governance.encryption import Progress, TenantEncryption
-from gateway.services.governance.purging import Purging
-from gateway.services.governance.resealing import Resealing
-from gateway.services.governance.tenant_data import TenantData
-from gateway.store import conversations, events, flushes, messages, responses, traces
+from gateway.retention import tenant_data
+from gateway.retention.export import PAGE_BYTES, ROWS_MAX, rows_next
+from gateway.retention.tenant_data import TenantData
+from gateway.services.audit_logs import AuditLogs
+from gateway.services.encryption import Progress, Resealing, TenantEncryption
+from gateway.store import (
+    audit_log,
+    conversations,
+    events,
+    flushes,
+    messages,
+    resealing,
+    responses,
+    traces,
+)
 from gateway.store.claims import Claim
 from gateway.store.events import LogBatch, day_of
-from gateway.store.governance import audit_log, erasure, resealing, reseals
-from gateway.store.governance.export import PAGE_BYTES, ROWS_MAX, rows_next
-from gateway.store.governance.resealing import KEYS
-from gateway.store.governance.reseals import ResealPlace
 from gateway.store.postgres.database import Database
 from gateway.store.postgres.statements import Statement
+from gateway.store.resealing import KEYS, ResealPlace
 from gateway.store.tenant_keys import TenantKeys
 from gateway.store.tenants import insert_tenant
 from gateway.store.tools import files, pages, tool_calls
@@ -234,12 +240,12 @@ async def test_what_is_stored_follows_a_new_key_by_itself(
     # The next one is stopped behind a page of another replica, which goes on from there.
     await encryption.rotate(place.tenant)
     await place.let_keys_age()
-    began = await reseals.take(place.sealed, place.tenant, 2, hold_s=60)
+    began = await resealing.take(place.sealed, place.tenant, 2, hold_s=60)
     assert began == ResealPlace()
     assert await job.round() == 0, "somebody else does it"
     (last,) = await postgres.fetch("SELECT id FROM responses ORDER BY id LIMIT 1", url=place.url)
     behind = ResealPlace("responses", (last["id"],), 1, 1)
-    assert await reseals.move(place.sealed, place.tenant, 2, behind, hold_s=-1)
+    assert await resealing.move(place.sealed, place.tenant, 2, behind, hold_s=-1)
     assert "at responses, 1 rows" in await encryption.progress(place.tenant)
     assert await job.round() == 1
     assert await encryption.reseal(place.tenant, rows_per_s=10**6, destroys_older=True) == 0
@@ -252,7 +258,7 @@ async def test_what_is_stored_follows_a_new_key_by_itself(
     await encryption.rotate(place.tenant)
     await place.keys.destroy(place.tenant, before=4)
     await place.let_keys_age()
-    assert not await reseals.move(place.sealed, place.tenant, 9, behind, hold_s=0)
+    assert not await resealing.move(place.sealed, place.tenant, 9, behind, hold_s=0)
     assert await job.round() == 1
     with pytest.raises(ContentSealed, match="gone"):
         await encryption.reseal(place.tenant, rows_per_s=10**6)
@@ -369,7 +375,7 @@ async def test_a_person_is_erased_and_nobody_else(place: Place) -> None:
 
 
 def _query() -> Any:
-    from gateway.services.governance.audit import AuditQuery
+    from gateway.services.audit_logs import AuditQuery
 
     return AuditQuery(event_types=["harmony.erasure.requested", "harmony.erasure.completed"])
 
@@ -479,7 +485,7 @@ async def test_a_deleted_tenant_can_be_restored_until_it_is_removed(
             await refused
     assert all(key.wrapped for key in await place.keys.keys(place.tenant))
     await data.hold(place.name, is_held=False)
-    (removed,) = await Purging(place.sealed, data).round()
+    (removed,) = await data.round()
     assert (removed.tenant, removed.keys) == ("acme", 1)
     assert removed.rows["responses"] == 2
     assert not any((await place.stored(postgres)).values())
@@ -522,7 +528,7 @@ async def test_a_tenant_can_be_restored_for_seven_days(place: Place) -> None:
 async def test_all_rows_of_a_removed_tenant_go_however_many_there_are(
     place: Place, postgres: PostgresServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("gateway.services.governance.tenant_data.ROWS_AT_ONCE", 1)
+    monkeypatch.setattr("gateway.retention.tenant_data.ROWS_AT_ONCE", 1)
     for _ in range(2):
         await place.fill(place.plain)
     data = TenantData(place.sealed, place.keys)
@@ -543,7 +549,7 @@ async def test_a_hold_that_comes_when_a_removal_has_begun_stops_it(
     await insert_tenant(place.plain, other, "globex")
     for name in (place.name, "globex"):
         await data.delete(name)
-    is_due = erasure.is_due
+    is_due = tenant_data.is_due
 
     async def and_held(database: Database, tenant_id: TenantId, *, window_s: float) -> bool:
         found = await is_due(database, tenant_id, window_s=window_s)
@@ -551,7 +557,7 @@ async def test_a_hold_that_comes_when_a_removal_has_begun_stops_it(
             await data.hold(place.name, is_held=True)
         return found
 
-    monkeypatch.setattr(erasure, "is_due", and_held)
+    monkeypatch.setattr(tenant_data, "is_due", and_held)
     # Nor does it keep others.
     assert [one.tenant for one in await data.purge(window_s=0)] == ["globex"]
     assert all(key.wrapped for key in await place.keys.keys(place.tenant))
@@ -613,8 +619,8 @@ async def test_a_process_removes_what_is_due_with_its_keys(
     database_url: str, empty_database_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """By itself; and it tells how far the chains of the audit log have come."""
-    monkeypatch.setattr("gateway.services.governance.purging.INTERVAL_S", 0.01)
-    monkeypatch.setattr("gateway.services.governance.audit.ANCHOR_S", 0.5)
+    monkeypatch.setattr("gateway.retention.tenant_data.PURGE_INTERVAL_S", 0.01)
+    monkeypatch.setattr("gateway.services.audit_logs.ANCHOR_S", 0.5)
     settings = gateway_settings(database_url, [], encryption=sealing(tmp_path, empty_database_url))
     told = asyncio.Event()
     with captured_logs(told.set) as logged:

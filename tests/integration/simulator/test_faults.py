@@ -3,8 +3,8 @@ from __future__ import annotations
 import pytest
 
 from gateway.models.harmony.vocabulary import RETURN
+from gateway.simulator.directives import Attempts
 from gateway.simulator.errors import ENGINE_BUSY
-from gateway.simulator.faults import Attempts
 from gateway.simulator.options import SimulatorOptions
 from tests.fakes.raw_http import (
     complete,

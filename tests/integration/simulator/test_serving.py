@@ -7,7 +7,6 @@ from typing import Any
 import pytest
 
 from gateway.errors import ConfigError
-from gateway.simulator.app import create_simulator
 from gateway.simulator.errors import ENGINE_BUSY
 from gateway.simulator.options import SimulatorOptions
 from tests.fakes.raw_http import (
@@ -22,6 +21,7 @@ from tests.fakes.raw_http import (
 )
 from tests.fakes.simulated_conversation import continuation
 from tests.fakes.simulator import RunningSimulator, simulator, simulator_process
+from tests.fakes.wayward_engine.engine import create_simulator
 
 SLOW = "Hello [[sim tokens=500 tokens_per_s=20]]"
 

@@ -6,11 +6,11 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from gateway.simulator.app import create_simulator
 from gateway.simulator.options import SimulatorOptions
 from tests.fakes.http_client import http_client
 from tests.fakes.raw_http import plain_prompt
 from tests.fakes.serving import serving
+from tests.fakes.wayward_engine.engine import create_simulator
 
 if TYPE_CHECKING:
     import httpx2

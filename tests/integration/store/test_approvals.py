@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING
 import pytest
 
 from gateway import ids
-from gateway.store import retention
+from gateway.retention import sweep
+from gateway.settings.sections import Retention
 from gateway.store.postgres.statements import Statement
 from gateway.store.tools import approvals
-from tests.fakes import kept
 from tests.fakes.rows import count
 
 if TYPE_CHECKING:
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 ASKED, DIGEST, KEY = "mcpr_\ud800", b"d" * 32, b"key of digests"
 consume = partial(approvals.consume, key=KEY)
-KEEP = kept.retention(log_s=1, response_s=1, idempotency_key_s=1, traces_s=1)
+KEEP = Retention.model_construct(log_s=1, response_s=1, idempotency_key_s=1, traces_s=1)
 AGE = Statement(
     "UPDATE tool_approvals SET expires_at = now() - make_interval(secs => :age_s)"
     " WHERE tenant_id = :tenant"
@@ -99,11 +99,11 @@ async def test_what_expired_long_ago_is_removed(
 ) -> None:
     await ask(database, tenant)
     await ask(database, other_tenant)
-    while await retention.delete_approvals(database, KEEP, rows_max=9):
+    while await sweep.delete_expired("tool_approvals", database, KEEP, rows_max=9):
         pass  # other tests leave some
     await age(database, tenant, 8 * 86_400)
-    assert await retention.delete_approvals(database, KEEP, rows_max=9) == 1
-    assert await retention.delete_approvals(database, KEEP, rows_max=9) == 0
+    assert await sweep.delete_expired("tool_approvals", database, KEEP, rows_max=9) == 1
+    assert await sweep.delete_expired("tool_approvals", database, KEEP, rows_max=9) == 0
     assert await count(database, tenant, "tool_approvals") == 0
     assert await count(database, other_tenant, "tool_approvals") == 1
 
@@ -113,7 +113,7 @@ async def test_who_uses_one_that_expired_is_told_so_for_a_week(
 ) -> None:
     await ask(database, tenant)
     await age(database, tenant, 6.9 * 86_400)
-    while await retention.delete_approvals(database, KEEP, rows_max=9):
+    while await sweep.delete_expired("tool_approvals", database, KEEP, rows_max=9):
         pass  # other tests leave some
     late = await consume(database, tenant, ASKED, DIGEST, ids.new_uuid())
     assert late == "expired"

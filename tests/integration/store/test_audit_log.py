@@ -12,12 +12,12 @@ import pytest
 from gateway import ids
 from gateway.errors import InvalidRequest, StoreError
 from gateway.governance.audit import Actor, AuditEvent, entry_of, trimmed
-from gateway.services.governance.audit import AuditLogs, AuditQuery
-from gateway.store import retention
-from gateway.store.governance import audit_log
-from gateway.store.governance.audit_log import _ADD, _NAMES
+from gateway.retention import sweep
+from gateway.services.audit_logs import AuditLogs, AuditQuery
+from gateway.settings.sections import Retention
+from gateway.store import audit_log
+from gateway.store.audit_log import _ADD, _NAMES
 from gateway.store.postgres.statements import Statement
-from tests.fakes import kept
 from tests.fakes.logs import captured_logs
 
 if TYPE_CHECKING:
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from gateway.tenancy import TenantId
     from tests.fakes.postgres import PostgresServer
 
-KEEP = kept.retention(log_s=1, response_s=1, idempotency_key_s=1, traces_s=1)
+KEEP = Retention.model_construct(log_s=1, response_s=1, idempotency_key_s=1, traces_s=1)
 ADMIN = Actor("api_key", "key_1", "user", "user_1", "a@b.example")
 
 
@@ -146,16 +146,16 @@ async def test_what_is_old_enough_goes_and_the_rest_holds(
             Statement("UPDATE audit_log SET at = at - interval '401 days' WHERE number = 1")
         )
         await connection.script("ALTER TABLE audit_log ENABLE TRIGGER USER")
-    assert await retention.delete_audit(database, KEEP, rows_max=10) == 1
-    assert await retention.delete_audit(database, KEEP, rows_max=10) == 0
+    assert await sweep.delete_audit(database, KEEP, rows_max=10) == 1
+    assert await sweep.delete_audit(database, KEEP, rows_max=10) == 0
     (state,) = await AuditLogs(database).verify(tenant)
     assert (state.count, state.number, state.faults) == (3, 4, ())
     # In steps, each of which says so; and what is held stays.
     await let_entries_age(database, 3)
     await hold(database, tenant, is_held=True)
-    assert await retention.delete_audit(database, KEEP, rows_max=1) == 0
+    assert await sweep.delete_audit(database, KEEP, rows_max=1) == 0
     await hold(database, tenant, is_held=False)
-    assert [await retention.delete_audit(database, KEEP, rows_max=1) for _ in range(3)] == [1, 1, 0]
+    assert [await sweep.delete_audit(database, KEEP, rows_max=1) for _ in range(3)] == [1, 1, 0]
     (state,) = await AuditLogs(database).verify(tenant)
     assert state.faults == ()
     # More than retention did.
@@ -252,7 +252,7 @@ async def test_heads_are_written_to_the_process_log(database: Database, tenant: 
     (head,) = await audit_log.heads(database, since_s=60, rows_max=9)
     (state,) = await AuditLogs(database).verify(tenant)
     assert head == (tenant, 3, bytes.fromhex(state.head))
-    with captured_logs(of="gateway.services.governance.audit") as logged:
+    with captured_logs(of="gateway.services.audit_logs") as logged:
         await AuditLogs(database).anchor()
     assert [(one["tenant"], one["count"], one["rule"]) for one in logged] == [
         (str(tenant), 3, state.head)
@@ -262,7 +262,7 @@ async def test_heads_are_written_to_the_process_log(database: Database, tenant: 
 async def test_a_chain_is_verified_to_its_end(
     database: Database, tenant: TenantId, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("gateway.services.governance.audit.CHECKED_AT_ONCE", 2)
+    monkeypatch.setattr("gateway.services.audit_logs.CHECKED_AT_ONCE", 2)
     await record(database, tenant, *[AuditEvent("project.created", f"p{n}") for n in range(5)])
     (state,) = await AuditLogs(database).verify(tenant)
     assert (state.count, state.number, state.faults) == (5, 5, ())
@@ -283,7 +283,7 @@ async def test_heads_are_told_until_the_round_after_the_next(
         async with database.owner_transaction() as connection:
             await connection.script("ALTER TABLE audit_log DISABLE TRIGGER USER")
             await connection.script(older)
-        with captured_logs(of="gateway.services.governance.audit") as logged:
+        with captured_logs(of="gateway.services.audit_logs") as logged:
             await AuditLogs(database).anchor()
         assert len(logged) == told
 
@@ -296,7 +296,7 @@ async def test_entries_are_kept_for_400_days(database: Database, tenant: TenantI
             older = f"UPDATE audit_log SET at = at - interval '{days} days'"
             await connection.script(older)
             await connection.script("ALTER TABLE audit_log ENABLE TRIGGER USER")
-        assert await retention.delete_audit(database, KEEP, rows_max=10) == removed
+        assert await sweep.delete_audit(database, KEEP, rows_max=10) == removed
 
 
 async def test_an_entry_below_the_first_one_is_told(database: Database, tenant: TenantId) -> None:

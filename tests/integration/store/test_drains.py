@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from gateway.store.postgres.statements import Statement
 from gateway.store.replicas import drains
 from gateway.telemetry.metrics import Metrics
-from gateway.upstreams.membership.drains import TOLD_AGAIN_S, Drains
+from gateway.upstreams.backend_sources import TOLD_AGAIN_S, Drains
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping

@@ -221,7 +221,7 @@ def test_every_store_function_of_a_tenant_is_attacked() -> None:
 
 CLOSED = frozenset(
     {
-        *("api_keys", "operator_keys", "operator_issuers", "placements", "backend_drains"),
+        *("api_keys", "operator_keys", "placements", "backend_drains"),
         *("drain_reports", "spend", "alert_firings", "buckets", "limit_reports", "stored_bytes"),
         *("reseals", "background_shares"),
     }
@@ -304,7 +304,7 @@ async def fill_all_tables(database: Database, tenant: TenantId) -> None:
         await add_rows(connection, "projects", project)
         await add_rows(connection, "service_accounts", account | {"created_at": CREATED})
         issuer = plain_row("identity_providers", tenant, uuid) | {"id": uuid}
-        await add_rows(connection, "identity_providers", issuer | {"bearer": False})
+        await add_rows(connection, "identity_providers", issuer | {"unnamed_bearer": False})
         rule = plain_row("federation_rules", tenant, uuid) | {"id": uuid, "provider_id": uuid}
         await add_rows(connection, "federation_rules", rule | {"service_account_id": uuid})
         of_response = of_tenant | {"response_id": uuid}
@@ -481,7 +481,7 @@ async def test_every_table_is_walled_off(postgres: PostgresServer, database_url:
 OF_ALL = {
     "ix_usage_tx": "who adds up and tells lines reads those of all tenants",
     "ix_identity_providers_id": "who exchanges a token has no tenant yet",
-    "uq_identity_providers_bearer": "whoever sends a token has none either",
+    "uq_identity_providers_unnamed": "whoever sends a token has none either",
 }
 
 

@@ -15,19 +15,18 @@ import pytest
 
 from gateway.errors import DataHeld
 from gateway.metering import end_user_of
-from gateway.replication.retention import Housekeeping
-from gateway.services.governance.audit import AuditLogs
-from gateway.services.governance.tenant_data import TenantData
-from gateway.store import conversations, flushes, responses, retention
-from gateway.store.governance import export, holds
-from gateway.store.ledger.retention import remove_expired
+from gateway.retention import export, sweep
+from gateway.retention.sweep import Housekeeping, remove_expired
+from gateway.retention.tenant_data import TenantData
+from gateway.services.audit_logs import AuditLogs
+from gateway.settings.sections import Ledger, Retention
+from gateway.store import conversations, flushes, holds, responses
 from gateway.store.postgres.database import turn_to
 from gateway.store.postgres.removals import REMOVALS_LOCK, removing
 from gateway.store.postgres.statements import Statement
 from gateway.store.replicas import shares
 from gateway.store.tables import about, metadata
 from gateway.store.tools import containers, files
-from tests.fakes import kept
 from tests.fakes.filled_tables import Filled, counts, fill, told_by
 from tests.fakes.rows import add_rows
 
@@ -40,10 +39,10 @@ if TYPE_CHECKING:
 LIFETIMES = {table.name: about(table).lifetime for table in metadata.tables.values()}
 WORD = "canaryword"
 SECRET = b"secret of end users"
-KEEP = kept.retention(
+KEEP = Retention.model_construct(
     log_s=86_400, response_s=86_400, idempotency_key_s=86_400, traces_s=86_400, tool_calls_s=86_400
 )
-LEDGER = kept.ledger(lines_s=1, minutes_s=1, hours_s=1, days_s=1, end_user_days_s=1)
+LEDGER = Ledger.model_construct(lines_s=1, minutes_s=1, hours_s=1, days_s=1, end_user_days_s=1)
 REMOVALS = (
     partial(remove_expired, keep=LEDGER, rows_max=9),
     partial(flushes.remove_left, silent_s=1),
@@ -127,7 +126,7 @@ async def test_a_removed_tenant_leaves_no_word(
 
 
 def _purges() -> Any:
-    from gateway.services.governance.audit import AuditQuery
+    from gateway.services.audit_logs import AuditQuery
 
     return AuditQuery(event_types=["harmony.tenant.purged"])
 
@@ -242,7 +241,7 @@ async def test_a_hold_waits_for_what_is_being_removed(database: Database, filled
             raise AssertionError("it is held")
 
 
-@pytest.mark.parametrize("begin", [retention.is_alone, removing])
+@pytest.mark.parametrize("begin", [sweep.is_alone, removing])
 async def test_a_hold_waits_for_whoever_removes_what_has_expired(
     database: Database, filled: Filled, begin: Callable[[Connection], Awaitable[object]]
 ) -> None:
@@ -285,4 +284,4 @@ async def test_files_of_a_container_that_has_expired_are_held_too(
         await connection.execute(Statement(inside), asked)
     for is_held, removed in ((True, 0), (False, 1)):
         await data(database).hold(name(filled.tenant), is_held=is_held)
-        assert await retention.delete_files(database, KEEP, rows_max=9) == removed
+        assert await sweep.delete_expired("files", database, KEEP, rows_max=9) == removed

@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING
 import pytest
 
 from gateway.errors import StoreError
-from gateway.protocol.domains import EVERY_DOMAIN, DomainRules
-from gateway.store import retention
+from gateway.protocol.grants import EVERY_DOMAIN, DomainRules
+from gateway.retention import sweep
+from gateway.settings.sections import Retention
 from gateway.store.postgres.statements import Statement
 from gateway.store.schema import EVERYONE
 from gateway.store.tools import documents, pages
 from gateway.store.tools.documents import Document
 from gateway.store.tools.pages import StoredPage
-from tests.fakes import kept
 from tests.fakes.rows import count
 
 if TYPE_CHECKING:
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from gateway.tenancy import TenantId
 
 DAY = 86_400
-KEEP = kept.retention(log_s=1, response_s=30 * DAY, idempotency_key_s=1, traces_s=1)
+KEEP = Retention.model_construct(log_s=1, response_s=30 * DAY, idempotency_key_s=1, traces_s=1)
 PAGE = StoredPage("https://a.example/é", "T\0", "text \ud800", ("https://a.example/1", "x"))
 SHORT = "https://a.example/short"
 
@@ -65,8 +65,8 @@ async def test_pages_are_kept_as_long_as_responses(
             Statement("UPDATE tenants SET response_retention_s = 86400 WHERE id = :id"),
             {"id": other_tenant},
         )
-    assert await retention.delete_pages(database, KEEP, rows_max=10) == 2
-    assert await retention.delete_pages(database, KEEP, rows_max=10) == 0
+    assert await sweep.delete_expired("tool_pages", database, KEEP, rows_max=10) == 2
+    assert await sweep.delete_expired("tool_pages", database, KEEP, rows_max=10) == 0
     assert await count(database, tenant, "tool_pages") == 1
 
 

@@ -9,10 +9,11 @@ import pytest
 
 from gateway import ids
 from gateway.errors import StoreError
-from gateway.store import retention, tenants
+from gateway.retention import sweep
+from gateway.retention.sweep import Dropped
+from gateway.settings.sections import Retention
+from gateway.store import tenants
 from gateway.store.postgres.statements import Statement
-from gateway.store.retention import Dropped
-from tests.fakes import kept
 from tests.fakes.aged import DAY, HOUR, day_of, logged_ids, store_aged
 from tests.fakes.rows import add_rows, all_rows
 
@@ -30,7 +31,7 @@ def today() -> date:
 
 async def existing_days(database: Database) -> list[date]:
     async with database.owner_transaction() as connection:
-        return await retention.partition_days(connection)
+        return await sweep.partition_days(connection)
 
 
 async def partition_of(database: Database, tenant: TenantId, response: object) -> set[str]:
@@ -40,17 +41,17 @@ async def partition_of(database: Database, tenant: TenantId, response: object) -
 
 
 async def test_partitions_are_made_ahead_and_only_once(database: Database) -> None:
-    made = await retention.make_partitions(database, today(), 2)
+    made = await sweep.make_partitions(database, today(), 2)
     assert made == (today(), today() + DAY, today() + 2 * DAY)
-    assert await retention.make_partitions(database, today(), 2) == ()
-    assert await retention.make_partitions(database, today() + DAY, 2) == (today() + 3 * DAY,)
+    assert await sweep.make_partitions(database, today(), 2) == ()
+    assert await sweep.make_partitions(database, today() + DAY, 2) == (today() + 3 * DAY,)
     assert await existing_days(database) == [today() + DAY * ahead for ahead in range(4)]
 
 
 async def test_rows_go_into_the_partition_of_their_day(
     database: Database, tenant: TenantId
 ) -> None:
-    await retention.make_partitions(database, today(), 0)
+    await sweep.make_partitions(database, today(), 0)
     newest = await store_aged(database, tenant, timedelta())
     before = await store_aged(database, tenant, DAY)
     assert await partition_of(database, tenant, newest) == {f"events_{today():%Y%m%d}"}
@@ -60,7 +61,7 @@ async def test_rows_go_into_the_partition_of_their_day(
 async def test_a_partition_is_walled_off_like_the_whole(
     database: Database, postgres: PostgresServer, database_url: str
 ) -> None:
-    await retention.make_partitions(database, today(), 0)
+    await sweep.make_partitions(database, today(), 0)
     name = f"events_{today():%Y%m%d}"
     rows = await postgres.fetch(
         "SELECT relname, relrowsecurity, relforcerowsecurity, relacl FROM pg_class"
@@ -80,38 +81,36 @@ async def test_a_day_with_rows_in_the_default_partition_keeps_them_there(
     database: Database, tenant: TenantId
 ) -> None:
     early = await store_aged(database, tenant, timedelta())
-    assert await retention.make_partitions(database, today(), 1) == (today() + DAY,)
+    assert await sweep.make_partitions(database, today(), 1) == (today() + DAY,)
     late = await store_aged(database, tenant, timedelta())
     for response in (early, late):
         assert await partition_of(database, tenant, response) == {"events_default"}
 
 
 async def test_processes_that_prepare_at_once_do_not_fail_each_other(database: Database) -> None:
-    made = await asyncio.gather(
-        *(retention.make_partitions(database, today(), 5) for _ in range(4))
-    )
+    made = await asyncio.gather(*(sweep.make_partitions(database, today(), 5) for _ in range(4)))
     days = [day for days in made for day in days]
     assert len(days) == len(set(days))
-    await retention.make_partitions(database, today(), 5)
+    await sweep.make_partitions(database, today(), 5)
     assert await existing_days(database) == [today() + DAY * ahead for ahead in range(6)]
 
 
 async def test_others_append_while_a_partition_is_made(
     database: Database, tenant: TenantId
 ) -> None:
-    await retention.make_partitions(database, today(), 0)
+    await sweep.make_partitions(database, today(), 0)
     row = {
         "tenant_id": tenant, "response_id": ids.new_uuid(), "first_entry": 0, "day": today(),
         "epoch": 1, "entry_count": 1, "entries": b".",
     }  # fmt: skip
     async with database.transaction(tenant) as connection:
         await add_rows(connection, "events", row)
-        assert await retention.make_partitions(database, today(), 1) == (today() + DAY,)
+        assert await sweep.make_partitions(database, today(), 1) == (today() + DAY,)
 
 
 async def with_partition(database: Database, tenant: TenantId, age: timedelta) -> date:
     """The day of a response that old, with its partition."""
-    await retention.make_partitions(database, day_of(age), 0)
+    await sweep.make_partitions(database, day_of(age), 0)
     await store_aged(database, tenant, age)
     return day_of(age)
 
@@ -122,10 +121,10 @@ async def test_a_day_goes_when_nobody_may_read_its_logs_any_more(
     old = await with_partition(database, tenant, 3 * DAY)
     recent = await with_partition(database, tenant, DAY)
     await with_partition(database, tenant, timedelta())
-    assert await retention.drop_partitions(database, LOG_S) == Dropped(days=(old,))
+    assert await sweep.drop_partitions(database, LOG_S) == Dropped(days=(old,))
     assert await existing_days(database) == [recent, today()]
     assert len(await logged_ids(database, tenant)) == 2
-    assert await retention.drop_partitions(database, LOG_S) == Dropped()
+    assert await sweep.drop_partitions(database, LOG_S) == Dropped()
 
 
 async def test_the_tenant_that_keeps_its_logs_longest_decides(
@@ -134,28 +133,28 @@ async def test_the_tenant_that_keeps_its_logs_longest_decides(
     day = await with_partition(database, tenant, 3 * DAY)
     name = f"tenant-{other_tenant}"
     await tenants.set_policy(database, name, {"log_retention_s": 5 * 86_400})
-    assert await retention.drop_partitions(database, LOG_S) == Dropped()
+    assert await sweep.drop_partitions(database, LOG_S) == Dropped()
     await tenants.set_policy(database, name, {"log_retention_s": 3600})
-    assert await retention.drop_partitions(database, 5 * 86_400) == Dropped()
-    assert await retention.drop_partitions(database, LOG_S) == Dropped(days=(day,))
+    assert await sweep.drop_partitions(database, 5 * 86_400) == Dropped()
+    assert await sweep.drop_partitions(database, LOG_S) == Dropped(days=(day,))
 
 
 async def test_a_response_that_ended_lately_keeps_its_day(
     database: Database, tenant: TenantId
 ) -> None:
-    await retention.make_partitions(database, day_of(3 * DAY), 0)
+    await sweep.make_partitions(database, day_of(3 * DAY), 0)
     await store_aged(database, tenant, 3 * DAY, ended=HOUR)
-    assert await retention.drop_partitions(database, LOG_S) == Dropped()
-    assert await retention.drop_partitions(database, 1800) == Dropped(days=(day_of(3 * DAY),))
+    assert await sweep.drop_partitions(database, LOG_S) == Dropped()
+    assert await sweep.drop_partitions(database, 1800) == Dropped(days=(day_of(3 * DAY),))
 
 
 @pytest.mark.parametrize("status", ["queued", "in_progress"])
 async def test_a_response_that_runs_keeps_its_day(
     database: Database, tenant: TenantId, status: str
 ) -> None:
-    await retention.make_partitions(database, day_of(3 * DAY), 0)
+    await sweep.make_partitions(database, day_of(3 * DAY), 0)
     running = await store_aged(database, tenant, 3 * DAY, status=status)
-    assert await retention.drop_partitions(database, 1) == Dropped()
+    assert await sweep.drop_partitions(database, 1) == Dropped()
     assert await logged_ids(database, tenant) == {running}
 
 
@@ -167,15 +166,15 @@ async def test_a_tenant_that_is_held_keeps_its_day_and_others_lose_theirs_in_it(
     hold = Statement("UPDATE tenants SET held_at = now() WHERE id = :tenant")
     async with database.owner_transaction() as connection:
         await connection.execute(hold, {"tenant": tenant})
-    assert await retention.drop_partitions(database, LOG_S) == Dropped()
-    assert not await retention._drop(database, day, 0.2)
-    keep = kept.retention(log_s=LOG_S, response_s=1, idempotency_key_s=1, traces_s=1)
-    assert await retention.delete_logs(database, keep, rows_max=9) == 2
+    assert await sweep.drop_partitions(database, LOG_S) == Dropped()
+    assert not await sweep._drop(database, day, 0.2)
+    keep = Retention.model_construct(log_s=LOG_S, response_s=1, idempotency_key_s=1, traces_s=1)
+    assert await sweep.delete_logs(database, keep, rows_max=9) == 2
     assert await logged_ids(database, other_tenant) == set()
     assert len(await logged_ids(database, tenant)) == 1
     async with database.owner_transaction() as connection:
         await connection.script("UPDATE tenants SET held_at = NULL")
-    assert await retention.drop_partitions(database, LOG_S) == Dropped(days=(day,))
+    assert await sweep.drop_partitions(database, LOG_S) == Dropped(days=(day,))
 
 
 async def test_a_day_that_is_in_use_is_left_to_a_later_round(
@@ -184,18 +183,18 @@ async def test_a_day_that_is_in_use_is_left_to_a_later_round(
     day = await with_partition(database, tenant, 3 * DAY)
     async with database.transaction(tenant) as connection:
         await all_rows(connection, "events")
-        dropped = await retention.drop_partitions(database, LOG_S, lock_wait_s=0.01)
+        dropped = await sweep.drop_partitions(database, LOG_S, lock_wait_s=0.01)
         assert dropped == Dropped(busy=(day,))
-    assert await retention.drop_partitions(database, LOG_S) == Dropped(days=(day,))
+    assert await sweep.drop_partitions(database, LOG_S) == Dropped(days=(day,))
 
 
 async def test_a_response_that_appeared_since_the_look_at_its_day_keeps_it(
     database: Database, tenant: TenantId
 ) -> None:
     day = await with_partition(database, tenant, 3 * DAY)
-    assert not await retention._is_needed(database, day, LOG_S)
+    assert not await sweep._is_needed(database, day, LOG_S)
     running = await store_aged(database, tenant, 3 * DAY, status="in_progress")
-    assert not await retention._drop(database, day, 0.2)
+    assert not await sweep._drop(database, day, 0.2)
     assert running in await logged_ids(database, tenant)
 
 
@@ -204,10 +203,10 @@ async def test_nothing_is_made_or_dropped_beside_another_process(
 ) -> None:
     day = await with_partition(database, tenant, 3 * DAY)
     async with database.runs_transaction() as connection:
-        assert await retention.is_alone(connection)
-        assert await retention.make_partitions(database, today(), 1) == ()
-        assert await retention.drop_partitions(database, LOG_S) == Dropped(busy=(day,))
-    assert await retention.drop_partitions(database, LOG_S) == Dropped(days=(day,))
+        assert await sweep.is_alone(connection)
+        assert await sweep.make_partitions(database, today(), 1) == ()
+        assert await sweep.drop_partitions(database, LOG_S) == Dropped(busy=(day,))
+    assert await sweep.drop_partitions(database, LOG_S) == Dropped(days=(day,))
 
 
 async def test_nothing_is_left_in_the_session(
@@ -215,7 +214,7 @@ async def test_nothing_is_left_in_the_session(
 ) -> None:
     """What a transaction pooler hands to the next one is as it was: role, limits, locks."""
     await with_partition(database, tenant, 3 * DAY)
-    await retention.drop_partitions(database, LOG_S)
+    await sweep.drop_partitions(database, LOG_S)
     async with database.owner_transaction() as connection:
         await connection.script("ROLLBACK; BEGIN")
         state = await connection.execute(
@@ -237,4 +236,4 @@ async def test_a_mistake_is_no_lock_in_the_way(
     finally:
         await connection.close()
     with pytest.raises(StoreError, match="42P07"):
-        await retention.make_partitions(database, today(), 0)
+        await sweep.make_partitions(database, today(), 0)

@@ -9,7 +9,9 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from gateway import ids
+from gateway.retention import sweep
 from gateway.store import (
+    claim_order,
     claims,
     conversations,
     events,
@@ -18,7 +20,6 @@ from gateway.store import (
     messages,
     remote_logs,
     responses,
-    retention,
     turns,
 )
 from gateway.store.postgres.statements import Statement
@@ -156,6 +157,7 @@ CLAIM = {
     "take_over": True,
     "away": [],
 }
+OF_KEYS = {"tenants": [EVERYONE] * 8, "keys": [EVERYONE] * 8, "numbers": [4] * 8}
 SWEEP = {"attempts_max": 4, "fold_versions": [1], "orphan_s": 3600.0, "row_limit": 100}
 READ = {
     "day": CREATED.date(),
@@ -164,7 +166,6 @@ READ = {
     "row_bytes": 20,
     "row_limit": 50,
     "short_bytes": 64,
-    "short_limit": 12,
 }
 NUMBERS = ("epochs", "firsts", "counts", "places", "sizes")
 KEYS_OF_HEADS = ("tenants", "responses")
@@ -183,11 +184,13 @@ def rows_are_found_one_by_one(found: str) -> bool:
 @pytest.mark.parametrize(
     ("statement", "parameters", "indexes"),
     [
-        (claims._CLAIM, CLAIM, ("ix_responses_queued", "ix_responses_generated")),
+        (claims._BEGUN, CLAIM, ("ix_responses_generated",)),
+        (claims._QUEUED_KEYS, CLAIM, ("ix_responses_queued",)),
+        (claims._WAITING, CLAIM | OF_KEYS, ("ix_responses_queued",)),
         (claims._WORK, CLAIM, ("ix_responses_queued", "ix_responses_generated")),
         (claims._ABANDONED, SWEEP, ("ix_responses_running",)),
     ],
-    ids=["claim", "work", "abandoned"],
+    ids=["begun", "keys", "waiting", "work", "abandoned"],
 )
 async def test_running_responses_are_found_among_all_by_their_own_index(
     filled: Filled, statement: Statement, parameters: dict[str, Any], indexes: tuple[str, ...]
@@ -221,8 +224,15 @@ async def test_a_claim_reads_few_of_50_000_that_are_queued(
         for statement in (CROWDED, CROWD, "ANALYZE"):
             await postgres.execute(statement, database=name)
         async with database.runs_transaction() as connection:
-            explained = f"EXPLAIN (ANALYZE, TIMING OFF) {claims._CLAIM.text}"
-            found = "\n".join(await connection.scalars(Statement(explained), CLAIM))
+            rows = await connection.execute(claims._QUEUED_KEYS, CLAIM)
+            keys = [claim_order.QueuedKey(*row) for row in rows]
+            places = claim_order.FreePlaces(keys, (), ())
+            columns = zip(*claim_order.keys_to_read(keys, places, limit=32), strict=True)
+            of_keys = dict(zip(OF_KEYS, columns, strict=True))
+            found = ""
+            for step in (claims._BEGUN, claims._QUEUED_KEYS, claims._WAITING):
+                text = f"EXPLAIN (ANALYZE, TIMING OFF) {step.text}"
+                found += "\n".join(await connection.scalars(Statement(text), CLAIM | of_keys))
     await postgres.drop(name)
     assert no_table_is_scanned(found)
     read = re.findall(r"Scan using \w+ on responses.*actual rows=([\d.]+) loops=(\d+)", found)
@@ -239,6 +249,7 @@ async def test_heads_and_leases_of_many_are_found_by_key(filled: Filled, number:
         (claims._HEADS, asked),
         (claims._HEARTBEAT, of_many | lease),
         (claims._RELEASE, of_many),
+        (claims._CLAIM, asked | lease),
     ):
         found = await plan(filled, statement, parameters)
         assert rows_are_found_one_by_one(found), found
@@ -297,11 +308,12 @@ async def test_heads_and_rows_of_many_that_are_followed_are_found_by_key(filled:
 
 async def test_a_log_is_read_by_key_from_the_partition_of_its_day(filled: Filled) -> None:
     of_one = {"tenant": filled.tenant, "response": ids.new_uuid()}
-    found = await plan(filled, events._READ, READ | of_one)
-    assert "events_2026_11_20_pkey" in found
-    assert no_table_is_scanned(found)
-    assert "events_2026_11_21" not in found
-    assert "events_default" not in found
+    for statement in (events._READ_PIECE, events._READ):
+        found = await plan(filled, statement, READ | of_one)
+        assert "events_2026_11_20_pkey" in found
+        assert no_table_is_scanned(found)
+        assert "events_2026_11_21" not in found
+        assert "events_default" not in found
 
 
 async def test_keys_and_queues_of_a_tenant_are_found_by_index(filled: Filled) -> None:
@@ -346,7 +358,11 @@ async def test_pages_are_found_by_index(filled: Filled) -> None:
     statements: list[tuple[Statement, dict[str, Any], str]] = [
         (pages._GET, of_one | key, "pk_tool_pages"),
         (pages._FIND, of_one | {"asked": b"a" * 32, "age_max_s": 600.0}, "tenant_id_asked"),
-        (retention._DELETE_PAGES, {"response_s": 86_400, "rows_max": 100}, "fetched_at"),
+        (
+            sweep._DELETE_EXPIRED["tool_pages"][0],
+            {"response_s": 86_400, "rows_max": 100},
+            "fetched_at",
+        ),
     ]
     for statement, parameters, index in statements:
         found = await plan(filled, statement, parameters)

@@ -2,12 +2,14 @@ from __future__ import annotations
 
 import asyncio
 from datetime import date, timedelta
+from functools import partial
 from typing import TYPE_CHECKING
 
 import pytest
 
-from gateway.store import retention, tenants
-from tests.fakes import kept
+from gateway.retention import sweep
+from gateway.settings.sections import Retention
+from gateway.store import tenants
 from tests.fakes.aged import (
     DAY,
     HOUR,
@@ -25,7 +27,7 @@ if TYPE_CHECKING:
     from gateway.store.postgres.database import Database
     from gateway.tenancy import TenantId
 
-KEEP = kept.retention(
+KEEP = Retention.model_construct(
     log_s=86_400, response_s=30 * 86_400, idempotency_key_s=86_400, traces_s=30 * 86_400
 )
 MANY = 1000
@@ -50,7 +52,7 @@ async def test_expired_responses_go_with_their_items_logs_and_keys(
     await store_key(database, tenant, old, timedelta())
     await store_aged(database, tenant, 31 * DAY, log_rows=0)
     kept = await store_aged(database, tenant, 29 * DAY)
-    assert await retention.delete_responses(database, KEEP, rows_max=MANY) == 2
+    assert await sweep.delete_responses(database, KEEP, rows_max=MANY) == 2
     assert await stored_ids(database, tenant) == {kept}
     assert await logged_ids(database, tenant) == {kept}
     assert await count(database, tenant, "messages") == 1
@@ -63,12 +65,12 @@ async def test_every_tenant_has_a_time_of_its_own(
     await own(database, other_tenant, response_retention_s=3600)
     kept = await store_aged(database, tenant, 2 * HOUR)
     await store_aged(database, other_tenant, 2 * HOUR)
-    assert await retention.delete_responses(database, KEEP, rows_max=MANY) == 1
+    assert await sweep.delete_responses(database, KEEP, rows_max=MANY) == 1
     assert await stored_ids(database, tenant) == {kept}
     assert await stored_ids(database, other_tenant) == set()
     await own(database, tenant, response_retention_s=40 * 86_400)
     older = await store_aged(database, tenant, 31 * DAY)
-    assert await retention.delete_responses(database, KEEP, rows_max=MANY) == 0
+    assert await sweep.delete_responses(database, KEEP, rows_max=MANY) == 0
     assert await stored_ids(database, tenant) == {kept, older}
 
 
@@ -77,9 +79,9 @@ async def test_what_runs_is_never_touched(
     database: Database, tenant: TenantId, status: str
 ) -> None:
     running = await store_aged(database, tenant, 31 * DAY, status=status)
-    nothing = kept.retention(log_s=1, response_s=1, idempotency_key_s=1, traces_s=1)
-    assert await retention.delete_responses(database, nothing, rows_max=MANY) == 0
-    assert await retention.delete_logs(database, nothing, rows_max=MANY) == 0
+    nothing = Retention.model_construct(log_s=1, response_s=1, idempotency_key_s=1, traces_s=1)
+    assert await sweep.delete_responses(database, nothing, rows_max=MANY) == 0
+    assert await sweep.delete_logs(database, nothing, rows_max=MANY) == 0
     assert await stored_ids(database, tenant) == await logged_ids(database, tenant) == {running}
 
 
@@ -90,16 +92,16 @@ async def test_what_a_response_continues_from_is_kept_with_it(
     kept = await chain(database, tenant, *ages)
     running = await store_aged(database, tenant, 50 * DAY)
     kept += [running, await store_aged(database, tenant, HOUR, status="queued", parent=running)]
-    assert await retention.delete_responses(database, KEEP, rows_max=MANY) == 0
+    assert await sweep.delete_responses(database, KEEP, rows_max=MANY) == 0
     assert await stored_ids(database, tenant) == set(kept)
 
 
 async def test_a_chain_goes_from_its_end(database: Database, tenant: TenantId) -> None:
     made = await chain(database, tenant, *(DAY * age for age in (40, 39, 38, 37, 36)))
-    assert await retention.delete_responses(database, KEEP, rows_max=2) == 2
+    assert await sweep.delete_responses(database, KEEP, rows_max=2) == 2
     assert await stored_ids(database, tenant) == set(made[:3])
-    assert await retention.delete_responses(database, KEEP, rows_max=MANY) == 3
-    assert await retention.delete_responses(database, KEEP, rows_max=MANY) == 0
+    assert await sweep.delete_responses(database, KEEP, rows_max=MANY) == 3
+    assert await sweep.delete_responses(database, KEEP, rows_max=MANY) == 0
 
 
 async def test_a_branch_that_is_kept_keeps_the_trunk_only(
@@ -109,7 +111,7 @@ async def test_a_branch_that_is_kept_keeps_the_trunk_only(
     young = await store_aged(database, tenant, HOUR, parent=trunk)
     old = await store_aged(database, tenant, 38 * DAY, parent=trunk)
     await store_aged(database, tenant, 37 * DAY, parent=old)
-    assert await retention.delete_responses(database, KEEP, rows_max=MANY) == 2
+    assert await sweep.delete_responses(database, KEEP, rows_max=MANY) == 2
     assert await stored_ids(database, tenant) == {root, trunk, young}
 
 
@@ -117,9 +119,9 @@ async def test_a_tree_goes_once_all_its_branches_have(database: Database, tenant
     root, trunk = await chain(database, tenant, 40 * DAY, 39 * DAY)
     for age in (38, 37):
         await store_aged(database, tenant, DAY * age, parent=trunk)
-    assert await retention.delete_responses(database, KEEP, rows_max=MANY) == 2
+    assert await sweep.delete_responses(database, KEEP, rows_max=MANY) == 2
     assert await stored_ids(database, tenant) == {root, trunk}
-    assert await retention.delete_responses(database, KEEP, rows_max=MANY) == 2
+    assert await sweep.delete_responses(database, KEEP, rows_max=MANY) == 2
 
 
 async def test_logs_in_the_default_partition_expire_by_tenant(
@@ -131,8 +133,8 @@ async def test_logs_in_the_default_partition_expire_by_tenant(
     other = await store_aged(database, other_tenant, 2 * DAY)
     await store_aged(database, other_tenant, 4 * DAY)
     assert (
-        await retention.delete_logs(database, KEEP, rows_max=MANY)
-        + (await retention.delete_logs(database, KEEP, rows_max=MANY))
+        await sweep.delete_logs(database, KEEP, rows_max=MANY)
+        + (await sweep.delete_logs(database, KEEP, rows_max=MANY))
         == 5
     )
     assert await logged_ids(database, tenant) == {kept}
@@ -143,14 +145,14 @@ async def test_logs_in_the_default_partition_expire_by_tenant(
 async def test_a_tenant_with_less_time_loses_rows_from_the_partitions_of_all(
     database: Database, tenant: TenantId, other_tenant: TenantId
 ) -> None:
-    await retention.make_partitions(database, day_of(2 * HOUR), 1)
+    await sweep.make_partitions(database, day_of(2 * HOUR), 1)
     await own(database, other_tenant, log_retention_s=3600)
     kept = await store_aged(database, tenant, 2 * HOUR)
     await store_aged(database, other_tenant, 2 * HOUR, log_rows=3)
     late = await store_aged(database, other_tenant, 2 * HOUR, ended=timedelta(minutes=30))
-    assert await retention.delete_logs(database, KEEP, rows_max=2) == 2
-    assert await retention.delete_logs(database, KEEP, rows_max=2) == 1
-    assert await retention.delete_logs(database, KEEP, rows_max=2) == 0
+    assert await sweep.delete_logs(database, KEEP, rows_max=2) == 2
+    assert await sweep.delete_logs(database, KEEP, rows_max=2) == 1
+    assert await sweep.delete_logs(database, KEEP, rows_max=2) == 0
     assert await logged_ids(database, tenant) == {kept}
     assert await logged_ids(database, other_tenant) == {late}
 
@@ -158,9 +160,9 @@ async def test_a_tenant_with_less_time_loses_rows_from_the_partitions_of_all(
 async def test_logs_that_their_partition_takes_along_are_not_deleted_one_by_one(
     database: Database, tenant: TenantId
 ) -> None:
-    await retention.make_partitions(database, day_of(2 * DAY), 0)
+    await sweep.make_partitions(database, day_of(2 * DAY), 0)
     await store_aged(database, tenant, 2 * DAY)
-    assert await retention.delete_logs(database, KEEP, rows_max=MANY) == 0
+    assert await sweep.delete_logs(database, KEEP, rows_max=MANY) == 0
     assert await count(database, tenant, "events") == 2
 
 
@@ -168,12 +170,14 @@ async def test_a_log_whose_response_is_gone_goes_too(database: Database, tenant:
     uuid = await store_aged(database, tenant, HOUR)
     async with database.transaction(tenant) as connection:
         log = await all_rows(connection, "events")
-    short = kept.retention(log_s=86_400, response_s=60, idempotency_key_s=60, traces_s=60)
-    assert await retention.delete_responses(database, short, rows_max=MANY) == 1
+    short = Retention.model_construct(
+        log_s=86_400, response_s=60, idempotency_key_s=60, traces_s=60
+    )
+    assert await sweep.delete_responses(database, short, rows_max=MANY) == 1
     async with database.transaction(tenant) as connection:
         await add_rows(connection, "events", *(dict(row) for row in log))
     assert await logged_ids(database, tenant) == {uuid}
-    assert await retention.delete_logs(database, KEEP, rows_max=MANY) == len(log)
+    assert await sweep.delete_logs(database, KEEP, rows_max=MANY) == len(log)
 
 
 async def test_idempotency_keys_expire_and_their_responses_stay(
@@ -182,9 +186,9 @@ async def test_idempotency_keys_expire_and_their_responses_stay(
     uuid = await store_aged(database, tenant, 2 * DAY)
     for age in (2 * DAY, 2 * DAY, 2 * DAY, HOUR):
         await store_key(database, tenant, uuid, age)
-    assert await retention.delete_keys(database, KEEP, rows_max=2) == 2
-    assert await retention.delete_keys(database, KEEP, rows_max=2) == 1
-    assert await retention.delete_keys(database, KEEP, rows_max=2) == 0
+    assert await sweep.delete_expired("idempotency_keys", database, KEEP, rows_max=2) == 2
+    assert await sweep.delete_expired("idempotency_keys", database, KEEP, rows_max=2) == 1
+    assert await sweep.delete_expired("idempotency_keys", database, KEEP, rows_max=2) == 0
     assert await count(database, tenant, "idempotency_keys") == 1
     assert await stored_ids(database, tenant) == {uuid}
 
@@ -196,7 +200,7 @@ async def test_processes_that_delete_at_once_delete_everything_once(
         await store_aged(database, tenant, 31 * DAY)
 
     async def remove() -> int:
-        return await retention.delete_responses(database, KEEP, rows_max=3)
+        return await sweep.delete_responses(database, KEEP, rows_max=3)
 
     deleted = 0
     while await stored_ids(database, tenant):
@@ -210,9 +214,10 @@ async def test_nothing_is_deleted_beside_another_process(
 ) -> None:
     uuid = await store_aged(database, tenant, 31 * DAY)
     await store_key(database, tenant, uuid, 2 * DAY)
-    every = (retention.delete_responses, retention.delete_logs, retention.delete_keys)
+    keys = partial(sweep.delete_expired, "idempotency_keys")
+    every = (sweep.delete_responses, sweep.delete_logs, keys)
     async with database.runs_transaction() as connection:
-        assert await retention.is_alone(connection)
+        assert await sweep.is_alone(connection)
         for delete in every:
             assert await delete(database, KEEP, rows_max=MANY) == 0
     assert [await delete(database, KEEP, rows_max=MANY) for delete in every] == [1, 0, 0]
@@ -235,4 +240,4 @@ async def test_nothing_is_deleted_beside_another_process(
 def test_gaps_are_the_days_without_a_partition(
     days: list[date], gaps: list[tuple[date, date]]
 ) -> None:
-    assert retention._gaps(days) == gaps
+    assert sweep._gaps(days) == gaps

@@ -11,14 +11,15 @@ import pytest
 from gateway import ids
 from gateway.devdb.embedded import bundled_programs
 from gateway.errors import StoreError
-from gateway.replication.retention import DAYS_AHEAD, Housekeeping
-from gateway.services.governance.tenant_data import TenantData
-from gateway.store import claims, responses, retention, tenants
+from gateway.retention import sweep
+from gateway.retention.sweep import DAYS_AHEAD, Housekeeping
+from gateway.retention.tenant_data import TenantData
+from gateway.settings.sections import Retention
+from gateway.store import claims, responses, tenants
 from gateway.store.migration.migrate import upgrade
 from gateway.store.postgres.statements import Statement
 from gateway.store.schema import REVISION
 from tests.conftest import new_tenant, opened
-from tests.fakes import kept
 from tests.fakes.aged import DAY, store_aged, stored_ids
 from tests.fakes.filled_tables import Filled, counts, fill
 from tests.fakes.logs import captured_logs
@@ -33,7 +34,7 @@ if TYPE_CHECKING:
 
 ROLES = Path(__file__).parents[3] / "deploy" / "roles.sql"
 OWNER, SERVING = "harmony_gateway_owner", "harmony_gateway"
-KEEP = kept.retention(
+KEEP = Retention.model_construct(
     log_s=86_400, response_s=30 * 86_400, idempotency_key_s=86_400, traces_s=30 * 86_400
 )
 
@@ -144,11 +145,11 @@ async def test_what_serves_removes_what_has_expired_and_leaves_days_to_the_owner
     report = await housekeeping(owner).round()
     assert (report.days_owned, report.days_made) == (True, DAYS_AHEAD + 1)
     async with serving.owner_transaction() as connection:
-        assert len(await retention.partition_days(connection)) == DAYS_AHEAD + 1
+        assert len(await sweep.partition_days(connection)) == DAYS_AHEAD + 1
 
 
 async def test_whoever_leaves_days_to_the_owner_says_so_once(serving: Database) -> None:
-    with captured_logs(of="gateway.replication.retention") as logged:
+    with captured_logs(of="gateway.retention.sweep") as logged:
         await housekeeping(serving)._begin()
     assert [(event["level"], "db maintain" in event["event"]) for event in logged] == [
         ("info", True)

@@ -12,7 +12,7 @@ import pytest
 
 from gateway import ids
 from gateway.errors import RateLimited
-from gateway.limits.terms import Terms
+from gateway.limits.rules import Terms
 from gateway.store import claims, responses
 from gateway.store.limits import background
 from gateway.store.postgres.statements import Statement
@@ -25,7 +25,7 @@ from tests.fakes.stored import TERMS, durable_response
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from gateway.limits.terms import Limit
+    from gateway.limits.rules import Limit
     from gateway.store.claims import ClaimedRun
     from gateway.store.postgres.database import Database
     from gateway.tenancy import TenantId
@@ -246,8 +246,8 @@ async def test_requests_at_the_same_moment_queue_no_more_than_may_wait(
 
 
 async def test_what_a_share_begins_with_is_what_admission_expects() -> None:
-    from gateway.upstreams.admission import fair
-    from gateway.upstreams.admission.policy import WorkClass
+    from gateway.upstreams.admission import queue as fair
+    from gateway.upstreams.admission.slots import WorkClass
 
     weight = fair.CLASS_WEIGHTS[WorkClass.BACKGROUND]
     assert fair.EXPECTED_AT_FIRST * fair.OUTPUT_WEIGHT / weight == EXPECTED_AT_FIRST

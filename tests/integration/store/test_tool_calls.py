@@ -7,11 +7,11 @@ from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING
 
 from gateway import ids
-from gateway.store import retention
+from gateway.retention import sweep
+from gateway.settings.sections import Retention
 from gateway.store.postgres.statements import Statement
 from gateway.store.tools import tool_calls
 from gateway.store.tools.tool_calls import AuditedCall
-from tests.fakes import kept
 from tests.fakes.unsealed_only import plain_only
 
 if TYPE_CHECKING:
@@ -87,9 +87,9 @@ async def test_what_has_expired_goes(database: Database, tenant: TenantId) -> No
     await tool_calls.record_all(
         database, [(tenant, call) for call in (*calls, replace(CALL, ordinal=3))]
     )
-    keep = kept.retention(log_s=1, response_s=1, idempotency_key_s=1, traces_s=1)
+    keep = Retention.model_construct(log_s=1, response_s=1, idempotency_key_s=1, traces_s=1)
     assert keep.tool_calls_s == 90 * DAY_S
-    assert await retention.delete_calls(database, keep, rows_max=2) == 2
-    assert await retention.delete_calls(database, keep, rows_max=2) == 1
-    assert await retention.delete_calls(database, keep, rows_max=2) == 0
+    assert await sweep.delete_expired("tool_calls", database, keep, rows_max=2) == 2
+    assert await sweep.delete_expired("tool_calls", database, keep, rows_max=2) == 1
+    assert await sweep.delete_expired("tool_calls", database, keep, rows_max=2) == 0
     assert [row.ordinal for row in await rows(database, tenant)] == [3]

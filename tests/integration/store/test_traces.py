@@ -10,8 +10,9 @@ import pytest
 
 from gateway import ids
 from gateway.protocol.traces import TraceRecord
-from gateway.store import retention, traces
-from tests.fakes import kept
+from gateway.retention import sweep
+from gateway.settings.sections import Retention
+from gateway.store import traces
 from tests.fakes.aged import DAY, store_span
 from tests.fakes.rows import count
 
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
     from gateway.store.postgres.database import Database
     from gateway.tenancy import TenantId
 
-KEEP = kept.retention(log_s=1, response_s=1, idempotency_key_s=1, traces_s=30 * 86_400)
+KEEP = Retention.model_construct(log_s=1, response_s=1, idempotency_key_s=1, traces_s=30 * 86_400)
 TRACE = TraceRecord("trace", "t\0é", "t\0é", b"{}")
 SPAN = TraceRecord("span", "t\0é", "s", b'{"a":1}', ids.new_uuid())
 
@@ -91,7 +92,7 @@ async def test_what_has_not_come_again_for_long_expires(
     for _ in range(3):
         await store_span(database, tenant, 31 * DAY)
     await store_span(database, other_tenant, 31 * DAY)
-    removed = [await retention.delete_traces(database, KEEP, rows_max=3) for _ in range(3)]
+    removed = [await sweep.delete_expired("traces", database, KEEP, rows_max=3) for _ in range(3)]
     assert removed == [3, 1, 0]
     (left,) = await traces.read(database, tenant, "t", rows_max=10)
     assert left.record_id == kept
@@ -101,6 +102,6 @@ async def test_what_has_not_come_again_for_long_expires(
 async def test_nothing_expires_twice_at_once(database: Database, tenant: TenantId) -> None:
     await store_span(database, tenant, 31 * DAY)
     async with database.runs_transaction() as connection:
-        assert await retention.is_alone(connection)
-        assert await retention.delete_traces(database, KEEP, rows_max=3) == 0
-    assert await retention.delete_traces(database, KEEP, rows_max=3) == 1
+        assert await sweep.is_alone(connection)
+        assert await sweep.delete_expired("traces", database, KEEP, rows_max=3) == 0
+    assert await sweep.delete_expired("traces", database, KEEP, rows_max=3) == 1

@@ -14,13 +14,13 @@ import pytest
 from gateway import ids
 from gateway.cli.pages import PageSource, load
 from gateway.errors import StartupError
-from gateway.protocol.hosted.grants import BrowserGrant, Grants, ShownPage, grants_json, grants_of
+from gateway.protocol.grants import BrowserGrant, Grants, ShownPage, grants_json, grants_of
 from gateway.settings import Settings
 from gateway.settings.tools import SearchProvider, Tools, Web
 from gateway.simulator.site.app import BIG_FACT, create_site, page_names
 from gateway.store.postgres.statements import Statement
 from gateway.telemetry.metrics import Metrics
-from gateway.tools.contract import ToolCall, ToolScope
+from gateway.tools.tool_contract import ToolCall, ToolScope
 from gateway.wiring.web import browser_tools
 from tests.fakes.bounds import bounds
 from tests.fakes.rows import count
@@ -32,8 +32,8 @@ if TYPE_CHECKING:
 
     from gateway.store.postgres.database import Database
     from gateway.tenancy import TenantId
-    from gateway.tools.browser.tool import BrowserSession, BrowserTools
-    from gateway.tools.contract import ToolResult
+    from gateway.tools.browser.browser import BrowserSession, BrowserTools
+    from gateway.tools.tool_contract import ToolResult
 
 
 @pytest.fixture

@@ -12,13 +12,13 @@ import pytest
 
 from gateway import ids
 from gateway.errors import StoreUnavailable
-from gateway.protocol.hosted.grants import Grants
+from gateway.protocol.grants import Grants
 from gateway.store.postgres.database import Database
 from gateway.store.tools import containers, files
 from gateway.telemetry.metrics import Metrics
-from gateway.tools.contract import ToolCall
-from gateway.tools.python.containers import ContainerPolicy, read
-from gateway.tools.python.tool import PythonLimits
+from gateway.tools.python.container_pool import ContainerPolicy, read
+from gateway.tools.python.python_tool import PythonLimits
+from gateway.tools.tool_contract import ToolCall
 from tests.fakes.python_containers import ENGINES, HAS_BUBBLEWRAP, Clock, caller, open_pool
 
 if TYPE_CHECKING:
@@ -26,8 +26,8 @@ if TYPE_CHECKING:
     from uuid import UUID
 
     from gateway.tenancy import TenantId
-    from gateway.tools.python.containers import ContainerPool
-    from gateway.tools.python.engine import Container, ContainerEngine, ContainerLimits
+    from gateway.tools.python.container_engine import Container, ContainerEngine, ContainerLimits
+    from gateway.tools.python.container_pool import ContainerPool
 
 needs_bubblewrap = pytest.mark.skipif(
     not HAS_BUBBLEWRAP, reason="bubblewrap and /usr/bin/python3 are not both here"

@@ -10,8 +10,8 @@ import pytest
 
 from gateway import ids
 from gateway.store.tools import containers
-from gateway.tools.python.containers import ContainerPolicy
-from gateway.tools.python.engine import ContainerLimits, EngineBroken, FileRefused
+from gateway.tools.python.container_engine import ContainerLimits, EngineBroken, FileRefused
+from gateway.tools.python.container_pool import ContainerPolicy
 from gateway.tools.python.self_test import allowed_attacks
 from gateway.tools.python.worker_server import WorkerServerLimits
 from tests.fakes.http_client import http_client

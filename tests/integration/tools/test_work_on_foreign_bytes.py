@@ -23,34 +23,40 @@ from gateway.api.content_encoding import decoded
 from gateway.api.multipart import FormReader
 from gateway.constraints.gbnf import UntranslatableGrammar
 from gateway.constraints.lark import ebnf_of
-from gateway.constraints.rules import TextGrammar, UnusableGrammar, UnusableSchema
+from gateway.constraints.output_rules import TextGrammar, UnusableGrammar, UnusableSchema
 from gateway.constraints.validation import CheckLimits
 from gateway.constraints.validators import GrammarValidator, SchemaValidator
 from gateway.errors import InvalidRequest, PayloadTooLarge, TokenRefused, UpstreamFailed
 from gateway.generation import Sampling
-from gateway.models.chat.passthrough.images import Gallery, ImageLimits
-from gateway.protocol.chat.to_responses import parse_chat
-from gateway.protocol.hosted.grants import McpTool
+from gateway.models.chat.image_gallery import Gallery
+from gateway.models.format import ImageLimits
+from gateway.protocol.chat_conversion import parse_chat
+from gateway.protocol.grants import McpTool
 from gateway.protocol.items import InputImage
 from gateway.protocol.json_body import InputLimits, parse_object
 from gateway.services.executor import ThreadExecutor
-from gateway.services.federation.federation import TOKEN_BYTES_MAX
-from gateway.services.federation.fetching import KEYS_BYTES_MAX
-from gateway.services.federation.key_sets import by_id
-from gateway.services.federation.verification import read
+from gateway.services.federation import TOKEN_BYTES_MAX, read
+from gateway.services.key_sets import KEYS_BYTES_MAX, by_id
 from gateway.services.proxy import read_answer
 from gateway.settings import Settings
 from gateway.tools.browser.document_reader import DocumentReader
 from gateway.tools.browser.extraction import TEXT_CHARS_MAX, ReadLimits
 from gateway.tools.browser.fetch import ROBOTS_BYTES_MAX
-from gateway.tools.browser.fetched import Fetched, Unreadable
-from gateway.tools.browser.page import Page, find, link_places, links_in, words_of
-from gateway.tools.egress.json_values import ValueCount
-from gateway.tools.mcp.arguments import BadArguments, checked
-from gateway.tools.mcp.pool import RESULT_BYTES_MAX, RESULT_VALUES_MAX
+from gateway.tools.browser.page import (
+    Fetched,
+    Page,
+    Unreadable,
+    find,
+    link_places,
+    links_in,
+    words_of,
+)
+from gateway.tools.egress.transport import ValueCount
+from gateway.tools.mcp.server_tools import BadArguments, checked_arguments
+from gateway.tools.mcp.session_pool import RESULT_BYTES_MAX, RESULT_VALUES_MAX
 from gateway.upstreams.backend import StreamLimits
-from gateway.upstreams.chat_stream import ChatReader
-from gateway.upstreams.completions import CompletionReader
+from gateway.upstreams.chat_endpoint import ChatReader
+from gateway.upstreams.token_readers import CompletionReader
 from gateway.upstreams.tokenization import ids_of
 from tests.fakes import hostile_bytes
 from tests.fakes.executor_calls import executor_calls, functions_of
@@ -144,7 +150,7 @@ async def hostile_arguments() -> None:
     tool = McpTool("tool", schema)
     for written in ("[" * 1000, '{"a":' * 40 + "1" + "}" * 40, f'{{"a":[{"{}," * 20_000}{{}}]}}'):
         with pytest.raises(BadArguments):
-            await checked(tool, written, bytes_max=1 << 20)
+            await checked_arguments(tool, written, bytes_max=1 << 20)
 
 
 async def hostile_result() -> None:
@@ -172,7 +178,7 @@ async def hostile_tokens() -> None:
     for part in (nested, wide + b'""]}', b'{"a":' * (size // 5), b'{"exp":%b}' % long):
         for token in (f"{encoded(part)}.e30.AA", f"e30.{encoded(part)}.AA"):
             with pytest.raises(TokenRefused):
-                read(token, bytes_max=TOKEN_BYTES_MAX)
+                read(token)
     keys_bytes = KEYS_BYTES_MAX
     many = orjson.loads(
         b"[%b]" % hostile_bytes.repeated(b'{"kid":"a","kty":"RSA"}', keys_bytes // 24)

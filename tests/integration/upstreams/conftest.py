@@ -4,9 +4,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from gateway.upstreams.client import Client, build_client
+from gateway.upstreams.http.client import Client, KeepAlivePolicy, build_client
 from gateway.upstreams.http.connection import ConnectionLimits
-from gateway.upstreams.http.transport import KeepAlivePolicy
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator

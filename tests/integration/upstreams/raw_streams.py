@@ -5,9 +5,8 @@ from __future__ import annotations
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING
 
-from gateway.upstreams.client import Client, build_client
+from gateway.upstreams.http.client import Client, KeepAlivePolicy, build_client
 from gateway.upstreams.http.connection import ConnectionLimits
-from gateway.upstreams.http.transport import KeepAlivePolicy
 from tests.fakes.raw_server import RawServer, Script
 
 if TYPE_CHECKING:

@@ -8,15 +8,15 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from gateway.upstreams.adapters import Adapter, Adapters
 from gateway.upstreams.backend import Backend
+from gateway.upstreams.lora_adapters import Adapter, Adapters
 from tests.fakes.adapter_server import BASE, AdapterServer
 from tests.fakes.serving import serving
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
-    from gateway.upstreams.client import Client
+    from gateway.upstreams.http.client import Client
 
 
 @asynccontextmanager
@@ -41,7 +41,7 @@ async def test_an_adapter_is_loaded_at_all_members_and_once(client: Client) -> N
     async with adapters_of(client, *servers) as adapters:
         first = await adapters.load("ad", "/adapters/ad")
         again = await adapters.load("ad", "/adapters/ad")
-        told = await adapters.told()
+        told = await adapters.listed()
     assert [(one.backend, one.detail) for one in first] == [
         ("gpu-0", "loaded"),
         ("gpu-1", "loaded"),
@@ -140,7 +140,7 @@ async def test_the_key_for_loading_may_be_another(client: Client) -> None:
 async def test_who_does_not_answer_is_told_in_the_list(client: Client) -> None:
     server = AdapterServer(is_down=True)
     async with adapters_of(client, server) as adapters:
-        (told,) = await adapters.told()
+        (told,) = await adapters.listed()
     assert not isinstance(told, Adapter)
     assert not told.ok
     nobody = Adapters([Backend("gone", "http://127.0.0.1:9")], client, ask_s=1.0, load_s=1.0)

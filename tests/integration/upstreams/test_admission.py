@@ -20,8 +20,8 @@ from gateway.errors import (
     UpstreamRejected,
 )
 from gateway.generation import Route, TokenRequest
-from gateway.upstreams.admission.policy import AdmissionPolicy, WorkClass
-from gateway.upstreams.routing.policy import RoutingPolicy
+from gateway.upstreams.admission.slots import AdmissionPolicy, WorkClass
+from gateway.upstreams.routing.costs import RoutingPolicy
 from gateway.upstreams.routing.router import Router
 from tests.fakes.completion_stream import failed, said, turn
 from tests.fakes.fleet import BUSY, REQUEST, backend_server, fleet, listing
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Iterator
 
     from gateway.generation import TokenChunk
-    from gateway.upstreams.admission.admission import Admission
+    from gateway.upstreams.admission.admit import Admission
     from tests.fakes.fleet import Fleet
     from tests.fakes.raw_server import Script
 

@@ -19,19 +19,17 @@ from gateway.errors import (
 )
 from gateway.generation import Constraint, Literal, Sampling, TokenChunk, TokenLogprob, TokenRequest
 from gateway.upstreams.backend import Backend, Timeouts
-from gateway.upstreams.engines.registry import UnknownEngine
-from gateway.upstreams.engines.sglang import SGLang
-from gateway.upstreams.engines.vllm import Vllm
+from gateway.upstreams.engines import SGLang, UnknownEngine, Vllm
+from gateway.upstreams.inference_server import InferenceServer
 from gateway.upstreams.problems import BackendBusy, BrokeDown, GrammarFailed
 from gateway.upstreams.request_writer import BLOCK_IDS
-from gateway.upstreams.server import InferenceServer
 from tests.fakes.backend_captures import capture
 from tests.fakes.completion_stream import DONE, said, told, turn
 from tests.fakes.raw_server import STREAM_END, STREAM_HEAD, Act, RawServer, Script, response
 from tests.fakes.token_sinks import Heard, Led
 
 if TYPE_CHECKING:
-    from gateway.upstreams.client import Client
+    from gateway.upstreams.http.client import Client
 
 REQUEST = TokenRequest(
     "req_1", "m", [1, 2, 3], Sampling(max_tokens=500), "salt", (200002,), 1 << 31

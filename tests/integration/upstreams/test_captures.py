@@ -12,15 +12,15 @@ import pytest
 from gateway.errors import UpstreamError, UpstreamFailed
 from gateway.generation import LOGPROB_MIN, Sampling, TokenChunk, TokenLogprob, TokenRequest
 from gateway.upstreams.backend import Backend, Timeouts
-from gateway.upstreams.engines.registry import ENGINES
-from gateway.upstreams.server import InferenceServer
+from gateway.upstreams.engines import ENGINES
+from gateway.upstreams.inference_server import InferenceServer
 from tests.fakes.backend_captures import Capture, capture, names
 from tests.fakes.engine_profiles import PROFILES, Profile
 from tests.fakes.raw_server import Act, RawServer, Script
 from tests.fakes.token_sinks import Heard
 
 if TYPE_CHECKING:
-    from gateway.upstreams.client import Client
+    from gateway.upstreams.http.client import Client
 
 STOP_IDS = (200002, 200012, 199999)
 REQUEST = TokenRequest(

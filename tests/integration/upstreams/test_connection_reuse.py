@@ -22,8 +22,7 @@ from tests.fakes.raw_server import (
 from tests.integration.upstreams.raw_streams import limited, serving, streaming
 
 if TYPE_CHECKING:
-    from gateway.upstreams.client import Client
-    from gateway.upstreams.http.transport import ResponseBody
+    from gateway.upstreams.http.client import Client, ResponseBody
 
 
 async def test_a_connection_is_used_again(client: Client) -> None:

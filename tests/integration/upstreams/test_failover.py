@@ -13,13 +13,12 @@ import pytest
 
 from gateway.engine.failover import HopPolicy
 from gateway.entries import Entry, Hop, Tokens
-from gateway.simulator.faults import Attempts
+from gateway.simulator.directives import Attempts
 from gateway.simulator.options import SimulatorOptions
 from gateway.telemetry.metrics import Metrics
 from gateway.upstreams.backend import Backend, Timeouts
-from gateway.upstreams.client import build_client
+from gateway.upstreams.http.client import KeepAlivePolicy, build_client
 from gateway.upstreams.http.connection import ConnectionLimits
-from gateway.upstreams.http.transport import KeepAlivePolicy
 from gateway.upstreams.member import EjectionPolicy
 from gateway.upstreams.pool import Pool, PoolPolicy, ProbeSchedule
 from tests.fakes.following import following

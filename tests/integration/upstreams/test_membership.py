@@ -11,12 +11,11 @@ from typing import TYPE_CHECKING
 import pytest
 
 from gateway.errors import NoUpstreamAvailable, UpstreamFailed
-from gateway.upstreams.admission.policy import AdmissionPolicy
+from gateway.upstreams.admission.slots import AdmissionPolicy
 from gateway.upstreams.backend import Backend
 from gateway.upstreams.pool import ProbeSchedule
-from gateway.upstreams.routing.policy import RoutingPolicy
+from gateway.upstreams.routing.costs import RoutingPolicy
 from gateway.upstreams.routing.router import NUMBERS_MIN, Router
-from gateway.upstreams.unary import UnaryClient
 from tests.fakes.completion_stream import said, turn, usage
 from tests.fakes.fleet import BUSY, MISSING, REQUEST, Fleet, backend_server, fleet, listing, vllm
 from tests.fakes.raw_server import STREAM_HEAD, Gate, RawServer, response
@@ -123,10 +122,11 @@ async def test_one_that_leaves_answers_what_is_passed_through_and_has_left_then(
         }
     )
     async with running(slow) as known:
-        client = UnaryClient(known.pool, answer_bytes_max=1_000)
         begun = asyncio.create_task(known.pool.generate(REQUEST, Led()))
         await said_it.reached.wait()
-        asked = asyncio.create_task(client.post("m", "/v1/embeddings", {"input": "a"}))
+        asked = asyncio.create_task(
+            known.pool.post("m", "/v1/embeddings", {"input": "a"}, answer_bytes_max=1_000)
+        )
         await embeds.reached.wait()
         known.pool.apply([])
         said_it.opened.set()
@@ -150,7 +150,7 @@ async def test_a_backend_that_ranks_nothing_generates_all_the_same() -> None:
     )
     async with running(server) as known:
         with pytest.raises(NoUpstreamAvailable):
-            await UnaryClient(known.pool, answer_bytes_max=1_000).post("m", "/v1/rerank", {})
+            await known.pool.post("m", "/v1/rerank", {}, answer_bytes_max=1_000)
         assert await known.ids() == IDS
         assert known.pool.snapshot()[0].models == {"m": 8192}
 
@@ -166,7 +166,7 @@ async def test_what_is_passed_through_is_told_when_to_come_back() -> None:
     )
     async with fleet(busy) as known:
         with pytest.raises(NoUpstreamAvailable) as refused:
-            await UnaryClient(known.pool, answer_bytes_max=1_000).post("m", "/v1/embeddings", {})
+            await known.pool.post("m", "/v1/embeddings", {}, answer_bytes_max=1_000)
     assert refused.value.retry_after_s == 7
 
 

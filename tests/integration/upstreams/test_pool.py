@@ -18,7 +18,7 @@ from gateway.errors import (
 )
 from gateway.generation import Sampling, TokenRequest
 from gateway.upstreams.backend import Backend, Timeouts
-from gateway.upstreams.engines.engine import Capabilities
+from gateway.upstreams.engines import Capabilities
 from gateway.upstreams.member import EjectionPolicy
 from gateway.upstreams.pool import ModelInfo, ProbeSchedule
 from tests.fakes.backend_captures import capture

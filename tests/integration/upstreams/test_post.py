@@ -5,7 +5,7 @@ from __future__ import annotations
 import httpx2
 import pytest
 
-from gateway.upstreams.client import Client, Post, read_body
+from gateway.upstreams.http.client import Client, Post, read_body
 from tests.fakes.raw_server import RawServer, Script, response
 
 

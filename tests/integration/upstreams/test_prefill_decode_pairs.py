@@ -17,16 +17,15 @@ import pytest
 from gateway.errors import UpstreamError, UpstreamLost, UpstreamRejected, UpstreamUnavailable
 from gateway.generation import Sampling, TokenRequest
 from gateway.upstreams.backend import Backend, Prefill, Timeouts
-from gateway.upstreams.engines.sglang import SGLang
-from gateway.upstreams.engines.vllm import Vllm
-from gateway.upstreams.server import InferenceServer
+from gateway.upstreams.engines import SGLang, Vllm
+from gateway.upstreams.inference_server import InferenceServer
 from tests.fakes.completion_stream import DONE, failed, said, turn
 from tests.fakes.logs import captured_logs
 from tests.fakes.raw_server import STREAM_END, STREAM_HEAD, Act, Gate, RawServer, Script, response
 from tests.fakes.token_sinks import Heard, Led, led_by
 
 if TYPE_CHECKING:
-    from gateway.upstreams.client import Client
+    from gateway.upstreams.http.client import Client
 
 REQUEST = TokenRequest(
     "req_1", "m", [1, 2, 3], Sampling(max_tokens=500), "salt", (200002,), 1 << 31
@@ -115,7 +114,7 @@ async def test_who_has_read_the_prompt_may_fail_once_the_answer_has_begun(client
     answer: Script = (STREAM_HEAD, said([7]), goes_on, said([200002], "stop"), DONE, STREAM_END)
     prompt: Script = (STREAM_HEAD, said([9]), fails, Act.RESET)
     async with server_of(answer) as decode, server_of(prompt) as prefill:
-        with captured_logs(told.set, of="gateway.upstreams.server") as log:
+        with captured_logs(told.set, of="gateway.upstreams.inference_server") as log:
             generate = partial(decoding(decode, prefill, client).generate, REQUEST)
             async with asyncio.timeout(30), led_by(generate) as (led, task):
                 assert (await led.next()).ids == [7]

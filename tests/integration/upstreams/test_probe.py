@@ -10,14 +10,13 @@ import pytest
 
 from gateway.errors import UpstreamUnavailable
 from gateway.upstreams.backend import Backend
-from gateway.upstreams.probe import CheckOutcome, check, describe, read_load
-from gateway.upstreams.routing.reported_load import NO_LOAD, ReportedLoad
+from gateway.upstreams.probe import NO_LOAD, CheckOutcome, ReportedLoad, check, describe, read_load
 from tests.fakes.raw_server import Act, RawServer, response
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Sequence
 
-    from gateway.upstreams.client import Client
+    from gateway.upstreams.http.client import Client
     from tests.fakes.raw_server import Script
 
 HEAD = b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\n\r\n"

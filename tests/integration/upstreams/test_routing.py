@@ -14,7 +14,7 @@ import pytest
 from gateway.errors import NoUpstreamAvailable, UpstreamFailed
 from gateway.generation import Route, TokenRequest
 from gateway.upstreams.member import EjectionPolicy
-from gateway.upstreams.routing.policy import RoutingPolicy
+from gateway.upstreams.routing.costs import RoutingPolicy
 from gateway.upstreams.routing.router import Router
 from tests.fakes.completion_stream import failed, said, turn
 from tests.fakes.fleet import BUSY, REQUEST, backend_server, fleet, listing

@@ -26,8 +26,8 @@ from gateway.generation import (
     TokenRequest,
 )
 from gateway.upstreams.backend import Backend, StreamLimits, Timeouts
+from gateway.upstreams.inference_server import InferenceServer
 from gateway.upstreams.problems import PathNotFound
-from gateway.upstreams.server import InferenceServer
 from tests.fakes.completion_stream import COMMENT, DONE, failed, said, turn, usage
 from tests.fakes.failures import failure_of
 from tests.fakes.raw_server import (
@@ -44,7 +44,7 @@ from tests.fakes.token_sinks import Faulty, Heard, Led
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Hashable
 
-    from gateway.upstreams.client import Client
+    from gateway.upstreams.http.client import Client
 
 STOP_IDS = (200002, 200012, 199999)
 REQUEST = TokenRequest(

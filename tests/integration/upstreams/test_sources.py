@@ -10,8 +10,7 @@ import pytest
 
 from gateway.settings import Settings
 from gateway.settings.sections import Discovery
-from gateway.upstreams.membership.desired import Fault
-from gateway.upstreams.membership.source import SourceError
+from gateway.upstreams.backend_sources import Fault, SourceError
 from gateway.wiring.membership import sources
 from tests.fakes.dns_server import dns_server
 
@@ -20,8 +19,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from gateway.upstreams.backend import Backend
-    from gateway.upstreams.membership.desired import Answer
-    from gateway.upstreams.membership.source import BackendSource
+    from gateway.upstreams.backend_sources import Answer, BackendSource
 
 ONE = "backends:\n  - {name: gpu-1, url: 'http://gpu-1:8000'}\n"
 TWO = ONE + "  - {name: gpu-2, url: 'http://gpu-2:8000'}\n"
@@ -165,7 +163,7 @@ async def test_a_name_that_is_not_there_has_no_members_and_a_refusal_is_a_fault(
 async def test_a_name_server_that_is_silent_gives_way_to_the_next(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("gateway.upstreams.membership.resolver.ANSWER_S", 0.5)
+    monkeypatch.setattr("gateway.upstreams.dns_source.ANSWER_S", 0.5)
     zone = {("h", "A"): ["10.0.0.1"]}
     async with dns_server(is_silent=True) as dead, dns_server(zone=zone) as server:
         found = source(kind="dns", host="h", servers=[dead.address, server.address])

@@ -15,9 +15,8 @@ from starlette.routing import Route
 from gateway.errors import ModelNotFound, NoUpstreamAvailable
 from gateway.telemetry.metrics import Metrics
 from gateway.upstreams.backend import Backend
-from gateway.upstreams.client import build_client
+from gateway.upstreams.http.client import KeepAlivePolicy, build_client
 from gateway.upstreams.http.connection import ConnectionLimits
-from gateway.upstreams.http.transport import KeepAlivePolicy
 from gateway.upstreams.pool import Pool, PoolPolicy
 from gateway.upstreams.tokenization import Tokenization, ids_of
 from tests.fakes.serving import serving

@@ -10,9 +10,8 @@ from typing import TYPE_CHECKING
 import httpx2
 import pytest
 
-from gateway.upstreams.client import Client, build_client
+from gateway.upstreams.http.client import Client, HttptoolsTransport, KeepAlivePolicy, build_client
 from gateway.upstreams.http.connection import Connection, ConnectionLimits
-from gateway.upstreams.http.transport import HttptoolsTransport, KeepAlivePolicy
 from tests.fakes.certificate import self_signed
 from tests.fakes.failures import failure_of
 from tests.fakes.raw_server import (

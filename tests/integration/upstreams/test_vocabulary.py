@@ -14,10 +14,9 @@ import pytest
 from gateway.errors import UpstreamRejected
 from gateway.generation import Sampling, TokenRequest
 from gateway.upstreams.backend import Backend, Timeouts
-from gateway.upstreams.engines.sglang import SGLang
-from gateway.upstreams.engines.vllm import Vllm
+from gateway.upstreams.engines import SGLang, Vllm
+from gateway.upstreams.inference_server import InferenceServer
 from gateway.upstreams.request_writer import BLOCK_IDS, KEPT_FROM_IDS, PromptEncoder, UnknownId
-from gateway.upstreams.server import InferenceServer
 from tests.fakes.completion_stream import turn
 from tests.fakes.fleet import fleet
 from tests.fakes.raw_server import RawServer
@@ -27,7 +26,7 @@ from tests.integration.upstreams.test_served_models import sglang
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from gateway.upstreams.client import Client
+    from gateway.upstreams.http.client import Client
 
 ID_END = 1000
 LONG = array("I", [7]) * (KEPT_FROM_IDS + BLOCK_IDS)

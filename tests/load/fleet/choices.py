@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final
 
 from typing_extensions import override
 
-from gateway.upstreams.routing.policy import Candidate, RoutingPolicy, delay_s
+from gateway.upstreams.routing.costs import Candidate, RoutingPolicy, delay_s
 from gateway.upstreams.routing.router import PeerReport, Router
 from tests.load.fleet.member import RATE, SLOTS
 from tests.load.fleet.prompts import Said

@@ -1,6 +1,6 @@
 """Prompts as the messages that they are made of; no ids, which would be all of the work.
 
-`SimulatedPrefix` is a `gateway.upstreams.routing.boundaries.Prefix`: two of them have the same
+`SimulatedPrefix` is a `gateway.upstreams.routing.prefix_index.Prefix`: two of them have the same
 digest at a length exactly if their messages agree up to it.
 """
 
@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, NamedTuple, overload
 
 from typing_extensions import override
 
-from gateway.upstreams.routing.boundaries import boundary, count_of
+from gateway.upstreams.routing.prefix_index import boundary, count_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

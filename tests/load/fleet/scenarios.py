@@ -11,7 +11,7 @@ from functools import partial
 from random import Random
 from typing import TYPE_CHECKING, Final
 
-from gateway.upstreams.routing.policy import RoutingPolicy
+from gateway.upstreams.routing.costs import RoutingPolicy
 from tests.load.fleet.run import Fleet, Plan, simulate
 from tests.load.fleet.targets import BACK_WITHIN, CAPACITY_TIMES, HERD_TIMES, IN_TIME
 from tests.load.fleet.traffic import Traffic

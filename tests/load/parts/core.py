@@ -14,9 +14,8 @@ from gateway.api.sse import obfuscated
 from gateway.entries import Finished, Tokens, TurnEnded, TurnStarted
 from gateway.eventlog.fold.fold import Fold
 from gateway.generation import FinishReason, Framing
-from gateway.models.harmony.framing import OPENING
 from gateway.models.harmony.parsing import Parser
-from gateway.models.harmony.vocabulary import CHANNEL, END, MESSAGE, RETURN, Vocabulary
+from gateway.models.harmony.vocabulary import CHANNEL, END, MESSAGE, OPENING, RETURN, Vocabulary
 from tests.fakes.response_heads import CREATED_AT, NO_RULES, response_head
 from tests.load.loading import Load
 from tests.load.tape import WORDS, words

@@ -18,7 +18,7 @@ from typing_extensions import override
 
 from gateway.generation import Sampling
 from gateway.models.harmony.vocabulary import STOP_IDS
-from gateway.upstreams.completions import CompletionReader
+from gateway.upstreams.token_readers import CompletionReader
 from tests.load.loading import Load
 from tests.load.systems import BACKEND, SYSTEMS
 

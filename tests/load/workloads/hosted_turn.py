@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Final
 
 from gateway.generation import Sampling
 from gateway.telemetry.metrics import Metrics
-from gateway.tools.executor import ToolExecutor, ToolLimits
+from gateway.tools.tool_executor import ToolExecutor, ToolLimits
 from tests.fakes.following import collected
 from tests.fakes.hosted_tools import CALL, CountedTool, granted
 from tests.fakes.staged_run import ANSWER, ScriptedTokens, Stage, says
@@ -26,7 +26,7 @@ from tests.load.figures import Column, Target
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
-    from gateway.tools.contract import HostedTools, ToolKind
+    from gateway.tools.tool_contract import HostedTools, ToolKind
     from tests.load.figures import Figures
     from tests.load.stack import Stack
 

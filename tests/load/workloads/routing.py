@@ -17,9 +17,8 @@ from typing import TYPE_CHECKING, Final
 
 from gateway.generation import Route
 from gateway.telemetry.metrics import Metrics
-from gateway.upstreams.routing.boundaries import HashedPrefix, PrefixKeys
-from gateway.upstreams.routing.index import PrefixIndex
-from gateway.upstreams.routing.policy import RoutingPolicy
+from gateway.upstreams.routing.costs import RoutingPolicy
+from gateway.upstreams.routing.prefix_index import HashedPrefix, PrefixIndex, PrefixKeys
 from gateway.upstreams.routing.router import Router
 from tests.load.figures import Column, Target
 

@@ -6,8 +6,8 @@ from typing_extensions import override
 
 from gateway.api.chat import HIDDEN_EVENTS_MAX, ChunkEncoder
 from gateway.api.sse import COMMENT
-from gateway.protocol.chat.adapters import Chunks
-from gateway.protocol.events import Event
+from gateway.protocol.chat_answers import Chunks
+from gateway.protocol.stream_events import Event
 
 
 class Mute(Chunks):
@@ -17,7 +17,7 @@ class Mute(Chunks):
         super().__init__("mute", include_usage=False)
 
     @override
-    def of(self, event: Event) -> list[bytes]:
+    def from_event(self, event: Event) -> list[bytes]:
         return [event.data] if event.type == "shown" else []
 
 
@@ -47,7 +47,7 @@ def test_a_run_that_says_it_is_alive_is_passed_on_as_a_comment() -> None:
 def test_chunks_of_one_event_are_frames_of_their_own() -> None:
     class Twice(Mute):
         @override
-        def of(self, event: Event) -> list[bytes]:
+        def from_event(self, event: Event) -> list[bytes]:
             return [b"{}", event.data]
 
     frames = ChunkEncoder(Twice(), obfuscate=True).event(Event("shown", 1, b'{"a":1}'))

@@ -11,7 +11,7 @@ import pytest
 
 from gateway.api import dialects, sse
 from gateway.api.access.authentication import Authentication
-from gateway.protocol.events import DeltaPattern, Deltas, Event
+from gateway.protocol.stream_events import DeltaPattern, Deltas, Event
 from gateway.tenancy import Dialect, Principal, TenantId
 
 if TYPE_CHECKING:

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from gateway.api import sse
 from gateway.json_lines import one_line
-from gateway.protocol.events import DeltaPattern, Deltas, Event
+from gateway.protocol.stream_events import DeltaPattern, Deltas, Event
 
 if TYPE_CHECKING:
     from gateway.api.sse import Encoder

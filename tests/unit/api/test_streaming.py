@@ -29,14 +29,14 @@ from gateway.api.streaming import (
 )
 from gateway.entries import Alive, Finished, Tokens, TurnStarted
 from gateway.eventlog.live_log import LiveLog
-from gateway.protocol.events import DeltaPattern, Deltas, Event
+from gateway.protocol.stream_events import DeltaPattern, Deltas, Event
 from tests.fakes.toy_logs import new_fold
 from tests.fakes.toy_parser import TEXT
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from gateway.protocol.events import EventSink
+    from gateway.protocol.stream_events import EventSink
 
 LIMITS = StreamLimits(write_timeout_s=60, write_bytes_max=65_536, comment_interval_s=60)
 IMPATIENT = StreamLimits(write_timeout_s=0.001, write_bytes_max=65_536, comment_interval_s=0.001)

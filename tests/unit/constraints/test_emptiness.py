@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from jsonschema import Draft202012Validator
 
-from gateway.constraints.rules import UnusableSchema
+from gateway.constraints.output_rules import UnusableSchema
 from gateway.constraints.validators import SchemaValidator, impossible
 
 Json = dict[str, Any]

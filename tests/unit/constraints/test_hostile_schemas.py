@@ -8,7 +8,7 @@ from typing import Any, Literal
 import orjson
 import pytest
 
-from gateway.constraints.rules import TextGrammar, UnusableGrammar, UnusableSchema
+from gateway.constraints.output_rules import TextGrammar, UnusableGrammar, UnusableSchema
 from gateway.constraints.validators import (
     PATTERNS_MAX,
     REFERENCES_MAX,
@@ -107,7 +107,7 @@ def test_a_value_that_is_too_deep_is_wrong() -> None:
     for _ in range(3_000):
         deep = [deep]
     with pytest.raises(TooMuchWork):
-        Cost({"items": {"$ref": "#"}}, WORK_MAX).of(deep)
+        Cost({"items": {"$ref": "#"}}, WORK_MAX).count(deep)
 
 
 @pytest.mark.parametrize("pattern", ["^(a+)+$", "^(a|aa)*$", "([a-z]+)*[0-9]$", "(.*)*x$"])
@@ -165,9 +165,9 @@ def test_pointers_and_anchors_are_followed_when_work_is_counted() -> None:
         ],
     }
     assert document(schema).fault("1") is None
-    assert Cost(schema, WORK_MAX).of(1) == 1 + 4 * (1 + 51)
+    assert Cost(schema, WORK_MAX).count(1) == 1 + 4 * (1 + 51)
     for nowhere in ("#/$defs/list/allOf/7", "#/$defs/list/allOf/x", "#/$defs/none/deeper"):
-        assert Cost({**schema, "allOf": [{"$ref": nowhere}]}, WORK_MAX).of(1) == 3
+        assert Cost({**schema, "allOf": [{"$ref": nowhere}]}, WORK_MAX).count(1) == 3
 
 
 def test_every_way_to_apply_a_schema_is_counted() -> None:
@@ -179,13 +179,13 @@ def test_every_way_to_apply_a_schema_is_counted() -> None:
         "properties": {"a": part},
         "patternProperties": {"^a": part},
     }
-    assert Cost(words, WORK_MAX).of({"a": 1}) == 2 * (1 + 1 + 10 * 4)
+    assert Cost(words, WORK_MAX).count({"a": 1}) == 2 * (1 + 1 + 10 * 4)
     items = {
         **dict.fromkeys(("items", "contains", "unevaluatedItems"), part),
         "prefixItems": [part],
     }
-    assert Cost(items, WORK_MAX).of([1]) == 2 * (1 + 4 * 4)
-    assert Cost({"items": True}, WORK_MAX).of([1]) == 2
+    assert Cost(items, WORK_MAX).count([1]) == 2 * (1 + 4 * 4)
+    assert Cost({"items": True}, WORK_MAX).count([1]) == 2
 
 
 @pytest.mark.parametrize(
@@ -229,7 +229,7 @@ def test_a_long_text_of_a_plain_language_is_checked() -> None:
 def test_what_a_keyword_itself_costs_is_counted(
     schema: dict[str, Any], value: object, work: int
 ) -> None:
-    assert Cost(schema, WORK_MAX).of(value) == work
+    assert Cost(schema, WORK_MAX).count(value) == work
 
 
 def test_a_schema_has_only_so_many_patterns() -> None:

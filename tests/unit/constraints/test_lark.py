@@ -9,7 +9,7 @@ import pytest
 
 from gateway.constraints.gbnf import UntranslatableGrammar
 from gateway.constraints.lark import ebnf_of
-from gateway.constraints.rules import TextGrammar
+from gateway.constraints.output_rules import TextGrammar
 from tests.fakes.gbnf import allows_text
 
 CODEX = (Path(__file__).parents[2] / "data" / "grammars" / "codex_apply_patch.lark").read_text()

@@ -10,10 +10,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gateway.constraints.gbnf import UntranslatableGrammar
+from gateway.constraints.gbnf import UntranslatableGrammar, unanchored
 from gateway.constraints.lark import ebnf_of
-from gateway.constraints.patterns import unanchored
-from gateway.constraints.rules import TextGrammar
+from gateway.constraints.output_rules import TextGrammar
 from tests.fakes.examples import examples
 from tests.fakes.gbnf import allows_text
 

@@ -15,12 +15,12 @@ from gateway.constraints.gbnf import (
     chain,
     either,
     grammar_of,
+    language_of,
     maybe,
     text,
 )
 from gateway.constraints.lark import input_of
-from gateway.constraints.patterns import language_of
-from gateway.constraints.rules import TextGrammar
+from gateway.constraints.output_rules import TextGrammar
 from tests.fakes.gbnf import Walker, allows_text
 
 LISTING = 'start: "ls" FLAG* | e\nFLAG: " -" /[a-zé😀]{1,3}/\ne: "(" e ")" | "1"'

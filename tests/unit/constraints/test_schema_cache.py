@@ -7,12 +7,12 @@ from typing import Any
 import orjson
 import pytest
 
-from gateway.constraints.rules import AnswerFormat, OutputRules, ToolRule
+from gateway.constraints.output_rules import AnswerFormat, OutputRules, ToolRule
 from gateway.constraints.validation import Checker, CheckLimits, SchemaCache
 from gateway.constraints.validators import SchemaValidator
 from gateway.errors import InvalidRequest
 from gateway.generation import SegmentKind
-from gateway.protocol.calls import call_fields
+from gateway.protocol.call_items import call_fields
 
 OURS, THEIRS = b"ours", b"theirs"
 

@@ -15,11 +15,12 @@ from gateway.constraints.validation import Checker
 from gateway.errors import InvalidRequest
 from gateway.eventlog.fold.screen import Beginning
 from gateway.models.format import SchemaLimits
-from gateway.models.harmony.typescript import SchemaNormaliser, function_text
-from gateway.protocol.calls import call_fields
-from gateway.protocol.chat.to_responses import parse_chat
-from gateway.protocol.responses.body import echo, rules_of
-from gateway.protocol.tools import FunctionTool, named
+from gateway.models.harmony.tool_typescript import SchemaNormaliser, function_text
+from gateway.protocol.call_items import call_fields
+from gateway.protocol.chat_conversion import parse_chat
+from gateway.protocol.responses.response_object import echo
+from gateway.protocol.responses.response_rules import rules_of
+from gateway.protocol.tool_types import FunctionTool, named
 from tests.fakes.any_schemas import SCHEMAS
 from tests.fakes.create_bodies import LIMITS, parse, refusal
 

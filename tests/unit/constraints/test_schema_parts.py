@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from jsonschema_rs import Draft202012Validator
 
 from gateway.constraints import validators
-from gateway.constraints.rules import UnusableSchema
+from gateway.constraints.output_rules import UnusableSchema
 from gateway.constraints.validators import PART_BYTES, SchemaValidator, parts_of
 from tests.fakes.examples import examples
 

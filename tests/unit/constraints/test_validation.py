@@ -10,11 +10,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.constraints.rules import AnswerFormat, OutputRules, TextGrammar, ToolRule
+from gateway.constraints.output_rules import AnswerFormat, OutputRules, TextGrammar, ToolRule
 from gateway.constraints.validation import Checker, CheckLimits
 from gateway.errors import InvalidRequest
 from gateway.generation import SegmentKind
-from gateway.protocol.calls import call_fields
+from gateway.protocol.call_items import call_fields
 
 SCHEMA: dict[str, Any] = {
     "type": "object",

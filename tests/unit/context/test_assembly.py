@@ -41,7 +41,7 @@ from gateway.protocol.items import (
     ShellCall,
     ShellCallOutput,
 )
-from gateway.protocol.responses.create import CreateResponse
+from gateway.protocol.responses.create_request import CreateResponse
 from gateway.sealing import Unsealed
 
 if TYPE_CHECKING:

@@ -8,7 +8,7 @@ from uuid import UUID
 import pytest
 
 from gateway.context.assembly import assemble
-from gateway.context.compaction import compaction_item, droppable, summary_message
+from gateway.context.shortening import compaction_item, droppable, summary_message
 from gateway.protocol.context_item import ContextItem
 from gateway.protocol.items import Compaction, CompactionTrigger
 from gateway.sealing import Unsealed

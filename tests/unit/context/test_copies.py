@@ -11,8 +11,7 @@ import pytest
 from pydantic import TypeAdapter
 
 from gateway import ids
-from gateway.context.assembly import assemble, take_in
-from gateway.context.copies import may_repeat
+from gateway.context.assembly import assemble, may_repeat, take_in
 from gateway.errors import InvalidRequest
 from gateway.protocol.items import AnyInputItem, InputItem
 from gateway.sealing import Unsealed

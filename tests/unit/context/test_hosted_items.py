@@ -13,7 +13,7 @@ import pytest
 from pydantic import TypeAdapter
 
 from gateway.context.assembly import assemble, referenced_ids
-from gateway.context.compaction import droppable
+from gateway.context.shortening import droppable
 from gateway.errors import InvalidRequest
 from gateway.protocol.items import AnyInputItem, InputItem
 from tests.fakes.hosted_items import HOSTED

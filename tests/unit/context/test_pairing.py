@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.context.assembly import assemble, told_apart, without_orphans
-from gateway.context.compaction import compaction_item
+from gateway.context.assembly import assemble, with_call_ids, without_orphans
+from gateway.context.shortening import compaction_item
 from gateway.errors import InvalidRequest
 from gateway.ids import new_uuid
 from gateway.protocol.items import CustomToolCallOutput, FunctionCallOutput
@@ -108,7 +108,7 @@ def test_a_call_at_the_end_has_to_be_answered() -> None:
 
 def answers(*items: ContextItem, history: int = 0) -> list[str | None]:
     """The `call_id` of every item that names no call, as it is found out."""
-    before, added = told_apart(items[:history], items[history:])
+    before, added = with_call_ids(items[:history], items[history:])
     told = [*before, *added]
     return [told[i].call_id for i, item in enumerate(items) if item.is_output and not item.call_id]
 
@@ -148,12 +148,12 @@ def test_calls_that_were_cut_off_or_are_hidden_are_not_answered() -> None:
 
 
 def test_the_answered_call_is_told_where_the_output_is_listed() -> None:
-    _, (_, listed) = told_apart((), (call("a"), uncalled("f")))
+    _, (_, listed) = with_call_ids((), (call("a"), uncalled("f")))
     assert json.loads(listed.json)["call_id"] == "a"
     assert isinstance(listed.parsed, FunctionCallOutput)
     assert listed.parsed.call_id == "a"
     bare = replace(uncalled("f"), json=b"", parsed=None)
-    _, (_, unread) = told_apart((), (call("a"), bare))
+    _, (_, unread) = with_call_ids((), (call("a"), bare))
     assert (unread.call_id, unread.json, unread.parsed) == ("a", b"", None)
 
 

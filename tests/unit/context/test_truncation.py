@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.context.truncation import costs_of, drop_oldest_turns, missing_tokens
+from gateway.context.shortening import costs_of, drop_oldest_turns, missing_tokens
 from gateway.errors import ContextLengthExceeded
 from gateway.generation import PREAMBLE, Prompt, Span
 from gateway.protocol.context_item import CallKind, ContextItem, OutputKind

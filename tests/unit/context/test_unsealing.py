@@ -9,7 +9,7 @@ from uuid import UUID
 
 import pytest
 
-from gateway.context.compaction import INTRODUCTION, compaction_item
+from gateway.context.shortening import INTRODUCTION, compaction_item
 from gateway.context.unsealing import (
     COMPACTION,
     opened,

@@ -34,7 +34,7 @@ from tests.fakes.staged_run import NO_RULES, STOP, THOUGHT, Stage, run_spec, say
 from tests.fakes.turn_matching import allows
 
 if TYPE_CHECKING:
-    from gateway.constraints.rules import OutputRules
+    from gateway.constraints.output_rules import OutputRules
     from tests.fakes.staged_run import ScriptedTokens
 
 DIED = UpstreamFailed("connection lost", upstream="gpu-1")

@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from gateway.constraints.rules import AnswerFormat, OutputRules
+from gateway.constraints.output_rules import AnswerFormat, OutputRules
 from gateway.engine.output_guard import REASONING_BUDGET, GuardLimits, OutputGuard, TurnEnding
 from gateway.entries import Repair, Tokens, ToolEnded, ToolStarted, TurnEnded, TurnStarted
 from gateway.eventlog.fold.fold import Fold
 from gateway.generation import BROWSER_TOOLS, PYTHON_TOOL, FinishReason
 from gateway.models.harmony.framing import FINAL_HEADER, answer_header, call_header
-from gateway.protocol.hosted.grants import (
+from gateway.protocol.grants import (
     BrowserGrant,
     Grants,
     McpTool,
@@ -21,7 +21,7 @@ from gateway.protocol.hosted.grants import (
     ServerGrant,
     ToolBudget,
 )
-from gateway.protocol.responses.body import rules_of
+from gateway.protocol.responses.response_rules import rules_of
 from tests.fakes.harmony_script import harmony, script_ids, vocabulary
 from tests.fakes.response_heads import ECHO, response_head
 

@@ -7,16 +7,16 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from gateway.constraints.rules import OutputRules, ToolRule
+from gateway.constraints.output_rules import OutputRules, ToolRule
 from gateway.engine.output_guard import GuardLimits
 from gateway.engine.turn import INLINE_TOOLS
 from gateway.entries import Hold, Repair, Tokens, TurnEnded, TurnStarted
 from gateway.errors import UpstreamFailed, UpstreamLost
 from gateway.generation import FinishReason, ParserPosition, SegmentKind, Where
 from gateway.models.format import GrammarOptions
-from gateway.models.harmony.framing import FINAL_HEADER, OPENING, answer_header, call_header
+from gateway.models.harmony.framing import FINAL_HEADER, answer_header, call_header
 from gateway.models.harmony.grammar import turn_constraint
-from gateway.models.harmony.vocabulary import END
+from gateway.models.harmony.vocabulary import END, OPENING
 from tests.fakes.guarded_run import (
     ANY_TOOL,
     FORBIDDEN,

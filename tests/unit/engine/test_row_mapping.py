@@ -16,7 +16,7 @@ from gateway.engine.run_state import plan_of, request_of
 from gateway.entries import FOLD_VERSION, Compacted, Finished, Queued, unpack
 from gateway.generation import RenderedItem
 from gateway.tenancy.retention import ZERO
-from gateway.tools.contract import ToolCall
+from gateway.tools.tool_contract import ToolCall
 from tests.fakes.call_items import CALLS
 from tests.fakes.harmony_script import harmony_of
 from tests.fakes.staged_run import run_spec

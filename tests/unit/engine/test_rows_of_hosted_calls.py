@@ -10,8 +10,8 @@ import pytest
 from gateway.engine.row_mapping import Endings
 from gateway.entries import Finished, Tokens, ToolEnded, ToolStarted, TurnEnded, TurnStarted
 from gateway.generation import FinishReason
-from gateway.protocol.hosted.grants import Grants, PythonGrant
-from gateway.protocol.responses.body import rules_of
+from gateway.protocol.grants import Grants, PythonGrant
+from gateway.protocol.responses.response_rules import rules_of
 from tests.fakes.harmony_script import harmony, harmony_of, script_ids
 from tests.fakes.response_heads import ECHO, response_head
 from tests.fakes.staged_run import folds, run_spec

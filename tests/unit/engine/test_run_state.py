@@ -26,9 +26,10 @@ from gateway.engine.run_state import (
 )
 from gateway.entries import Alive, Compacted, ToolsListed, pack
 from gateway.generation import Route, Sampling
-from gateway.protocol.calls import call_fields
+from gateway.protocol.call_items import call_fields
 from gateway.protocol.context_item import ConversationPlace
-from gateway.protocol.responses.body import LONG_ECHO_BYTES, HarmonyMessages, kept_echo, rules_of
+from gateway.protocol.responses.response_object import LONG_ECHO_BYTES, HarmonyMessages, kept_echo
+from gateway.protocol.responses.response_rules import rules_of
 from gateway.sealing import Binding
 from gateway.store.claims import Claim, ClaimedRun
 from gateway.tenancy import Principal, ProjectId, TenantId

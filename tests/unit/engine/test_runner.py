@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 from uuid import UUID
 
 import orjson
@@ -22,8 +22,9 @@ from gateway.errors import (
     UpstreamRejected,
 )
 from gateway.eventlog.live_log import LiveLog
-from gateway.limits.charge import Charge
-from gateway.models.harmony.framing import FINAL_HEADER, OPENING
+from gateway.limits.accounting import Charge
+from gateway.models.harmony.framing import FINAL_HEADER
+from gateway.models.harmony.vocabulary import OPENING
 from gateway.store.claims import Claim
 from tests.fakes.following import collected
 from tests.fakes.harmony_script import script_ids
@@ -45,7 +46,7 @@ if TYPE_CHECKING:
 
     from gateway.entries import Entry
     from gateway.generation import TokenRequest, TokenSink
-    from gateway.limits.charge import Used
+    from gateway.limits.accounting import Gates, Used
 
 
 async def test_an_answer_is_committed_before_the_last_event() -> None:
@@ -382,7 +383,7 @@ async def test_a_key_is_charged_once_for_a_response_whose_claim_is_lost(
 ) -> None:
     """Who goes on with it, or has ended it, settles all of it."""
     books = Books()
-    charge = Charge(books, UUID(int=1), UUID(int=1), "gpt-oss-20b", "default")
+    charge = Charge(cast("Gates", books), UUID(int=1), UUID(int=1), "gpt-oss-20b", "default")
     stage = Stage(
         ScriptedTokens([says(ANSWER)]),
         archive=MemoryArchive(failure),

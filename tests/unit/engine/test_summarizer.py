@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from gateway.constraints.rules import OutputRules
+from gateway.constraints.output_rules import OutputRules
 from gateway.constraints.validation import Checker
 from gateway.errors import SummaryFailed, UpstreamRejected
-from gateway.protocol.calls import call_fields
+from gateway.protocol.call_items import call_fields
 from tests.fakes.staged_run import ANSWER, LENGTH, THOUGHT, run_spec, says
 from tests.fakes.summarising import RULES, SummaryDesk
 

@@ -12,7 +12,7 @@ import pytest
 from typing_extensions import override
 
 from gateway.constraints.lark import are_translated
-from gateway.constraints.rules import OutputRules, TextGrammar, ToolRule
+from gateway.constraints.output_rules import OutputRules, TextGrammar, ToolRule
 from gateway.engine import tools as hosted
 from gateway.engine.calls import RunningCalls
 from gateway.engine.output_guard import GuardLimits
@@ -43,9 +43,10 @@ from gateway.entries import (
 )
 from gateway.errors import ClaimLost, StoreUnavailable
 from gateway.generation import SegmentKind
-from gateway.models.harmony.framing import FINAL_HEADER, OPENING
-from gateway.protocol.hosted.grants import ApprovedCall, Grants, ToolBudget, approval_digest
-from gateway.tools.contract import ToolCall, ToolResult
+from gateway.models.harmony.framing import FINAL_HEADER
+from gateway.models.harmony.vocabulary import OPENING
+from gateway.protocol.grants import ApprovedCall, Grants, ToolBudget, approval_digest
+from gateway.tools.tool_contract import ToolCall, ToolResult
 from tests.fakes.event_grammar import check_stream
 from tests.fakes.following import collected
 from tests.fakes.guarded_run import repairs, vouched

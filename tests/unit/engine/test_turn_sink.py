@@ -27,7 +27,7 @@ from tests.fakes.staged_run import folds, run_spec
 if TYPE_CHECKING:
     from gateway.engine.output_guard import TurnEnding
     from gateway.entries import Entry
-    from gateway.protocol.events import Event
+    from gateway.protocol.stream_events import Event
 
 FINAL = script_ids("<|channel|>final<|message|>")
 PIECES = [

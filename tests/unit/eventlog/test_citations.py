@@ -22,7 +22,7 @@ from gateway.eventlog.fold.citations import (
     ContainerFiles,
     Pages,
 )
-from gateway.protocol.hosted.grants import ShownPage
+from gateway.protocol.grants import ShownPage
 
 ALPHABET = st.sampled_from([*"012 L-a\n重", OPENING, CLOSING, DAGGER])
 HOSTILE = st.text(ALPHABET, max_size=80)

@@ -26,8 +26,8 @@ from tests.fakes.toy_parser import FINAL, TEXT, ToyParser
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Callable
 
-    from gateway.protocol.events import Event
-    from gateway.protocol.responses.body import ResponseHead
+    from gateway.protocol.responses.response_object import ResponseHead
+    from gateway.protocol.stream_events import Event
 
 LOG: list[Entry] = [
     Queued(),

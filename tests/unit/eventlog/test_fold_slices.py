@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Sequence
 
     from gateway.entries import Entry
-    from gateway.protocol.events import Event
+    from gateway.protocol.stream_events import Event
 
 LOG: list[Entry] = [
     Queued(),

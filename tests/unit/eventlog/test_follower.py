@@ -22,7 +22,7 @@ from tests.fakes.toy_parser import FINAL, TEXT
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Iterable, Sequence
 
-    from gateway.protocol.events import Event
+    from gateway.protocol.stream_events import Event
 
 OPENED: list[Entry] = [Queued(), TurnStarted(3), Tokens((FINAL,)), Tokens((TEXT,))]
 END = Finished("completed", 9)

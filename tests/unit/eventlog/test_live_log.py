@@ -28,7 +28,7 @@ from tests.fakes.toy_parser import ToyParser
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Iterator, Sequence
 
-    from gateway.protocol.events import Event
+    from gateway.protocol.stream_events import Event
 
 
 def play(live: LiveLog, entries: list[Entry]) -> None:

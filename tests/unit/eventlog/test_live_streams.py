@@ -25,7 +25,7 @@ from tests.fakes.staged_run import RecordingJournal, folds, run_spec
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterator, Sequence
 
-    from gateway.protocol.events import Event
+    from gateway.protocol.stream_events import Event
 
 FINAL = script_ids("<|channel|>final<|message|>")
 NEXT = script_ids("<|end|><|start|>assistant")

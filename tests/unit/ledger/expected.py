@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
+from gateway.admin.usage import usage_query
 from gateway.errors import InvalidRequest
-from gateway.ledger.usage_query import usage_query
 
 
 def refusal_of(report: Any, asked: list[tuple[str, str]]) -> InvalidRequest:

@@ -9,10 +9,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from gateway.limits.bucket import IDLE_S, SPACING_S, Bucket
+from gateway.limits.buckets import IDLE_S, SPACING_S, Bucket
 
 if TYPE_CHECKING:
-    from gateway.limits.bucket import Ask
+    from gateway.limits.buckets import Ask
 
 RATE, CAPACITY, REPLICAS = 10.0, 600.0, 3
 

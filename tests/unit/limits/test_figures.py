@@ -6,9 +6,8 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from gateway.limits.figures import Elsewhere, Figures, figures_of
-from gateway.limits.gates import Gates
-from gateway.limits.terms import Meter, meter_of
+from gateway.limits.accounting import Elsewhere, Figures, Gates, figures_of
+from gateway.limits.rules import Meter, meter_of
 from tests.fakes.limited import TENANT, at_once, budget, caller, limit
 from tests.unit.limits.test_gates import Counted
 

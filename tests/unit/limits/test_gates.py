@@ -12,17 +12,27 @@ from hypothesis import strategies as st
 from typing_extensions import override
 
 from gateway.errors import InvalidRequest, RateLimited
-from gateway.limits.bucket import Bucket
-from gateway.limits.charge import NOTHING_USED, Charge, Used
-from gateway.limits.estimate import AT_FIRST, FIRST, KEPT, LEAST, Estimates
-from gateway.limits.gates import ATTEMPTS_MAX, Caller, Gates
+from gateway.limits.accounting import (
+    AT_FIRST,
+    ATTEMPTS_MAX,
+    FIRST,
+    KEPT,
+    LEAST,
+    NOTHING_USED,
+    Caller,
+    Charge,
+    Estimates,
+    Gates,
+    Used,
+)
+from gateway.limits.buckets import Bucket
 from gateway.limits.money import Price, Prices
 from gateway.limits.refusal import duration
-from gateway.limits.terms import DAY_S, NO_TERMS, RULES_MAX, Limit, Meter, Terms
+from gateway.limits.rules import DAY_S, NO_TERMS, RULES_MAX, Limit, Meter, Terms
 from tests.fakes.limited import MODEL, TENANT, at_once, budget, caller, limit, used
 
 if TYPE_CHECKING:
-    from gateway.limits.terms import Rules
+    from gateway.limits.rules import Rules
     from gateway.tenancy import Principal
 
 NOW = datetime(2026, 11, 23, 12, tzinfo=UTC)

@@ -10,9 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from gateway.limits.money import NANO, Price, Prices, begins, dollars, ends
-from gateway.limits.spend import SpendMeter
-from gateway.limits.terms import Meter
+from gateway.limits.money import NANO, Price, Prices, SpendMeter, begins, dollars, ends
+from gateway.limits.rules import Meter
 
 NOBODY, OURS, OTHERS = UUID(int=0), UUID(int=1), UUID(int=2)
 NOW = datetime(2026, 11, 23, 12, tzinfo=UTC)

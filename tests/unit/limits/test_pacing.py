@@ -7,8 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gateway.errors import RateLimited
-from gateway.limits import pacing
-from gateway.limits.pacing import WINDOW_S, Paces, ReadPace
+from gateway.limits import buckets
+from gateway.limits.buckets import WINDOW_S, Paces, ReadPace
 
 STEPS = st.lists(st.floats(0, 5), min_size=1, max_size=200)
 
@@ -51,7 +51,7 @@ def test_however_often_it_was_refused_it_passes_after_a_window(capacity: int, ti
 def test_those_that_are_forgotten_used_nothing_for_longest(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(pacing, "KEPT", 2)
+    monkeypatch.setattr(buckets, "KEPT", 2)
     paces: Paces[str] = Paces()
     for key in "abac":
         paces.spend(key, 2, 0.0)

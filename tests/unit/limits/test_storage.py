@@ -10,9 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gateway.errors import InvalidRequest, RateLimited
-from gateway.limits.charge import NOTHING_USED, Charge, Used
-from gateway.limits.figures import Elsewhere, figures_of
-from gateway.limits.gates import Gates
+from gateway.limits.accounting import NOTHING_USED, Charge, Elsewhere, Gates, Used, figures_of
 from gateway.limits.storage import (
     DROPPED_S,
     FORGOTTEN_S,
@@ -30,7 +28,7 @@ from tests.fakes.limited import MODEL, TENANT, at_once, caller, limit
 from tests.unit.limits.test_gates import NOW, Counted
 
 if TYPE_CHECKING:
-    from gateway.limits.terms import Limit
+    from gateway.limits.rules import Limit
 
 PROJECT = UUID(int=9)
 

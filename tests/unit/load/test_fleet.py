@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from gateway.upstreams.routing.policy import RoutingPolicy
+from gateway.upstreams.routing.costs import RoutingPolicy
 from tests.load.fleet.choices import Board, Routed
 from tests.load.fleet.events import World
 from tests.load.fleet.member import SLOTS, Job, SimulatedMember

@@ -7,9 +7,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from gateway.errors import ConfigError
-from gateway.models.chat.passthrough.format import PassThroughFormat
-from gateway.models.format import SchemaLimits, Unrendered
-from gateway.models.registry import Formats
+from gateway.models.chat.passthrough import PassThroughFormat
+from gateway.models.format import Formats, SchemaLimits, Unrendered
 from tests.fakes.byte_format import ByteFormat
 from tests.fakes.chat_format import answer, loaded
 
@@ -25,18 +24,18 @@ def test_a_format_that_is_not_registered_is_a_mistake_in_the_configuration() -> 
 def test_a_model_without_a_format_of_its_own_speaks_harmony() -> None:
     own: ModelFormat = ByteFormat()
     formats = Formats.load({}, SchemaLimits())
-    assert formats.of("any").name == "harmony"
-    assert Formats({"m": own}, formats.default).of("m") is own
+    assert formats.for_model("any").name == "harmony"
+    assert Formats({"m": own}, formats.default).for_model("m") is own
 
 
 def test_an_adapter_has_the_format_of_its_base_model() -> None:
     formats = Formats.load({}, SchemaLimits())
     own = Formats.load({}, SchemaLimits()).default
     known = Formats({"base": own}, formats.default).with_parents({"ad": "base", "odd": "x"}.get)
-    assert known.of("ad") is own
-    assert known.of("base") is own
+    assert known.for_model("ad") is own
+    assert known.for_model("base") is own
     for other in ("odd", "other"):
-        assert known.of(other) is formats.default
+        assert known.for_model(other) is formats.default
 
 
 def test_what_is_learned_of_the_servers_of_one_model_is_learned_anew() -> None:

@@ -11,10 +11,10 @@ from hypothesis import strategies as st
 from pydantic import TypeAdapter
 
 from gateway.errors import InvalidRequest
-from gateway.protocol.approval_calls import ReadItem
+from gateway.protocol.call_items import ReadItem
 from gateway.protocol.items import FunctionCall, FunctionCallOutput
 from gateway.protocol.responses import open_responses
-from gateway.protocol.responses.create import parse_create
+from gateway.protocol.responses.create_request import parse_create
 from tests.fakes.create_bodies import LIMITS
 
 READ: TypeAdapter[Any] = TypeAdapter(ReadItem)

@@ -10,9 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gateway.errors import InvalidRequest
-from gateway.protocol.base import whole
-from gateway.protocol.chat.to_responses import parse_chat, parse_completion
-from gateway.protocol.responses.create import parse_create
+from gateway.protocol.base import as_integer
+from gateway.protocol.chat_conversion import parse_chat, parse_completion
+from gateway.protocol.responses.create_request import parse_create
 from tests.fakes.create_bodies import LIMITS
 
 CHAT: dict[str, Any] = {"model": "m", "messages": [{"role": "user", "content": "hi"}]}
@@ -71,5 +71,5 @@ def test_a_conversation_without_messages_is_refused_as_an_empty_array() -> None:
 @pytest.mark.slow
 @given(st.one_of(st.floats(), st.integers(), st.text(), st.booleans(), st.none()))
 def test_nothing_but_a_whole_double_is_changed(value: object) -> None:
-    found = whole(value)
+    found = as_integer(value)
     assert found is value or (type(found) is int and type(value) is float and found == value)

@@ -9,8 +9,8 @@ import pytest
 
 from gateway.protocol.brought_tools import BROUGHT_TOOLS_MAX, brought_before
 from gateway.protocol.context_item import ContextItem
-from gateway.protocol.responses.tool_checks import check_none_dropped
-from gateway.protocol.tools import FunctionTool, HostedTool, NamespaceTool, named
+from gateway.protocol.responses.request_checks import check_none_dropped
+from gateway.protocol.tool_types import FunctionTool, HostedTool, NamespaceTool, named
 from tests.fakes.create_bodies import parse, refusal
 
 if TYPE_CHECKING:

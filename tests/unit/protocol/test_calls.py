@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING, Any, get_args
 
 import pytest
 
-from gateway.constraints.rules import ToolRule
+from gateway.constraints.output_rules import ToolRule
 from gateway.generation import SegmentKind
-from gateway.protocol.calls import (
+from gateway.protocol.call_items import (
     Call,
     call_fields,
     call_of,

@@ -19,7 +19,7 @@ from openai.types.shared import ReasoningEffort
 
 from gateway.protocol import documented
 from gateway.protocol.documented import literal_values
-from gateway.protocol.responses.create import PARAMETERS
+from gateway.protocol.responses.create_request import PARAMETERS
 
 
 def type_tags(union: object) -> tuple[str, ...]:

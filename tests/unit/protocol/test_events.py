@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.protocol.events import DeltaPattern, Deltas, Event
+from gateway.protocol.stream_events import DeltaPattern, Deltas, Event
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

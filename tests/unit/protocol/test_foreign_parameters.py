@@ -9,7 +9,7 @@ import pytest
 
 from gateway.errors import InvalidRequest
 from gateway.protocol import documented
-from gateway.protocol.chat.to_responses import (
+from gateway.protocol.chat_conversion import (
     CHAT_PARAMETERS,
     COMPLETION_PARAMETERS,
     parse_chat,
@@ -22,7 +22,7 @@ from gateway.protocol.documented import (
     IN_RESPONSES,
     is_harmless,
 )
-from gateway.protocol.responses.create import (
+from gateway.protocol.responses.create_request import (
     COMPACTION,
     COUNTING,
     PARAMETERS,

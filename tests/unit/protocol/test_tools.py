@@ -8,7 +8,7 @@ import pytest
 from jsonschema_rs import Draft202012Validator
 
 from gateway.generation import SegmentKind
-from gateway.protocol.tools import (
+from gateway.protocol.tool_types import (
     APPLY_PATCH_PARAMETERS,
     CUSTOM_PARAMETERS,
     LOCAL_SHELL_PARAMETERS,

@@ -15,13 +15,12 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from gateway import ids
-from gateway.protocol.admin.limits import ADDRESS, SpendAlertUpdate
+from gateway.admin.limits import ADDRESS, SpendAlertUpdate
 from gateway.replication.alert_delivery import described, written
-from gateway.store.limits.alerts import Firing
-from gateway.store.limits.rules import SpendAlert
+from gateway.store.limits.alerts import Firing, SpendAlert
 
 if TYPE_CHECKING:
-    from gateway.limits.terms import Scope
+    from gateway.limits.rules import Scope
 
 ID = UUID(int=1)
 AT = datetime(2026, 1, 1, tzinfo=UTC)

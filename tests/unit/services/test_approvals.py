@@ -8,7 +8,7 @@ import pytest
 from pydantic import TypeAdapter
 
 from gateway.errors import InvalidRequest
-from gateway.protocol.hosted.grants import ApprovedCall, McpTool, ServerGrant, approval_digest
+from gateway.protocol.grants import ApprovedCall, McpTool, ServerGrant, approval_digest
 from gateway.protocol.items import AnyInputItem, McpApprovalRequest, McpApprovalResponse
 from gateway.services.approvals import ApprovalDecision, decisions, pending, refused_use
 

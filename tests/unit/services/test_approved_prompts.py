@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from gateway import ids
-from gateway.models.harmony.framing import OPENING
-from gateway.protocol.hosted.grants import ApprovedCall, Grants, McpTool, ServerGrant
+from gateway.models.harmony.vocabulary import OPENING
+from gateway.protocol.grants import ApprovedCall, Grants, McpTool, ServerGrant
 from gateway.sealing import Sealer, SealingSecret
 from gateway.services.models import Model
 from gateway.services.runs.history_source import History

@@ -11,9 +11,8 @@ import pytest
 
 from gateway.errors import ContextLengthExceeded
 from gateway.models.format import Unrendered
-from gateway.services.executor import ThreadExecutor
+from gateway.services.executor import RENDERINGS_MAX, PromptExecutor, ThreadExecutor
 from gateway.services.models import Model
-from gateway.services.runs.prompt_executor import RENDERINGS_MAX, PromptExecutor
 from gateway.tenancy import TenantId
 
 if TYPE_CHECKING:

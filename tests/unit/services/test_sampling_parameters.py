@@ -7,13 +7,13 @@ from typing import Any
 import pytest
 
 from gateway.generation import Sampling
-from gateway.services.runs.sampling import (
+from gateway.services.runs.spec_builder import (
     PRIORITIES,
+    is_compiled,
     reasoning_budget,
     sampling_of,
     service_tier,
 )
-from gateway.services.runs.spec_builder import is_compiled
 from gateway.tenancy import TenantPolicy
 from tests.fakes.create_bodies import CUSTOM, FUNCTION, GRAMMAR, NAMESPACE, SCHEMA, STRICT, parse
 

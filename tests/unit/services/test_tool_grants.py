@@ -15,10 +15,10 @@ from gateway import ids
 from gateway.entries import ToolsListed
 from gateway.errors import ConnectorFailed, InvalidRequest
 from gateway.protocol.context_item import ContextItem
-from gateway.protocol.domains import DomainRules
-from gateway.protocol.hosted.grants import (
+from gateway.protocol.grants import (
     ApprovedCall,
     BrowserGrant,
+    DomainRules,
     Grants,
     McpTool,
     PythonGrant,
@@ -29,7 +29,7 @@ from gateway.protocol.hosted.grants import (
     grants_json,
     grants_of,
 )
-from gateway.protocol.tools import declared
+from gateway.protocol.tool_types import declared
 from gateway.services.known_urls import URLS_MAX, urls_of
 from gateway.services.runs.history_source import History
 from gateway.services.runs.tool_grants import (
@@ -46,7 +46,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from uuid import UUID
 
-    from gateway.protocol.hosted.tools import CodeInterpreterTool, HostedFamily, McpServerTool
+    from gateway.protocol.hosted_tools import CodeInterpreterTool, HostedFamily, McpServerTool
     from gateway.services.approvals import Used
     from gateway.tenancy import McpServersAllowed
 

@@ -11,7 +11,7 @@ from openai_harmony import ToolDescription
 
 from gateway.models.format import RenderOptions
 from gateway.models.harmony.rendering import Renderer
-from gateway.protocol.tools import FunctionTool
+from gateway.protocol.tool_types import FunctionTool
 from gateway.simulator.scripting.typescript import tools_of
 from gateway.simulator.scripting.values import SIZE_MAX, make_arguments, make_value
 from tests.fakes.contexts import said

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gateway.models.harmony.framing import FINAL_HEADER, OPENING, said_ids
+from gateway.models.harmony.framing import FINAL_HEADER, said_ids
 from gateway.models.harmony.vocabulary import (
     CALL,
     CHANNEL,
@@ -14,12 +14,11 @@ from gateway.models.harmony.vocabulary import (
     END,
     FIRST_SPECIAL,
     MESSAGE,
+    OPENING,
     RETURN,
     START,
     VOCABULARY_SIZE,
 )
-from gateway.simulator.continuation import ScriptedModel
-from gateway.simulator.malformed import corpus
 from tests.fakes.examples import examples
 from tests.fakes.harmony_oracle import vocabulary
 from tests.fakes.simulated_conversation import (
@@ -38,6 +37,8 @@ from tests.fakes.simulated_conversation import (
     thought,
     user,
 )
+from tests.fakes.wayward_engine import corpus
+from tests.fakes.wayward_engine.scripted_misbehaviour import WaywardModel
 
 POINT = {
     "type": "object",
@@ -123,10 +124,15 @@ def test_every_cut_of_a_turn_gives_its_rest(name: str) -> None:
     assert rests == [out[cut:] for cut in range(len(out) + 1)]
 
 
-@pytest.mark.parametrize("case", sorted(corpus.load()))
-def test_recorded_output_is_said_as_it_is_and_goes_on_after_any_cut(case: str) -> None:
-    prompt = prompt_of(user(f"please say corpus:{case}"))
-    script = corpus.load()[case]
+def test_recorded_output_is_said_as_it_is_and_goes_on_after_any_cut(
+    subtests: pytest.Subtests,
+) -> None:
+    for case, script in corpus.load().items():
+        with subtests.test(case=case):
+            check_replay(prompt_of(user(f"please say corpus:{case}")), script)
+
+
+def check_replay(prompt: list[int], script: corpus.Recorded) -> None:
     out = script.ids[len(OPENING) :]
     first = scripted_model().continuation(prompt)
     assert (first.ids, first.finish) == (out, script.finish)
@@ -142,7 +148,7 @@ def test_every_script_is_well_formed_and_ends_with_one_stop_id(name: str) -> Non
 
 
 def test_another_instance_says_the_same() -> None:
-    other = ScriptedModel(vocabulary(), corpus.load())
+    other = WaywardModel(vocabulary(), corpus.load())
     for prompt in PROMPTS.values():
         assert other.continuation(prompt).ids == continuation(prompt)
 

@@ -12,7 +12,6 @@ from jsonschema_rs import validator_for
 from gateway.generation import FinishReason
 from gateway.models.harmony.framing import FINAL_HEADER
 from gateway.models.harmony.vocabulary import CALL, CHANNEL, CONSTRAIN, MESSAGE, RETURN
-from gateway.simulator.constrained.decoding import OWN_IDS_MAX
 from tests.fakes.examples import examples
 from tests.fakes.harmony_oracle import vocabulary
 from tests.fakes.random_schemas import random_schema
@@ -27,6 +26,7 @@ from tests.fakes.simulated_conversation import (
     user,
 )
 from tests.fakes.turn_tags import answer, call, ebnf, json_of, text, turn
+from tests.fakes.wayward_engine.decoding import OWN_IDS_MAX
 
 CITY = {
     "type": "object",

@@ -2,29 +2,27 @@ from __future__ import annotations
 
 import pytest
 
-from gateway.simulator.directives import (
-    NOT_HELD,
-    Directives,
-    Faults,
-    Malformed,
-    Pace,
-    Wishes,
-    parse,
-    parse_plan,
-)
+from gateway.simulator.directives import Attempts, FaultPlan, Faults, Pace, Wishes
 from gateway.simulator.errors import SimulatedError
-from gateway.simulator.faults import Attempts, FaultPlan
+from tests.fakes.wayward_engine.misbehaviour import (
+    NOT_HELD,
+    SYNTAX,
+    Malformed,
+    WaywardPlan,
+    malformed_of,
+)
+from tests.fakes.wayward_engine.misbehaviour import WaywardDirectives as Directives
 
 PROMPT = [1, 2, 3]
 
 
 def test_a_text_without_directives_asks_for_nothing() -> None:
-    assert parse("Hello [[ sim ]] [sim tokens=3]") == Directives()
+    assert SYNTAX.parse("Hello [[ sim ]] [sim tokens=3]") == Directives()
 
 
 def test_directives_combine_and_later_ones_win() -> None:
     text = "a [[sim die_after=12 times=1 tokens=5]] b [[sim tokens=7 tokens_per_s=50]]"
-    assert parse(text) == Directives(
+    assert SYNTAX.parse(text) == Directives(
         wishes=Wishes(tokens=7),
         pace=Pace(tokens_per_s=50.0),
         faults=Faults(die_after=12, times=1),
@@ -32,7 +30,7 @@ def test_directives_combine_and_later_ones_win() -> None:
 
 
 def test_say_takes_the_rest_of_its_directive() -> None:
-    directives = parse("[[sim think=none say=one two=three\nfour]]")
+    directives = SYNTAX.parse("[[sim think=none say=one two=three\nfour]]")
     assert directives.wishes == Wishes(say="one two=three\nfour", think=0)
 
 
@@ -44,17 +42,17 @@ def test_say_takes_the_rest_of_its_directive() -> None:
 )  # fmt: skip
 def test_what_means_nothing_is_refused(directive: str) -> None:
     with pytest.raises(SimulatedError, match="does not know") as caught:
-        parse(f"[[sim {directive}]]")
+        SYNTAX.parse(f"[[sim {directive}]]")
     assert caught.value.status == 400
 
 
 def test_the_earliest_breakage_counts() -> None:
-    assert parse_plan("die_after=9 stall_after=4").faults.breakage == (4, "stall")
-    assert parse_plan("status=503").faults.breakage is None
+    assert SYNTAX.parse_plan("die_after=9 stall_after=4").faults.breakage == (4, "stall")
+    assert SYNTAX.parse_plan("status=503").faults.breakage is None
 
 
 def _plan(standing: str, name: str = "one", attempts: Attempts | None = None) -> FaultPlan:
-    return FaultPlan(name, parse_plan(standing), attempts or Attempts(prompts_max=2))
+    return WaywardPlan(name, SYNTAX.parse_plan(standing), attempts or Attempts(prompts_max=2))
 
 
 def test_a_fault_counts_the_attempts_of_its_prompt() -> None:
@@ -99,7 +97,7 @@ def test_the_requests_own_faults_go_before_the_instances() -> None:
     ],
 )
 def test_antics_are_read(directive: str, malformed: Malformed) -> None:
-    found = parse(f"[[sim {directive}]]").malformed
+    found = malformed_of(SYNTAX.parse(f"[[sim {directive}]]"))
     assert (found.drift or "", found.attack, found.grammar_ids) == (
         malformed.drift or "",
         malformed.attack,
@@ -110,8 +108,8 @@ def test_antics_are_read(directive: str, malformed: Malformed) -> None:
 
 def test_antics_end_with_their_times() -> None:
     plan = _plan("")
-    asked = parse("[[sim drift=prose times=2]]")
-    assert [bool(plan.in_force(asked, PROMPT).malformed) for _ in range(3)] == [
+    asked = SYNTAX.parse("[[sim drift=prose times=2]]")
+    assert [bool(malformed_of(plan.in_force(asked, PROMPT))) for _ in range(3)] == [
         True,
         True,
         False,
@@ -120,9 +118,9 @@ def test_antics_end_with_their_times() -> None:
 
 def test_antics_and_faults_of_a_request_count_together() -> None:
     plan = _plan("")
-    asked = parse("[[sim drift=prose die_after=3 times=1]]")
+    asked = SYNTAX.parse("[[sim drift=prose die_after=3 times=1]]")
     found = [plan.in_force(asked, PROMPT) for _ in range(2)]
-    assert [(bool(one.malformed), bool(one.faults)) for one in found] == [
+    assert [(bool(malformed_of(one)), bool(one.faults)) for one in found] == [
         (True, True),
         (False, False),
     ]
@@ -130,10 +128,10 @@ def test_antics_and_faults_of_a_request_count_together() -> None:
 
 def test_the_instances_faults_leave_antics_alone() -> None:
     plan = _plan("status=503 times=1 only=one")
-    asked = parse("[[sim drift=prose only=two]]")
+    asked = SYNTAX.parse("[[sim drift=prose only=two]]")
     found = [plan.in_force(asked, PROMPT) for _ in range(2)]
     assert [one.faults.status for one in found] == [503, None]
-    assert not found[0].malformed
+    assert not malformed_of(found[0])
 
 
 def test_a_request_for_another_instance_is_no_attempt() -> None:
@@ -147,11 +145,11 @@ def test_an_instance_may_be_one_that_drifts() -> None:
     plan = _plan("drift=prose times=1")
     asked = Directives(faults=Faults(status=500))
     found = [plan.in_force(asked, PROMPT) for _ in range(2)]
-    assert [one.malformed.drift for one in found] == ["prose", None]
+    assert [malformed_of(one).drift for one in found] == ["prose", None]
     assert [one.faults.status for one in found] == [500, 500]
 
 
 @pytest.mark.parametrize("plan", ["tokens=5", "status=503 tokens_per_s=3", "say=hello"])
 def test_a_plan_is_of_faults_alone(plan: str) -> None:
     with pytest.raises(SimulatedError, match="faults alone"):
-        parse_plan(plan)
+        SYNTAX.parse_plan(plan)

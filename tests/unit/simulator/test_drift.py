@@ -14,8 +14,6 @@ from gateway.models.harmony.vocabulary import (
     MESSAGE,
     RETURN,
 )
-from gateway.simulator.directives import parse
-from gateway.simulator.scripting.writer import MARKERS, PROSE, REFUSAL, drifted
 from tests.fakes.harmony_oracle import vocabulary
 from tests.fakes.simulated_conversation import (
     TIME,
@@ -30,6 +28,8 @@ from tests.fakes.simulated_conversation import (
     scripted_model,
     user,
 )
+from tests.fakes.wayward_engine.misbehaviour import SYNTAX
+from tests.fakes.wayward_engine.scripted_misbehaviour import MARKERS, PROSE, REFUSAL, drifted
 
 FORMAT = {
     "type": "object",
@@ -175,5 +175,5 @@ def test_a_mute_turn_answers_with_nothing() -> None:
 def test_antics_that_are_over_leave_nothing_behind() -> None:
     text = "Weather in Rome [[sim attack=twice drift=prose times=1]]"
     prompt = prompt_of(developer(WEATHER, TIME), user(text))
-    meek = scripted_model().continuation(prompt, lambda asked, _: parse("")).ids
+    meek = scripted_model().continuation(prompt, lambda asked, _: SYNTAX.parse("")).ids
     assert meek == continuation(prompt_of(*ATTACKED))

@@ -9,14 +9,13 @@ import pytest
 from jsonschema_rs import validator_for
 from openai_harmony import ToolDescription
 
-from gateway.constraints.rules import AnswerFormat, OutputRules, TextGrammar, ToolRule
+from gateway.constraints.output_rules import AnswerFormat, OutputRules, TextGrammar, ToolRule
 from gateway.constraints.structural_tags import tag_of
 from gateway.generation import ParserPosition, SegmentKind, Where
 from gateway.models.format import GrammarOptions
 from gateway.models.harmony.framing import FINAL_HEADER
 from gateway.models.harmony.grammar import turn_constraint
 from gateway.models.harmony.vocabulary import CALL, END, RETURN
-from gateway.simulator.scripting.writer import REFUSAL
 from tests.fakes.harmony_script import vocabulary
 from tests.fakes.simulated_conversation import (
     TIME,
@@ -30,6 +29,7 @@ from tests.fakes.simulated_conversation import (
     system,
     user,
 )
+from tests.fakes.wayward_engine.scripted_misbehaviour import REFUSAL
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -8,10 +8,10 @@ from typing import Any
 import orjson
 import pytest
 
-from gateway.simulator.constrained import constraint_fields
-from gateway.simulator.engine import SimulatedEngine
 from gateway.simulator.errors import SimulatedError
 from gateway.simulator.options import SimulatorOptions
+from tests.fakes.wayward_engine import constraint_fields
+from tests.fakes.wayward_engine.engine import WaywardEngine
 
 
 def body(**fields: Any) -> bytes:
@@ -19,8 +19,8 @@ def body(**fields: Any) -> bytes:
 
 
 @pytest.fixture
-def engine() -> SimulatedEngine:
-    return SimulatedEngine(SimulatorOptions())
+def engine() -> WaywardEngine:
+    return WaywardEngine(SimulatorOptions())
 
 
 @pytest.mark.parametrize(
@@ -32,7 +32,7 @@ def engine() -> SimulatedEngine:
     ],
 )
 async def test_the_loop_goes_on_while_a_grammar_is_compiled(
-    engine: SimulatedEngine,
+    engine: WaywardEngine,
     fields: dict[str, Any],
     is_beside: bool,
 ) -> None:
@@ -42,7 +42,7 @@ async def test_the_loop_goes_on_while_a_grammar_is_compiled(
     assert ((await reading).constraint is not None) is is_beside
 
 
-async def test_a_grammar_is_compiled_once(engine: SimulatedEngine) -> None:
+async def test_a_grammar_is_compiled_once(engine: WaywardEngine) -> None:
     constraint_fields._kept_grammar.cache_clear()
     for _ in range(3):
         await engine.read(body(structured_outputs={"choice": ["a", "b"]}))
@@ -52,6 +52,6 @@ async def test_a_grammar_is_compiled_once(engine: SimulatedEngine) -> None:
     assert constraint_fields._kept_grammar.cache_info().currsize == 1
 
 
-async def test_what_is_wrong_is_refused_as_before(engine: SimulatedEngine) -> None:
+async def test_what_is_wrong_is_refused_as_before(engine: WaywardEngine) -> None:
     with pytest.raises(SimulatedError, match="specification"):
         await engine.read(body(structured_outputs={"regex": 3}))

@@ -10,8 +10,8 @@ import pytest
 from gateway.constraints.structural_tags import tag_of
 from gateway.generation import BROWSER_TOOLS, PYTHON_TOOL, SegmentKind
 from gateway.models.format import GrammarOptions
-from gateway.protocol.hosted.grants import BrowserGrant, Grants, McpTool, PythonGrant, ServerGrant
-from gateway.protocol.responses.body import rules_of
+from gateway.protocol.grants import BrowserGrant, Grants, McpTool, PythonGrant, ServerGrant
+from gateway.protocol.responses.response_rules import rules_of
 from tests.fakes.harmony_script import Segment, collect, harmony
 from tests.fakes.response_heads import ECHO
 from tests.fakes.simulated_conversation import obeyed, prompt_of, system, user

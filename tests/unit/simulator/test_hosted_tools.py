@@ -14,11 +14,9 @@ from openai_harmony import ToolDescription
 
 from gateway.generation import FinishReason
 from gateway.models.harmony.vocabulary import CALL, CHANNEL, CONSTRAIN, END, MESSAGE, RETURN, START
-from gateway.simulator.directives import Wishes, parse
+from gateway.simulator.directives import Step, Wishes
 from gateway.simulator.errors import SimulatedError
-from gateway.simulator.prompt_checks import PromptChecks
 from gateway.simulator.scripting.hosted import code_for
-from gateway.simulator.steps import Step
 from gateway.simulator.turns import messages_of, turn_start
 from tests.fakes.examples import examples
 from tests.fakes.harmony_oracle import vocabulary
@@ -38,6 +36,8 @@ from tests.fakes.simulated_conversation import (
     system,
     user,
 )
+from tests.fakes.wayward_engine.misbehaviour import SYNTAX
+from tests.fakes.wayward_engine.prompt_checks import PromptChecks
 
 if TYPE_CHECKING:
     from openai_harmony import Message
@@ -128,7 +128,7 @@ def test_the_step_is_due_after_so_many_results_of_any_tool() -> None:
 
 
 def test_repeated_steps_and_an_ordinary_answer_after_the_last() -> None:
-    assert parse("[[sim steps=find x; again 2; quote]]").wishes == Wishes(
+    assert SYNTAX.parse("[[sim steps=find x; again 2; quote]]").wishes == Wishes(
         steps=(*[Step("find", "x")] * 3, Step("quote"))
     )
     found = resulted("browser.find", PAGE)
@@ -142,7 +142,7 @@ def test_repeated_steps_and_an_ordinary_answer_after_the_last() -> None:
 )  # fmt: skip
 def test_steps_that_mean_nothing_are_refused(steps: str) -> None:
     with pytest.raises(SimulatedError, match="does not know"):
-        parse(f"[[sim steps={steps}]]")
+        SYNTAX.parse(f"[[sim steps={steps}]]")
 
 
 def test_open_first_takes_the_lowest_link_of_the_last_page() -> None:
@@ -293,7 +293,7 @@ def test_attacks_on_citations() -> None:
     (marker,) = (place for place, one in enumerate(out) if vocabulary().piece(one) == "【".encode())
     letters = ["【", "1", "†", "L", "1", "0", "-", "L", "1", "1", "】"]
     assert [vocabulary().piece(one).decode() for one in out[marker : marker + 11]] == letters
-    assert parse("[[sim attack=marker_split]]").pace.ids_per_event == 1
+    assert SYNTAX.parse("[[sim attack=marker_split]]").pace.ids_per_event == 1
     assert "【9999†L1】" in parsed(_attacked("marker_unknown", "open 1; cite", *history)).final
     assert "【1" not in parsed(_attacked("marker_unknown", "open 1; cite", *history)).final
 
@@ -395,7 +395,7 @@ def test_a_result_in_another_frame_is_found(odd: Message) -> None:
 
 
 def test_only_so_many_responses_are_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("gateway.simulator.prompt_checks.RESPONSES_MAX", 1)
+    monkeypatch.setattr("tests.fakes.wayward_engine.prompt_checks.RESPONSES_MAX", 1)
     checks = PromptChecks(vocabulary())
     _seen(checks, _id(0), prompt_of(user("x")))
     _seen(checks, _id(0, "b" * 32), prompt_of(user("y")))

@@ -13,9 +13,7 @@ from openai_harmony import ToolDescription
 
 from gateway.models.harmony.framing import FINAL_HEADER
 from gateway.models.harmony.vocabulary import CALL, CHANNEL, CONSTRAIN, MESSAGE, RETURN
-from gateway.simulator.scripting.shapes import Shape
 from gateway.simulator.scripting.typescript import Tool
-from gateway.simulator.scripting.writer import REFUSAL
 from tests.fakes.examples import examples
 from tests.fakes.harmony_oracle import vocabulary
 from tests.fakes.random_schemas import random_schema
@@ -29,6 +27,8 @@ from tests.fakes.simulated_conversation import (
     user,
 )
 from tests.fakes.turn_tags import answer, json_of, turn
+from tests.fakes.wayward_engine.scripted_misbehaviour import REFUSAL
+from tests.fakes.wayward_engine.shapes import Shape
 
 DATE = {"type": "string", "pattern": "^20[0-9]{2}-(0[1-9]|1[0-2])-[0-3][0-9]$"}
 LETTERS = {"type": "string", "pattern": "^[a-z]{3,5}$"}

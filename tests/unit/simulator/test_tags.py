@@ -7,17 +7,17 @@ from typing import Any
 import pytest
 
 from gateway.models.harmony.vocabulary import CALL, CHANNEL, CONSTRAIN, END, MESSAGE, RETURN
-from gateway.simulator.constrained.constraint_fields import OutputConstraint, read_constraint
-from gateway.simulator.constrained.lark_grammars import (
+from gateway.simulator.errors import SimulatedError
+from gateway.simulator.options import SimulatorOptions
+from tests.fakes.harmony_oracle import vocabulary
+from tests.fakes.wayward_engine.constraint_fields import OutputConstraint, read_constraint
+from tests.fakes.wayward_engine.lark_grammars import (
     BadGrammar,
     BadTag,
     lark_of_ebnf,
     lark_of_tag,
 )
-from gateway.simulator.constrained.matcher import Guide
-from gateway.simulator.errors import SimulatedError
-from gateway.simulator.options import SimulatorOptions
-from tests.fakes.harmony_oracle import vocabulary
+from tests.fakes.wayward_engine.matcher import Guide
 
 DIGIT = {"type": "regex", "pattern": "[0-9]"}
 A = {"type": "const_string", "value": "a"}

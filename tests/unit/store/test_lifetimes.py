@@ -6,8 +6,8 @@ import re
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from gateway.retention.tenant_data import SCRUBBED, TABLES
 from gateway.store.content import CONTENT
-from gateway.store.governance.erasure import SCRUBBED, TABLES
 from gateway.store.tables import about, metadata
 from gateway.store.tables.columns import Kept
 

@@ -8,11 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.store.governance.resealing import KEYS
-from gateway.store.governance.reseals import packed_place, place_of
+from gateway.store.resealing import KEYS, packed_place, unpacked_place
 
 if TYPE_CHECKING:
-    from gateway.store.governance.resealing import Place
+    from gateway.store.resealing import Place
 
 VALUES: Final = {
     "uuid": st.uuids(),
@@ -31,5 +30,5 @@ places = st.sampled_from(sorted(KEYS)).flatmap(
 @given(places)
 def test_a_place_is_read_as_it_was_kept(one: tuple[str, Place]) -> None:
     table, place = one
-    assert place_of(table, packed_place(place)) == place
-    assert place_of(table, packed_place(None)) is None
+    assert unpacked_place(table, packed_place(place)) == place
+    assert unpacked_place(table, packed_place(None)) is None

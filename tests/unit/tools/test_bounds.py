@@ -7,7 +7,7 @@ from contextlib import AsyncExitStack
 
 import pytest
 
-from gateway.tools.bounds import BREAKERS_MAX, Breaker, SlotBounds, Slots, TooManyCalls
+from gateway.tools.tool_executor import BREAKERS_MAX, Breaker, Slots, ToolLimits, TooManyCalls
 
 
 async def take(slots: Slots, tenant: str, server: str, stack: AsyncExitStack) -> None:
@@ -17,12 +17,12 @@ async def take(slots: Slots, tenant: str, server: str, stack: AsyncExitStack) ->
 @pytest.mark.parametrize(
     ("bounds", "others"),
     [
-        (SlotBounds(running_max=2, wait_s=0.0), ("c", "z")),
-        (SlotBounds(tenant_running_max=2, wait_s=0.0), ("a", "z")),
-        (SlotBounds(server_running_max=2, wait_s=0.0), ("c", "x")),
+        (ToolLimits(running_max=2, slot_wait_s=0.0), ("c", "z")),
+        (ToolLimits(tenant_running_max=2, slot_wait_s=0.0), ("a", "z")),
+        (ToolLimits(server_running_max=2, slot_wait_s=0.0), ("c", "x")),
     ],
 )
-async def test_no_more_run_than_may(bounds: SlotBounds, others: tuple[str, str]) -> None:
+async def test_no_more_run_than_may(bounds: ToolLimits, others: tuple[str, str]) -> None:
     slots = Slots(bounds)
     async with AsyncExitStack() as stack:
         await take(slots, "a", "x", stack)
@@ -36,7 +36,7 @@ async def test_no_more_run_than_may(bounds: SlotBounds, others: tuple[str, str])
 
 
 async def test_a_tenant_that_waits_keeps_no_other_from_its_place() -> None:
-    slots, first = Slots(SlotBounds(tenant_running_max=1, wait_s=60.0)), AsyncExitStack()
+    slots, first = Slots(ToolLimits(tenant_running_max=1, slot_wait_s=60.0)), AsyncExitStack()
     async with AsyncExitStack() as stack, asyncio.TaskGroup() as group:
         await take(slots, "a", "x", first)
         waiting = group.create_task(take(slots, "a", "x", stack))
@@ -50,7 +50,7 @@ async def test_a_tenant_that_waits_keeps_no_other_from_its_place() -> None:
 
 
 async def test_who_leaves_the_queue_takes_no_place() -> None:
-    slots = Slots(SlotBounds(running_max=1, wait_s=60.0))
+    slots = Slots(ToolLimits(running_max=1, slot_wait_s=60.0))
     async with AsyncExitStack() as stack:
         async with AsyncExitStack() as first, asyncio.TaskGroup() as group:
             await take(slots, "a", "x", first)
@@ -65,7 +65,7 @@ async def test_who_leaves_the_queue_takes_no_place() -> None:
 
 
 async def test_calls_at_a_server_that_hangs_leave_the_tenant_places_for_its_other_tools() -> None:
-    bounds = SlotBounds(wait_s=0.0)
+    bounds = ToolLimits(slot_wait_s=0.0)
     slots = Slots(bounds)
     async with AsyncExitStack() as stack:
         for _ in range(bounds.server_running_max):
@@ -78,7 +78,7 @@ async def test_calls_at_a_server_that_hangs_leave_the_tenant_places_for_its_othe
 
 
 async def test_what_is_at_no_server_has_no_bound_of_one() -> None:
-    slots = Slots(SlotBounds(server_running_max=1, wait_s=0.0))
+    slots = Slots(ToolLimits(server_running_max=1, slot_wait_s=0.0))
     async with AsyncExitStack() as stack:
         for _ in range(3):
             await stack.enter_async_context(slots.taken("a", None))

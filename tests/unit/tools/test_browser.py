@@ -10,15 +10,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.protocol.domains import DomainRules
+from gateway.protocol.grants import DomainRules
 from gateway.tools.browser.browser import CHANGED_NOTE, Browser, BrowserOptions, Function, Shown
 from gateway.tools.browser.fetch import FetchFailed
 from gateway.tools.browser.html import page_of
-from gateway.tools.browser.providers import Hit, Query, SearXNG
-from gateway.tools.browser.search import SearchFailed
+from gateway.tools.browser.search import Hit, Query, SearchFailed, SearXNG
 
 if TYPE_CHECKING:
-    from gateway.protocol.hosted.grants import ShownPage
+    from gateway.protocol.grants import ShownPage
     from gateway.tools.browser.page import Page
 
 HOME, OTHER = "https://site.example/", "https://site.example/other"

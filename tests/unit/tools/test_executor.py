@@ -10,11 +10,11 @@ from uuid import UUID
 import pytest
 
 from gateway.errors import ClaimLost
-from gateway.protocol.hosted.grants import Grants, ServerGrant, ToolBudget
+from gateway.protocol.grants import Grants, ServerGrant, ToolBudget
 from gateway.telemetry.metrics import Metrics
 from gateway.tenancy import TenantId
-from gateway.tools.contract import ToolCall, ToolResult, ToolScope, ToolStart, explained
-from gateway.tools.executor import ToolExecutor, ToolLimits
+from gateway.tools.tool_contract import ToolCall, ToolResult, ToolScope, ToolStart, explained
+from gateway.tools.tool_executor import ToolExecutor, ToolLimits
 from tests.fakes.harmony_script import harmony
 from tests.fakes.hosted_tools import CountedTool
 from tests.fakes.logs import captured_logs
@@ -23,7 +23,7 @@ from tests.fakes.threads import THREADS
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from gateway.tools.contract import ToolSession
+    from gateway.tools.tool_contract import ToolSession
 
 LIMITS = ToolLimits(slot_wait_s=0.0)
 SERVERS = (ServerGrant("srv", "https://a.example"), ServerGrant("other", "https://b.example"))

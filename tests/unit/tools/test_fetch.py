@@ -11,7 +11,7 @@ import pytest
 
 from gateway.telemetry.metrics import Metrics
 from gateway.tools.browser.fetch import FetchFailed, FetchLimits, PageFetcher
-from gateway.tools.browser.fetched import Fetched
+from gateway.tools.browser.page import Fetched
 from gateway.tools.egress.network_policy import NetworkPolicy
 from gateway.tools.egress.transport import EgressLimits, client, resolve
 

@@ -6,7 +6,7 @@ import json
 import os
 from pathlib import Path
 
-from gateway.tools.python.engine import ContainerLimits
+from gateway.tools.python.container_engine import ContainerLimits
 from gateway.tools.python.gvisor import OVERHEAD_BYTES, Bundle
 
 

@@ -9,15 +9,14 @@ import re
 import pytest
 
 from gateway.eventlog.fold.citations import CitedAnswer, ContainerFiles, Pages
-from gateway.protocol.hosted.grants import ShownPage
+from gateway.protocol.grants import ShownPage
 from gateway.tools.browser.extraction import ReadLimits
 from gateway.tools.browser.extraction import page_of as page_of_any
-from gateway.tools.browser.fetched import Fetched
 from gateway.tools.browser.html import page_of
-from gateway.tools.browser.page import Page, find, links_in, view
-from gateway.tools.contract import ToolCall
-from gateway.tools.executor import ToolLimits, _arguments_fault
-from gateway.tools.mcp.results import bounded, plain
+from gateway.tools.browser.page import Fetched, Page, find, links_in, view
+from gateway.tools.result_text import bounded, plain
+from gateway.tools.tool_contract import ToolCall
+from gateway.tools.tool_executor import ToolLimits, _arguments_fault
 from tests.fakes.injections import CORPUS
 
 URL = "https://site.example/page"

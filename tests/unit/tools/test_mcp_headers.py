@@ -5,19 +5,19 @@ from __future__ import annotations
 import pytest
 
 from gateway.errors import InvalidRequest
-from gateway.tools.mcp.headers import credential, outgoing
+from gateway.tools.mcp.servers import headers_digest, outgoing_headers
 
 
 def test_names_are_lower_case_and_tokens_are_bearers() -> None:
-    assert outgoing({"X-Team": "a b", "api_key": "k"}, "t.o-k", "tools[0]") == {
+    assert outgoing_headers({"X-Team": "a b", "api_key": "k"}, "t.o-k", "tools[0]") == {
         "x-team": "a b",
         "api_key": "k",
         "authorization": "Bearer t.o-k",
     }
-    assert outgoing({"Authorization": "Basic abc"}, None, "tools[0]") == {
+    assert outgoing_headers({"Authorization": "Basic abc"}, None, "tools[0]") == {
         "authorization": "Basic abc"
     }
-    assert outgoing({}, None, "tools[0]") == {}
+    assert outgoing_headers({}, None, "tools[0]") == {}
 
 
 @pytest.mark.parametrize(
@@ -31,7 +31,7 @@ def test_names_are_lower_case_and_tokens_are_bearers() -> None:
 )
 def test_headers_that_are_not_the_requests_to_set_are_refused(name: str) -> None:
     with pytest.raises(InvalidRequest) as raised:
-        outgoing({name: "secret-value"}, None, "tools[3]")
+        outgoing_headers({name: "secret-value"}, None, "tools[3]")
     assert raised.value.param == "tools[3].headers"
     assert "secret-value" not in str(raised.value)
 
@@ -39,25 +39,25 @@ def test_headers_that_are_not_the_requests_to_set_are_refused(name: str) -> None
 @pytest.mark.parametrize("value", ["", " ", "a\r\nb: c", "a\0", "é", "x" * 4097, "\x1b[31m", " a"])
 def test_values_that_could_be_more_than_a_value_are_refused(value: str) -> None:
     with pytest.raises(InvalidRequest):
-        outgoing({"x-a": value}, None, "tools[0]")
+        outgoing_headers({"x-a": value}, None, "tools[0]")
     with pytest.raises(InvalidRequest):
-        outgoing({}, value, "tools[0]")
+        outgoing_headers({}, value, "tools[0]")
 
 
 def test_there_is_one_credential_and_few_headers() -> None:
     with pytest.raises(InvalidRequest) as raised:
-        outgoing({"AUTHORIZATION": "Bearer a"}, "b", "tools[0]")
+        outgoing_headers({"AUTHORIZATION": "Bearer a"}, "b", "tools[0]")
     assert raised.value.param == "tools[0].authorization"
     with pytest.raises(InvalidRequest, match="Bearer"):
-        outgoing({}, "Bearer abc", "tools[0]")
+        outgoing_headers({}, "Bearer abc", "tools[0]")
     with pytest.raises(InvalidRequest):
-        outgoing({"x-a": "1", "X-A": "2"}, None, "tools[0]")
+        outgoing_headers({"x-a": "1", "X-A": "2"}, None, "tools[0]")
     with pytest.raises(InvalidRequest):
-        outgoing({f"x-{number}": "1" for number in range(17)}, None, "tools[0]")
+        outgoing_headers({f"x-{number}": "1" for number in range(17)}, None, "tools[0]")
 
 
 def test_digest_tells_headers_apart() -> None:
-    assert credential({}) == ""
-    assert credential({"a": "1", "b": "2"}) == credential({"b": "2", "a": "1"})
+    assert headers_digest({}) == ""
+    assert headers_digest({"a": "1", "b": "2"}) == headers_digest({"b": "2", "a": "1"})
     different = [{"a": "1"}, {"a": "2"}, {"b": "1"}, {"a": "1b"}, {"ab": ""}, {"a": "1", "b": "2"}]
-    assert len({credential(one) for one in different}) == len(different)
+    assert len({headers_digest(one) for one in different}) == len(different)

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from gateway.tools.mcp.failures import McpError
-from gateway.tools.mcp.pool import PoolLimits
-from gateway.tools.mcp.tool import outcome_of
+from gateway.tools.mcp.server_tools import outcome_of
+from gateway.tools.mcp.session_pool import PoolLimits
 from tests.fakes.logs import captured_logs
 from tests.fakes.mcp_peers import peer, pool
 
@@ -211,7 +211,7 @@ GOOD: dict[str, Any] = {"name": "good", "inputSchema": {"type": "object"}}
 async def test_a_tool_that_cannot_be_read_does_not_cost_the_others(bad: Any, why: str) -> None:
     hostile = result({"tools": [bad, GOOD, bad, {**GOOD, "name": "fine"}]})
     async with serving(hostile, methods=("tools/list",)) as url, pool() as sessions:
-        with captured_logs(of="gateway.tools.mcp.tool_check") as logged:
+        with captured_logs(of="gateway.tools.mcp.session") as logged:
             pages = await sessions.list_tools(peer(url))
     assert [tool.name for tool in pages.tools] == ["good", "fine"]
     (told,) = [event for event in logged if event["level"] == "warning"]
@@ -221,7 +221,7 @@ async def test_a_tool_that_cannot_be_read_does_not_cost_the_others(bad: Any, why
 async def test_what_a_call_returns_is_no_list_of_tools() -> None:
     said = {"content": [{"type": "text", "text": "x"}], "structuredContent": {}, "tools": [7, GOOD]}
     async with serving(result(said), methods=("tools/call",)) as url, pool() as sessions:
-        with captured_logs(of="gateway.tools.mcp.tool_check") as logged:
+        with captured_logs(of="gateway.tools.mcp.session") as logged:
             await sessions.call(peer(url), "say", {}, timeout_s=20, meta={})
     assert not logged
 

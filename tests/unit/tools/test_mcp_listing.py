@@ -16,8 +16,7 @@ from typing_extensions import override
 
 from gateway import ids
 from gateway.errors import InvalidRequest
-from gateway.protocol.domains import DomainRules
-from gateway.protocol.hosted.grants import Grants, grants_json, grants_of
+from gateway.protocol.grants import DomainRules, Grants, grants_json, grants_of
 from gateway.tenancy import TenantId
 from gateway.tools.mcp.failures import REQUEST_TIMEOUT, McpError
 from gateway.tools.mcp.listing import (
@@ -29,10 +28,10 @@ from gateway.tools.mcp.listing import (
     ToolFilter,
     _parameters,
 )
-from gateway.tools.mcp.pool import Networks, PoolLimits, SessionPool
-from gateway.tools.mcp.results import bounded, cut, plain
 from gateway.tools.mcp.servers import ServerPolicy, UrlTerms, named_identity, sealed_headers
 from gateway.tools.mcp.session import ServerTool, SessionLimits, ToolPages
+from gateway.tools.mcp.session_pool import Networks, PoolLimits, SessionPool
+from gateway.tools.result_text import bounded, cut, plain
 from tests.fakes.mcp_peers import (
     IDENTITY_KEY,
     LOOPBACK,
@@ -49,8 +48,8 @@ from tests.fakes.mcp_server import Process, serving
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from gateway.protocol.hosted.grants import McpTool
-    from gateway.tools.mcp.pool import Peer
+    from gateway.protocol.grants import McpTool
+    from gateway.tools.mcp.session_pool import Peer
 
 
 @pytest.fixture(scope="module")
@@ -381,7 +380,7 @@ NEVER_A = {"never": {"tool_names": ["a"]}}
     ],
 )
 def test_who_is_asked_about_what(rule: object, name: str, is_read_only: bool, asks: bool) -> None:
-    made = ApprovalRule.of(rule, "tools[0].require_approval")
+    made = ApprovalRule.parse(rule, "tools[0].require_approval")
     assert made.asks(name, is_read_only=is_read_only) == asks
 
 
@@ -407,16 +406,16 @@ def test_who_is_asked_about_what(rule: object, name: str, is_read_only: bool, as
 def test_requests_that_cannot_be_meant_are_refused(fields: dict[str, Any], param: str) -> None:
     tool = {"type": "mcp", "server_label": "a", "server_url": "https://mcp.example", **fields}
     with pytest.raises(InvalidRequest) as raised:
-        AskedServer.of(tool, "tools[2]")
+        AskedServer.parse(tool, "tools[2]")
     assert raised.value.param == f"tools[2].{param}"
 
 
 def test_filters_take_names_and_what_is_only_read() -> None:
-    given = ToolFilter.of({"tool_names": ["a", "b"], "read_only": True}, "p")
+    given = ToolFilter.parse({"tool_names": ["a", "b"], "read_only": True}, "p")
     assert given.matches("a", is_read_only=True)
     assert not given.matches("a", is_read_only=False)
     assert not given.matches("c", is_read_only=True)
-    assert ToolFilter.of({}, "p").is_empty
+    assert ToolFilter.parse({}, "p").is_empty
 
 
 async def test_urls_are_held_to_the_policies_of_operator_and_tenant() -> None:

@@ -12,8 +12,7 @@ import pytest
 from gateway.tools.egress.network_policy import NetworkPolicy
 from gateway.tools.egress.transport import EgressLimits, client
 from gateway.tools.mcp.failures import McpError
-from gateway.tools.mcp.results import CallResult
-from gateway.tools.mcp.session import McpSession, SessionLimits
+from gateway.tools.mcp.session import CallResult, McpSession, SessionLimits
 from tests.fakes.mcp_server import serving
 
 if TYPE_CHECKING:

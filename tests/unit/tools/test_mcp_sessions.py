@@ -16,16 +16,15 @@ from gateway.telemetry.metrics import Metrics
 from gateway.tenancy import TenantId
 from gateway.tools.egress.network_policy import NetworkPolicy
 from gateway.tools.mcp.failures import NEEDS_USER, McpError
-from gateway.tools.mcp.pool import PoolLimits
-from gateway.tools.mcp.results import CallResult
-from gateway.tools.mcp.session import SessionLimits
+from gateway.tools.mcp.session import CallResult, SessionLimits
+from gateway.tools.mcp.session_pool import PoolLimits
 from tests.fakes.mcp_peers import PATIENT, peer, pool
 from tests.fakes.mcp_server import Process, serving
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from gateway.tools.mcp.pool import Peer, SessionPool
+    from gateway.tools.mcp.session_pool import Peer, SessionPool
 
 MODES = ("modern", "legacy", "sse")
 
@@ -333,7 +332,7 @@ async def test_a_tenant_that_takes_all_it_may_leaves_the_others_their_places(
         greedy = [peer(server.url, **{"x-n": name}) for name in "abc"]
         for whom in greedy:
             await call(sessions, whom, "say", text="there")
-        assert sessions._places.held(greedy[0].tenant_id) == 2
+        assert sessions._slots.held(greedy[0].tenant_id) == 2
         hanging = [
             asyncio.create_task(failure(sessions, whom, "wait", folder=str(tmp_path / f"{number}")))
             for number, whom in enumerate(greedy[1:])
@@ -361,7 +360,7 @@ async def test_a_question_that_waits_has_the_place_of_one_that_ends(server: Proc
             *(call(sessions, whom, "say", text="x") for whom in (second, second, others)),
         )
         assert said == ["5 steps", "x", "x", "x"]
-        assert sessions._places.held(first.tenant_id) + sessions._places.held(others.tenant_id) == 1
+        assert sessions._slots.held(first.tenant_id) + sessions._slots.held(others.tenant_id) == 1
 
 
 @pytest.mark.slow

@@ -12,15 +12,20 @@ import pytest
 from gateway import ids
 from gateway.entries import ToolEnded
 from gateway.errors import StoreUnavailable
-from gateway.protocol.hosted.grants import ApprovedCall, BrowserGrant, Grants, ShownPage
-from gateway.tools.contract import ToolCall, ToolScope
-from gateway.tools.mcp.browsing import Browsing, NotShown, display_of
-from gateway.tools.mcp.builtins import McpBuiltins, search_call
+from gateway.protocol.grants import ApprovedCall, BrowserGrant, Grants, ShownPage
 from gateway.tools.mcp.failures import McpError
 from gateway.tools.mcp.listing import Listing
-from gateway.tools.mcp.pool import PoolLimits
+from gateway.tools.mcp.operator_tools import (
+    Browsing,
+    McpBuiltins,
+    NotShown,
+    display_of,
+    search_call,
+)
+from gateway.tools.mcp.server_tools import NOBODY_KNOWS, McpLimits, McpTools
 from gateway.tools.mcp.servers import Registry, ServerPolicy
-from gateway.tools.mcp.tool import NOBODY_KNOWS, McpLimits, McpTools
+from gateway.tools.mcp.session_pool import PoolLimits
+from gateway.tools.tool_contract import ToolCall, ToolScope
 from tests.fakes.mcp_peers import SEALER, TENANT, asked, pool, resolver_of, row, servers_of
 from tests.fakes.mcp_server import KEY, Process, serving
 
@@ -30,9 +35,9 @@ if TYPE_CHECKING:
     from uuid import UUID
 
     from gateway.store.tools.mcp_servers import McpServerRow
-    from gateway.tools.contract import ToolResult, ToolSession
     from gateway.tools.mcp.listing import AskedServer
-    from gateway.tools.mcp.pool import SessionPool
+    from gateway.tools.mcp.session_pool import SessionPool
+    from gateway.tools.tool_contract import ToolResult, ToolSession
 
 RESPONSE = ids.new_uuid()
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from gateway.tools.python.engine import ContainerLimits, EngineBroken, FileRefused
+from gateway.tools.python.container_engine import ContainerLimits, EngineBroken, FileRefused
 from gateway.tools.python.monty import OUTPUT_BYTES_MAX, MontyEngine
 
 if TYPE_CHECKING:
@@ -96,6 +96,6 @@ async def test_there_are_only_so_many() -> None:
     one = await engine.open(ContainerLimits())
     with pytest.raises(EngineBroken, match="did not start"):
         await engine.open(ContainerLimits(start_timeout_s=0.2))
-    assert await engine.attach(b"x") is None  # type: ignore[func-returns-value]
+    assert await engine.attach(b"x") is None
     await one.leave()
     await engine.close()

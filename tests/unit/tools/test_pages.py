@@ -9,8 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.tools.browser.html import page_of
-from gateway.tools.browser.html_bounds import DEPTH_MAX
+from gateway.tools.browser.html import DEPTH_MAX, page_of
 from gateway.tools.browser.page import (
     LINE_CHARS_MAX,
     LINKS_CHARS_MAX,

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.tools.python.engine import EngineBroken, FileRefused
-from gateway.tools.python.pieces import get_file, put_file
+from gateway.tools.python.container_engine import EngineBroken, FileRefused
+from gateway.tools.python.worker_process import get_file, put_file
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -8,17 +8,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.tools.python.containers import Execution, Image
-from gateway.tools.python.engine import ContainerCapabilities, Ran
+from gateway.tools.python.container_engine import ContainerCapabilities, RunResult
+from gateway.tools.python.container_pool import Execution, Image
 from gateway.tools.python.monty import MISSING
-from gateway.tools.python.text import (
+from gateway.tools.python.python_tool import (
     RESTARTED,
     SILENT,
     code_of,
+    described_run,
     description,
     plain,
     shortened,
-    told,
 )
 
 
@@ -103,16 +103,16 @@ def test_the_model_is_told_what_differs_from_its_training() -> None:
 
 def test_the_model_is_told_what_happened() -> None:
     image = Image("/mnt/data/.display/1.png", "image/png", b"")
-    ran = Ran(status="ok", dropped=7)
+    ran = RunResult(status="ok", dropped=7)
     execution = Execution(ran, is_restarted=True, images=(image,), notes=("x is not kept: full",))
-    lines = told(execution, "printed\n\n", timeout_s=60).split("\n")
+    lines = described_run(execution, "printed\n\n", timeout_s=60).split("\n")
     assert lines[0] == RESTARTED
     assert lines[1] == "printed"
     assert "7 more bytes" in lines[2]
     assert "1.png" in lines[3]
     assert lines[4] == "(x is not kept: full)"
-    assert told(Execution(Ran(status="ok")), " \n", timeout_s=60) == SILENT
-    assert told(Execution(Ran(status="error")), "", timeout_s=60) == SILENT
-    late = told(Execution(Ran(status="interrupted")), "a", timeout_s=60)
+    assert described_run(Execution(RunResult(status="ok")), " \n", timeout_s=60) == SILENT
+    assert described_run(Execution(RunResult(status="error")), "", timeout_s=60) == SILENT
+    late = described_run(Execution(RunResult(status="interrupted")), "a", timeout_s=60)
     assert late.startswith("a\n(The code was interrupted after 60 seconds")
-    assert "are gone" in told(Execution(Ran(status="killed")), "", timeout_s=60)
+    assert "are gone" in described_run(Execution(RunResult(status="killed")), "", timeout_s=60)

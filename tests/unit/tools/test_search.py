@@ -13,26 +13,24 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.protocol.domains import DomainRules
+from gateway.protocol.grants import DomainRules
 from gateway.telemetry.metrics import Metrics
 from gateway.tenancy import TenantId
-from gateway.tools.browser.providers import (
+from gateway.tools.browser.search import (
     BadAnswer,
     Brave,
     Exa,
     Hit,
+    HttpSource,
+    McpSource,
     Query,
+    SearchClient,
+    SearchFailed,
+    SearchSource,
     SearXNG,
     Tavily,
     YouCom,
     hits_of_tool,
-)
-from gateway.tools.browser.search import (
-    HttpSource,
-    McpSource,
-    SearchClient,
-    SearchFailed,
-    SearchSource,
 )
 from gateway.tools.egress.network_policy import NetworkPolicy
 from gateway.tools.egress.transport import EgressLimits, client
@@ -40,7 +38,7 @@ from gateway.tools.egress.transport import EgressLimits, client
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
 
-    from gateway.tools.browser.providers import Provider
+    from gateway.tools.browser.search import Provider
     from gateway.tools.egress.transport import EgressClient
 
 TENANT = TenantId(UUID(int=1))

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.tools.truncation import truncated
+from gateway.tools.result_text import truncated
 from tests.fakes.harmony_script import harmony
 
 if TYPE_CHECKING:

@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from gateway.tools import result_text
 from gateway.tools.browser import page
-from gateway.tools.mcp import results
-from gateway.tools.python import text
-from gateway.tools.unseen import without_unseen
+from gateway.tools.python import python_tool as text
+from gateway.tools.result_text import without_unseen
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -28,12 +28,12 @@ HIDDEN = [*(set(CONTROLS) - {"\t", "\n"}), *DIRECTIONS, *MARKS, *TAGS]
 SEEN = "Ünïcode 漢字 עברית 🙂 a\tb\nc~"
 
 
-@pytest.mark.parametrize("plain", [without_unseen, page.plain, results.plain, text.plain])
+@pytest.mark.parametrize("plain", [without_unseen, page.plain, result_text.plain, text.plain])
 def test_no_room_shows_what_is_not_seen(plain: Callable[[str], str]) -> None:
     for hidden in HIDDEN:
         assert hidden not in plain(f"an {hidden}order"), f"U+{ord(hidden):04X}"
 
 
-@pytest.mark.parametrize("plain", [without_unseen, page.plain, results.plain, text.plain])
+@pytest.mark.parametrize("plain", [without_unseen, page.plain, result_text.plain, text.plain])
 def test_what_is_seen_stays(plain: Callable[[str], str]) -> None:
     assert plain(SEEN) == SEEN

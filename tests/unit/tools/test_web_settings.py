@@ -17,7 +17,7 @@ from gateway.tools.egress.network_policy import NetworkPolicy
 from gateway.wiring.web import browser_tools
 
 if TYPE_CHECKING:
-    from gateway.tools.browser.tool import BrowserTools
+    from gateway.tools.browser.browser import BrowserTools
 
 KEY = SecretStr("secret")
 

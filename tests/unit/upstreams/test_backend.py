@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from gateway.upstreams.backend import DP_RANK, Backend
-from gateway.upstreams.client import HEADERS_ALLOWED
+from gateway.upstreams.http.client import HEADERS_ALLOWED
 
 
 @pytest.mark.parametrize(

@@ -9,13 +9,11 @@ import orjson
 from gateway.generation import AnyText, ChatTerms, Constraint, Sampling, TokenRequest
 from gateway.text_ids import END, TEXT_IDS_END, packed_lines
 from gateway.upstreams.backend import ServedModel
-from gateway.upstreams.chat_request import chat_body
-from gateway.upstreams.engines.chat_servers import ChatServer
-from gateway.upstreams.engines.registry import UnknownEngine
-from gateway.upstreams.engines.vllm import Vllm
+from gateway.upstreams.chat_endpoint import chat_body
+from gateway.upstreams.engines import ChatServer, UnknownEngine, Vllm
 
 if TYPE_CHECKING:
-    from gateway.upstreams.engines.engine import InferenceEngine
+    from gateway.upstreams.engines import InferenceEngine
 
 TOOLS = [{"type": "function", "function": {"name": name}} for name in ("a", "b")]
 CALLS = [{"id": one, "type": "function", "function": {"name": "a"}} for one in ("c1", "c2")]

@@ -8,14 +8,14 @@ import pytest
 
 from gateway.errors import ContextOverflow
 from gateway.upstreams.backend import Backend
-from gateway.upstreams.engines.chat_servers import (
+from gateway.upstreams.engines import (
     CHAT_SERVERS,
+    Capabilities,
     ChatServer,
     LlamaCpp,
     Ollama,
     TextGenerationInference,
 )
-from gateway.upstreams.engines.engine import Capabilities
 from gateway.upstreams.problems import refusal
 
 LISTED = {"object": "list", "data": [{"id": "m", "owned_by": "llamacpp"}]}

@@ -24,7 +24,7 @@ from gateway.text_ids import (
     THOUGHT,
     text_of,
 )
-from gateway.upstreams.chat_stream import (
+from gateway.upstreams.chat_endpoint import (
     CALLS_MAX,
     CHARACTERS_PER_TOKEN_MAX,
     COUNT_LIMIT,

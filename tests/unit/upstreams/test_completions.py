@@ -22,16 +22,16 @@ from gateway.generation import (
     TokenChunk,
     TokenLogprob,
 )
-from gateway.upstreams.chat_stream import ChatReader
-from gateway.upstreams.completions import (
+from gateway.upstreams.chat_endpoint import ChatReader
+from gateway.upstreams.http.connection import ResponseReader
+from gateway.upstreams.problems import BackendBusy, BrokeDown, NoTokenIds, PathNotFound
+from gateway.upstreams.token_readers import (
     SLICE_BYTES,
     CompletionReader,
     Misaligned,
     SseSplitter,
     aligned_logprobs,
 )
-from gateway.upstreams.http.response_reader import ResponseReader
-from gateway.upstreams.problems import BackendBusy, BrokeDown, NoTokenIds, PathNotFound
 from tests.fakes.backend_captures import capture, names
 
 if TYPE_CHECKING:

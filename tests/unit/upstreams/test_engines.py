@@ -9,12 +9,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gateway.generation import Constraint, Sampling, Token, TokenRequest
-from gateway.upstreams.engines.engine import Capabilities, InferenceEngine
-from gateway.upstreams.engines.lmdeploy import LmDeploy
-from gateway.upstreams.engines.registry import ENGINES, UnknownEngine
-from gateway.upstreams.engines.sglang import SGLang
-from gateway.upstreams.engines.tensorrt_llm import TensorRtLlm
-from gateway.upstreams.engines.vllm import Vllm
+from gateway.upstreams.engines import (
+    ENGINES,
+    Capabilities,
+    InferenceEngine,
+    LmDeploy,
+    SGLang,
+    TensorRtLlm,
+    UnknownEngine,
+    Vllm,
+)
 
 VLLM = {
     "0.10.2": ("none", False),

@@ -16,8 +16,8 @@ from gateway.errors import (
     UpstreamUnavailable,
 )
 from gateway.generation import LOGPROB_MIN, FinishReason, Sampling, TokenChunk, TokenLogprob
-from gateway.upstreams.generate import GenerateReader, RepeatedList
 from gateway.upstreams.problems import BackendBusy, BrokeDown, GrammarFailed
+from gateway.upstreams.token_readers import GenerateReader, RepeatedList
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

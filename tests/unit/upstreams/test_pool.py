@@ -1,23 +1,18 @@
 from __future__ import annotations
 
 import time
-from collections import Counter
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, cast
-
-from hypothesis import given
-from hypothesis import strategies as st
 
 from gateway.generation import Constraint, Token
 from gateway.telemetry.metrics import Metrics
 from gateway.upstreams.backend import Backend
-from gateway.upstreams.engines.engine import Capabilities
-from gateway.upstreams.engines.vllm import Vllm
+from gateway.upstreams.engines import Capabilities, Vllm
 from gateway.upstreams.member import EjectionPolicy, Health, Member
-from gateway.upstreams.pool import candidates, round_robin
+from gateway.upstreams.pool import candidates
 
 if TYPE_CHECKING:
-    from gateway.upstreams.server import InferenceServer
+    from gateway.upstreams.inference_server import InferenceServer
 
 METRICS = Metrics()
 TURN, ANSWER, NONE = (Capabilities(grammars) for grammars in ("turn", "answer", "none"))
@@ -101,10 +96,3 @@ def test_to_be_there_comes_before_to_hold_a_constraint() -> None:
     assert left(fleet, constraint=BOUND) == "a"
     assert left([state("a", NONE), state("b", TURN)], avoided="b", constraint=BOUND) == "a"
     assert left(fleet, tried="a", constraint=BOUND) == "c"
-
-
-@given(st.integers(1, 7), st.integers(0, 1000))
-def test_turns_are_shared_evenly(count: int, first: int) -> None:
-    states = [state(str(i)) for i in range(count)]
-    rounds = [round_robin(states, first + turn) for turn in range(3 * count)]
-    assert set(Counter(choice.name for choice in rounds).values()) == {3}

@@ -10,16 +10,12 @@ import pytest
 
 from gateway.generation import Constraint, Ebnf, InOrder, Json, Node, Sampling, Token, TokenRequest
 from gateway.upstreams.backend import ServedModel
-from gateway.upstreams.engines.engine import TOP_P_MIN
-from gateway.upstreams.engines.lmdeploy import LmDeploy
-from gateway.upstreams.engines.sglang import SGLang
-from gateway.upstreams.engines.tensorrt_llm import TensorRtLlm
-from gateway.upstreams.engines.vllm import Vllm
+from gateway.upstreams.engines import TOP_P_MIN, LmDeploy, SGLang, TensorRtLlm, Vllm
 from gateway.upstreams.request_writer import TAG_BYTES_MAX, RequestWriter
 from tests.fakes.backend_captures import capture
 
 if TYPE_CHECKING:
-    from gateway.upstreams.engines.engine import InferenceEngine
+    from gateway.upstreams.engines import InferenceEngine
 
 SERVED = ServedModel("served")
 STOP_IDS = (200002, 200012, 199999)

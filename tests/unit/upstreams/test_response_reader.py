@@ -3,7 +3,7 @@ from __future__ import annotations
 import httpx2
 import pytest
 
-from gateway.upstreams.http.response_reader import ResponseReader
+from gateway.upstreams.http.connection import ResponseReader
 
 HEAD = b"HTTP/1.1 200 OK\r\n"
 

@@ -12,8 +12,7 @@ from hypothesis import strategies as st
 
 from gateway.generation import LOGPROB_MIN, UNTOLD, Sampling, TextLogprob, TextToken
 from gateway.text_ids import ANSWER, END, THOUGHT, text_of
-from gateway.upstreams.chat_stream import DUE_TOKENS_MAX, ChatReader
-from gateway.upstreams.text_logprobs import spelled, tokens_of
+from gateway.upstreams.chat_endpoint import DUE_TOKENS_MAX, ChatReader, spelled, tokens_of
 
 
 def frame(event: dict[str, Any]) -> bytes:

@@ -13,8 +13,7 @@ from gateway.errors import ContextOverflow
 from gateway.generation import Constraint, Sampling, Token, TokenRequest
 from gateway.upstreams import problems
 from gateway.upstreams.backend import ServedModel
-from gateway.upstreams.engines.engine import InferenceEngine
-from gateway.upstreams.engines.registry import ENGINES
+from gateway.upstreams.engines import ENGINES, InferenceEngine
 from gateway.upstreams.request_writer import RequestWriter
 
 if TYPE_CHECKING:
@@ -23,8 +22,7 @@ if TYPE_CHECKING:
 
     import pytest
 
-    from gateway.upstreams.engines.endpoints import TokenEndpoint
-    from gateway.upstreams.engines.engine import Fields, Grammars, Release
+    from gateway.upstreams.engines import Fields, Grammars, Release, TokenEndpoint
 
 BOUND = TokenRequest(
     "req_1", "m", [1], Sampling(max_tokens=9), "", (2,), 3, Constraint(Token(1)), priority=5

@@ -15,11 +15,10 @@ from typing_extensions import override
 from gateway.fair_queue import ReadTurns
 from gateway.generation import FinishReason, Sampling, TokenChunk
 from gateway.upstreams.backend import Timeouts
-from gateway.upstreams.completions import SLICE_BYTES, CompletionReader
-from gateway.upstreams.http.connection import Connection, ConnectionLimits
-from gateway.upstreams.http.response_reader import ResponseReader
-from gateway.upstreams.http.transport import ResponseBody
-from gateway.upstreams.token_stream import TokenStream
+from gateway.upstreams.http.client import ResponseBody
+from gateway.upstreams.http.connection import Connection, ConnectionLimits, ResponseReader
+from gateway.upstreams.inference_server import TokenStream
+from gateway.upstreams.token_readers import SLICE_BYTES, CompletionReader
 from tests.fakes.completion_stream import COMMENT, DONE, failed, said, turn, usage
 from tests.fakes.raw_server import STREAM_END, STREAM_HEAD
 from tests.fakes.token_sinks import Heard, Led

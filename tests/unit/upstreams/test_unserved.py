@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from gateway.upstreams.backend import Backend
-from gateway.upstreams.engines.engine import Unusable
+from gateway.upstreams.engines import Unusable
 from gateway.upstreams.served_models import NAMES_MAX, overlooked, unserved
 
 

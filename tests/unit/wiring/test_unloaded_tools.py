@@ -21,7 +21,7 @@ LIBRARIES = {"mcp", "selectolax", "pypdf", "pydantic_monty"}
 ROOMS = {
     "web": "gateway.tools.browser",
     "python": "gateway.tools.python.linux",
-    "mcp": "gateway.tools.mcp.tool",
+    "mcp": "gateway.tools.mcp.server_tools",
 }
 
 
@@ -35,7 +35,7 @@ def loaded(*enabled: str) -> set[str]:
 def test_nothing_is_imported_for_tools_that_are_off() -> None:
     modules = loaded()
     assert not modules & LIBRARIES
-    assert not modules & {*ROOMS.values(), "gateway.tools.executor", "gateway.wiring.web"}
+    assert not modules & {*ROOMS.values(), "gateway.tools.tool_executor", "gateway.wiring.web"}
 
 
 @pytest.mark.slow

@@ -21,22 +21,22 @@ import re
 from enum import Enum, auto
 from typing import TYPE_CHECKING, Final
 
-from gateway.models.chat.recovery import Rule
-from gateway.models.chat.syntax.contract import (
+from gateway.models.chat.call_syntax import (
     Called,
     CallSyntax,
     Left,
     Mark,
     Noted,
+    Rule,
     Said,
     function_name,
 )
-from gateway.models.chat.syntax.json_body import JsonBody
+from gateway.models.chat.syntax.json_call import JsonBody
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from gateway.models.chat.syntax.contract import CallEvent
+    from gateway.models.chat.call_syntax import CallEvent
 
 
 def full_width(name: str) -> str:

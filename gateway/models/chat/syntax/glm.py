@@ -13,14 +13,14 @@ from __future__ import annotations
 from enum import Enum, auto
 from typing import TYPE_CHECKING, Final
 
-from gateway.models.chat.recovery import Rule
-from gateway.models.chat.syntax.contract import (
+from gateway.models.chat.call_syntax import (
     Argued,
     Called,
     CallSyntax,
     Ended,
     Left,
     Mark,
+    Rule,
     Said,
     Tags,
     function_name,
@@ -30,7 +30,7 @@ from gateway.models.chat.syntax.tagged_arguments import ANY, TaggedArguments
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from gateway.models.chat.syntax.contract import CallEvent, SchemaOf
+    from gateway.models.chat.call_syntax import CallEvent, SchemaOf
 
 OPENING: Final = "<tool_call>"
 CLOSING: Final = "</tool_call>"
@@ -61,8 +61,8 @@ class GlmReader:
 
     def text(self, text: str) -> Iterator[CallEvent]:
         if self._where is _Where.VALUE:
-            if said := self._arguments.text(text):
-                yield Argued(said)
+            if json := self._arguments.text(text):
+                yield Argued(json)
         elif self._where not in {_Where.CALL, _Where.BEHIND_KEY}:
             self._word.append(text)
         elif text.strip():

@@ -13,14 +13,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from gateway.models.chat.recovery import Rule
-from gateway.models.chat.syntax.contract import CallSyntax, Ended, Left, Mark
+from gateway.models.chat.call_syntax import CallSyntax, Ended, Left, Mark, Rule
 from gateway.models.chat.syntax.json_call import WHITE, JsonCall
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from gateway.models.chat.syntax.contract import CallEvent
+    from gateway.models.chat.call_syntax import CallEvent
 
 OPENING: Final = "<tool_call>"
 CLOSING: Final = "</tool_call>"

@@ -1,4 +1,5 @@
-"""A call that is one JSON object, `{"name": ..., "arguments": {...}}`, read as it comes.
+"""Calls as JSON, read as they come: `{"name": ..., "arguments": {...}}` (`JsonCall`), or the
+arguments alone of a call that is named outside of its JSON (`JsonBody`).
 
 The arguments flow as soon as they begin and the name is known. A model that writes them first is
 listened to until the name came. Whatever the object holds besides is passed over.
@@ -14,11 +15,11 @@ import re
 from enum import Enum, auto
 from typing import TYPE_CHECKING, ClassVar, Final
 
-from gateway.models.chat.recovery import Rule
-from gateway.models.chat.syntax.contract import (
+from gateway.models.chat.call_syntax import (
     Argued,
     Called,
     Ended,
+    Rule,
     Said,
     Unnamed,
     function_name,
@@ -27,7 +28,8 @@ from gateway.models.chat.syntax.contract import (
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
-    from gateway.models.chat.syntax.contract import CallEvent
+    from gateway.models.chat.call_syntax import CallEvent
+
 
 _STRUCTURE: Final = re.compile(r'["{}\[\]]')
 _STRING: Final = re.compile(r'["\\\x00-\x1f]')
@@ -178,11 +180,11 @@ class ArgumentsReader:
             return "", self._rules if whole else (*self._rules, Rule.INVALID_ARGUMENTS)
         if text.strip() in {"", "null", '""'}:
             return "{}", (Rule.EMPTY_ARGUMENTS,)
-        if (said := string_in(text)) is not None:
+        if (decoded := string_in(text)) is not None:
             scanner = ValueScanner()
-            scanner.end(said)
+            scanner.end(decoded)
             rules = (Rule.CONTROL_CHARACTER,) if scanner.controls else ()
-            return escaped(said, scanner.controls), (Rule.QUOTED_ARGUMENTS, *rules)
+            return escaped(decoded, scanner.controls), (Rule.QUOTED_ARGUMENTS, *rules)
         return text, (Rule.INVALID_ARGUMENTS,)
 
 
@@ -216,7 +218,7 @@ class JsonCall:
     def __init__(self) -> None:
         self.name: str | None = None
         self.is_told = False
-        """The function was told."""
+        """The beginning of the call was reported."""
         self.keys: list[str] = []
         """Those of the object so far."""
         self._phase = _Phase.BEFORE
@@ -311,14 +313,14 @@ class JsonCall:
         return text[end:]
 
     def _in_arguments(self, arguments: ArgumentsReader, text: str, events: list[CallEvent]) -> str:
-        told, rest = arguments.feed(text)
+        ready, rest = arguments.feed(text)
         if arguments.is_over:
             self._phase = _Phase.BEHIND
         if not self.is_told:
-            self._waiting.append(told)
+            self._waiting.append(ready)
             self._tell(events)
-        elif told:
-            events.append(Argued(told))
+        elif ready:
+            events.append(Argued(ready))
         return rest
 
     def _tell(self, events: list[CallEvent]) -> None:
@@ -403,3 +405,46 @@ class JsonCall:
         elif self._is_sloppy:
             rules = (*rules, Rule.SLOPPY_JSON)
         yield Ended(rules=rules)
+
+
+class JsonBody:
+    """Reader of text from behind the name on. It passes on what is no JSON unchanged."""
+
+    def __init__(self) -> None:
+        self._value: ArgumentsReader | None = None
+        self._raw: list[str] = []
+
+    @property
+    def is_over(self) -> bool:
+        return self._value is not None and self._value.is_over
+
+    def feed(self, text: str) -> tuple[list[CallEvent], str]:
+        """Return the events of more text, and the rest of it behind the value."""
+        if self.is_over:
+            return [], text
+        if self._value is None:
+            text = text if self._raw else text.lstrip(WHITE)
+            if self._raw or (text and text[0] not in '{["'):
+                self._raw.append(text)
+                return [], ""
+            if not text:
+                return [], ""
+            self._value = ArgumentsReader()
+        ready, rest = self._value.feed(text)
+        return ([Argued(ready)] if ready else []), rest
+
+    def finish(self, *rules: Rule, cut: bool) -> Iterator[CallEvent]:
+        """End the call: it is over, or there is no more text."""
+        value, raw = self._value, "".join(self._raw).strip()
+        is_missing = value is None and not raw and cut
+        if is_missing or (value is not None and not value.is_over):
+            yield Ended(broken=True)
+        elif value is not None:
+            text, found = value.finish()
+            yield from [Argued(text)] if text else []
+            yield Ended(rules=(*found, *rules))
+        else:
+            is_empty = raw in {"", "null"}
+            yield Argued("{}" if is_empty else raw)
+            rule = Rule.EMPTY_ARGUMENTS if is_empty else Rule.INVALID_ARGUMENTS
+            yield Ended(broken=cut and not is_empty, rules=(rule, *rules))

@@ -2,7 +2,7 @@
 
     {"name": "get_weather", "parameters": {"city": "Paris"}}
 
-Several are told apart by semicolons, and `<|python_tag|>` may stand in front. Without it an object
+Semicolons separate several, and `<|python_tag|>` may stand in front. Without it an object
 is a call if it begins with a name and its parameters follow; any other one is an answer.
 
 Source: the chat templates of Llama 3.1 to 3.3; vLLM's and SGLang's parser `llama3_json` / `llama3`.
@@ -12,14 +12,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from gateway.models.chat.recovery import Rule
-from gateway.models.chat.syntax.contract import CallSyntax, Left, Noted
+from gateway.models.chat.call_syntax import CallSyntax, Left, Noted, Rule
 from gateway.models.chat.syntax.json_call import WHITE, JsonCall
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-from gateway.models.chat.syntax.contract import CallEvent
+from gateway.models.chat.call_syntax import CallEvent
 
 OPENING: Final = "<|python_tag|>"
 _KEYS: Final = frozenset({"type", "id", "function", "name", "parameters", "arguments"})

@@ -15,24 +15,23 @@ from collections.abc import Generator
 from enum import Enum, auto
 from typing import TYPE_CHECKING, ClassVar, Final
 
-from gateway.models.chat.recovery import Rule
-from gateway.models.chat.syntax.contract import (
+from gateway.models.chat.call_syntax import (
     NAME_CHARS_MAX,
     Called,
     CallSyntax,
     Left,
     Mark,
     Noted,
+    Rule,
     Said,
     function_name,
 )
-from gateway.models.chat.syntax.json_body import JsonBody
-from gateway.models.chat.syntax.json_call import WHITE, JsonCall
+from gateway.models.chat.syntax.json_call import WHITE, JsonBody, JsonCall
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
-    from gateway.models.chat.syntax.contract import CallEvent
+    from gateway.models.chat.call_syntax import CallEvent
 
 Step = Generator["CallEvent", None, str]
 

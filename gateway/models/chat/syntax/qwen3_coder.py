@@ -19,8 +19,7 @@ from __future__ import annotations
 from enum import Enum, auto
 from typing import TYPE_CHECKING, Final
 
-from gateway.models.chat.recovery import Rule
-from gateway.models.chat.syntax.contract import (
+from gateway.models.chat.call_syntax import (
     Argued,
     Called,
     CallSyntax,
@@ -28,6 +27,7 @@ from gateway.models.chat.syntax.contract import (
     Left,
     Mark,
     Noted,
+    Rule,
     Said,
     Tags,
     function_name,
@@ -37,7 +37,7 @@ from gateway.models.chat.syntax.tagged_arguments import TaggedArguments
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from gateway.models.chat.syntax.contract import CallEvent, SchemaOf
+    from gateway.models.chat.call_syntax import CallEvent, SchemaOf
 
 OPENING: Final = "<tool_call>"
 CLOSING: Final = "</tool_call>"
@@ -115,8 +115,8 @@ class Qwen3CoderReader:
             text = text.removeprefix("\n")
         text = self._value + text
         self._value = "\n" if text.endswith("\n") else ""
-        if said := self._arguments.text(text.removesuffix("\n")):
-            yield Argued(said)
+        if json := self._arguments.text(text.removesuffix("\n")):
+            yield Argued(json)
 
     def _note_leftover(self, text: str) -> None:
         if text.strip():
@@ -164,11 +164,11 @@ class Qwen3CoderReader:
             rules = () if marker == FUNCTION_END else (Rule.UNCLOSED_CALL,)
             yield from self._end_call(*rules)
         if marker == CLOSING:
-            yield from self._said()
+            yield from self._end_stray()
             yield Left()
         else:
             if "".join(self._stray).strip():
-                yield from self._said()
+                yield from self._end_stray()
             self._where = _Where.NAME if marker == FUNCTION else _Where.OUTSIDE
             self._word, self._stray = [], []
 
@@ -182,7 +182,7 @@ class Qwen3CoderReader:
         yield Ended(rules=(*self._rules, *rules))
         self._where = _Where.OUTSIDE
 
-    def _said(self) -> Iterator[CallEvent]:
+    def _end_stray(self) -> Iterator[CallEvent]:
         stray, self._stray = "".join(self._stray).strip(), []
         if stray or not (self._has_called or self._has_said):
             self._has_said = True
@@ -195,7 +195,7 @@ class Qwen3CoderReader:
             yield from self._end_call(Rule.UNCLOSED_CALL)
         elif not cut:
             self._stray += self._word
-            yield from self._said()
+            yield from self._end_stray()
 
 
 QWEN3_CODER: Final = CallSyntax(

@@ -1,9 +1,9 @@
 """Arguments that a model writes as tags with a key and a value, put together as a JSON object.
 
-Such a value has no type: `5` may be a number or a text. What the schema of the function says of its
-parameter decides, and the first type that fits counts, in the order null, integer, number, boolean,
-object, array, string; without a schema the syntax says. What may be text is a number only if
-that says all of it. Text streams, any other value waits for its end.
+Such a value has no type: `5` may be a number or a text. The schema of the parameter decides: the
+first of its types that fits counts, in the order null, integer, number, boolean, object, array,
+string. Without a schema the syntax decides. A value that may be text is a number only if the number
+spells the same. Text streams, any other value waits for its end.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ import re
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
+from gateway.constraints.schemas import at_pointer
 from gateway.models.chat.syntax.json_call import DEPTH_MAX, ValueScanner, escaped, no_number
 
 if TYPE_CHECKING:
@@ -70,7 +71,7 @@ class TaggedArguments:
         self._value: list[str] = []
 
     def begin(self, key: str) -> str:
-        """Begin a parameter: return the JSON up to its value, whose type its schema tells."""
+        """Begin a parameter: return the JSON up to its value, of a type of its schema."""
         front = "{" if self._is_empty else ", "
         self._is_empty = False
         properties = self._schema.get("properties")
@@ -124,21 +125,8 @@ def _types(schema: Any, root: Mapping[str, Any], left: int) -> Iterator[str]:
         options = schema.get(choice)
         for option in options if isinstance(options, list) else ():
             yield from _types(option, root, left - 1)
-    if isinstance(reference := schema.get("$ref"), str):
-        yield from _types(_referred(reference, root), root, left - 1)
-
-
-def _referred(reference: str, root: Mapping[str, Any]) -> Any:
-    place: Any = root
-    front, *steps = reference.split("/")
-    if front != "#":
-        return None
-    for step in steps:
-        name = step.replace("~1", "/").replace("~0", "~")
-        if not isinstance(place, dict) or name not in place:
-            return None
-        place = place[name]
-    return place
+    if isinstance(reference := schema.get("$ref"), str) and reference.startswith("#"):
+        yield from _types(at_pointer(root, reference), root, left - 1)
 
 
 def as_json(value: str, types: frozenset[str]) -> str:
@@ -149,7 +137,7 @@ def as_json(value: str, types: frozenset[str]) -> str:
             continue
         if is_bound or name not in _LITERALS or _says_all(found, value.strip()):
             return found
-    # It is of none of them: what is JSON is told as that, for whoever checks it.
+    # It is of none of the types. JSON is passed on as it is: the arguments are checked later.
     other = _nested(value) if is_bound else None
     return _quoted(value) if other is None else other
 
@@ -227,8 +215,10 @@ def _from_python(text: str) -> str | None:
             return None
         at, sign = found.end(), found.group()
         if sign[0] in "'\"":
-            said = _PYTHON_SIGN.sub(lambda one: _AS_JSON.get(one.group(), one.group()), sign[1:-1])
-            parts.append(f'"{said}"')
+            content = _PYTHON_SIGN.sub(
+                lambda one: _AS_JSON.get(one.group(), one.group()), sign[1:-1]
+            )
+            parts.append(f'"{content}"')
         elif found["last"] is None:  # no comma behind the last of several
             parts.append(_AS_JSON.get(sign, sign))
     return "".join(parts)

@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING, Any
 import orjson
 import pytest
 
-from gateway.admin import directory
+from gateway.admin import roles
 from gateway.admin.operator_keys import OperatorCreate, Operators
+from gateway.admin.prices import PriceCreate, Prices
 from gateway.admin.table import admin_routes, operator_routes
-from gateway.services.limits import Limits
-from gateway.store.governance import audit_log
+from gateway.store import audit_log
 from gateway.tenancy.permissions import OPERATOR_ROLES
 from gateway.wiring.admin import admin_services, operator_services
 from tests.fakes.gateway import new_key
@@ -211,13 +211,13 @@ async def test_every_route_that_changes_something_is_in_the_audit_log(
     site: AdminSite, auditor: Auditor
 ) -> None:
     changing = {(str(one.method), one.path): one for one in table(site) if one.method != "GET"}
-    refused = directory.routes(admin_services_of(site).projects)
+    refused = roles.routes(admin_services_of(site).projects)
     for one in refused:
         changing.pop((str(one.method), one.path), None)
     assert set(changing) == {(method, path) for method, path, _ in ORDERED}, "say how to call it"
     database = site.gateway.process.services.foundation.database
-    limits = Limits(database)
-    await limits.set_price(MODEL, {"output": 1}, tenant_id=await limits.tenant("acme"))
+    price = PriceCreate(model=MODEL, tenant="acme", nano_per_unit={"output": 1})
+    await Prices(database).set(price)
     backend = (await auditor.operator.get("/admin/v1/backends")).json()["data"][0]["name"]
     for method, path, body in ORDERED:
         route = changing[method, path]

@@ -16,7 +16,7 @@ import pytest
 from openai.auth import WorkloadIdentityAuth
 
 from gateway import ids
-from gateway.services.limits import LimitOwner, Limits
+from gateway.admin.limits import LimitOwner, Limits
 from tests.fakes.http_client import http_client
 from tests.fakes.issuer import AUDIENCE, Issuer, SigningKey, running_issuer
 

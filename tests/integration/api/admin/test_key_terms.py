@@ -8,8 +8,8 @@ import openai
 import pytest
 
 from gateway import ids
+from gateway.admin.limits import LimitOwner, Limits
 from gateway.services.access import Access
-from gateway.services.limits import LimitOwner, Limits
 from gateway.store import tenants
 from gateway.store.postgres.database import Database
 from gateway.store.postgres.statements import Statement

@@ -8,9 +8,9 @@ import openai
 import pytest
 
 from gateway import ids
+from gateway.admin.limits import UNLIMITED, LimitOwner, Limits
+from gateway.admin.prices import PriceCreate, Prices
 from gateway.limits.money import NANO
-from gateway.protocol.admin.limits import UNLIMITED
-from gateway.services.limits import LimitOwner, Limits
 
 if TYPE_CHECKING:
     from tests.integration.api.admin.conftest import AdminSite
@@ -149,8 +149,11 @@ async def test_a_mode_that_is_left_out_stays(admin: openai.AsyncOpenAI) -> None:
 async def test_spend_limits_and_alerts_are_kept_as_openai_shows_them(
     admin: openai.AsyncOpenAI, site: AdminSite, of: str
 ) -> None:
-    service = Limits(site.gateway.process.services.foundation.database)
-    await service.set_price(MODEL, {"output": 200}, tenant_id=await service.tenant("acme"))
+    database = site.gateway.process.services.foundation.database
+    service = Limits(database)
+    await Prices(database).set(
+        PriceCreate(model=MODEL, tenant="acme", nano_per_unit={"output": 200})
+    )
     organization = admin.admin.organization
     if of == "project":
         named: dict[str, Any] = {"project_id": await new_project(admin)}

@@ -11,12 +11,12 @@ import pytest
 from starlette.routing import Route
 
 from gateway import ids
-from gateway.admin.issuers import OperatorIssuers
+from gateway.admin.issuers import OperatorIssuerCreate, OperatorIssuers
 from gateway.admin.table import admin_routes
 from gateway.api.access.authentication import PUBLIC_PATHS
 from gateway.api.access.scopes import NEEDS
 from gateway.app import routes
-from gateway.protocol.admin.federation import OperatorIssuerCreate
+from gateway.governance.audit import COMMAND_LINE
 from gateway.tenancy.permissions import ROLES
 from gateway.wiring.admin import admin_services
 from tests.fakes.gateway import new_key
@@ -159,7 +159,7 @@ async def trust_of_operators(site: AdminSite, issuer: Issuer) -> None:
         "attribute_transformations": [named],
     }  # fmt: skip
     asked = OperatorIssuerCreate.model_validate(body)
-    await OperatorIssuers(database, process.access.forget).create(asked)
+    await OperatorIssuers(database, process.access.forget).create(COMMAND_LINE, asked)
 
 
 def url_of(path: str, given: dict[str, str]) -> str:

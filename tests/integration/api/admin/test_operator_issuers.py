@@ -179,6 +179,11 @@ async def test_an_operator_says_whose_tokens_without_a_name_are(
     async with trusted(admin, issuer, harmony={"bearer": False}) as exchanged:
         refused = await operator.post(path("acme", exchanged.provider_id, "confirm"))
         assert refused.status_code == 400
+        error = refused.json()["error"]
+        assert (error["code"], error["param"]) == (
+            "no_bearer_tokens",
+            "workload_identity_provider_id",
+        )
 
 
 @pytest.fixture

@@ -207,8 +207,8 @@ async def test_a_template_without_a_frame_for_results_has_no_hosted_tools(
 
     chatting.server.template = odd
     formats = chatting.process.services.foundation.formats
-    formats.of(MODEL)._learned = None  # type: ignore[attr-defined]
+    formats.for_model(MODEL)._learned = None  # type: ignore[attr-defined]
     error = await refused(chatting.client, 400, model=MODEL, input="Hi", tools=[mcp(server)])
     assert "no frame for results" in error["message"]
     chatting.server.template = chatml
-    formats.of(MODEL)._learned = None  # type: ignore[attr-defined]
+    formats.for_model(MODEL)._learned = None  # type: ignore[attr-defined]

@@ -5,12 +5,12 @@ from __future__ import annotations
 from contextlib import AsyncExitStack, asynccontextmanager
 from typing import TYPE_CHECKING, Any
 
-from gateway.simulator.app import create_simulator
 from gateway.simulator.options import SimulatorOptions
 from tests.fakes.gateway import gateway_settings, running_gateway
 from tests.fakes.http_client import http_client
 from tests.fakes.observation import Backends
 from tests.fakes.serving import serving
+from tests.fakes.wayward_engine.engine import create_simulator
 from tests.integration.api.tools.asking import Asker
 
 if TYPE_CHECKING:

@@ -13,7 +13,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from jsonschema import Draft202012Validator
 
-from gateway.protocol.tools import APPLY_PATCH_PARAMETERS
+from gateway.protocol.tool_types import APPLY_PATCH_PARAMETERS
 from tests.integration.api.tools.toolbox import ALL, SUM, WEATHER, name_of
 
 if TYPE_CHECKING:

@@ -8,17 +8,17 @@ import orjson
 import pytest
 
 from gateway import ids
-from gateway.constraints.rules import OutputRules
+from gateway.constraints.output_rules import OutputRules
 from gateway.eventlog.fold.event_builder import Builder
 from gateway.generation import SegmentEnded, SegmentKind, SegmentStarted, SegmentText
-from gateway.protocol.responses.body import Outcome
+from gateway.protocol.responses.response_object import Outcome
 from tests.fakes.event_grammar import check_stream
 from tests.fakes.response_heads import NO_RULES, UUID_OF_TEST, response_head
 from tests.fakes.toy_logs import ALLOWED, TOOL_RULES
 
 if TYPE_CHECKING:
     from gateway.generation import SegmentEvent
-    from gateway.protocol.events import Event
+    from gateway.protocol.stream_events import Event
 
 COMPLETED = Outcome("completed", completed_at=9)
 INCOMPLETE = Outcome("incomplete", incomplete_details={"reason": "max_output_tokens"})

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import orjson
 import pytest
 
-from gateway.constraints.rules import OutputRules
+from gateway.constraints.output_rules import OutputRules
 from gateway.entries import (
     Alive,
     Entry,
@@ -23,10 +23,10 @@ from gateway.entries import (
     pack,
     unpack,
 )
-from gateway.eventlog.fold.fold import Body, Fold
-from gateway.eventlog.fold.screen import RuleViolation
+from gateway.eventlog.fold.fold import Fold
+from gateway.eventlog.fold.screen import Body, RuleViolation
 from gateway.generation import FinishReason, ParserPosition, Where
-from gateway.protocol.responses.body import HarmonyMessages
+from gateway.protocol.responses.response_object import HarmonyMessages
 from gateway.sealing import Unsealed
 from tests.fakes.event_grammar import check_stream
 from tests.fakes.response_heads import NO_RULES, response_head

@@ -3,21 +3,22 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import orjson
-import pytest
 
 from gateway.entries import Entry, Finished, Tokens, TurnEnded, TurnStarted, pack, unpack
 from gateway.eventlog.fold.fold import Fold
 from gateway.generation import FinishReason, Framing
-from gateway.models.harmony.framing import OPENING
 from gateway.models.harmony.parsing import Parser
-from gateway.models.harmony.vocabulary import END, RETURN
+from gateway.models.harmony.vocabulary import END, OPENING, RETURN
 from tests.fakes.event_grammar import check_stream
 from tests.fakes.harmony_script import TOOLS, script_ids, vocabulary
 from tests.fakes.response_heads import NO_RULES, response_head
 from tests.fakes.toy_logs import apply_all
+
+if TYPE_CHECKING:
+    import pytest
 
 CORPUS = Path(__file__).parents[3] / "data" / "harmony_corpus.jsonl"
 CASES: list[dict[str, Any]] = [orjson.loads(line) for line in CORPUS.read_bytes().splitlines()]
@@ -50,9 +51,14 @@ def as_the_corpus_has_it(item: dict[str, Any]) -> dict[str, Any]:
     return {"type": "message", "channel": channel, "text": text, "status": item["status"]}
 
 
-@pytest.mark.parametrize("size", [1, 2, 7, 10_000])
-@pytest.mark.parametrize("case", CASES, ids=[case["id"] for case in CASES])
-def test_a_turn_becomes_the_items_that_were_meant(case: dict[str, Any], size: int) -> None:
+def test_a_turn_becomes_the_items_that_were_meant(subtests: pytest.Subtests) -> None:
+    for case in CASES:
+        for size in (1, 2, 7, 10_000):
+            with subtests.test(case=case["id"], size=size):
+                check_items(case, size)
+
+
+def check_items(case: dict[str, Any], size: int) -> None:
     log = whole_log(case["tokens"], size, FinishReason(case["finish"]))
     fold = new_fold()
     stream = check_stream(apply_all(fold, unpack(pack(log))))

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import orjson
 import pytest
 
-from gateway.constraints.rules import OutputRules
+from gateway.constraints.output_rules import OutputRules
 from gateway.entries import (
     Compacted,
     Finished,
@@ -23,7 +23,7 @@ from gateway.entries import (
 )
 from gateway.eventlog.fold.hosted_calls import KEPT_PAGES_MAX, NARROWED_MAX
 from gateway.generation import FinishReason
-from gateway.protocol.hosted.grants import BrowserGrant, Grants, PythonGrant, ShownPage, ToolBudget
+from gateway.protocol.grants import BrowserGrant, Grants, PythonGrant, ShownPage, ToolBudget
 from tests.fakes.event_grammar import check_stream
 from tests.fakes.toy_logs import (
     ANSWER,
@@ -50,7 +50,7 @@ from tests.fakes.toy_tools import (
 if TYPE_CHECKING:
     from gateway.entries import Entry, ToolOutcome
     from gateway.eventlog.fold.fold import Fold
-    from gateway.protocol.events import Event
+    from gateway.protocol.stream_events import Event
 
 _TOOLS = {**TOOL_RULES, **HOSTED}
 RULES = OutputRules(_TOOLS, frozenset(_TOOLS))

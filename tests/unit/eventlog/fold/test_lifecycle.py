@@ -23,10 +23,10 @@ from gateway.eventlog.fold.lifecycle import (
     advance,
 )
 from gateway.generation import SegmentKind
-from gateway.protocol.events import TERMINAL_TYPES
+from gateway.protocol.stream_events import TERMINAL_TYPES
 
 if TYPE_CHECKING:
-    from gateway.protocol.responses.body import ResponseStatus
+    from gateway.protocol.responses.response_object import ResponseStatus
 
 
 def test_every_kind_of_segment_has_an_envelope() -> None:

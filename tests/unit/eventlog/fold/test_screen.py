@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gateway.constraints.rules import AnswerFormat, OutputRules
-from gateway.eventlog.fold.screen import Beginning, Body, Screen, Stops, Verdict, demands
+from gateway.constraints.output_rules import AnswerFormat, OutputRules
+from gateway.eventlog.fold.screen import Beginning, Body, Screen, Stops, Verdict
 from gateway.generation import SegmentEnded, SegmentEvent, SegmentKind, SegmentStarted, SegmentText
-from gateway.models.refusals import REFUSALS
+from gateway.models.refusal_grammar import REFUSALS
 from tests.fakes.response_heads import NO_RULES
 from tests.fakes.toy_logs import ALLOWED, ANSWER, TOOL_RULES
 
@@ -52,7 +52,7 @@ def segment(
     ],
 )
 def test_a_screen_is_needed_where_there_is_a_demand(rules: OutputRules, expected: bool) -> None:
-    assert demands(rules) is expected
+    assert rules.is_screened is expected
 
 
 @pytest.mark.parametrize("is_held", [False, True])

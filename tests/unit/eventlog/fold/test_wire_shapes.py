@@ -19,7 +19,7 @@ from openai.lib.streaming.responses._responses import ResponseStreamState
 from openai.types.responses import ResponseStreamEvent
 from pydantic import TypeAdapter
 
-from gateway.constraints.rules import OutputRules
+from gateway.constraints.output_rules import OutputRules
 from gateway.entries import (
     Alive,
     Compacted,
@@ -61,7 +61,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
     from gateway.entries import ToolOutcome
-    from gateway.protocol.events import Event
+    from gateway.protocol.stream_events import Event
 
 BEYOND_THE_SDK: Final = {
     "response.function_call_arguments.done": {"name"},

@@ -11,15 +11,15 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from gateway import text_ids
-from gateway.constraints.rules import AnswerFormat, OutputRules, ToolRule
+from gateway.constraints.output_rules import AnswerFormat, OutputRules, ToolRule
 from gateway.entries import Compacted
 from gateway.errors import ConfigError, InvalidRequest, NoUpstreamAvailable, VocabularyError
 from gateway.generation import FinishReason, Prompt, SegmentKind
+from gateway.models.chat.chat_format import ChatFormat
 from gateway.models.chat.families import SWITCHES, Family
-from gateway.models.chat.format import ChatFormat
-from gateway.models.chat.model_files import ModelFacts
+from gateway.models.chat.tokenizer import ModelConfig
 from gateway.models.format import Builtins, FormatOptions, SchemaLimits, Unrendered
-from gateway.protocol.tools import FunctionTool
+from gateway.protocol.tool_types import FunctionTool
 from gateway.services.runs.compaction import summary_in
 from gateway.text_ids import ANSWER
 from tests.fakes import contexts as items
@@ -83,7 +83,7 @@ def test_what_the_template_refuses_is_an_invalid_request() -> None:
 
 
 def test_ids_that_no_backend_may_know_are_never_sent() -> None:
-    small = ChatFormat(FORMAT.vocabulary, Family.of(FormatOptions("qwen3")), size=9)
+    small = ChatFormat(FORMAT.vocabulary, Family.from_options(FormatOptions("qwen3")), size=9)
     with pytest.raises(NoUpstreamAvailable, match="doctor"):
         rendered(small, [items.user()])
 
@@ -357,32 +357,35 @@ def test_a_model_without_a_tokenizer_or_a_family_is_a_mistake(tmp_path: Path) ->
     with pytest.raises(ConfigError, match="needs the tokenizer"):
         ChatFormat.load(SchemaLimits(), FormatOptions("m"))
     with pytest.raises(ConfigError, match="not known how the model"):
-        Family.of(FormatOptions("m", "t"))
+        Family.from_options(FormatOptions("m", "t"))
     with pytest.raises(ConfigError, match="no calls 'x'"):
-        Family.of(FormatOptions("m", "t", calls="x"))
+        Family.from_options(FormatOptions("m", "t", calls="x"))
     with pytest.raises(ConfigError, match="no reasoning 'x'"):
-        Family.of(FormatOptions("m", "t", reasoning="x"))
+        Family.from_options(FormatOptions("m", "t", reasoning="x"))
     with pytest.raises(VocabularyError):
         ChatFormat.load(SchemaLimits(), FormatOptions("Qwen/Qwen3-8B", str(tmp_path)))
 
 
 def test_a_known_name_tells_the_family() -> None:
-    family = Family.of(FormatOptions("Qwen/Qwen3-8B", "t"))
+    family = Family.from_options(FormatOptions("Qwen/Qwen3-8B", "t"))
     assert family.switches == ("enable_thinking",)
     assert family.syntax.calls is not None
-    assert Family.of(FormatOptions("Qwen/QwQ-32B", "t")).switches == ()
-    assert Family.of(FormatOptions("Qwen/Qwen3-8B", "t", reasoning="none")).syntax.reasoning is None
+    assert Family.from_options(FormatOptions("Qwen/QwQ-32B", "t")).switches == ()
+    assert (
+        Family.from_options(FormatOptions("Qwen/Qwen3-8B", "t", reasoning="none")).syntax.reasoning
+        is None
+    )
 
 
 def test_files_beside_the_tokenizer_tell_sizes_and_ends(tmp_path: Path) -> None:
-    assert ModelFacts.beside(str(tmp_path)) == ModelFacts()
+    assert ModelConfig.beside(str(tmp_path)) == ModelConfig()
     (tmp_path / "config.json").write_text('{"text_config": {"vocab_size": 9}, "eos_token_id": 3}')
     (tmp_path / "generation_config.json").write_text('{"eos_token_id": [2, 3, true]}')
-    assert ModelFacts.beside(str(tmp_path / "tokenizer.json")) == ModelFacts(9, (2, 3))
+    assert ModelConfig.beside(str(tmp_path / "tokenizer.json")) == ModelConfig(9, (2, 3))
     (tmp_path / "config.json").write_text("[")
     (tmp_path / "generation_config.json").write_text("[]")
-    assert ModelFacts.beside(str(tmp_path)) == ModelFacts()
+    assert ModelConfig.beside(str(tmp_path)) == ModelConfig()
     (tmp_path / "config.json").write_text(" " * (1 << 20) + " ")
-    assert ModelFacts.beside(str(tmp_path)) == ModelFacts()
-    sized = ChatFormat(FORMAT.vocabulary, Family.of(FormatOptions("qwen3")))
+    assert ModelConfig.beside(str(tmp_path)) == ModelConfig()
+    sized = ChatFormat(FORMAT.vocabulary, Family.from_options(FormatOptions("qwen3")))
     assert sized.vocabulary_size == 512

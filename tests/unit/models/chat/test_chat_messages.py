@@ -10,25 +10,25 @@ import orjson
 import pytest
 from pydantic import TypeAdapter
 
-from gateway.constraints.rules import AnswerFormat
+from gateway.constraints.output_rules import AnswerFormat
 from gateway.context.assembly import assemble
 from gateway.errors import InvalidRequest
 from gateway.generation import PREAMBLE, PYTHON_TOOL
-from gateway.models.chat.messages import (
+from gateway.models.chat.chat_messages import (
     ANY,
     UNSEEN,
     ChatConversation,
     Habits,
     Markers,
     call_id_of,
-    conversation,
+    chat_conversation,
     functions,
     question,
 )
 from gateway.models.format import Builtins
-from gateway.protocol.calls import NO_RESULT, NOT_APPROVED
+from gateway.protocol.call_items import NO_RESULT, NOT_APPROVED
 from gateway.protocol.items import AnyInputItem, InputItem
-from gateway.protocol.tools import FunctionTool
+from gateway.protocol.tool_types import FunctionTool
 from tests.fakes import contexts as items
 from tests.fakes.contexts import options
 
@@ -40,7 +40,7 @@ _INPUT: TypeAdapter[InputItem] = TypeAdapter(AnyInputItem)
 
 def told(*context: ContextItem, habits: Habits = ANY, **fields: Any) -> list[dict[str, Any]]:
     """The messages, calls in short."""
-    made = conversation(context, replace(options(), **fields), habits)
+    made = chat_conversation(context, replace(options(), **fields), habits)
     return [_short(message) for message in made.messages]
 
 
@@ -249,7 +249,7 @@ def test_calls_that_the_gateway_ran_were_made_one_after_the_other() -> None:
 def test_every_result_names_its_call() -> None:
     denied = items.answering(approve=False)
     context = (items.user(), items.served(), items.searched(), items.asking(), denied)
-    messages = conversation(context, options(), ANY).messages
+    messages = chat_conversation(context, options(), ANY).messages
     made = [call["id"] for one in messages for call in one.get("tool_calls", ())]
     assert [one["tool_call_id"] for one in messages if one["role"] == "tool"] == made
     assert len(set(made)) == 3
@@ -283,12 +283,12 @@ def test_what_nobody_can_open_is_not_told() -> None:
 
 
 def test_no_item_has_more_of_the_prompt_than_there_is() -> None:
-    made = conversation((items.user("x" * 900), items.answer("y" * 50)), options(), ANY)
+    made = chat_conversation((items.user("x" * 900), items.answer("y" * 50)), options(), ANY)
     [first, second] = made.spans(100)
     assert (first.source, first.start) == (0, 0)
     assert (first.end, second.start, second.end) == (second.start, first.end, 100)
     assert first.end > 80
-    made = conversation((items.user(),), options(instructions="Be brief."), ANY)
+    made = chat_conversation((items.user(),), options(instructions="Be brief."), ANY)
     assert made.spans(10)[0].source == PREAMBLE
     assert ChatConversation(ANY).spans(10) == ()
 

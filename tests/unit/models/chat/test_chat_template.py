@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 import orjson
 import pytest
 
-from gateway.models.chat.messages import ANY
-from gateway.models.chat.template import ResultFrame, Template
+from gateway.models.chat.chat_messages import ANY
+from gateway.models.chat.chat_template import ResultFrame, Template
 from tests.fakes.chat_format import answer, ids_of, loaded
 from tests.fakes.chat_server import OPENING, Refused, chatml, thinking_last, unopened
 
@@ -57,7 +57,7 @@ def test_a_result_inside_of_json_is_noticed() -> None:
 
 def test_what_is_learned_can_be_kept() -> None:
     template = learned(chatml)
-    kept = Template.of_state(template.template_state)
+    kept = Template.from_state(template.template_state)
     assert (kept.opening, kept.result) == (template.opening, template.result)
     assert Template().template_state == b""
 
@@ -65,7 +65,7 @@ def test_what_is_learned_can_be_kept() -> None:
 @pytest.mark.parametrize("template_state", [b"[]", b"{}", b'{"opening": 1}', b"x"])
 def test_what_was_never_learned_is_refused(template_state: bytes) -> None:
     with pytest.raises(ValueError, match=r".+"):
-        Template.of_state(template_state)
+        Template.from_state(template_state)
 
 
 def refusing(*roles: str) -> Callable[[dict[str, Any]], str]:

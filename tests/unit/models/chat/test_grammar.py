@@ -9,11 +9,10 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from gateway.constraints.rules import AnswerFormat, OutputRules, TextGrammar, ToolRule
+from gateway.constraints.output_rules import AnswerFormat, OutputRules, TextGrammar, ToolRule
 from gateway.generation import AnyText, Ebnf, ParserPosition, SegmentKind, Where
-from gateway.models.chat.grammar import turn_constraint
-from gateway.models.chat.syntax.contract import Mark
-from gateway.models.chat.tag_grammar import text_between
+from gateway.models.chat.call_syntax import Mark
+from gateway.models.chat.chat_grammar import text_between, turn_constraint
 from gateway.models.format import GrammarOptions
 from tests.fakes.chat_turns import Model
 from tests.fakes.gbnf import allows_text

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from gateway.models.chat.recovery import Rule
+from gateway.models.chat.call_syntax import Rule
 from tests.differential.turns import IN_DECODED
 
 ROOT = Path(__file__).parents[4]

@@ -16,8 +16,8 @@ from gateway.generation import (
     SegmentText,
     Where,
 )
-from gateway.models.chat.callee import offered_name
-from gateway.models.chat.prose import Prose, Unit
+from gateway.models.chat.call_syntax import offered_name
+from gateway.models.chat.chat_parser import Prose, Unit
 from tests.fakes.chat_turns import RULES, SEARCH, Model, text_of, told
 
 if TYPE_CHECKING:

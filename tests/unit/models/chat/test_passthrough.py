@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.constraints.rules import AnswerFormat, OutputRules, ToolRule
+from gateway.constraints.output_rules import AnswerFormat, OutputRules, ToolRule
 from gateway.errors import ConfigError
 from gateway.generation import (
     FinishReason,
@@ -22,8 +22,7 @@ from gateway.generation import (
     SegmentText,
     Where,
 )
-from gateway.models.chat.passthrough.format import PassThroughFormat
-from gateway.models.chat.passthrough.parsing import EitherParser, TextParser
+from gateway.models.chat.passthrough import EitherParser, PassThroughFormat, TextParser
 from gateway.models.format import FormatOptions, GrammarOptions, SchemaLimits
 from gateway.text_ids import (
     ANSWER,

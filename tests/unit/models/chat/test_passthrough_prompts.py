@@ -11,11 +11,11 @@ from typing import Any
 import pytest
 
 from gateway.errors import InvalidRequest, RateLimited
-from gateway.models.chat.passthrough.format import PassThroughFormat
-from gateway.models.chat.passthrough.images import Gallery, ImageLimits, _found, has_images
-from gateway.models.format import IMAGE_QUESTION, Unrendered
+from gateway.models.chat.image_gallery import Gallery, _found, has_images
+from gateway.models.chat.passthrough import PassThroughFormat
+from gateway.models.format import IMAGE_QUESTION, ImageLimits, Unrendered
 from gateway.protocol.context_item import ContextItem
-from gateway.protocol.tools import FunctionTool
+from gateway.protocol.tool_types import FunctionTool
 from gateway.text_ids import unpacked_lines
 from tests.fakes import contexts as items
 from tests.fakes.contexts import options

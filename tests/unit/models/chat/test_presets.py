@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from gateway.models.chat.syntax.presets import preset_for
+from gateway.models.chat.families import preset_for
 
 
 @pytest.mark.parametrize(

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from gateway.constraints.rules import OutputRules, ToolRule
+from gateway.constraints.output_rules import OutputRules, ToolRule
 from gateway.generation import FinishReason, SegmentKind
-from gateway.models.chat.syntax.contract import Left, Mark
+from gateway.models.chat.call_syntax import Left, Mark
+from gateway.models.chat.families import CALLS
 from gateway.models.chat.syntax.deepseek import full_width
 from gateway.models.chat.syntax.llama3_json import LLAMA3_JSON
-from gateway.models.chat.syntax.presets import CALLS
 from tests.fakes.chat_turns import Model
 
 HERMES = Model("hermes")

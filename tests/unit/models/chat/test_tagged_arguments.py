@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from gateway.models.chat.syntax.contract import tags_of
+from gateway.models.chat.call_syntax import tags_of
 from gateway.models.chat.syntax.tagged_arguments import ANY, TaggedArguments, as_json, types_of
 
 ROOT: dict[str, Any] = {

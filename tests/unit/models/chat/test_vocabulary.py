@@ -12,8 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gateway.errors import InvalidRequest, VocabularyError
-from gateway.models.chat import vocabulary as module
-from gateway.models.chat.vocabulary import BYTE_CHARACTERS, Vocabulary
+from gateway.models.chat import tokenizer
+from gateway.models.chat.tokenizer import BYTE_CHARACTERS, Vocabulary
 from tests.fakes.chat_vocabulary import tokenizer_json, vocabulary
 
 if TYPE_CHECKING:
@@ -200,7 +200,7 @@ def test_what_cannot_be_read_is_refused(tmp_path: Path, monkeypatch: pytest.Monk
     (tmp_path / "tokenizer.json").write_bytes(b"\xff{")
     with pytest.raises(VocabularyError, match="is not JSON"):
         Vocabulary.load(tmp_path)
-    monkeypatch.setattr(module, "FILE_BYTES_MAX", 1)
+    monkeypatch.setattr(tokenizer, "TOKENIZER_BYTES_MAX", 1)
     with pytest.raises(VocabularyError, match="too large"):
         Vocabulary.load(tmp_path)
 

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from gateway.models.harmony.arguments import Arguments, Conclusion
+from gateway.models.harmony.call_arguments import Arguments, Conclusion
 from gateway.models.harmony.recovery import Rule
 
 

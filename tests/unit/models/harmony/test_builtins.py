@@ -11,10 +11,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gateway.models.format import NO_BUILTINS, Builtins
-from gateway.models.harmony.reference import builtin_sections, prompt_messages
+from gateway.models.harmony.harmony_reference import prompt_messages
 from gateway.models.harmony.rendering import SYSTEM_MESSAGES_MAX, Renderer
-from gateway.protocol.hosted.grants import BrowserGrant, Grants, PythonGrant
-from gateway.protocol.tools import FunctionTool
+from gateway.protocol.grants import BrowserGrant, Grants, PythonGrant
+from gateway.protocol.tool_types import FunctionTool
 from tests.fakes.contexts import options, user
 from tests.fakes.harmony_oracle import library_prompt, spelled, vocabulary
 
@@ -32,8 +32,18 @@ some_builtins = st.builds(
 
 @pytest.mark.slow
 def test_the_packaged_texts_are_openai_harmonys() -> None:
-    packaged = files("gateway.models.harmony") / "data" / "builtin_tools.json"
-    assert json.loads(packaged.read_text("utf-8")) == builtin_sections()
+    packaged = json.loads(
+        (files("gateway.models.harmony") / "data" / "builtin_tools.json").read_text("utf-8")
+    )
+    tools = {"browser": Builtins(browser=True), "python": Builtins(python=True)}
+    assert packaged == {name: library_section(builtins) for name, builtins in tools.items()}
+
+
+def library_section(builtins: Builtins) -> str:
+    """Return openai-harmony's text about a tool, cut out of its system message."""
+    text = spelled(library_prompt(prompt_messages([], replace(options(), builtins=builtins))))
+    tools, channels = "# Tools\n\n", "\n\n# Valid channels"
+    return text[text.index(tools) + len(tools) : text.rindex(channels)]
 
 
 @pytest.mark.slow
@@ -106,11 +116,11 @@ def test_prompts_of_a_scope_tell_locations_apart() -> None:
 def test_grants_say_which_tools_are_told_of() -> None:
     browser = BrowserGrant("web_search", location="Paris")
     python = PythonGrant("cntr_1", "linux", 1 << 30, description=" Python 3.14.\n")
-    assert Builtins.of(None) is NO_BUILTINS
-    assert Builtins.of(Grants()) == NO_BUILTINS
+    assert Builtins.from_grants(None) is NO_BUILTINS
+    assert Builtins.from_grants(Grants()) == NO_BUILTINS
     blank = PythonGrant("cntr_1", "linux", 1 << 30, description=" ")
-    assert Builtins.of(Grants(python=blank)) == Builtins(python=True)
-    assert Builtins.of(Grants(browser=browser)) == Builtins(browser=True, location="Paris")
-    assert Builtins.of(Grants(python=python)) == Builtins(
+    assert Builtins.from_grants(Grants(python=blank)) == Builtins(python=True)
+    assert Builtins.from_grants(Grants(browser=browser)) == Builtins(browser=True, location="Paris")
+    assert Builtins.from_grants(Grants(python=python)) == Builtins(
         python=True, python_description="Python 3.14."
     )

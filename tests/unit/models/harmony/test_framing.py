@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.models.harmony.framing import FINAL_HEADER, OPENING, said_ids
-from gateway.models.harmony.vocabulary import CALL, CHANNEL, END, END_OF_TEXT, RETURN
+from gateway.models.harmony.framing import FINAL_HEADER, said_ids
+from gateway.models.harmony.vocabulary import CALL, CHANNEL, END, END_OF_TEXT, OPENING, RETURN
 
 _IDS = st.lists(st.sampled_from([5, 6, CHANNEL, END, RETURN, CALL, END_OF_TEXT]), max_size=6)
 _TURNS = st.lists(st.tuples(_IDS, _IDS), max_size=4)

@@ -10,7 +10,7 @@ import orjson
 import pytest
 
 from gateway.constraints.lark import are_translated, languages_of
-from gateway.constraints.rules import AnswerFormat, OutputRules, TextGrammar, ToolRule
+from gateway.constraints.output_rules import AnswerFormat, OutputRules, TextGrammar, ToolRule
 from gateway.eventlog.fold.screen import Beginning, Verdict
 from gateway.generation import (
     AnyText,
@@ -23,10 +23,10 @@ from gateway.generation import (
     Where,
 )
 from gateway.models.format import GrammarOptions
-from gateway.models.harmony.framing import CALL_PREFIX, OPENING, RECIPIENT_PREFIX
+from gateway.models.harmony.framing import CALL_PREFIX, RECIPIENT_PREFIX
 from gateway.models.harmony.grammar import turn_constraint
-from gateway.models.harmony.vocabulary import CHANNEL, MESSAGE, NAMED_SPECIALS
-from gateway.models.refusals import REFUSALS
+from gateway.models.harmony.vocabulary import CHANNEL, MESSAGE, NAMED_SPECIALS, OPENING
+from gateway.models.refusal_grammar import REFUSALS
 from tests.fakes.harmony_script import script_ids, vocabulary
 from tests.fakes.turn_matching import allows
 

@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from gateway.generation import SegmentKind
-from gateway.models.harmony.headers import (
+from gateway.models.harmony.message_headers import (
     NO_MARKER,
     MessageRoute,
     Part,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from gateway.models.harmony.messages import harmony_messages
+from gateway.models.harmony.rendering import harmony_messages
 from gateway.models.history import PlacedItem, since_compaction
 from gateway.protocol.context_item import ContextItem
 from gateway.protocol.items import Compaction

@@ -14,9 +14,9 @@ from pydantic import TypeAdapter
 
 from gateway.context.assembly import assemble
 from gateway.generation import PREAMBLE
-from gateway.models.harmony.reference import prompt_messages
+from gateway.models.harmony.harmony_reference import prompt_messages
 from gateway.models.harmony.rendering import Renderer
-from gateway.protocol.calls import IMAGE_NOTE, NO_RESULT, NOT_APPROVED, UNKNOWN_RESULT
+from gateway.protocol.call_items import IMAGE_NOTE, NO_RESULT, NOT_APPROVED, UNKNOWN_RESULT
 from gateway.protocol.items import AnyInputItem, InputItem
 from tests.fakes.contexts import (
     answer,

@@ -7,18 +7,18 @@ from openai_harmony import Author, Role
 from openai_harmony import Message as LibraryMessage
 
 from gateway.errors import InvalidRequest
-from gateway.models.harmony import messages
-from gateway.models.harmony.messages import (
+from gateway.models.harmony import rendering
+from gateway.models.harmony.harmony_reference import library_message
+from gateway.models.harmony.rendering import (
     MessageWriter,
+    Renderer,
     call_message,
     harmony_messages,
     pieces,
     recipient,
 )
-from gateway.models.harmony.reference import library_message
-from gateway.models.harmony.rendering import Renderer
 from gateway.models.harmony.vocabulary import FIRST_SPECIAL
-from gateway.protocol.calls import FILE_NOTE, IMAGE_NOTE, NOT_APPROVED, UNKNOWN_RESULT
+from gateway.protocol.call_items import FILE_NOTE, IMAGE_NOTE, NOT_APPROVED, UNKNOWN_RESULT
 from gateway.protocol.items import (
     ApplyPatchCall,
     ApplyPatchCallOutput,
@@ -345,6 +345,6 @@ def test_a_list_of_tools_that_cannot_be_called_says_nothing() -> None:
 def test_a_long_text_is_cut_only_where_its_ids_are_the_same(
     text: str, cut: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(messages, "PIECE_CHARS", 1)
-    monkeypatch.setattr(messages, "_WINDOW_CHARS", 2)
+    monkeypatch.setattr(rendering, "PIECE_CHARS", 1)
+    monkeypatch.setattr(rendering, "_WINDOW_CHARS", 2)
     assert list(pieces(text)) == cut

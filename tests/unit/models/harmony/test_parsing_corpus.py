@@ -5,13 +5,14 @@ from __future__ import annotations
 import json
 import re
 from pathlib import Path
-from typing import Any
-
-import pytest
+from typing import TYPE_CHECKING, Any
 
 from gateway.generation import PYTHON_TOOL, FinishReason, SegmentKind
 from gateway.models.harmony.recovery import Rule
 from tests.fakes.harmony_script import HOSTED, Segment, Turn, parse_chunks
+
+if TYPE_CHECKING:
+    import pytest
 
 _CORPUS = Path(__file__).parents[3] / "data" / "harmony_corpus.jsonl"
 _CASES: list[dict[str, Any]] = [json.loads(line) for line in _CORPUS.read_text().splitlines()]
@@ -41,21 +42,27 @@ def _parse(case: dict[str, Any], size: int, hosted: frozenset[str] = frozenset()
     return parse_chunks(chunks, FinishReason(case["finish"]), hosted=hosted)
 
 
-@pytest.mark.parametrize("size", [1, 2, 7, 10_000])
-@pytest.mark.parametrize("case", _CASES, ids=[case["id"] for case in _CASES])
-def test_a_malformed_turn_becomes_the_items_that_were_meant(
-    case: dict[str, Any], size: int
-) -> None:
-    turn = _parse(case, size)
+def test_a_malformed_turn_becomes_the_items_that_were_meant(subtests: pytest.Subtests) -> None:
+    for case in _CASES:
+        for size in (1, 2, 7, 10_000):
+            with subtests.test(case=case["id"], size=size):
+                _check_items(case, _parse(case, size))
 
+
+def _check_items(case: dict[str, Any], turn: Turn) -> None:
     assert [_item(segment) for segment in turn.segments] == _wanted(case)
     # Some flags carry a remark behind the name, some are a remark only.
     named = {flag.split()[0] for flag in case["recovery_flags"] if re.match(r"\w+( \(|\Z)", flag)}
     assert named <= turn.recoveries.keys()
 
 
-@pytest.mark.parametrize("case", _CASES, ids=[case["id"] for case in _CASES])
-def test_the_reference_library_agrees_wherever_no_rule_fires(case: dict[str, Any]) -> None:
+def test_the_reference_library_agrees_wherever_no_rule_fires(subtests: pytest.Subtests) -> None:
+    for case in _CASES:
+        with subtests.test(case=case["id"]):
+            _check_agreement(case)
+
+
+def _check_agreement(case: dict[str, Any]) -> None:
     turn = _parse(case, 1)
     strict = case["observed_harmony_0_0_8"]["strict"]
 
@@ -67,8 +74,15 @@ def test_the_reference_library_agrees_wherever_no_rule_fires(case: dict[str, Any
         ]
 
 
-@pytest.mark.parametrize("case", _CASES, ids=[case["id"] for case in _CASES])
-def test_hosted_tools_beside_it_change_only_what_is_addressed_to_them(case: dict[str, Any]) -> None:
+def test_hosted_tools_beside_it_change_only_what_is_addressed_to_them(
+    subtests: pytest.Subtests,
+) -> None:
+    for case in _CASES:
+        with subtests.test(case=case["id"]):
+            _check_hosted_tools(case)
+
+
+def _check_hosted_tools(case: dict[str, Any]) -> None:
     alone, beside = _parse(case, 10_000), _parse(case, 10_000, HOSTED)
 
     assert _parse(case, 1, HOSTED) == _parse(case, 7, HOSTED) == beside

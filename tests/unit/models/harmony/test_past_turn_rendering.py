@@ -6,9 +6,8 @@ import pytest
 
 from gateway.generation import FinishReason
 from gateway.models.harmony.framing import rerendered_ids
-from gateway.models.harmony.messages import MessageWriter
 from gateway.models.harmony.parsing import Parser
-from gateway.models.harmony.rendering import Renderer
+from gateway.models.harmony.rendering import MessageWriter, Renderer
 from gateway.protocol.items import Reasoning, ReasoningText
 from tests.fakes.contexts import context_item
 from tests.fakes.harmony_script import HOSTED, TOOLS, collect, script_ids, vocabulary

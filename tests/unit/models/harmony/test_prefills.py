@@ -6,7 +6,7 @@ from functools import cache
 
 import pytest
 
-from gateway.constraints.rules import AnswerFormat, OutputRules, ToolRule
+from gateway.constraints.output_rules import AnswerFormat, OutputRules, ToolRule
 from gateway.generation import (
     BROWSER_TOOLS,
     PYTHON_TOOL,

@@ -6,8 +6,8 @@ import pytest
 
 from gateway.errors import StartupError
 from gateway.models.format import SchemaLimits
-from gateway.models.harmony.format import HarmonyFormat
-from gateway.models.harmony.reference import check_prompt
+from gateway.models.harmony.harmony_format import HarmonyFormat
+from gateway.models.harmony.harmony_reference import check_prompt
 from tests.fakes.byte_format import ByteFormat
 
 if TYPE_CHECKING:

@@ -7,15 +7,15 @@ from uuid import UUID
 
 import pytest
 
-from gateway.constraints.rules import AnswerFormat
+from gateway.constraints.output_rules import AnswerFormat
 from gateway.errors import InvalidRequest
 from gateway.generation import PREAMBLE, Prompt, Span
 from gateway.ids import output_item_id
 from gateway.models.format import SchemaLimits
-from gateway.models.harmony.reference import prompt_messages
+from gateway.models.harmony.harmony_reference import prompt_messages
 from gateway.models.harmony.rendering import Renderer
 from gateway.models.harmony.vocabulary import FIRST_SPECIAL
-from gateway.protocol.tools import FunctionTool
+from gateway.protocol.tool_types import FunctionTool
 from tests.fakes.contexts import (
     answer,
     call,

@@ -6,10 +6,10 @@ import pytest
 
 from gateway.errors import InvalidRequest
 from gateway.models.format import SchemaLimits
-from gateway.models.harmony.typescript import SchemaNormaliser, type_text
+from gateway.models.harmony.tool_typescript import SchemaNormaliser, type_text
 
 if TYPE_CHECKING:
-    from gateway.models.harmony.typescript import Schema
+    from gateway.models.harmony.tool_typescript import Schema
 
 PARAM = "tools[3].parameters"
 STRING = {"type": "string"}

@@ -5,11 +5,11 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import pytest
 
 from gateway.models.format import SchemaLimits
-from gateway.models.harmony.typescript import SchemaNormaliser, function_text, single_line
+from gateway.models.harmony.tool_typescript import SchemaNormaliser, function_text, single_line
 from tests.fakes.harmony_oracle import library_declaration
 
 if TYPE_CHECKING:
-    from gateway.models.harmony.typescript import Schema
+    from gateway.models.harmony.tool_typescript import Schema
 
 
 def declaration(parameters: Schema) -> str:

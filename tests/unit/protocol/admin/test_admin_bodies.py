@@ -14,22 +14,21 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from gateway import ids
-from gateway.admin.projects import ProjectCreate, ProjectUpdate
-from gateway.errors import InvalidRequest
-from gateway.protocol.admin.federation import ProviderCreate, RuleCreate, discovered
-from gateway.protocol.admin.limits import RateLimitUpdate, SpendLimitUpdate
-from gateway.protocol.admin.objects import project_key_body
-from gateway.protocol.admin.requests import (
-    KeyExtras,
-    PriceCreate,
-    PriceEnd,
+from gateway.admin.issuers import ProviderCreate, RuleCreate, discovered
+from gateway.admin.keys import (
+    AccountKeyCreate,
     ProjectKeyUpdate,
     ServiceAccountCreate,
-    terms_of,
+    ShownKey,
+    project_key_body,
 )
+from gateway.admin.limits import RateLimitUpdate, SpendLimitUpdate
+from gateway.admin.prices import PriceCreate, PriceEnd
+from gateway.admin.projects import ProjectCreate, ProjectUpdate
+from gateway.errors import InvalidRequest
 from gateway.protocol.request_errors import validated
-from gateway.tenancy import ApiKey, ProjectId, ServiceAccount, TenantId
-from gateway.tenancy.federation import KeySource
+from gateway.tenancy import ApiKey, KeyTerms, ProjectId, ServiceAccount, TenantId
+from gateway.tenancy.issuers import KeySource
 from gateway.tenancy.scopes import SCOPES
 from tests.fakes.admin_bodies import GOOD
 
@@ -111,21 +110,25 @@ def test_terms_of_a_key_are_refused_where_none_is_asked_for(name: str, value: ob
     asked = {"name": "a", name: value}
     bare = {"name": "a", "create_service_account_only": True}
     with pytest.raises(InvalidRequest, match="asks for none") as caught:
-        ServiceAccountCreate.model_validate({**bare, **asked}).check_consistent()
+        ServiceAccountCreate.model_validate({**bare, **asked}).key()
     assert caught.value.param == name
-    ServiceAccountCreate.model_validate(asked).check_consistent()
-    ServiceAccountCreate.model_validate(bare).check_consistent()
+    assert ServiceAccountCreate.model_validate(asked).key() is not None
+    assert ServiceAccountCreate.model_validate(bare).key() is None
 
 
 @given(st.lists(st.sampled_from(sorted(SCOPES)) | st.text(max_size=5), max_size=4))
 def test_scopes_are_those_that_are_known(scopes: list[str]) -> None:
     strange = [at for at, scope in enumerate(scopes) if scope not in SCOPES]
     if not strange:
-        assert terms_of(tuple(scopes), KeyExtras()).scopes == frozenset(scopes)
+        assert AccountKeyCreate(scopes=tuple(scopes)).terms().scopes == frozenset(scopes)
         return
     with pytest.raises(InvalidRequest) as caught:
-        terms_of(tuple(scopes), KeyExtras())
+        AccountKeyCreate(scopes=tuple(scopes)).terms()
     assert caught.value.param == f"scopes[{strange[0]}]"
+
+
+def terms_in(network: str) -> KeyTerms:
+    return AccountKeyCreate.model_validate({"harmony": {"allowed_cidrs": [network]}}).terms()
 
 
 @given(st.ip_addresses(), st.integers(0, 128))
@@ -135,14 +138,15 @@ def test_a_network_has_no_bits_behind_its_length(address: object, length: int) -
         network = ip_network(text)
     except ValueError:
         with pytest.raises(InvalidRequest, match="it is no network") as caught:
-            terms_of((), KeyExtras(allowed_cidrs=(text,)))
+            terms_in(text)
         assert caught.value.param == "harmony.allowed_cidrs[0]"
     else:
-        assert terms_of((), KeyExtras(allowed_cidrs=(text,))).networks == (network,)
+        assert terms_in(text).networks == (network,)
 
 
 def test_a_key_has_the_owner_that_it_has() -> None:
-    owned, ours = project_key_body(KEY, ACCOUNT)["owner"], project_key_body(KEY, None)["owner"]
+    owned = project_key_body(ShownKey(KEY, ACCOUNT))["owner"]
+    ours = project_key_body(ShownKey(KEY))["owner"]
     assert (owned["type"], owned["user"]) == ("service_account", None)
     assert owned["service_account"]["id"] == ids.service_account_id(ACCOUNT.id)
     assert (ours["type"], ours["service_account"]) == ("user", None)

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
+from gateway.admin.limits import UNLIMITED, KeyLimits, RateLimitUpdate
 from gateway.errors import InvalidRequest
-from gateway.protocol.admin.limits import UNLIMITED, KeyLimits, RateLimitUpdate
 from gateway.protocol.request_errors import validated
 
 DAILY = ("tokens", 86_400)

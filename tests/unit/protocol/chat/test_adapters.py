@@ -13,12 +13,7 @@ from pydantic import TypeAdapter
 
 from gateway.entries import Finished, Tokens, TurnEnded, TurnStarted
 from gateway.generation import FinishReason
-from gateway.protocol.chat.adapters import (
-    SEPARATOR,
-    ChatAdapter,
-    CompletionAdapter,
-    failure_of,
-)
+from gateway.protocol.chat_answers import SEPARATOR, ChatAdapter, CompletionAdapter, failure_of
 from tests.fakes.toy_logs import RULES, apply_all, logprob_of, new_fold
 from tests.fakes.toy_parser import CALL, COMMENTARY, END, FINAL, REASONING, RETURN, TEXT, call, say
 
@@ -53,7 +48,7 @@ def chunks(
 ) -> list[Json]:
     stream = (form or ChatAdapter()).chunks()
     events, _ = told(ids, ending, rules)
-    shown = [orjson.loads(chunk) for event in events for chunk in stream.of(event)]
+    shown = [orjson.loads(chunk) for event in events for chunk in stream.from_event(event)]
     for chunk in shown:
         # The SDK's type of chunks does not know custom tools yet.
         if "error" not in chunk and "custom" not in json.dumps(chunk):
@@ -189,7 +184,7 @@ def test_a_refusal_is_shown_in_the_place_of_the_answer() -> None:
     assert (choice["message"]["refusal"], choice["message"]["content"]) == ("I'm sorry", None)
     assert choice["logprobs"] == {"content": None, "refusal": None}
     stream = adapter.chunks()
-    shown = deltas([orjson.loads(chunk) for event in events for chunk in stream.of(event)])
+    shown = deltas([orjson.loads(chunk) for event in events for chunk in stream.from_event(event)])
     assert "".join(delta.get("refusal") or "" for delta in shown) == "I'm sorry"
 
 
@@ -234,7 +229,7 @@ def test_a_failure_is_told_in_the_words_of_the_chat() -> None:
 def test_the_usage_is_in_a_last_chunk_without_choices() -> None:
     stream = ChatAdapter(include_usage=True).chunks()
     events, response = told(ANSWERED, DONE)
-    *before, last = [orjson.loads(chunk) for event in events for chunk in stream.of(event)]
+    *before, last = [orjson.loads(chunk) for event in events for chunk in stream.from_event(event)]
     assert all(chunk["usage"] is None for chunk in before)
     assert last["choices"] == []
     assert last["usage"]["completion_tokens"] == response["usage"]["output_tokens"]
@@ -243,7 +238,7 @@ def test_the_usage_is_in_a_last_chunk_without_choices() -> None:
 def test_each_delta_is_one_chunk_with_as_much_text() -> None:
     stream = ChatAdapter(include_usage=False).chunks()
     events, _ = told([*ANSWERED, *CALLED], DONE)
-    shown = [[orjson.loads(chunk) for chunk in stream.of(event)] for event in events]
+    shown = [[orjson.loads(chunk) for chunk in stream.from_event(event)] for event in events]
     lengths = [
         (event.delta_length, [len(text_of(delta)) for delta in deltas(chunks)])
         for event, chunks in zip(events, shown, strict=True)
@@ -263,7 +258,7 @@ def test_a_completion_is_the_answer_alone() -> None:
     (choice,) = shown["choices"]
     assert choice == {"text": "b\n\na", "index": 0, "logprobs": None, "finish_reason": "stop"}
     stream = adapter.chunks()
-    streamed = [orjson.loads(chunk) for event in events for chunk in stream.of(event)]
+    streamed = [orjson.loads(chunk) for event in events for chunk in stream.from_event(event)]
     texts = [chunk["choices"][0]["text"] for chunk in streamed[:-1]]
     assert texts == ["b", "\n\na", ""]
     assert (streamed[-1]["choices"], streamed[-1]["usage"]) == ([], shown["usage"])
@@ -273,7 +268,7 @@ def test_a_completion_is_the_answer_alone() -> None:
 def test_a_completion_does_not_show_calls() -> None:
     events, _ = told([*ANSWERED, *CALLED], DONE)
     stream = CompletionAdapter(include_usage=False).chunks()
-    streamed = [orjson.loads(chunk) for event in events for chunk in stream.of(event)]
+    streamed = [orjson.loads(chunk) for event in events for chunk in stream.from_event(event)]
     assert [chunk["choices"][0]["text"] for chunk in streamed] == ["b", "\n\na", ""]
 
 

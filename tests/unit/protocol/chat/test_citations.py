@@ -9,8 +9,8 @@ import pytest
 from openai.types.chat import ChatCompletion, ChatCompletionChunk
 from pydantic import TypeAdapter
 
-from gateway.protocol.chat.adapters import SEPARATOR, ChatAdapter, CompletionAdapter
-from gateway.protocol.events import Event
+from gateway.protocol.chat_answers import SEPARATOR, ChatAdapter, CompletionAdapter
+from gateway.protocol.stream_events import Event
 from tests.fakes.response_heads import ECHO
 
 Json = dict[str, Any]
@@ -125,7 +125,7 @@ def test_citations_are_annotations_at_their_place_in_the_content(*, formatted: b
     assert len(found) == (2 if formatted else 3)
 
     stream = ChatAdapter().chunks()
-    chunks = [orjson.loads(chunk) for event in said for chunk in stream.of(event)]
+    chunks = [orjson.loads(chunk) for event in said for chunk in stream.from_event(event)]
     for chunk in chunks:
         TypeAdapter(ChatCompletionChunk).validate_python(chunk)
     deltas = [chunk["choices"][0]["delta"] for chunk in chunks]
@@ -139,7 +139,7 @@ def test_a_citation_comes_behind_the_text_that_it_covers() -> None:
     stream = ChatAdapter().chunks()
     length = 0
     for event in events(OUTPUT, formatted=False):
-        for chunk in map(orjson.loads, stream.of(event)):
+        for chunk in map(orjson.loads, stream.from_event(event)):
             delta = chunk["choices"][0]["delta"]
             length += len(delta.get("content") or "")
             for annotation in delta.get("annotations", []):
@@ -151,6 +151,6 @@ def test_a_completion_has_no_annotations() -> None:
     chunks = [
         orjson.loads(chunk)
         for event in events(OUTPUT, formatted=False)
-        for chunk in stream.of(event)
+        for chunk in stream.from_event(event)
     ]
     assert "".join(chunk["choices"][0]["text"] for chunk in chunks).endswith("".join(ANSWER))

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from gateway.protocol.chat.adapters import CompletionAdapter
+from gateway.protocol.chat_answers import CompletionAdapter
 from tests.fakes.chat_bodies import Row, check_refusal, completion
 
 Json = dict[str, Any]

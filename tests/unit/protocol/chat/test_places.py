@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from gateway.errors import ContextLengthExceeded, InvalidRequest
-from gateway.protocol.chat.to_responses import ParameterPaths
+from gateway.protocol.chat_conversion import ParameterPaths
 
 PLACES = ParameterPaths(
     {"input": "messages", "input[0]": "messages[0]", "input[0].call_id": "messages[0].id"}

@@ -10,9 +10,9 @@ import pytest
 
 from gateway.errors import InvalidRequest
 from gateway.protocol import documented
-from gateway.protocol.chat.adapters import ChatAdapter
-from gateway.protocol.chat.to_responses import CHAT_PARAMETERS, parse_chat
-from gateway.protocol.hosted.tools import HostedFamily, UserLocation, WebSearchTool
+from gateway.protocol.chat_answers import ChatAdapter
+from gateway.protocol.chat_conversion import CHAT_PARAMETERS, parse_chat
+from gateway.protocol.hosted_tools import HostedFamily, UserLocation, WebSearchTool
 from tests.fakes.chat_bodies import CUSTOM, FUNCTION, GRAMMAR, HI, Row, chat, check_refusal
 from tests.fakes.create_bodies import LIMITS, SCHEMA
 

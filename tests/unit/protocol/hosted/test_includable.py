@@ -11,17 +11,17 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from gateway.protocol.hosted.grants import Grants
-from gateway.protocol.hosted.includable import (
+from gateway.protocol.grants import Grants
+from gateway.protocol.items import (
     INCLUDABLE,
     OUTPUTS,
     SOURCES,
-    divided,
     included,
     included_body,
     included_json,
+    without_includable,
 )
-from gateway.protocol.responses.body import ResponseHead
+from gateway.protocol.responses.response_object import ResponseHead
 
 TYPES = st.sampled_from(["web_search_call", "code_interpreter_call", "mcp_call", "message"])
 VALUES = st.sets(st.sampled_from([SOURCES, OUTPUTS, "reasoning.encrypted_content"]))
@@ -47,8 +47,8 @@ def test_what_is_asked_for_later_is_what_would_have_been_shown(
     def item(shown: dict[str, Any]) -> dict[str, Any]:
         return {"type": kind, "action": None, "outputs": None, "output": None, **shown}
 
-    shown, more = divided(kind, fields, first)
-    wanted, _ = divided(kind, fields, first | later)
+    shown, more = without_includable(kind, fields, first)
+    wanted, _ = without_includable(kind, fields, first | later)
     told = included(item(shown), more, later)
     assert told == item(wanted)
     assert list(told) == list(item(wanted))

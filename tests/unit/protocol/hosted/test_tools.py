@@ -8,9 +8,8 @@ import pytest
 from openai.types.responses import Tool
 from pydantic import TypeAdapter
 
-from gateway.protocol.hosted.grants import ShownPage
-from gateway.protocol.hosted.state import NO_TOOL_STATE, ToolState, tool_state_of
-from gateway.protocol.hosted.tools import (
+from gateway.protocol.grants import NO_TOOL_STATE, ShownPage, ToolState, tool_state_of
+from gateway.protocol.hosted_tools import (
     FAMILIES,
     WEB_SEARCH_TYPES,
     AutoContainer,
@@ -22,8 +21,9 @@ from gateway.protocol.hosted.tools import (
     WebSearchTool,
     domain_of,
 )
-from gateway.protocol.responses.body import echo, rules_of
-from gateway.protocol.tools import HostedTool, named
+from gateway.protocol.responses.response_object import echo
+from gateway.protocol.responses.response_rules import rules_of
+from gateway.protocol.tool_types import HostedTool, named
 from tests.fakes.create_bodies import FUNCTION, NAMESPACE, parse, refusal
 
 ALL: frozenset[HostedFamily] = frozenset({"web_search", "code_interpreter", "mcp"})

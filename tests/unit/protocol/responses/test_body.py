@@ -11,7 +11,7 @@ from openai.types.responses import Response
 
 from gateway import ids
 from gateway.generation import TokenUsage
-from gateway.protocol.responses.body import (
+from gateway.protocol.responses.response_object import (
     ECHO_FIELDS,
     Outcome,
     encoded_body,

@@ -7,7 +7,8 @@ from typing import Any, get_args
 
 import pytest
 
-from gateway.protocol.hosted.tools import FAMILIES
+from gateway.protocol.base import IGNORED_NAMES_MAX
+from gateway.protocol.hosted_tools import FAMILIES
 from gateway.protocol.items import (
     FunctionCall,
     FunctionCallOutput,
@@ -23,15 +24,14 @@ from gateway.protocol.items import (
     Refusal,
 )
 from gateway.protocol.parameters import Effort
-from gateway.protocol.responses.body import echo
-from gateway.protocol.responses.create import (
+from gateway.protocol.responses.create_request import (
     ENCRYPTED_REASONING,
     HINTS,
-    IGNORED_NAMES_MAX,
     CreateResponse,
     parse_create,
 )
-from gateway.protocol.tools import (
+from gateway.protocol.responses.response_object import echo
+from gateway.protocol.tool_types import (
     ApplyPatchTool,
     CustomTool,
     FunctionTool,

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from gateway.protocol.documented import CREATE_PARAMETERS, EFFORTS, INCLUDE_VALUES
-from gateway.protocol.responses.create import HINTS, PARAMETERS
+from gateway.protocol.responses.create_request import HINTS, PARAMETERS
 from tests.fakes.create_bodies import CALL, FUNCTION, SCHEMA, Row, parse, refusal
 
 OWN = {

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from gateway.errors import InvalidRequest
-from gateway.protocol.responses.create import parse_create
+from gateway.protocol.responses.create_request import parse_create
 from tests.fakes.create_bodies import FUNCTION, LIMITS, Row, body_of, refusal
 
 MISSING: list[Row] = [

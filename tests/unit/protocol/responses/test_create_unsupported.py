@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 
 from gateway.errors import InvalidRequest
-from gateway.protocol.responses.create import check_images, parse_create
+from gateway.protocol.responses.create_request import parse_create
+from gateway.protocol.responses.request_checks import check_images
 from tests.fakes.create_bodies import (
     CALL,
     CUSTOM,

@@ -7,7 +7,7 @@ import pytest
 from openai.types.responses import Response
 
 from gateway.protocol.parameters import ToolChoice
-from gateway.protocol.responses.body import ECHO_FIELDS, echo
+from gateway.protocol.responses.response_object import ECHO_FIELDS, echo
 from tests.fakes.create_bodies import CUSTOM, FUNCTION, NAMESPACE, SCHEMA, SHELLS, TOOLS, parse
 
 Json = dict[str, Any]

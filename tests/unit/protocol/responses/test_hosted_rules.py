@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from gateway.constraints.rules import CallMode, OutputRules, ToolRule
+from gateway.constraints.output_rules import CallMode, OutputRules, ToolRule
 from gateway.generation import BROWSER_TOOLS, PYTHON_TOOL, SegmentKind
-from gateway.protocol.hosted.grants import (
+from gateway.protocol.grants import (
     BrowserGrant,
     Grants,
     McpTool,
@@ -17,7 +17,8 @@ from gateway.protocol.hosted.grants import (
     grants_json,
     grants_of,
 )
-from gateway.protocol.responses.body import echo, rules_of
+from gateway.protocol.responses.response_object import echo
+from gateway.protocol.responses.response_rules import rules_of
 from tests.fakes.create_bodies import SCHEMA, TOOLS, parse
 
 ADD = McpTool("add", {"type": "object", "properties": {"a": {"type": "integer"}}})

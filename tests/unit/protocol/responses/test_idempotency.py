@@ -9,7 +9,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gateway.errors import InvalidRequest
-from gateway.protocol.responses.create import RequestKey, refuse_key, request_key, reused_key
+from gateway.protocol.responses.create_request import (
+    RequestKey,
+    refuse_key,
+    request_key,
+    reused_key,
+)
 
 BODY = b'{"model": "m", "input": "x"}'
 

@@ -10,9 +10,9 @@ import orjson
 import pytest
 
 from gateway.eventlog.fold.lifecycle import EVENT_FIELDS
-from gateway.protocol.events import HOSTED_ITEMS, DeltaPattern, Deltas, Event
 from gateway.protocol.responses import open_responses
-from gateway.protocol.tools import CUSTOM_PARAMETERS, SHELL_PARAMETERS
+from gateway.protocol.stream_events import HOSTED_ITEMS, DeltaPattern, Deltas, Event
+from gateway.protocol.tool_types import CUSTOM_PARAMETERS, SHELL_PARAMETERS
 from tests.fakes.call_items import CALLS, OUTPUTS
 from tests.fakes.response_heads import ECHO
 

@@ -6,10 +6,17 @@ from typing import Any
 
 import pytest
 
-from gateway.constraints.rules import AnswerFormat, CallMode, OutputRules, TextGrammar, ToolRule
+from gateway.constraints.output_rules import (
+    AnswerFormat,
+    CallMode,
+    OutputRules,
+    TextGrammar,
+    ToolRule,
+)
 from gateway.generation import SegmentKind
-from gateway.protocol.responses.body import echo, rules_of
-from gateway.protocol.tools import NO_ARGUMENTS, SHELL_PARAMETERS
+from gateway.protocol.responses.response_object import echo
+from gateway.protocol.responses.response_rules import rules_of
+from gateway.protocol.tool_types import NO_ARGUMENTS, SHELL_PARAMETERS
 from tests.fakes.create_bodies import GRAMMAR, NAMESPACE, SCHEMA, STRICT, TOOLS, parse
 
 NAMES = ("f", "s", "c", "g", "ns.m", "ns.n", "local_shell", "shell", "apply_patch")

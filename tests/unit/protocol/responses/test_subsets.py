@@ -8,7 +8,7 @@ import orjson
 import pytest
 
 from gateway.errors import InvalidRequest
-from gateway.protocol.responses.create import COMPACTION, COUNTING, Parameters, parse_subset
+from gateway.protocol.responses.create_request import COMPACTION, COUNTING, Parameters, parse_subset
 from tests.fakes.create_bodies import LIMITS
 
 COUNTED = {

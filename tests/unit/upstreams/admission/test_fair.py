@@ -8,12 +8,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.upstreams.admission.fair import EXPECTED_AT_FIRST, FairOrder, FairShares
-from gateway.upstreams.admission.policy import WorkClass
+from gateway.upstreams.admission.queue import EXPECTED_AT_FIRST, FairOrder, FairShares
+from gateway.upstreams.admission.slots import WorkClass
 from tests.fakes.fair_load import TENANTS, Load, ticket
 
 if TYPE_CHECKING:
-    from gateway.upstreams.admission.fair import CountedRequest
+    from gateway.upstreams.admission.queue import CountedRequest
 
 DEFAULT = WorkClass.DEFAULT
 

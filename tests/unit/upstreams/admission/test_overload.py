@@ -15,9 +15,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from gateway.upstreams.admission.policy import AdmissionPolicy, WorkClass
 from gateway.upstreams.admission.queue import AdmissionQueue, Demand, Ticket
-from gateway.upstreams.admission.slots import MemberSlots, Slot
+from gateway.upstreams.admission.slots import AdmissionPolicy, MemberSlots, Slot, WorkClass
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -11,9 +11,8 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 from typing_extensions import override
 
-from gateway.upstreams.admission.policy import AdmissionPolicy, WorkClass
 from gateway.upstreams.admission.queue import AdmissionQueue, Demand, Ticket
-from gateway.upstreams.admission.slots import MemberSlots, Slot
+from gateway.upstreams.admission.slots import AdmissionPolicy, MemberSlots, Slot, WorkClass
 
 POLICY = AdmissionPolicy(
     slots_start=5,

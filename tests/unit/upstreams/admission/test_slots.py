@@ -8,8 +8,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.upstreams.admission.policy import AdmissionPolicy, WorkClass, class_of
-from gateway.upstreams.admission.slots import FAST_ROUND, ROUND, MemberSlots
+from gateway.upstreams.admission.slots import (
+    FAST_ROUND,
+    ROUND,
+    AdmissionPolicy,
+    MemberSlots,
+    WorkClass,
+    class_of,
+)
 
 if TYPE_CHECKING:
     from gateway.upstreams.admission.slots import Slot

@@ -8,15 +8,15 @@ from hypothesis import strategies as st
 
 from gateway.telemetry.metrics import Metrics
 from gateway.upstreams.backend import Backend
-from gateway.upstreams.membership.desired import (
+from gateway.upstreams.backend_sources import (
     Answer,
     Fault,
+    Membership,
     SourceBackends,
     changes,
     merged,
     named,
 )
-from gateway.upstreams.membership.membership import Membership
 
 NAMES = st.sampled_from("abcdef")
 BACKENDS = st.builds(

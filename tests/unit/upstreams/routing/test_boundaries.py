@@ -5,7 +5,7 @@ from array import array
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.upstreams.routing.boundaries import (
+from gateway.upstreams.routing.prefix_index import (
     IDS_MAX,
     STEP,
     WIDE_FROM,

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from gateway.errors import StoreUnavailable
 from gateway.upstreams.routing import exchange as module
+from gateway.upstreams.routing.costs import RoutingPolicy
 from gateway.upstreams.routing.exchange import (
     REPLICAS_MAX,
     Exchange,
@@ -20,7 +21,6 @@ from gateway.upstreams.routing.exchange import (
     packed_load,
     report_of,
 )
-from gateway.upstreams.routing.policy import RoutingPolicy
 from gateway.upstreams.routing.router import PlacedEntry, Router
 from tests.unit.upstreams.routing.test_router import FIRST, NAMES, SECOND, Clock, Replica
 

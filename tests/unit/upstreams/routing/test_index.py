@@ -9,11 +9,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.upstreams.routing.boundaries import STEP, HashedPrefix
-from gateway.upstreams.routing.index import (
+from gateway.upstreams.routing.prefix_index import (
     HOLDERS_MAX,
     NEWS_TICKS,
+    STEP,
     TAILS_MAX,
+    HashedPrefix,
     Held,
     PrefixIndex,
 )

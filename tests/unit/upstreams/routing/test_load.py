@@ -6,15 +6,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.upstreams.routing.load import (
+from gateway.upstreams.routing.costs import (
     LOSSES_MAX,
     RATE_KNOWN_S,
     RATES_MIN,
     LoadAverage,
     MemberLoad,
     PeerLoad,
+    RoutingPolicy,
 )
-from gateway.upstreams.routing.policy import RoutingPolicy
 
 POLICY = RoutingPolicy()
 RATE = 10_000.0

@@ -6,8 +6,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.upstreams.routing.boundaries import HashedPrefix
-from gateway.upstreams.routing.placement import MARKS_MAX, Placement, marks_of, member_id
+from gateway.upstreams.routing.prefix_index import (
+    MARKS_MAX,
+    HashedPrefix,
+    Placement,
+    marks_of,
+    member_id,
+)
 
 KEY = b"key" * 8
 counts = st.integers(0, 2**32 - 1)

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from gateway.upstreams.routing.policy import (
+from gateway.upstreams.routing.costs import (
     WARM_SHARE,
     Candidate,
     RoutingPolicy,

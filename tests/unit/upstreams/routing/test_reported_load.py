@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.upstreams.routing.reported_load import (
+from gateway.upstreams.probe import (
     NO_LOAD,
     ReportedLoad,
     from_loads,

@@ -13,16 +13,15 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from gateway.generation import Route, Sampling, TokenRequest
 from gateway.telemetry.metrics import Metrics
+from gateway.upstreams.routing.costs import RATES_MIN, RoutingPolicy
 from gateway.upstreams.routing.exchange import packed_entries, packed_load
-from gateway.upstreams.routing.load import RATES_MIN
-from gateway.upstreams.routing.placement import Placement, member_id
-from gateway.upstreams.routing.policy import RoutingPolicy
+from gateway.upstreams.routing.prefix_index import Placement, member_id
 from gateway.upstreams.routing.router import Flight, PeerReport, PlacedEntry, Router
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from gateway.upstreams.routing.boundaries import HashedPrefix
+    from gateway.upstreams.routing.prefix_index import HashedPrefix
     from gateway.upstreams.routing.router import Decision
 
 NAMES = ("a", "b", "c", "d")

@@ -1,0 +1,96 @@
+"""`/v1/organization/audit_logs` and `/admin/v1/audit_log`: entries, the newest first."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Final
+from uuid import UUID
+
+from gateway import ids
+from gateway.admin.pages import PAGE
+from gateway.admin.routes import AdminRoute
+from gateway.api.query import integer, several, values_of
+from gateway.errors import InvalidRequest
+from gateway.services.audit_logs import AuditQuery
+
+if TYPE_CHECKING:
+    from starlette.datastructures import QueryParams
+
+    from gateway.admin.routes import AdminCall
+    from gateway.admin.tenants import Tenants
+    from gateway.protocol.admin.objects import Json
+    from gateway.services.audit_logs import AuditLogs
+
+ALL: Final = "/organization/audit_logs"
+LISTS: Final = ("event_types", "actor_ids", "actor_emails", "resource_ids", "project_ids")
+_BOUND: Final = re.compile(r"effective_at\[(\w+)\]")
+NO_PROJECT: Final = UUID(int=0)
+AUDIT_QUERY: Final = (
+    *(*PAGE, "before", "tenant_only"),
+    *(spelled for name in LISTS for spelled in several(name)),
+    *(f"effective_at[{bound}]" for bound in ("gt", "gte", "lt", "lte")),
+)
+"""What pages of an audit log are asked for by."""
+
+
+def routes(logs: AuditLogs) -> list[AdminRoute]:
+    async def listed(call: AdminCall) -> Json:
+        query = audit_query(call.request.query_params)
+        return await logs.list_entries(call.principal.tenant_id, query)
+
+    return [AdminRoute("GET", ALL, "audit_log.read", listed, query=AUDIT_QUERY)]
+
+
+def operator_routes(logs: AuditLogs, tenants: Tenants) -> list[AdminRoute]:
+    async def listed(call: AdminCall) -> Json:
+        # The chain of `tenant` (a name), or without it that of the operators.
+        query = call.request.query_params
+        name, tenant_id = query.get("tenant"), None
+        if name is not None:
+            tenant_id = (await tenants.get(name)).tenant.id
+        return await logs.list_entries(tenant_id, audit_query(query), names_operators=True)
+
+    return [
+        AdminRoute(
+            "GET",
+            "/audit_log",
+            "operator_audit_log.read",
+            listed,
+            "operator",
+            query=(*AUDIT_QUERY, "tenant"),
+        )
+    ]
+
+
+def audit_query(given: QueryParams) -> AuditQuery:
+    """Parse the query of the audit log.
+
+    Lists are `name[]=a&name[]=b` or use the plain name. Raises `InvalidRequest`.
+    """
+    values = {name: values_of(given, name) for name in LISTS}
+    bounds = {}
+    for name in given:
+        if (bound := _BOUND.fullmatch(name)) is not None:
+            second = integer(given, name, minimum=0)
+            assert second is not None, "it is there"
+            bounds[bound[1]] = second
+    if given.get("tenant_only", "false").lower() not in {"false", "0"}:
+        raise InvalidRequest(
+            "There are no events of a tenant apart from those of its organization.",
+            code="unsupported_parameter",
+            param="tenant_only",
+        )
+    projects = values.pop("project_ids")
+    return AuditQuery(
+        limit=integer(given, "limit", minimum=1, maximum=100) or 20,
+        after=given.get("after") or None,
+        before=given.get("before") or None,
+        projects=[_project(one) for one in projects] if projects else None,
+        effective_at=bounds,
+        **values,
+    )
+
+
+def _project(project_id: str) -> UUID:
+    # A malformed id finds nothing, like an unknown one.
+    return ids.parse_project_id(project_id) or NO_PROJECT

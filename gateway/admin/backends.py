@@ -1,0 +1,120 @@
+"""`/admin/v1/backends`, `/replicas` and `/settings`: what this process runs on, for operators."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+from gateway.admin.pages import whole_page
+from gateway.admin.routes import AdminRoute, changed, read
+from gateway.admin.transactions import owned
+from gateway.errors import ResourceNotFound, shown
+from gateway.protocol.admin.requests import NoBody
+from gateway.store.replicas import drains
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from gateway.governance.audit import Author
+    from gateway.protocol.admin.objects import Json
+    from gateway.store.postgres.database import Database
+    from gateway.store.replicas.drains import Drain
+    from gateway.upstreams.member import Member
+    from gateway.upstreams.pool import Pool
+
+ALL: Final = "/backends"
+ONE: Final = f"{ALL}/{{name}}"
+LOADS_FRESH_S: Final = 30.0
+"""A replica that told nothing for longer is gone."""
+
+
+def routes(backends: Backends) -> list[AdminRoute]:
+    may_write: Final = "backends.write"
+    drain, undrain = changed(backends.drain, dict), changed(backends.undrain, dict)
+    return [
+        AdminRoute("GET", ALL, "backends.read", read(backends.list, whole_page), "operator"),
+        AdminRoute("POST", f"{ONE}/drain", may_write, drain, "operator", body=NoBody),
+        AdminRoute("POST", f"{ONE}/undrain", may_write, undrain, "operator", body=NoBody),
+        AdminRoute(
+            "GET", "/replicas", "replicas.read", read(backends.replicas, whole_page), "operator"
+        ),
+        AdminRoute("GET", "/settings", "settings.read", read(backends.settings, dict), "operator"),
+    ]
+
+
+class Backends:
+    """Backends of this process, and which of them no replica sends new requests to."""
+
+    def __init__(
+        self,
+        database: Database,
+        pool: Pool,
+        *,
+        replica: str,
+        settings: Callable[[], dict[str, Any]],
+    ) -> None:
+        """Take the name of this process (`replica`) and its effective settings, without secrets."""
+        self._database = database
+        self._pool = pool
+        self._replica = replica
+        self._settings = settings
+
+    async def list(self) -> Sequence[Json]:
+        # `drained` names who drained a backend.
+        drained = {one.name: one for one in await drains.drains(self._database)}
+        return [_body(state, drained.get(state.name)) for state in self._pool.snapshot()]
+
+    async def drain(self, author: Author, name: str) -> Json:
+        """Send no new requests to a backend, at any replica; running ones continue.
+
+        Raises `ResourceNotFound`.
+        """
+        self._require(name)
+        with owned():
+            by = f"operator {author.actor.owner_id}"
+            await drains.drain(self._database, name, by=by, author=author)
+        return {"object": "backend.drained", "name": name}
+
+    async def undrain(self, author: Author, name: str) -> Json:
+        """Use a backend again, at all replicas within two seconds.
+
+        Raises `ResourceNotFound`.
+        """
+        self._require(name)
+        with owned():
+            await drains.undrain(self._database, name, author)
+        return {"object": "backend.undrained", "name": name}
+
+    async def replicas(self) -> Sequence[Json]:
+        # This process, and others that reported their backends lately.
+        reported = await drains.loads(self._database, fresh_s=LOADS_FRESH_S)
+        names = sorted({self._replica, *reported})
+        return [{"object": "replica", "id": name} for name in names]
+
+    async def settings(self) -> Json:
+        return {"object": "settings", "settings": self._settings()}
+
+    def _require(self, name: str) -> None:
+        if name not in {state.name for state in self._pool.snapshot()}:
+            raise ResourceNotFound(
+                f"There is no backend '{shown(name)}'. GET /admin/v1/backends lists them.",
+                code="backend_not_found",
+                param="name",
+            )
+
+
+def _body(state: Member, drain: Drain | None) -> Json:
+    drained = None
+    if drain is not None:
+        drained = {"at": int(drain.drained_at.timestamp()), "by": drain.drained_by}
+    return {
+        "object": "backend",
+        "name": state.name,
+        "models": list(state.models),
+        "healthy": state.healthy,
+        "available": state.available,
+        "in_flight": state.in_flight,
+        "version": state.version,
+        "problem": state.problem,
+        "source": state.source,
+        "drained": drained,
+    }

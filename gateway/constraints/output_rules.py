@@ -1,0 +1,180 @@
+"""Demands of a request on the output: values for all that binds or checks output.
+
+`protocol.responses.response_object.rules_of` makes them of a request.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, Final, Literal
+
+from gateway.generation import HOSTED_KINDS, SegmentKind
+
+if TYPE_CHECKING:
+    from collections.abc import Hashable, Mapping
+
+
+CallMode = Literal["none", "auto", "required"]
+Summary = Literal["off", "concise", "detailed"]
+WHOLE_KINDS: Final = frozenset(
+    {
+        SegmentKind.LOCAL_SHELL_CALL,
+        SegmentKind.SHELL_CALL,
+        SegmentKind.APPLY_PATCH_CALL,
+        SegmentKind.TOOL_SEARCH_CALL,
+        SegmentKind.MCP_APPROVAL_REQUEST,
+    }
+)
+"""Calls whose items have no text that could stream, and a shape that their arguments must have."""
+_MCP_KINDS: Final = frozenset({SegmentKind.MCP_CALL, SegmentKind.MCP_APPROVAL_REQUEST})
+
+
+@dataclass(frozen=True, slots=True)
+class TextGrammar:
+    """The language of a custom tool's input."""
+
+    syntax: Literal["lark", "regex"]
+    definition: str
+
+
+@dataclass(frozen=True, slots=True)
+class ToolRule:
+    """One tool that the model knows as the function `name`.
+
+    `shown_name` and `namespace` are what the client called it. `schema` is the JSON Schema that
+    the arguments must satisfy, None where they may be anything (not strict). `grammar` is the
+    language of a custom tool's input.
+
+    What the browser and Python are called with is not checked here: they tell the model what is
+    wrong with it. Their `schema` is what a grammar holds the model to, where there is one.
+
+    Of a tool of an MCP server `namespace` is the label of the server. Of a tool that the model was
+    trained with `name` begins with `BUILTIN_PREFIX`.
+
+    `declared` is the schema of its parameters as the model was shown it, which tells their types
+    where a model writes arguments without any; None where there is only `schema`.
+    """
+
+    name: str
+    kind: SegmentKind
+    shown_name: str
+    namespace: str | None = None
+    schema: dict[str, Any] | None = field(default=None, hash=False)
+    grammar: TextGrammar | None = None
+    declared: dict[str, Any] | None = field(default=None, hash=False)
+
+    @property
+    def is_hosted(self) -> bool:
+        # The gateway runs such a tool, or asks the user for approval.
+        return self.kind in HOSTED_KINDS or self.kind is SegmentKind.MCP_APPROVAL_REQUEST
+
+    @property
+    def is_checked(self) -> bool:
+        """Return True if arguments are checked; a call with wrong ones is not shown."""
+        if self.is_hosted:
+            return self.kind in _MCP_KINDS
+        is_bound = self.schema is not None or self.grammar is not None
+        return is_bound or self.kind in WHOLE_KINDS
+
+
+@dataclass(frozen=True, slots=True)
+class AnswerFormat:
+    """Format of a JSON answer. `schema` binds it if `strict`; else it need only be JSON (an object,
+    for `json_object`), and the model is shown the schema.
+    """
+
+    kind: Literal["json_object", "json_schema"]
+    schema: dict[str, Any] = field(hash=False)
+    name: str = ""
+    description: str = ""
+    strict: bool = False
+
+    @property
+    def demand(self) -> dict[str, Any]:
+        """Return the JSON Schema that the answer has to satisfy, whatever the prompt shows."""
+        if self.kind == "json_schema" and self.strict:
+            return self.schema
+        is_object = self.kind == "json_object" or self.schema.get("type") == "object"
+        return {"type": "object"} if is_object else {}
+
+
+@dataclass(frozen=True)
+class OutputRules:
+    """All demands of a request on its output.
+
+    `tools` are the tools that the model is told of, by the name it knows. Of these only `allowed`
+    may be called; names that are no tool at all may be, too, if `open_calls` (clients answer "no
+    such tool", and the model corrects itself). With `calls` "required" a turn must not end without
+    a call; with "none" none may be made. `one_call`: no more than one. `stop` ends the answer.
+    `summary` is how much of the reasoning is repeated as its summary.
+    """
+
+    tools: Mapping[str, ToolRule]
+    allowed: frozenset[str]
+    calls: CallMode = "auto"
+    open_calls: bool = True
+    one_call: bool = False
+    answer: AnswerFormat | None = None
+    stop: tuple[str, ...] = ()
+    summary: Summary = "off"
+
+    @cached_property
+    def checks_calls(self) -> bool:
+        return any(tool.is_checked for tool in self.tools.values())
+
+    @cached_property
+    def binds_messages(self) -> bool:
+        # True if more than the format of the answer is bound.
+        return (
+            self.calls == "required"
+            or (self.calls == "none" and bool(self.tools))
+            or self.allowed != self.tools.keys()
+            or self.checks_calls
+        )
+
+    @cached_property
+    def is_binding(self) -> bool:
+        # True even if the model may think without bounds before.
+        return self.answer is not None or self.binds_messages
+
+    @cached_property
+    def is_screened(self) -> bool:
+        # They leave anything for `eventlog.fold.screen` to do.
+        return (
+            self.calls != "auto"
+            or not self.open_calls
+            or self.one_call
+            or self.answer is not None
+            or bool(self.stop)
+            or not self.allowed.issuperset(self.tools)
+            or not self.calls_functions
+        )
+
+    @cached_property
+    def hosted(self) -> frozenset[str]:
+        return frozenset(name for name, tool in self.tools.items() if tool.is_hosted)
+
+    @cached_property
+    def calls_functions(self) -> bool:
+        """Return True if all tools are client functions without checked arguments."""
+        kinds = {tool.kind for tool in self.tools.values()}
+        return not self.checks_calls and kinds <= {SegmentKind.FUNCTION_CALL}
+
+    @cached_property
+    def grammars(self) -> frozenset[TextGrammar]:
+        every = (tool.grammar for tool in self.tools.values())
+        return frozenset(grammar for grammar in every if grammar is not None)
+
+    @cached_property
+    def derived(self) -> dict[Hashable, Any]:
+        # A cache for all requests with these rules, shared between threads.
+        return {}
+
+
+class UnusableSchema(ValueError):
+    """Refusal of a schema that is invalid or not usable here. The message is a short clause."""
+
+
+class UnusableGrammar(ValueError):
+    """Refusal of a grammar that is invalid or not usable here. The message is a short clause."""

@@ -1,1 +1,0 @@
-"""Providers that wrap data keys: keys in a file, Vault's transit engine, AWS KMS."""

@@ -1,0 +1,275 @@
+"""Token buckets: the slice of a shared one that a process has, and buckets of one process alone.
+
+A shared bucket is a row: it fills at a rate, up to its capacity, by the database's clock. A process
+takes from its slice. It asks the row for more when a request does not fit, and once a second for
+its share: as much as was asked of it in the second before. What it does not use it gives back. So
+several processes together cannot exceed the limit: what one holds, no other has.
+
+A request may use more than it took ahead: then the slice is below zero, and later the row is, too,
+down to minus its capacity. Nothing fits until that debt is paid.
+
+Reads and refusals are cheap, but must not be free: each process has buckets of its own for them.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Hashable
+from dataclasses import dataclass
+from typing import Final, Generic, TypeVar
+
+from gateway.errors import RateLimited
+from gateway.limits.refusal import RETRY_AFTER_MAX_S, duration
+
+IDLE_S: Final = 3.0
+"""Seconds without a request after which a slice is given back."""
+SHARE_S: Final = 1.0
+"""Seconds of use that a slice is asked for."""
+SHARE_LEAST: Final = 0.05
+"""The smallest share that is asked for, as a part of the rate."""
+SPACING_S: Final = 0.02
+"""Seconds between two statements for more because a request does not fit."""
+
+
+@dataclass(frozen=True, slots=True)
+class Ask:
+    """Entry of a bucket in the next statement: `change` is what goes back to its row (below zero:
+    what was used beyond the slice), `want` what the process asks for.
+    """
+
+    rate: float
+    capacity: float
+    change: float
+    want: float
+
+
+class Bucket:
+    """The slice. Amounts are units of charge, times seconds of a clock that never goes back.
+
+    `held` may be used now. While the database is away (`detached`), it fills by itself.
+    """
+
+    __slots__ = (
+        "_asked", "_asked_at", "_change", "_demand", "_level", "_level_at", "_needed", "_own_rate",
+        "_own_until", "_short_at", "capacity", "held", "is_asked", "rate", "used_at",
+    )  # fmt: skip
+
+    def __init__(self, rate: float, capacity: float, now: float) -> None:
+        self.rate = rate
+        self.capacity = capacity
+        self.held = 0.0
+        self.used_at = now
+        self.is_asked = False
+        self._level: float | None = None
+        self._level_at = now
+        self._needed = 0.0
+        self._demand = 0.0
+        self._asked = 0.0
+        self._change = 0.0
+        self._asked_at = now
+        self._short_at = float("-inf")
+        self._own_rate: float | None = None
+        self._own_until = 0.0
+
+    @property
+    def is_detached(self) -> bool:
+        # A bucket has a rate of its own only while the database is away.
+        return self._own_rate is not None
+
+    @property
+    def is_needed(self) -> bool:
+        return self._needed > 0
+
+    def resize(self, rate: float, capacity: float) -> None:
+        """Change the limit, whose row has changed, too.
+
+        A lower limit applies at once: tokens taken ahead under the higher one are dropped, and the
+        row is asked again. A higher one adds the difference.
+        """
+        if capacity < self.capacity:
+            self.held = min(self.held, 0.0)
+        elif self._level is not None:
+            self._level += capacity - self.capacity
+        if self._own_rate is not None:
+            self._own_rate *= rate / self.rate
+        self.rate, self.capacity, self._short_at = rate, capacity, float("-inf")
+
+    def demand(self, cost: float, now: float) -> None:
+        """Count the demand of a request, whether it is admitted or not."""
+        self.used_at = now
+        self._demand += cost
+        if self._own_rate is not None:
+            self._refill(now)
+
+    def take(self, cost: float) -> None:
+        # `held` may go below 0: tokens that were used already are taken in any case.
+        self.held -= cost
+
+    def give_back(self, amount: float, now: float) -> None:
+        """Return an unused `amount`; a negative one takes that much more."""
+        self.held += amount
+        if self.held < 0:
+            self.used_at = max(self.used_at, now)
+
+    def available(self, now: float) -> float:
+        # The slice of this process, and an estimate of the rest of the row.
+        return max(0.0, self.held + self._estimate(now))
+
+    def is_worth_asking(self, cost: float, now: float) -> bool:
+        """Return True if the row may have what is missing.
+
+        After a refusal it is not asked again before it can have refilled.
+        """
+        if self._own_rate is not None or cost > self.capacity:
+            return False
+        if now < self._short_at + SPACING_S:
+            return False
+        return self._level is None or self.held + self._estimate(now) >= cost
+
+    def until_fits_s(self, cost: float, now: float) -> float:
+        """Estimate the seconds until `cost` is available."""
+        if self._own_rate is not None:
+            return max(0.0, cost - self.held) / self._own_rate
+        return max(0.0, cost - self.held - self._estimate(now)) / self.rate
+
+    def until_full_s(self, available: float) -> float:
+        # `available` is what could be used now.
+        return max(0.0, self.capacity - available) / self.rate
+
+    def need(self, cost: float) -> None:
+        # A request waits for the next statement to grant this.
+        self._needed += cost
+
+    def ask(self, now: float) -> Ask | None:
+        """Return what the next statement asks of the row; None where nothing has changed.
+
+        Call `answered` or `failed` afterwards.
+        """
+        share = 0.0
+        if now - self.used_at < IDLE_S:
+            passed_s = max(now - self._asked_at, SHARE_S)
+            wanted = max(self._demand / passed_s, SHARE_LEAST * self.rate)
+            share = min(wanted, self.rate, self.capacity) * SHARE_S
+        change = self._surplus(share)
+        want = max(0.0, min(self._needed, self.capacity) + share - max(0.0, self.held - change))
+        self._demand, self._needed, self._asked_at = 0.0, 0.0, now
+        if not change and not want:
+            return None
+        self.held -= change
+        self._asked, self._change, self.is_asked = want, change, True
+        return Ask(self.rate, self.capacity, change, want)
+
+    def answered(self, granted: float, level: float, now: float) -> None:
+        """Record that the row gave `granted`, and has `level` left."""
+        self._own_rate, self._change, self.is_asked = None, 0.0, False
+        self.held += granted
+        self._level, self._level_at = level, now
+        if granted < self._asked:
+            self._short_at = now
+
+    def failed(self, ask: Ask, now: float, *, replicas: int, until: float) -> None:
+        """Fall back to refilling locally, because the statement failed.
+
+        Until `until` the slice refills at this process's share of the rate among `replicas`.
+        """
+        self.held += ask.change
+        self._change, self.is_asked = 0.0, False
+        if self._own_rate is None:
+            self.held = max(self.held, self._estimate(now) / max(1, replicas))
+            self._own_rate = self.rate / max(1, replicas)
+            self._own_until = until
+            self._level_at = now
+
+    def _refill(self, now: float) -> None:
+        assert self._own_rate is not None, "only what is detached fills by itself"
+        seconds = max(0.0, min(now, self._own_until) - self._level_at)
+        most = self.capacity * self._own_rate / self.rate
+        self.held = max(self.held, min(most, self.held + seconds * self._own_rate))
+        self._level_at = now
+
+    def _surplus(self, share: float) -> float:
+        # Give back a debt, all of an idle slice, or what is far more than the share.
+        if self.held < 0 or not share:
+            return self.held
+        return self.held - share if self.held > 2 * share + self._needed else 0.0
+
+    def _estimate(self, now: float) -> float:
+        # Tokens on their way back to the row are there before the next statement.
+        if self._own_rate is not None:
+            return 0.0
+        if self._level is None:
+            return self.capacity
+        level = self._level + self._change + self.rate * (now - self._level_at)
+        return min(self.capacity, level)
+
+
+K = TypeVar("K", bound=Hashable)
+
+WINDOW_S: Final = 60.0
+ROUNDING_S: Final = 1e-6
+"""A shorter wait is an error of arithmetic."""
+KEPT: Final = 10_000
+"""Buckets that are remembered: those that were used last."""
+
+
+class Paces(Generic[K]):
+    """Buckets by key, each as the time at which it will be full again (the generic cell rate
+    algorithm): what is full need not be kept.
+    """
+
+    def __init__(self) -> None:
+        self._full_at: OrderedDict[K, float] = OrderedDict()
+
+    def __len__(self) -> int:
+        return len(self._full_at)
+
+    def __contains__(self, key: K) -> bool:
+        # An unused bucket is full.
+        return key in self._full_at
+
+    def take(self, key: K, capacity: float, now: float) -> float:
+        """Take one unit from a bucket that holds `capacity` and fills in `WINDOW_S`.
+
+        Return 0.0, or the seconds until a unit is available; nothing is taken then.
+        """
+        wait_s = self.wait_s(key, capacity, now)
+        if not wait_s:
+            self.spend(key, capacity, now)
+        return wait_s
+
+    def wait_s(self, key: K, capacity: float, now: float) -> float:
+        """Return the seconds until a unit is available; 0.0 if one is now."""
+        full_at = self._full_at.get(key, now)
+        wait_s = full_at + WINDOW_S / capacity - now - WINDOW_S
+        return wait_s if wait_s > ROUNDING_S else 0.0
+
+    def spend(self, key: K, capacity: float, now: float) -> None:
+        """Take one unit in any case; a bucket goes below zero by at most one."""
+        one_s = WINDOW_S / capacity
+        full_at = max(self._full_at.pop(key, now), now) + one_s
+        self._full_at[key] = min(full_at, now + WINDOW_S + one_s)
+        if len(self._full_at) > KEPT:
+            self._full_at.popitem(last=False)
+
+
+class ReadPace:
+    """Limit on the reads of each key: requests that generate nothing have no other limit."""
+
+    def __init__(self, per_minute: int) -> None:
+        # `per_minute` applies to each key; 0: unlimited.
+        self._per_minute = per_minute
+        self._paces: Paces[Hashable] = Paces()
+
+    def take(self, key: Hashable, now: float) -> None:
+        """Count one read at `now` of a monotonic clock. Raises `RateLimited`."""
+        if not self._per_minute:
+            return
+        wait_s = self._paces.take(key, self._per_minute, now)
+        if wait_s:
+            raise RateLimited(
+                "Rate limit reached for reads of this API key on requests per min (RPM): Limit "
+                f"{self._per_minute}, Used {self._per_minute}, Requested 1. Please try again in "
+                f"{duration(wait_s)}.",
+                code="rate_limit_exceeded",
+                retry_after_s=min(wait_s, RETRY_AFTER_MAX_S),
+            )

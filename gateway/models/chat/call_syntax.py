@@ -1,0 +1,301 @@
+"""Syntax in which a family of chat models writes thoughts and calls, for parsers and grammars.
+
+A turn is text in which *markers* stand. A marker is a text such as `<tool_call>`; where the
+vocabulary has one id for it, only that id counts, and otherwise its letters do. A *region* of calls
+begins at one of the openers of a syntax and is read by a reader of its own, which is handed the
+text and the markers in it, and reports what they mean.
+
+To such a model every tool is a function, also those that the gateway runs itself: what rules know
+as `builtin:browser.search` it knows as `browser.search`, unless the client has a function of that
+name.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import TYPE_CHECKING, Any, Final, Protocol
+
+from gateway.constraints.lark import INPUT_OBJECT
+from gateway.generation import BUILTIN_PREFIX, SegmentKind
+from gateway.protocol.tool_types import FUNCTION_NAME, object_schema
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterable, Iterator, Mapping
+
+    from gateway.constraints.output_rules import ToolRule
+
+
+class Rule(StrEnum):
+    """The name of each recovery, with what it repairs."""
+
+    # Framing.
+    RESERVED_ID = "reserved_id"  # an id that is neither text nor a marker of this syntax
+    MARKER_IN_BODY = "marker_in_body"  # a marker where it means nothing
+    UNCLOSED_REASONING = "unclosed_reasoning"  # a call, or the end, inside of a thought
+    UNCLOSED_CALL = "unclosed_call"  # a call without the marker behind it
+    AFTER_TURN_END = "after_turn_end"  # counted once for each ignored id
+
+    # Calls.
+    NOT_A_CALL = "not_a_call"  # what stands between the markers names no function
+    ABANDONED_CALL = "abandoned_call"  # nothing stands there, or the beginning of a call
+    CALL_LEFTOVER = "call_leftover"  # words behind the arguments
+    UNDECLARED_FUNCTION = "undeclared_function"
+    RECIPIENT_NORMALISED = "recipient_normalised"  # a declared tool, misspelt in a known way
+    EMPTY_ARGUMENTS = "empty_arguments"
+    INVALID_ARGUMENTS = "invalid_arguments"  # passed through as they are
+    QUOTED_ARGUMENTS = "quoted_arguments"  # the JSON value is in a JSON string
+    CONTROL_CHARACTER = "control_character"  # in a JSON string of the arguments: escaped
+    UNCLOSED_JSON = "unclosed_json"  # the brace around name and arguments is missing
+    SLOPPY_JSON = "sloppy_json"  # around name and arguments: commas too many, a key twice
+    UNCLOSED_PARAMETER = "unclosed_parameter"  # a value without the tag that closes it
+    UNCLOSED_TAG = "unclosed_tag"  # a tag that breaks off
+    ODD_FRAME = "odd_frame"  # calls, or arguments, are not framed as the model was trained to
+
+    # The turn.
+    NO_VISIBLE_OUTPUT = "no_visible_output"  # nothing but reasoning, or nothing at all
+
+
+def count_rules(recoveries: dict[str, int], rules: Iterable[Rule], times: int = 1) -> None:
+    for rule in rules:
+        recoveries[rule.value] = recoveries.get(rule.value, 0) + times
+
+
+QUOTES: Final = "\"'`"
+"""What may stand around a name and is no part of it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Mark:
+    """A marker in something that is written."""
+
+    text: str
+
+
+Written = tuple[Mark | str, ...]
+"""Markers and texts, one behind the other."""
+
+
+@dataclass(frozen=True, slots=True)
+class Called:
+    """Beginning of a call of this function."""
+
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class Argued:
+    """More text of the arguments of the call."""
+
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Ended:
+    """End of the call. `broken`: in the middle of its arguments; by `rules`."""
+
+    broken: bool = False
+    rules: tuple[Rule, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Said:
+    """Text for the user, in place of a call: it was none."""
+
+    text: str
+    rules: tuple[Rule, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Left:
+    """End of the region; `rest` is text behind it. No event follows."""
+
+    rest: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Noted:
+    """Note of an irregularity that was recovered by `rule`, without text."""
+
+    rule: Rule
+
+
+@dataclass(frozen=True, slots=True)
+class Unnamed:
+    """Beginning of the arguments of a call whose function is named after them."""
+
+
+CallStep = Called | Unnamed | Argued | Ended | Said | Noted
+CallEvent = CallStep | Left
+NAME_CHARS_MAX: Final = 512
+"""What is longer is neither the name of a function nor that of a parameter."""
+
+
+def function_name(written: str) -> str | None:
+    """Return the function's name that a model wrote, without quotes; None if it cannot be one."""
+    name = written.strip()
+    return name if FUNCTION_NAME.fullmatch(name.strip(QUOTES)) else None
+
+
+SchemaOf = Callable[[str], "Mapping[str, Any]"]
+"""The JSON Schema of the arguments of a function, by the name that the model wrote; empty for an
+unknown one."""
+
+
+class CallReader(Protocol):
+    """Reader of one region. No text and no marker makes it raise. Its events do not depend on how
+    the text was cut, except for how that of arguments is cut.
+    """
+
+    def text(self, text: str) -> Iterator[CallEvent]:
+        """Read more text of the region, which is never empty."""
+        ...
+
+    def mark(self, marker: str) -> Iterator[CallEvent]:
+        """Read a marker of the syntax."""
+        ...
+
+    def close(self, *, cut: bool) -> Iterator[CallEvent]:
+        """End the region. `cut`: the model did not mean to stop."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Tags:
+    """Tags around the keys and the values of arguments that are no JSON."""
+
+    before_key: Written
+    behind_key: Written
+    behind_value: Written
+
+
+@dataclass(frozen=True, slots=True)
+class CallSyntax:
+    """Syntax of calls. The `name` is that of the parser in vLLM, where it has one.
+
+    A region begins at one of the `openers`, which are among the `markers`; if it `is_bare`, also
+    with a brace where an answer would begin. `reader` reads it, given its opener, or an empty one.
+
+    The remaining fields are the region as a model was trained to write it: `opened`, calls with
+    `between` between them, `closed`. A call is its name between `before_name` and `behind_name`,
+    then its arguments as JSON, or in `tags`, then `behind`.
+    """
+
+    name: str
+    openers: tuple[str, ...]
+    markers: tuple[str, ...]
+    reader: Callable[[str, SchemaOf], CallReader]
+    before_name: Written
+    behind_name: Written
+    behind: Written
+    opened: Written = ()
+    between: Written = ()
+    closed: Written = ()
+    tags: Tags | None = None
+    is_bare: bool = False
+
+    def front(self, name: str | None) -> Written:
+        """Return the first call of a turn up to its arguments, or up to its name if that is None.
+
+        It ends without the space that would be part of the next id.
+        """
+        named = () if name is None else (name, *self.behind_name)
+        *front, last = (*self.opened, *self.before_name, *named)
+        return (*front, last.rstrip(" ") if isinstance(last, str) else last)
+
+    def written(self, calls: Sequence[tuple[str, str]]) -> Written:
+        """Return the text of calls (name, arguments as JSON) of one turn."""
+        parts: list[Mark | str] = []
+        for name, arguments in calls:
+            parts += (*(self.between if parts else ()), *self.before_name, name, *self.behind_name)
+            parts += (*self._body(arguments), *self.behind)
+        return (*self.opened, *parts, *self.closed)
+
+    def _body(self, arguments: str) -> Written:
+        if self.tags is None:
+            return (arguments,)
+        parts: list[Mark | str] = []
+        for key, value in tags_of(arguments):
+            parts += (*self.tags.before_key, key, *self.tags.behind_key)
+            parts += (value, *self.tags.behind_value)
+        return tuple(parts)
+
+
+def tags_of(arguments: str) -> list[tuple[str, str]]:
+    """Return arguments as a model writes them in tags: keys, and the texts of their values."""
+    try:
+        values = json.loads(arguments)
+    except ValueError:
+        return []
+    if not isinstance(values, dict):
+        return []
+    return [
+        (key, value if isinstance(value, str) else json.dumps(value, ensure_ascii=False))
+        for key, value in values.items()
+    ]
+
+
+@dataclass(frozen=True, slots=True)
+class ReasoningMarkers:
+    """The markers around a thought, and the white space that templates put inside and behind."""
+
+    opening: str
+    closing: str
+    inner: str = "\n"
+    behind: str = "\n\n"
+
+
+THINK: Final = ReasoningMarkers("<think>", "</think>")
+
+
+@dataclass(frozen=True, slots=True)
+class Syntax:
+    """Syntax of a family of models: of thoughts and calls, either of which may be None."""
+
+    reasoning: ReasoningMarkers | None
+    calls: CallSyntax | None
+
+    @property
+    def markers(self) -> tuple[str, ...]:
+        """Return the markers around thoughts, and around and inside calls, as they are spelled."""
+        thought = (self.reasoning.opening, self.reasoning.closing) if self.reasoning else ()
+        return (*thought, *(self.calls.markers if self.calls else ()))
+
+
+NAMESPACE: Final = "functions."
+"""What models that have read much of OpenAI's put before the name of a function."""
+ANY_OBJECT: Final = {"type": "object"}
+_CODE_OBJECT: Final = object_schema({"code": {"type": "string"}}, "code")
+"""What Python is called with."""
+
+
+def offered_name(tool: str) -> str:
+    return tool.removeprefix(BUILTIN_PREFIX)
+
+
+def called_tool(written: str, tools: Collection[str]) -> tuple[str, tuple[Rule, ...]]:
+    """Return the tool that a written name means, and the rules that it was read by.
+
+    An unknown name is returned as it is.
+    """
+    name = written.strip()
+    for candidate in (name, BUILTIN_PREFIX + name):
+        if candidate in tools:
+            return candidate, ()
+    unquoted = name.strip(QUOTES)
+    bare = unquoted.removeprefix(NAMESPACE)
+    for candidate in (bare, BUILTIN_PREFIX + bare):
+        if candidate in tools:
+            return candidate, (Rule.RECIPIENT_NORMALISED,)
+    return unquoted, (Rule.UNDECLARED_FUNCTION,)
+
+
+def schema_of(tool: ToolRule) -> dict[str, Any]:
+    """Return the schema of a tool's arguments, for a tool whose input has no grammar."""
+    if tool.schema is not None:
+        return tool.schema
+    if tool.kind is SegmentKind.CODE_INTERPRETER_CALL:
+        return _CODE_OBJECT
+    return INPUT_OBJECT if tool.kind is SegmentKind.CUSTOM_CALL else ANY_OBJECT

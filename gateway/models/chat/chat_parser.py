@@ -1,0 +1,648 @@
+"""Output in a chat format to segments, one turn at a time.
+
+A turn is thoughts, text for the user, and calls, one behind the other, with markers in between
+(`call_syntax`):
+
+    REASONING --</think>--> CONTENT --<tool_call>--> CALLS --</tool_call>--> CONTENT --end--> OVER
+
+Whether it begins in REASONING or in CONTENT is for the prompt to say. Three laws, as for Harmony:
+
+1. It is total. No sequence of ids raises: a marker in the wrong place is dropped and counted, what
+   is no call becomes text for the user, and a call that breaks off is passed on as far as it went.
+2. It never looks ahead, and no cut of the ids leads anywhere else. The events of some ids depend
+   on them alone.
+3. No marker that is an id ever becomes text, and no text the marker that is an id.
+
+What may stream and what must wait: text streams, but for what may be the beginning of a marker that
+is spelled in letters, white space that a marker may follow, and half a character. A call waits
+until its function is named.
+
+Models put white space between a marker and text. It belongs to the marker, and is not part of the
+text behind or before it. So white space at the end of a read waits for what follows (`Prose`).
+
+Text before a call that is demanded is commentary; nobody can tell before a call that is not. A
+model without tools makes no calls: what looks like a call is text.
+"""
+
+from __future__ import annotations
+
+from codecs import utf_8_decode
+from enum import Enum, auto
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+from gateway.generation import (
+    BrokenCall,
+    FinishReason,
+    ParserPosition,
+    SegmentEnded,
+    SegmentKind,
+    SegmentStarted,
+    SegmentText,
+    Where,
+)
+from gateway.models.chat.call_syntax import (
+    Argued,
+    Called,
+    Ended,
+    Left,
+    Noted,
+    Rule,
+    Said,
+    Unnamed,
+    called_tool,
+    count_rules,
+    schema_of,
+)
+from gateway.models.chat.tokenizer import lexicon_of
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from gateway.constraints.output_rules import OutputRules
+    from gateway.generation import SegmentEvent
+    from gateway.models.chat.call_syntax import CallReader, CallStep, Syntax
+    from gateway.models.chat.tokenizer import Vocabulary
+
+
+class Unit(NamedTuple):
+    """Text, and the positions `start:end` of the ids that spell it: no fewer than end where a
+    character does. `is_exact`: these ids are the UTF-8 of this text, and of nothing else.
+    """
+
+    text: str
+    start: int
+    end: int
+    is_exact: bool = False
+
+    def cut(self, size: int) -> tuple[Unit, Unit]:
+        """Split into the first `size` characters and the others."""
+        front = Unit(self.text[:size], self.start, self.end)
+        return front, Unit(self.text[size:], self.start, self.end)
+
+
+class Prose:
+    """One segment. It begins with the first text that is more than white space.
+
+    `start` is the position of its message's first id. With `keeps_front` white space in front of
+    the text is part of it: there is no marker before it. With `trace` text comes with the positions
+    of its ids, and the text of an id stays whole.
+    """
+
+    __slots__ = ("_events", "_keeps_front", "_spaces", "_trace", "is_started", "kind", "start")
+
+    def __init__(
+        self,
+        kind: SegmentKind,
+        start: int,
+        events: list[SegmentEvent],
+        *,
+        keeps_front: bool = False,
+        trace: bool = False,
+    ) -> None:
+        self.kind = kind
+        self.start = start
+        self.is_started = False
+        self._events = events
+        self._keeps_front = keeps_front
+        self._trace = trace
+        self._spaces: list[Unit] = []
+
+    @property
+    def is_flowing(self) -> bool:
+        return self.is_started and not self._spaces
+
+    def write(self, unit: Unit) -> None:
+        size = len(unit.text.rstrip())
+        if not size:
+            self._spaces.append(unit)
+            return
+        units, self._spaces = [*self._spaces, unit], []
+        if not self.is_started:
+            self.is_started = True
+            self._events.append(SegmentStarted(self.kind))
+            if not self._keeps_front:
+                units = [_without_front(unit)]
+        last = units[-1]
+        if (behind := len(last.text) - len(last.text.rstrip())) and not self._trace:
+            units[-1], space = last.cut(len(last.text) - behind)
+            self._spaces.append(space)
+        elif behind:
+            self._spaces.append(units.pop())
+        self._tell(units)
+
+    def close(self, end: int, *, complete: bool, at_marker: bool) -> None:
+        """End before position `end`; at a marker, without the white space before that."""
+        units, self._spaces = self._spaces, []
+        if not self.is_started:
+            return
+        if at_marker:
+            units = [_without_end(unit) for unit in units]
+        self._tell([unit for unit in units if unit.text])
+        self._events.append(SegmentEnded(self.start, end, complete))
+
+    def _tell(self, units: list[Unit]) -> None:
+        if not self._trace:
+            if text := "".join(unit.text for unit in units):
+                self._events.append(SegmentText(text))
+            return
+        for text, start, end, is_exact in units:
+            tokens = tuple(range(start, end)) if is_exact else ()
+            self._events.append(SegmentText(text, tokens))
+
+
+def _without_front(unit: Unit) -> Unit:
+    text = unit.text.lstrip()
+    return unit if len(text) == len(unit.text) else Unit(text, unit.start, unit.end)
+
+
+def _without_end(unit: Unit) -> Unit:
+    text = unit.text.rstrip()
+    return unit if len(text) == len(unit.text) else Unit(text, unit.start, unit.end)
+
+
+_REASONING: Final = SegmentKind.REASONING
+"""Looked up for every id."""
+
+
+class _State(Enum):
+    REASONING = auto()
+    CONTENT = auto()
+    CALLS = auto()
+    OVER = auto()
+
+
+class ChatParser:
+    """Parser of the ids of one turn to segments (`gateway.generation.TokenParser`).
+
+    `in_reasoning`: the prompt ends within a thought. With `trace` text comes with the positions of
+    its ids. `reasoning_tokens` counts the ids of text between the markers of thoughts, white space
+    included.
+    """
+
+    __slots__ = (
+        "_broken", "_broken_end", "_call", "_counted", "_ended_by", "_events", "_has_called",
+        "_held", "_is_bare", "_is_finished", "_is_front", "_is_unnamed", "_lexicon", "_matcher",
+        "_openers", "_pending", "_pending_start", "_position", "_prose", "_reader", "_region",
+        "_rules", "_start", "_state", "_syntax", "_trace", "_visible", "_vocabulary",
+        "reasoning_tokens", "recoveries",
+    )  # fmt: skip
+
+    def __init__(
+        self,
+        vocabulary: Vocabulary,
+        syntax: Syntax,
+        rules: OutputRules,
+        *,
+        in_reasoning: bool,
+        trace: bool = False,
+    ) -> None:
+        self.recoveries: dict[str, int] = {}
+        self.reasoning_tokens = 0
+        self._vocabulary = vocabulary
+        self._syntax = syntax
+        self._rules = rules
+        self._trace = trace
+        calls = syntax.calls if rules.tools else None
+        self._openers = () if calls is None else calls.openers
+        self._lexicon = lexicon_of(vocabulary, syntax)
+        self._events: list[SegmentEvent] = []
+        self._position = 0
+        self._start = 0  # of the message that is open, or to come
+        self._counted = 0  # ids up to here are reasoning tokens, or none
+        self._pending = b""  # of a character that is not complete
+        self._pending_start = 0
+        self._held: list[Unit] = []  # may be the beginning of a marker
+        self._is_front = True  # no marker came yet
+        self._is_bare = self._may_call_bare  # a brace begins a call
+        self._region: list[Unit] | None = None  # of calls without a marker: may turn out to be text
+        self._call: SegmentStarted | None = None
+        self._is_unnamed = False  # arguments come of a function that is named behind them
+        self._broken: BrokenCall | None = None
+        self._broken_end: list[SegmentEvent] = []
+        self._has_called = False
+        self._ended_by = ""  # the hosted tool that was called
+        self._visible = self._is_finished = False
+        self._reader: CallReader | None = None
+        self._prose: Prose | None = None
+        self._state = _State.OVER
+        self._matcher = self._lexicon.matcher(())
+        if in_reasoning and syntax.reasoning is not None:
+            self._is_front = False
+            self._begin_reasoning(0)
+        else:
+            self._begin_content(0)
+
+    @property
+    def _may_call_bare(self) -> bool:
+        calls, rules = self._syntax.calls, self._rules
+        return calls is not None and calls.is_bare and bool(rules.tools) and rules.calls != "none"
+
+    @property
+    def place(self) -> ParserPosition:
+        """Return the position of the next id."""
+        start, prose, broken = self._start, self._prose, self._broken
+        if self._state is _State.OVER:
+            kind = SegmentKind.FUNCTION_CALL if self._ended_by else None
+            return ParserPosition(Where.OVER, self._position, kind, self._ended_by)
+        if self._call is not None or self._is_unnamed:
+            name = "" if self._call is None else self._call.name
+            return ParserPosition(Where.BODY, start, SegmentKind.FUNCTION_CALL, name)
+        called = self._has_called
+        if prose is None:
+            return ParserPosition(Where.HEADER, start, broken=broken, called=called)
+        if self._state is _State.REASONING:
+            return ParserPosition(Where.BODY, start, prose.kind, waiting=self._waiting)
+        if prose.is_started:
+            return ParserPosition(Where.BODY, start, prose.kind, called=called)
+        where = Where.BETWEEN if start else Where.HEADER
+        return ParserPosition(where, start, broken=broken, called=called)
+
+    @property
+    def _waiting(self) -> int:
+        return self._position - max(self._counted, self._start) if self._held else 0
+
+    def piece(self, token: int) -> bytes:
+        return b"" if token in self._lexicon.texts else self._vocabulary.piece(token)
+
+    def feed(self, ids: Sequence[int]) -> list[SegmentEvent]:
+        """Take the next ids, any number of them."""
+        prose = self._prose
+        if prose is not None and prose.is_started and not (self._trace or self._held):
+            # Nearly every read is text and nothing else: it takes a few calls however long it is.
+            if len(ids) == 1 and prose.is_flowing and not self._pending:
+                plain = self._lexicon.plain[ids[0]]
+                if plain:
+                    return self._flow(prose, plain)
+            text = self._plain_text(ids)
+            if text:
+                end = self._position + len(ids)
+                self._write_prose(prose, Unit(text, self._position, end))
+                self._position = end
+                return self._take()
+        for token in ids:
+            self._step(token)
+            self._position += 1
+        return self._take()
+
+    def _flow(self, prose: Prose, text: str) -> list[SegmentEvent]:
+        self._position += 1
+        self._counted = self._position
+        if prose.kind is _REASONING:
+            self.reasoning_tokens += 1
+        return [SegmentText(text)]
+
+    def feed_each(self, ids: Sequence[int]) -> list[str]:
+        """Return the text that `feed` makes of each of the next ids alone.
+
+        Stops before the first id that is not only more text of a segment that has begun; the ids
+        from there on are not read.
+        """
+        texts: list[str] = []
+        prose = self._prose
+        if prose is None or not prose.is_started or self._trace or self._held or self._broken_end:
+            return texts
+        for token in ids:
+            if prose.is_flowing and not self._pending and (plain := self._lexicon.plain[token]):
+                self._flow(prose, plain)
+                texts.append(plain)
+                continue
+            text = self._plain_text((token,))
+            if not text:
+                break
+            self._write_prose(prose, Unit(text, self._position, self._position + 1))
+            self._position += 1
+            texts.append("".join(one.text for one in self._take() if isinstance(one, SegmentText)))
+        return texts
+
+    def finish(self, reason: FinishReason | None) -> list[SegmentEvent]:
+        """End the turn (`reason` None: it was broken off). Ids fed after this are ignored."""
+        if self._state is not _State.OVER:
+            self._close_turn(cut=reason is not FinishReason.STOP, end=self._position)
+        is_whole = reason is not None and reason is not FinishReason.CUT
+        if is_whole and not self._visible and not self._is_finished:
+            self._note(Rule.NO_VISIBLE_OUTPUT)
+        self._is_finished = True
+        return self._take()
+
+    def _take(self) -> list[SegmentEvent]:
+        made: list[SegmentEvent] = []
+        for event in self._events:
+            last = made[-1] if made else None
+            if (
+                isinstance(event, SegmentText)
+                and isinstance(last, SegmentText)
+                and bool(last.tokens) is bool(event.tokens)
+            ):
+                made[-1] = SegmentText(last.text + event.text, last.tokens + event.tokens)
+            else:
+                made.append(event)
+        self._events.clear()  # which its segments have, too
+        return made
+
+    def _has_ended(self) -> bool:
+        return self._state is _State.OVER
+
+    def _note(self, *rules: Rule) -> None:
+        count_rules(self.recoveries, rules)
+
+    # Ids.
+
+    def _plain_text(self, ids: Sequence[int]) -> str | None:
+        # None where the ids are more than plain text.
+        if self._pending or not self._lexicon.markers.isdisjoint(ids):
+            return None
+        pieces = list(map(self._vocabulary.pieces.__getitem__, ids))
+        if not all(pieces):
+            return None
+        try:
+            text = b"".join(pieces).decode()
+        except UnicodeDecodeError:
+            return None
+        return None if self._matcher.may_be_in(text) else text
+
+    def _step(self, token: int) -> None:
+        if self._state is _State.OVER:
+            self._note(Rule.AFTER_TURN_END)
+            return
+        position, lexicon = self._position, self._lexicon
+        if token in lexicon.markers:
+            self._release()
+            if token in lexicon.ends:
+                self._close_turn(cut=False, end=position + 1)
+            else:
+                self._mark(lexicon.texts[token], position, position + 1)
+        elif piece := self._vocabulary.pieces[token]:
+            self._spell(piece)
+        else:
+            self._note(Rule.RESERVED_ID)
+
+    def _spell(self, piece: bytes) -> None:
+        # A character is passed on when its last byte arrives.
+        start = self._pending_start if self._pending else self._position
+        is_whole = not self._pending or start < self._position
+        spelled, end = self._pending + piece, self._position + 1
+        try:
+            text, self._pending = spelled.decode(), b""
+        except UnicodeDecodeError:
+            text, size = utf_8_decode(spelled, "replace", False)  # noqa: FBT003
+            self._pending, is_whole = spelled[size:], False
+        self._pending_start = self._position if text else start
+        if text:
+            self._read(Unit(text, start, end, is_whole))
+
+    def _release(self) -> None:
+        if self._pending:
+            pending, self._pending = self._pending, b""
+            text = pending.decode("utf-8", "replace")
+            self._read(Unit(text, self._pending_start, self._position))
+        units, self._held = self._held, []
+        while units:
+            units = self._write(units) or []
+
+    # Text, and the markers that are spelled in it.
+
+    def _read(self, unit: Unit) -> None:
+        if not self._held and not self._matcher.may_be_in(unit.text):
+            units = self._write_unit(unit) or []
+        else:
+            units, self._held = [*self._held, unit], []
+        while units and not self._has_ended():
+            matcher, text = self._matcher, "".join(one.text for one in units)
+            found = matcher.find(text)
+            size = len(text) - matcher.held(text) if found is None else found.start()
+            front, behind = _split(units, size)
+            left = self._write(front)
+            if self._has_ended():
+                return
+            if left is not None:
+                units = [*left, *behind]
+            elif found is None:
+                self._held = behind
+                return
+            else:
+                marked, units = _split(behind, len(found.group()))
+                self._mark_spelled(found.group(), marked)
+
+    def _mark_spelled(self, marker: str, marked: list[Unit]) -> None:
+        thought, prose = self._syntax.reasoning, self._prose
+        is_late = prose is not None and prose.is_started and self._state is _State.CONTENT
+        if is_late and thought is not None and marker == thought.opening:
+            # Who has begun to answer speaks of thoughts, and does not begin one.
+            self._write(marked)
+        else:
+            self._mark(marker, marked[0].start, marked[-1].end)
+
+    def _write(self, units: list[Unit]) -> list[Unit] | None:
+        for at, unit in enumerate(units):
+            left = self._write_unit(unit)
+            if left is not None:
+                return [*left, *units[at + 1 :]]
+        return None
+
+    def _write_unit(self, unit: Unit) -> list[Unit] | None:
+        prose = self._prose
+        if prose is None:
+            return self._write_calls(unit)
+        if self._is_bare and (text := unit.text.lstrip()):
+            self._is_bare = False
+            if text[0] == "{":
+                self._region = []
+                self._begin_calls("", self._start)
+                return [unit.cut(len(unit.text) - len(text))[1]]
+        self._write_prose(prose, unit)
+        return None
+
+    def _write_prose(self, prose: Prose, unit: Unit) -> None:
+        if prose.kind is SegmentKind.REASONING:
+            self.reasoning_tokens += unit.end - max(unit.start, self._counted)
+        self._counted = unit.end
+        was_started, at = prose.is_started, len(self._events)
+        prose.write(unit)
+        if prose.is_started and not was_started:
+            self._visible = self._visible or prose.kind is not SegmentKind.REASONING
+            self._events[at:at] = self._broken_end
+            self._broken, self._broken_end = None, []
+
+    def _write_calls(self, unit: Unit) -> list[Unit] | None:
+        reader = self._reader
+        assert reader is not None, "in a region of calls"
+        if self._region is not None:
+            self._region.append(unit)
+        for event in reader.text(unit.text):
+            if isinstance(event, Left):
+                units = self._region or [unit]
+                size = sum(len(one.text) for one in units)
+                left = _split(units, size - len(event.rest))[1]
+                self._begin_content(left[0].start if left else unit.end)
+                return left
+            self._apply(event, unit.end, unit.end)
+            if self._has_ended():
+                break
+        return None
+
+    # Markers.
+
+    def _mark(self, marker: str, start: int, end: int) -> None:
+        is_opener = marker in self._openers
+        self._is_front = False
+        if self._state is _State.CALLS:
+            self._mark_in_calls(marker, start, start if is_opener else end)
+        elif not self._mark_in_prose(marker, start, end, is_opener=is_opener):
+            self._note(Rule.MARKER_IN_BODY)
+
+    def _mark_in_prose(self, marker: str, start: int, end: int, *, is_opener: bool) -> bool:
+        # False for a marker that means nothing here.
+        prose, thought = self._prose, self._syntax.reasoning
+        assert prose is not None, "outside of calls"
+        thinks = self._state is _State.REASONING
+        is_shut = not self._start and not prose.is_started  # as prompts end that ask for no thought
+        closing = thought is not None and (thinks or is_shut) and marker == thought.closing
+        opening = thought is not None and not thinks and marker == thought.opening
+        if not (closing or opening or is_opener):
+            return False
+        prose.close(end if closing else start, complete=True, at_marker=True)
+        if closing:
+            self._begin_content(end)
+            self._is_bare = self._may_call_bare
+        elif opening:
+            self._begin_reasoning(start)
+        else:
+            self._note(*((Rule.UNCLOSED_REASONING,) if thinks else ()))
+            self._begin_calls(marker, start)
+        return True
+
+    def _mark_in_calls(self, marker: str, start: int, end: int) -> None:
+        calls, reader = self._syntax.calls, self._reader
+        assert calls is not None, "in a region of calls"
+        assert reader is not None, "in a region of calls"
+        if marker not in calls.markers:
+            self._note(Rule.MARKER_IN_BODY)
+            return
+        for event in reader.mark(marker):
+            if isinstance(event, Left):
+                self._begin_content(end)
+                return
+            self._apply(event, start, end)
+            if self._has_ended():
+                return
+
+    def _begin_reasoning(self, start: int) -> None:
+        thought = self._syntax.reasoning
+        assert thought is not None, "it has a marker"
+        self._state, self._start = _State.REASONING, start
+        self._prose = Prose(SegmentKind.REASONING, start, self._events, trace=self._trace)
+        self._matcher = self._lexicon.matcher((thought.closing, thought.opening))
+
+    def _begin_content(self, start: int) -> Prose:
+        thought = self._syntax.reasoning
+        self._state, self._start = _State.CONTENT, start
+        self._reader, self._region, self._is_unnamed = None, None, False
+        front, trace = self._is_front, self._trace
+        self._prose = Prose(self._text_kind, start, self._events, keeps_front=front, trace=trace)
+        opening = (thought.opening,) if thought else ()
+        self._matcher = self._lexicon.matcher((*self._openers, *opening))
+        return self._prose
+
+    def _begin_calls(self, opener: str, start: int) -> None:
+        calls = self._syntax.calls
+        assert calls is not None, "it has a marker"
+        self._state, self._start = _State.CALLS, start
+        self._prose, self._is_bare = None, False
+        self._reader = calls.reader(opener, self._schema_of)
+        self._matcher = self._lexicon.matcher(calls.markers)
+
+    @property
+    def _text_kind(self) -> SegmentKind:
+        is_owed = self._rules.calls == "required"
+        return SegmentKind.COMMENTARY if is_owed else SegmentKind.FINAL
+
+    # Calls.
+
+    def _schema_of(self, function: str) -> Mapping[str, Any]:
+        tool = self._rules.tools.get(called_tool(function, self._rules.tools)[0])
+        return {} if tool is None else tool.declared or schema_of(tool)
+
+    def _apply(self, event: CallStep, start: int, end: int, *, cut: bool = False) -> None:
+        self._is_unnamed = isinstance(event, Unnamed)
+        match event:
+            case Called(name):
+                tool, rules = called_tool(name, self._rules.tools)
+                self._note(*rules)
+                self._call = SegmentStarted(SegmentKind.FUNCTION_CALL, tool)
+                self._events += (*self._broken_end, self._call)
+                self._broken, self._broken_end = None, []
+                self._visible, self._region, self._is_front = True, None, False
+            case Argued(text):
+                self._events.append(SegmentText(text))
+            case Ended():
+                self._end_call(event, start, end, cut=cut)
+            case Said(text, rules):
+                self._note(*rules)
+                prose = Prose(self._text_kind, self._start, self._events, trace=self._trace)
+                if text:
+                    self._write_prose(prose, Unit(text, self._start, end))
+                prose.close(end, complete=True, at_marker=True)
+                self._start = end
+            case Noted(rule):
+                self._note(rule)
+            case _:
+                pass  # it only changes the place
+
+    def _end_call(self, event: Ended, start: int, end: int, *, cut: bool) -> None:
+        call, self._call, self._has_called = self._call, None, True
+        assert call is not None, "it began"
+        is_hosted = call.name in self._rules.hosted
+        broken = event.broken and not cut and not is_hosted
+        complete = not (event.broken and cut)
+        broken_off = (Rule.INVALID_ARGUMENTS,) if event.broken and not cut else ()
+        self._note(*dict.fromkeys((*event.rules, *broken_off)))
+        verbatim = not (event.rules or event.broken)
+        ended = SegmentEnded(self._start, end, complete, verbatim, broken)
+        self._start = end
+        if broken:
+            self._broken, self._broken_end = BrokenCall(call.name, start), [ended]
+        else:
+            self._events.append(ended)
+        if is_hosted and complete:
+            self._ended_by = call.name
+            self._state = _State.OVER
+
+    # The end.
+
+    def _close_turn(self, *, cut: bool, end: int) -> None:
+        if self._held or self._pending:
+            if cut and self._state is _State.CALLS:
+                self._held, self._pending = [], b""
+            self._release()
+        if self._prose is not None:
+            thinks = self._state is _State.REASONING
+            self._note(*((Rule.UNCLOSED_REASONING,) if thinks and not cut else ()))
+            self._prose.close(end, complete=not cut, at_marker=thinks)
+        else:
+            assert self._reader is not None, "in a region of calls"
+            self._close_calls(self._reader, cut=cut, end=end)
+        self._events += self._broken_end
+        self._broken, self._broken_end = None, []
+        self._state, self._prose = _State.OVER, None
+
+    def _close_calls(self, reader: CallReader, *, cut: bool, end: int) -> None:
+        for event in reader.close(cut=cut):
+            if isinstance(event, Left):
+                # Without a marker it is what it looks like: an answer.
+                region = self._region or []
+                prose = self._begin_content(self._start)
+                self._write(region)
+                prose.close(end, complete=not cut, at_marker=False)
+            else:
+                self._apply(event, self._position, end, cut=cut)
+
+
+def _split(units: list[Unit], size: int) -> tuple[list[Unit], list[Unit]]:
+    for at, unit in enumerate(units):
+        if size < len(unit.text):
+            if not size:
+                return units[:at], units[at:]
+            front, behind = unit.cut(size)
+            return [*units[:at], front], [behind, *units[at + 1 :]]
+        size -= len(unit.text)
+    return units, []

@@ -1,0 +1,218 @@
+"""Images of a conversation, as a server's chat endpoint takes them: in the request, as data URLs.
+
+No server is given a URL to fetch: it would fetch it from inside of the operator's network. The
+gateway does, under the rules of its tools (`gateway.tools.egress`), and asks as for a rendering: a
+question is `image ` and the URL, and its answer a data URL, or why there is none.
+"""
+
+from __future__ import annotations
+
+from binascii import Error as NotBase64
+from binascii import a2b_base64
+from typing import TYPE_CHECKING, Any, Final
+
+from gateway.errors import InvalidRequest, RateLimited
+from gateway.models.chat.chat_messages import images_of
+from gateway.models.format import IMAGE_NO_ROOM, IMAGE_QUESTION, Unrendered
+from gateway.models.history import PlacedItem, is_answer, since_compaction
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from gateway.models.format import ImageLimits, Rendering
+    from gateway.protocol.context_item import ContextItem
+    from gateway.protocol.items import InputImage, InputItem
+
+
+SIGNATURES: Final[Mapping[str, tuple[bytes, ...]]] = {
+    "image/png": (b"\x89PNG\r\n\x1a\n",),
+    "image/jpeg": (b"\xff\xd8\xff",),
+    "image/gif": (b"GIF87a", b"GIF89a"),
+    "image/webp": (b"RIFF",),
+}
+"""How files of each type begin that may be shown: those that OpenAI takes."""
+_DATA: Final = "data:"
+_BASE64: Final = ";base64"
+_WEB: Final = ("http://", "https://")
+_DETAILS: Final = {"low": "low", "high": "high", "original": "high"}
+RETRY_AFTER_S: Final = 1.0
+"""After so long a request may find room for its images that found none."""
+TOO_MANY: Final = "the context has {} images, and at most {} are shown"
+LONG_TOGETHER: Final = "the images of the context are longer than {} bytes together"
+_MISSING: Final = "[an image stood here: {}]"
+
+
+class Gallery:
+    """The images of one context. `rendered` has those that were fetched, by their questions.
+
+    Later images go first: where there are too many of them, or they are too long together, those
+    are left out that the model has answered before, the oldest ones.
+    """
+
+    def __init__(
+        self,
+        items: Sequence[ContextItem],
+        rendered: Mapping[bytes, Rendering],
+        limits: ImageLimits,
+        new_items: Sequence[InputItem] = (),
+    ) -> None:
+        """`new_items` are those of the request as it has them, for errors that name an image.
+
+        Raises `InvalidRequest` for a new image that cannot be shown, and for more new ones than
+        there may be. In place of an old one the model reads that an image is missing.
+        `Unrendered` names those that have to be fetched, the latest first, `RateLimited` one that
+        could not be because others are held.
+        """
+        self._limits = limits
+        self._new_from = _new_from(items)
+        self._new_items = new_items
+        self._rendered = rendered
+        self._left_out: dict[tuple[int, str | None], str] = {}
+        found = _found(items)
+        new = [one for one in found if one[0] >= self._new_from]
+        self._bound([*new, *(one for one in reversed(found) if one[0] < self._new_from)])
+        self.is_empty = not found
+
+    def part(self, source: int, image: InputImage) -> dict[str, Any]:
+        """Return the part of a message that shows the image, or a note that it is missing.
+
+        Raises the same errors as the constructor.
+        """
+        try:
+            url = self._data_url(source, image)
+        except _Unshowable as error:
+            self._leave_out(source, image, str(error))
+            return {"type": "text", "text": _MISSING.format(error)}
+        shown = {"url": url}
+        if image.detail in _DETAILS:
+            shown["detail"] = _DETAILS[image.detail]
+        return {"type": "image_url", "image_url": shown}
+
+    def _bound(self, found: Sequence[tuple[int, InputImage]]) -> None:
+        # The first images in the list matter most.
+        limits, length = self._limits, 0
+        lacking: dict[bytes, None] = {}
+        for number, (source, image) in enumerate(found):
+            url = self._known_url(image)
+            length += 0 if url is None else _file_bytes(url)
+            if number >= limits.images_max:
+                count = f"the context has {len(found)} images"
+                self._leave_out(
+                    source, image, f"{count}, and at most {limits.images_max} are shown"
+                )
+            elif length > limits.context_bytes_max:
+                self._leave_out(source, image, LONG_TOGETHER.format(limits.context_bytes_max))
+            elif url is None:
+                lacking[_question(image)] = None
+        if lacking:
+            raise Unrendered(list(lacking))
+
+    def _known_url(self, image: InputImage) -> str | None:
+        # None while an image that has to be fetched is not here yet.
+        url = image.image_url or ""
+        if not url.startswith(_WEB):
+            return url
+        answer = self._rendered.get(_question(image))
+        if answer is None:
+            return None
+        url_or_fault = str(answer)
+        if url_or_fault.startswith(IMAGE_NO_ROOM):
+            raise RateLimited(
+                url_or_fault.removeprefix(IMAGE_NO_ROOM),
+                code="rate_limit_exceeded",
+                param=self._param(image),
+                retry_after_s=RETRY_AFTER_S,
+            )
+        return url_or_fault
+
+    def _leave_out(self, source: int, image: InputImage, why: str) -> None:
+        # A new image is refused with `InvalidRequest`.
+        if source >= self._new_from:
+            raise InvalidRequest(
+                f"An image cannot be shown to the model: {why}.",
+                code="invalid_image",
+                param=self._param(image),
+            )
+        self._left_out[source, image.image_url] = why
+
+    def _param(self, image: InputImage) -> str:
+        # `input` for an image of the history.
+        for at, item in enumerate(self._new_items):
+            for name in ("content", "output"):
+                parts = getattr(item, name, None)
+                for number, part in enumerate(parts if isinstance(parts, tuple) else ()):
+                    if part is image:
+                        return f"input[{at}].{name}[{number}]"
+        return "input"
+
+    def _data_url(self, source: int, image: InputImage) -> str:
+        url = image.image_url
+        if (why := self._left_out.get((source, url))) is not None:
+            raise _Unshowable(why)
+        if url is None:
+            raise _Unshowable("images of files are not known here, send it as 'image_url'")
+        if url.startswith(_WEB):
+            answer = str(self._rendered[_question(image)])
+            if not answer.startswith(_DATA):
+                raise _Unshowable(answer)
+            url = answer
+        return _checked(url, self._limits)
+
+
+class _Unshowable(ValueError):
+    """Refusal of an image that cannot be shown; the message is the reason."""
+
+
+def _question(image: InputImage) -> bytes:
+    return IMAGE_QUESTION + (image.image_url or "").encode()
+
+
+def _found(items: Sequence[ContextItem]) -> list[tuple[int, InputImage]]:
+    return [
+        (one.source, image)
+        for one in since_compaction(PlacedItem(at, item) for at, item in enumerate(items))
+        if _may_show(one.item)
+        for image in images_of(one.item.item())
+    ]
+
+
+def _file_bytes(url: str) -> int:
+    # 0 for any URL that is not a data URL.
+    head, _, encoded = url.partition(",")
+    return (len(encoded) - encoded.count("=")) * 3 // 4 if head.startswith(_DATA) else 0
+
+
+def _may_show(item: ContextItem) -> bool:
+    return item.kind == "message" or item.kind.endswith("_output")
+
+
+def _new_from(items: Sequence[ContextItem]) -> int:
+    for at in reversed(range(len(items))):
+        item = items[at]
+        if item.kind == "message" and is_answer(item):
+            return at + 1
+    return 0
+
+
+def _checked(url: str, limits: ImageLimits) -> str:
+    head, comma, encoded = url.partition(",")
+    kind = head.removeprefix(_DATA).removesuffix(_BASE64).partition(";")[0].strip().lower()
+    if not (comma and head.startswith(_DATA) and head.endswith(_BASE64)):
+        raise _Unshowable("its URL is neither of http or https, nor data:image/…;base64,…")
+    if kind not in SIGNATURES:
+        raise _Unshowable(f"it is no image of {', '.join(SIGNATURES)}")
+    try:
+        content = a2b_base64(encoded, strict_mode=True)
+    except (NotBase64, ValueError):
+        raise _Unshowable("its data is no base64") from None
+    if len(content) > limits.bytes_max:
+        raise _Unshowable(f"it is longer than {limits.bytes_max} bytes")
+    if not content.startswith(SIGNATURES[kind]):
+        raise _Unshowable(f"its data is no {kind}")
+    return url
+
+
+def has_images(items: Sequence[ContextItem]) -> bool:
+    """Return True if a context has images."""
+    may_have = any(map(_may_show, items))
+    return may_have and bool(_found(items))

@@ -1,0 +1,268 @@
+"""Grants: which hosted tools a response may use, decided once when it is created.
+
+They are stored with the request, so that whoever folds its log or goes on with it knows the same
+tools, servers, rules and budgets, whatever is configured there. No secret is in them.
+
+The state of the tools (`ToolState`) goes along a chain of responses. It is kept with a response
+(`responses.tool_state`), as its fold makes it: the pages that the model was shown, by their
+cursors, and the container that it used.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Final, Literal
+
+from pydantic import TypeAdapter, ValidationError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+
+def is_within(host: str, domains: Sequence[str]) -> bool:
+    """Return True if a host is or is below one of the domains, or if there are no domains."""
+    host = host.lower().rstrip(".")
+    return not domains or any(host == one or host.endswith(f".{one}") for one in domains)
+
+
+@dataclass(frozen=True, slots=True)
+class DomainRules:
+    """Rules of domains: `allowed` are the only ones, if there are any; `denied` are refused in any
+    case. Both are in lower case, and hold for their subdomains, too.
+    """
+
+    allowed: tuple[str, ...] = ()
+    denied: tuple[str, ...] = ()
+
+    @classmethod
+    def from_policy(cls, allowed: str, denied: str) -> DomainRules:
+        # Policies store the lists separated by spaces.
+        return cls(tuple(allowed.split()), tuple(denied.split()))
+
+    def permits(self, host: str) -> bool:
+        is_denied = bool(self.denied) and is_within(host, self.denied)
+        return not is_denied and is_within(host, self.allowed)
+
+
+EVERY_DOMAIN = DomainRules()
+SearchContextSize = Literal["low", "medium", "high"]
+REGISTERED: Final = "registry:"
+"""Begins the identity of an MCP server that the operator registered."""
+
+
+@dataclass(frozen=True, slots=True)
+class ShownPage:
+    """A page that the browser showed to the model, by its cursor.
+
+    `key` is that of its text in the store of pages. `url` is empty for results of a search. `links`
+    are what its numbers lead to. `first` and `end` are the lines that were shown. Results of a find
+    tell in `of` the cursor of the page that was searched. Results of a search tell in `hits` for
+    each link the line where it stands first, and its words: what is cited there is that link.
+    """
+
+    cursor: int
+    key: str
+    kind: Literal["search", "page", "find"]
+    url: str
+    title: str
+    first: int = 0
+    end: int = 0
+    links: tuple[str, ...] = ()
+    of: int | None = None
+    hits: tuple[tuple[int, str], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class BrowserGrant:
+    """Grant of `browser.search`, `browser.open` and `browser.find`.
+
+    `pages` are those that earlier responses of the chain were shown; cursors go on behind them, at
+    `first_cursor`. `country` is of two letters; `location` says in words where the user is. `type`
+    is what the request called the tool. `urls` are those that the user's input has: where `opens`
+    is `known`, a URL that the model writes is opened only if it is one of them, or on a shown page.
+    `tenant_domains` and `denied_domains` are those of the tenant's policy (`DomainRules`).
+    """
+
+    type: str
+    context_size: SearchContextSize = "medium"
+    allowed_domains: tuple[str, ...] = ()
+    country: str | None = None
+    location: str | None = None
+    is_live: bool = True
+    first_cursor: int = 0
+    pages: tuple[ShownPage, ...] = ()
+    opens: Literal["any", "known"] = "any"
+    urls: tuple[str, ...] = ()
+    tenant_domains: tuple[str, ...] = ()
+    denied_domains: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class PythonGrant:
+    """Grant of `python`, in the container of this id (`cntr_...`), which may not exist before its
+    first use. It is made only if the tenant has less than `containers_max` then; None: no bound.
+    """
+
+    container_id: str
+    engine: str
+    memory_bytes: int
+    file_ids: tuple[str, ...] = ()
+    description: str | None = None
+    """What the model is told instead of the text that it was trained with; None: that text."""
+    containers_max: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class McpTool:
+    """A tool of an MCP server, as the server listed it when the response was created.
+
+    `parameters` is a JSON Schema. `digest` is of name, description and schema. The hints are false
+    unless the server is trusted.
+    """
+
+    name: str
+    parameters: dict[str, Any] = field(hash=False)
+    description: str = ""
+    digest: str = ""
+    is_read_only: bool = False
+    is_idempotent: bool = False
+    needs_approval: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class ServerGrant:
+    """An MCP server by its label, and those of its tools that may be called.
+
+    `server` is its identity: `registry:` and an id, or its host and a digest of the URL that the
+    request named, which may be a secret itself. `credential` is a digest of what the request gave
+    to be sent to it; empty for nothing. `is_listed`: the tools were listed for this response, and
+    the log tells so; otherwise an earlier one of its context did.
+    """
+
+    label: str
+    server: str
+    credential: str = ""
+    description: str = ""
+    tools: tuple[McpTool, ...] = ()
+    is_listed: bool = True
+
+    @property
+    def has_secrets(self) -> bool:
+        return bool(self.credential) or not self.server.startswith(REGISTERED)
+
+
+@dataclass(frozen=True, slots=True)
+class ApprovedCall:
+    """A call of an MCP tool that the user approved: the response begins with it.
+
+    `name` is the tool's as the model knows it, `arguments` exactly what the model wrote.
+    """
+
+    request_id: str
+    name: str
+    arguments: str
+
+
+@dataclass(frozen=True, slots=True)
+class ToolBudget:
+    """Bounds of the hosted tools of one response. `calls_max` is the lesser of the request's
+    `max_tool_calls` and the operator's bound; after `failures_max` failures of one tool in a row it
+    may not be called again; all calls together may take `time_max_s`, their results
+    `result_ids_max` ids as the model is shown them, and `result_bytes_max` bytes as the tools
+    returned them.
+    """
+
+    calls_max: int = 64
+    failures_max: int = 3
+    time_max_s: float = 900.0
+    result_ids_max: int = 48_000
+    result_bytes_max: int = 64 * 1024 * 1024
+
+
+@dataclass(frozen=True, slots=True)
+class Grants:
+    """All hosted tools of one response. `include` are values of the request's `include` that
+    concern them. `unused_pages` and `unused_container` are those of the chain where the response
+    has no such tool: they go on to the responses that continue it. `cites_unused`: answers may cite
+    those pages, as the earlier answers in the prompt do.
+    """
+
+    browser: BrowserGrant | None = None
+    python: PythonGrant | None = None
+    servers: tuple[ServerGrant, ...] = ()
+    approved: ApprovedCall | None = None
+    budget: ToolBudget = ToolBudget()
+    include: tuple[str, ...] = ()
+    unused_pages: tuple[ShownPage, ...] = ()
+    unused_container: str | None = None
+    cites_unused: bool = False
+
+    @property
+    def has_tools(self) -> bool:
+        return self.browser is not None or self.python is not None or bool(self.servers)
+
+    @property
+    def cited_pages(self) -> tuple[ShownPage, ...] | None:
+        """Return the pages of earlier responses that answers may cite.
+
+        None: text that looks like a citation is plain text.
+        """
+        if self.browser is not None:
+            return self.browser.pages
+        return self.unused_pages if self.cites_unused else None
+
+
+_GRANTS: Final = TypeAdapter(Grants)
+
+
+def grants_json(grants: Grants) -> dict[str, Any]:
+    stored: dict[str, Any] = _GRANTS.dump_python(grants, mode="json", exclude_defaults=True)
+    return stored
+
+
+def grants_of(stored: object) -> Grants:
+    """Parse stored grants. Raises `ValueError` for anything else."""
+    return _GRANTS.validate_python(stored)
+
+
+def approval_digest(server: ServerGrant, tool: McpTool, arguments: str) -> bytes:
+    """Return the digest that an approval is bound to.
+
+    It covers the tool as the server listed it, and the exact arguments.
+    """
+    parts = (server.label, server.server, server.credential, tool.name, tool.digest, arguments)
+    digest = hashlib.sha256()
+    for part in parts:
+        content = part.encode("utf-8", "surrogatepass")
+        digest.update(len(content).to_bytes(4, "big") + content)
+    return digest.digest()
+
+
+@dataclass(frozen=True, slots=True)
+class ToolState:
+    """State of the tools. `pages` are the last ones that were shown, oldest first;
+    `container_id` is the last container.
+    """
+
+    pages: tuple[ShownPage, ...] = ()
+    container_id: str | None = None
+
+    @property
+    def first_cursor(self) -> int:
+        # Cursors of earlier answers must not come to mean another page.
+        return max((page.cursor + 1 for page in self.pages), default=0)
+
+
+NO_TOOL_STATE: Final = ToolState()
+_STATE: Final = TypeAdapter(ToolState)
+
+
+def tool_state_of(packed: bytes | None) -> ToolState:
+    """Parse stored tool state; empty for None and for unreadable data, so that tools start anew."""
+    if not packed:
+        return NO_TOOL_STATE
+    try:
+        return _STATE.validate_json(packed)
+    except ValidationError:
+        return NO_TOOL_STATE

@@ -1,1 +1,0 @@
-"""Hosted tools on the wire: what a request asks for, what it was granted, what is kept of it."""

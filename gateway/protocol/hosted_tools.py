@@ -1,0 +1,283 @@
+"""The tools of a request that the gateway runs itself: web search, code interpreter, MCP servers.
+
+Each belongs to a family, which an operator serves and a tenant may use, or not. A tool of a family
+that is not served is dropped before anybody looks at what else it says (`protocol.tool_types`).
+"""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, get_args
+from urllib.parse import urlsplit
+
+from pydantic import AfterValidator, BeforeValidator, Discriminator, Field, StringConstraints, Tag
+from pydantic_core import PydanticCustomError
+
+from gateway.protocol.base import Many, NullableModel
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from gateway.protocol.grants import SearchContextSize
+
+
+HostedFamily = Literal["web_search", "code_interpreter", "mcp"]
+"""A tool with all of its names."""
+WebSearchType = Literal[
+    "web_search",
+    "web_search_2025_08_26",
+    "web_search_preview",
+    "web_search_preview_2025_03_11",
+]
+ApprovalMode = Literal["always", "never"]
+MemoryLimit = Literal["1g", "4g", "16g", "64g"]
+WEB_SEARCH_TYPES: Final[tuple[WebSearchType, ...]] = get_args(WebSearchType)
+FAMILIES: Final[Mapping[str, HostedFamily]] = {
+    **dict.fromkeys(WEB_SEARCH_TYPES, "web_search"),
+    "code_interpreter": "code_interpreter",
+    "mcp": "mcp",
+}
+"""The family of each type of tool that the gateway can run."""
+NO_FAMILIES: Final[frozenset[HostedFamily]] = frozenset()
+DOMAINS_MAX: Final = 100
+DOMAIN_CHARS_MAX: Final = 253
+FILE_IDS_MAX: Final = 50
+SERVER_LABEL: Final = re.compile(r"[A-Za-z0-9_-]{1,64}")
+"""It becomes the namespace of the server's tools, which the model knows as functions."""
+HEADERS_MAX: Final = 16
+HEADERS_CHARS_MAX: Final = 4_096
+AUTHORIZATION_CHARS_MAX: Final = 8_192
+URL_CHARS_MAX: Final = 2_048
+TOOL_NAMES_MAX: Final = 512
+TOOL_NAME_CHARS_MAX: Final = 128
+_LOCATION_CHARS_MAX: Final = 128
+_REDACTED: Final = "<redacted>"
+_SCHEME: Final = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://")
+_DOMAIN: Final = re.compile(rf"[^\s/:?#@\\,;\"'<>]{{1,{DOMAIN_CHARS_MAX}}}")
+
+
+def domain_of(text: str) -> str:
+    """Return the domain in lower case: `https://www.example.com/` → `www.example.com`.
+
+    It stands for its subdomains, too. Raises `ValueError` for other text.
+    """
+    host = _SCHEME.sub("", text, count=1).rstrip("/").removeprefix("*.").rstrip(".").lower()
+    if not _DOMAIN.fullmatch(host):
+        raise ValueError(f"not a domain: {text!r}")
+    return host
+
+
+def _domain(text: str) -> str:
+    try:
+        domain_of(text)
+    except ValueError:
+        raise PydanticCustomError("not_a_domain", "") from None
+    return text
+
+
+class SearchFilters(NullableModel):
+    """Filters of a search: only pages of `allowed_domains` and their subdomains are searched and
+    opened; without any, all pages are.
+    """
+
+    allowed_domains: Annotated[
+        Many[Annotated[str, AfterValidator(_domain)]], Field(max_length=DOMAINS_MAX)
+    ] = ()
+
+
+_Place = Annotated[str, StringConstraints(max_length=_LOCATION_CHARS_MAX)]
+
+
+class UserLocation(NullableModel):
+    """Approximate location of the user. `country` is an ISO code of two letters."""
+
+    type: Literal["approximate"] = "approximate"
+    city: _Place | None = None
+    country: _Place | None = None
+    region: _Place | None = None
+    timezone: _Place | None = None
+
+    @property
+    def in_words(self) -> str | None:
+        """Return e.g. `Paris, Île-de-France, FR, timezone Europe/Paris`; None if it is empty."""
+        zone = f"timezone {self.timezone}" if self.timezone else None
+        words = [word for word in (self.city, self.region, self.country, zone) if word]
+        return ", ".join(" ".join(word.split()) for word in words) or None
+
+
+class WebSearchTool(NullableModel):
+    """Search of the web, and a look at its pages.
+
+    Without `external_web_access` only pages that are here already are shown. What
+    `search_content_types` says has no effect: this model reads text only.
+    """
+
+    type: WebSearchType = "web_search"
+    filters: SearchFilters | None = None
+    user_location: UserLocation | None = None
+    search_context_size: Literal["low", "medium", "high"] | None = None
+    external_web_access: bool = True
+    search_content_types: Many[str] | None = None
+
+    @property
+    def context_size(self) -> SearchContextSize:
+        return self.search_context_size or "medium"
+
+    @property
+    def allowed_domains(self) -> tuple[str, ...]:
+        """Return the allowed domains in the form used for comparison."""
+        named = self.filters.allowed_domains if self.filters else ()
+        return tuple(dict.fromkeys(map(domain_of, named)))
+
+
+class NetworkPolicy(NullableModel):
+    """Network policy of a container; here none may use the network."""
+
+    type: str
+
+
+class AutoContainer(NullableModel):
+    """A container that is made for the response, or the one that its context has."""
+
+    type: Literal["auto"]
+    file_ids: Annotated[Many[str], Field(max_length=FILE_IDS_MAX)] = ()
+    memory_limit: MemoryLimit | None = None
+    network_policy: NetworkPolicy | None = None
+
+
+def _container_shape(value: object) -> str | None:
+    if isinstance(value, str):
+        return "container_id"
+    return "container_auto" if isinstance(value, dict | AutoContainer) else None
+
+
+class CodeInterpreterTool(NullableModel):
+    """Python in a container: one that exists, by its id, or one that is found or made."""
+
+    type: Literal["code_interpreter"] = "code_interpreter"
+    container: Annotated[
+        Annotated[str, StringConstraints(min_length=1, max_length=128), Tag("container_id")]
+        | Annotated[AutoContainer, Tag("container_auto")],
+        Discriminator(_container_shape),
+    ]
+
+
+_ToolNames = Annotated[
+    Many[Annotated[str, StringConstraints(min_length=1, max_length=TOOL_NAME_CHARS_MAX)]],
+    Field(max_length=TOOL_NAMES_MAX),
+]
+
+
+class ToolFilter(NullableModel):
+    """Tools of a server: those that are named, and with `read_only` those that change nothing.
+
+    Both together: those that meet both.
+    """
+
+    tool_names: _ToolNames | None = None
+    read_only: bool | None = None
+
+
+class ApprovalFilters(NullableModel):
+    """Tools whose calls the user must approve (`always`), and tools whose calls need no approval
+    (`never`). A tool that is in neither or both needs approval.
+    """
+
+    always: ToolFilter | None = None
+    never: ToolFilter | None = None
+
+
+def _names_alone(value: object) -> object:
+    return {"tool_names": value} if isinstance(value, list | tuple) else value
+
+
+def _approval_shape(value: object) -> str | None:
+    if isinstance(value, str):
+        return "approval_mode"
+    return "approval_filters" if isinstance(value, dict | ApprovalFilters) else None
+
+
+class McpServerTool(NullableModel):
+    """The tools of an MCP server: of the one that the operator registered under the label, or, with
+    a `server_url`, of any that the tenant may use.
+
+    `headers` and `authorization` (an access token) are sent to that server alone, and shown to
+    nobody. `defer_loading` has no effect: the model is told of all tools at once.
+    """
+
+    type: Literal["mcp"] = "mcp"
+    server_label: Annotated[str, StringConstraints(pattern=f"^{SERVER_LABEL.pattern}$")]
+    server_url: Annotated[str, StringConstraints(max_length=URL_CHARS_MAX)] | None = None
+    connector_id: str | None = None
+    tunnel_id: str | None = None
+    server_description: str | None = None
+    headers: Annotated[dict[str, str], Field(max_length=HEADERS_MAX)] | None = Field(
+        None, repr=False
+    )
+    authorization: (
+        Annotated[str, StringConstraints(min_length=1, max_length=AUTHORIZATION_CHARS_MAX)] | None
+    ) = Field(None, repr=False)
+    allowed_tools: Annotated[ToolFilter | None, BeforeValidator(_names_alone)] = None
+    require_approval: (
+        Annotated[
+            Annotated[ApprovalMode, Tag("approval_mode")]
+            | Annotated[ApprovalFilters, Tag("approval_filters")],
+            Discriminator(_approval_shape),
+        ]
+        | None
+    ) = None
+    defer_loading: bool | None = None
+    allowed_callers: Many[str] | None = None
+
+    @property
+    def shown_url(self) -> str | None:
+        """Return scheme and host of the URL; its path may be a secret."""
+        if self.server_url is None:
+            return None
+        try:
+            parts = urlsplit(self.server_url)
+            host, port = parts.hostname or "", parts.port
+        except ValueError:
+            return _REDACTED
+        place = f"[{host}]" if ":" in host else host
+        return f"{parts.scheme}://{place}{f':{port}' if port else ''}/{_REDACTED}"
+
+
+RunTool = WebSearchTool | CodeInterpreterTool | McpServerTool
+"""A tool that the gateway runs for the client."""
+
+
+def family_of(kind: str) -> HostedFamily | None:
+    return FAMILIES.get(kind)
+
+
+def echoed_tool(tool: RunTool) -> dict[str, Any]:
+    """Return the tool as the Response object repeats it: no secrets, and only the host of a URL."""
+    match tool:
+        case WebSearchTool():
+            shown = tool.model_dump(mode="json", exclude_unset=True)
+            shown.setdefault("filters", None)
+            shown.setdefault("user_location", None)
+            return {**shown, "type": tool.type, "search_context_size": tool.context_size}
+        case CodeInterpreterTool():
+            return tool.model_dump(mode="json", exclude_none=True)
+        case _:
+            shown = tool.model_dump(
+                mode="json", exclude_none=True, exclude={"authorization", "headers", "server_url"}
+            )
+            return {
+                **shown,
+                "server_url": tool.shown_url,
+                "headers": None,
+                "allowed_tools": _shown_filter(tool.allowed_tools),
+                "require_approval": shown.get("require_approval", "always"),
+                "server_description": tool.server_description,
+            }
+
+
+def _shown_filter(allowed: ToolFilter | None) -> object:
+    if allowed is None:
+        return None
+    if allowed.read_only is None:
+        return list(allowed.tool_names or ()) if allowed.tool_names is not None else {}
+    return allowed.model_dump(mode="json", exclude_none=True)

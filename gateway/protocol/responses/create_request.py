@@ -1,0 +1,557 @@
+"""`POST /v1/responses`: its parameters, and how requests with them or some of them are checked.
+
+The order of the fields of `CreateResponse` is the order in which OpenAI's validator looks at them,
+measured: of two mistakes the one in the earlier field is reported. One mistake is reported at a
+time: a missing model, another missing parameter, unknown names, then types, bounds and values field
+by field, and last what OpenAI documents and this release refuses, and combinations that make no
+sense. Parameters of another API are told at once: whoever sends `messages` misses no `input`.
+
+Nothing that is accepted is silently left undone: it is honoured, or `CreateResponse` says that it
+has no effect, or it is refused here with what to do instead. Every check raises `InvalidRequest`
+for the first thing that is wrong.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, replace
+from hashlib import sha256
+from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
+
+from pydantic import BeforeValidator, Field, InstanceOf
+from pydantic_core import PydanticCustomError
+
+from gateway.errors import InvalidRequest
+from gateway.protocol.base import Integer, Many, WireModel, as_integer, presentable, without_nulls
+from gateway.protocol.brought_tools import (
+    BroughtTools,
+    offered,
+    paths_of,
+)
+from gateway.protocol.call_items import (
+    ReadItem,
+)
+from gateway.protocol.documented import (
+    COMPACT_PARAMETERS,
+    COUNT_PARAMETERS,
+    CREATE_PARAMETERS,
+    IN_COMPACTIONS,
+    IN_RESPONSES,
+    Includable,
+    ServiceTier,
+    check_own,
+    literal_values,
+)
+from gateway.protocol.hosted_tools import NO_FAMILIES
+from gateway.protocol.items import (
+    CompactionTrigger,
+    ItemReference,
+    McpApprovalResponse,
+)
+from gateway.protocol.json_body import parse_object
+from gateway.protocol.parameters import (
+    RESPONSE_ID_CHARS_MAX,
+    AnyConversation,
+    AnyToolChoice,
+    ContextManagement,
+    JsonObjectFormat,
+    JsonSchemaFormat,
+    Metadata,
+    Moderation,
+    PromptCacheOptions,
+    PromptTemplate,
+    ReasoningOptions,
+    StreamOptions,
+    TextOptions,
+)
+from gateway.protocol.request_errors import (
+    invalid,
+    missing,
+    unknown,
+    unsupported,
+    unsupported_value,
+    validated,
+    wrong_value,
+)
+from gateway.protocol.responses.request_checks import (
+    FILES,
+    _check_format,
+    check_brought,
+    check_counts,
+    check_items,
+    check_media,
+    check_none_dropped,
+    check_text,
+    check_tool_choice,
+    check_tools,
+)
+from gateway.protocol.tool_types import AnyTool, Tool, dropped, without_unserved
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterable, Mapping, Sequence
+
+    from gateway.protocol.hosted_tools import HostedFamily
+    from gateway.protocol.json_body import InputLimits
+
+
+MODEL_CHARS_MAX: Final = 256
+PROMPT_CACHE_KEY_CHARS_MAX: Final = 64
+SAFETY_IDENTIFIER_CHARS_MAX: Final = 128
+OUTPUT_TOKENS_MIN: Final = 16
+TOP_LOGPROBS_MAX: Final = 20
+STOPS_MAX: Final = 4
+STOP_CHARS_MAX: Final = 256
+SEED_MAX: Final = 2**63 - 1
+TOP_K_MAX: Final = 2**31 - 1
+TOP_K_OFF: Final = -1
+LOGPROBS: Final = "message.output_text.logprobs"
+ENCRYPTED_REASONING: Final = "reasoning.encrypted_content"
+"""With it reasoning items come sealed, so that a client can give them back."""
+INPUT_IDS: Final = "input_messages.token_ids"
+OUTPUT_IDS: Final = "output_messages.token_ids"
+TokenIds = Literal["input_messages.token_ids", "output_messages.token_ids"]
+"""What this gateway knows to include beside what OpenAI documents."""
+TOKEN_ID_VALUES: Final = literal_values(TokenIds)
+
+
+def _input_items(value: object) -> object:
+    match value:
+        case "":
+            return ()
+        case str():
+            return ({"role": "user", "content": value},)
+        case list() | tuple():
+            return value
+        case _:
+            expected = "one of a string or array of input items"
+            raise PydanticCustomError("expected", "", {"expected": expected})
+
+
+def _stops(value: object) -> object:
+    match value:
+        case str():
+            return (value,)
+        case list() | tuple():
+            return value
+        case _:
+            expected = "one of a string or array of strings"
+            raise PydanticCustomError("expected", "", {"expected": expected})
+
+
+def _top_k(value: object) -> object:
+    return None if value == TOP_K_OFF else value
+
+
+class CreateResponse(WireModel):
+    """Every documented parameter, with OpenAI's default where one is left out.
+
+    Accepted without any effect, because there is nothing they could change here: `prompt_cache_*`
+    but for `prewarm`, and `user` (hints, `HINTS` of which are named as ignored), `include` of what
+    tools return that are not run here, and `max_tool_calls` where none are run.
+
+    Not OpenAI's, but common among servers of open models: `seed`, `stop` (ends the answer, and is
+    not part of it), `top_k` (-1: off), `min_p`, `reasoning.max_tokens`, and, as vLLM has it,
+    `enable_response_messages`.
+    """
+
+    model: Annotated[str, Field(max_length=MODEL_CHARS_MAX)]
+    input: Annotated[Many[ReadItem], BeforeValidator(_input_items)] = ()
+    conversation: AnyConversation | None = None
+    previous_response_id: Annotated[str, Field(max_length=RESPONSE_ID_CHARS_MAX)] | None = None
+    prompt: PromptTemplate | None = None
+    moderation: Moderation | None = None
+    include: Many[Literal[Includable, TokenIds]] = ()
+    tools: Many[AnyTool] = ()
+    tool_choice: AnyToolChoice = "auto"
+    metadata: Metadata = Field(default_factory=dict)
+    text: TextOptions = TextOptions()
+    temperature: float = Field(1.0, ge=0.0, le=2.0)
+    top_p: float = Field(1.0, ge=0.0, le=1.0)
+    presence_penalty: float = Field(0.0, ge=-2.0, le=2.0)
+    frequency_penalty: float = Field(0.0, ge=-2.0, le=2.0)
+    seed: Annotated[
+        int | None, Field(ge=-SEED_MAX - 1, le=SEED_MAX), BeforeValidator(as_integer)
+    ] = None
+    stop: Annotated[
+        Many[Annotated[str, Field(min_length=1, max_length=STOP_CHARS_MAX)]],
+        Field(max_length=STOPS_MAX),
+        BeforeValidator(_stops),
+    ] = ()
+    top_k: Annotated[
+        int | None, Field(ge=1, le=TOP_K_MAX), BeforeValidator(_top_k), BeforeValidator(as_integer)
+    ] = None
+    min_p: float | None = Field(None, ge=0.0, le=1.0)
+    enable_response_messages: bool = False
+    parallel_tool_calls: bool = True
+    stream: bool = False
+    stream_options: StreamOptions | None = None
+    background: bool = False
+    max_output_tokens: Integer | None = Field(None, ge=OUTPUT_TOKENS_MIN)
+    max_tool_calls: Integer | None = Field(None, ge=1)
+    reasoning: ReasoningOptions = ReasoningOptions()
+    user: str | None = None
+    safety_identifier: str | None = Field(None, max_length=SAFETY_IDENTIFIER_CHARS_MAX)
+    prompt_cache_options: PromptCacheOptions | None = None
+    prompt_cache_key: str | None = Field(None, max_length=PROMPT_CACHE_KEY_CHARS_MAX)
+    prompt_cache_retention: Literal["in_memory", "24h"] | None = None
+    truncation: Literal["auto", "disabled"] = "disabled"
+    instructions: str | None = None
+    store: bool = True
+    service_tier: ServiceTier | None = None
+    top_logprobs: Integer = Field(0, ge=0, le=TOP_LOGPROBS_MAX)
+    context_management: Many[ContextManagement] | None = Field(None, min_length=1)
+
+    ignored: tuple[str, ...] = Field((), exclude=True)
+    """Top-level keys that were sent and mean nothing here, as far as their names are fit for a
+    header, `HINTS` among them. Not a parameter itself."""
+    rejects_images: bool = Field(default=False, exclude=True)
+    brought: tuple[InstanceOf[BroughtTools], ...] = Field((), exclude=True)
+    """The tools that items bring: those of the input, once it is looked up those of the context."""
+
+    @property
+    def known_tools(self) -> tuple[Tool, ...]:
+        # `tool_choice` plays no role here.
+        return offered(self.tools, self.brought) if self.tools or self.brought else ()
+
+    @property
+    def offered_tools(self) -> tuple[Tool, ...]:
+        return () if self.tool_choice == "none" else self.known_tools
+
+    @property
+    def tool_paths(self) -> dict[str, str]:
+        return paths_of(self.tools, self.brought)
+
+    @property
+    def dropped_tools(self) -> tuple[str, ...]:
+        """Return the types of the tools that this gateway or this tenant lacks, in order."""
+        if not (self.tools or self.brought):
+            return ()
+        groups = (self.tools, *(each.tools for each in self.brought))
+        return tuple(tool.label for group in groups for tool in dropped(group))
+
+    @property
+    def looks_back(self) -> bool:
+        """Return True if the context has more than the input."""
+        continues = self.previous_response_id is not None or self.conversation is not None
+        return continues or any(isinstance(item, ItemReference) for item in self.input)
+
+    @property
+    def wants_logprobs(self) -> bool:
+        return LOGPROBS in self.include or self.top_logprobs > 0
+
+    @property
+    def wants_messages(self) -> bool:
+        """Return True if the response includes the Harmony messages of prompt and output."""
+        if not self.include:
+            return self.enable_response_messages
+        return self.enable_response_messages or self.wants_input_ids or self.wants_output_ids
+
+    @property
+    def wants_input_ids(self) -> bool:
+        return INPUT_IDS in self.include
+
+    @property
+    def wants_output_ids(self) -> bool:
+        return OUTPUT_IDS in self.include
+
+    @property
+    def prewarms(self) -> bool:
+        return self.prompt_cache_options is not None and self.prompt_cache_options.prewarm
+
+    @property
+    def compares_caches(self) -> bool:
+        """Return True if the request asks how its cache differs from another response's."""
+        options = self.prompt_cache_options
+        return options is not None and options.comparison_response_id is not None
+
+    @property
+    def obfuscated(self) -> bool:
+        # OpenAI pads delta events by default.
+        return self.stream_options is None or self.stream_options.include_obfuscation
+
+
+PARAMETERS: Final = frozenset(CreateResponse.model_fields) - {
+    *("ignored", "rejects_images", "brought"),
+}
+"""The names a body may use."""
+HINTS: Final = ("prompt_cache_options", "prompt_cache_retention")
+"""Parameters that are checked and change nothing: backends cache every prefix, as long as they can.
+"""
+PREWARM: Final = "prompt_cache_options.prewarm"
+IDEMPOTENCY_KEY: Final = "Idempotency-Key"
+IDEMPOTENCY_KEY_CHARS_MAX: Final = 255
+_CONTEXTS: Final = frozenset({"input", "previous_response_id", "conversation", "prompt"})
+"""A request has at least one of them."""
+_NAME_OF_TOOL: Final = re.compile(r"(?:tools\[(\d+)\]|tool_choice)\.name")
+_KEY: Final = re.compile(rb"[!-~]{1,%d}" % IDEMPOTENCY_KEY_CHARS_MAX)
+
+
+@dataclass(frozen=True, slots=True)
+class Parameters:
+    """Names of parameters: `served` have the effect that they have on a response, `documented` are
+    no mistake, and what has a remedy is refused with it.
+    """
+
+    served: frozenset[str]
+    documented: frozenset[str]
+    remedies: Mapping[str, str]
+
+    @classmethod
+    def from_documented(
+        cls, documented: frozenset[str], remedies: Mapping[str, str] = IN_RESPONSES
+    ) -> Parameters:
+        return cls(documented & PARAMETERS, documented, remedies)
+
+
+CREATION: Final = Parameters(PARAMETERS, CREATE_PARAMETERS, IN_RESPONSES)
+"""`POST /v1/responses`; `image`, `access_programs` and `background_options` have no effect."""
+_COUNTED: Final = Parameters.from_documented(COUNT_PARAMETERS)
+# With `truncation: auto` the prompt depends on how much room the answer wants.
+COUNTING: Final = replace(_COUNTED, served=_COUNTED.served | {"max_output_tokens"})
+"""`POST /v1/responses/input_tokens`"""
+COMPACTION: Final = Parameters.from_documented(COMPACT_PARAMETERS, IN_COMPACTIONS)
+"""`POST /v1/responses/compact`"""
+
+
+def parse_subset(
+    body: bytes,
+    parameters: Parameters,
+    *,
+    limits: InputLimits,
+    strict: bool = False,
+    served: Collection[HostedFamily] = NO_FAMILIES,
+) -> CreateResponse:
+    """Parse a request to an API with only these `parameters`; it is never stored.
+
+    Raises as `parse_create`.
+    """
+    request = parse_create(body, parameters, limits=limits, strict=strict, served=served)
+    if request.prewarms:
+        raise unsupported(PREWARM, "What it is asked for has no cache. Leave the parameter out.")
+    # So it is not refused while a conversation has a writer.
+    return request.model_copy(update={"store": False})
+
+
+def parse_create(
+    body: bytes | dict[str, Any],
+    parameters: Parameters = CREATION,
+    *,
+    limits: InputLimits,
+    strict: bool = False,
+    served: Collection[HostedFamily] = NO_FAMILIES,
+    needs_input: bool = True,
+) -> CreateResponse:
+    """Parse a request from JSON bytes or from its fields.
+
+    Of the tools that the gateway can run those in `served` are kept. If `needs_input`, the request
+    must have input or continue something. Unknown top-level keys and `HINTS` are listed in
+    `ignored`, unserved tools in `dropped_tools`; if `strict`, unknown keys, unserved tools, images
+    and files are refused. Raises only `InvalidRequest`, with OpenAI's message, code and param,
+    whatever the bytes are.
+    """
+    fields = body if isinstance(body, dict) else parse_object(body, limits)
+    document, ignored = without_nulls(fields), tuple[str, ...]()
+    if "model" not in document:
+        raise missing("model")
+    if not document.keys().isdisjoint(parameters.remedies):
+        check_own(document, parameters.remedies)
+    hints = not document.keys().isdisjoint(HINTS)
+    needs_input = needs_input and not (hints and _prewarms(document))
+    if needs_input and _CONTEXTS.isdisjoint(document.keys() & parameters.served):
+        raise missing("input")
+    if not document.keys() <= parameters.served:
+        document, ignored = _without_unserved(document, parameters, strict=strict)
+    ignored = _with_hints(ignored, document) if hints else ignored
+    check_counts(document, limits)
+    if "tools" in document:
+        document = {**document, "tools": without_unserved(document["tools"], served)}
+    request = _validated(document, served)
+    check_items(request.input, limits)
+    request = _with_tools(request, limits)
+    if isinstance(request.text.format, JsonSchemaFormat):
+        _check_format(request.text.format, limits)
+    if request.instructions:
+        check_text("instructions", request.instructions, limits)
+    _check_support(request, needs_input=needs_input)
+    if strict and request.dropped_tools:
+        check_none_dropped(request.tools, request.brought)
+    rejects_media = strict or limits.rejects_media
+    check_media(request.input, strict=rejects_media, refused=FILES)
+    noted = {"ignored": ignored, "rejects_images": rejects_media}
+    request = request.model_copy(update=noted) if ignored or rejects_media else request
+    return warm_up(request, f"'{PREWARM}' set to true") if request.prewarms else request
+
+
+def _validated(document: dict[str, Any], served: Collection[HostedFamily]) -> CreateResponse:
+    # The refusal points out tools and choices in the shape of Chat Completions.
+    try:
+        return validated(CreateResponse, document, served)
+    except InvalidRequest as error:
+        match = _NAME_OF_TOOL.fullmatch(error.param or "")
+        if match is None or error.code != "missing_required_parameter":
+            raise
+        tool = document["tool_choice"] if match[1] is None else document["tools"][int(match[1])]
+        kind = tool["type"]
+        if not isinstance(tool.get(kind), dict):
+            raise
+        hint = f"Here what stands within '{kind}' stands beside 'type': move it up one level."
+        raise missing(match[0], hint) from None
+
+
+def _prewarms(document: dict[str, Any]) -> bool:
+    options = document.get("prompt_cache_options")
+    return isinstance(options, dict) and options.get("prewarm") is True
+
+
+def warm_up(request: CreateResponse, parameter: str) -> CreateResponse:
+    """Return the request without generation, as this `parameter` asks. Raises `InvalidRequest`.
+
+    No token is spent: a compaction is left to the request that continues it.
+    """
+    # Both stand at the end: an answer before other items may be one that was heard long ago.
+    for item in request.input[-1:]:
+        if isinstance(item, CompactionTrigger | McpApprovalResponse):
+            what = "compact" if isinstance(item, CompactionTrigger) else "call"
+            raise InvalidRequest(
+                f"Invalid input: a request with {parameter} generates nothing, so it cannot {what} "
+                f"anything. Leave the '{item.type}' out, or the parameter.",
+                code="invalid_value",
+                param="input",
+            )
+    return request.model_copy(update={"context_management": None})
+
+
+def _with_tools(request: CreateResponse, limits: InputLimits) -> CreateResponse:
+    brought = check_brought(request.input, limits)
+    if request.tools:
+        check_tools(request.tools, limits)
+    return request.model_copy(update={"brought": brought}) if brought else request
+
+
+def _without_unserved(
+    document: dict[str, Any], parameters: Parameters, *, strict: bool
+) -> tuple[dict[str, Any], tuple[str, ...]]:
+    served: dict[str, Any] = {}
+    others = []
+    for name, value in document.items():
+        if name in parameters.served:
+            served[name] = value
+        elif strict and name not in parameters.documented:
+            raise unknown(name)
+        else:
+            others.append(name)
+    return served, presentable(tuple(others))
+
+
+def _with_hints(ignored: tuple[str, ...], document: dict[str, Any]) -> tuple[str, ...]:
+    hints = HINTS[1:] if _prewarms(document) else HINTS
+    return presentable((*ignored, *(name for name in hints if name in document)))
+
+
+def _check_support(request: CreateResponse, *, needs_input: bool) -> None:
+    if request.conversation and request.previous_response_id is not None:
+        raise InvalidRequest(
+            "Mutually exclusive parameters: 'previous_response_id' and 'conversation'. Ensure you "
+            "are only providing one of them.",
+            code="mutually_exclusive_parameters",
+        )
+    if request.prompt:
+        raise unsupported("prompt", "Send the text of the prompt in 'instructions' and 'input'.")
+    has_context = request.conversation or request.previous_response_id is not None
+    if needs_input and not (request.input or has_context):
+        raise InvalidRequest(
+            "One of \"input\" or \"previous_response_id\" or 'prompt' or 'conversation' must be "
+            "provided.",
+            code="missing_required_parameter",
+        )
+    if request.background and not request.store:
+        raise InvalidRequest(
+            "Unsupported parameter: 'background' cannot be true when 'store' is false. Set 'store' "
+            "to true, or leave 'background' out.",
+            code="unsupported_parameter",
+            param="background",
+        )
+    if request.stream_options and not request.stream:
+        raise InvalidRequest(
+            "The 'stream_options' parameter is only allowed when 'stream' is enabled.",
+            param="stream_options",
+        )
+    if request.tool_choice != "auto" and not request.looks_back:
+        check_choice(request)
+    _check_model_options(request)
+    if request.moderation:
+        raise unsupported("moderation", "Moderate the text with a service of your own.")
+
+
+def check_choice(request: CreateResponse) -> None:
+    """Refuse the choice of a missing tool; `request` has all tools that its context brings."""
+    if request.tool_choice != "auto":
+        check_tool_choice(request.tool_choice, request.known_tools, request.dropped_tools)
+
+
+def _check_model_options(request: CreateResponse) -> None:
+    if request.reasoning.context == "all_turns":
+        raise unsupported_value("reasoning.context", "all_turns", ("auto", "current_turn"))
+    format_ = request.text.format
+    if request.stop and isinstance(format_, JsonObjectFormat | JsonSchemaFormat):
+        # A stop could end the answer in the middle of its JSON.
+        remedy = f"Leave 'stop' out, or 'text.format' of type '{format_.type}'."
+        raise unsupported("stop", f"An answer in a format ends where its JSON does. {remedy}")
+    for index, entry in enumerate(request.context_management or ()):
+        if entry.type != "compaction":
+            raise wrong_value(f"context_management[{index}].type", entry.type, ("compaction",))
+    for index, item in enumerate(request.input[:-1]):
+        if item.type == "compaction_trigger":
+            raise invalid(f"input[{index}]", "a compaction_trigger must be the last input item.")
+
+
+@dataclass(frozen=True, slots=True)
+class RequestKey:
+    """SHA-256 of the key, and of the body it came with."""
+
+    key_hash: bytes
+    fingerprint: bytes
+
+
+def request_key(values: Sequence[bytes], body: bytes, *, store: bool) -> RequestKey | None:
+    """Return the idempotency key of a request (`values` of `Idempotency-Key`), None if none.
+
+    OpenAI promises none for these routes. Here the same key with the same body stands for the same
+    response, for `retention.idempotency_key_s` seconds. `store`: the response is kept. Raises
+    `InvalidRequest` for a malformed key, for more than one, and for a response that is not stored
+    and so could not be returned again.
+    """
+    if not values:
+        return None
+    if len(values) > 1 or not _KEY.fullmatch(values[0]):
+        length = f"1 to {IDEMPOTENCY_KEY_CHARS_MAX} visible ASCII characters"
+        raise invalid(IDEMPOTENCY_KEY, f"expected one header of {length}, such as a UUID.")
+    if not store:
+        raise InvalidRequest(
+            f"'{IDEMPOTENCY_KEY}' cannot be used when 'store' is false, because the response is "
+            "not kept and cannot be returned again. Set 'store' to true, or leave the header out.",
+            code="unsupported_parameter",
+            param=IDEMPOTENCY_KEY,
+        )
+    return RequestKey(sha256(values[0]).digest(), sha256(body).digest())
+
+
+def refuse_key(headers: Iterable[tuple[bytes, bytes]]) -> None:
+    """Raise `InvalidRequest` for an idempotency key that would not prevent a second run."""
+    if any(name == b"idempotency-key" for name, _ in headers):
+        raise InvalidRequest(
+            f"'{IDEMPOTENCY_KEY}' is not supported here: the same request would be done twice. It "
+            "is supported by POST /v1/responses, and by chat completions and completions with "
+            "'store'. Leave the header out.",
+            code="unsupported_parameter",
+            param=IDEMPOTENCY_KEY,
+        )
+
+
+def reused_key() -> InvalidRequest:
+    return InvalidRequest(
+        f"This '{IDEMPOTENCY_KEY}' was used with another request body. Use a new key for a new "
+        "request.",
+        code="idempotency_key_reused",
+        param=IDEMPOTENCY_KEY,
+    )

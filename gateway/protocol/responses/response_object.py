@@ -1,0 +1,381 @@
+"""The Response object: every field, always present, from a request and what became of it.
+
+Sources: `Response` of the OpenAI SDK (3.52) and `ResponseResource` of Open Responses 2026-04-24,
+which requires nearly every key, null where there is nothing to say.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from operator import attrgetter, itemgetter
+from typing import TYPE_CHECKING, Any, Final, Literal
+
+import orjson
+
+from gateway import ids
+from gateway.protocol.base import without_nulls
+from gateway.protocol.hosted_tools import (
+    CodeInterpreterTool,
+    McpServerTool,
+    WebSearchTool,
+    echoed_tool,
+)
+from gateway.protocol.items import INCLUDABLE
+from gateway.protocol.parameters import (
+    DEFAULT_EFFORT,
+    EFFECTIVE_EFFORTS,
+    AllowedTools,
+    TextFormat,
+    ToolChoice,
+)
+from gateway.protocol.responses.request_checks import OfferedTools
+from gateway.protocol.responses.response_rules import OFFERED
+from gateway.protocol.tool_types import (
+    FunctionTool,
+    HostedTool,
+    NamespaceTool,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterable, Mapping, Sequence
+    from uuid import UUID
+
+    from gateway.generation import TokenUsage
+    from gateway.protocol.grants import Grants
+    from gateway.protocol.parameters import Effort, TextOptions, ToolName
+    from gateway.protocol.responses.create_request import CreateResponse
+    from gateway.protocol.tool_types import Tool
+    from gateway.sealing import Binding
+
+
+ServiceTier = Literal["default", "flex", "priority"]
+REASONING_CONTEXT: Final = "current_turn"
+"""Reasoning before the last answer is not shown to the model again."""
+REASONING_MODE: Final = "standard"
+"""One run of the model answers; there is no mode that takes more."""
+ECHO_FIELDS: Final = (
+    "instructions", "max_output_tokens", "max_tool_calls", "metadata", "model",
+    "parallel_tool_calls", "presence_penalty", "frequency_penalty", "previous_response_id",
+    "prompt_cache_key", "reasoning", "safety_identifier", "service_tier", "store", "temperature",
+    "text", "tool_choice", "tools", "top_logprobs", "top_p", "truncation", "user",
+)  # fmt: skip
+"""What `ResponseHead.echo` must hold, in the order in which it is shown. It may hold more."""
+_echoed: Final = itemgetter(*ECHO_FIELDS)
+LONG_ECHO_BYTES: Final = 4 << 10
+"""What events repeat of a request is kept as JSON from this size on: less takes a few microseconds
+to make, and a stream may last for minutes."""
+_MADE: Final = {"model", "reasoning", "service_tier", "text", "tool_choice", "tools"}
+_COPIED: Final = (*(name for name in ECHO_FIELDS if name not in _MADE), "background")
+"""What is repeated as it was asked for."""
+_copied: Final = attrgetter(*_COPIED)
+_LISTED_CHOICES: Final = frozenset(
+    {"local_shell", "web_search", "web_search_2025_08_26", "tool_search"}
+)
+"""Tools whose choice alone OpenAI's types do not have."""
+_NAME_MEMBERS: Final = {
+    "function": ("name", "namespace"),
+    "custom": ("name", "namespace"),
+    "namespace": ("name",),
+    "mcp": ("name", "server_label"),
+}
+"""What says beside its type which tool is meant; of others the type says it all."""
+
+
+def echo(
+    request: CreateResponse,
+    *,
+    model: str | None = None,
+    default_effort: Effort = DEFAULT_EFFORT,
+    service_tier: ServiceTier = "default",
+    summaries: bool = True,
+    unthinks: bool = False,
+) -> dict[str, Any]:
+    """Return the parameters that the response repeats, with the values in effect.
+
+    `model` is the model that answers if the request named an alias, `service_tier` the tier in
+    effect. Without `summaries` there are none, whatever the request asks for. `unthinks`: thinking
+    can be switched off for the model. `rules_of` reads the result, so it holds every demand on the
+    output.
+    """
+    choice, options = request.tool_choice, request.reasoning
+    summary = (options.summary or options.generate_summary) if summaries else None
+    effort = EFFECTIVE_EFFORTS[options.effort] if options.effort else default_effort
+    reasoning: dict[str, Any] = {
+        "effort": "none" if unthinks and options.effort == "none" else effort,
+        "summary": summary,
+    }
+    # Of these there is one value that is served. They are shown to those who asked for one.
+    if options.context:
+        reasoning["context"] = REASONING_CONTEXT
+    if options.mode:
+        reasoning["mode"] = REASONING_MODE
+    if options.max_tokens:
+        reasoning["max_tokens"] = options.max_tokens
+    echoed: dict[str, Any] = {
+        **dict(zip(_COPIED, _copied(request), strict=True)),
+        "model": model or request.model,
+        "reasoning": reasoning,
+        "service_tier": service_tier,
+        "text": _text(request.text),
+        "tool_choice": choice
+        if isinstance(choice, str)
+        else _tool_choice(
+            choice, OfferedTools.from_tools(request.known_tools, request.dropped_tools)
+        ),
+        "tools": _tools(request.tools) if request.tools else [],
+    }
+    if (known := request.known_tools) != request.tools:
+        echoed[OFFERED] = _tools(known)
+    # As OpenAI does it the conversation and the retention, and what OpenAI has not: shown to those
+    # who used it.
+    if request.conversation:
+        echoed["conversation"] = {"id": request.conversation.id}
+    for name in ("prompt_cache_retention", "seed", "top_k", "min_p"):
+        if (value := getattr(request, name)) is not None:
+            echoed[name] = value
+    if request.stop:
+        echoed["stop"] = list(request.stop)
+    if request.compares_caches:
+        echoed["prompt_cache_diagnostics"] = {"type": "unavailable"}
+    return echoed
+
+
+_ANY_TEXT: Final = TextFormat()
+
+
+def _text(options: TextOptions) -> dict[str, Any]:
+    format_ = options.format or _ANY_TEXT  # of `schema_` the name is `schema`
+    text: dict[str, Any] = {"format": {name.rstrip("_"): value for name, value in format_}}
+    if options.verbosity:
+        text["verbosity"] = options.verbosity
+    return text
+
+
+def _tool_choice(choice: AllowedTools | ToolChoice, offered: OfferedTools) -> dict[str, Any]:
+    # OpenAI's types have no choice of `local_shell` alone and none named `web_search`.
+    match choice:
+        case AllowedTools() as allowed:
+            tools = [
+                _named_tool(tool)
+                for tool in allowed.tools
+                if offered.has(tool) or not offered.dropped_one(tool)
+            ]
+            return {"type": allowed.type, "mode": allowed.mode, "tools": tools}
+        case ToolChoice(type=kind) if kind in _LISTED_CHOICES:
+            return {"type": "allowed_tools", "mode": "required", "tools": [{"type": kind}]}
+        case _:
+            return _named_tool(choice)
+
+
+def _named_tool(tool: ToolName) -> dict[str, Any]:
+    members = _NAME_MEMBERS.get(tool.type, ())
+    named = {name: getattr(tool, name) for name in members}
+    return without_nulls({"type": tool.type, **named})
+
+
+def _tools(tools: Iterable[Tool]) -> list[dict[str, Any]]:
+    return [_tool(tool) for tool in tools if not isinstance(tool, HostedTool)]
+
+
+def _tool(tool: Tool) -> dict[str, Any]:
+    # Open Responses requires all five keys of a function, null where the request had none.
+    match tool:
+        case WebSearchTool() | CodeInterpreterTool() | McpServerTool():
+            return echoed_tool(tool)
+        case FunctionTool():
+            shown = dict(tool)
+            if not tool.defer_loading:
+                del shown["defer_loading"]
+            return shown
+        case NamespaceTool():
+            return {**dict(tool), "tools": _tools(tool.tools)}
+        case _:
+            return tool.model_dump(mode="json", exclude_none=True)
+
+
+ResponseStatus = Literal["queued", "in_progress", "completed", "incomplete", "failed", "cancelled"]
+
+
+@dataclass(frozen=True, slots=True)
+class HarmonyMessages:
+    """Messages of the prompt that the terminal Response object shows, where the request asks.
+
+    `input` are the messages of the prompt (`ModelFormat.messages`). `with_output_ids`: those
+    of the output, which are shown too, come with their token ids.
+    """
+
+    input: list[dict[str, Any]] = field(hash=False)
+    with_output_ids: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class ResponseHead:
+    """Data of a response from before its first token; the fold's only other input.
+
+    `echo` holds every field of the Response object that follows from the request alone. With a
+    `binding` its reasoning items are sealed. `spelled` is `kept_echo(echo)`: every event with the
+    Response object repeats it, and many tools are long. Empty: it is made anew for each.
+    With `messages` the Response object shows them, and those of the output, once it has ended.
+    `grants` are the hosted tools that it may use, None for none.
+    """
+
+    uuid: UUID
+    created_at: int
+    background: bool
+    echo: dict[str, Any] = field(hash=False)
+    binding: Binding | None = None
+    spelled: bytes = field(default=b"", compare=False, repr=False)
+    messages: HarmonyMessages | None = field(default=None, hash=False)
+    grants: Grants | None = field(default=None, hash=False)
+
+    def including(self, include: Collection[str]) -> ResponseHead:
+        """Return the head for a reader whose `include` is longer than the request's.
+
+        A fold with it shows those fields, too, and is otherwise the same.
+        """
+        if self.grants is None:
+            return self
+        more = sorted(INCLUDABLE.intersection(include).difference(self.grants.include))
+        if not more:
+            return self
+        return replace(self, grants=replace(self.grants, include=(*self.grants.include, *more)))
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """End of a response, or (status `queued`, `in_progress`) the state of one that has not ended.
+
+    `error` is `{"code", "message"}`, `incomplete_details` is `{"reason"}`, `completed_at` is in
+    unix seconds. Each is None unless the status calls for it. `messages` are `input_messages` and
+    `output_messages`, where the request asked for them and the response has ended. `web_searches`
+    is how many there were; None where the gateway ran no tool.
+    """
+
+    status: ResponseStatus = "in_progress"
+    completed_at: int | None = None
+    error: dict[str, Any] | None = None
+    incomplete_details: dict[str, Any] | None = None
+    usage: TokenUsage | None = None
+    messages: dict[str, Any] | None = field(default=None, hash=False)
+    web_searches: int | None = None
+
+
+def response_body(
+    head: ResponseHead, outcome: Outcome, output: Sequence[dict[str, Any]]
+) -> dict[str, Any]:
+    """Return the Response object. Raises `KeyError` if the `echo` lacks a field."""
+    body: dict[str, Any] = orjson.loads(
+        encoded_body(head, outcome, output, echo=spelled_echo(head.echo))
+    )
+    return body
+
+
+def encoded_body(
+    head: ResponseHead, outcome: Outcome, output: Sequence[dict[str, Any]], *, echo: bytes
+) -> bytes:
+    """Return the Response object as JSON; `echo` is `spelled_echo` of the head's.
+
+    The order of keys is fixed: identity and status, the output, `ECHO_FIELDS`, the rest of `echo`,
+    the usage (null until the end), the use of hosted tools and the Harmony messages if any.
+    """
+    fate = orjson.dumps(
+        {
+            "id": ids.response_id(head.uuid),
+            "object": "response",
+            "created_at": head.created_at,
+            "status": outcome.status,
+            "background": head.echo.get("background", head.background),
+            "completed_at": outcome.completed_at,
+            "error": outcome.error,
+            "incomplete_details": outcome.incomplete_details,
+            "output": list(output),
+        }
+    )
+    usage = orjson.dumps(usage_body(outcome.usage)) if outcome.usage else b"null"
+    rest: dict[str, Any] = outcome.messages or {}
+    if outcome.web_searches is not None:
+        rest = {"tool_usage": tool_usage_body(outcome.web_searches), **rest}
+    more = b"," + orjson.dumps(rest)[1:-1] if rest else b""
+    return b'%b,%b,"usage":%b%b}' % (fate[:-1], echo, usage, more)
+
+
+def spelled_echo(echo: Mapping[str, Any]) -> bytes:
+    """Return the members of `echo` that the Response object shows, as JSON without braces.
+
+    Raises `KeyError` if it lacks a field.
+    """
+    shown = {**dict(zip(ECHO_FIELDS, _echoed(echo), strict=True)), **echo}
+    shown.pop("background", None)  # it stands before the output
+    shown.pop(OFFERED, None)
+    return orjson.dumps(shown)[1:-1]
+
+
+def kept_echo(echo: Mapping[str, Any]) -> bytes:
+    """Return `spelled_echo` if it is long, else nothing: the part that a head keeps."""
+    spelled = spelled_echo(echo)
+    return spelled if len(spelled) >= LONG_ECHO_BYTES else b""
+
+
+def usage_body(usage: TokenUsage) -> dict[str, Any]:
+    """Return `usage` as the API has it. Every count is of ids, so it is exact on every exit path.
+
+    * input: the ids of the rendered prompt, system and developer messages included. Text that the
+      gateway adds to make a model continue that stopped without an answer is not counted.
+    * cached: those that the backend reports as read from its prefix cache; 0 without a report.
+    * output: all ids that the model generated, headers and markers included, whatever became of
+      them.
+    * reasoning: those inside the bodies of messages that became reasoning items.
+    * cache writes: 0, because backends cache every prompt and charge nothing for it.
+    * estimated: the server of a model without token ids reported no usage for some turn, so its
+      characters were counted instead; shown only then.
+    * tool output: the results of tools that the gateway ran, which are part of the input; shown
+      only if it ran any (vLLM's name).
+    """
+    details = {"reasoning_tokens": usage.reasoning_tokens}
+    if usage.tool_output_tokens:
+        details["tool_output_tokens"] = usage.tool_output_tokens
+    marked = {"estimated": True} if usage.estimated else {}
+    return {
+        "input_tokens": usage.input_tokens,
+        "input_tokens_details": {"cached_tokens": usage.cached_tokens, "cache_write_tokens": 0},
+        "output_tokens": usage.output_tokens,
+        "output_tokens_details": details,
+        "total_tokens": usage.input_tokens + usage.output_tokens,
+        **marked,
+    }
+
+
+def tool_usage_body(web_searches: int) -> dict[str, Any]:
+    """Return `tool_usage`. OpenAI's type requires both families; the gateway makes no images."""
+    image_details = {"image_tokens": 0, "text_tokens": 0}
+    return {
+        "image_gen": {
+            "input_tokens": 0,
+            "input_tokens_details": image_details,
+            "output_tokens": 0,
+            "output_tokens_details": image_details,
+            "total_tokens": 0,
+        },
+        "web_search": {"num_requests": web_searches},
+    }
+
+
+def compaction_body(item_id: str, seal: str) -> dict[str, Any]:
+    # The published types of compaction items have no status.
+    return {"id": item_id, "type": "compaction", "encrypted_content": seal}
+
+
+def compacted_response(
+    uuid: UUID, created_at: int, output: Sequence[dict[str, Any]], usage: TokenUsage
+) -> dict[str, Any]:
+    """Return the body of `POST /v1/responses/compact`; `created_at` is in unix seconds.
+
+    The keys are those of `CompactResource` (Open Responses 2026-04-24) and of OpenAI's SDK.
+    """
+    return {
+        "id": ids.response_id(uuid),
+        "object": "response.compaction",
+        "created_at": created_at,
+        "output": list(output),
+        "usage": usage_body(usage),
+    }

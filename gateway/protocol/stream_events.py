@@ -1,0 +1,122 @@
+"""Stream events as every transport carries them: typed, numbered, already encoded."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass, field
+from itertools import count
+from typing import TYPE_CHECKING, Final, overload
+
+import orjson
+from typing_extensions import override
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+
+HOSTED_ITEMS: Final = frozenset(
+    {"web_search_call", "code_interpreter_call", "mcp_call", "mcp_list_tools"}
+)
+"""Items of tools that the gateway runs. One dialect leaves them out (`open_responses`)."""
+TERMINAL_TYPES: Final = frozenset({"response.completed", "response.incomplete", "response.failed"})
+
+
+# One is made for each token. The guard of a frozen one would make that four times as long.
+@dataclass(slots=True, unsafe_hash=True)
+class Event:
+    """Event of a stream. `data` is the JSON object, on one line, with `type` and `sequence_number`.
+
+    `delta_length` is the number of characters of `delta` in a delta event and 0 otherwise: the
+    writer pads by it (`stream_options.include_obfuscation`). `text` is the JSON of such a `delta`,
+    for who writes it elsewhere; empty where there is more to tell of it (logprobs) or nobody cared.
+    `hosted_before` is how many `HOSTED_ITEMS` stand before the item that it is about: who leaves
+    those out takes so many from its `output_index`.
+    """
+
+    type: str
+    sequence_number: int
+    data: bytes
+    delta_length: int = 0
+    text: bytes = field(default=b"", compare=False)
+    hosted_before: int = 0
+
+    @property
+    def is_terminal(self) -> bool:
+        return self.type in TERMINAL_TYPES
+
+
+EventSink = Callable[[Sequence[Event]], Awaitable[None] | None]
+"""Takes events of a stream, in order, without waiting; none at all where its reader has the
+terminal one already.
+
+Returns None when it may be called again, else what has to be awaited before that: a reader that is
+slow. What either raises is for the reader's task.
+"""
+EventSource = Callable[[EventSink], Awaitable[None]]
+"""Sends a sink all events of a stream as they come; returns when there are no more."""
+
+
+@dataclass(frozen=True, slots=True)
+class DeltaPattern:
+    """Pattern that the delta events of one open part have in common.
+
+    The data of one is `before`, its number, `between`, its text as JSON, and `behind`.
+    `hosted_before` is that of each event.
+    """
+
+    type: str
+    before: bytes
+    between: bytes
+    behind: bytes
+    hosted_before: int = 0
+
+    def event(self, number: int, text: str) -> Event:
+        encoded = b"%b" % orjson.dumps(text)  # a copy, as `lasting_json` makes it
+        data = b"%b%d%b%b%b" % (self.before, number, self.between, encoded, self.behind)
+        return Event(self.type, number, data, len(text), encoded, self.hosted_before)
+
+
+class Deltas(Sequence[Event]):
+    """Delta events of one part, numbered one after the other: each is made when it is asked for.
+
+    A long log is replayed as little else, and whoever writes all of it asks for none: from `texts`,
+    none of which is empty, their frames are made at once, in a fraction of the time that as many
+    events take. `sequence_number` is that of the first.
+    """
+
+    __slots__ = ("pattern", "sequence_number", "texts")
+
+    def __init__(self, pattern: DeltaPattern, sequence_number: int, texts: Sequence[str]) -> None:
+        self.pattern = pattern
+        self.sequence_number = sequence_number
+        self.texts = texts
+
+    @property
+    def last_number(self) -> int:
+        # For an empty run this is the number before its first.
+        return self.sequence_number + len(self.texts) - 1
+
+    def part(self, start: int, stop: int) -> Deltas:
+        # `stop` is excluded.
+        return Deltas(self.pattern, self.sequence_number + start, self.texts[start:stop])
+
+    @override
+    def __len__(self) -> int:
+        return len(self.texts)
+
+    @override
+    def __iter__(self) -> Iterator[Event]:
+        return map(self.pattern.event, count(self.sequence_number), self.texts)
+
+    @overload
+    def __getitem__(self, at: int) -> Event: ...
+
+    @overload
+    def __getitem__(self, at: slice) -> list[Event]: ...
+
+    @override
+    def __getitem__(self, at: int | slice) -> Event | list[Event]:
+        numbers = range(self.sequence_number, self.sequence_number + len(self.texts))
+        if isinstance(at, slice):
+            return list(map(self.pattern.event, numbers[at], self.texts[at]))
+        return self.pattern.event(numbers[at], self.texts[at])

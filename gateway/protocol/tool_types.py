@@ -1,0 +1,545 @@
+"""Tools: as a request declares them, and what the model is told of them.
+
+A client executes functions, custom tools (whose input is text, perhaps of a grammar), and the
+shells and the patcher that OpenAI's models know by heart. To the model all of them are functions,
+under one name each. Some of OpenAI's hosted tools the gateway runs (`protocol.hosted_tools`), where
+the operator serves them and the tenant may use them; all others are dropped, and the response says
+which.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, NamedTuple
+
+from pydantic import BeforeValidator, Discriminator, Tag, ValidationInfo
+from pydantic_core import PydanticCustomError
+
+from gateway.generation import SegmentKind
+from gateway.protocol.base import Many, NullableModel, WireModel
+from gateway.protocol.documented import TOOL_TYPES
+from gateway.protocol.hosted_tools import (
+    FAMILIES,
+    CodeInterpreterTool,
+    McpServerTool,
+    WebSearchTool,
+    family_of,
+)
+from gateway.protocol.parameters import AllowedTools, ToolChoice
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+
+    from gateway.protocol.hosted_tools import HostedFamily, RunTool
+    from gateway.protocol.parameters import AnyToolChoice, ToolName
+
+
+FUNCTION_NAME: Final = re.compile(r"[A-Za-z0-9_.-]{1,128}")
+"""OpenAI's rule and a dot, which names from MCP servers have. Names stand in Harmony headers, where
+anything else could address somebody else."""
+SERVED_TOOL_TYPES: Final = (
+    "function",
+    "custom",
+    "namespace",
+    "local_shell",
+    "shell",
+    "apply_patch",
+    "tool_search",
+)
+HOSTED_TOOL_TYPES: Final = frozenset(TOOL_TYPES) - frozenset(SERVED_TOOL_TYPES)
+MEMBER_TYPES: Final = ("function", "custom")
+"""What can be in a namespace."""
+
+
+class FunctionTool(WireModel):
+    """A function that the client executes. `parameters` is a JSON Schema, None for no arguments.
+
+    Only with `strict` the arguments must satisfy it; otherwise the model is merely shown it. With
+    `defer_loading` a search has to load it first (`protocol.brought_tools`).
+    """
+
+    type: Literal["function"] = "function"
+    name: str
+    description: str | None = None
+    parameters: dict[str, Any] | None = None
+    strict: bool | None = None
+    defer_loading: bool | None = None
+
+
+class PlainFormat(NullableModel):
+    """Format of a custom tool's input that is any text."""
+
+    type: Literal["text"] = "text"
+
+
+class GrammarFormat(NullableModel):
+    """Language of a custom tool's input: a Lark grammar, or a regular expression."""
+
+    type: Literal["grammar"] = "grammar"
+    syntax: Literal["lark", "regex"]
+    definition: str
+
+
+CustomFormat = Annotated[PlainFormat | GrammarFormat, Discriminator("type")]
+
+
+class CustomTool(NullableModel):
+    """A tool that takes one text. No `format` is any text."""
+
+    type: Literal["custom"] = "custom"
+    name: str
+    description: str | None = None
+    format: CustomFormat | None = None
+    defer_loading: bool | None = None
+
+
+class LocalShellTool(NullableModel):
+    """The older of the two shells: one command at a time, as a list of arguments."""
+
+    type: Literal["local_shell"] = "local_shell"
+
+
+class Skill(NullableModel):
+    """A folder at the client with instructions for a kind of task."""
+
+    name: str
+    description: str
+    path: str
+
+
+class LocalEnvironment(NullableModel):
+    """The client's machine, and what the model may look up there."""
+
+    type: Literal["local"] = "local"
+    skills: Many[Skill] | None = None
+
+
+class ShellTool(NullableModel):
+    """A shell at the client: several commands at once, as lines."""
+
+    type: Literal["shell"] = "shell"
+    environment: LocalEnvironment | None = None
+
+    @property
+    def skills(self) -> tuple[Skill, ...]:
+        return (self.environment and self.environment.skills) or ()
+
+
+class ApplyPatchTool(NullableModel):
+    """Tool that creates, updates and deletes files at the client."""
+
+    type: Literal["apply_patch"] = "apply_patch"
+
+
+class ToolSearchTool(NullableModel):
+    """A search for tools at the client: what it finds can be called from then on."""
+
+    type: Literal["tool_search"] = "tool_search"
+    execution: Literal["client"]
+    description: str | None = None
+    parameters: dict[str, Any] | None = None
+
+
+class HostedTool(NullableModel):
+    """A tool that OpenAI runs and this gateway does not, or not for this tenant, or that only
+    programs may call: dropped. Of the last sort, which the client executes, the `name` is told.
+    """
+
+    type: str
+    name: str | None = None
+
+    @property
+    def label(self) -> str:
+        """Return the tool's name in a response header."""
+        is_safe = self.name is not None and FUNCTION_NAME.fullmatch(self.name)
+        return f"{self.type};name={self.name}" if is_safe else self.type
+
+
+def _tag_of(value: object) -> str | None:
+    # Tags are no field names, so that error paths can tell them apart.
+    kind = value.get("type") if isinstance(value, dict) else getattr(value, "type", None)
+    if not isinstance(kind, str):
+        return None
+    if isinstance(value, HostedTool):
+        return "hosted_tool"
+    if family := family_of(kind):
+        return f"{family}_tool"
+    return "hosted_tool" if _is_hosted(kind, value) else f"{kind}_tool"
+
+
+def _is_hosted(kind: str, tool: object) -> bool:
+    match tool:
+        case {"type": "shell", "environment": {"type": place}}:
+            return bool(place != "local")
+        case {"type": "tool_search", **others}:
+            return others.get("execution") != "client"
+        case _:
+            return kind in HOSTED_TOOL_TYPES
+
+
+def _known(value: object, known: tuple[str, ...], served: tuple[str, ...]) -> object:
+    match value:
+        case {"type": str(kind)} if kind not in known:
+            raise PydanticCustomError("unknown_member", "", {"member": "type", "supported": served})
+        case _:
+            return value
+
+
+def _tool(value: object, info: ValidationInfo) -> object:
+    # `info.context` holds the hosted families that the gateway runs for this caller.
+    families = info.context or ()
+    run = tuple(kind for kind, family in FAMILIES.items() if family in families)
+    return _known(value, TOOL_TYPES, SERVED_TOOL_TYPES + run)
+
+
+def _member(value: object) -> object:
+    return _known(value, MEMBER_TYPES, MEMBER_TYPES)
+
+
+NamespaceMember = Annotated[
+    Annotated[FunctionTool, Tag("function_tool")]
+    | Annotated[CustomTool, Tag("custom_tool")]
+    | Annotated[HostedTool, Tag("hosted_tool")],
+    Discriminator(_tag_of),
+    BeforeValidator(_member),
+]
+
+
+class NamespaceTool(NullableModel):
+    """Tools under a common name; a call says name and namespace apart (Codex does so)."""
+
+    type: Literal["namespace"] = "namespace"
+    name: str
+    description: str = ""
+    tools: Many[NamespaceMember]
+
+
+ClientTool = (
+    FunctionTool | CustomTool | LocalShellTool | ShellTool | ApplyPatchTool | ToolSearchTool
+)
+"""What a model can call: one function each."""
+Tool = ClientTool | NamespaceTool | WebSearchTool | CodeInterpreterTool | McpServerTool | HostedTool
+AnyTool = Annotated[
+    Annotated[FunctionTool, Tag("function_tool")]
+    | Annotated[CustomTool, Tag("custom_tool")]
+    | Annotated[NamespaceTool, Tag("namespace_tool")]
+    | Annotated[LocalShellTool, Tag("local_shell_tool")]
+    | Annotated[ShellTool, Tag("shell_tool")]
+    | Annotated[ApplyPatchTool, Tag("apply_patch_tool")]
+    | Annotated[ToolSearchTool, Tag("tool_search_tool")]
+    | Annotated[WebSearchTool, Tag("web_search_tool")]
+    | Annotated[CodeInterpreterTool, Tag("code_interpreter_tool")]
+    | Annotated[McpServerTool, Tag("mcp_tool")]
+    | Annotated[HostedTool, Tag("hosted_tool")],
+    Discriminator(_tag_of),
+    BeforeValidator(_tool),
+]
+"""A tool as a request spells it: unlike our own values it must say its type."""
+
+
+def without_unserved(tools: object, served: Collection[HostedFamily]) -> object:
+    """Return the raw `tools` without hosted tools that are not `served`.
+
+    They are dropped whatever else they contain. Tools that only programs may call are dropped, too,
+    because no programs run here.
+    """
+    if not isinstance(tools, list | tuple):
+        return tools
+    return [_served(tool, served) for tool in tools]
+
+
+def _served(tool: object, served: Collection[HostedFamily]) -> object:
+    match tool:
+        case {"type": str(kind)} if (family := family_of(kind)) and family not in served:
+            return HostedTool(type=kind)
+        case {"type": "namespace", "tools": [*members], **others}:
+            called = [_called(member, MEMBER_TYPES) for member in members]
+            return {**others, "type": "namespace", "tools": called}
+        case _:
+            return _called(tool, TOOL_TYPES)
+
+
+def _called(tool: object, known: Sequence[str]) -> object:
+    match tool:
+        case {"type": str(kind), "allowed_callers": [*callers], **others} if (
+            kind in known and callers and "direct" not in callers
+        ):
+            name = others.get("name")
+            return HostedTool(type=kind, name=name if isinstance(name, str) else None)
+        case _:
+            return tool
+
+
+def dropped(tools: Iterable[Tool]) -> tuple[HostedTool, ...]:
+    """Return the tools that are dropped, including those in namespaces."""
+    found: list[HostedTool] = []
+    for tool in tools:
+        if isinstance(tool, HostedTool):
+            found.append(tool)
+        elif isinstance(tool, NamespaceTool):
+            found += [member for member in tool.tools if isinstance(member, HostedTool)]
+    return tuple(found)
+
+
+def run_tools(tools: Iterable[Tool]) -> tuple[RunTool, ...]:
+    return tuple(
+        tool
+        for tool in tools
+        if isinstance(tool, WebSearchTool | CodeInterpreterTool | McpServerTool)
+    )
+
+
+LOCAL_SHELL: Final = "local_shell"
+SHELL: Final = "shell"
+APPLY_PATCH: Final = "apply_patch"
+TOOL_SEARCH: Final = "tool_search"
+CUSTOM_INPUT: Final = "input"
+"""The only argument of a custom tool."""
+KINDS: Final[dict[type[ClientTool], SegmentKind]] = {
+    FunctionTool: SegmentKind.FUNCTION_CALL,
+    CustomTool: SegmentKind.CUSTOM_CALL,
+    LocalShellTool: SegmentKind.LOCAL_SHELL_CALL,
+    ShellTool: SegmentKind.SHELL_CALL,
+    ApplyPatchTool: SegmentKind.APPLY_PATCH_CALL,
+    ToolSearchTool: SegmentKind.TOOL_SEARCH_CALL,
+}
+
+
+def object_schema(properties: Mapping[str, Any], *required: str) -> dict[str, Any]:
+    """Return the JSON Schema of an object with these properties and no others."""
+    return {
+        "type": "object",
+        "properties": properties,
+        "required": list(required),
+        "additionalProperties": False,
+    }
+
+
+def _file_operation(kind: str, *texts: str) -> dict[str, Any]:
+    texts_schema = {name: {"type": "string"} for name in texts}
+    return object_schema(
+        {"type": {"type": "string", "enum": [kind]}, **texts_schema}, "type", *texts
+    )
+
+
+_WORDS: Final = {"type": "array", "items": {"type": "string"}, "minItems": 1}
+_COUNT: Final = {"type": ["integer", "null"], "minimum": 0, "maximum": 2**31 - 1}
+_TEXT: Final = {"type": ["string", "null"]}
+LOCAL_SHELL_PARAMETERS: Final = object_schema(
+    {
+        "command": _WORDS,
+        "env": {"type": "object", "additionalProperties": {"type": "string"}},
+        "timeout_ms": _COUNT,
+        "user": _TEXT,
+        "working_directory": _TEXT,
+    },
+    "command",
+)
+SHELL_PARAMETERS: Final = object_schema(
+    {"commands": _WORDS, "timeout_ms": _COUNT, "max_output_length": _COUNT}, "commands"
+)
+APPLY_PATCH_PARAMETERS: Final = object_schema(
+    {
+        "operation": {
+            "oneOf": [
+                _file_operation("create_file", "path", "diff"),
+                _file_operation("update_file", "path", "diff"),
+                _file_operation("delete_file", "path"),
+            ]
+        }
+    },
+    "operation",
+)
+CUSTOM_PARAMETERS: Final = object_schema({CUSTOM_INPUT: {"type": "string"}}, CUSTOM_INPUT)
+NO_ARGUMENTS: Final = object_schema({})
+ANY_OBJECT: Final = {"type": "object"}
+"""What a search for tools is asked: its item has no place for anything else."""
+PARAMETERS: Final[dict[type[ClientTool], dict[str, Any]]] = {
+    LocalShellTool: LOCAL_SHELL_PARAMETERS,
+    ShellTool: SHELL_PARAMETERS,
+    ApplyPatchTool: APPLY_PATCH_PARAMETERS,
+}
+"""The schemas of the tools whose arguments are not for the client to choose."""
+_LOCAL_SHELL: Final = FunctionTool(
+    name=LOCAL_SHELL,
+    description=(
+        "Runs one command on the user's machine and returns what it printed. `command` is the "
+        "program and its arguments, one string each; no shell interprets them."
+    ),
+    parameters=LOCAL_SHELL_PARAMETERS,
+)
+_SHELL: Final = FunctionTool(
+    name=SHELL,
+    description=(
+        "Runs shell commands on the user's machine, in order, and returns what each printed and "
+        "its exit code. `max_output_length` bounds the characters returned."
+    ),
+    parameters=SHELL_PARAMETERS,
+)
+_APPLY_PATCH: Final = FunctionTool(
+    name=APPLY_PATCH,
+    description=(
+        "Creates, updates or deletes one file. `diff` is in the V4A format: for a new file every "
+        "line begins with `+`; for an update there are sections that begin with `@@`, with context "
+        "lines, `-` lines and `+` lines."
+    ),
+    parameters=APPLY_PATCH_PARAMETERS,
+)
+_TOOL_SEARCH: Final = FunctionTool(
+    name=TOOL_SEARCH,
+    description="Searches for tools that can be called once they were found.",
+    parameters=object_schema({"query": {"type": "string"}}, "query"),
+)
+_SYNTAXES: Final = {"lark": "this Lark grammar", "regex": "this regular expression"}
+
+
+class NamedTool(NamedTuple):
+    """A tool by the name that the model knows, which no other tool of its request has.
+
+    `shown_name` and `namespace` are what the client called it, `path` is where in `tools`, as in
+    `[1].tools[0]`.
+    """
+
+    name: str
+    shown_name: str
+    namespace: str | None
+    tool: ClientTool
+    path: str
+
+    @property
+    def kind(self) -> SegmentKind:
+        return KINDS[type(self.tool)]
+
+
+def flat_name(namespace: str | None, name: str) -> str:
+    return f"{namespace}.{name}" if namespace else name
+
+
+def named(tools: Iterable[Tool]) -> Iterator[NamedTool]:
+    """Yield every tool that a client executes, including those of namespaces."""
+    for index, tool in enumerate(tools):
+        path = f"[{index}]"
+        match tool:
+            case HostedTool() | WebSearchTool() | CodeInterpreterTool() | McpServerTool():
+                continue
+            case NamespaceTool():
+                yield from _members(tool, path)
+            case FunctionTool() | CustomTool():
+                yield NamedTool(tool.name, tool.name, None, tool, path)
+            case _:
+                yield NamedTool(tool.type, tool.type, None, tool, path)
+
+
+def _members(space: NamespaceTool, path: str) -> Iterator[NamedTool]:
+    for at, member in enumerate(space.tools):
+        if not isinstance(member, HostedTool):
+            name = flat_name(space.name, member.name)
+            yield NamedTool(name, member.name, space.name, member, f"{path}.tools[{at}]")
+
+
+def declared(tools: Sequence[Tool]) -> tuple[FunctionTool, ...]:
+    """Return the functions that the model sees.
+
+    The first function of a namespace carries its description, because a prompt has one namespace
+    for all functions.
+    """
+    purposes = {
+        tool.name: f"Tools of `{tool.name}`: {tool.description}"
+        for tool in tools
+        if isinstance(tool, NamespaceTool) and tool.description
+    }
+    return tuple(
+        _declaration(tool, purposes.pop(tool.namespace or "", "")) for tool in named(tools)
+    )
+
+
+def _declaration(tool: NamedTool, purpose: str) -> FunctionTool:
+    function = _function(tool.tool)
+    if not purpose and function.name == tool.name:
+        return function
+    description = "\n\n".join(filter(None, (purpose, function.description)))
+    return function.model_copy(
+        update={"name": tool.name, "description": description or function.description}
+    )
+
+
+def _function(tool: ClientTool) -> FunctionTool:
+    match tool:
+        case FunctionTool():
+            return tool
+        case CustomTool():
+            return _custom(tool)
+        case LocalShellTool():
+            return _LOCAL_SHELL
+        case ShellTool():
+            return _shell(tool)
+        case ToolSearchTool():
+            return _TOOL_SEARCH.model_copy(
+                update={
+                    "description": tool.description or _TOOL_SEARCH.description,
+                    "parameters": tool.parameters or _TOOL_SEARCH.parameters,
+                }
+            )
+        case _:
+            return _APPLY_PATCH
+
+
+def _shell(tool: ShellTool) -> FunctionTool:
+    if not tool.skills:
+        return _SHELL
+    skills = [f"- `{skill.name}` ({skill.path}): {skill.description}" for skill in tool.skills]
+    paragraph = "\n".join(("Skills are folders with instructions in `SKILL.md`:", *skills))
+    return _SHELL.model_copy(update={"description": f"{_SHELL.description}\n\n{paragraph}"})
+
+
+def _custom(tool: CustomTool) -> FunctionTool:
+    description = tool.description
+    if isinstance(tool.format, GrammarFormat):
+        language = f"The input must match {_SYNTAXES[tool.format.syntax]}:"
+        paragraph = f"{language}\n{tool.format.definition}"
+        description = f"{description}\n\n{paragraph}" if description else paragraph
+    return FunctionTool(name=tool.name, description=description, parameters=CUSTOM_PARAMETERS)
+
+
+def means(wanted: ToolName, tool: NamedTool) -> bool:
+    """Return True if `wanted` names `tool`, its namespace or its type."""
+    match wanted.type:
+        case "function" | "custom" if wanted.namespace:
+            named = (wanted.namespace, wanted.name) == (tool.namespace, tool.shown_name)
+            return named and tool.tool.type == wanted.type
+        case "function" | "custom":
+            return wanted.name == tool.name and tool.tool.type == wanted.type
+        case "namespace":
+            return wanted.name == tool.namespace
+        case kind:
+            return kind == tool.tool.type
+
+
+def means_hosted(wanted: ToolName, tools: Iterable[RunTool]) -> bool:
+    """Return True if `wanted` selects one of `tools`.
+
+    A family has several type names, one of which stands for all. For an MCP server it is the label
+    and perhaps a tool, which is not known before the tools are listed.
+    """
+    family = family_of(wanted.type)
+    return any(
+        family_of(tool.type) == family
+        and (
+            not isinstance(tool, McpServerTool) or wanted.server_label in {None, tool.server_label}
+        )
+        for tool in tools
+    )
+
+
+def allowed_names(choice: AnyToolChoice, tools: Sequence[NamedTool]) -> frozenset[str]:
+    """Return the model's names of the tools that may be called."""
+    match choice:
+        case "none":
+            return frozenset()
+        case AllowedTools():
+            wanted: tuple[ToolName, ...] = choice.tools
+        case ToolChoice():
+            wanted = (choice,)
+        case _:
+            return frozenset(tool.name for tool in tools)
+    return frozenset(tool.name for tool in tools if any(means(name, tool) for name in wanted))

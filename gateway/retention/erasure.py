@@ -1,0 +1,519 @@
+"""Erase a person: everything stored at a tenant about one end user.
+
+A response is theirs whose request names them (`PERSON_FIELDS`), or whose token did, of which usage
+keeps a digest. So is one that continues such a response, or its conversation, and names nobody: its
+words follow on theirs. These conversations are, too. The request, the items and the tool state of a
+response name what it used: containers with their files, uploaded files, pages of the browser. These
+go with it unless a response of others uses them as well. So do traces that name it, requests for
+approval and the audit of its calls of tools; and usage forgets who it was.
+
+What the next run finds them by goes last, so that it finds all again where one breaks off: the
+responses that name the person, and behind these what usage knows of a token. That stays, too, for
+conversations that are left. Whether somebody is adding to one is seen under the lock under which it
+goes: nobody can begin to between the two.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from uuid import UUID
+
+import orjson
+
+from gateway import ids
+from gateway.errors import ContentSealed, ConversationLocked
+from gateway.protocol.grants import tool_state_of
+from gateway.store import conversations, holds, responses
+from gateway.store.content import opened
+from gateway.store.postgres.database import turn_to
+from gateway.store.postgres.statements import Statement
+from gateway.store.tables import keys_of_table
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Collection, Iterable, Iterator, Mapping, Sequence
+
+    from gateway.encryption.cipher import ContentCipher
+    from gateway.store.postgres.database import Database, Row
+    from gateway.tenancy import TenantId
+
+ROWS_AT_ONCE: Final = 500
+PERSON_FIELDS: Final = ("safety_identifier", "user")
+"""Where a request says for whom it is, as its response repeats it."""
+BEFORE_ALL: Final = UUID(int=0)
+_NAMES: Final = {
+    "container": ids.parse_container_id,
+    "container_id": ids.parse_container_id,
+    "file_id": ids.parse_file_id,
+    "file_ids": ids.parse_file_id,
+}
+"""Fields of requests and items that name containers and uploaded files."""
+_READ: Final = "SELECT id, parent_id, conversation_id, request, tool_state FROM responses"
+_PAGE: Final = Statement(f"""
+{_READ} WHERE tenant_id = :tenant AND id > :after ORDER BY id LIMIT :rows_max
+""")
+_CHILDREN: Final = Statement(f"""
+{_READ} WHERE tenant_id = :tenant AND parent_id = ANY(CAST(:ids AS uuid[]))
+""")
+_OF_CONVERSATIONS: Final = Statement(f"""
+{_READ} WHERE tenant_id = :tenant AND conversation_id = ANY(CAST(:ids AS uuid[]))
+""")
+_METERED: Final = Statement("""
+SELECT DISTINCT response_id FROM usage
+WHERE tenant_id = :tenant AND end_user = CAST(:digest AS bytea)
+""")
+_OF_OTHERS: Final = Statement("""
+SELECT response_id FROM usage
+WHERE tenant_id = :tenant AND response_id = ANY(CAST(:ids AS uuid[]))
+  AND end_user IS DISTINCT FROM CAST(:digest AS bytea) AND end_user IS NOT NULL
+""")
+_OWNERS: Final = {"messages": "response_id", "conversation_items": "conversation_id"}
+_ITEMS: Final = {
+    table: Statement(f"""
+    SELECT {owner} AS owner, kind, item_id, item FROM {table}
+    WHERE tenant_id = :tenant AND {owner} = ANY(CAST(:ids AS uuid[]))
+    """)  # noqa: S608 - constants only
+    for table, owner in _OWNERS.items()
+}
+_ALL_ITEMS: Final = {
+    table: Statement(f"""
+    SELECT {owner} AS owner, position, kind, item_id, item FROM {table}
+    WHERE tenant_id = :tenant
+      AND ({owner}, position) > (CAST(:after AS uuid), CAST(:position AS bigint))
+    ORDER BY {owner}, position LIMIT :rows_max
+    """)  # noqa: S608 - constants only
+    for table, owner in _OWNERS.items()
+}
+_ERASE: Final = {
+    "traces": Statement("""
+    DELETE FROM traces WHERE tenant_id = :tenant AND sha256(trace_id) IN (
+        SELECT sha256(trace_id) FROM traces
+        WHERE tenant_id = :tenant AND response_id = ANY(CAST(:responses AS uuid[]))
+    )
+    """),
+    "tool_calls": Statement("""
+    DELETE FROM tool_calls
+    WHERE tenant_id = :tenant AND response_id = ANY(CAST(:responses AS uuid[]))
+    """),
+}
+"""By table, what is known by the response that it is of."""
+_FORGET: Final = {
+    "usage": Statement("""
+    UPDATE usage SET end_user = NULL, tags = NULL
+    WHERE tenant_id = :tenant AND (end_user IS NOT NULL OR tags IS NOT NULL)
+      AND response_id = ANY(CAST(:responses AS uuid[]))
+    """),
+}
+_FORGET_METERED: Final = {
+    "usage": Statement("""
+    UPDATE usage SET end_user = NULL, tags = NULL
+    WHERE tenant_id = :tenant AND end_user = CAST(:digest AS bytea)
+      AND response_id <> ALL(CAST(:besides AS uuid[]))
+    """),
+    "usage_end_user_days": Statement("""
+    DELETE FROM usage_end_user_days
+    WHERE tenant_id = :tenant AND end_user = CAST(:digest AS bytea)
+    """),
+}
+_USED: Final = ("tool_approvals", "tool_pages", "containers", "files")
+"""Tables of what responses use, each with one key besides the tenant."""
+
+
+def _by_keys(act: str, table: str) -> Statement:
+    ((key, kind),) = keys_of_table(table).items()
+    return Statement(
+        f"{act.format(key=key)} FROM {table}"
+        f" WHERE tenant_id = :tenant AND {key} = ANY(CAST(:keys AS {kind}[]))"
+    )
+
+
+_ERASE_USED: Final = {table: _by_keys("DELETE", table) for table in _USED}
+_THERE: Final = {table: _by_keys("SELECT {key}", table) for table in _USED}
+
+
+class ReadResponse(NamedTuple):
+    """A response as it is looked at: what it continues, for whom it says that it is, and what it
+    used. `names` is empty where it says nothing.
+    """
+
+    uuid: UUID
+    parent: UUID | None
+    conversation: UUID | None
+    names: frozenset[str]
+    used: UsedKeys
+
+
+@dataclass(slots=True)
+class UsedKeys:
+    """Containers, uploaded files, pages and approvals, by their keys."""
+
+    containers: set[UUID] = field(default_factory=set)
+    files: set[UUID] = field(default_factory=set)
+    tool_pages: set[bytes] = field(default_factory=set)
+    tool_approvals: set[bytes] = field(default_factory=set)
+
+    def __ior__(self, other: UsedKeys) -> UsedKeys:
+        for name in _USED:
+            getattr(self, name).update(getattr(other, name))
+        return self
+
+    def __isub__(self, other: UsedKeys) -> UsedKeys:
+        for name in _USED:
+            getattr(self, name).difference_update(getattr(other, name))
+        return self
+
+    @property
+    def may_be_shared(self) -> bool:
+        # An approval belongs to one response, so approvals do not count.
+        return bool(self.containers or self.files or self.tool_pages)
+
+
+class ReadPage(NamedTuple):
+    """Some responses, how many were there, and the last one; None: there are no more.
+
+    `sealed` of them could not be opened: whose they are nobody can tell.
+    """
+
+    responses: list[ReadResponse]
+    seen: int
+    sealed: int
+    last: UUID | None
+
+
+def used_in(json: Any) -> UsedKeys:
+    """Return the keys that a request or an item names, at any depth.
+
+    Free text that only looks like an id does not count.
+    """
+    found, waiting = UsedKeys(), [json]
+    while waiting:
+        one = waiting.pop()
+        if isinstance(one, list):
+            waiting += one
+        elif isinstance(one, dict):
+            for name, value in one.items():
+                if name in _NAMES:
+                    _note(found, name, value)
+            waiting += one.values()
+    return found
+
+
+def _note(found: UsedKeys, name: str, value: Any) -> None:
+    kept = found.containers if name.startswith("container") else found.files
+    for word in value if isinstance(value, list) else [value]:
+        uuid = _NAMES[name](word) if isinstance(word, str) else None
+        if uuid is not None:
+            kept.add(uuid)
+
+
+async def _page(database: Database, tenant_id: TenantId, *, after: UUID, rows_max: int) -> ReadPage:
+    """Return a page of the tenant's responses behind the id `after`.
+
+    Raises `ContentSealed` if the tenant has no key any more.
+    """
+    bounds = {"tenant": tenant_id, "after": after, "rows_max": rows_max}
+    rows, found = await _read_page(database, tenant_id, _PAGE, bounds)
+    last = rows[-1].id if len(rows) == rows_max else None
+    return ReadPage(found, len(rows), len(rows) - len(found), last)
+
+
+async def _continuing(
+    database: Database,
+    tenant_id: TenantId,
+    *,
+    responses: Collection[UUID] = (),
+    conversations: Collection[UUID] = (),
+) -> list[ReadResponse]:
+    """Return the responses that continue any of these responses or conversations."""
+    found: list[ReadResponse] = []
+    for statement, some in ((_CHILDREN, responses), (_OF_CONVERSATIONS, conversations)):
+        if some:
+            bounds = {"tenant": tenant_id, "ids": list(some)}
+            found += (await _read_page(database, tenant_id, statement, bounds))[1]
+    return found
+
+
+async def _read_page(
+    database: Database, tenant_id: TenantId, statement: Statement, bounds: dict[str, Any]
+) -> tuple[Sequence[Row], list[ReadResponse]]:
+    async with database.transaction(tenant_id) as connection:
+        rows = await connection.execute(statement, bounds)
+        cipher = connection.cipher(tenant_id)
+    return rows, [one for row in rows if (one := _response(cipher, row)) is not None]
+
+
+def _response(cipher: ContentCipher, row: Row) -> ReadResponse | None:
+    # None: the content cannot be opened.
+    try:
+        content = opened(cipher, "responses", row, ("request", "tool_state"))
+    except ContentSealed:
+        return None
+    request: dict[str, Any] = orjson.loads(content["request"])
+    named = frozenset(name for one in PERSON_FIELDS if (name := request.get(one)))
+    used, state = used_in(request), tool_state_of(content["tool_state"])
+    if state.container_id is not None:
+        _note(used, "container_id", state.container_id)
+    for shown in state.pages:
+        with suppress(ValueError):
+            used.tool_pages.add(bytes.fromhex(shown.key))
+    used.containers.add(ids.auto_container(row.id))
+    return ReadResponse(row.id, row.parent_id, row.conversation_id, named, used)
+
+
+async def metered(database: Database, tenant_id: TenantId, digest: bytes) -> set[UUID]:
+    """Return the ids of responses whose usage lines carry this end-user digest."""
+    async with database.transaction(tenant_id) as connection:
+        asked = {"tenant": tenant_id, "digest": digest}
+        return set(await connection.scalars(_METERED, asked))
+
+
+async def _metered_for_others(
+    database: Database, tenant_id: TenantId, digest: bytes | None, responses: Collection[UUID]
+) -> set[UUID]:
+    """Return those of the responses whose usage lines carry another end-user digest."""
+    asked = {"tenant": tenant_id, "digest": digest, "ids": list(responses)}
+    async with database.transaction(tenant_id) as connection:
+        return set(await connection.scalars(_OF_OTHERS, asked))
+
+
+async def _used_by_items(
+    database: Database,
+    tenant_id: TenantId,
+    *,
+    responses: Collection[UUID] = (),
+    conversations: Collection[UUID] = (),
+) -> UsedKeys:
+    """Return the keys that the items of these responses and conversations name."""
+    found = UsedKeys()
+    for table, some in (("messages", responses), ("conversation_items", conversations)):
+        if some:
+            async with database.transaction(tenant_id) as connection:
+                bounds = {"tenant": tenant_id, "ids": list(some)}
+                rows = await connection.execute(_ITEMS[table], bounds)
+                cipher = connection.cipher(tenant_id)
+            for _, used in _of_items(cipher, rows, table):
+                found |= used
+    return found
+
+
+async def _used_by_items_of_others(
+    database: Database, tenant_id: TenantId, without: Collection[UUID], *, rows_max: int
+) -> UsedKeys:
+    """Return the keys that the items of all other responses and conversations name."""
+    found = UsedKeys()
+    for table, statement in _ALL_ITEMS.items():
+        place: tuple[UUID, int] = (BEFORE_ALL, -1)
+        while True:
+            after, position = place
+            bounds = {"tenant": tenant_id, "after": after, "position": position}
+            async with database.transaction(tenant_id) as connection:
+                rows = await connection.execute(statement, bounds | {"rows_max": rows_max})
+                cipher = connection.cipher(tenant_id)
+            for owner, used in _of_items(cipher, rows, table):
+                if owner not in without:
+                    found |= used
+            if len(rows) < rows_max:
+                break
+            place = rows[-1].owner, rows[-1].position
+    return found
+
+
+def _of_items(
+    cipher: ContentCipher, rows: Iterable[Row], table: str
+) -> Iterator[tuple[UUID, UsedKeys]]:
+    for row in rows:
+        used = UsedKeys()
+        with suppress(ContentSealed, ValueError):
+            used = used_in(orjson.loads(opened(cipher, table, row, ["item"])["item"]))
+        if row.kind == "mcp_approval_request":
+            used.tool_approvals.add(row.item_id)
+        yield row.owner, used
+
+
+async def _still_there(database: Database, tenant_id: TenantId, used: UsedKeys) -> UsedKeys:
+    """Return the keys that exist: most containers were never made, or have expired."""
+    found = UsedKeys()
+    async with database.transaction(tenant_id) as connection:
+        for table, statement in _THERE.items():
+            keys = list(getattr(used, table))
+            if keys:
+                asked = {"tenant": tenant_id, "keys": keys}
+                getattr(found, table).update(await connection.scalars(statement, asked))
+    return found
+
+
+@dataclass(frozen=True, slots=True)
+class Erased:
+    """Result of an erasure: what was erased, and how many responses were examined (`seen`). `rows`
+    are those of other tables, by their names; those of `usage` lost the person and their tags.
+
+    `sealed` responses could not be opened, because their key is gone: they are left. `busy`
+    conversations are left, too, with the person's responses in them: somebody else's response is
+    being added to each. Another run finds them.
+    """
+
+    seen: int
+    responses: int
+    conversations: int
+    sealed: int = 0
+    busy: int = 0
+    rows: Mapping[str, int] = field(default_factory=dict)
+
+
+class Erasing:
+    """One erasure of the person with the name `person` at a tenant. It may miss what others create
+    meanwhile.
+    """
+
+    def __init__(
+        self, database: Database, tenant_id: TenantId, person: str, digest: bytes | None
+    ) -> None:
+        """Erase `person`; `digest` is the person's digest in usage lines, None if unknown."""
+        self._database = database
+        self._tenant_id = tenant_id
+        self._person = person
+        self._digest = digest
+        self._metered: set[UUID] = set()
+        self._named: dict[UUID, ReadResponse] = {}
+        self._nameless: dict[UUID, ReadResponse] = {}
+        """Those that continue theirs, each behind what it continues."""
+        self._places: set[UUID] = set()
+        self._seen = self._sealed = 0
+
+    async def run(self) -> Erased:
+        """Find and erase everything.
+
+        Raises `StoreUnavailable` and `DataHeld`; earlier deletions stay, and the next run
+        continues.
+        """
+        await self._find()
+        await self._follow()
+        rows: Counter[str] = Counter()
+        rows.update(await self._erase_used())
+        for some in _batches(list(self._theirs)):
+            rows.update(await self._erase(_ERASE, responses=list(some)))
+        for some in _batches([one for one in self._theirs if one not in self._metered]):
+            rows.update(await self._erase(_FORGET, responses=list(some)))
+        gone, busy = await self._delete_places()
+        kept = {uuid for uuid, one in self._theirs.items() if one.conversation in busy}
+        count = await self._delete(one for one in reversed(self._nameless) if one not in kept)
+        count += await self._delete(one for one in self._named if one not in kept)
+        if self._digest is not None:
+            metered = {"digest": self._digest, "besides": list(kept)}
+            rows.update(await self._erase(_FORGET_METERED, **metered))
+        told = {table: number for table, number in rows.items() if number}
+        return Erased(self._seen, count, gone, self._sealed, len(busy), told)
+
+    async def _find(self) -> None:
+        if self._digest is not None:
+            self._metered = await metered(self._database, self._tenant_id, self._digest)
+        async for page in self._pages():
+            self._seen += page.seen
+            self._sealed += page.sealed
+            self._named |= {one.uuid: one for one in page.responses if self._is_named(one)}
+
+    async def _pages(self) -> AsyncIterator[ReadPage]:
+        after: UUID | None = BEFORE_ALL
+        while after is not None:
+            page = await _page(self._database, self._tenant_id, after=after, rows_max=ROWS_AT_ONCE)
+            yield page
+            after = page.last
+
+    @property
+    def _theirs(self) -> dict[UUID, ReadResponse]:
+        return self._named | self._nameless
+
+    def _is_named(self, one: ReadResponse) -> bool:
+        return self._person in one.names or one.uuid in self._metered
+
+    async def _follow(self) -> None:
+        # Also finds what continues those, to any depth.
+        newest: list[ReadResponse] = list(self._named.values())
+        while newest:
+            places = {one.conversation for one in newest if one.conversation is not None}
+            places -= self._places
+            self._places |= places
+            found: list[ReadResponse] = []
+            for some in _batches([one.uuid for one in newest]):
+                found += await _continuing(self._database, self._tenant_id, responses=some)
+            for some in _batches(list(places)):
+                found += await _continuing(self._database, self._tenant_id, conversations=some)
+            newest = await self._nobodys(found)
+            self._nameless |= {one.uuid: one for one in newest}
+
+    async def _nobodys(self, found: Iterable[ReadResponse]) -> list[ReadResponse]:
+        known = self._named.keys() | self._nameless.keys()
+        some = {one.uuid: one for one in found if not one.names and one.uuid not in known}
+        others: set[UUID] = set()
+        for batch in _batches(list(some)):
+            others |= await _metered_for_others(
+                self._database, self._tenant_id, self._digest, batch
+            )
+        return [one for uuid, one in some.items() if uuid not in others]
+
+    async def _erase_used(self) -> Mapping[str, int]:
+        theirs = self._theirs
+        used = UsedKeys()
+        for one in theirs.values():
+            used |= one.used
+        for some in _batches(list(theirs)):
+            used |= await _used_by_items(self._database, self._tenant_id, responses=some)
+        for some in _batches(list(self._places)):
+            used |= await _used_by_items(self._database, self._tenant_id, conversations=some)
+        used = await _still_there(self._database, self._tenant_id, used)
+        if used.may_be_shared:
+            used -= await self._find_used_by_others(theirs.keys() | self._places)
+        erased: dict[str, int] = {}
+        for table, statement in _ERASE_USED.items():
+            if keys := list(getattr(used, table)):
+                erased |= await self._erase({table: statement}, keys=keys)
+        return erased
+
+    async def _find_used_by_others(self, theirs: set[UUID]) -> UsedKeys:
+        used = await _used_by_items_of_others(
+            self._database, self._tenant_id, theirs, rows_max=ROWS_AT_ONCE
+        )
+        async for page in self._pages():
+            for one in page.responses:
+                if one.uuid not in theirs:
+                    used |= one.used
+        return used
+
+    async def _erase(
+        self, statements: Mapping[str, Statement], **parameters: Any
+    ) -> dict[str, int]:
+        # Rows by table. Raises `DataHeld`.
+        async with self._database.owner_transaction() as connection:
+            await turn_to(connection, self._tenant_id)
+            await holds.check(connection, self._tenant_id)
+            return {
+                table: await connection.count(statement, {"tenant": self._tenant_id, **parameters})
+                for table, statement in statements.items()
+            }
+
+    async def _delete(self, some: Iterable[UUID]) -> int:
+        count = 0
+        for uuid in some:
+            count += await responses.delete(self._database, self._tenant_id, uuid)
+        return count
+
+    async def _delete_places(self) -> tuple[int, set[UUID]]:
+        # A conversation is busy while somebody else's response is added to it. This end user's own
+        # responses are deleted next and keep none.
+        theirs, gone = self._theirs, 0
+        busy: set[UUID] = set()
+        for place in self._places:
+            try:
+                gone += await conversations.delete_conversation(
+                    self._database, self._tenant_id, place, despite=theirs
+                )
+            except ConversationLocked:
+                busy.add(place)
+        return gone, busy
+
+
+def _batches(some: Sequence[UUID]) -> Iterator[Sequence[UUID]]:
+    for at in range(0, len(some), ROWS_AT_ONCE):
+        yield some[at : at + ROWS_AT_ONCE]

@@ -1,0 +1,272 @@
+"""Make an archive of all that a tenant has, with its content opened: a page of rows at a time."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import io
+import zipfile
+from datetime import UTC, date, datetime
+from typing import IO, TYPE_CHECKING, Any, Final, NamedTuple
+
+import orjson
+from typing_extensions import override
+
+from gateway.encryption.cipher import ContentCipher
+from gateway.errors import ContentSealed
+from gateway.json_lines import one_line
+from gateway.store import audit_log
+from gateway.store.content import BOUND_BY, CONTENT, place_of
+from gateway.store.postgres.database import turn_to
+from gateway.store.postgres.statements import Statement
+from gateway.store.tables import TABLES as ALL_TABLES
+from gateway.store.tables import about, columns_of, keys_of_table
+from gateway.store.tables.columns import Kept
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Mapping, Sequence
+    from uuid import UUID
+
+    from _typeshed import ReadableBuffer
+
+    from gateway.governance.audit import Author
+    from gateway.store.postgres.database import Connection, Database, Row
+    from gateway.tenancy import Tenant, TenantId
+
+TABLES: Final[Mapping[str, tuple[str, ...]]] = {
+    name: tuple(keys_of_table(name))
+    for name, table in ALL_TABLES.items()
+    if not about(table).not_exported
+}
+"""What is exported, with the keys by which it is read. `events`, the logs, hold what is in the
+items of responses, too, but for what was said and taken back."""
+SEALED: Final = {"sealed": True}
+"""What stands for content that no key opens any more."""
+OPENED: Final = frozenset({Kept.SEALED, Kept.NAME, Kept.LOG})
+"""How columns are kept that have content."""
+ROWS_FIRST: Final = 16
+ROWS_MAX: Final = 500
+PAGE_BYTES: Final = 4 * 1024 * 1024
+
+
+def _columns(table: str) -> list[str]:
+    columns = columns_of(ALL_TABLES[table])
+    return [name for name, of in columns.items() if of.info["exported"] and name != "tenant_id"]
+
+
+def _page(table: str, *, is_first: bool) -> Statement:
+    keys = keys_of_table(table)
+    names, source = ", ".join(f"t.{name}" for name in _columns(table)), f"{table} t"
+    if table == "file_chunks":
+        names += ", f.digest"
+        source = "file_chunks t JOIN files f ON f.tenant_id = t.tenant_id AND f.id = t.file_id"
+    order = ", ".join(f"t.{name}" for name in keys)
+    given = ", ".join(f"CAST(:after_{name} AS {kind})" for name, kind in keys.items())
+    beyond = "" if is_first else f"AND ({order}) > ({given})"
+    return Statement(
+        f"SELECT {names} FROM {source} WHERE t.tenant_id = :tenant {beyond}"  # noqa: S608
+        f" ORDER BY {order} LIMIT :rows_max"
+    )
+
+
+_FIRST: Final = {table: _page(table, is_first=True) for table in TABLES}
+_NEXT: Final = {table: _page(table, is_first=False) for table in TABLES}
+
+
+class ExportedPage(NamedTuple):
+    """Some rows of a table, not opened yet: that takes time, so it may be done in a thread."""
+
+    table: str
+    rows: Sequence[Row]
+    cipher: ContentCipher
+    with_content: bool
+
+    def lines(self) -> tuple[bytes, int]:
+        """Return the rows as lines of JSON, and the number of rows with content that no key opens.
+
+        Bytes are text if they are UTF-8, else `{"hex": …}`. Without content, columns that may hold
+        some are left out. Content that no key opens is `SEALED`.
+        """
+        shown = [self._shown(row) for row in self.rows]
+        sealed = sum(SEALED in told.values() for told in shown)
+        return b"".join(one_line(orjson.dumps(told)) + b"\n" for told in shown), sealed
+
+    def _shown(self, row: Row) -> dict[str, Any]:
+        kept = CONTENT[self.table]
+        bound_by = [row[name] for name in BOUND_BY[self.table]]
+        told: dict[str, Any] = {}
+        for name in _columns(self.table):
+            value, how = row[name], kept.get(name)
+            if how in OPENED:
+                if not self.with_content:
+                    continue
+                told[name] = self._opened(row, name, how, bound_by)
+            else:
+                told[name] = _json(value)
+        return told
+
+    def _opened(self, row: Row, name: str, how: Kept | None, bound_by: list[Any]) -> Any:
+        try:
+            if how is Kept.LOG:
+                return _json(self.cipher.open_entries(row[name], _response(row).bytes))
+            return _json(self.cipher.open(row[name], place_of(self.table, name), *bound_by))
+        except ContentSealed:
+            return SEALED
+
+
+def rows_next(rows: int, size_bytes: int) -> int:
+    """Return the number of rows of the next page, for about `PAGE_BYTES` bytes.
+
+    Assumes rows like the last `rows`, which had `size_bytes` in total; at most doubles.
+    """
+    fitting = rows * PAGE_BYTES // max(size_bytes, 1)
+    return max(1, min(fitting, 2 * rows, ROWS_MAX))
+
+
+async def pages(
+    database: Database, tenant_id: TenantId, table: str, *, with_content: bool = True
+) -> AsyncIterator[ExportedPage]:
+    """Yield the rows of one of `TABLES`, ordered by key. One page at a time is in memory."""
+    after: dict[str, Any] = {}
+    rows_max = ROWS_FIRST
+    while True:
+        await database.keyring.ready([tenant_id])
+        async with database.owner_transaction() as connection:
+            await turn_to(connection, tenant_id)
+            statement = (_NEXT if after else _FIRST)[table]
+            bounds = {"tenant": tenant_id, "rows_max": rows_max}
+            page = await connection.execute(statement, bounds | after)
+            cipher = _cipher(connection, tenant_id)
+        if page:
+            yield ExportedPage(table, page, cipher, with_content)
+        if len(page) < rows_max:
+            return
+        after = {f"after_{name}": page[-1][name] for name in TABLES[table]}
+        rows_max = rows_next(rows_max, sum(map(_size, page)))
+
+
+def _cipher(connection: Connection, tenant_id: TenantId) -> ContentCipher:
+    # If all keys of the tenant were destroyed, only plain content can be read.
+    try:
+        return connection.cipher(tenant_id)
+    except ContentSealed:
+        return ContentCipher(tenant_id, {})
+
+
+def _size(row: Row) -> int:
+    # In bytes; columns of other types are small.
+    return sum(len(value) for value in row if isinstance(value, (bytes, str)))
+
+
+def _response(row: Row) -> UUID:
+    found: UUID = row["response_id"]
+    return found
+
+
+def _json(value: Any) -> Any:
+    if isinstance(value, bytes):
+        try:
+            return value.decode()
+        except UnicodeDecodeError:
+            return {"hex": value.hex()}
+    if isinstance(value, (datetime, date)):
+        return value.isoformat()
+    if isinstance(value, list):
+        return list(map(_json, value))
+    return value if value is None or isinstance(value, (bool, int, str)) else str(value)
+
+
+class TenantArchive:
+    """A zip file of what a tenant has, as it is read: a page of rows is in memory at once, and is
+    opened and compressed in a thread.
+    """
+
+    def __init__(
+        self,
+        database: Database,
+        tenant: Tenant,
+        author: Author,
+        turns: asyncio.Semaphore,
+        *,
+        with_content: bool,
+    ) -> None:
+        """Share `turns`, which bound the archives that are read at once."""
+        self._database = database
+        self._author = author
+        self._turns = turns
+        self._with_content = with_content
+        self.tenant = tenant
+        self.files: dict[str, dict[str, object]] = {}
+        """What is in it so far: rows, SHA-256, and rows with content that no key opens any more, by
+        the name of the file.
+        """
+
+    async def pieces(self) -> AsyncIterator[bytes]:
+        # The bytes can be read only once.
+        async with self._turns:
+            async for piece in self._generate():
+                yield piece
+
+    async def _generate(self) -> AsyncIterator[bytes]:
+        sink = _Sink()
+        with zipfile.ZipFile(sink, "w", zipfile.ZIP_DEFLATED) as archive:
+            for table in TABLES:
+                async for piece in self._table(archive, sink, table):
+                    yield piece
+            manifest = {
+                "tenant": {"id": str(self.tenant.id), "name": self.tenant.name},
+                "made_at": datetime.now(UTC).isoformat(timespec="seconds"),
+                "content": self._with_content,
+                "files": self.files,
+            }
+            archive.writestr("manifest.json", orjson.dumps(manifest, option=orjson.OPT_INDENT_2))
+        yield sink.taken()
+        counts = {name: one["rows"] for name, one in self.files.items()}
+        event = self._author.event("harmony.export.made", str(self.tenant.id), data=counts)
+        async with self._database.owner_transaction() as connection:
+            await audit_log.record(connection, self.tenant.id, event)
+
+    async def _table(
+        self, archive: zipfile.ZipFile, sink: _Sink, table: str
+    ) -> AsyncIterator[bytes]:
+        digest, count, sealed = hashlib.sha256(), 0, 0
+        with archive.open(f"{table}.jsonl", "w", force_zip64=True) as file:
+            async for page in pages(
+                self._database, self.tenant.id, table, with_content=self._with_content
+            ):
+                lines, unopened = await asyncio.to_thread(_write, file, page)
+                digest.update(lines)
+                count += len(page.rows)
+                sealed += unopened
+                if piece := sink.taken():
+                    yield piece
+        told = {"rows": count, "sha256": digest.hexdigest(), "sealed": sealed}
+        self.files[f"{table}.jsonl"] = told
+
+
+def _write(file: IO[bytes], page: ExportedPage) -> tuple[bytes, int]:
+    lines, sealed = page.lines()
+    file.write(lines)
+    return lines, sealed
+
+
+class _Sink(io.RawIOBase):
+    """Output of an archive: it cannot seek, and `taken` returns what came since its last call."""
+
+    def __init__(self) -> None:
+        self._pieces: list[bytes] = []
+
+    @override
+    def writable(self) -> bool:
+        return True
+
+    @override
+    def write(self, content: ReadableBuffer, /) -> int:
+        self._pieces.append(bytes(content))
+        return len(self._pieces[-1])
+
+    def taken(self) -> bytes:
+        """Return and drop the bytes written since the last call."""
+        taken = b"".join(self._pieces)
+        self._pieces.clear()
+        return taken

@@ -1,0 +1,666 @@
+"""Remove what has expired: logs, responses, idempotency keys, traces, usage and the like.
+
+Every process runs rounds (`Housekeeping`), and whichever comes first does the work. Nothing depends
+on a round: rows without a partition are kept all the same, and what has expired is merely still
+there. Most tables say themselves which of their rows have expired (`Lifetime.expired`).
+
+Nothing goes of a tenant that is held. Only the database's clock says what has expired. Every
+function is one short transaction that removes a bounded number of rows, and nothing at all while
+another process is at it. Logs mostly go with their day's partition, with one DROP: what is deleted
+here is what cannot wait for that. Partitions are for whoever owns the tables: a process that
+connects as another role removes what has expired row by row, and leaves days to `harmony-gateway db
+maintain`, run as the owner.
+
+A partition holds the logs of all responses that were created on one day (UTC). They are made ahead;
+rows of a day that has none go into the default partition. Every transaction on them is short and
+waits a moment at most for a lock, because whoever waits for one that excludes all others makes
+everyone behind it wait as well; what cannot be had now is left to a later round.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import re
+from collections import defaultdict
+from dataclasses import dataclass
+from datetime import UTC, date, datetime, time, timedelta
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final
+from uuid import UUID
+
+import asyncpg
+
+from gateway.errors import StoreError
+from gateway.governance.audit import trimmed
+from gateway.store import audit_log, flushes
+from gateway.store.audit_log import KEPT_DAYS
+from gateway.store.events import day_of
+from gateway.store.holds import HOUSEKEEPING_LOCK
+from gateway.store.ledger.rollup import added_to
+from gateway.store.postgres.removals import removing
+from gateway.store.postgres.statements import Statement
+from gateway.store.replicas import shares
+from gateway.store.schema import EVERYONE, RUNS_ROLE
+from gateway.store.tables import TABLES, about, keys_of_table
+from gateway.store.tables.ledger import SUMMED_BY, SUMS
+from gateway.telemetry.logs import EventLog
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Mapping, Sequence
+
+    from sqlalchemy import Table
+
+    from gateway.settings.sections import Ledger, Retention
+    from gateway.store.postgres.database import Connection, Database
+
+INTERVAL_S: Final = 900.0
+"""Between two rounds."""
+BATCH_ROWS_MAX: Final = 1000
+"""Removed by one statement."""
+DAYS_AHEAD: Final = 3
+"""Days ahead for which partitions exist, should rounds fail for a while."""
+SILENT_S: Final = 60
+"""Seconds without a write after which the flushes of a process that runs nothing are removed."""
+
+_log = EventLog(__name__)
+_ALWAYS: Final = (date.min, date.max)
+
+_BRIEF: Final = Statement("""
+SELECT id FROM tenants
+WHERE held_at IS NULL
+  AND (coalesce(log_retention_s, CAST(:log_s AS integer))
+       < greatest(CAST(:log_s AS integer), (SELECT max(log_retention_s) FROM tenants))
+       OR EXISTS (SELECT FROM tenants WHERE held_at IS NOT NULL))
+""")
+_DELETE_LOGS: Final = Statement("""
+DELETE FROM events USING (
+    SELECT e.tenant_id, e.response_id, e.first_entry, e.day
+    FROM events e
+    JOIN tenants t ON t.id = e.tenant_id
+    LEFT JOIN responses r ON r.tenant_id = e.tenant_id AND r.id = e.response_id
+    WHERE e.day >= :first_day AND e.day < :end_day
+      AND (CAST(:tenant_ids AS uuid[]) IS NULL OR e.tenant_id = ANY (CAST(:tenant_ids AS uuid[])))
+      AND t.held_at IS NULL
+      AND (r.id IS NULL OR r.status NOT IN ('queued', 'in_progress') AND r.completed_at
+           < now() - make_interval(secs => coalesce(t.log_retention_s, CAST(:log_s AS integer))))
+    LIMIT :rows_max
+) AS expired
+WHERE events.day >= :first_day AND events.day < :end_day
+  AND events.tenant_id = expired.tenant_id AND events.response_id = expired.response_id
+  AND events.first_entry = expired.first_entry AND events.day = expired.day
+""")
+_DELETE_LOGS_OF: Final = Statement("""
+DELETE FROM events
+USING unnest(CAST(:tenant_ids AS uuid[]), CAST(:response_ids AS uuid[]))
+      AS gone (tenant_id, response_id)
+WHERE events.day = :day
+  AND events.tenant_id = gone.tenant_id AND events.response_id = gone.response_id
+""")
+# No index has `created_at`. Ids begin with the time at which they were made, so that the primary
+# key finds the old ones, tenant by tenant. From each leaf it goes up while nothing else continues
+# from the parent; a parent of several is a leaf itself once they are gone. The limits also keep the
+# planner from reading all responses instead of the index.
+_DELETE_RESPONSES: Final = Statement("""
+WITH RECURSIVE policy AS (
+    SELECT id AS tenant_id, now() - make_interval(
+        secs => coalesce(response_retention_s, CAST(:response_s AS integer))
+    ) AS cutoff
+    FROM tenants WHERE held_at IS NULL
+), leaves AS (
+    SELECT leaf.tenant_id, leaf.id, leaf.parent_id, policy.cutoff
+    FROM policy CROSS JOIN LATERAL (
+        SELECT r.tenant_id, r.id, r.parent_id FROM responses r
+        WHERE r.tenant_id = policy.tenant_id
+          AND r.id < (lpad(to_hex((extract(epoch FROM policy.cutoff) * 1000)::bigint), 12, '0')
+                      || repeat('0', 20))::uuid
+          AND r.created_at < policy.cutoff AND r.status NOT IN ('queued', 'in_progress')
+          AND NOT EXISTS (
+              SELECT FROM responses c WHERE c.tenant_id = r.tenant_id AND c.parent_id = r.id
+          )
+        LIMIT :rows_max
+    ) AS leaf
+    LIMIT :rows_max
+), chain AS (
+    SELECT tenant_id, id, parent_id, cutoff, 0 AS height FROM leaves
+    UNION ALL
+    SELECT parent.tenant_id, parent.id, parent.parent_id, chain.cutoff, chain.height + 1
+    FROM chain CROSS JOIN LATERAL (
+        SELECT r.tenant_id, r.id, r.parent_id FROM responses r
+        WHERE r.tenant_id = chain.tenant_id AND r.id = chain.parent_id
+          AND r.created_at < chain.cutoff AND r.status NOT IN ('queued', 'in_progress')
+          AND NOT EXISTS (
+              SELECT FROM responses c
+              WHERE c.tenant_id = r.tenant_id AND c.parent_id = r.id AND c.id <> chain.id
+          )
+        LIMIT 1
+    ) AS parent
+), expired AS (
+    SELECT tenant_id, id FROM chain ORDER BY height LIMIT :rows_max
+)
+DELETE FROM responses r USING expired e
+WHERE r.tenant_id = e.tenant_id AND r.id = e.id
+RETURNING r.tenant_id, r.id, r.created_at, r.durable
+""")
+_OLD_CHAINS: Final = Statement("""
+SELECT chain.id, last.number, last.hash FROM (
+    SELECT id FROM tenants WHERE held_at IS NULL
+    UNION ALL SELECT CAST(:operator AS uuid)
+) AS chain CROSS JOIN LATERAL (
+    SELECT number, at FROM audit_log WHERE tenant_id = chain.id ORDER BY number LIMIT 1
+) AS first CROSS JOIN LATERAL (
+    SELECT coalesce(min(number) - 1, 9223372036854775807) AS number FROM audit_log
+    WHERE tenant_id = chain.id AND at >= now() - make_interval(days => CAST(:audit_days AS integer))
+) AS old CROSS JOIN LATERAL (
+    SELECT number, hash FROM audit_log
+    WHERE tenant_id = chain.id AND number <= least(old.number, first.number - 1 + :rows_max)
+    ORDER BY number DESC LIMIT 1
+) AS last
+WHERE first.at < now() - make_interval(days => CAST(:audit_days AS integer))
+LIMIT 1
+""")
+_DELETE_AUDIT: Final = Statement("""
+DELETE FROM audit_log WHERE tenant_id = :tenant AND number <= :number
+""")
+
+
+async def delete_logs(database: Database, keep: Retention, *, rows_max: int) -> int:
+    """Delete up to `rows_max` log rows that go with no partition; return their number.
+
+    They belong to tenants with shorter log retention, or are in the default partition.
+    """
+    async with database.runs_transaction() as connection:
+        if not await is_alone(connection):
+            return 0
+        brief = await connection.scalars(_BRIEF, {"log_s": keep.log_s})
+        for (first, end), tenant_ids in [
+            *([(_ALWAYS, brief)] if brief else []),
+            *((gap, None) for gap in _gaps(await partition_days(connection))),
+        ]:
+            expired = {"first_day": first, "end_day": end, "tenant_ids": tenant_ids}
+            bounds = {"log_s": keep.log_s, "rows_max": rows_max}
+            deleted = await connection.count(_DELETE_LOGS, expired | bounds)
+            if deleted:
+                return deleted
+    return 0
+
+
+async def delete_responses(database: Database, keep: Retention, *, rows_max: int) -> int:
+    """Delete up to `rows_max` expired responses with items and logs; return their number.
+
+    A response that runs stays, and so does one until those that continue it are deleted.
+    """
+    async with database.runs_transaction() as connection:
+        if not await is_alone(connection):
+            return 0
+        bounds = {"response_s": keep.response_s, "rows_max": rows_max}
+        gone = await connection.execute(_DELETE_RESPONSES, bounds)
+        logs: dict[date, list[tuple[UUID, UUID]]] = defaultdict(list)
+        for row in gone:
+            if row.durable:
+                logs[day_of(row.created_at)].append((row.tenant_id, row.id))
+        for day, keys in logs.items():
+            tenant_ids, response_ids = zip(*keys, strict=True)
+            of_day = {"day": day, "tenant_ids": tenant_ids, "response_ids": response_ids}
+            await connection.execute(_DELETE_LOGS_OF, of_day)
+    return len(gone)
+
+
+async def delete_audit(database: Database, _keep: Retention, *, rows_max: int) -> int:
+    """Delete up to `rows_max` entries of one audit chain that need not be kept any longer.
+
+    An entry at the other end of the chain records the removal; the remaining entries still link to
+    it.
+    """
+    async with database.runs_transaction() as connection:
+        if not await is_alone(connection):
+            return 0
+        bounds = {"operator": EVERYONE, "audit_days": KEPT_DAYS, "rows_max": rows_max}
+        old = (await connection.execute(_OLD_CHAINS, bounds)).one_or_none()
+        if old is None:
+            return 0
+        chain = None if old.id == EVERYONE else old.id
+        await audit_log.record(connection, chain, trimmed(old.id, old.number, old.hash))
+        return await connection.count(_DELETE_AUDIT, {"tenant": old.id, "number": old.number})
+
+
+def _deletions(table: Table) -> tuple[Statement, ...]:
+    """Return the statements that remove what has expired in a table (`Lifetime.expired`)."""
+    keys = ("tenant_id", *keys_of_table(table.name))
+    same = " AND ".join(f"gone.{key} = expired.{key}" for key in keys)
+    return tuple(
+        Statement(f"""
+DELETE FROM {table.name} AS gone USING (
+    SELECT old.* FROM tenants CROSS JOIN LATERAL (
+        SELECT {", ".join(keys)} FROM {table.name} AS one
+        WHERE tenants.held_at IS NULL AND one.tenant_id = tenants.id AND {condition}
+        LIMIT :rows_max
+    ) AS old
+    LIMIT :rows_max
+) AS expired
+WHERE {same}
+""")  # noqa: S608 - constants only
+        for condition in about(table).lifetime.expired
+    )
+
+
+_DELETE_EXPIRED: Final = {
+    name: statements for name, table in TABLES.items() if (statements := _deletions(table))
+}
+
+
+async def _delete(connection: Connection, table: str, keep: Mapping[str, Any], most: int) -> int:
+    removed = 0
+    for statement in _DELETE_EXPIRED[table]:
+        removed += await connection.count(statement, {**keep, "rows_max": most - removed})
+        if removed == most:
+            break
+    return removed
+
+
+async def delete_expired(table: str, database: Database, keep: Retention, *, rows_max: int) -> int:
+    """Delete up to `rows_max` expired rows of a table; return their number."""
+    async with database.runs_transaction() as connection:
+        if not await is_alone(connection):
+            return 0
+        return await _delete(connection, table, vars(keep), rows_max)
+
+
+def _gaps(days: Sequence[date]) -> list[tuple[date, date]]:
+    # Days without a partition, whose rows are in the default one, as (first, end).
+    firsts = [date.min, *(day + _DAY for day in days)]
+    ends = [*days, date.max]
+    return [(first, end) for first, end in zip(firsts, ends, strict=True) if first < end]
+
+
+LOCK_WAIT_S: Final = 0.2
+_PARTITION: Final = re.compile(r"events_(\d{4})(\d\d)(\d\d)\Z")
+_DAY: Final = timedelta(days=1)
+_CLOCKS_DIFFER: Final = timedelta(hours=1)
+_IN_THE_WAY: Final = (
+    asyncpg.LockNotAvailableError,
+    asyncpg.DeadlockDetectedError,
+    asyncpg.CheckViolationError,
+)
+
+_TRY_LOCK: Final = Statement("SELECT pg_try_advisory_xact_lock(:key)")
+_LIMIT_WAIT: Final = Statement("SELECT set_config('lock_timeout', :wait_ms, true)")
+_TAKE_ROLE: Final = Statement("SELECT set_config('role', :role, true)")
+_PARTITIONS: Final = Statement(
+    "SELECT c.relname FROM pg_inherits i JOIN pg_class c ON c.oid = i.inhrelid"
+    " WHERE i.inhparent = 'events'::regclass"
+)
+_IS_OWNED: Final = Statement(
+    "SELECT pg_has_role(relowner, 'USAGE') FROM pg_class WHERE oid = 'events'::regclass"
+)
+_RUNS: Final = Statement("""
+SELECT EXISTS (
+    SELECT FROM responses
+    WHERE status IN ('queued', 'in_progress') AND created_at >= :begins AND created_at < :ends
+)
+""")
+_IS_HELD: Final = Statement("""
+SELECT EXISTS (
+    SELECT FROM tenants CROSS JOIN LATERAL (
+        SELECT FROM events WHERE tenant_id = tenants.id AND day = :day LIMIT 1
+    ) AS found
+    WHERE tenants.held_at IS NOT NULL
+)
+""")
+# No index has `created_at`. Ids begin with the time at which they were made, so that the primary
+# key finds the responses of a day, tenant by tenant.
+_MAY_BE_READ: Final = Statement("""
+WITH policy AS (
+    SELECT now() - make_interval(
+        secs => greatest(CAST(:log_s AS integer), (SELECT max(log_retention_s) FROM tenants))
+    ) AS readable
+)
+SELECT :ends >= readable OR EXISTS (
+    SELECT FROM tenants CROSS JOIN LATERAL (
+        SELECT FROM responses
+        WHERE tenant_id = tenants.id AND responses.id BETWEEN :first_id AND :last_id
+          AND responses.created_at >= :begins AND responses.created_at < :ends
+          AND completed_at >= readable
+        LIMIT 1
+    ) AS found
+)
+FROM policy
+""")
+
+
+@dataclass(frozen=True, slots=True)
+class Dropped:
+    """Expired days: `days` are dropped, `busy` ones are in use just now and go in a later round."""
+
+    days: tuple[date, ...] = ()
+    busy: tuple[date, ...] = ()
+
+
+async def is_alone(connection: Connection) -> bool:
+    """Take the housekeeping lock for the transaction. Return False if another process holds it.
+
+    It is a lock of the transaction, so it works through a transaction pooler.
+    """
+    return bool(await connection.scalar(_TRY_LOCK, {"key": HOUSEKEEPING_LOCK}))
+
+
+async def owns_partitions(database: Database) -> bool:
+    """Return True if this login may make and drop partitions: it must own the log."""
+    async with database.owner_transaction() as connection:
+        return bool(await connection.scalar(_IS_OWNED))
+
+
+async def partition_days(connection: Connection) -> list[date]:
+    """Return the days that have a partition of their own, ascending."""
+    names = (_PARTITION.match(name) for name in await connection.scalars(_PARTITIONS))
+    return sorted(date(int(name[1]), int(name[2]), int(name[3])) for name in names if name)
+
+
+async def make_partitions(
+    database: Database, today: date, days_ahead: int, *, lock_wait_s: float = LOCK_WAIT_S
+) -> tuple[date, ...]:
+    """Make the partitions of `today` and the `days_ahead` days after it; return the new ones.
+
+    A day that has rows in the default partition keeps them there and gets no partition. None is
+    made while another process makes partitions, or while the log is locked for longer than
+    `lock_wait_s`.
+    """
+    async with database.owner_transaction() as connection:
+        existing = await partition_days(connection)
+    wanted = [today + _DAY * ahead for ahead in range(days_ahead + 1)]
+    return tuple(
+        [day for day in wanted if day not in existing and await _make(database, day, lock_wait_s)]
+    )
+
+
+async def drop_partitions(
+    database: Database, log_s: int, *, lock_wait_s: float = LOCK_WAIT_S
+) -> Dropped:
+    """Drop the partitions of days whose logs nobody may read any more.
+
+    The day, and every response created on it, must have ended longer ago than the longest retention
+    of any tenant (`log_s`, or its own). Appenders wait for at most `lock_wait_s` and a DROP.
+    """
+    async with database.owner_transaction() as connection:
+        existing = await partition_days(connection)
+    days: list[date] = []
+    busy: list[date] = []
+    for day in existing:
+        if not await _is_needed(database, day, log_s):
+            (days if await _drop(database, day, lock_wait_s) else busy).append(day)
+    return Dropped(tuple(days), tuple(busy))
+
+
+async def _make(database: Database, day: date, lock_wait_s: float) -> bool:
+    # Attached, not created as a partition, so that others can append meanwhile. Like the default
+    # partition it is reached through its parent only: no privilege, no policy.
+    name, end = f"events_{day:%Y%m%d}", day + _DAY
+    async with database.owner_transaction() as connection:
+        if not await is_alone(connection) or day in await partition_days(connection):
+            return False
+        return await _unless_in_the_way(
+            connection,
+            lock_wait_s,
+            f"CREATE TABLE {name} (LIKE events INCLUDING DEFAULTS)",
+            f"ALTER TABLE {name} ENABLE ROW LEVEL SECURITY",
+            f"ALTER TABLE {name} FORCE ROW LEVEL SECURITY",
+            f"ALTER TABLE events ATTACH PARTITION {name} FOR VALUES FROM ('{day}') TO ('{end}')",
+        )
+
+
+async def _is_needed(database: Database, day: date, log_s: int) -> bool:
+    # True if a log of that day may still be read or written, or is held.
+    begins, ends = _bounds(day)
+    ids = {
+        "first_id": _first_id(begins - _CLOCKS_DIFFER),
+        "last_id": _first_id(ends + _CLOCKS_DIFFER),
+    }
+    times = {"begins": begins, "ends": ends}
+    async with database.runs_transaction() as connection:
+        if await connection.scalar(_MAY_BE_READ, {"log_s": log_s, **ids, **times}):
+            return True
+        if await connection.scalar(_IS_HELD, {"day": day}):
+            return True
+        return bool(await connection.scalar(_RUNS, times))
+
+
+async def _drop(database: Database, day: date, lock_wait_s: float) -> bool:
+    # False: in use, a response of that day runs, or a log is held. The whole log is locked first,
+    # as DROP does in the end, so nobody can append after the check. The role of runs sees the
+    # responses; only the owner can drop tables.
+    begins, ends = _bounds(day)
+    async with database.owner_transaction() as connection:
+        if not await is_alone(connection):
+            return False
+        locked = "LOCK TABLE ONLY events IN ACCESS EXCLUSIVE MODE"
+        if not await _unless_in_the_way(connection, lock_wait_s, locked):
+            return False
+        await connection.execute(_TAKE_ROLE, {"role": RUNS_ROLE})
+        is_needed = await connection.scalar(_RUNS, {"begins": begins, "ends": ends})
+        is_needed = is_needed or await connection.scalar(_IS_HELD, {"day": day})
+        await connection.execute(_TAKE_ROLE, {"role": "none"})
+        if is_needed:
+            return False
+        dropped = f"DROP TABLE IF EXISTS events_{day:%Y%m%d}"
+        return await _unless_in_the_way(connection, lock_wait_s, dropped)
+
+
+async def _unless_in_the_way(connection: Connection, lock_wait_s: float, *statements: str) -> bool:
+    # All of the statements, or none (False) if a lock or a row of the default partition is there.
+    await connection.execute(_LIMIT_WAIT, {"wait_ms": str(max(1, int(lock_wait_s * 1000)))})
+    await connection.script("SAVEPOINT before")
+    try:
+        for statement in statements:
+            await connection.script(statement)
+    except _IN_THE_WAY:
+        await connection.script("ROLLBACK TO SAVEPOINT before")
+        return False
+    return True
+
+
+def _bounds(day: date) -> tuple[datetime, datetime]:
+    begins = datetime.combine(day, time(), UTC)
+    return begins, begins + _DAY
+
+
+def _first_id(moment: datetime) -> UUID:
+    # UUIDv7: 48 bits of milliseconds. No id made at or after `moment` is smaller.
+    return UUID(int=int(moment.timestamp() * 1000) << 80)
+
+
+_KEY: Final = ", ".join(name for name in SUMMED_BY if name != "at")
+_OLD_HOURS: Final = """
+    SELECT old.* FROM tenants CROSS JOIN LATERAL (
+        SELECT one.tenant_id, one.at, one.ctid AS place FROM usage_hours AS one
+        WHERE tenants.held_at IS NULL AND one.tenant_id = tenants.id
+          AND one.at < now() - make_interval(secs => CAST(:kept_s AS integer))
+        LIMIT :rows_max
+    ) AS old
+    LIMIT :rows_max
+"""
+# In one order, so that two processes that do it at once do not wait for each other.
+_TO_DAYS: Final = Statement(f"""
+WITH gone AS (
+    DELETE FROM usage_hours AS gone USING ({_OLD_HOURS}) AS expired
+    WHERE gone.tenant_id = expired.tenant_id AND gone.at = expired.at AND gone.ctid = expired.place
+    RETURNING gone.*
+), days AS (
+    INSERT INTO usage_days (at, {_KEY}, {", ".join(SUMS)})
+    SELECT date_trunc('day', at, 'UTC'), {_KEY}, {", ".join(f"sum({name})" for name in SUMS)}
+    FROM gone GROUP BY 1, {_KEY} ORDER BY 1, {_KEY}
+    ON CONFLICT (tenant_id, at, project_id, key_id, model, service_tier, background, kind)
+    {added_to("usage_days")}
+)
+SELECT count(*) FROM gone
+""")  # noqa: S608 - constants only
+
+
+async def remove_expired(
+    database: Database, keep: Ledger, *, rows_max: int, batches_max: int = 100
+) -> int:
+    """Remove up to `batches_max * rows_max` expired rows of each kind, and sum up hours into days.
+
+    Lines stay until they are added up and were sent. Return the number of rows removed. Raises
+    `StoreUnavailable`; earlier batches stay removed.
+    """
+    removed = 0
+    for table in ("usage_hours", "usage", "usage_minutes", "usage_days", "usage_end_user_days"):
+        for _ in range(batches_max):
+            async with database.runs_transaction() as connection:
+                await removing(connection)
+                if table == "usage_hours":
+                    bounds = {"kept_s": keep.hours_s, "rows_max": rows_max}
+                    rows = await connection.scalar(_TO_DAYS, bounds)
+                else:
+                    rows = await _delete(connection, table, vars(keep), rows_max)
+            removed += rows
+            if rows < rows_max:
+                break
+    return removed
+
+
+@dataclass(frozen=True, slots=True)
+class RetentionReport:
+    """Result of one round. `days_busy` had expired but were in use, and are tried again.
+
+    `days_owned` False: it left days alone, because another role owns them.
+    """
+
+    days_owned: bool
+    days_made: int
+    days_dropped: int
+    days_busy: int
+    log_rows: int
+    responses: int
+    idempotency_keys: int
+    traces: int
+    tool_calls: int = 0
+    pages: int = 0
+    audit: int = 0
+    approvals: int = 0
+    files: int = 0
+    containers: int = 0
+
+
+_SWEPT: Final = {
+    "idempotency_keys": "idempotency_keys",
+    "traces": "traces",
+    "tool_calls": "tool_calls",
+    "pages": "tool_pages",
+    "approvals": "tool_approvals",
+    "files": "files",
+    "containers": "containers",
+}
+"""The tables that a round sweeps, by what a report calls their rows."""
+_RULES: Final = {
+    "days_dropped": "days of logs",
+    "log_rows": "rows of logs",
+    "responses": "responses",
+    "idempotency_keys": "idempotency keys",
+    "traces": "traces and spans",
+    "tool_calls": "audit of tools",
+    "pages": "pages",
+    "audit": "audit log",
+    "approvals": "approvals",
+    "files": "files",
+    "containers": "containers",
+}
+"""What log lines call what was removed."""
+
+
+def _utc_today() -> date:
+    return datetime.now(UTC).date()
+
+
+class Housekeeping:
+    """Rounds of one process over the whole database."""
+
+    def __init__(
+        self,
+        database: Database,
+        keep: Retention,
+        *,
+        interval_s: float = INTERVAL_S,
+        batch_rows_max: int = BATCH_ROWS_MAX,
+        batches_max: int = 100,
+        today: Callable[[], date] = _utc_today,
+    ) -> None:
+        # A round removes up to `batches_max * batch_rows_max` rows of each kind. Rounds are
+        # `interval_s` / 2 to `interval_s` apart.
+        self._database = database
+        self._keep = keep
+        self._interval_s = interval_s
+        self._batch_rows_max = batch_rows_max
+        self._batches_max = batches_max
+        self._today = today
+
+    async def run(self) -> None:
+        """Make partitions at once, then run rounds until cancelled.
+
+        Database errors do not end it.
+        """
+        await self._attempt(self._begin)
+        while True:
+            pause_s = random.uniform(0.5, 1.0) * self._interval_s  # noqa: S311 - replicas spread out
+            await asyncio.sleep(pause_s)
+            await self._attempt(self.round)
+
+    async def _begin(self) -> None:
+        if await owns_partitions(self._database):
+            await self.prepare()
+        else:
+            _log.info("days of logs are left to `db maintain`, run as the owner of the tables")
+
+    async def prepare(self) -> int:
+        # Partitions of today and the next days; returns how many were missing.
+        return len(await make_partitions(self._database, self._today(), DAYS_AHEAD))
+
+    async def round(self) -> RetentionReport:
+        """Do everything once. Raises `StoreError`; what was done by then stays done."""
+        days_owned = await owns_partitions(self._database)
+        days_made, dropped = 0, Dropped()
+        if days_owned:
+            days_made = await self.prepare()
+            dropped = await drop_partitions(self._database, self._keep.log_s)
+        report = RetentionReport(
+            days_owned=days_owned,
+            days_made=days_made,
+            days_dropped=len(dropped.days),
+            days_busy=len(dropped.busy),
+            log_rows=await self._remove(delete_logs)
+            + await flushes.remove_left(self._database, silent_s=SILENT_S),
+            audit=await self._remove(delete_audit),
+            **{
+                kind: await self._remove(partial(delete_expired, table))
+                for kind, table in _SWEPT.items()
+            },
+            # Last, because it looks at all that younger ones still need, and may run out of time.
+            responses=await self._remove(delete_responses),
+        )
+        await shares.forget(self._database)
+        _tell(report)
+        return report
+
+    async def _remove(self, delete: Callable[..., Awaitable[int]]) -> int:
+        removed = 0
+        for _ in range(self._batches_max):
+            rows = await delete(self._database, self._keep, rows_max=self._batch_rows_max)
+            if not rows:
+                break
+            removed += rows
+        return removed
+
+    @staticmethod
+    async def _attempt(work: Callable[[], Awaitable[object]]) -> None:
+        try:
+            await work()
+        except StoreError as error:
+            _log.warning("housekeeping failed, will be tried again", error=error)
+
+
+def _tell(report: RetentionReport) -> None:
+    for kind, rule in _RULES.items():
+        if count := getattr(report, kind):
+            _log.info("expired and removed", rule=rule, count=count)
+    if report.days_busy:
+        _log.info("expired logs are in use and stay for now", count=report.days_busy)

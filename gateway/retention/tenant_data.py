@@ -1,0 +1,319 @@
+"""All data of a tenant: erase a person, hold it, delete it, make an archive of it.
+
+A tenant that is deleted loses its keys at once, and its data `RESTORE_S` later. Usage and the audit
+log stay, without a word of the tenant's: somebody may have to be shown them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from contextlib import suppress
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+from gateway.errors import DataHeld, InvalidRequest, ResourceNotFound, StoreError
+from gateway.governance.audit import BY_ITSELF, COMMAND_LINE
+from gateway.metering import end_user_of
+from gateway.retention.erasure import Erasing
+from gateway.retention.export import TenantArchive
+from gateway.retention.sweep import owns_partitions
+from gateway.store import audit_log, holds, tenants
+from gateway.store.ownership import require_owner
+from gateway.store.postgres.database import turn_to
+from gateway.store.postgres.statements import Statement
+from gateway.store.tables import TABLES as ALL_TABLES
+from gateway.store.tables import about, columns_of, metadata
+from gateway.telemetry.logs import EventLog
+from gateway.tenancy import TenantId
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from sqlalchemy import Table
+
+    from gateway.governance.audit import AuditEvent, Author
+    from gateway.retention.erasure import Erased
+    from gateway.store.postgres.database import Database, Row
+    from gateway.store.tenant_keys import TenantKeys
+    from gateway.tenancy import Tenant
+
+_DAY_S: Final = 86_400
+RESTORE_S: Final = 7 * _DAY_S
+"""So long a tenant that was deleted can be restored."""
+ROWS_AT_ONCE: Final = 500
+EXPORTS_MAX: Final = 1
+"""Archives that a process makes at once."""
+PURGE_INTERVAL_S: Final = 3600.0
+
+_log = EventLog(__name__)
+
+
+def _goes_with_another(table: Table) -> bool:
+    return any(
+        key.ondelete == "CASCADE" and not any(column.nullable for column in key.columns)
+        for key in table.foreign_key_constraints
+    )
+
+
+_CHILDREN_FIRST: Final = metadata.sorted_tables[::-1]
+TABLES: Final = tuple(
+    str(table.name)
+    for table in sorted(_CHILDREN_FIRST, key=lambda one: not about(one).is_log)
+    if not about(table).lifetime.stays and not _goes_with_another(table)
+)
+"""Of which a tenant that is removed loses all rows; others go with these by their foreign keys. In
+this order: a log is nobody's once its response is gone, and a project outlives its accounts."""
+SCRUBBED: Final = {
+    name: scrubbed
+    for name, table in ALL_TABLES.items()
+    if (scrubbed := [one for one, of in columns_of(table).items() if of.info["scrubbed"]])
+}
+"""Of which it keeps the rows, with nothing in these columns."""
+_DELETE_SOME: Final = {
+    table: Statement(f"""
+    DELETE FROM {table} WHERE ctid = ANY(ARRAY(
+        SELECT ctid FROM {table} WHERE tenant_id = :tenant LIMIT :rows_max
+    )) AND tenant_id = :tenant
+    """)  # noqa: S608 - constants only
+    for table in TABLES
+} | {
+    table: Statement(f"""
+    UPDATE {table} SET {", ".join(f"{name} = NULL" for name in names)}
+    WHERE ctid = ANY(ARRAY(
+        SELECT ctid FROM {table}
+        WHERE tenant_id = :tenant AND ({" OR ".join(f"{name} IS NOT NULL" for name in names)})
+        LIMIT :rows_max
+    )) AND tenant_id = :tenant
+    """)  # noqa: S608 - constants only
+    for table, names in SCRUBBED.items()
+}
+_MARK: Final = Statement("""
+UPDATE tenants SET deleted_at = coalesce(deleted_at, now()) WHERE id = :tenant RETURNING true
+""")
+_RESTORE: Final = Statement("""
+UPDATE tenants SET deleted_at = NULL
+WHERE id = :tenant AND deleted_at > now() - make_interval(secs => :window_s)
+RETURNING true
+""")
+# Those that are removed already, too, for one more day, in case data arrived late.
+_DUE: Final = Statement("""
+SELECT id, name FROM tenants
+WHERE deleted_at <= now() - make_interval(secs => :window_s) AND held_at IS NULL
+  AND (purged_at IS NULL OR purged_at > now() - interval '1 day')
+ORDER BY deleted_at
+""")
+_IS_DUE: Final = Statement("""
+SELECT count(*) > 0 FROM tenants
+WHERE id = :tenant AND deleted_at <= now() - make_interval(secs => :window_s) AND held_at IS NULL
+""")
+_PURGED: Final = Statement("""
+UPDATE tenants SET purged_at = now(), disabled_at = coalesce(disabled_at, now())
+WHERE id = :tenant AND (purged_at IS NULL OR CAST(:is_more AS boolean))
+RETURNING true
+""")
+
+
+@dataclass(frozen=True, slots=True)
+class Removed:
+    """Data removed of a tenant: rows by table, and the number of destroyed keys."""
+
+    tenant: str
+    rows: dict[str, int]
+    keys: int
+
+
+class TenantData:
+    """Use cases of a tenant's data; all raise `StoreUnavailable`, those with the name of a tenant
+    `ResourceNotFound`.
+
+    `keys` are those that seal content, if any do. At most `EXPORTS_MAX` archives are made at once.
+    """
+
+    def __init__(
+        self,
+        database: Database,
+        keys: TenantKeys | None = None,
+        *,
+        end_user_secret: bytes | None = None,
+    ) -> None:
+        """Compute usage's digests of end users with `end_user_secret`.
+
+        Without it, persons are found only by the identifiers in stored requests.
+        """
+        self._database = database
+        self._keys = keys
+        self._end_user_secret = end_user_secret
+        self._exporting = asyncio.Semaphore(EXPORTS_MAX)
+
+    async def erase_person(
+        self, name: str, person: str, *, author: Author = COMMAND_LINE
+    ) -> Erased:
+        """Delete all stored responses for this person, and what they caused (`erasure.Erasing`).
+
+        It reads all responses of the tenant. The audit log has usage's digest of the identifier,
+        which cannot be guessed without the secret; without a secret it has nothing of the
+        identifier. Raises `InvalidRequest` for an empty one, and `DataHeld`.
+        """
+        if not person:
+            raise InvalidRequest("Say whom to erase.", param="end_user")
+        await require_owner(self._database)
+        tenant = await self._tenant(name)
+        async with holds.unheld(self._database, tenant.id):
+            pass
+        metered, target = None, str(tenant.id)
+        if self._end_user_secret is not None:
+            metered = end_user_of(self._end_user_secret, tenant.id, person)
+            target = metered.hex()
+        await self._record(tenant.id, author.event("harmony.erasure.requested", target))
+        erased = await Erasing(self._database, tenant.id, person, metered).run()
+        data = asdict(erased)
+        del data["seen"]
+        await self._record(tenant.id, author.event("harmony.erasure.completed", target, data=data))
+        return erased
+
+    async def delete(self, name: str, *, author: Author = COMMAND_LINE) -> None:
+        """Disable all keys of a tenant; its data is removed `RESTORE_S` later."""
+        tenant_id = (await self._tenant(name)).id
+        event = author.event("harmony.tenant.deleted", str(tenant_id))
+        await self._change(_MARK, tenant_id, event)
+
+    async def restore(self, name: str, *, author: Author = COMMAND_LINE) -> None:
+        """Undo a deletion. Raises `InvalidRequest` if there is none, or it is too late."""
+        tenant_id = (await self._tenant(name)).id
+        event = author.event("harmony.tenant.restored", str(tenant_id))
+        if not await self._change(_RESTORE, tenant_id, event, window_s=RESTORE_S):
+            raise InvalidRequest(
+                f"Tenant {name!r} was not deleted within the last {RESTORE_S // _DAY_S} days.",
+                code="tenant_not_deleted",
+                param="name",
+            )
+
+    async def hold(self, name: str, *, is_held: bool, author: Author = COMMAND_LINE) -> None:
+        """Put a tenant's data under legal hold, or release it.
+
+        While held, nothing expires or is erased, shredded or purged, and clients delete nothing. On
+        return the change is in effect at all replicas.
+        """
+        tenant_id = (await self._tenant(name)).id
+        event = author.event(
+            "harmony.tenant.updated", str(tenant_id), changes_requested={"held": is_held}
+        )
+        await holds.hold(self._database, tenant_id, event, is_held=is_held)
+
+    async def purge(
+        self, *, window_s: float = RESTORE_S, author: Author = COMMAND_LINE
+    ) -> list[Removed]:
+        """Remove the data of tenants deleted at least `window_s` seconds ago and not held.
+
+        First the keys of the content, which makes it unreadable wherever it is, then the rows.
+        Usage and the audit log stay; an audit entry and the tenant's `purged_at` record the time.
+        After an error the next call continues.
+        """
+        await require_owner(self._database)
+        async with self._database.owner_transaction() as connection:
+            due: Sequence[Row] = await connection.execute(_DUE, {"window_s": window_s})
+        removed = []
+        for row in due:
+            # Those before it may have taken hours.
+            if not await is_due(self._database, TenantId(row.id), window_s=window_s):
+                continue
+            with suppress(DataHeld):
+                one = await self._remove(TenantId(row.id), row.name, author)
+                removed += [one] if one is not None else []
+        return removed
+
+    async def run(self) -> None:
+        """Remove deleted tenants again and again, if this process owns the tables.
+
+        Others leave it to `harmony-gateway data purge`, run as the owner.
+        """
+        # Random pauses keep replicas from working at the same time.
+        while True:
+            await asyncio.sleep(PURGE_INTERVAL_S * random.uniform(0.5, 1.0))  # noqa: S311 - see above
+            try:
+                await self.round()
+            except StoreError as error:
+                _log.warning("deleted tenants were not removed, will be tried again", error=error)
+
+    async def round(self, *, window_s: float = RESTORE_S) -> list[Removed]:
+        # Raises `StoreError`; the next round continues.
+        if not await owns_partitions(self._database):
+            return []
+        removed = await self.purge(window_s=window_s, author=BY_ITSELF)
+        for one in removed:
+            count = sum(one.rows.values())
+            _log.info("a deleted tenant is removed", tenant=one.tenant, count=count)
+        return removed
+
+    async def _remove(self, tenant_id: TenantId, name: str, author: Author) -> Removed | None:
+        # None: everything was removed before. Raises `DataHeld` under a legal hold.
+        keys = 0
+        if self._keys is not None:
+            async with holds.unheld(self._database, tenant_id):
+                keys = await self._keys.destroy(tenant_id)
+        counts = {table: await self._empty(tenant_id, table) for table in _DELETE_SOME}
+        data = {"keys": keys, "rows": {table: count for table, count in counts.items() if count}}
+        event = author.event("harmony.tenant.purged", str(tenant_id), data=data)
+        is_more = bool(keys or any(counts.values()))
+        if not await self._change(_PURGED, tenant_id, event, is_more=is_more):
+            return None
+        return Removed(name, counts, keys)
+
+    async def export(
+        self, name: str, *, author: Author = COMMAND_LINE, with_content: bool = True
+    ) -> TenantArchive:
+        """Make an archive of all data of a tenant.
+
+        It has one file of JSON lines per table, with content opened, and `manifest.json` with the
+        count and SHA-256 of each file. Without content it has only what operators see anyway. The
+        audit log records the export before anything can be read.
+        """
+        tenant = await self._tenant(name)
+        data = {"content": with_content}
+        await self._record(
+            tenant.id, author.event("harmony.export.begun", str(tenant.id), data=data)
+        )
+        return TenantArchive(
+            self._database, tenant, author, self._exporting, with_content=with_content
+        )
+
+    async def _empty(self, tenant_id: TenantId, table: str) -> int:
+        # Raises `DataHeld`.
+        total = 0
+        while True:
+            async with self._database.owner_transaction() as connection:
+                await turn_to(connection, tenant_id)
+                await holds.check(connection, tenant_id)
+                bounds = {"tenant": tenant_id, "rows_max": ROWS_AT_ONCE}
+                count = await connection.count(_DELETE_SOME[table], bounds)
+            if not count:
+                return total
+            total += count
+
+    async def _tenant(self, name: str) -> Tenant:
+        tenant = await tenants.find_tenant(self._database, name)
+        if tenant is None:
+            raise ResourceNotFound(f"There is no tenant {name!r}.", param="tenant")
+        return tenant
+
+    async def _change(
+        self, statement: Statement, tenant_id: TenantId, event: AuditEvent, **parameters: Any
+    ) -> bool:
+        # False: nothing was to be changed.
+        async with self._database.owner_transaction() as connection:
+            if not await connection.scalar(statement, {"tenant": tenant_id, **parameters}):
+                return False
+            await audit_log.record(connection, tenant_id, event)
+        return True
+
+    async def _record(self, tenant_id: TenantId, event: AuditEvent) -> None:
+        async with self._database.owner_transaction() as connection:
+            await audit_log.record(connection, tenant_id, event)
+
+
+async def is_due(database: Database, tenant_id: TenantId, *, window_s: float) -> bool:
+    """Return True if a deleted tenant is to be removed. It may have been restored or held since."""
+    async with database.owner_transaction() as connection:
+        asked = {"tenant": tenant_id, "window_s": window_s}
+        return bool(await connection.scalar(_IS_DUE, asked))

@@ -1,0 +1,322 @@
+"""Keys of tenants: who has one, renewing them, making content unreadable, and resealing it.
+
+After a key was renewed, or a tenant got its first one, everything is read page by page, and what is
+under an older key, or plain, is written anew: at most so many rows a second, by one replica for a
+tenant, in passes until one finds nothing left (`Resealing`). It begins once no process seals with
+the older key any more. Older keys stay: `encryption reseal --destroy-older` destroys them. Any
+process that owns the tables does it; where none does, the command does.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import random
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Final
+
+from gateway.errors import ConfigError, ContentSealed, InvalidRequest, StoreError
+from gateway.governance.audit import BY_ITSELF, COMMAND_LINE
+from gateway.retention import sweep
+from gateway.store import audit_log, holds, resealing
+from gateway.store.ownership import require_owner
+from gateway.store.resealing import KEYS
+from gateway.telemetry.logs import EventLog
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from gateway.encryption.keyring import WrappedKey
+    from gateway.governance.audit import AuditEvent, Author
+    from gateway.store.postgres.database import Database
+    from gateway.store.resealing import ResealPlace
+    from gateway.store.tenant_keys import TenantKeys
+    from gateway.tenancy import TenantId
+
+ROWS_AT_ONCE: Final = 200
+PASSES_MAX: Final = 5
+"""Rows that others write with an older key while a pass goes on are left to the next one."""
+INTERVAL_S: Final = 300.0
+ROWS_PER_S: Final = 500.0
+"""At most, so that requests notice nothing."""
+HOLD_S: Final = 60.0
+"""So much longer than a page takes by its rows a tenant stays with whoever goes on for it."""
+
+
+_log = EventLog(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """Rows of a table that were looked at so far, and how many of them were written."""
+
+    table: str
+    seen: int
+    written: int
+
+
+class TenantEncryption:
+    """Use cases of keys. All raise `StoreUnavailable`; a change counts in other processes within
+    `encryption.fresh_s`.
+    """
+
+    def __init__(self, database: Database, keys: TenantKeys | None) -> None:
+        """Raise `ConfigError` if no key provider is configured."""
+        if keys is None:
+            raise ConfigError(
+                "encryption at rest is not configured",
+                where="encryption.provider",
+                remedy="Set encryption.provider and encryption.keys_url: see docs/data.md.",
+            )
+        self._database = database
+        self._keys = keys
+
+    async def keys(self, tenant_id: TenantId) -> list[WrappedKey]:
+        return await self._keys.keys(tenant_id)
+
+    async def progress(self, tenant_id: TenantId) -> str:
+        # In words; empty if nothing was resealed automatically.
+        return await resealing.state(self._database, tenant_id)
+
+    async def enable(self, tenant_id: TenantId, *, author: Author = COMMAND_LINE) -> WrappedKey:
+        """Seal a tenant's writes from now on. Raises `InvalidRequest` if they already are."""
+        if any(
+            key.retired_at is None and key.destroyed_at is None
+            for key in await self.keys(tenant_id)
+        ):
+            raise InvalidRequest("What this tenant writes is sealed already: rotate its key.")
+        return await self._add_key(tenant_id, "harmony.encryption.enabled", author)
+
+    async def rotate(self, tenant_id: TenantId, *, author: Author = COMMAND_LINE) -> WrappedKey:
+        # Older keys stay, to open what they sealed.
+        return await self._add_key(tenant_id, "harmony.encryption.rotated", author)
+
+    async def disable(self, tenant_id: TenantId, *, author: Author = COMMAND_LINE) -> None:
+        """Stop sealing a tenant's writes; its keys stay, to open what they sealed."""
+        await self._keys.retire(tenant_id)
+        event = author.event("harmony.encryption.disabled", str(tenant_id))
+        await self._tell(event, tenant_id)
+
+    async def shred(self, tenant_id: TenantId, *, author: Author = COMMAND_LINE) -> int:
+        """Destroy all keys of a tenant for good and return their number.
+
+        Everything that they sealed becomes unreadable, wherever it is. Raises `DataHeld`.
+        """
+        async with holds.unheld(self._database, tenant_id):
+            destroyed = await self._keys.destroy(tenant_id)
+        await self._tell(
+            author.event("harmony.tenant.shredded", str(tenant_id), data={"keys": destroyed}),
+            tenant_id,
+        )
+        return destroyed
+
+    async def reseal(
+        self,
+        tenant_id: TenantId,
+        *,
+        rows_per_s: float,
+        destroys_older: bool = False,
+        tell: Callable[[Progress], None] = lambda _: None,
+    ) -> int:
+        """Reseal all content of a tenant under its current key; return the number of rows written.
+
+        `rows_per_s` bounds the speed. `destroys_older`: older keys are destroyed afterwards. Raises
+        `ContentSealed` if no key opens some rows, after the others of their table were written, and
+        `InvalidRequest` if other processes may still seal with keys that are to be destroyed.
+        """
+        await require_owner(self._database)
+        keyring = self._database.keyring
+        keyring.forget(tenant_id)
+        await keyring.ready([tenant_id])
+        sealing, total = keyring.of(tenant_id).sealing, 0
+        if destroys_older and sealing:
+            await self._check_is_everywhere(tenant_id, sealing)
+        for _ in range(PASSES_MAX):
+            # In this order: what is moved out of flushes meanwhile is found in the logs.
+            written = await _reseal_flushes(self._database, tenant_id)
+            for table in KEYS:
+                written += await self._reseal(tenant_id, table, rows_per_s, tell)
+            total += written
+            if not written:
+                break
+        else:
+            raise InvalidRequest(
+                "Other processes still write with an older key. Wait for encryption.fresh_s, and"
+                " begin again."
+            )
+        if destroys_older and sealing:
+            await self._keys.destroy(tenant_id, before=sealing)
+        return total
+
+    async def _check_is_everywhere(self, tenant_id: TenantId, number: int) -> None:
+        # Some process may not seal with this key yet.
+        needed_s = self._database.keyring.policy.settled_s
+        left_s = needed_s - await self._keys.age_s(tenant_id, number)
+        if left_s > 0:
+            raise InvalidRequest(
+                f"Other processes may seal with an older key for {math.ceil(left_s)} seconds more,"
+                " and what they seal would be lost with it. Destroy older keys after that; reseal"
+                " without it can be done now."
+            )
+
+    async def _reseal(
+        self,
+        tenant_id: TenantId,
+        table: str,
+        rows_per_s: float,
+        tell: Callable[[Progress], None],
+    ) -> int:
+        seen = written = lost = 0
+        after = None
+        while True:
+            page = await resealing.reseal(
+                self._database, tenant_id, table, after=after, rows_max=ROWS_AT_ONCE
+            )
+            seen, written = seen + page.seen, written + page.written
+            lost += page.lost
+            tell(Progress(table, seen, written))
+            if page.last is None:
+                break
+            after = page.last
+            await asyncio.sleep(page.seen / rows_per_s)
+        if lost:
+            raise ContentSealed(f"{lost} rows of {table} are sealed with a key that is gone")
+        return written
+
+    async def _add_key(self, tenant_id: TenantId, type_: str, author: Author) -> WrappedKey:
+        kept = await self.keys(tenant_id)
+        number = 1 + max((key.number for key in kept), default=0)
+        key = await self._database.keyring.add(tenant_id, number)
+        self._database.keyring.forget(tenant_id)
+        event = author.event(type_, str(tenant_id), data={"key": number})
+        await self._tell(event, tenant_id)
+        return key
+
+    async def _tell(self, event: AuditEvent, tenant_id: TenantId) -> None:
+        # Keys are in a database of their own, so this cannot be in one transaction with them.
+        async with self._database.owner_transaction() as connection:
+            await audit_log.record(connection, tenant_id, event)
+
+
+async def _reseal_flushes(database: Database, tenant_id: TenantId) -> int:
+    total = 0
+    after: tuple[str, int] | None = ("", 0)
+    while after is not None:
+        written, after = await resealing.reseal_flushes(
+            database, tenant_id, after=after, rows_max=ROWS_AT_ONCE
+        )
+        total += written
+    return total
+
+
+class Resealing:
+    """The rounds of one process over the tenants that have keys."""
+
+    def __init__(
+        self, database: Database, keys: TenantKeys, *, rows_per_s: float = ROWS_PER_S
+    ) -> None:
+        self._database = database
+        self._keys = keys
+        self._rows_per_s = rows_per_s
+        self._hold_s = HOLD_S + ROWS_AT_ONCE / rows_per_s
+
+    async def run(self) -> None:
+        # Random pauses keep replicas from working at the same time.
+        while True:
+            await asyncio.sleep(INTERVAL_S * random.uniform(0.5, 1.0))  # noqa: S311 - see above
+            try:
+                await self.round()
+            except StoreError as error:
+                _log.warning("content was not resealed, will be tried again", error=error)
+
+    async def round(self) -> int:
+        """Continue for each tenant with a newer key than its content; return how many were
+        finished.
+
+        Raises `StoreUnavailable`; the next round continues.
+        """
+        if not await sweep.owns_partitions(self._database):
+            return 0
+        settled_s = self._database.keyring.policy.settled_s
+        done = await resealing.finished(self._database)
+        count = 0
+        for tenant_id, number in (await self._keys.sealing(settled_s=settled_s)).items():
+            if done.get(tenant_id, 0) < number:
+                count += await self._attempt(tenant_id, number)
+        return count
+
+    async def _attempt(self, tenant_id: TenantId, number: int) -> bool:
+        # A tenant whose keys are unavailable must not hold up the others.
+        try:
+            return await self._reseal(tenant_id, number)
+        except StoreError as error:
+            _log.warning(
+                "the content of a tenant was not resealed", tenant=str(tenant_id), error=error
+            )
+            return False
+
+    async def _reseal(self, tenant_id: TenantId, number: int) -> bool:
+        # False: another process reseals this tenant, or a newer key exists.
+        keyring = self._database.keyring
+        keyring.forget(tenant_id)
+        await keyring.ready([tenant_id])
+        if keyring.of(tenant_id).sealing != number:
+            return False
+        place = await resealing.take(self._database, tenant_id, number, hold_s=self._hold_s)
+        if place is None:
+            return False
+        while True:
+            passed = await self._pass(tenant_id, number, place)
+            if passed is None:
+                return False
+            if not passed.written:
+                break
+            place = replace(passed, table=None, after=None, written=0)
+        told = {"key": number, "rows": passed.total}
+        event = BY_ITSELF.event("harmony.encryption.resealed", str(tenant_id), data=told)
+        await resealing.finish(self._database, tenant_id, number, event)
+        _log.info("content is under its newest key", tenant=str(tenant_id), count=passed.total)
+        return True
+
+    async def _pass(
+        self, tenant_id: TenantId, number: int, place: ResealPlace
+    ) -> ResealPlace | None:
+        # None: the place no longer belongs to this key. Flushes come first: rows moved out of them
+        # meanwhile are then seen in the logs.
+        tables = list(KEYS)
+        if place.table is None:
+            written = await _reseal_flushes(self._database, tenant_id)
+            place = replace(
+                place, table=tables[0], written=place.written + written, total=place.total + written
+            )
+        assert place.table is not None, "it was given the first one"
+        for table in tables[tables.index(place.table) :]:
+            after = place.after if table == place.table else None
+            is_over = False
+            while not is_over:
+                page = await resealing.reseal(
+                    self._database, tenant_id, table, after=after, rows_max=ROWS_AT_ONCE
+                )
+                after, is_over = page.last, page.last is None
+                place = replace(
+                    place,
+                    table=table,
+                    after=after,
+                    written=place.written + page.written,
+                    total=place.total + page.written,
+                )
+                if not await self._move(tenant_id, number, place, is_over=is_over):
+                    return None
+                await asyncio.sleep(page.seen / self._rows_per_s)
+        return place
+
+    async def _move(
+        self, tenant_id: TenantId, number: int, place: ResealPlace, *, is_over: bool
+    ) -> bool:
+        # After the end of a table, the place is the beginning of the next one.
+        if is_over and place.table is not None:
+            tables = list(KEYS)
+            beyond = tables.index(place.table) + 1
+            if beyond < len(tables):
+                place = replace(place, table=tables[beyond], after=None)
+        return await resealing.move(self._database, tenant_id, number, place, hold_s=self._hold_s)

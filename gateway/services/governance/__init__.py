@@ -1,1 +1,0 @@
-"""Services of what is kept of whom: retention, encryption, erasure, exports and the audit log."""

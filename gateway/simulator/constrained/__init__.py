@@ -1,1 +1,0 @@
-"""Constrained decoding: of what the script would say, what a grammar or schema allows."""

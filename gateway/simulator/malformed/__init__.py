@@ -1,1 +1,0 @@
-"""Malformed outputs: hostile turns, and recorded output of real models."""

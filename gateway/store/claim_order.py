@@ -1,0 +1,188 @@
+"""Choose which queued responses are claimed next, from what waits, what runs and what may run.
+
+The tenant that was served least goes first (`store.replicas.shares`), with its oldest response; the
+expected cost of each chosen response counts before the next one is chosen. A tenant of which
+nothing runs goes before all others once its first response has waited for long. Responses that a
+limit keeps from running are skipped and use up no place of another limit.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from dataclasses import dataclass
+from itertools import groupby
+from operator import attrgetter
+from typing import TYPE_CHECKING, NamedTuple
+
+from gateway.store.replicas.shares import Start
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+    from uuid import UUID
+
+    from gateway.tenancy import TenantId
+
+
+class QueuedKey(NamedTuple):
+    """A key that has queued responses; id, project and waiting time are those of its oldest one.
+
+    `running_max` bounds its tenant, of which `served` is known and the next is `expected` to cost.
+    """
+
+    tenant_id: TenantId
+    key_id: UUID
+    first_id: UUID
+    project_id: UUID
+    has_waited: bool
+    running_max: int
+    served: float
+    expected: float
+
+
+class QueuedResponse(NamedTuple):
+    """A response that waits. `project_id` of the default project is the tenant's id."""
+
+    tenant_id: TenantId
+    id: UUID
+    key_id: UUID
+    project_id: UUID
+    has_waited: bool
+
+
+class RunningCount(NamedTuple):
+    """The number of background responses of a key and project that are generated."""
+
+    tenant_id: TenantId
+    key_id: UUID
+    project_id: UUID
+    number: int
+
+
+class RunningLimit(NamedTuple):
+    """A limit of background responses that run at once, and one of those that share it.
+
+    The limit of a key is shared with the keys that replaced it: one row for each of them.
+    """
+
+    tenant_id: TenantId
+    scope: str
+    scope_id: UUID
+    member_id: UUID
+    value: int
+
+
+class ReadKey(NamedTuple):
+    """A key of which up to `number` queued responses are to be read, the oldest first."""
+
+    tenant_id: TenantId
+    key_id: UUID
+    number: int
+
+
+@dataclass(slots=True)
+class _Places:
+    free: int
+
+
+class FreePlaces:
+    """How many more background responses may run under each limit."""
+
+    def __init__(
+        self,
+        keys: Iterable[QueuedKey],
+        limits: Iterable[RunningLimit],
+        running: Iterable[RunningCount],
+    ) -> None:
+        self._of_tenants = {one.tenant_id: [_Places(one.running_max)] for one in keys}
+        self._narrower: dict[tuple[TenantId, str, UUID], list[_Places]] = defaultdict(list)
+        self.running: Counter[TenantId] = Counter()
+        of_keys: dict[tuple[TenantId, UUID], _Places] = {}
+        for tenant_id, scope, scope_id, member_id, value in limits:
+            if scope == "key":
+                places = of_keys.setdefault((tenant_id, scope_id), _Places(value))
+                self._narrower[tenant_id, scope, member_id].append(places)
+            elif scope == "project":
+                self._narrower[tenant_id, scope, member_id].append(_Places(value))
+            else:
+                self._of_tenants[tenant_id].append(_Places(value))
+        for one in running:
+            if one.tenant_id not in self._of_tenants:
+                continue
+            self.running[one.tenant_id] += one.number
+            for places in self._of(one):
+                places.free -= one.number
+
+    def free(self, one: QueuedKey) -> int:
+        return min(shared.free for shared in self._of(one))
+
+    def take(self, one: QueuedResponse) -> bool:
+        # False: a limit has no place left, and none is taken of the others.
+        shared = self._of(one)
+        if any(places.free <= 0 for places in shared):
+            return False
+        for places in shared:
+            places.free -= 1
+        return True
+
+    def _of(self, one: QueuedKey | QueuedResponse | RunningCount) -> list[_Places]:
+        tenant_id = one.tenant_id
+        of_tenant = self._of_tenants[tenant_id]
+        if not self._narrower:
+            return of_tenant
+        of_project = self._narrower.get((tenant_id, "project", one.project_id), [])
+        return of_tenant + of_project + self._narrower.get((tenant_id, "key", one.key_id), [])
+
+
+def keys_to_read(keys: Sequence[QueuedKey], places: FreePlaces, *, limit: int) -> list[ReadKey]:
+    """Return the keys whose responses may be among the next `limit`, and how many of each.
+
+    If `limit` tenants or more wait, those that were served least suffice, with one response each:
+    no response counts that would stand behind the last of these.
+    """
+    ready = [(one, free) for one in keys if (free := places.free(one)) > 0]
+    turns: dict[TenantId, tuple[bool, float, UUID]] = {}
+    for one, _ in ready:
+        is_promoted = one.has_waited and not places.running[one.tenant_id]
+        turn = (not is_promoted, one.served, one.first_id)
+        turns[one.tenant_id] = min(turn, turns.get(one.tenant_id, turn))
+    chosen = sorted(turns, key=turns.__getitem__)[:limit]
+    last = max((turns[tenant_id][1] for tenant_id in chosen), default=0.0)
+
+    def count(one: QueuedKey) -> int:
+        if len(chosen) < limit:
+            return limit
+        return min(limit, 1 + int((last - one.served) / one.expected))
+
+    among = set(chosen)
+    return [
+        ReadKey(one.tenant_id, one.key_id, min(count(one), free))
+        for one, free in ready
+        if one.tenant_id in among
+    ]
+
+
+def choose(
+    keys: Iterable[QueuedKey],
+    waiting: Iterable[QueuedResponse],
+    places: FreePlaces,
+    *,
+    limit: int,
+) -> dict[UUID, Start]:
+    """Return the next `limit` responses in the order of their turns; takes `places` as it goes."""
+    shares = {one.tenant_id: (one.served, one.expected) for one in keys}
+    ranked: list[tuple[bool, float, UUID, Start]] = []
+    by_tenant = attrgetter("tenant_id")
+    for tenant_id, own in groupby(sorted(waiting, key=attrgetter("tenant_id", "id")), by_tenant):
+        start, expected = shares[tenant_id]
+        may_be_promoted = not places.running[tenant_id]
+        for one in own:
+            if not places.take(one):
+                continue
+            promoted = may_be_promoted and one.has_waited
+            ranked.append(
+                (not promoted, start, one.id, Start(tenant_id, start, expected, promoted))
+            )
+            start += expected
+            may_be_promoted = False
+    ranked.sort()
+    return {uuid: start for _, _, uuid, start in ranked[:limit]}

@@ -1,1 +1,0 @@
-"""Rows of what is kept of whom: the audit log, erasure, exports, sealing anew."""

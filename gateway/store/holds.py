@@ -1,0 +1,76 @@
+"""Holds: nothing that a tenant has is removed while the law wants it kept.
+
+Whoever removes something asks in the transaction that does it (`check`), and from then on a hold
+waits until that ends. So when `hold` has committed, nothing goes any more, and nothing is under way
+that would. What is removed of all tenants at once is waited for as well: rounds of retention take a
+lock of their own, and all others say so (`postgres.removals`); their statements leave out the
+tenants that are held.
+"""
+
+from __future__ import annotations
+
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING, Final
+
+from gateway.errors import DataHeld
+from gateway.store import audit_log
+from gateway.store.postgres.removals import REMOVALS_LOCK
+from gateway.store.postgres.statements import Statement
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
+    from gateway.governance.audit import AuditEvent
+    from gateway.store.postgres.database import Connection, Database
+    from gateway.tenancy import TenantId
+
+HOUSEKEEPING_LOCK: Final = 0x486F7573656B6570
+""""Housekep", as the number of an advisory lock: of the one who removes what has expired."""
+_LOCK: Final = 0x486F6C64  # "Hold", as the first number of an advisory lock
+_WAIT_FOR_HOLD: Final = Statement("""
+SELECT pg_advisory_xact_lock_shared(CAST(:lock AS integer), hashtext(CAST(:tenant AS text)))
+""")
+_WAIT_FOR_REMOVALS: Final = Statement("""
+SELECT pg_advisory_xact_lock(CAST(:lock AS integer), hashtext(CAST(:tenant AS text)))
+""")
+_WAIT_FOR_ROUND: Final = Statement("SELECT pg_advisory_xact_lock(:key)")
+_IS_HELD: Final = Statement("SELECT held_at IS NOT NULL FROM tenants WHERE id = :tenant")
+_HOLD: Final = Statement("""
+UPDATE tenants SET held_at = CASE WHEN CAST(:is_held AS boolean) THEN coalesce(held_at, now()) END
+WHERE id = :tenant
+""")
+
+
+async def check(connection: Connection, tenant_id: TenantId) -> None:
+    """Raise `DataHeld` if nothing of this tenant may be removed.
+
+    Call it in the transaction that removes something, before the removal.
+    """
+    await connection.execute(_WAIT_FOR_HOLD, {"lock": _LOCK, "tenant": str(tenant_id)})
+    if await connection.scalar(_IS_HELD, {"tenant": tenant_id}):
+        raise DataHeld
+
+
+@asynccontextmanager
+async def unheld(database: Database, tenant_id: TenantId) -> AsyncIterator[None]:
+    """Keep the tenant from being held for the block, for removals outside the database.
+
+    Raises `DataHeld`.
+    """
+    async with database.owner_transaction() as connection:
+        await check(connection, tenant_id)
+        yield
+
+
+async def hold(
+    database: Database, tenant_id: TenantId, event: AuditEvent, *, is_held: bool
+) -> None:
+    """Place or lift a hold on all data of a tenant; on return it is effective everywhere."""
+    async with database.owner_transaction() as connection:
+        if is_held:
+            for key in (HOUSEKEEPING_LOCK, REMOVALS_LOCK):
+                await connection.execute(_WAIT_FOR_ROUND, {"key": key})
+            waiting = {"lock": _LOCK, "tenant": str(tenant_id)}
+            await connection.execute(_WAIT_FOR_REMOVALS, waiting)
+        await connection.execute(_HOLD, {"tenant": tenant_id, "is_held": is_held})
+        await audit_log.record(connection, tenant_id, event)

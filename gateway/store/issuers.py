@@ -1,0 +1,199 @@
+"""Find the issuer of a token, and the principal that its rule or its claims make of it.
+
+No tenant is resolved yet, so all of it runs as the tenants' role without a tenant: the functions of
+the schema return the rows that fit the token, and it can read no other. `gateway.admin.issuers`
+writes the rows.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+from typing import TYPE_CHECKING, Any, Final
+
+import orjson
+
+from gateway import ids
+from gateway.store.postgres.statements import Statement
+from gateway.store.schema import APP_ROLE
+from gateway.store.tenants import (
+    FOUND_POLICY,
+    FOUND_TERMS,
+    TAKE_ROLE,
+    found_policy,
+    found_project,
+)
+from gateway.tenancy import KeyTerms, NarrowedPolicy, Principal, ProjectId, TenantId
+from gateway.tenancy.issuers import FederationRule, IdentityProvider, Transformation
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+    from uuid import UUID
+
+    from gateway.store.postgres.database import Database, Row
+    from gateway.tenancy import TenantPolicy
+
+_PROVIDER: Final = tuple(field.name for field in fields(IdentityProvider))
+_RULE: Final = tuple(field.name for field in fields(FederationRule))
+_FIND_ISSUERS: Final = Statement(f"""
+SELECT {", ".join(_PROVIDER)}
+FROM find_issuers(CAST(:id AS uuid), CAST(:issuer AS text), CAST(:audiences AS text[]))
+""")  # noqa: S608 - constants only
+_FIND_BEARERS: Final = Statement(f"""
+SELECT {", ".join(_PROVIDER)}
+FROM find_bearers(CAST(:issuer AS text), CAST(:audiences AS text[]), CAST(:tenant AS uuid),
+                  CAST(:name AS text))
+""")  # noqa: S608 - constants only
+FIND_OF_OPERATORS: Final = Statement(f"""
+SELECT {", ".join(_PROVIDER)}
+FROM find_operator_issuers(CAST(:issuer AS text), CAST(:audiences AS text[]))
+""")  # noqa: S608 - constants only
+_FIND_FEDERATED: Final = Statement(f"""
+SELECT {", ".join(f"(rule).{name}" for name in _RULE)}, {FOUND_TERMS}, {FOUND_POLICY}
+FROM find_federated(CAST(:tenant AS uuid), CAST(:provider AS uuid), CAST(:rule AS uuid))
+""")  # noqa: S608 - constants only
+_FIND_NAMED: Final = Statement(f"""
+SELECT (tenant).id AS tenant_id, {FOUND_TERMS}, {FOUND_POLICY}
+FROM find_named(CAST(:tenant AS uuid), CAST(:name AS text), CAST(:project AS uuid))
+""")  # noqa: S608 - constants only
+
+
+@dataclass(frozen=True, slots=True)
+class Federated:
+    """A rule that holds, and the principal of a token that it admits."""
+
+    rule: FederationRule
+    principal: Principal
+
+
+def provider_of_row(row: Row) -> IdentityProvider:
+    values: dict[str, Any] = {name: row[name] for name in _PROVIDER}
+    values["transformations"] = tuple(
+        Transformation(*one) for one in orjson.loads(row.transformations)
+    )
+    values["algorithms"] = tuple(row.algorithms)
+    if row.tenants is not None:
+        values["tenants"] = tuple(row.tenants)
+        roles = orjson.loads(row.roles)
+        values["roles"] = {name: tuple(scopes) for name, scopes in roles.items()}
+    return IdentityProvider(**values)
+
+
+def rule_of_row(row: Row) -> FederationRule:
+    values: dict[str, Any] = {name: row[name] for name in _RULE}
+    values["matchers"] = orjson.loads(row.matchers)
+    values["scopes"] = frozenset(row.scopes or ())
+    return FederationRule(**values)
+
+
+async def _found(database: Database, statement: Statement, **parameters: Any) -> Iterable[Row]:
+    async with database.owner_transaction() as connection:
+        await connection.execute(TAKE_ROLE, {"role": APP_ROLE})
+        return await connection.execute(statement, parameters)
+
+
+async def find_issuers(
+    database: Database,
+    provider_id: UUID | None = None,
+    issuer: str | None = None,
+    audiences: Sequence[str] = (),
+) -> list[IdentityProvider]:
+    """Return the providers that a token may belong to, of any tenant.
+
+    These are the one with this id, and those of this issuer and one of these audiences whose bearer
+    tokens need not name a tenant.
+    """
+    rows = await _found(
+        database, _FIND_ISSUERS, id=provider_id, issuer=issuer, audiences=list(audiences)
+    )
+    return [provider_of_row(row) for row in rows]
+
+
+async def find_bearers(
+    database: Database, issuer: str, audiences: Sequence[str], organization: str
+) -> list[IdentityProvider]:
+    """Return the tenant's providers that take bearer tokens of this issuer for these audiences.
+
+    `organization` is the tenant's id or name.
+    """
+    asked = {"issuer": issuer, "audiences": list(audiences)}
+    rows = await _found(database, _FIND_BEARERS, **asked, **_id_or_name(organization))
+    return [provider_of_row(row) for row in rows]
+
+
+async def find_of_operators(
+    database: Database, issuer: str, audiences: Sequence[str]
+) -> list[IdentityProvider]:
+    """Return the operators' issuers of this name for one of these audiences.
+
+    Disabled ones are included, because their tokens are no tenant's either.
+    """
+    rows = await _found(database, FIND_OF_OPERATORS, issuer=issuer, audiences=list(audiences))
+    return [provider_of_row(row) for row in rows]
+
+
+async def find_federated(
+    database: Database,
+    tenant_id: TenantId,
+    defaults: TenantPolicy,
+    *,
+    provider_id: UUID | None = None,
+    rule_id: UUID | None = None,
+) -> list[Federated]:
+    """Return the active rules of a provider, or one rule, oldest first.
+
+    Each comes with the principal that it makes of a token. Policies are as
+    `tenants.find_principal` returns them.
+    """
+    rows = await _found(
+        database, _FIND_FEDERATED, tenant=tenant_id, provider=provider_id, rule=rule_id
+    )
+    found = []
+    for row in rows:
+        rule = rule_of_row(row)
+        terms = KeyTerms(
+            scopes=rule.scopes, owner_type="service_account", owner_id=rule.service_account_id
+        )
+        principal = _principal(row, rule.id, rule.project_id, terms, defaults)
+        found.append(Federated(rule, principal))
+    return found
+
+
+async def find_principal(
+    database: Database,
+    issuer_id: UUID,
+    tenant: str,
+    project_id: UUID | None,
+    defaults: TenantPolicy,
+) -> Principal | None:
+    """Return the principal of an operator's token that names this tenant and project.
+
+    `tenant` is an id or a name; `project_id` None is the default project. Return None if the tenant
+    is unknown, disabled or deleted, or if the project is unknown, archived or another tenant's.
+    Policies are as `tenants.find_principal` returns them.
+    """
+    rows = await _found(database, _FIND_NAMED, project=project_id, **_id_or_name(tenant))
+    project = None if project_id is None else ProjectId(project_id)
+    for row in rows:
+        return _principal(row, issuer_id, project, KeyTerms(), defaults)
+    return None
+
+
+def _id_or_name(tenant: str) -> dict[str, Any]:
+    tenant_id = ids.parse_tenant_id(tenant)
+    return {"tenant": tenant_id, "name": tenant if tenant_id is None else None}
+
+
+def _principal(
+    row: Row, key_id: UUID, project_id: ProjectId | None, key: KeyTerms, defaults: TenantPolicy
+) -> Principal:
+    project = found_project(row)
+    return Principal(
+        TenantId(row.tenant_id),
+        row.tenant_name,
+        key_id,
+        NarrowedPolicy.of(found_policy(row, defaults), project.models, controls=project.controls),
+        project_id=project_id,
+        key=key,
+        project_terms=project,
+        retention_type=row.tenant_retention_type,
+    )

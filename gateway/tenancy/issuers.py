@@ -1,0 +1,287 @@
+"""Tokens of issuers that a tenant trusts: what its claims are mapped to, and whom they stand for.
+
+An identity provider is an issuer with an audience, and whence its keys come. Its rules say which of
+its tokens act for which service account, and so for which project: all attributes that a rule names
+must have the values that it names. Attributes are the claims of a token by their names, and those
+that the provider makes of claims by expressions such as `assertion.repository` or
+`assertion['kubernetes.io'].namespace`.
+
+Two attributes mean something of their own: `harmony.end_user` is whom a request is for (without it
+the claim `sub`), `harmony.scopes` which scopes the token may have, of those that its rule gives.
+
+Issuers of operators have no rules: their tokens say for which tenant they are (`harmony.tenant`),
+and may say for which of its projects (`harmony.project`) and as what (`harmony.role`).
+
+Whose a bearer token is that names no tenant is told by its issuer and audience alone, so these must
+be one tenant's: the audience names it (`org-…`), or an operator has confirmed it. Any other token
+takes the header `OpenAI-Organization` beside it.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, TypeAlias, get_args
+
+from gateway.tenancy.scopes import SCOPES
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+    from datetime import datetime
+    from uuid import UUID
+
+    from gateway.tenancy.principals import ProjectId, TenantId
+
+Algorithm = Literal[
+    "RS256", "RS384", "RS512", "PS256", "PS384", "PS512", "ES256", "ES384", "ES512", "EdDSA"
+]
+ALGORITHMS: Final[tuple[Algorithm, ...]] = get_args(Algorithm)
+"""Those that can be allowed: all of them have a public key. With a secret one (HS256) whoever
+verifies could sign, too, and a public key could be taken for the secret."""
+DEFAULT_ALGORITHMS: Final[tuple[Algorithm, ...]] = ("RS256", "ES256", "EdDSA")
+END_USER: Final = "harmony.end_user"
+SCOPES_GRANTED: Final = "harmony.scopes"
+TENANT: Final = "harmony.tenant"
+PROJECT: Final = "harmony.project"
+ROLE: Final = "harmony.role"
+OF_OPERATORS: Final = frozenset({TENANT, PROJECT, ROLE})
+"""Attributes that mean something of tokens of operators' issuers alone."""
+ANY_TENANT: Final = "*"
+"""In the place of a name, which none is."""
+_OWN: Final = OF_OPERATORS | {END_USER, SCOPES_GRANTED}
+END_USER_CHARS_MAX: Final = 1024
+EXPRESSION_CHARS_MAX: Final = 512
+
+Value: TypeAlias = str | bool | int | float
+Attribute: TypeAlias = Value | tuple[Value, ...]
+"""A list of values has each of them: `groups` that are [a, b] match `a`."""
+
+_FIRST: Final = re.compile(r"assertion(?=[.\[])")
+_ORGANIZATION: Final = re.compile(r"org-[0-9a-f]{32}(?![0-9a-f])")
+_STEP: Final = re.compile(r"\.([A-Za-z_][A-Za-z0-9_]*)|\['([^']+)'\]|\[\"([^\"]+)\"\]")
+
+
+class KeySource(NamedTuple):
+    """Source of an issuer's keys: the one of these that is not None.
+
+    `discovery_url` is that of its OpenID configuration, `jwks_url` that of its keys, `jwks` are the
+    keys themselves, as JSON.
+    """
+
+    discovery_url: str | None = None
+    jwks_url: str | None = None
+    jwks: bytes | None = None
+
+
+class Transformation(NamedTuple):
+    """An attribute, and the expression that it is made by."""
+
+    attribute: str
+    expression: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class IdentityProvider:
+    """An issuer that a tenant trusts, and the audience of its tokens; the fields are the columns of
+    its row.
+
+    `bearer`: its tokens are credentials themselves, not only to be exchanged. `unnamed_bearer`:
+    they are also without the tenant's name in the request. A token may live for `lifetime_max_s`;
+    clocks may differ by `clock_skew_s`.
+
+    An operator's issuer is under the nil tenant: its tokens name one of `tenants` (names, or `*`:
+    any), and may do what their roles may, if there are `roles` (scopes by role).
+    """
+
+    id: UUID
+    tenant_id: TenantId
+    name: str
+    issuer: str
+    audience: str
+    created_at: datetime
+    updated_at: datetime
+    description: str | None = None
+    discovery_url: str | None = None
+    jwks_url: str | None = None
+    jwks: bytes | None = None
+    transformations: tuple[Transformation, ...] = ()
+    algorithms: tuple[Algorithm, ...] = DEFAULT_ALGORITHMS
+    clock_skew_s: int = 60
+    lifetime_max_s: int = 3600
+    bearer: bool = False
+    unnamed_bearer: bool = False
+    enabled: bool = True
+    tenants: tuple[str, ...] | None = None
+    roles: Mapping[str, tuple[str, ...]] | None = None
+
+    @property
+    def keys(self) -> KeySource:
+        return KeySource(self.discovery_url, self.jwks_url, self.jwks)
+
+    @property
+    def tenant_told_by(self) -> Literal["audience", "operator", "header"] | None:
+        """Return what ties a bearer token to this tenant. None: no bearer tokens are taken."""
+        if not self.bearer:
+            return None
+        if organizations_named(self.audience):
+            return "audience"
+        return "operator" if self.unnamed_bearer else "header"
+
+    def speaks_for(self, tenant_name: str) -> bool:
+        return not {ANY_TENANT, tenant_name}.isdisjoint(self.tenants or ())
+
+    def scopes(self, attributes: Mapping[str, Attribute]) -> frozenset[str] | None:
+        """Return the scopes of an operator's token; empty scopes allow all of the project.
+
+        Return None if none of its roles is listed, or nothing is left.
+        """
+        found: frozenset[str] = frozenset()
+        if self.roles:
+            given = attributes.get(ROLE, ())
+            named = given if isinstance(given, tuple) else (given,)
+            found = found.union(*(self.roles.get(str(one), ()) for one in named))
+            if not found:
+                return None
+        return scopes_granted(found, attributes)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FederationRule:
+    """Rule: some provider tokens act for a service account. `scopes` empty: all of the project. The
+    fields are the columns of its row.
+    """
+
+    id: UUID
+    tenant_id: TenantId
+    provider_id: UUID
+    project_id: ProjectId
+    service_account_id: UUID
+    matchers: Mapping[str, Value]
+    scopes: frozenset[str]
+    created_at: datetime
+    updated_at: datetime
+    name: str | None = None
+    description: str | None = None
+    enabled: bool = True
+
+
+def organizations_named(audience: str) -> frozenset[str]:
+    """Return the tenant ids in an audience, such as `https://gateway.example.com/org-…`."""
+    return frozenset(_ORGANIZATION.findall(audience))
+
+
+def path_of(expression: str) -> tuple[str, ...]:
+    """Return the claim names that an expression follows, outermost first. Raises `ValueError`."""
+    began = _FIRST.match(expression)
+    if began is None or len(expression) > EXPRESSION_CHARS_MAX:
+        raise ValueError(
+            "must be like assertion.repository or assertion['kubernetes.io'].namespace"
+        )
+    names, place = [], began.end()
+    while place < len(expression):
+        step = _STEP.match(expression, place)
+        if step is None:
+            raise ValueError(f"cannot be read from character {place + 1} on")
+        names.append(next(one for one in step.groups() if one is not None))
+        place = step.end()
+    return tuple(names)
+
+
+def attributes_of(
+    claims: Mapping[str, Any], transformations: Iterable[Transformation]
+) -> dict[str, Attribute]:
+    """Return the attributes of a token: its scalar and list claims, and the transformed ones.
+
+    Transformed ones take precedence. A missing claim makes no attribute, and neither does an
+    expression that cannot be parsed, so it matches nothing.
+    """
+    found = dict(_values(claims))
+    for one in transformations:
+        found.pop(one.attribute, None)
+        value = _attribute(_claim(claims, one.expression))
+        if value is not None:
+            found[one.attribute] = value
+    return found
+
+
+def matches(matchers: Mapping[str, Value], attributes: Mapping[str, Attribute]) -> bool:
+    """Return True if a token's attributes match all matchers of a rule.
+
+    No matchers match nothing.
+    """
+    return bool(matchers) and all(
+        name in attributes and _has(attributes[name], value) for name, value in matchers.items()
+    )
+
+
+def scopes_granted(
+    scopes: frozenset[str], attributes: Mapping[str, Attribute]
+) -> frozenset[str] | None:
+    """Return the token's scopes: those of its rule, narrowed to the token's own if it has any.
+
+    Return None if nothing is left.
+    """
+    given = attributes.get(SCOPES_GRANTED)
+    if given is None:
+        return scopes
+    words = given if isinstance(given, tuple) else str(given).split()
+    return narrowed(scopes, frozenset(map(str, words)) & SCOPES.keys())
+
+
+def narrowed(scopes: frozenset[str], given: frozenset[str]) -> frozenset[str] | None:
+    """Return the `given` scopes that a rule with these scopes allows.
+
+    Return None if nothing is left and the token may do nothing; empty scopes would allow all.
+    """
+    return (given & scopes if scopes else given) or None
+
+
+def text_of(attributes: Mapping[str, Attribute], name: str) -> str | None:
+    """Return the attribute of that name if it is a single text that is not empty."""
+    value = attributes.get(name)
+    return value if isinstance(value, str) and value else None
+
+
+def end_user_of(attributes: Mapping[str, Attribute]) -> str | None:
+    """Return the end user of requests with a token, or None if the token names none."""
+    named = attributes.get(END_USER, attributes.get("sub"))
+    if named is None or isinstance(named, tuple):
+        return None
+    return str(named)[:END_USER_CHARS_MAX] or None
+
+
+def _values(claims: Mapping[str, Any]) -> Iterable[tuple[str, Attribute]]:
+    for name, claim in claims.items():
+        if name not in _OWN and (value := _attribute(claim)) is not None:
+            yield name, value
+
+
+def _claim(claims: Mapping[str, Any], expression: str) -> object:
+    try:
+        names = path_of(expression)
+    except ValueError:
+        return None
+    found: Any = claims
+    for name in names:
+        if not isinstance(found, dict):
+            return None
+        found = found.get(name)
+    return found
+
+
+def _attribute(claim: object) -> Attribute | None:
+    if isinstance(claim, str | bool | int | float):
+        return claim
+    if isinstance(claim, list):
+        return tuple(one for one in claim if isinstance(one, str | bool | int | float))
+    return None
+
+
+def _has(attribute: Attribute, value: Value) -> bool:
+    values = attribute if isinstance(attribute, tuple) else (attribute,)
+    return any(_equal(one, value) for one in values)
+
+
+def _equal(one: Value, other: Value) -> bool:
+    # JSON's equality: true is not 1, and 1 is 1.0.
+    return isinstance(one, bool) == isinstance(other, bool) and one == other

@@ -1,0 +1,204 @@
+"""Pages that one response may read: kept between calls, in the local index, or fetched now.
+
+Pages are kept in Postgres, and the last ones in this process. Those of a response that is not
+stored stay in memory: until the response ends, or for the responses that continue it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+from urllib.parse import urldefrag, urlsplit
+
+from gateway.cache import LruCache
+from gateway.errors import StoreError
+from gateway.protocol.grants import EVERY_DOMAIN, DomainRules, is_within
+from gateway.store.tools import documents, pages
+from gateway.store.tools.pages import StoredPage
+from gateway.telemetry.logs import EventLog
+from gateway.tools.browser.fetch import FetchFailed
+from gateway.tools.browser.page import Page, Unreadable
+from gateway.tools.egress.transport import EGRESS_ERRORS, normalised
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from uuid import UUID
+
+    from gateway.store.postgres.database import Database
+    from gateway.tenancy import TenantId
+    from gateway.tools.browser.document_reader import DocumentReader
+    from gateway.tools.browser.fetch import PageFetcher
+    from gateway.tools.browser.search import Hit, Query, SearchClient
+
+
+Cache = LruCache[tuple["UUID", str], Page]
+"""The last pages of a process, by tenant (of a response that is not stored: by response) and key;
+sizes are in characters."""
+
+CACHE_CHARS_MAX: Final = 64_000_000
+"""Of all pages that a process keeps in memory."""
+PAGE_CHARS: Final = 1000
+"""What a page costs beside its text."""
+
+_log = EventLog(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class KeptPages:
+    """Pages of one tenant. A database that is away loses none that this process still has."""
+
+    database: Database
+    cache: Cache
+    tenant_id: TenantId
+
+    async def put(self, page: Page, requested_url: str = "") -> str:
+        """Store a page, and return its key."""
+        stored = _stored(page)
+        key = stored.key.hex()
+        self.cache.put((self.tenant_id, key), page, size=_size(page))
+        try:
+            await pages.put(self.database, self.tenant_id, stored, asked=requested_url)
+        except StoreError as error:
+            _log.warning("a page of the browser was not stored", error=error)
+        return key
+
+    async def get(self, key: str) -> Page | None:
+        """Return a stored page; None if it is no longer stored."""
+        page = self.cache.get((self.tenant_id, key))
+        if page is not None:
+            return page
+        try:
+            stored = await pages.get(self.database, self.tenant_id, bytes.fromhex(key))
+        except (StoreError, ValueError):
+            return None
+        if stored is None:
+            return None
+        page = _page(stored)
+        self.cache.put((self.tenant_id, key), page, size=_size(page))
+        return page
+
+    async def find(self, url: str, *, age_max_s: float) -> Page | None:
+        """Return the page a URL led to at most `age_max_s` seconds ago; None if there is none."""
+        try:
+            found = await pages.find(self.database, self.tenant_id, url, age_max_s=age_max_s)
+        except StoreError:
+            return None
+        return None if found is None else _page(found)
+
+
+class SessionPages:
+    """Pages of one response that is not stored; it may read those that its tenant keeps.
+
+    They are in `values`, which those that continue the response are given, too; without it in the
+    cache of the process, until the response ends.
+    """
+
+    def __init__(
+        self, kept: KeptPages, response: UUID, values: LruCache[str, Page] | None = None
+    ) -> None:
+        self._kept = kept
+        self._response = response
+        self._values = values
+        self._keys: set[str] = set()
+
+    async def put(self, page: Page, requested_url: str = "") -> str:  # noqa: ARG002 - it is not looked for
+        """Keep a page in memory, and return its key."""
+        key = _stored(page).key.hex()
+        if self._values is not None:
+            self._values.put(key, page, size=_size(page))
+            return key
+        self._kept.cache.put((self._response, key), page, size=_size(page))
+        self._keys.add(key)
+        return key
+
+    async def get(self, key: str) -> Page | None:
+        """Return a page that this response was shown, or a stored earlier one."""
+        if self._values is not None:
+            own = self._values.get(key)
+        else:
+            own = self._kept.cache.get((self._response, key))
+        return own or await self._kept.get(key)
+
+    async def find(self, url: str, *, age_max_s: float) -> Page | None:
+        return await self._kept.find(url, age_max_s=age_max_s)
+
+    def close(self) -> None:
+        # Pages of this response that were never stored.
+        for key in self._keys:
+            self._kept.cache.drop((self._response, key))
+
+
+def _stored(page: Page) -> StoredPage:
+    return StoredPage(page.url, page.title, page.text, page.links)
+
+
+def _page(stored: StoredPage) -> Page:
+    return Page(stored.url, stored.title, stored.text, stored.links)
+
+
+def _size(page: Page) -> int:
+    return len(page.text) + sum(map(len, page.links)) + PAGE_CHARS
+
+
+@dataclass(frozen=True, slots=True)
+class Workplace:
+    """Database, clients and ages of pages that all responses of a process share."""
+
+    database: Database
+    search: SearchClient
+    fetcher: PageFetcher
+    reader: DocumentReader
+    fresh_s: float = 600.0
+    kept_s: float = 30 * 86_400.0
+
+
+@dataclass(frozen=True, slots=True)
+class TenantWeb:
+    """The web of one response. `is_live` False: only the index, and what its tenant has seen.
+    `domains` are those of the request, `rules` the tenant's.
+    """
+
+    workplace: Workplace
+    tenant_id: TenantId
+    pages: KeptPages | SessionPages
+    domains: Sequence[str] = ()
+    is_live: bool = True
+    rules: DomainRules = EVERY_DOMAIN
+
+    async def search(self, query: Query) -> list[Hit]:
+        return await self.workplace.search.search(query, self.tenant_id, is_live=self.is_live)
+
+    async def open(self, url: str, *, anew: bool) -> Page:
+        """Return the page at a URL. Raises `FetchFailed`."""
+        try:
+            url = normalised(urldefrag(url).url)
+        except (*EGRESS_ERRORS, ValueError):
+            raise FetchFailed("the URL is malformed") from None
+        page = await self._find_known(url, anew=anew)
+        if page is None:
+            if not self.is_live:
+                raise FetchFailed("only pages that are kept here may be opened now")
+            found = await self.workplace.fetcher.fetch(url, may_visit=self._may_visit)
+            try:
+                return await self.workplace.reader.read(found)
+            except Unreadable as error:
+                raise FetchFailed(str(error)) from error
+        if not self._may_visit(urlsplit(page.url).hostname or ""):
+            raise FetchFailed("the domain is not among those that may be read")
+        return page
+
+    async def _find_known(self, url: str, *, anew: bool) -> Page | None:
+        # None where the page has to be fetched.
+        workplace = self.workplace
+        try:
+            document = await documents.get(workplace.database, self.tenant_id, url)
+        except StoreError:
+            document = None
+        if document is not None:
+            return Page(document.url, document.title, document.text, document.links)
+        if not self.is_live:
+            return await self.pages.find(url, age_max_s=workplace.kept_s)
+        return None if anew else await self.pages.find(url, age_max_s=workplace.fresh_s)
+
+    def _may_visit(self, host: str) -> bool:
+        return is_within(host, self.domains) and self.rules.permits(host)

@@ -1,0 +1,436 @@
+"""Runs the calls of all hosted tools, each in the session that knows its tool, within bounds.
+
+A session does its work and says what came of it; how long it may take, how many calls run at once,
+how much of a result the model is shown, and when there have been enough calls is decided here,
+alike for all tools. Whatever happens in one, its caller gets a result.
+
+| bound                                   | outcome of a call beyond it             |
+|-----------------------------------------|-----------------------------------------|
+| size and depth of the arguments         | `refused`                               |
+| the same call again and again           | `over_budget`                           |
+| seconds of all calls of a response      | `over_budget`                           |
+| ids of all results of a response        | shorter results, then `over_budget`     |
+| bytes of all results of a response      | `over_budget`                           |
+| calls at once                           | a few seconds later `refused`           |
+| a server that failed again and again    | `transport_error`, without a call       |
+| seconds of one call                     | `timeout`                               |
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import time
+from collections import Counter, OrderedDict
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field, replace
+from functools import cache, partial
+from typing import TYPE_CHECKING, Any, Final, Literal, Protocol, TypeVar
+
+from gateway.errors import ClaimLost
+from gateway.telemetry.logs import EventLog
+from gateway.tools.result_text import truncated
+from gateway.tools.tool_contract import ToolResult, ToolStart, kind_of, server_of
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Awaitable, Callable, Hashable, Mapping
+
+    from gateway.entries import ToolOutcome
+    from gateway.telemetry.metrics import Metrics
+    from gateway.tools.tool_contract import HostedTools, ToolCall, ToolKind, ToolScope, ToolSession
+
+    _Of = Literal["all", "tenant", "server"]
+    _Key = tuple[_Of, Hashable]
+    _Keys = tuple[_Key, ...]
+
+BREAKERS_MAX: Final = 4096
+"""Servers whose failures are remembered, of all tenants together."""
+
+
+class TooManyCalls(Exception):
+    """Refusal of a call that waited `ToolLimits.slot_wait_s` for a slot and got none."""
+
+
+class Slots:
+    """Slots of the calls that run. Free slots go to the waiting calls in their order, past those
+    that one of their own bounds still holds up.
+    """
+
+    def __init__(self, limits: ToolLimits) -> None:
+        self._wait_s = limits.slot_wait_s
+        self._most: dict[_Of, int] = {
+            "all": limits.running_max,
+            "tenant": limits.tenant_running_max,
+            "server": limits.server_running_max,
+        }
+        self._taken: Counter[_Key] = Counter()
+        self._waiting: dict[asyncio.Future[None], _Keys] = {}
+
+    @asynccontextmanager
+    async def taken(self, tenant: Hashable, server: Hashable | None) -> AsyncIterator[None]:
+        """Hold a slot for the block; `server` None: the call is to no server. Raises
+        `TooManyCalls`.
+        """
+        keys: _Keys = (("all", None), ("tenant", tenant))
+        if server is not None:
+            keys = (*keys, ("server", server))
+        if self._has_room(keys):
+            self._taken.update(keys)
+        else:
+            await self._wait(keys)
+        try:
+            yield
+        finally:
+            self._leave(keys)
+
+    async def _wait(self, keys: _Keys) -> None:
+        turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._waiting[turn] = keys
+        try:
+            async with asyncio.timeout(self._wait_s):
+                await turn
+        except BaseException as error:
+            if turn.done() and not turn.cancelled():
+                # It was given one at the same moment.
+                self._leave(keys)
+            if isinstance(error, TimeoutError):
+                raise TooManyCalls from error
+            raise
+        finally:
+            self._waiting.pop(turn, None)
+
+    def _has_room(self, keys: _Keys) -> bool:
+        return all(self._taken[key] < self._most[key[0]] for key in keys)
+
+    def _leave(self, keys: _Keys) -> None:
+        for key in keys:
+            self._taken[key] -= 1
+            if not self._taken[key]:
+                del self._taken[key]
+        for turn, wanted in list(self._waiting.items()):
+            if not turn.done() and self._has_room(wanted):
+                self._taken.update(wanted)
+                turn.set_result(None)
+
+
+class Breaker:
+    """Record of the servers that failed again and again, for each tenant: these are not called for
+    a while.
+    """
+
+    def __init__(self, failures_max: int, rest_s: float, clock: Callable[[], float]) -> None:
+        # After `failures_max` failures in a row a server rests for `rest_s`; then one call may try.
+        self._failures_max = failures_max
+        self._rest_s = rest_s
+        self._clock = clock
+        self._failures: OrderedDict[Hashable, tuple[int, float]] = OrderedDict()
+
+    def is_open(self, key: Hashable) -> bool:
+        """Return True if the server must not be called.
+
+        After the rest one caller gets False and may try; the others get True meanwhile.
+        """
+        failures, since = self._failures.get(key, (0, 0.0))
+        if failures < self._failures_max:
+            return False
+        now = self._clock()
+        if now - since < self._rest_s:
+            return True
+        self._failures[key] = (failures, now)
+        return False
+
+    def failed(self, key: Hashable) -> None:
+        """Count a call that could not reach the server, or had no answer in time."""
+        failures = self._failures.pop(key, (0, 0.0))[0]
+        self._failures[key] = (failures + 1, self._clock())
+        if len(self._failures) > BREAKERS_MAX:
+            self._failures.popitem(last=False)
+
+    def answered(self, key: Hashable) -> None:
+        # An answer of any kind shows that the peer works.
+        self._failures.pop(key, None)
+
+
+RESULT_BYTES: Final = "bytes"
+"""Among the `state` of a call: how many bytes it returned, before they were cut."""
+INLINE_RESULT_CHARS: Final = 4096
+"""So much of a result is counted at once, more in a thread."""
+SERVER_FAILURES: Final[Mapping[ToolKind, frozenset[ToolOutcome]]] = {
+    "browser": frozenset({"transport_error"}),
+    "python": frozenset({"transport_error"}),
+    "mcp": frozenset({"transport_error", "timeout"}),
+}
+"""Outcomes that tell of the server, and not of the page that was asked for, or of slow code."""
+_STRING: Final = re.compile(r'"(?:[^"\\]|\\.)*+(?:"|\\?\Z)', re.DOTALL)
+"""One that is not closed goes on to the end: otherwise each quote in it would begin another."""
+_ADVICE: Final[Mapping[ToolKind, str]] = {
+    "browser": "Open the page at another line (loc), or find a pattern in it.",
+    "python": "Print less at once, or write to a file and look at parts of it.",
+    "mcp": "Ask for less at once, if the tool lets you.",
+}
+
+_log = EventLog(__name__)
+T = TypeVar("T")
+
+
+class Threads(Protocol):
+    """Pool of threads for work that would hold up the event loop."""
+
+    async def run_accepted(self, work: Callable[[], T]) -> T: ...
+
+
+@dataclass(frozen=True, slots=True)
+class ToolLimits:
+    """Bounds of a single call, and of all those that run at once.
+
+    After `breaker_failures_max` failures in a row a server is not called for `breaker_rest_s` by
+    that tenant. `repeats_max` is how often in a row a call with the same arguments is run. What is
+    no answer of a tool is `error_ids_max` ids at most, and so is every result once a response has
+    had its share of ids.
+    """
+
+    browser_call_max_s: float = 20.0
+    python_call_max_s: float = 120.0
+    mcp_call_max_s: float = 600.0
+    running_max: int = 64
+    tenant_running_max: int = 16
+    server_running_max: int = 8
+    slot_wait_s: float = 5.0
+    breaker_failures_max: int = 5
+    breaker_rest_s: float = 30.0
+    repeats_max: int = 2
+    arguments_bytes_max: int = 64 * 1024
+    arguments_depth_max: int = 32
+    error_ids_max: int = 512
+
+    def call_max_s(self, kind: ToolKind) -> float:
+        """Return the seconds that one call of this kind may take."""
+        seconds = {
+            "browser": self.browser_call_max_s,
+            "python": self.python_call_max_s,
+            "mcp": self.mcp_call_max_s,
+        }
+        return seconds[kind]
+
+
+class ToolExecutor:
+    """All hosted tools of a process, by the kind of their calls."""
+
+    def __init__(
+        self,
+        tools: Mapping[ToolKind, HostedTools],
+        limits: ToolLimits,
+        *,
+        threads: Threads,
+        metrics: Metrics,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.tools = tools
+        self.limits = limits
+        self.threads = threads
+        self.metrics = metrics
+        self.clock = clock
+        self.slots = Slots(limits)
+        self.breaker = Breaker(limits.breaker_failures_max, limits.breaker_rest_s, clock)
+
+    def session(self, scope: ToolScope) -> ToolSession:
+        # Creates the sessions of the tools only when a call needs them.
+        return _Session(self, scope)
+
+
+@dataclass(slots=True)
+class _Session:
+    executor: ToolExecutor
+    scope: ToolScope
+    sessions: dict[ToolKind, ToolSession] = field(default_factory=dict)
+    repeatable: dict[int, bool] = field(default_factory=dict)
+    last: tuple[str, str] = ("", "")
+    repeats: int = 0
+    time_s: float = 0.0
+    result_ids: int = 0
+    result_bytes: int = 0
+
+    def __post_init__(self) -> None:
+        self.result_ids = self.scope.result_ids
+        self.result_bytes = sum(map(_returned_bytes, self.scope.states))
+
+    def start(self, call: ToolCall) -> ToolStart:
+        session = self._session(call)
+        start = ToolStart(repeatable=False)
+        if session is not None:
+            try:
+                start = session.start(call)
+            except Exception as error:  # noqa: BLE001 - a defect of a tool costs one call
+                _log.error("a hosted tool could not begin", error=error)
+        self.repeatable[call.ordinal] = start.repeatable
+        return start
+
+    async def run(self, call: ToolCall, on_handle: Callable[[bytes], None]) -> ToolResult:
+        refusal = self._refusal(call)
+        if refusal is not None:
+            return await self._shorten(call, refusal)
+        result = await self._run_bounded(call, lambda session: session.run(call, on_handle))
+        assert result is not None, "a call that was run has a result"
+        return await self._shorten(call, result)
+
+    async def resume(self, call: ToolCall, handle: bytes) -> ToolResult | None:
+        if self._session(call) is None:
+            return None
+        result = await self._run_bounded(call, lambda session: session.resume(call, handle))
+        return None if result is None else await self._shorten(call, result)
+
+    async def close(self) -> None:
+        for session in self.sessions.values():
+            try:
+                await session.close()
+            except Exception as error:  # noqa: BLE001 - the others are to be closed, too
+                _log.error("the tools of a response were not closed", error=error)
+
+    def _session(self, call: ToolCall) -> ToolSession | None:
+        kind = kind_of(call.name)
+        if kind not in self.sessions and (tools := self.executor.tools.get(kind)) is not None:
+            self.sessions[kind] = tools.session(self.scope)
+        return self.sessions.get(kind)
+
+    def _refusal(self, call: ToolCall) -> ToolResult | None:
+        # None: the call is run.
+        limits = self.executor.limits
+        if self._session(call) is None:
+            return _refused_result("This tool is not available now. Answer without it.")
+        if (fault := _arguments_fault(call, limits)) is not None:
+            return _refused_result(fault)
+        made = (call.name, call.arguments)
+        self.repeats = self.repeats + 1 if made == self.last else 1
+        self.last = made
+        if self.repeats > limits.repeats_max:
+            return self._over("repeats", "This call was made already, and would give the same.")
+        if (exhausted := self._check_budget()) is not None:
+            return exhausted
+        if self.executor.breaker.is_open(self._breaker_key(call)):
+            return ToolResult("It cannot be reached now. Answer without it.", "transport_error")
+        return None
+
+    def _check_budget(self) -> ToolResult | None:
+        budget = self.scope.grants.budget
+        if self.time_s >= budget.time_max_s:
+            return self._over("time", "The tools of this response have used up their time.")
+        if self.result_ids >= budget.result_ids_max + self.executor.limits.error_ids_max:
+            return self._over("result_ids", "The results of this response are long enough.")
+        if self.result_bytes >= budget.result_bytes_max:
+            return self._over("result_bytes", "The tools of this response have returned enough.")
+        return None
+
+    def _over(self, bound: str, why: str) -> ToolResult:
+        self.executor.metrics.tool_budget_hit(bound)
+        return ToolResult(f"{why} Answer with what you know.", "over_budget")
+
+    async def _run_bounded(
+        self, call: ToolCall, work: Callable[[ToolSession], Awaitable[ToolResult | None]]
+    ) -> ToolResult | None:
+        # Waits for a slot, then runs the call within its time. Raises `ClaimLost`, and
+        # `CancelledError` when the response ends.
+        session, clock = self._session(call), self.executor.clock
+        assert session is not None
+        is_mcp = kind_of(call.name) == "mcp"
+        server = server_of(call.name, self.scope.grants) if is_mcp else None
+        try:
+            async with self.executor.slots.taken(self.scope.tenant_id, server):
+                await self.scope.assured()
+                began = clock()
+                result = await self._result(call, work(session))
+        except TooManyCalls:
+            self.executor.metrics.tool_budget_hit("running")
+            return _refused_result("Too many tools run now. Try again later, or answer without it.")
+        self.time_s += clock() - began
+        if result is not None:
+            key = self._breaker_key(call)
+            is_failure = result.outcome in SERVER_FAILURES[kind_of(call.name)]
+            (self.executor.breaker.failed if is_failure else self.executor.breaker.answered)(key)
+        return result
+
+    async def _result(
+        self, call: ToolCall, work: Awaitable[ToolResult | None]
+    ) -> ToolResult | None:
+        left_s = self.scope.grants.budget.time_max_s - self.time_s
+        time_max_s = min(self.executor.limits.call_max_s(kind_of(call.name)), max(left_s, 1.0))
+        try:
+            async with asyncio.timeout(time_max_s):
+                return await work
+        except ClaimLost:
+            raise
+        except TimeoutError:
+            why = f"It did not answer within {time_max_s:g} seconds."
+            return ToolResult(f"{why}{self._doubt(call)}", "timeout")
+        except asyncio.CancelledError:
+            task = asyncio.current_task()
+            if task is not None and task.cancelling():
+                raise
+            # Something that the tool talked to has ended, and took its call with it.
+            return self._broken(call)
+        except Exception as error:  # noqa: BLE001 - a defect of a tool, which the model is told of
+            _log.error("a hosted tool failed", error=error)
+            return self._broken(call)
+
+    def _broken(self, call: ToolCall) -> ToolResult:
+        return ToolResult(f"The tool broke off.{self._doubt(call)}", "transport_error")
+
+    def _doubt(self, call: ToolCall) -> str:
+        if self.repeatable.get(call.ordinal, False):
+            return ""
+        return " Nobody knows whether the call had an effect. Do not simply repeat it."
+
+    async def _shorten(self, call: ToolCall, result: ToolResult) -> ToolResult:
+        budget, limits = self.scope.grants.budget, self.executor.limits
+        left = max(budget.result_ids_max - self.result_ids, limits.error_ids_max)
+        ids_max = min(result.ids_max, left, left if call.ids_max is None else call.ids_max)
+        # What no prompt can hold must not fail a response whose call had its effect.
+        returned = result.output.encode("utf-8", "replace")
+        output = returned.decode()
+        self.result_bytes += len(returned)
+        advice = _ADVICE[kind_of(call.name)]
+        cut = partial(_truncate, output, ids_max, self.scope.count_ids, advice)
+        is_short = len(output) <= INLINE_RESULT_CHARS
+        shown, ids = cut() if is_short else await self.executor.threads.run_accepted(cut)
+        self.result_ids += ids
+        if len(shown) != len(output):
+            self.executor.metrics.tool_truncated(kind_of(call.name))
+        # Who takes the response over counts on from here.
+        state = {**result.state, RESULT_BYTES: len(returned)}
+        return replace(result, output=shown, state=state)
+
+    def _breaker_key(self, call: ToolCall) -> tuple[object, str]:
+        return self.scope.tenant_id, server_of(call.name, self.scope.grants)
+
+
+def _truncate(
+    output: str, ids_max: int, count_ids: Callable[[str], int], advice: str
+) -> tuple[str, int]:
+    # The text and its number of ids.
+    # To count a text is to tokenise it: once is enough.
+    counted = cache(count_ids)
+    shown = truncated(output, ids_max, counted, advice)
+    return shown, counted(shown)
+
+
+def _returned_bytes(state: Mapping[str, Any]) -> int:
+    told = state.get(RESULT_BYTES, 0)
+    return told if isinstance(told, int) else 0
+
+
+def _refused_result(why: str) -> ToolResult:
+    return ToolResult(why, "refused")
+
+
+def _arguments_fault(call: ToolCall, limits: ToolLimits) -> str | None:
+    # Checks that apply to every tool; None: valid.
+    if len(call.arguments.encode("utf-8", "replace")) > limits.arguments_bytes_max:
+        return f"The arguments are longer than {limits.arguments_bytes_max} bytes. Send less."
+    if kind_of(call.name) == "python":
+        return None
+    depth = deepest = 0
+    for character in _STRING.sub("", call.arguments):
+        depth += (character in "[{") - (character in "]}")
+        deepest = max(deepest, depth)
+    if deepest > limits.arguments_depth_max:
+        return f"The arguments are nested deeper than {limits.arguments_depth_max} levels."
+    return None

@@ -1,0 +1,363 @@
+"""Which backends the pool has: sources list them, the pool follows, and operators drain some.
+
+SourceBackends  the backends of one source that are believed
+merged          the desired backends of all sources
+changes         the backends that have to join and leave the pool
+Membership      watches the sources, and keeps the pool in step
+Drains          keeps new requests from drained backends, and reports what these have in flight
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from abc import ABC, abstractmethod
+from contextlib import aclosing
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
+
+from typing_extensions import override
+
+from gateway.errors import StartupError, StoreError
+from gateway.telemetry.logs import EventLog
+
+if TYPE_CHECKING:
+    from collections.abc import (
+        AsyncGenerator,
+        Awaitable,
+        Callable,
+        Collection,
+        Iterable,
+        Mapping,
+        Sequence,
+    )
+
+    from gateway.telemetry.metrics import Metrics
+    from gateway.upstreams.backend import Backend
+
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """A source could not say what there is, and why."""
+
+    reason: str
+
+
+Answer = tuple["Backend", ...] | Fault
+"""What a source says: all backends that there are, or that it cannot say."""
+
+
+class SourceBackends:
+    """The backends of one source, by its last answer.
+
+    While a source fails its last answer stands. An empty answer is believed once it has been given
+    for `empty_s`: name servers that have lost their data give it, too. Times are seconds of a clock
+    that never goes back.
+    """
+
+    def __init__(self, empty_s: float = 0.0) -> None:
+        self.members: tuple[Backend, ...] = ()
+        self.fault: str | None = None
+        self._empty_s = empty_s
+        self._empty_since: float | None = None
+
+    @property
+    def is_doubted(self) -> bool:
+        # True while an empty answer is not believed yet.
+        return self._empty_since is not None and bool(self.members)
+
+    def update(self, answer: Answer, now: float) -> bool:
+        """Take in an answer; returns True if the `members` have changed."""
+        if isinstance(answer, Fault):
+            self.fault = answer.reason
+            return False
+        self.fault = None
+        if answer:
+            self._empty_since = None
+        elif self._empty_since is None:
+            self._empty_since = now
+        if not answer and self._empty_since is not None and now - self._empty_since < self._empty_s:
+            return False
+        before, self.members = self.members, answer
+        return before != answer
+
+
+MEMBERS_MAX: Final = 1024
+"""Backends in all; what is found beyond is not used."""
+
+
+class Desired(NamedTuple):
+    """The backends that are desired by name, and what of the answers is not used, in words."""
+
+    backends: dict[str, Backend]
+    unused: tuple[str, ...] = ()
+
+
+def merged(sources: Mapping[str, Sequence[Backend]], members_max: int = MEMBERS_MAX) -> Desired:
+    """Return the backends of all sources, in their order; of several with one name the first."""
+    backends: dict[str, Backend] = {}
+    unused, beyond = [], 0
+    for source, found in sources.items():
+        for backend in found:
+            if (known := backends.get(backend.name)) is not None:
+                unused.append(
+                    f"{backend.name} of {source} is not used: {known.source} has one of that name"
+                )
+            elif len(backends) >= members_max:
+                beyond += 1
+            else:
+                backends[backend.name] = backend
+    if beyond:
+        unused.append(f"{beyond} more backends are not used: there are {members_max}")
+    return Desired(backends, tuple(unused))
+
+
+class Changes(NamedTuple):
+    """Names of backends that `join` and `leave`; one that has changed does both."""
+
+    join: tuple[str, ...]
+    leave: tuple[str, ...]
+
+
+def changes(known: Mapping[str, Backend], desired: Mapping[str, Backend]) -> Changes:
+    return Changes(
+        join=tuple(name for name, one in desired.items() if known.get(name) != one),
+        leave=tuple(name for name, one in known.items() if desired.get(name) != one),
+    )
+
+
+def named(backends: Iterable[Backend]) -> dict[str, Backend]:
+    # If two have one name, the last is used.
+    return {backend.name: backend for backend in backends}
+
+
+class SourceError(Exception):
+    """A source cannot say which backends there are; its text says why."""
+
+
+class BackendSource(ABC):
+    """Finds backends, asked every `refresh_s`; an empty answer is not believed for `empty_s`."""
+
+    empty_s = 0.0
+
+    def __init__(self, name: str, *, refresh_s: float) -> None:
+        self.name = name
+        self._refresh_s = refresh_s
+
+    @abstractmethod
+    async def fetch(self) -> tuple[Backend, ...]:
+        """Return all backends now. Raises `SourceError`."""
+
+    async def watch(self) -> AsyncGenerator[Answer]:
+        """Yield all backends, or a `Fault`, each time that they may have changed; never ends."""
+        while True:
+            try:
+                yield await self.fetch()
+            except SourceError as error:
+                yield Fault(str(error))
+            await asyncio.sleep(self._refresh_s)
+
+
+class FileSource(BackendSource):
+    """Reads the file at an interval: it may be replaced, be behind links, or on a network."""
+
+    def __init__(
+        self, name: str, read: Callable[[], tuple[Backend, ...]], *, refresh_s: float
+    ) -> None:
+        # `read` may block. It raises `StartupError`, and `ValueError` for an entry that cannot be a
+        # backend.
+        super().__init__(name, refresh_s=refresh_s)
+        self._read = read
+
+    @override
+    async def fetch(self) -> tuple[Backend, ...]:
+        try:
+            return await asyncio.to_thread(self._read)
+        except (StartupError, ValueError) as error:
+            raise SourceError(str(error)) from error
+
+
+SETTINGS: Final = "settings"
+START_WAIT_S: Final = 10.0
+"""How long the start waits for a source: what is not known then joins later."""
+
+_log = EventLog(__name__)
+
+
+class SourceState(NamedTuple):
+    """A source now: how many backends it has, and why it cannot say more; None: it can."""
+
+    name: str
+    members: int
+    fault: str | None
+
+
+class Membership:
+    """Watches the sources, and calls `apply` with all backends whenever these have changed.
+
+    `start` asks each once, `run` goes on until it is cancelled. A source that fails keeps what it
+    said last.
+    """
+
+    def __init__(
+        self,
+        fixed: Sequence[Backend],
+        sources: Sequence[BackendSource],
+        apply: Callable[[Sequence[Backend]], None],
+        *,
+        metrics: Metrics,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        # `fixed` backends are always used, and precede those of the sources.
+        self._fixed = tuple(fixed)
+        self._sources = sources
+        self._apply = apply
+        self._metrics = metrics
+        self._clock = clock
+        self._known = {one.name: SourceBackends(one.empty_s) for one in sources}
+        self._unused: tuple[str, ...] = ()
+
+    @property
+    def warnings(self) -> tuple[str, ...]:
+        """Return warnings about the sources, for operators."""
+        faults = [
+            f"{name} does not say which backends there are: {known.fault}. "
+            f"Those known before count: {len(known.members)}"
+            for name, known in self._known.items()
+            if known.fault is not None
+        ]
+        doubted = [
+            f"{name} says that there are no backends, and is not believed yet: "
+            f"{len(known.members)} stay"
+            for name, known in self._known.items()
+            if known.is_doubted
+        ]
+        return (*faults, *doubted, *self._unused)
+
+    def awaits_backends(self) -> bool:
+        # True if a source has no members now.
+        return any(not known.members for known in self._known.values())
+
+    def states(self) -> tuple[SourceState, ...]:
+        return tuple(
+            SourceState(name, len(known.members), known.fault)
+            for name, known in self._known.items()
+        )
+
+    async def start(self) -> None:
+        async with asyncio.TaskGroup() as group:
+            for source in self._sources:
+                group.create_task(self._fetch(source))
+
+    async def run(self) -> None:
+        async with asyncio.TaskGroup() as group:
+            for source in self._sources:
+                group.create_task(self._follow(source))
+
+    async def _fetch(self, source: BackendSource) -> None:
+        try:
+            async with asyncio.timeout(START_WAIT_S):
+                answer: Answer = await source.fetch()
+        except SourceError as error:
+            answer = Fault(str(error))
+        except TimeoutError:
+            answer = Fault("it does not answer")
+        self.update(source.name, answer)
+
+    async def _follow(self, source: BackendSource) -> None:
+        async with aclosing(source.watch()) as answers:
+            async for answer in answers:
+                self.update(source.name, answer)
+
+    def update(self, source: str, answer: Answer) -> None:
+        known = self._known[source]
+        before = known.fault
+        has_changed = known.update(answer, self._clock())
+        if known.fault != before:
+            if known.fault is None:
+                _log.info("a source of backends is back", source=source)
+            else:
+                _log.warning("a source of backends fails", source=source, reason=known.fault)
+        self._metrics.source_told(source, members=len(known.members), is_up=known.fault is None)
+        if has_changed:
+            self._apply_all()
+
+    def _apply_all(self) -> None:
+        by_source = {name: known.members for name, known in self._known.items()}
+        desired = merged({SETTINGS: self._fixed, **by_source})
+        for text in desired.unused:
+            if text not in self._unused:
+                _log.warning("a backend that was found is not used", reason=text)
+        self._unused = desired.unused
+        self._apply(tuple(desired.backends.values()))
+
+
+DRAIN_POLL_S: Final = 2.0
+"""Until every replica knows that a backend is drained, or not."""
+TOLD_AGAIN_S: Final = 10.0
+"""Seconds between two reports without a change: without them a replica counts as gone."""
+
+
+class Drainable(Protocol):
+    """A pool whose members can be drained."""
+
+    def drain(self, names: Collection[str]) -> None: ...
+
+    def in_flight(self) -> Mapping[str, int]: ...
+
+
+class Drains:
+    """Asks the table for what is drained, at an interval; no request waits for it.
+
+    While the database is away what was known before counts.
+    """
+
+    def __init__(
+        self,
+        pool: Drainable,
+        drained: Callable[[], Awaitable[Collection[str]]],
+        report: Callable[[Mapping[str, int]], Awaitable[None]],
+        *,
+        metrics: Metrics,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        # `drained` reads the names, `report` sends how much is in flight at each. Both raise
+        # `StoreError`.
+        self._pool = pool
+        self._drained = drained
+        self._report = report
+        self._metrics = metrics
+        self._clock = clock
+        self._told: dict[str, int] = {}
+        self._told_at = float("-inf")
+        self._is_well = True
+
+    async def run(self) -> None:
+        while True:
+            await self.once()
+            await asyncio.sleep(DRAIN_POLL_S)
+
+    async def once(self) -> None:
+        try:
+            names = sorted(await self._drained())
+            self._pool.drain(names)
+            self._metrics.backends_drained(len(names))
+            await self._tell(names)
+        except StoreError as error:
+            if self._is_well:
+                _log.warning("it is not known which backends are drained", error=error)
+            self._is_well = False
+        else:
+            self._is_well = True
+
+    async def _tell(self, names: Collection[str]) -> None:
+        # Reported also if nothing is in flight or the backend is unknown here: the drain command
+        # waits for it.
+        here = self._pool.in_flight()
+        counts = {name: here.get(name, 0) for name in names}
+        now = self._clock()
+        if not counts or (counts == self._told and now - self._told_at < TOLD_AGAIN_S):
+            self._told = counts
+            return
+        await self._report(counts)
+        self._told, self._told_at = counts, now

@@ -1,0 +1,111 @@
+"""Backends from DNS: the addresses of a host, or its SRV records.
+
+Look-ups are bounded in time, with the name servers of the system or of the settings.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+import dns.exception
+import dns.name
+import dns.nameserver
+import dns.resolver
+from dns.asyncresolver import Resolver as AsyncResolver
+from dns.rdtypes.IN.SRV import SRV
+from typing_extensions import override
+
+from gateway.upstreams.backend_sources import BackendSource, SourceError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Sequence
+
+    from dns.rdata import Rdata
+
+    from gateway.upstreams.backend import Backend
+
+
+ANSWER_S: Final = 5.0
+"""For which one name server is waited for."""
+DEFAULT_PORT: Final = 8000
+EMPTY_S: Final = 60.0
+"""For which an answer without addresses is doubted."""
+
+
+class DnsSource(BackendSource):
+    """Looks a host up at an interval. Members are named by address and port, or by the name and
+    the port that an SRV record has: both stay as long as the server does.
+    """
+
+    empty_s = EMPTY_S
+
+    def __init__(
+        self,
+        name: str,
+        host: str,
+        backend_at: Callable[[str], Backend],
+        *,
+        refresh_s: float,
+        servers: Sequence[str] = (),
+        port: int | None = DEFAULT_PORT,
+    ) -> None:
+        # `backend_at` makes the backend at `host:port`; it raises `ValueError` if there can be
+        # none. `port` None: look up SRV records, which have ports. `servers` are `host:port`, each
+        # asked for `ANSWER_S` at most. Without any, the system's are read for each look-up, because
+        # they change.
+        super().__init__(name, refresh_s=refresh_s)
+        self._host = host
+        self._backend_at = backend_at
+        self._port = port
+        self._servers: list[str | dns.nameserver.Nameserver] = [
+            dns.nameserver.Do53Nameserver(host.strip("[]"), int(port))
+            for host, _, port in (one.rpartition(":") for one in servers)
+        ]
+
+    @override
+    async def fetch(self) -> tuple[Backend, ...]:
+        if self._port is None:
+            return self._backends(await self._services())
+        return self._backends(f"{one}:{self._port}" for one in await self._addresses())
+
+    async def _addresses(self) -> list[str]:
+        # IPv6 only where there is no IPv4: a server with both addresses is one server.
+        if found := await self._lookup("A"):
+            return [one.to_text() for one in found]
+        return [f"[{one.to_text()}]" for one in await self._lookup("AAAA")]
+
+    async def _services(self) -> list[str]:
+        services = [one for one in await self._lookup("SRV") if isinstance(one, SRV)]
+        first = min((one.priority for one in services), default=0)
+        # A single `.` says that there is no such service.
+        return [
+            f"{one.target.to_text(omit_final_dot=True)}:{one.port}"
+            for one in services
+            if one.priority == first and one.target != dns.name.root
+        ]
+
+    def _backends(self, addresses: Iterable[str]) -> tuple[Backend, ...]:
+        # Sorted, because name servers rotate their answers.
+        try:
+            return tuple(map(self._backend_at, sorted(set(addresses))))
+        except ValueError as error:
+            raise SourceError(f"an address of {self._host} cannot be a backend: {error}") from error
+
+    async def _lookup(self, kind: str) -> list[Rdata]:
+        # The records of a kind (`A`, `AAAA`, `SRV`); empty if the host has none.
+        try:
+            resolver = self._resolver()
+            answer = await resolver.resolve(self._host, kind, search=True, raise_on_no_answer=False)
+        except dns.resolver.NXDOMAIN:
+            return []
+        except dns.exception.DNSException as error:
+            raise SourceError(f"cannot look up {self._host}: {error}") from error
+        return list(answer)
+
+    def _resolver(self) -> AsyncResolver:
+        resolver = AsyncResolver(configure=not self._servers)
+        if self._servers:
+            resolver.nameservers = self._servers
+        resolver.timeout = ANSWER_S
+        resolver.lifetime = ANSWER_S * len(resolver.nameservers)
+        return resolver

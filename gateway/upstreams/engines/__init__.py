@@ -1,1 +1,0 @@
-"""The inference engines that backends may run: a module each, and a line in `registry`."""

@@ -1,0 +1,477 @@
+"""The HTTP client of backends: keep-alive connections, made for long streams of small chunks.
+
+The transport stands behind httpx2's interface, on asyncio and httptools: reading such a stream
+through httpx2's own transport costs five to ten times the CPU. What is left out on purpose:
+proxies, HTTP/2, Unix sockets, and everything an environment variable could change.
+
+This is the one place that builds a client, and decides which headers may leave the gateway.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass
+from http.cookiejar import CookieJar, DefaultCookiePolicy
+from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
+
+import httpx2
+from typing_extensions import override
+
+from gateway import __version__
+from gateway.upstreams.http.connection import BodyListener, Connection, ConnectionLimits
+
+if TYPE_CHECKING:
+    import ssl
+    from collections.abc import AsyncIterable, AsyncIterator, Callable, Coroutine, Mapping, Sequence
+
+    from gateway.upstreams.http.connection import HttpTimeouts
+
+
+_DRAINED_BYTES_MAX: Final = 64 * 1024
+"""Behind the last id come the counts of tokens and little else."""
+_DEFAULT_PORTS = {"http": 80, "https": 443}
+_FORBIDDEN_IN_HEADERS = frozenset(b"\r\n\0")
+
+
+@dataclass(frozen=True, slots=True)
+class KeepAlivePolicy:
+    """`connections_max` and `idle_max` count per origin.
+
+    `expiry_s` must stay below what backends use themselves (uvicorn's default, 5 seconds), or
+    requests race with their closing of idle connections.
+    """
+
+    connections_max: int = 2048
+    idle_max: int = 64
+    expiry_s: float = 4.0
+
+
+class _Origin(NamedTuple):
+    scheme: str
+    host: str
+    port: int
+
+
+class HttptoolsTransport(httpx2.AsyncBaseTransport):
+    """A keep-alive pool of HTTP/1.1 connections.
+
+    A request beyond `connections_max` is refused with PoolTimeout at once: callers limit what is in
+    flight, a second queue here would only hide it. A request that went out on a kept-alive
+    connection which turns out closed, without one byte in answer, is sent once more on a new one.
+    When none can be made, it was lost: the server was there, and may be gone because of it.
+
+    The extension `body` of a response is its `ResponseBody`.
+
+    Whoever sends the same request again and again encodes it itself (`Post`): the
+    client's requests and responses take many times as long to make as what is said with them.
+    """
+
+    def __init__(
+        self,
+        *,
+        keep_alive: KeepAlivePolicy,
+        limits: ConnectionLimits,
+        ssl_context: ssl.SSLContext | None = None,
+    ) -> None:
+        self._keep_alive = keep_alive
+        self._limits = limits
+        self._ssl_context = ssl_context
+        self._origins: dict[_Origin, OriginPool] = {}
+
+    @override
+    async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
+        answer = await self.origin(request.url).deliver(
+            await _encode(request),
+            timeouts=request.extensions.get("timeout", {}),
+        )
+        return httpx2.Response(
+            answer.status,
+            headers=answer.headers,
+            stream=answer.body,
+            extensions={"http_version": b"HTTP/1.1", "body": answer.body},
+        )
+
+    @override
+    async def aclose(self) -> None:
+        # Abort every connection, idle or not, and wait until the sockets are closed.
+        for pool in self._origins.values():
+            await pool.aclose()
+
+    def origin(self, url: httpx2.URL) -> OriginPool:
+        """Return the connections to scheme, host and port of `url`.
+
+        Raises `UnsupportedProtocol`.
+        """
+        if url.scheme not in _DEFAULT_PORTS:
+            raise httpx2.UnsupportedProtocol(f"scheme {url.scheme!r} is not http or https")
+        origin = _origin_of(url)
+        pool = self._origins.get(origin)
+        if pool is None:
+            pool = OriginPool(origin, self._keep_alive, self._limits, self._tls(origin))
+            self._origins[origin] = pool
+        return pool
+
+    async def forget(self, url: httpx2.URL) -> None:
+        """Abort every connection to the origin of `url`, which is not used any more."""
+        pool = self._origins.pop(_origin_of(url), None)
+        if pool is not None:
+            await pool.aclose()
+
+    def _tls(self, origin: _Origin) -> ssl.SSLContext | None:
+        if origin.scheme == "http":
+            return None
+        if self._ssl_context is None:
+            self._ssl_context = httpx2.create_ssl_context(trust_env=False)
+        return self._ssl_context
+
+
+def _origin_of(url: httpx2.URL) -> _Origin:
+    return _Origin(url.scheme, url.host, url.port or _DEFAULT_PORTS[url.scheme])
+
+
+class HttpAnswer(NamedTuple):
+    """The head of an answer, and its body, which is still to come."""
+
+    status: int
+    headers: list[tuple[bytes, bytes]]
+    body: ResponseBody
+
+
+class AnswerListener(BodyListener, Protocol):
+    """A `BodyListener` that is told where the answer will be.
+
+    `attach` is called before the request is sent: twice, if a connection that was kept turns out
+    closed.
+    """
+
+    def attach(self, body: ResponseBody, /) -> None: ...
+
+
+class OriginPool:
+    """The connections to one scheme, host and port."""
+
+    def __init__(
+        self,
+        origin: _Origin,
+        keep_alive: KeepAlivePolicy,
+        limits: ConnectionLimits,
+        ssl_context: ssl.SSLContext | None,
+    ) -> None:
+        self._origin = origin
+        self._keep_alive = keep_alive
+        self._limits = limits
+        self._ssl_context = ssl_context
+        self._connecting = 0
+        self._open: set[Connection] = set()
+        self._idle: dict[Connection, None] = {}  # the longest idle one first
+        self._closed = False
+
+    async def deliver(
+        self,
+        message: bytes,
+        *,
+        timeouts: HttpTimeouts,
+        listener: AnswerListener | None = None,
+    ) -> HttpAnswer:
+        """Send a whole request and return its answer. Raises `TransportError`.
+
+        The body of a 200 is passed to the `listener` from the read on that brings its head; then
+        this returns only once somebody calls `wake` of the connection, or the body has ended.
+        """
+        lost: httpx2.TransportError | None = None
+        kept = self.take_idle()
+        if kept is not None:
+            body = ResponseBody(kept, timeouts, self.release)
+            exchanging = _exchange(body, message, timeouts, listener)
+            del message  # a long prompt takes a megabyte, and a generation takes minutes
+            try:
+                return await exchanging
+            except (httpx2.NetworkError, httpx2.RemoteProtocolError) as error:
+                if kept.answered or kept.hung_up:
+                    raise
+                message = kept.take_back()
+                lost = error
+        try:
+            fresh = await self.connect(timeouts)
+        except httpx2.TransportError as error:
+            raise lost or error from error
+        body = ResponseBody(fresh, timeouts, self.release)
+        exchanging = _exchange(body, message, timeouts, listener)
+        del message
+        return await exchanging
+
+    def take_idle(self) -> Connection | None:
+        # The connection that was used last is the least likely to be closed soon.
+        while self._idle:
+            connection, _ = self._idle.popitem()
+            if connection.usable:
+                return connection
+        return None
+
+    async def connect(self, timeouts: HttpTimeouts) -> Connection:
+        """Open a connection. Raises PoolTimeout, ConnectTimeout or ConnectError."""
+        if len(self._open) + self._connecting >= self._keep_alive.connections_max:
+            raise httpx2.PoolTimeout(
+                f"all {self._keep_alive.connections_max} connections to "
+                f"{self._origin.host}:{self._origin.port} are in use"
+            )
+        self._connecting += 1
+        try:
+            async with asyncio.timeout(timeouts.get("connect")):
+                loop = asyncio.get_running_loop()
+                _, connection = await loop.create_connection(
+                    lambda: Connection(loop, self._limits, self._forget),
+                    self._origin.host,
+                    self._origin.port,
+                    ssl=self._ssl_context,
+                )
+        except TimeoutError as error:
+            raise httpx2.ConnectTimeout("backend does not accept the connection") from error
+        # ssl.SSLError and socket.gaierror are OSErrors; what is no host or port raises others.
+        except (OSError, UnicodeError, OverflowError) as error:
+            raise httpx2.ConnectError(str(error)) from error
+        finally:
+            self._connecting -= 1
+        if self._closed or not connection.usable:
+            connection.abort()
+            raise httpx2.ConnectError("connection was closed as soon as it was made")
+        self._open.add(connection)
+        return connection
+
+    def release(self, connection: Connection) -> None:
+        """Keep the connection for the next request if its last answer ended as it should."""
+        if not connection.finish():
+            return
+        if len(self._idle) >= self._keep_alive.idle_max:
+            connection.abort()
+            return
+        self._idle[connection] = None
+        connection.rest(self._keep_alive.expiry_s)
+
+    async def aclose(self) -> None:
+        self._closed = True
+        connections = list(self._open)
+        for connection in connections:
+            connection.abort()
+        for connection in connections:
+            await connection.lost
+
+    def _forget(self, connection: Connection) -> None:
+        self._open.discard(connection)
+        self._idle.pop(connection, None)
+
+
+class ResponseBody(httpx2.AsyncByteStream):
+    """The body as it arrives: one item is all that came since the last one.
+
+    Whoever knows that it is one may have it poured instead (`connection`).
+    """
+
+    def __init__(
+        self,
+        connection: Connection,
+        timeouts: HttpTimeouts,
+        release: Callable[[Connection], None],
+    ) -> None:
+        self.connection = connection
+        self.timeouts = timeouts
+        """How long is waited for more of it."""
+        self._release: Callable[[Connection], None] | None = release
+
+    @override
+    def __aiter__(self) -> AsyncIterator[bytes]:
+        return self
+
+    async def __anext__(self) -> bytes:
+        if self._release is None:
+            raise httpx2.StreamClosed
+        data = await self.connection.read(self.timeouts)
+        if not data:
+            raise StopAsyncIteration
+        return data
+
+    @override
+    async def aclose(self) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Give the connection back; it is aborted if the body was not read to its end."""
+        release, self._release = self._release, None
+        if release is not None:
+            release(self.connection)
+
+    def drain(self, seconds: float) -> None:
+        """Give the connection back once the rest of the body has come, or after `seconds`.
+
+        The rest is dropped; it is read only so that the connection can be used again.
+        """
+        if self.connection.has_all:
+            self.close()
+            return
+        release, self._release = self._release, None
+        if release is not None:
+            self.connection.wait_until(asyncio.get_running_loop().time() + seconds)
+            self.connection.pour(_Drain(self.connection, release))
+
+
+class _Drain:
+    """Reads the rest of a body and drops it; aborts the connection if that is too long."""
+
+    def __init__(self, connection: Connection, release: Callable[[Connection], None]) -> None:
+        self._connection = connection
+        self._release = release
+        self._left_bytes = _DRAINED_BYTES_MAX
+
+    def take(self, data: bytes) -> None:
+        self._left_bytes -= len(data)
+        if self._left_bytes < 0:
+            self._connection.abort()
+
+    def end(self, _error: httpx2.TransportError | None) -> None:
+        self._release(self._connection)
+
+
+async def _exchange(
+    body: ResponseBody, message: bytes, timeouts: HttpTimeouts, listener: AnswerListener | None
+) -> HttpAnswer:
+    connection = body.connection
+    if listener is not None:
+        listener.attach(body)
+    try:
+        await connection.send(message, timeouts)
+        del message  # the connection has it, as long as it may be needed
+        status, headers = await connection.head(timeouts, listener)
+    except BaseException:
+        body.close()
+        raise
+    return HttpAnswer(status, headers, body)
+
+
+async def _encode(request: httpx2.Request) -> bytes:
+    # In one piece: bodies are ids in JSON, a few MB at most.
+    if request.method in {"HEAD", "CONNECT"}:
+        raise httpx2.LocalProtocolError(f"method {request.method} is not supported")
+    if not isinstance(request.stream, httpx2.AsyncByteStream):
+        raise httpx2.LocalProtocolError("the body must be asynchronous")
+    body = b"".join([part async for part in request.stream])
+    head = encoded_head(request)
+    if body or request.method not in {"GET", "DELETE"}:
+        head += b"Content-Length: %d\r\n" % len(body)
+    return b"".join((head, b"\r\n", body))
+
+
+def encoded_head(request: httpx2.Request) -> bytes:
+    """Return the request line and headers, without the body's length and the empty line.
+
+    Raises `LocalProtocolError`.
+    """
+    lines = [b"%s %s HTTP/1.1" % (request.method.encode("ascii"), request.url.raw_path)]
+    for name, value in request.headers.raw:
+        if not _FORBIDDEN_IN_HEADERS.isdisjoint(name + value):
+            raise httpx2.LocalProtocolError(f"header {name!r} holds a line break")
+        if name.lower() not in {b"content-length", b"transfer-encoding"}:
+            lines.append(b"%s: %s" % (name, value))
+    return b"\r\n".join([*lines, b""])
+
+
+HEADERS_ALLOWED: Final = frozenset({
+    "accept",
+    "accept-encoding",
+    "authorization",
+    "content-length",
+    "content-type",
+    "host",
+    "user-agent",
+    "x-data-parallel-rank",
+})  # fmt: skip
+"""All that a backend ever sees. X-Request-Id is not among them: vLLM lets it replace the
+`request_id` of the body, and two clients may well send the same one."""
+
+
+class Client(httpx2.AsyncClient):
+    """HTTP client of backends, without redirects, environment variables and cookies."""
+
+    def __init__(self, transport: HttptoolsTransport) -> None:
+        super().__init__(
+            transport=transport,
+            headers={
+                "user-agent": f"harmony-gateway/{__version__}",
+                "accept": "*/*",
+                "accept-encoding": "identity",
+            },
+            cookies=CookieJar(DefaultCookiePolicy(allowed_domains=[])),
+            trust_env=False,
+            follow_redirects=False,
+            event_hooks={"request": [_drop_other_headers]},
+        )
+        self.transport = transport
+
+
+class Post:
+    """`POST` to one URL, again and again: the head is what the client makes of it, made once.
+
+    For every request to merge headers, to look for cookies and to be ready for redirects takes a
+    client twenty times as long as to write it, and none of the three happens here anyway.
+    """
+
+    def __init__(self, client: Client, url: httpx2.URL, headers: Mapping[str, str]) -> None:
+        self._client = client
+        self._url = url
+        self._headers = headers
+        self._head = b""
+        self._origin: OriginPool | None = None
+
+    def __call__(
+        self,
+        body: Sequence[bytes],
+        *,
+        timeouts: HttpTimeouts,
+        listener: AnswerListener | None = None,
+    ) -> Coroutine[object, object, HttpAnswer]:
+        """Send a request and return the answer as `OriginPool.deliver` does.
+
+        `body` comes in pieces. Raises `TransportError`.
+        """
+        if self._origin is None:
+            self._head = self._new_head()
+            self._origin = self._client.transport.origin(self._url)
+        length = b"Content-Length: %d\r\n\r\n" % sum(map(len, body))
+        message = b"".join((self._head, length, *body))
+        return self._origin.deliver(message, timeouts=timeouts, listener=listener)
+
+    def _new_head(self) -> bytes:
+        request = self._client.build_request("POST", self._url, headers=self._headers)
+        _keep_allowed(request)
+        return encoded_head(request)
+
+
+def build_client(
+    *,
+    keep_alive: KeepAlivePolicy,
+    limits: ConnectionLimits,
+    ssl_context: ssl.SSLContext | None = None,
+) -> Client:
+    """Return a client of backends; without `ssl_context` the packaged certificates are trusted.
+
+    Bodies are requested uncompressed, so that their size is what was received.
+    """
+    return Client(HttptoolsTransport(keep_alive=keep_alive, limits=limits, ssl_context=ssl_context))
+
+
+async def read_body(parts: AsyncIterable[bytes], bytes_max: int) -> bytes:
+    """Read at most the first `bytes_max` bytes of a body."""
+    body = bytearray()
+    async for part in parts:
+        body += part
+        if len(body) >= bytes_max:
+            break
+    return bytes(body[:bytes_max])
+
+
+async def _drop_other_headers(request: httpx2.Request) -> None:
+    _keep_allowed(request)
+
+
+def _keep_allowed(request: httpx2.Request) -> None:
+    for name in request.headers.keys() - HEADERS_ALLOWED:
+        del request.headers[name]

@@ -1,0 +1,193 @@
+"""LoRA adapters of backends: which there are, loaded and unloaded at all members of a model.
+
+What a backend has is what it lists; so a call that was done in part is done again, and does the
+rest.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+import httpx2
+import orjson
+
+from gateway.errors import UpstreamError, UpstreamRejected, UpstreamUnavailable
+from gateway.upstreams.engines import UnknownEngine
+from gateway.upstreams.http.client import read_body
+from gateway.upstreams.probe import describe
+from gateway.upstreams.problems import message_of_body
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Sequence
+
+    from gateway.upstreams.backend import Backend, Listed
+    from gateway.upstreams.http.client import Client
+    from gateway.upstreams.probe import Description
+
+    _Call = Callable[[Backend, Description], Awaitable["AdapterOutcome"]]
+
+_ANSWER_BYTES_MAX: Final = 64 * 1024
+_NOT_STARTED_FOR_IT: Final = re.compile(
+    r"answered 40[13]|Not Found|LoRA is not enabled", re.IGNORECASE
+)
+_LOOK_AT_IT: Final = "Is it a LoRA adapter of this model, at a path that the server can read?"
+
+
+@dataclass(frozen=True, slots=True)
+class AdapterOutcome:
+    """Outcome of one call at one backend; `remedy`: what the operator can do, or empty."""
+
+    backend: str
+    ok: bool
+    detail: str
+    remedy: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Adapter:
+    """An adapter of one backend: its base model there, and the path that it was loaded from."""
+
+    backend: str
+    name: str
+    parent: str
+    path: str | None
+
+
+def _done(backend: Backend, detail: str) -> AdapterOutcome:
+    return AdapterOutcome(backend.name, ok=True, detail=detail)
+
+
+def _failure(backend: Backend, why: str, remedy: str) -> AdapterOutcome:
+    return AdapterOutcome(backend.name, ok=False, detail=why, remedy=remedy)
+
+
+class Adapters:
+    """Adapters of some backends; each operation asks all servers at once."""
+
+    def __init__(
+        self, backends: Sequence[Backend], client: Client, *, ask_s: float, load_s: float
+    ) -> None:
+        # `ask_s` bounds each question, `load_s` each load, in seconds.
+        self._backends = backends
+        self._client = client
+        self._ask_s = ask_s
+        self._load_s = load_s
+
+    async def listed(self) -> list[Adapter | AdapterOutcome]:
+        """Return every adapter of every backend; a backend that does not answer is an outcome."""
+        found = await asyncio.gather(*map(self._describe, self._backends))
+        return [one for of_backend in found for one in of_backend]
+
+    async def load(self, name: str, path: str, *, base: str | None = None) -> list[AdapterOutcome]:
+        # With `base`, only backends that serve that model; without, all.
+        return await self._call_all(
+            base, lambda backend, description: self._load(backend, description, name, path)
+        )
+
+    async def unload(self, name: str, *, base: str | None = None) -> list[AdapterOutcome]:
+        return await self._call_all(
+            base, lambda backend, description: self._unload(backend, description, name)
+        )
+
+    async def _describe(self, backend: Backend) -> list[Adapter | AdapterOutcome]:
+        try:
+            description = await describe(self._client, backend, timeout_s=self._ask_s)
+        except UpstreamError as error:
+            return [AdapterOutcome(backend.name, ok=False, detail=error.reason)]
+        return [
+            Adapter(backend.name, name, row.parent, row.root)
+            for name, row in description.models.items()
+            if row.parent is not None
+        ]
+
+    async def _call_all(self, base: str | None, call: _Call) -> list[AdapterOutcome]:
+        servers: dict[str, list[Backend]] = {}
+        for backend in self._backends:
+            servers.setdefault(backend.base_url, []).append(backend)
+        found = await asyncio.gather(
+            *(self._call_server(own, base, call) for own in servers.values())
+        )
+        outcomes = {one.backend: one for of_server in found for one in of_server}
+        return [outcomes[one.name] for one in self._backends if one.name in outcomes]
+
+    async def _call_server(
+        self, backends: Sequence[Backend], base: str | None, call: _Call
+    ) -> list[AdapterOutcome]:
+        # Backends of one URL are ranks of one server, which refuses to repeat what it did for the
+        # first.
+        found = [await self._call(one, base, call) for one in backends]
+        return [outcome for outcome in found if outcome is not None]
+
+    async def _call(self, backend: Backend, base: str | None, call: _Call) -> AdapterOutcome | None:
+        # Returns None if the backend does not serve `base`.
+        try:
+            description = await describe(self._client, backend, timeout_s=self._ask_s)
+            if base is not None and backend.models.get(base, base) not in description.models:
+                return None
+            return await call(backend, description)
+        except UpstreamError as error:
+            return _failure(backend, error.reason, "Run the same command again.")
+
+    async def _load(
+        self, backend: Backend, description: Description, name: str, path: str
+    ) -> AdapterOutcome:
+        row = description.models.get(name)
+        if row is not None and row.parent is None:
+            return _failure(backend, f"{name} is a base model there", "Give it another name.")
+        if row is not None and row.root in {path, None}:
+            return _done(backend, "was there already")
+        if row is not None:
+            detail, remedy = f"is there from {row.root}", f"Run: adapters unload {name}"
+            return _failure(backend, detail, remedy)
+        return await self._post(
+            backend, description, "load", {"lora_name": name, "lora_path": path}
+        )
+
+    async def _unload(
+        self, backend: Backend, description: Description, name: str
+    ) -> AdapterOutcome:
+        row: Listed | None = description.models.get(name)
+        if row is None or row.parent is None:
+            return _done(backend, "was not there")
+        return await self._post(backend, description, "unload", {"lora_name": name})
+
+    async def _post(
+        self, backend: Backend, description: Description, what: str, body: dict[str, str]
+    ) -> AdapterOutcome:
+        engine = description.engine or UnknownEngine()
+        paths = engine.adapter_paths
+        if paths is None:
+            remedy = "Name its adapters when it is started."
+            return _failure(backend, f"{engine} loads none while it runs", remedy)
+        path = paths.load if what == "load" else paths.unload
+        try:
+            await self._ask(backend, path, body)
+        except UpstreamRejected as error:
+            remedy = paths.remedy if _NOT_STARTED_FOR_IT.search(error.reason) else _LOOK_AT_IT
+            return _failure(backend, error.reason, remedy)
+        return _done(backend, f"{what}ed")
+
+    async def _ask(self, backend: Backend, path: str, body: dict[str, str]) -> None:
+        headers = {**backend.headers(), "content-type": "application/json"}
+        if backend.admin_key:
+            headers["authorization"] = f"Bearer {backend.admin_key}"
+        request = self._client.build_request(
+            "POST",
+            backend.url(path),
+            headers=headers,
+            content=orjson.dumps(body),
+            timeout=self._load_s,
+        )
+        try:
+            response = await self._client.send(request, stream=True)
+            answer = await read_body(response.aiter_raw(), _ANSWER_BYTES_MAX)
+        except httpx2.TransportError as error:
+            raise UpstreamUnavailable(
+                f"{type(error).__name__}: {error}", upstream=backend.name
+            ) from error
+        if response.status_code != 200:
+            why = f"answered {response.status_code}: {message_of_body(answer)}"
+            raise UpstreamRejected(why, upstream=backend.name)

@@ -1,1 +1,0 @@
-"""Membership of the pool: sources list the backends, and the pool follows."""

@@ -1,0 +1,384 @@
+"""What it costs to send a prompt to a member, in seconds of waiting, and the choice by least cost.
+
+The rule, with the measurements behind each number, is explained in docs/routing.md. `MemberLoad` is
+what this replica knows of one member: what it sent there, what other replicas sent, what the member
+reports, and what was learned of its speed and its cache. All times are seconds of a clock that
+never goes back.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from statistics import median
+from typing import TYPE_CHECKING, Final, Literal, NamedTuple
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from random import Random
+
+
+Reason = Literal["turn", "row", "index", "owner", "load", "cold", "only"]
+"""Why a member was chosen: what was known of the prompt (the turn before in the same response, the
+row of the response before, the index); its owner by rendezvous, while replicas cannot tell each
+other anything; the load, where the member that holds the most was too busy; nothing was known; or
+there was no choice.
+"""
+
+WARM_SHARE: Final = 0.5
+"""A prompt is warm if a member holds this part of it: then all members are considered."""
+CACHE_CHOICES: Final = 2
+RANDOM_CHOICES: Final = 2
+"""Of the others. If each replica took the idlest of all, all would take the same one."""
+
+
+@dataclass(frozen=True, slots=True)
+class RoutingPolicy:
+    """Every number of routing.
+
+    A token that has to be read counts `uncached_weight` times: to read it evicts something that
+    others would have found. A member whose delay is at most `1 + delay_slack_share` times the least
+    one is as good as the idlest: queues are known roughly, and above capacity all are long.
+    `request_s` and `waiting_s` are what a request under way, and one that a server says is waiting,
+    add to a delay. Of a load that was told earlier `drain_share` of what the member can read has
+    been worked off.
+
+    Of prompts the index has `entries_max` at most, with `entries_per_kv_token` for each token that
+    servers say they keep. `horizon_s` is how long a member is believed to keep what nobody uses,
+    until it shows otherwise. `read_tokens_per_s` is that of a member of which
+    nothing is known. `exchange_*`: placements told to other replicas; what a replica told
+    `peer_expiry_s` ago counts no more. Its load is an average of `load_average_s`.
+    """
+
+    uncached_weight: float = 2.0
+    delay_slack_share: float = 0.5
+    request_s: float = 0.004
+    waiting_s: float = 0.1
+    drain_share: float = 0.7
+    entries_max: int = 200_000
+    entries_per_kv_token: float = 4 / 512
+    kv_tokens: int = 2_000_000
+    horizon_s: float = 3600.0
+    horizon_min_s: float = 5.0
+    horizon_max_s: float = 86_400.0
+    read_tokens_per_s: float = 8_000.0
+    read_tokens_per_s_min: float = 2_000.0
+    read_tokens_per_s_max: float = 200_000.0
+    load_average_s: float = 30.0
+    exchange_interval_s: float = 1.0
+    exchange_entries_max: int = 4_096
+    peer_expiry_s: float = 10.0
+    hold_back_delay_s: float = 0.7
+
+
+class Candidate(NamedTuple):
+    """A member that may be chosen: tokens of the prompt that it is believed to hold, seconds until
+    it gets to a new prompt, and the tokens a second that it reads.
+    """
+
+    name: str
+    held: int
+    delay_s: float
+    rate: float
+
+
+def delay_s(
+    owed: float, in_flight: int, waiting: float, rate: float, policy: RoutingPolicy
+) -> float:
+    """Return the seconds until a member starts to read a new prompt.
+
+    `owed` is the tokens that it has to read first, `in_flight` its requests in progress, `waiting`
+    those in its queue, `rate` the tokens it reads a second.
+    """
+    return owed / rate + policy.request_s * in_flight + policy.waiting_s * waiting
+
+
+def drained(amount: float, seconds: float, per_s: float, policy: RoutingPolicy) -> float:
+    """Return what is left of work that was reported `seconds` ago.
+
+    `per_s` of it is done a second.
+    """
+    return max(0.0, amount - policy.drain_share * per_s * max(0.0, seconds))
+
+
+def unread(owed: float, prompts: int, seconds: float, rate: float, policy: RoutingPolicy) -> float:
+    """Return how many of the `owed` tokens are still to be read.
+
+    `prompts` (at least one) is the number of prompts, `seconds` the time since the last first token
+    or the start of reading.
+
+    Prompts are read one after another. Progress within the current prompt is unknown: it counts as
+    one of mean length, so that a member that stands still keeps the prompts behind it.
+    """
+    return max(owed - owed / prompts, drained(owed, seconds, rate, policy))
+
+
+def cost_s(one: Candidate, prompt: int, least_delay_s: float, policy: RoutingPolicy) -> float:
+    """Return the cost, in seconds of waiting, to send a prompt of `prompt` tokens there.
+
+    `least_delay_s` is that of the idlest candidate.
+    """
+    slack_s = (1 + policy.delay_slack_share) * least_delay_s
+    uncached_s = (prompt - one.held) / one.rate
+    return max(0.0, one.delay_s - slack_s) + policy.uncached_weight * uncached_s
+
+
+def considered(candidates: Sequence[Candidate], prompt: int, random: Random) -> list[Candidate]:
+    """Return all candidates if one holds much of the prompt.
+
+    Otherwise, of many candidates, the best holders and two others.
+    """
+    few = CACHE_CHOICES + RANDOM_CHOICES
+    if len(candidates) <= few or max(one.held for one in candidates) >= WARM_SHARE * prompt:
+        return list(candidates)
+    holders = sorted((one for one in candidates if one.held), key=lambda one: -one.held)
+    holders = holders[:CACHE_CHOICES]
+    others = [one for one in candidates if one not in holders]
+    return holders + random.sample(others, RANDOM_CHOICES)
+
+
+def choose(
+    candidates: Sequence[Candidate], prompt: int, policy: RoutingPolicy, random: Random
+) -> Candidate:
+    """Return the candidate for a prompt of `prompt` tokens; there must be one."""
+    chosen_from = considered(candidates, prompt, random)
+    least_s = min(one.delay_s for one in chosen_from)
+    costs = [(cost_s(one, prompt, least_s, policy), one.delay_s) for one in chosen_from]
+    best = min(costs)
+    ties = [one for one, cost in zip(chosen_from, costs, strict=True) if cost == best]
+    return ties[0] if len(ties) == 1 else random.choice(ties)
+
+
+def choose_owner(
+    candidates: Sequence[Candidate], owner: str, prompt: int, policy: RoutingPolicy, random: Random
+) -> Candidate:
+    """Return the candidate for a prompt that has an owner and of which no one holds much.
+
+    The owner is treated as if it held all of the prompt.
+    """
+    least_s = min(one.delay_s for one in candidates)
+    mine = next(one for one in candidates if one.name == owner)
+    best = choose(candidates, prompt, policy, random)
+    as_if = cost_s(mine._replace(held=prompt), prompt, least_s, policy)
+    return mine if as_if <= cost_s(best, prompt, least_s, policy) else best
+
+
+def hold_back(
+    candidates: Sequence[Candidate], prompt: int, *, is_continued: bool, policy: RoutingPolicy
+) -> bool:
+    """Return True if a request should wait: it begins a session, and the members are busy.
+
+    Sessions in progress go first: those with a response before (`is_continued`), or most of whose
+    prompt some member holds.
+    """
+    is_warm = any(one.held >= WARM_SHARE * prompt for one in candidates)
+    if is_continued or is_warm or not candidates:
+        return False
+    return median(one.delay_s for one in candidates) > policy.hold_back_delay_s
+
+
+RATE_TOKENS_MIN: Final = 512
+"""The time for fewer tokens of a prompt tells more of the network than of the member."""
+RATES_MIN: Final = 8
+"""Observations until a rate counts as known. Where few are enough, a member that happened to be
+busy is believed to be slow, and is chosen no more until `RATE_KNOWN_S` have passed."""
+RATE_KNOWN_S: Final = 600.0
+"""A rate is unknown again this long after the last observation, and learned anew: a member that was
+slow for a while is sent no prompts that would show that it is not any more."""
+RATE_STEP: Final = 0.08
+RATE_QUANTILE: Final = 0.9
+"""What makes a prompt look slower than it was read is the rule: others have sent prompts, too. So
+the rate is near the best that is seen."""
+UNREPORTED_QUANTILE: Final = 0.75
+"""The same of a member that does not report what it had cached: a hit that was not foreseen makes
+it look fast."""
+LEARN: Final = 0.3
+"""How far what is seen moves what is believed of the horizon."""
+EXPECTED_MIN: Final = 1_024
+"""Hits below that say nothing of what a member keeps."""
+LOST_MIN: Final = 2_048
+LOST_AGE_S: Final = 60.0
+LOSSES_MAX: Final = 2
+"""After this many requests in a row that find nothing of what was used a minute ago the cache is
+taken to be lost."""
+MISS: Final = 0.7
+HIT: Final = 0.95
+
+
+class LoadAverage:
+    """Average load of this replica at a member in the last seconds, for other replicas.
+
+    A member reads a prompt in less time than a report takes, so the load of one moment says nothing
+    of the next one, and replicas that went by it would all run to the same member.
+    """
+
+    def __init__(self, window_s: float) -> None:
+        self._window_s = window_s
+        self._at: float | None = None
+        self._in_flight = 0.0
+        self._owed = 0.0
+
+    def advance(self, now: float, in_flight: int, owed: int) -> None:
+        """Add to the average the values that held until `now`."""
+        if self._at is not None and now > self._at:
+            share = -math.expm1((self._at - now) / self._window_s)
+            self._in_flight += share * (in_flight - self._in_flight)
+            self._owed += share * (owed - self._owed)
+        self._at = now
+
+    def rounded(self) -> tuple[int, int]:
+        return round(self._in_flight), round(self._owed)
+
+
+@dataclass(slots=True)
+class PeerLoad:
+    """Another replica's average load at a member, as reported at the time `at`."""
+
+    in_flight: int
+    owed: int
+    at: float
+
+
+class MemberLoad:
+    """One member: `number` is its place in the index, `id` what rows and replicas call it.
+
+    `since` is from when on its cache counts: what was sent there before is gone. `epoch` is when
+    its process began, in unix seconds (0: it does not say).
+    """
+
+    def __init__(self, name: str, number: int, id_: int, policy: RoutingPolicy) -> None:
+        self.name = name
+        self.number = number
+        self.id = id_
+        self.in_flight = 0
+        self.owed = 0
+        """Tokens it was sent that it has to read, of prompts whose first token has not come."""
+        self.since = -math.inf
+        self.epoch = 0
+        self.horizon_s = policy.horizon_s
+        self.reports = False
+        """It has said of a prompt that it had some of it."""
+        self.kv_tokens: int | None = None
+        self.peers: dict[str, PeerLoad] = {}
+        self.average = LoadAverage(policy.load_average_s)
+        self._policy = policy
+        self._rate: float | None = None
+        self._rate_at = -math.inf
+        self._rates: list[float] = []
+        """The first ones that were seen."""
+        self._unread = 0
+        """Prompts whose first token has not come."""
+        self._read_at = -math.inf
+        """When the last one came of those before, or the first prompt after a pause."""
+        self._waiting = 0
+        self._probed_at = -math.inf
+        self._losses = 0
+
+    def rate_at(self, now: float) -> float | None:
+        # Tokens a second; None while the last measurement is too old.
+        return self._rate if now - self._rate_at <= RATE_KNOWN_S else None
+
+    def add(self, now: float, in_flight: int, owed: int) -> None:
+        """Add to requests in flight and tokens owed.
+
+        Values are positive when a prompt is sent, negative when it was read or its request has
+        ended.
+        """
+        self.average.advance(now, self.in_flight, self.owed)
+        if owed > 0:
+            if not self._unread:
+                self._read_at = now
+            self._unread += 1
+        elif owed:
+            self._unread -= 1
+            self._read_at = now
+        self.in_flight += in_flight
+        self.owed += owed
+
+    def averages(self, now: float) -> tuple[int, int]:
+        """Return the average requests in flight and tokens owed, for other replicas."""
+        self.average.advance(now, self.in_flight, self.owed)
+        return self.average.rounded()
+
+    def delay_s(self, rate: float, now: float) -> float:
+        """Return the seconds until the member begins to read a new prompt.
+
+        `rate` is the tokens that it reads a second.
+        """
+        policy = self._policy
+        owed, in_flight = float(self.owed), self.in_flight
+        if self._unread:
+            owed = unread(owed, self._unread, now - self._read_at, rate, policy)
+        for peer in self.peers.values():
+            if now - peer.at <= policy.peer_expiry_s:
+                owed += peer.owed
+                in_flight += peer.in_flight
+        waiting = 0.0
+        if self._waiting:
+            seconds = now - self._probed_at
+            waiting = drained(self._waiting, seconds, 1 / policy.waiting_s, policy)
+        return delay_s(owed, in_flight, waiting, rate, policy)
+
+    def note_waiting(self, waiting: int, now: float) -> None:
+        self._waiting, self._probed_at = waiting, now
+
+    def note_prefill(self, tokens: int, seconds: float, now: float) -> None:
+        """Learn the read rate from one prompt: `tokens` took `seconds` up to the first token.
+
+        The member must have had no other prompt of this replica to read.
+        """
+        if tokens < RATE_TOKENS_MIN or seconds <= 0:
+            return
+        policy = self._policy
+        least, most = policy.read_tokens_per_s_min, policy.read_tokens_per_s_max
+        seen = min(max(tokens / seconds, least), most)
+        quantile = RATE_QUANTILE if self.reports else UNREPORTED_QUANTILE
+        if (rate := self.rate_at(now)) is not None:
+            step = quantile if seen > rate else quantile - 1
+            self._rate, self._rate_at = min(max(rate * (1 + RATE_STEP * step), least), most), now
+            return
+        self._rates.append(seen)
+        if len(self._rates) == RATES_MIN:
+            self._rate, self._rate_at = sorted(self._rates)[int(quantile * RATES_MIN)], now
+            self._rates.clear()
+
+    def note_start(self, epoch: int, age_s: float, now: float) -> bool:
+        """Note that its process reports that it started at `epoch` (unix seconds), `age_s` ago.
+
+        Returns True if it is another process than before.
+        """
+        if abs(epoch - self.epoch) <= 1:
+            return False
+        self.epoch = epoch
+        # Its clock may be ahead of this one: what it is sent from now on counts all the same.
+        since, self.since = self.since, max(self.since, now - max(0.0, age_s))
+        return self.since > since and since != -math.inf
+
+    def forget_cache(self, now: float) -> None:
+        self.since, self._losses = now, 0
+
+    def note_cached(self, expected: int, cached: int, age_s: float, now: float) -> bool:
+        """Note that `cached` tokens of a prompt were in its cache, of `expected` ones.
+
+        `age_s` is how long ago these were last used. Returns True if its cache must have been lost.
+        """
+        self.reports = self.reports or cached > 0
+        if not self.reports or expected <= EXPECTED_MIN:
+            return False
+        if cached == 0 and expected > LOST_MIN and age_s < LOST_AGE_S:
+            self._losses += 1
+            if self._losses >= LOSSES_MAX:
+                self.forget_cache(now)
+                return True
+        elif cached:
+            self._losses = 0
+        self._learn_horizon(cached / expected, age_s)
+        return False
+
+    def _learn_horizon(self, share: float, age_s: float) -> None:
+        is_shorter = share < MISS and age_s < self.horizon_s
+        if is_shorter or (share >= HIT and age_s > self.horizon_s):
+            moved = LEARN * (math.log(max(age_s, 0.1)) - math.log(self.horizon_s))
+            policy = self._policy
+            horizon_s = self.horizon_s * math.exp(moved)
+            self.horizon_s = min(max(horizon_s, policy.horizon_min_s), policy.horizon_max_s)
