@@ -42,7 +42,7 @@ STEP_S = 0.05
 @pytest.fixture(scope="session", autouse=True)
 def _patience() -> Iterator[None]:
     with patient(), pytest.MonkeyPatch.context() as patch:
-        patch.setattr("gateway.upstreams.membership.drains.DRAIN_POLL_S", STEP_S)
+        patch.setattr("gateway.upstreams.backend_sources.DRAIN_POLL_S", STEP_S)
         yield
 
 

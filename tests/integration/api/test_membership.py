@@ -44,7 +44,7 @@ def write(path: Path, urls: Mapping[str, str]) -> None:
 
 @pytest.fixture(autouse=True)
 def _drains_are_looked_for_often(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("gateway.upstreams.membership.drains.DRAIN_POLL_S", 0.01)
+    monkeypatch.setattr("gateway.upstreams.backend_sources.DRAIN_POLL_S", 0.01)
 
 
 @asynccontextmanager
