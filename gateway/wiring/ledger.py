@@ -16,19 +16,19 @@ if TYPE_CHECKING:
     from gateway.settings import Settings
     from gateway.store.postgres.database import Database
     from gateway.telemetry.metrics import Metrics
+    from gateway.wiring.foundation import Foundation
 
 
-def ledger_jobs(
-    settings: Settings, database: Database, metrics: Metrics, *, owner: str
-) -> list[Callable[[], Coroutine[Any, Any, None]]]:
+def ledger_jobs(base: Foundation) -> list[Callable[[], Coroutine[Any, Any, None]]]:
     """Return the jobs that run as long as the process; none of them raises."""
+    settings, database, metrics = base.settings, base.database, base.metrics
     removing = partial(remove_expired, database, settings.ledger, rows_max=BATCH_ROWS_MAX)
     sinks = [CloudEventsSink(sink, source=settings.ledger.source) for sink in settings.ledger.sinks]
     return [
         adding(settings, database, metrics).run,
         Reconciliation(database, metrics=metrics).run,
         partial(again_and_again, removing, INTERVAL_S, "removing usage"),
-        *(Delivery(database, sink, holder=owner, metrics=metrics).run for sink in sinks),
+        *(Delivery(database, sink, holder=base.owner, metrics=metrics).run for sink in sinks),
     ]
 
 

@@ -225,7 +225,7 @@ def _accounting(base: Foundation) -> list[Callable[[], Coroutine[Any, Any, None]
         AuditLogs(database).run,
         TenantData(database, tenant_keys).run,
         *_resealing(base, tenant_keys),
-        *ledger_jobs(settings, database, metrics, owner=base.owner),
+        *ledger_jobs(base),
     ]
 
 
