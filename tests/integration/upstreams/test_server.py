@@ -92,7 +92,7 @@ async def test_a_long_answer_that_comes_at_once_is_followed_by_another_on_its_co
 
 
 async def test_reads_are_looked_at_in_the_turns_of_their_tenant(client: Client) -> None:
-    events = [STREAM_HEAD, *(said([i], text='"' * 50) for i in range(400)), *turn([200002])[1:]]
+    events = [STREAM_HEAD, *(said([i], text='"' * 400) for i in range(400)), *turn([200002])[1:]]
     waited: list[Hashable] = []
 
     class Slow(ReadTurns):
