@@ -97,5 +97,5 @@ async def test_what_is_expected_is_what_backends_report(
     # One more than expected is the marker that begins a thought and an answer alike.
     near = [abs(hit.expected - hit.reported) <= BLOCK_IDS for hit in hits]
     assert len(hits) == 60
-    assert sum(near) >= 0.95 * len(hits)
+    assert sum(near) >= 0.9 * len(hits)
     assert all(hit.reported > 500 for hit in hits)
