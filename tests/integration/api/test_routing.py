@@ -22,6 +22,9 @@ if TYPE_CHECKING:
     from tests.fakes.gateway import RunningGateway
 
 MODEL = "gpt-oss-20b"
+# `Rounds` exchanges between turns. A report that the process makes by itself has the same entries,
+# and may still be on its way when the next turn is routed.
+EXCHANGE_INTERVAL_S = 3600.0
 
 
 @pytest.fixture(scope="module")
@@ -34,7 +37,10 @@ async def gateways(own_database_url: str) -> AsyncIterator[tuple[RunningGateway,
             (first, second),
             models=[{"id": MODEL}],
         )
-        with bounds("foundation.ProbeSchedule", health_timeout_s=60.0):
+        with (
+            bounds("foundation.ProbeSchedule", health_timeout_s=60.0),
+            bounds("foundation.RoutingPolicy", exchange_interval_s=EXCHANGE_INTERVAL_S),
+        ):
             async with running_gateway(settings) as here, running_gateway(settings) as there:
                 yield here, there
 
@@ -97,5 +103,5 @@ async def test_what_is_expected_is_what_backends_report(
     # One more than expected is the marker that begins a thought and an answer alike.
     near = [abs(hit.expected - hit.reported) <= BLOCK_IDS for hit in hits]
     assert len(hits) == 60
-    assert sum(near) >= 0.9 * len(hits)
+    assert sum(near) >= 0.95 * len(hits)
     assert all(hit.reported > 500 for hit in hits)
