@@ -289,7 +289,7 @@ Cents = Annotated[int, Field(ge=0, le=CENTS_MAX), AS_INTEGER]
 
 
 class Limited(NamedTuple):
-    """What a field of a body limits; `window_s` 0: at one moment."""
+    """Limited quantity of a field of a body; `window_s` 0: at one moment."""
 
     what: What
     window_s: int

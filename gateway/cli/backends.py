@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 commands = typer.Typer(no_args_is_help=True)
 
 LOAD_FRESH_S: Final = 10.0
-"""What a replica told longer ago does not count."""
+"""What a replica records longer ago does not count."""
 LOOK_AGAIN_S: Final = 0.5
 NAMES_MAX: Final = 8
 POLLS: Final = 3
@@ -84,14 +84,14 @@ class Members:
 
 
 @dataclass(frozen=True, slots=True)
-class Told:
+class BackendRecords:
     """Records of backends in the database: the drained ones, and the last loads of each replica."""
 
     drained: Mapping[str, Drain]
     at_drained: Mapping[str, Mapping[str, int]]
-    """Of each drained one, in flight by replica."""
+    """Requests in flight at each drained backend, by replica."""
     loads: Mapping[str, Mapping[int, int]]
-    """Of each replica, in flight by member id."""
+    """Requests in flight of each replica, by member id."""
 
     def in_flight(self, name: str) -> int | None:
         """Return the requests in flight on all replicas that report; None if none does."""
@@ -187,9 +187,11 @@ async def _on(
 
 async def _list(settings: Settings) -> tuple[list[Row], tuple[str, ...]]:
     members = await found(settings)
-    told: Told = await _on(settings, lambda database, _: _told(database))
+    records: BackendRecords = await _on(settings, lambda database, _: _records(database))
     async with _client() as client:
-        rows = await asyncio.gather(*(_row(client, one, told) for one in members.backends.values()))
+        rows = await asyncio.gather(
+            *(_row(client, one, records) for one in members.backends.values())
+        )
     return list(rows), members.faults
 
 
@@ -208,16 +210,16 @@ async def found(settings: Settings) -> Members:
 
 async def examine(settings: Settings) -> dict[str, tuple[bool, str]]:
     """Return for each source whether it lists its backends, and a description of the result."""
-    told = {}
+    records = {}
     for source in membership.sources(settings):
         try:
             names = [one.name for one in await source.fetch()]
         except SourceError as error:
-            told[source.name] = (False, str(error))
+            records[source.name] = (False, str(error))
         else:
             listed = ", ".join(names[:NAMES_MAX]) + (", …" if len(names) > NAMES_MAX else "")
-            told[source.name] = (True, f"{len(names)} backends: {listed}".removesuffix(": "))
-    return told
+            records[source.name] = (True, f"{len(names)} backends: {listed}".removesuffix(": "))
+    return records
 
 
 @asynccontextmanager
@@ -226,19 +228,19 @@ async def _client() -> AsyncIterator[Client]:
         yield client
 
 
-async def _told(database: Database) -> Told:
+async def _records(database: Database) -> BackendRecords:
     at_drained: dict[str, dict[str, int]] = {}
     for report in await drains.reports(database):
         at_drained.setdefault(report.name, {})[report.replica] = report.in_flight
     loads = await drains.loads(database, fresh_s=LOAD_FRESH_S)
-    return Told(
+    return BackendRecords(
         {one.name: one for one in await drains.drains(database)},
         at_drained,
         {replica: in_flight_of(load) for replica, load in loads.items()},
     )
 
 
-async def _row(client: Client, backend: Backend, told: Told) -> Row:
+async def _row(client: Client, backend: Backend, records: BackendRecords) -> Row:
     name = backend.name
     said: Description | None = None
     unusable, problem = None, None
@@ -256,9 +258,9 @@ async def _row(client: Client, backend: Backend, told: Told) -> Row:
             unusable = said.engine.unusable
     except UpstreamUnavailable as error:
         problem = error.reason
-    in_flight = told.in_flight(name)
+    in_flight = records.in_flight(name)
     state = "unreachable" if problem is not None else "unusable" if unusable else "healthy"
-    if name in told.drained:
+    if name in records.drained:
         state = "drained" if in_flight == 0 else "draining"
     return Row(
         name=name,
@@ -306,11 +308,11 @@ async def wait_until_idle(
     loop = asyncio.get_running_loop()
     began = loop.time()
     while True:
-        told = await _told(database)
-        counts = told.at_drained.get(name, {})
-        silent = told.loads.keys() - counts.keys()
+        records = await _records(database)
+        counts = records.at_drained.get(name, {})
+        silent = records.loads.keys() - counts.keys()
         waited_s = loop.time() - began
-        is_known = bool(told.loads) or waited_s >= patience_s
+        is_known = bool(records.loads) or waited_s >= patience_s
         if is_known and not silent and not any(counts.values()):
             return ""
         if waited_s >= timeout_s:

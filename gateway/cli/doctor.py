@@ -273,7 +273,7 @@ class _Probed:
     served: Mapping[str, ServedModel]
     unusable: Unusable | None
     tasks: Mapping[str, Sequence[str]]
-    """Of each model that is declared, by public id."""
+    """Tasks of each declared model, by public id."""
 
     @property
     def generating(self) -> list[str]:

@@ -103,7 +103,7 @@ class Checker:
         self._answer: SchemaValidator | None = None
         self._calls: dict[str, SchemaValidator | GrammarValidator] = {}
         self.has_patterns = False
-        """What it takes of memory, compiled, cannot be told from the length of its schemas."""
+        """True if a schema has patterns: their memory does not follow from its length."""
         self.is_compiled = False
         """There is nothing left that would have to be compiled at first use."""
 

@@ -140,9 +140,9 @@ class Keyring:
         self._asking: dict[TenantId, asyncio.Task[None]] = {}
         self._at_once = asyncio.Semaphore(ASKED_AT_ONCE_MAX)
         self._retry_at: OrderedDict[TenantId, float] = OrderedDict()
-        """Whose keys were asked for in vain, and when they may be asked for again."""
+        """Earliest time of the next request for keys of tenants whose last request failed."""
         self._down: dict[str, float] = {}
-        """The same of services, and of their keys."""
+        """Earliest time of the next request to key services, and for their keys, that failed."""
         self.is_on = store is not None and bool(self._providers)
         """Anything is sealed, or may have been."""
 

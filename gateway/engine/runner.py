@@ -59,7 +59,7 @@ class Run:
         self.claim = claim
         """The right to write for the response; None until it is recorded."""
         self.begun = OnceEvent()
-        """What `store: true` promises is recorded, or the log says why it is not."""
+        """Set when the response is recorded as `store: true` promises, or the log says why not."""
         self.first_token_s: float | None = None
         """Seconds from the request to the first id; None for one that another replica was given."""
         self._journal = journal

@@ -111,7 +111,7 @@ class ToolRunner:
         self._call: ToolCall | None = None
         self._task: asyncio.Task[ToolResult | None] | None = None
         self._hosts: set[str] = set()
-        """Those that `_call` sent something to."""
+        """Hosts that `_call` sent something to."""
         self.running: OnceEvent | None = None
         """Set when the call has ended that runs now and must not be run twice; None: none does."""
 

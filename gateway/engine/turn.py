@@ -134,7 +134,7 @@ class TurnRunner:
         """Made when a backend first fails."""
         self._past_turns = PastTurns(self._format, self._fold.new_parser, engine.threads)
         self._tools: ToolRunner | None = None
-        """None where the response may use no tools of the gateway."""
+        """Runner of hosted tools; None where the response may use none."""
         if spec.head.grants is not None:
             self._tools = ToolRunner(
                 spec,
@@ -146,7 +146,7 @@ class TurnRunner:
             )
         self._prompt_ids = spec.prompt_ids
         self._prompt_prefill: tuple[int, ...] = ()
-        """What the prompt puts into the model's mouth, at its beginning and behind results."""
+        """Ids with which the prompt begins the turn for the model, also behind results."""
         self._tokens_max = spec.sampling.max_tokens
         if begun := self._format.prefill_size(spec.prompt_ids):
             end = len(spec.prompt_ids) - begun

@@ -71,7 +71,7 @@ def reconcile(
 
 @commands.command()
 def sinks(config: Config = None, json_: Json = False) -> None:
-    """How far every sink is. Exit code 0: none is stopped."""
+    """Show how far every sink is. Exit code 0: none is stopped."""
     states = _ask(config, lambda ledger: ledger.sinks())
     if json_:
         terminal.show(json.dumps([dict(one) for one in states], default=str))
