@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 commands = typer.Typer(no_args_is_help=True)
 
 LOAD_FRESH_S: Final = 10.0
-"""What a replica records longer ago does not count."""
+"""Age of a report of a replica from which on it does not count."""
 LOOK_AGAIN_S: Final = 0.5
 NAMES_MAX: Final = 8
 POLLS: Final = 3
