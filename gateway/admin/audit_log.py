@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from gateway.admin.routes import AdminCall
     from gateway.admin.tenants import Tenants
-    from gateway.protocol.admin.objects import Json
+    from gateway.protocol.admin_bodies import Json
     from gateway.services.audit_logs import AuditLogs
 
 ALL: Final = "/organization/audit_logs"

@@ -8,14 +8,14 @@ from gateway.admin.pages import whole_page
 from gateway.admin.routes import AdminRoute, changed, read
 from gateway.admin.transactions import owned
 from gateway.errors import ResourceNotFound, shown
-from gateway.protocol.admin.requests import NoBody
+from gateway.protocol.admin_bodies import NoBody
 from gateway.store.replicas import drains
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from gateway.governance.audit import Author
-    from gateway.protocol.admin.objects import Json
+    from gateway.protocol.admin_bodies import Json
     from gateway.store.postgres.database import Database
     from gateway.store.replicas.drains import Drain
     from gateway.upstreams.member import Member

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from gateway.admin.transactions import AdminCaller, Transactions
-    from gateway.protocol.admin.objects import Json
+    from gateway.protocol.admin_bodies import Json
     from gateway.store.postgres.database import Database
     from gateway.tenancy import TenantId
 

@@ -10,8 +10,7 @@ from gateway.admin.pages import PAGE, conversation_page
 from gateway.admin.routes import AdminRoute
 from gateway.api.query import integer, several, values_of
 from gateway.errors import InvalidRequest
-from gateway.protocol.admin.objects import seconds_of
-from gateway.protocol.admin.requests import SECOND_MAX
+from gateway.protocol.admin_bodies import SECOND_MAX, seconds_of
 from gateway.protocol.request_errors import wrong_value
 from gateway.store.postgres.statements import Statement
 from gateway.store.schema import RUNNING, TERMINAL
@@ -24,7 +23,7 @@ if TYPE_CHECKING:
     from starlette.datastructures import QueryParams
 
     from gateway.admin.routes import AdminCall
-    from gateway.protocol.admin.objects import Json
+    from gateway.protocol.admin_bodies import Json
     from gateway.store.postgres.database import Database, Row
 
 STATUSES: Final = (*RUNNING, *TERMINAL)

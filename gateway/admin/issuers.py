@@ -28,8 +28,14 @@ from gateway.admin.service_accounts import required_account, unknown_account
 from gateway.admin.tenants import ONE as TENANT_PATH
 from gateway.admin.transactions import owned
 from gateway.errors import InvalidRequest, RateLimited, ResourceNotFound, StoreConflict, shown
-from gateway.protocol.admin.objects import deleted_body, seconds_of
-from gateway.protocol.admin.requests import DisplayName, NoBody, ShortText, scopes_of
+from gateway.protocol.admin_bodies import (
+    DisplayName,
+    NoBody,
+    ShortText,
+    deleted_body,
+    scopes_of,
+    seconds_of,
+)
 from gateway.protocol.base import AS_INTEGER, Many, NullableModel, WireModel, without_nulls
 from gateway.protocol.request_errors import invalid
 from gateway.services.access import check_name

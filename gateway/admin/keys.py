@@ -21,14 +21,16 @@ from gateway.admin.service_accounts import ONE as ACCOUNT
 from gateway.admin.service_accounts import find_accounts, required_account, service_account_body
 from gateway.api.query import choice
 from gateway.errors import InvalidRequest, RateLimited, ResourceNotFound, shown
-from gateway.protocol.admin.objects import Json, deleted_body, seconds_of
-from gateway.protocol.admin.requests import (
+from gateway.protocol.admin_bodies import (
     LIFETIME_MAX_S,
     MODELS_MAX,
     DisplayName,
+    Json,
     Lifetime,
     ModelId,
+    deleted_body,
     scopes_of,
+    seconds_of,
 )
 from gateway.protocol.base import AS_INTEGER, Many, NullableModel
 from gateway.protocol.request_errors import invalid, wrong_value

@@ -20,8 +20,7 @@ from gateway.ledger.records import (
     export,
     place_of,
 )
-from gateway.protocol.admin.objects import Json, seconds_of
-from gateway.protocol.admin.requests import NoBody
+from gateway.protocol.admin_bodies import Json, NoBody, seconds_of
 from gateway.protocol.base import WireModel
 from gateway.store import audit_log
 from gateway.store.ledger import exports

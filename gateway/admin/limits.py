@@ -27,7 +27,7 @@ from gateway.errors import InvalidRequest, ResourceNotFound, shown
 from gateway.governance.audit import COMMAND_LINE
 from gateway.limits.money import CENT, begins
 from gateway.limits.rules import ALL_MODELS, DAY_S, MINUTE_S, Budget, Limit
-from gateway.protocol.admin.objects import Json, deleted_body
+from gateway.protocol.admin_bodies import Json, deleted_body
 from gateway.protocol.base import AS_INTEGER, Count, Many, NullableModel, WireModel
 from gateway.protocol.request_errors import unsupported
 from gateway.store import audit_log, tenants

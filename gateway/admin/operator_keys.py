@@ -18,8 +18,7 @@ from gateway.admin.pages import whole_page
 from gateway.admin.routes import AdminRoute, audited, changed, read
 from gateway.errors import AuthenticationError, ResourceNotFound, shown
 from gateway.governance.audit import COMMAND_LINE
-from gateway.protocol.admin.objects import seconds_of
-from gateway.protocol.admin.requests import DisplayName, Lifetime, NoBody
+from gateway.protocol.admin_bodies import DisplayName, Lifetime, NoBody, seconds_of
 from gateway.protocol.base import NullableModel
 from gateway.store import audit_log
 from gateway.store.postgres.statements import Statement

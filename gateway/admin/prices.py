@@ -19,8 +19,7 @@ from gateway.admin.transactions import owned
 from gateway.errors import InvalidRequest, ResourceNotFound, shown
 from gateway.governance.audit import COMMAND_LINE
 from gateway.limits.money import ANY_TIER, COMPONENTS, Component, Price, PriceTier
-from gateway.protocol.admin.objects import Json, seconds_of
-from gateway.protocol.admin.requests import SECOND_MAX, ModelId, ShortText
+from gateway.protocol.admin_bodies import SECOND_MAX, Json, ModelId, ShortText, seconds_of
 from gateway.protocol.base import AS_INTEGER, NullableModel
 from gateway.services.access import check_name
 from gateway.store import audit_log, tenants

@@ -13,8 +13,16 @@ from gateway.admin.core import CoreStatement, PagedSelect, of_tenant, update_by_
 from gateway.admin.pages import PAGE
 from gateway.admin.routes import AdminRoute, AuditedAs, audited, changed, listed, read
 from gateway.errors import InvalidRequest, RateLimited, ResourceNotFound, shown
-from gateway.protocol.admin.objects import Json, deleted_body, seconds_of
-from gateway.protocol.admin.requests import MODELS_MAX, DisplayName, ModelId, NoBody, ShortText
+from gateway.protocol.admin_bodies import (
+    MODELS_MAX,
+    DisplayName,
+    Json,
+    ModelId,
+    NoBody,
+    ShortText,
+    deleted_body,
+    seconds_of,
+)
 from gateway.protocol.base import Many, NullableModel, WireModel
 from gateway.protocol.request_errors import unsupported
 from gateway.store.tables import TABLES

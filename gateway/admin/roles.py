@@ -17,7 +17,7 @@ from gateway.tenancy.permissions import ROLES
 if TYPE_CHECKING:
     from gateway.admin.projects import Projects
     from gateway.admin.routes import AdminCall, Endpoint
-    from gateway.protocol.admin.objects import Json
+    from gateway.protocol.admin_bodies import Json
 
 ORGANIZATION_ROLES: Final = "/organization/roles"
 PROJECT_ROLES: Final = "/projects/{project_id}/roles"

@@ -22,7 +22,7 @@ from gateway.api.access.client_address import client_address
 from gateway.api.query import boolean, without_index
 from gateway.errors import PermissionDenied, shown
 from gateway.governance.audit import Actor, Author
-from gateway.protocol.admin.requests import NoBody
+from gateway.protocol.admin_bodies import NoBody
 from gateway.protocol.json_body import parse_object
 from gateway.protocol.request_errors import invalid, unknown, validated
 from gateway.tenancy.permissions import OPERATOR_ROLES, ROLES, role_of

@@ -14,8 +14,7 @@ from gateway.admin.projects import ONE as PROJECT
 from gateway.admin.projects import required_project
 from gateway.admin.routes import AdminRoute, audited, changed, listed, read
 from gateway.errors import RateLimited, ResourceNotFound, shown
-from gateway.protocol.admin.objects import Json, deleted_body, seconds_of
-from gateway.protocol.admin.requests import DisplayName
+from gateway.protocol.admin_bodies import DisplayName, Json, deleted_body, seconds_of
 from gateway.protocol.base import NullableModel
 from gateway.store.tables import TABLES
 from gateway.tenancy import ProjectId, ServiceAccount, TenantId

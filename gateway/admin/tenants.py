@@ -18,8 +18,7 @@ from gateway.admin.keys import ShownKey, admin_key_body
 from gateway.admin.pages import PAGE, conversation_page, cut, page_params
 from gateway.admin.routes import AdminRoute, changed, check_permission, read
 from gateway.admin.transactions import owned
-from gateway.protocol.admin.objects import seconds_of
-from gateway.protocol.admin.requests import NoBody, ShortText
+from gateway.protocol.admin_bodies import NoBody, ShortText, seconds_of
 from gateway.protocol.base import NullableModel, WireModel
 from gateway.services.access import check_name
 
@@ -30,7 +29,7 @@ if TYPE_CHECKING:
 
     from gateway.admin.routes import AdminCall
     from gateway.governance.audit import Author
-    from gateway.protocol.admin.objects import Json
+    from gateway.protocol.admin_bodies import Json
     from gateway.retention.erasure import Erased
     from gateway.retention.export import TenantArchive
     from gateway.retention.tenant_data import TenantData

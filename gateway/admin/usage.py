@@ -26,7 +26,7 @@ from gateway import ids
 from gateway.admin.routes import AdminRoute
 from gateway.api.query import choice, integer, several, values_of
 from gateway.errors import InvalidRequest
-from gateway.protocol.admin.requests import SECOND_MAX
+from gateway.protocol.admin_bodies import SECOND_MAX
 from gateway.protocol.request_errors import wrong_value
 from gateway.store.ledger import reading
 from gateway.store.ledger.reading import LineSpan, Question
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from uuid import UUID
 
     from gateway.admin.routes import AdminCall, Endpoint
-    from gateway.protocol.admin.objects import Json
+    from gateway.protocol.admin_bodies import Json
     from gateway.settings.sections import Ledger
     from gateway.store.ledger.reading import Dimension, Unit
     from gateway.store.postgres.database import Database, Row

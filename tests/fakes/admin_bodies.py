@@ -40,7 +40,7 @@ from gateway.admin.tenants import (
     TenantKeyCreate,
     TenantUpdate,
 )
-from gateway.protocol.admin.requests import NoBody
+from gateway.protocol.admin_bodies import NoBody
 
 if TYPE_CHECKING:
     from gateway.protocol.base import WireModel

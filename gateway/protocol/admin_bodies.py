@@ -1,14 +1,22 @@
-"""Bodies of the admin API. Keys that they lack are refused (`admin.routes.AdminCall.body`)."""
+"""Types of fields that bodies and objects of the admin API share.
+
+Unknown keys of bodies are refused (`admin.routes.AdminCall.body`).
+"""
 
 from __future__ import annotations
 
-from typing import Annotated, Final
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 from pydantic import AfterValidator, Field, StringConstraints
 
 from gateway.protocol.base import AS_INTEGER, WireModel
 from gateway.protocol.request_errors import wrong_value
 from gateway.tenancy.scopes import SCOPES
+
+if TYPE_CHECKING:
+    from datetime import datetime
+
+Json = dict[str, Any]
 
 NAME_CHARS_MAX: Final = 256
 MODELS_MAX: Final = 256
@@ -44,3 +52,13 @@ def scopes_of(given: tuple[str, ...]) -> frozenset[str]:
         if scope not in SCOPES:
             raise wrong_value(f"scopes[{index}]", scope, tuple(SCOPES))
     return frozenset(given)
+
+
+def seconds_of(moment: datetime | None) -> int | None:
+    return None if moment is None else int(moment.timestamp())
+
+
+def deleted_body(kind: str, id_: str | None = None) -> Json:
+    """Return the answer to a deletion; `kind` is the type of the deleted object."""
+    body: Json = {"object": f"{kind}.deleted", "deleted": True}
+    return body if id_ is None else {"id": id_, **body}
