@@ -14,7 +14,7 @@ from gateway.store.replicas import drains
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from gateway.governance.audit import Author
+    from gateway.audit import Author
     from gateway.protocol.admin_bodies import Json
     from gateway.store.postgres.database import Database
     from gateway.store.replicas.drains import Drain

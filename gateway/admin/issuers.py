@@ -65,7 +65,7 @@ if TYPE_CHECKING:
 
     from gateway.admin.core import Page
     from gateway.admin.transactions import AdminCaller, Transactions
-    from gateway.governance.audit import Author
+    from gateway.audit import Author
     from gateway.store.postgres.database import Connection, Database, Row
     from gateway.tenancy.issuers import FederationRule
 

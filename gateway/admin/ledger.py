@@ -10,8 +10,8 @@ from gateway import ids
 from gateway.admin.pages import whole_page
 from gateway.admin.routes import AdminRoute
 from gateway.api.query import choice, integer
+from gateway.audit import COMMAND_LINE
 from gateway.errors import ResourceNotFound, shown
-from gateway.governance.audit import COMMAND_LINE
 from gateway.ledger.records import (
     MEDIA_TYPES,
     PAGE_LINES_MAX,
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from starlette.responses import Response
 
     from gateway.admin.routes import AdminCall
-    from gateway.governance.audit import AuditEvent, Author
+    from gateway.audit import AuditEvent, Author
     from gateway.ledger.jobs import Adding, Reconciliation
     from gateway.store.ledger.reconciliation import Found
     from gateway.store.postgres.database import Database, Row

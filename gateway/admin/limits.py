@@ -23,8 +23,8 @@ from gateway.admin.projects import ONE as PROJECT
 from gateway.admin.projects import required_project
 from gateway.admin.routes import AdminRoute
 from gateway.admin.transactions import Transactions
+from gateway.audit import COMMAND_LINE
 from gateway.errors import InvalidRequest, ResourceNotFound, shown
-from gateway.governance.audit import COMMAND_LINE
 from gateway.limits.money import CENT, begins
 from gateway.limits.rules import ALL_MODELS, DAY_S, MINUTE_S, Budget, Limit
 from gateway.protocol.admin_bodies import Json, deleted_body
@@ -45,7 +45,7 @@ if TYPE_CHECKING:
     from sqlalchemy import ColumnElement, Table
 
     from gateway.admin.routes import AdminCall
-    from gateway.governance.audit import AuditEvent, Author
+    from gateway.audit import AuditEvent, Author
     from gateway.limits.rules import Interval, Mode, Scope, Unit, What
     from gateway.store.postgres.database import Connection, Database
     from gateway.tenancy import TenantId

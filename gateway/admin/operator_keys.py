@@ -16,8 +16,8 @@ from gateway import ids
 from gateway.admin.core import CoreStatement, in_seconds, named
 from gateway.admin.pages import whole_page
 from gateway.admin.routes import AdminRoute, audited, changed, read
+from gateway.audit import COMMAND_LINE
 from gateway.errors import AuthenticationError, ResourceNotFound, shown
-from gateway.governance.audit import COMMAND_LINE
 from gateway.protocol.admin_bodies import DisplayName, Lifetime, NoBody, seconds_of
 from gateway.protocol.base import NullableModel
 from gateway.store import audit_log
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from datetime import datetime
 
-    from gateway.governance.audit import Author
+    from gateway.audit import Author
     from gateway.services.credentials import Peppers
     from gateway.store.postgres.database import Database, Row
 

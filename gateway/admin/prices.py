@@ -16,8 +16,8 @@ from gateway.admin.core import CoreStatement, named
 from gateway.admin.pages import whole_page
 from gateway.admin.routes import AdminRoute
 from gateway.admin.transactions import owned
+from gateway.audit import COMMAND_LINE
 from gateway.errors import InvalidRequest, ResourceNotFound, shown
-from gateway.governance.audit import COMMAND_LINE
 from gateway.limits.money import ANY_TIER, COMPONENTS, Component, Price, PriceTier
 from gateway.protocol.admin_bodies import SECOND_MAX, Json, ModelId, ShortText, seconds_of
 from gateway.protocol.base import AS_INTEGER, NullableModel
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from uuid import UUID
 
     from gateway.admin.routes import AdminCall
-    from gateway.governance.audit import Author
+    from gateway.audit import Author
     from gateway.store.postgres.database import Database
 
 PRICES: Final = TABLES["prices"]

@@ -20,8 +20,8 @@ from gateway.admin.pages import conversation_page, page_params
 from gateway.admin.transactions import AdminCaller
 from gateway.api.access.client_address import client_address
 from gateway.api.query import boolean, without_index
+from gateway.audit import Actor, Author
 from gateway.errors import PermissionDenied, shown
-from gateway.governance.audit import Actor, Author
 from gateway.protocol.admin_bodies import NoBody
 from gateway.protocol.json_body import parse_object
 from gateway.protocol.request_errors import invalid, unknown, validated

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from starlette.responses import Response
 
     from gateway.admin.routes import AdminCall
-    from gateway.governance.audit import Author
+    from gateway.audit import Author
     from gateway.protocol.admin_bodies import Json
     from gateway.retention.erasure import Erased
     from gateway.retention.export import TenantArchive

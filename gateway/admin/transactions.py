@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from gateway import ids
+from gateway.audit import OPERATOR, Actor, Author
 from gateway.errors import PermissionDenied, StoreError
-from gateway.governance.audit import OPERATOR, Actor, Author
 from gateway.store import audit_log
 from gateway.store.tools.quotas import Quota, take_turns
 

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
     from _typeshed import ReadableBuffer
 
-    from gateway.governance.audit import Author
+    from gateway.audit import Author
     from gateway.store.postgres.database import Connection, Database, Row
     from gateway.tenancy import Tenant, TenantId
 

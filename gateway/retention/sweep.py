@@ -31,8 +31,8 @@ from uuid import UUID
 
 import asyncpg
 
+from gateway.audit import trimmed
 from gateway.errors import StoreError
-from gateway.governance.audit import trimmed
 from gateway.store import audit_log, flushes
 from gateway.store.audit_log import KEPT_DAYS
 from gateway.store.events import day_of

@@ -12,8 +12,8 @@ from contextlib import suppress
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any, Final
 
+from gateway.audit import BY_ITSELF, COMMAND_LINE
 from gateway.errors import DataHeld, InvalidRequest, ResourceNotFound, StoreError
-from gateway.governance.audit import BY_ITSELF, COMMAND_LINE
 from gateway.metering import end_user_of
 from gateway.retention.erasure import Erasing
 from gateway.retention.export import TenantArchive
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
     from sqlalchemy import Table
 
-    from gateway.governance.audit import AuditEvent, Author
+    from gateway.audit import AuditEvent, Author
     from gateway.retention.erasure import Erased
     from gateway.store.postgres.database import Database, Row
     from gateway.store.tenant_keys import TenantKeys

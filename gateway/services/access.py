@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Final
 from uuid import UUID
 
 from gateway import ids
+from gateway.audit import COMMAND_LINE
 from gateway.errors import (
     AuthenticationError,
     InvalidRequest,
@@ -30,7 +31,6 @@ from gateway.errors import (
     StoreUnavailable,
     TokenRefused,
 )
-from gateway.governance.audit import COMMAND_LINE
 from gateway.services.credentials import KeyUses, Peppers, Rehash
 from gateway.services.federation import is_token
 from gateway.store import tenants
@@ -56,7 +56,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from datetime import datetime
 
-    from gateway.governance.audit import Author
+    from gateway.audit import Author
     from gateway.services.federation import Federation
     from gateway.store.postgres.database import Database
     from gateway.store.tools.tool_calls import AuditedCall

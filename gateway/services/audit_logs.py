@@ -8,8 +8,8 @@ from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any, Final
 
 from gateway import ids
+from gateway.audit import OPENAI_TYPES, OWN_TYPES, ChainCheck, Head, shown
 from gateway.errors import InvalidRequest, StoreError
-from gateway.governance.audit import OPENAI_TYPES, OWN_TYPES, ChainCheck, Head, shown
 from gateway.protocol.request_errors import unknown_place
 from gateway.store import audit_log
 from gateway.store.audit_log import KEPT_DAYS

@@ -15,8 +15,8 @@ import random
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
+from gateway.audit import BY_ITSELF, COMMAND_LINE
 from gateway.errors import ConfigError, ContentSealed, InvalidRequest, StoreError
-from gateway.governance.audit import BY_ITSELF, COMMAND_LINE
 from gateway.retention import sweep
 from gateway.store import audit_log, holds, resealing
 from gateway.store.ownership import require_owner
@@ -26,8 +26,8 @@ from gateway.telemetry.logs import EventLog
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from gateway.audit import AuditEvent, Author
     from gateway.encryption.keyring import WrappedKey
-    from gateway.governance.audit import AuditEvent, Author
     from gateway.store.postgres.database import Database
     from gateway.store.resealing import ResealPlace
     from gateway.store.tenant_keys import TenantKeys

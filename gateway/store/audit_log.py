@@ -12,7 +12,7 @@ from dataclasses import fields
 from typing import TYPE_CHECKING, Any, Final
 
 from gateway import ids
-from gateway.governance.audit import BEGINNING, AuditEntry, entry_of
+from gateway.audit import BEGINNING, AuditEntry, entry_of
 from gateway.store.postgres.statements import Statement, insert_into
 from gateway.store.schema import EVERYONE
 from gateway.tenancy import TenantId
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
     from uuid import UUID
 
-    from gateway.governance.audit import AuditEvent
+    from gateway.audit import AuditEvent
     from gateway.store.postgres.database import Connection, Database, Row, Transaction
 
 KEPT_DAYS: Final = 400

@@ -20,7 +20,7 @@ from gateway.store.postgres.statements import Statement
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
-    from gateway.governance.audit import AuditEvent
+    from gateway.audit import AuditEvent
     from gateway.store.postgres.database import Connection, Database
     from gateway.tenancy import TenantId
 

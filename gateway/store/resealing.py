@@ -32,8 +32,8 @@ from gateway.tenancy import TenantId
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from gateway.audit import AuditEvent
     from gateway.encryption.cipher import ContentCipher
-    from gateway.governance.audit import AuditEvent
     from gateway.store.events import LogRow
     from gateway.store.postgres.database import Database, Row
 

@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from gateway import ids
-from gateway.governance.audit import COMMAND_LINE
+from gateway.audit import COMMAND_LINE
 from gateway.store import audit_log
 from gateway.store.postgres.statements import Statement
 from gateway.store.schema import APP_ROLE
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
     from uuid import UUID
 
-    from gateway.governance.audit import AuditEvent, Author
+    from gateway.audit import AuditEvent, Author
     from gateway.store.postgres.database import Connection, Database, Row
     from gateway.tenancy import Dialect, KeyKind, OwnPolicy, PolicyChanges
 

@@ -24,12 +24,12 @@ from gateway.admin.issuers import (
 )
 from gateway.admin.pages import PageParams
 from gateway.admin.transactions import AdminCaller
+from gateway.audit import COMMAND_LINE
 from gateway.cli import terminal
 from gateway.cli.options import Config, Json, run
 from gateway.cli.provision import connected, provisioned
 from gateway.cli.tenancy.projects import ask
 from gateway.errors import InvalidRequest
-from gateway.governance.audit import COMMAND_LINE
 from gateway.protocol.request_errors import validated
 from gateway.settings import load_settings
 from gateway.tenancy.issuers import END_USER, PROJECT, ROLE, SCOPES_GRANTED, TENANT

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from gateway.governance.audit import COMMAND_LINE
+from gateway.audit import COMMAND_LINE
 from gateway.store import audit_log
 from gateway.store.postgres.statements import Statement
 from gateway.store.schema import EVERYONE
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from datetime import datetime
 
-    from gateway.governance.audit import Author
+    from gateway.audit import Author
     from gateway.store.postgres.database import Database, Row
 
 FRESH_S: Final = 30.0

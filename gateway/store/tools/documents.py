@@ -12,7 +12,7 @@ from hashlib import sha256
 from typing import TYPE_CHECKING, Final
 from urllib.parse import urlsplit
 
-from gateway.governance.audit import COMMAND_LINE
+from gateway.audit import COMMAND_LINE
 from gateway.store import audit_log
 from gateway.store.postgres.statements import Statement
 from gateway.store.schema import EVERYONE
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from uuid import UUID
 
-    from gateway.governance.audit import Author
+    from gateway.audit import Author
     from gateway.protocol.grants import DomainRules
     from gateway.store.postgres.database import Database, Row
     from gateway.tenancy import TenantId

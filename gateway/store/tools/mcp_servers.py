@@ -10,14 +10,14 @@ from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Final
 from uuid import UUID
 
-from gateway.governance.audit import COMMAND_LINE
+from gateway.audit import COMMAND_LINE
 from gateway.store import audit_log
 from gateway.store.postgres.database import turn_to
 from gateway.store.postgres.statements import Statement
 from gateway.tenancy import TenantId
 
 if TYPE_CHECKING:
-    from gateway.governance.audit import Author
+    from gateway.audit import Author
     from gateway.store.postgres.database import Database, Row
 
 OPERATOR: Final = TenantId(UUID(int=0))

@@ -18,10 +18,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gateway import ids
+from gateway.audit import JOB
 from gateway.encryption.cipher import PLAIN_KEY, keys_of
 from gateway.encryption.keyring import OFF, Keyring, KeyringPolicy
 from gateway.errors import ConfigError, ContentSealed, InvalidRequest, ResourceNotFound
-from gateway.governance.audit import JOB
 from gateway.metering import end_user_of
 from gateway.protocol.conversations import Conversation
 from gateway.protocol.traces import TraceRecord

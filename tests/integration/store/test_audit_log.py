@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from gateway import ids
+from gateway.audit import Actor, AuditEvent, entry_of, trimmed
 from gateway.errors import InvalidRequest, StoreError
-from gateway.governance.audit import Actor, AuditEvent, entry_of, trimmed
 from gateway.retention import sweep
 from gateway.services.audit_logs import AuditLogs, AuditQuery
 from gateway.settings.sections import Retention

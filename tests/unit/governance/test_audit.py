@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.governance.audit import (
+from gateway.audit import (
     BEGINNING,
     OPENAI_TYPES,
     Actor,

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
     from gateway.admin.routes import AdminRoute
     from gateway.admin.services import AdminServices
-    from gateway.governance.audit import AuditEntry
+    from gateway.audit import AuditEntry
     from gateway.settings import Settings
     from gateway.tenancy.permissions import OperatorRole
     from tests.integration.api.admin.conftest import AdminSite

@@ -16,7 +16,7 @@ from gateway.admin.table import admin_routes
 from gateway.api.access.authentication import PUBLIC_PATHS
 from gateway.api.access.scopes import NEEDS
 from gateway.app import routes
-from gateway.governance.audit import COMMAND_LINE
+from gateway.audit import COMMAND_LINE
 from gateway.tenancy.permissions import ROLES
 from gateway.wiring.admin import admin_services
 from tests.fakes.gateway import new_key

@@ -1,1 +1,0 @@
-"""Audit log: its entries and their chain. The rows are in `gateway.store`."""
