@@ -210,8 +210,7 @@ class Constraint:
     """Constraint for a server's chat endpoint, in place of a grammar: fields of its request, and
     under `allowed` the names of the tools that may be called."""
     tags: dict[Hashable, Any] = field(default_factory=dict, compare=False, repr=False)
-    """Grammars that engines were sent for it, by engine, kept for the next request that it
-    binds."""
+    """Grammars that engines were sent for it, by engine, kept for later requests that it binds."""
 
 
 class Route:

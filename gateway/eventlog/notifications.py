@@ -43,8 +43,7 @@ class Notifier:
         self._followed: dict[UUID, float] = {}
         """Until when, in the loop's time; those that end first stand first."""
         self._asked: set[UUID] = set()
-        """Responses in this process's own notices to follow, which are yet to arrive here as
-        well."""
+        """Responses in own notices to follow, which are yet to arrive here as well."""
         self._wake = asyncio.Event()
         self._is_away = False
 
