@@ -59,7 +59,7 @@ ECHO_FIELDS: Final = (
     "prompt_cache_key", "reasoning", "safety_identifier", "service_tier", "store", "temperature",
     "text", "tool_choice", "tools", "top_logprobs", "top_p", "truncation", "user",
 )  # fmt: skip
-"""Fields that `ResponseHead.echo` must hold, in the order in which they are shown, or more."""
+"""Fields that `ResponseHead.echo` must hold, in the order shown. It may hold more."""
 _echoed: Final = itemgetter(*ECHO_FIELDS)
 LONG_ECHO_BYTES: Final = 4 << 10
 """Bytes of what events repeat of a request, from which on it is kept as JSON: less takes a few
