@@ -26,10 +26,10 @@ if TYPE_CHECKING:
     from uuid import UUID
 
 BEGINNING: Final = bytes(32)
-"""What the first entry of a chain follows on."""
+"""Previous hash of the first entry of a chain."""
 OWN_PREFIX: Final = "harmony."
 TRIMMED: Final = "harmony.audit_log.trimmed"
-"""Of the entry that says which older ones were removed."""
+"""Type of the entry that records which older ones were removed."""
 _OPENAI: Final = {
     "api_key": "created updated deleted",
     "certificate": "created updated deleted",

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 LOGPROB_MIN = -9999.0
-"""What the API says for something impossible."""
+"""Log probability of something impossible, as the API shows it."""
 PREAMBLE = -1
 """The `Span.source` of what is rendered from no item: the system and developer messages."""
 
@@ -96,7 +96,7 @@ class Sampling:
     top_k: int | None = None
     min_p: float | None = None
     logprobs: int | None = None
-    """How many alternatives to tell for each id; None: not even the id's own logprob."""
+    """Number of alternatives to report for each id; None: not even the id's own logprob."""
 
     def after(self, generated: int) -> Sampling:
         """Return the sampling for the rest of a turn, after `generated` ids.
@@ -120,7 +120,7 @@ class Sampling:
 
 @dataclass(frozen=True, slots=True)
 class Token:
-    """One id, such as a marker."""
+    """Single id, such as a marker."""
 
     id: int
 
@@ -207,10 +207,10 @@ class Constraint:
     markers: tuple[int, ...] = ()
     answer_opening: tuple[int, ...] = ()
     chat: dict[str, Any] | None = field(default=None, hash=False)
-    """What a server's chat endpoint is told instead: fields of its request, and under `allowed` the
-    names of the tools that may be called."""
+    """Constraint for a server's chat endpoint, in place of a grammar: fields of its request, and
+    under `allowed` the names of the tools that may be called."""
     tags: dict[Hashable, Any] = field(default_factory=dict, compare=False, repr=False)
-    """What engines were sent for it, by engine, kept for the next request that is bound by it."""
+    """Grammars that engines were sent for it, by engine, kept for later requests that it binds."""
 
 
 class Route:
@@ -231,7 +231,7 @@ class Route:
         self.cache_key = cache_key
         self.opening = opening
         self.turns = 0
-        """How many turns of this response were placed."""
+        """Number of turns of this response that were placed."""
 
     def moved(self, placement: bytes) -> None:
         # A turn of the response ended at `placement`.
@@ -255,9 +255,9 @@ class ChatTerms:
 
 @dataclass(frozen=True, slots=True)
 class TokenRequest:
-    """One raw completion: `model` is the public name, `cache_salt` isolates a tenant's prefixes.
-    `tenant` names whose it is where requests wait for each other, and `share` how many times the
-    usual share of the backends that tenant has; no backend is told.
+    """Request for a raw completion: `model` is the public name, `cache_salt` isolates a tenant's
+    prefixes. `tenant` names whose it is where requests wait for each other, and `share` how many
+    times the usual share of the backends that tenant has; no backend is told.
 
     `stop_ids` end the turn: a stream that breaks after one of them has lost nothing. `id_end` is
     the first number that is no id of the model's vocabulary. `constraint` is what the ids to come
@@ -337,7 +337,7 @@ IN_TOKEN: Final = TextLogprob()
 UNTOLD: Final = TextLogprob(None)
 
 Likelihood: TypeAlias = "TokenLogprob | TextLogprob"
-"""What is told of one id."""
+"""Log probabilities that a server reported for one id."""
 
 
 @dataclass(slots=True, unsafe_hash=True)
@@ -418,10 +418,10 @@ BUILTIN_PREFIX = "builtin:"
 """Begins the names by which rules and logs know the tools that a model was trained with, as in
 `builtin:browser.search`: no function of a request can have such a name."""
 BROWSER_TOOLS = tuple(f"{BUILTIN_PREFIX}browser.{name}" for name in ("search", "open", "find"))
-"""Those of web search, by these names."""
+"""Names of the tools of web search."""
 SEARCH_TOOL = BROWSER_TOOLS[0]
 PYTHON_TOOL = f"{BUILTIN_PREFIX}python"
-"""That of the code interpreter: it takes code, and no JSON."""
+"""Name of the code interpreter, which takes code, and no JSON."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -521,7 +521,7 @@ class TokenParser(Protocol):
     """
 
     recoveries: dict[str, int]
-    """How often each recovery rule fired, by name."""
+    """Number of times that each recovery rule fired, by name."""
 
     @property
     def reasoning_tokens(self) -> int:

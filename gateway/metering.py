@@ -18,11 +18,11 @@ if TYPE_CHECKING:
     from uuid import UUID
 
 LineKind = Literal["response", "compact", "count", "embeddings", "rerank", "adjustment"]
-"""What a line is of. An adjustment corrects another line, with signed figures."""
+"""Kind of a line of usage. An adjustment corrects another line, with signed figures."""
 
 TAGS_MAX: Final = 5
 TAG_CHARS_MAX: Final = 64
-"""Of the value of a tag."""
+"""Characters of the value of a tag, at most."""
 _UNSTORABLE: Final = re.compile("[\x00\ud800-\udfff]")
 """PostgreSQL takes neither into `jsonb`."""
 _PURPOSE: Final = b"end user of "

@@ -33,7 +33,7 @@ READER_EVENTS_MAX: Final = 1000
 SHORT_ENTRIES: Final = 16
 """A reader that lags by no more entries folds them without waiting for its turn."""
 OPENING_EVENTS_MAX: Final = 16
-"""How many events are kept for the first reader, which may come after them."""
+"""Events, at most, that are kept for the first reader, which may come after them."""
 
 
 class LiveLog:
@@ -83,7 +83,7 @@ class LiveLog:
         self._is_produced = False
         self._is_unreleased = False
         self.fold = new_fold()
-        """Of all entries so far."""
+        """Fold of all entries so far."""
         self.failure: Exception | None = None
         self.handed_over = False
         """Nothing follows here, but the response goes on or has ended elsewhere."""
@@ -310,7 +310,7 @@ class LiveLog:
 
 
 class Reader:
-    """One stream of a live log: its sink, and what waits for it.
+    """Stream of a live log to one reader: its sink, and the events that wait for it.
 
     `after` is the number of the last event it has, or is about to get; `missed` are those that were
     before, None if they are not at hand. While it lags the queue is empty, and the log is folded

@@ -109,7 +109,7 @@ class Flusher:
         self._fences: dict[TenantId, int] = {}
         self._tracks: dict[UUID, _LogPosition] = {}
         self._numbers: dict[TenantId, int] = {}
-        """Of the last flushes; those before are there until they are pruned."""
+        """Numbers of the last flushes, by tenant; earlier ones are there until they are pruned."""
         self._round: list[UUID] = []
         self._round_at = 0.0
         self._may_prune = False

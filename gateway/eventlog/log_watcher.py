@@ -83,13 +83,13 @@ class WatchedLog:
         self.day = day
         self.watchers = 0
         self.readers: list[LogSubscriber] = []
-        """Those of the watchers who have all of it, and wait for more."""
+        """Watchers that have all of the log so far, and wait for more."""
         self.epoch = self.entries = -1
         self._has_moved = False
         self.owner: str | None = None
-        """Who writes it, if anybody does."""
+        """Process that writes the log, if any does."""
         self.has_ended = False
-        """It has ended, or the response is unknown: there will not be more of it."""
+        """True if the log has ended or the response is unknown: there will not be more of it."""
         self.follow_at = math.inf
         """When to ask again whoever writes it to tell of it."""
         self._parts: deque[LogRow] = deque(maxlen=PARTS_MAX)

@@ -117,7 +117,7 @@ class Outbox:
         self.next_entry = self.end = next_entry
         self.pending_bytes = 0
         self.batch: LogBatch | None = None
-        """What is under way; None between two batches."""
+        """Batch under way; None between two batches."""
 
     @property
     def has_waiting(self) -> bool:
@@ -305,7 +305,7 @@ class LogWriter:
         self._blocked: set[Channel] = set()
         self._is_away = False
         self.pending_bytes = 0
-        """Of all open channels together."""
+        """Bytes of the entries that are pending in all open channels together."""
 
     def open(
         self,

@@ -43,7 +43,7 @@ class Notifier:
         self._followed: dict[UUID, float] = {}
         """Until when, in the loop's time; those that end first stand first."""
         self._asked: set[UUID] = set()
-        """What was asked for here, and will be heard here as well."""
+        """Responses in own notices to follow, which are yet to arrive here as well."""
         self._wake = asyncio.Event()
         self._is_away = False
 

@@ -26,7 +26,7 @@ _log = EventLog(__name__)
 ADDING_INTERVAL_S: Final = 15.0
 RECONCILING_INTERVAL_S: Final = 3600.0
 BACK_S: Final = 2 * 86_400.0
-"""How far back lines, sums and responses are compared."""
+"""Seconds into the past over which lines, sums and responses are compared."""
 FOUND_MAX: Final = 1_000
 """Differences of each kind that one round finds."""
 LOGGED_MAX: Final = 10

@@ -1,4 +1,4 @@
-"""What one process counts for all limits: two gates of a request, its settlement, and figures.
+"""Counts of one process for all limits: two gates of a request, its settlement, and figures.
 
 Gate 1 is before anything is read or tokenised: requests, responses at once, budgets that are spent.
 Gate 2 is before a backend is asked, when the prompt's length is known: tokens and money, the output
@@ -130,7 +130,7 @@ K = TypeVar("K")
 ALPHA: Final = 0.02
 """Weight of the latest answer."""
 FACTOR: Final = 1.5
-"""How many times the expected tokens are reserved, so that few answers are longer."""
+"""Multiple of the expected tokens that is reserved, so that few answers are longer."""
 LEAST: Final = 256
 AT_FIRST: Final = 1_024
 """While fewer than `FIRST` answers are known."""
@@ -232,7 +232,8 @@ class Gates:
         self.places: dict[Key, int] = defaultdict(int)
         """Requests in progress in this process, by the limit that counts them."""
         self.elsewhere: dict[Key, int] = {}
-        """The same of the other processes, by their last reports; only of what was asked for."""
+        """Reports of the other processes at the last round, by key: requests in progress, spending
+        set aside, bytes added to storage; only of keys that this process reported as well."""
         self.needs_round = False
         """A request waits for the reports of other processes."""
         self._places_used: dict[Key, float] = {}

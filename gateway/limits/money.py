@@ -151,8 +151,8 @@ class Spent:
 
 
 class SpendMeter:
-    """One meter, in nano-dollars or tokens. `reserved` is what requests of this process that are
-    under way may spend.
+    """Meter of spending, in nano-dollars or tokens. `reserved` is what requests of this process
+    that are under way may spend.
     """
 
     __slots__ = (

@@ -49,7 +49,7 @@ LIMIT_HEADERS: Final = (*_OF_REQUESTS, *_OF_TOKENS, *_OF_PROJECT)
 
 
 class Headroom(NamedTuple):
-    """One bucket as headers tell of it. `is_project`: it is of a project."""
+    """Bucket as headers show it. `is_project`: it is a project's bucket."""
 
     limit: int
     remaining: int

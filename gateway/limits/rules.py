@@ -16,8 +16,8 @@ if TYPE_CHECKING:
 
 
 Scope = Literal["tenant", "organization", "project", "key"]
-"""Whose it is. The first is what the operator grants a tenant, the second what the tenant's own
-administrators set for all of it."""
+"""Scope of a limit. `tenant` is what the operator grants a tenant, `organization` what the tenant's
+own administrators set for all of it."""
 Mode = Literal["enforce", "observe"]
 What = Literal[
     "requests", "tokens", "input_tokens", "output_tokens", "responses", "websockets",
@@ -45,9 +45,10 @@ OF_TOKENS: Final[frozenset[What]] = frozenset({"tokens", "input_tokens", "output
 
 @dataclass(frozen=True, slots=True)
 class Limit:
-    """One number. `scope_id` is the id of the tenant, the project or the key. With a `model` it is
-    of that model alone, otherwise of all together. `window_s` is in how many seconds `value` may be
-    used, which is also how much may be used at once; 0 for what is counted at one moment.
+    """Limit of one quantity. `scope_id` is the id of the tenant, the project or the key. With a
+    `model` it is of that model alone, otherwise of all together. `window_s` is in how many seconds
+    `value` may be used, which is also how much may be used at once; 0 for what is counted at one
+    moment.
     """
 
     scope: Scope

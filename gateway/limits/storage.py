@@ -23,10 +23,10 @@ if TYPE_CHECKING:
 WHOLE_TENANT: Final = UUID(int=0)
 """Stands for no project: all that a tenant has. The default project has the tenant's own id."""
 RESPONSE_BYTES: Final = 2_048
-"""What a response is taken to need besides its request and its tokens: 2.1 KB were measured."""
+"""Bytes estimated for a response besides its request and its tokens: 2.1 KB were measured."""
 TOKEN_BYTES: Final = 16
-"""What a token that was generated is taken to need until it is measured: in the item as text and as
-an id, in the log, and in the body of the response, if none of it can be compressed."""
+"""Bytes estimated for a generated token until it is measured: in the item as text and as an id, in
+the log, and in the body of the response, if none of it can be compressed."""
 STEP_S: Final = 1.0
 """Seconds within which all that is stored is remembered as one step."""
 STEPS_MAX: Final = 4_096

@@ -137,7 +137,7 @@ class RepeatedHistory:
 
 
 SCHEMA_NODES_MAX: Final = 40_000
-"""Of the schemas of all tools of one request, `$ref` inlined."""
+"""Nodes of the schemas of all tools of one request, at most, `$ref` inlined."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -202,7 +202,7 @@ Turn = tuple["Sequence[int]", "FinishReason | None"]
 
 
 class ModelFormat(Protocol):
-    """One family of models. Immutable as far as its users can see, and shared by all threads."""
+    """Format of a family of models, immutable as far as users can see. All threads share it."""
 
     @property
     def name(self) -> str:

@@ -32,7 +32,8 @@ if TYPE_CHECKING:
 
 INSTRUCTING_ROLES = frozenset({"system", "developer"})
 _STALE_KINDS: Final = frozenset({"reasoning", "web_search_call", "code_interpreter_call"})
-"""What belongs to a chain of thought: of hosted tools what the model calls while it thinks."""
+"""Kinds of items that belong to a chain of thought: of hosted tools, those that the model calls
+while it thinks."""
 _IN_ANY_CONTEXT: Final = _STALE_KINDS | {
     *("message", "mcp_call", "mcp_list_tools", "additional_tools"),
 }
@@ -171,7 +172,7 @@ class _Approvals:
 
     def __init__(self, items: Iterable[PlacedItem], approved: str | None) -> None:
         self.pending: list[PlacedItem] = []
-        """What is called now."""
+        """Approval requests whose call is made now."""
         self._approved = approved
         self._asked: dict[str | None, PlacedItem] = {}
         self._answers: dict[str | None, PlacedItem] = {}

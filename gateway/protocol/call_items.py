@@ -299,7 +299,7 @@ _HOSTED_MEMBERS: Final[Mapping[HostedKind, tuple[tuple[str, ...], tuple[str, ...
     "program": (("code",), ()),
     "program_output": ((), ("result",)),
 }
-"""What is shown of each: of what it was asked, and of what it returned."""
+"""Members that are shown of each kind of item: those of its arguments, and those of its result."""
 
 
 def call_fields(rule: ToolRule | None, name: str, arguments: str) -> dict[str, Any]:
@@ -383,7 +383,7 @@ _Approval = TypeVar("_Approval", bound=BaseModel)
 APPROVAL_FUNCTION: Final = "mcp_approval_request"
 """The name of the function."""
 APPROVAL_ID_PREFIX: Final = ids.HOSTED_PREFIXES[APPROVAL_FUNCTION]
-"""What the ids of its calls begin with."""
+"""Prefix of the ids of calls of `APPROVAL_FUNCTION`."""
 _APPROVAL_EXPECTED: Final = {
     "arguments": "those with which the call was shown",
     "output": '{"approve": true}, or {"approve": false, "reason": "..."}',

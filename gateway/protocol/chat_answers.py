@@ -65,7 +65,7 @@ SEPARATOR: Final = "\n\n"
 CALL_TEXTS: Final = {"function_call": "arguments", "custom_tool_call": "input"}
 """The calls that a chat knows, with the field that has what the model wrote."""
 CALL_KINDS: Final = {"function_call": "function", "custom_tool_call": "custom"}
-"""What kinds of tools a chat says they call."""
+"""Types of tool calls in a chat, by the type of the item."""
 CANCELLED: Final = "The response was cancelled."
 _OF_REQUEST: Final = frozenset(
     {
@@ -559,4 +559,4 @@ class CompletionAdapter:
 
 
 Adapter = ChatAdapter | CompletionAdapter
-"""How one client is answered."""
+"""Adapter of responses to the API that a client called."""

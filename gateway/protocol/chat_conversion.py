@@ -130,7 +130,7 @@ class CalledCustom(NullableModel):
 
 
 class ChatCall(NullableModel):
-    """One tool call of an assistant's message."""
+    """Tool call of an assistant's message."""
 
     id: str
     type: Literal["function", "custom"] = "function"
@@ -652,7 +652,8 @@ PART_TYPES: Final[dict[str, tuple[str, ...]]] = {
     "tool": _SHOWN,
     "function": _SHOWN,
 }
-"""What a message of each role may hold. OpenAI's tools return text; some show what they saw."""
+"""Types of parts that a message of each role may hold. OpenAI's tools return text; some tools also
+return what they saw, such as images."""
 
 
 def converted_parts(message: ChatMessage, path: str, places: ParameterPaths, to: str) -> list[Json]:

@@ -1,4 +1,4 @@
-"""One item of a context: as the API shows it, and as the ids that stand for it in a prompt."""
+"""Item of a context: as the API shows it, and as the ids that stand for it in a prompt."""
 
 from __future__ import annotations
 
@@ -46,8 +46,8 @@ HostedKind = Literal[
     "program",
     "program_output",
 ]
-"""Of tools that a server runs, OpenAI or this gateway: no client executes them; and declarations of
-more tools."""
+"""Kinds of items of tools that a server runs, OpenAI or this gateway, and no client; and of
+declarations of more tools."""
 Kind = Literal["message", "reasoning", "compaction"] | CallKind | OutputKind | HostedKind
 
 CALL_KINDS: Final = frozenset(get_args(CallKind))

@@ -39,7 +39,7 @@ def literal_values(annotation: object) -> tuple[str, ...]:
 EFFORTS: Final = literal_values(Effort)
 INCLUDE_VALUES: Final = literal_values(Includable)
 NEWER_PARAMETERS: Final = frozenset({"background_options"})
-"""Of `POST /v1/responses`, in releases of the SDK after the one that the tests have."""
+"""Parameters of `POST /v1/responses` in releases of the SDK after the one that the tests have."""
 CREATE_PARAMETERS: Final = NEWER_PARAMETERS | frozenset({
     "access_programs", "background", "context_management", "conversation", "image", "include",
     "input", "instructions", "max_output_tokens", "max_tool_calls", "metadata", "model",
@@ -48,17 +48,17 @@ CREATE_PARAMETERS: Final = NEWER_PARAMETERS | frozenset({
     "service_tier", "store", "stream", "stream_options", "temperature", "text", "tool_choice",
     "tools", "top_logprobs", "top_p", "truncation", "user",
 })  # fmt: skip
-"""Of `POST /v1/responses`."""
+"""Parameters of `POST /v1/responses`."""
 COUNT_PARAMETERS: Final = frozenset({
     "conversation", "input", "instructions", "model", "parallel_tool_calls", "personality",
     "previous_response_id", "reasoning", "text", "tool_choice", "tools", "truncation",
 })  # fmt: skip
-"""Of `POST /v1/responses/input_tokens`."""
+"""Parameters of `POST /v1/responses/input_tokens`."""
 COMPACT_PARAMETERS: Final = frozenset({
     "image", "input", "instructions", "model", "previous_response_id", "prompt_cache_key",
     "prompt_cache_options", "prompt_cache_retention", "service_tier",
 })  # fmt: skip
-"""Of `POST /v1/responses/compact`."""
+"""Parameters of `POST /v1/responses/compact`."""
 CHAT_PARAMETERS: Final = frozenset({
     "audio", "frequency_penalty", "function_call", "functions", "logit_bias", "logprobs",
     "max_completion_tokens", "max_tokens", "messages", "metadata", "modalities", "model",
@@ -68,7 +68,7 @@ CHAT_PARAMETERS: Final = frozenset({
     "stream_options", "temperature", "tool_choice", "tools", "top_logprobs", "top_p", "user",
     "verbosity", "web_search_options",
 })  # fmt: skip
-"""Of `POST /v1/chat/completions`."""
+"""Parameters of `POST /v1/chat/completions`."""
 ITEM_TYPES: Final = (
     "message", "file_search_call", "computer_call", "computer_call_output", "web_search_call",
     "function_call", "function_call_output", "tool_search_call", "tool_search_output",
@@ -128,12 +128,12 @@ IN_RESPONSES: Final[Remedies] = {
     "logit_bias": "'instructions' that tell what to say and what not",
     "generate": _PREWARM,
 }
-"""What stands for parameters of the other APIs in `POST /v1/responses`."""
+"""Replacements in `POST /v1/responses` for parameters of the other APIs."""
 IN_COMPACTIONS: Final[Remedies] = {
     **IN_RESPONSES,
     "conversation": "POST /v1/responses with it and a 'compaction_trigger' as the last input item",
 }
-"""The same in `POST /v1/responses/compact`, where OpenAI has no conversations."""
+"""Replacements in `POST /v1/responses/compact`, where OpenAI has no conversations."""
 IN_CHATS: Final[Remedies] = {
     "input": "'messages'",
     "prompt": "'messages'",
@@ -150,7 +150,7 @@ IN_CHATS: Final[Remedies] = {
     "suffix": "a message that tells what follows",
     "generate": f"POST /v1/responses and {_PREWARM}",
 }
-"""The same in `POST /v1/chat/completions`."""
+"""Replacements in `POST /v1/chat/completions`."""
 IN_COMPLETIONS: Final[Remedies] = {
     "input": "'prompt'",
     "messages": "'prompt', or POST /v1/chat/completions",
@@ -166,7 +166,7 @@ IN_COMPLETIONS: Final[Remedies] = {
     "background": "POST /v1/responses, which has background responses",
     "generate": f"POST /v1/responses and {_PREWARM}",
 }
-"""The same in `POST /v1/completions`."""
+"""Replacements in `POST /v1/completions`."""
 
 
 def check_own(document: Mapping[str, Any], remedies: Remedies) -> None:

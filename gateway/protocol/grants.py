@@ -109,7 +109,7 @@ class PythonGrant:
     memory_bytes: int
     file_ids: tuple[str, ...] = ()
     description: str | None = None
-    """What the model is told instead of the text that it was trained with; None: that text."""
+    """Description for the model in place of the text that it was trained with; None: that text."""
     containers_max: int | None = None
 
 

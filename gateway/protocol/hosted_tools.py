@@ -43,7 +43,7 @@ DOMAINS_MAX: Final = 100
 DOMAIN_CHARS_MAX: Final = 253
 FILE_IDS_MAX: Final = 50
 SERVER_LABEL: Final = re.compile(r"[A-Za-z0-9_-]{1,64}")
-"""It becomes the namespace of the server's tools, which the model knows as functions."""
+"""Pattern of a server's label, the namespace of its tools, which the model sees as functions."""
 HEADERS_MAX: Final = 16
 HEADERS_CHARS_MAX: Final = 4_096
 AUTHORIZATION_CHARS_MAX: Final = 8_192

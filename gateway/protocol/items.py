@@ -399,7 +399,7 @@ class CustomToolCallOutput(NullableModel):
 
 
 class LocalShellAction(NullableModel):
-    """One command: a program and its arguments. `timeout_ms` is in milliseconds."""
+    """Command: a program and its arguments. `timeout_ms` is in milliseconds."""
 
     type: Literal["exec"] = "exec"
     command: Many[str]
@@ -558,13 +558,13 @@ OutputItem = (
     | ApplyPatchCallOutput
     | ToolSearchOutput
 )
-"""What it returned."""
+"""Output of a call."""
 PlainItem = Message | Reasoning | CallItem | OutputItem | AnyHostedItem
-"""What anybody can read."""
+"""Item that anybody can read."""
 Item = PlainItem | Compaction
-"""What a context is made of."""
+"""Item of a context."""
 InputItem = Item | ItemReference | CompactionTrigger
-"""What a request may hold."""
+"""Item that a request may hold."""
 
 
 def _with_type(value: object) -> object:

@@ -20,9 +20,10 @@ DEPTH_MAX: Final = 200
 """Whatever the settings say: what is read must be written again, and orjson writes 254 levels."""
 
 VALUES_MAX: Final = 2_000_000
-"""Of one body. orjson makes all of them in one go, in which no other thread runs: 0.25 s."""
+"""Values of one body, at most. orjson makes all of them in one go, in which no other thread runs:
+0.25 s."""
 MEMBER_VALUES: Final = 5
-"""So many values a member of an object counts as: its name has to be found among all others."""
+"""Number of values that a member of an object counts as: its name is looked up among all others."""
 PIECE_BYTES: Final = 64 * 1024
 _CONTAINERS: Final = (dict, list)
 
@@ -31,16 +32,16 @@ JSON_DEPTH_MAX: Final = 128
 """Nested containers of one body."""
 JSON_CONTAINERS_MAX: Final = 100_000
 TEXT_CHARS_MAX: Final = 10 * 1024 * 1024
-"""Of one text."""
+"""Characters of one text, at most."""
 ITEMS_MAX: Final = 10_000
 """In the input of one request."""
 TOOLS_MAX: Final = 512
 SCHEMA_BYTES_MAX: Final = 256 * 1024
-"""Of one schema."""
+"""Bytes of one schema, at most."""
 GRAMMAR_BYTES_MAX: Final = 64 * 1024
-"""Of the grammars of all custom tools of one request."""
+"""Bytes of the grammars of all custom tools of one request, at most."""
 PATTERN_CHARS_MAX: Final = 1024
-"""Of one pattern in a schema."""
+"""Characters of one pattern in a schema, at most."""
 
 
 @dataclass(frozen=True, slots=True)

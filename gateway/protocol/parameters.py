@@ -166,7 +166,7 @@ CHOICE_TYPES: Final = (
     *TOOL_CHOICE_TYPES,
     *("local_shell", "web_search", "web_search_2025_08_26", "tool_search"),
 )
-"""What can be chosen. OpenAI's types leave out the last, which clients choose all the same."""
+"""Types of tools that can be chosen. OpenAI's types lack the last four; clients choose them."""
 _NAMED: Final = frozenset({"function", "custom", "namespace"})
 
 

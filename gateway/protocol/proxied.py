@@ -41,16 +41,16 @@ _SAID: Final[dict[ProxiedKind, tuple[str, ...]]] = {
     "embeddings": ("input",),
     "rerank": ("query", "documents"),
 }
-"""What a model reads: text, or parts as in a chat."""
+"""Fields that a model reads, by kind of request: text, or parts as in a chat."""
 _WORDS: Final = frozenset({"", "text", "content", "type", "detail", "data", "format"})
-"""Where a string of such a part is no address; empty: in none."""
+"""Members of such a part whose strings are no addresses; empty: a string in no member."""
 _NAMES: Final[dict[type, str]] = {str: "a string", list: "an array", dict: "an object"}
 
 
 @dataclass(frozen=True, slots=True)
 class ProxiedRequest:
-    """One request; `fields` are those of its body that the server is sent, `ignored` names of the
-    others, as far as they are fit for a header.
+    """Request for embeddings or a ranking. `fields` are those of its body that the server is sent,
+    `ignored` names of the others, as far as they are fit for a header.
     """
 
     kind: ProxiedKind

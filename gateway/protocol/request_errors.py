@@ -261,7 +261,7 @@ the `function_call` of a message in a chat is."""
 _REMEDIES: Final = {
     "configuration_update": "Set 'reasoning' and 'text' of each request.",
 }
-"""What to do in place of items that are not served."""
+"""Remedies for items that are not served, by their type."""
 _QUOTED: Final = re.compile(r"'([^']*)'")
 
 

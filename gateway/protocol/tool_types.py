@@ -48,7 +48,7 @@ SERVED_TOOL_TYPES: Final = (
 )
 HOSTED_TOOL_TYPES: Final = frozenset(TOOL_TYPES) - frozenset(SERVED_TOOL_TYPES)
 MEMBER_TYPES: Final = ("function", "custom")
-"""What can be in a namespace."""
+"""Types of tools that a namespace may hold."""
 
 
 class FunctionTool(WireModel):
@@ -217,7 +217,7 @@ class NamespaceTool(NullableModel):
 ClientTool = (
     FunctionTool | CustomTool | LocalShellTool | ShellTool | ApplyPatchTool | ToolSearchTool
 )
-"""What a model can call: one function each."""
+"""Tool that a model can call, as one function."""
 Tool = ClientTool | NamespaceTool | WebSearchTool | CodeInterpreterTool | McpServerTool | HostedTool
 AnyTool = Annotated[
     Annotated[FunctionTool, Tag("function_tool")]
@@ -353,7 +353,7 @@ APPLY_PATCH_PARAMETERS: Final = object_schema(
 CUSTOM_PARAMETERS: Final = object_schema({CUSTOM_INPUT: {"type": "string"}}, CUSTOM_INPUT)
 NO_ARGUMENTS: Final = object_schema({})
 ANY_OBJECT: Final = {"type": "object"}
-"""What a search for tools is asked: its item has no place for anything else."""
+"""JSON Schema of the arguments of a tool search, whose item has no field for anything else."""
 PARAMETERS: Final[dict[type[ClientTool], dict[str, Any]]] = {
     LocalShellTool: LOCAL_SHELL_PARAMETERS,
     ShellTool: SHELL_PARAMETERS,

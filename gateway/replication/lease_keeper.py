@@ -40,7 +40,7 @@ RETRIES_PER_HEARTBEAT: Final = 6
 """A heartbeat that failed is tried again after this part of the time between two."""
 
 ASSURED_S: Final = 2.0
-"""What leaves a process for somebody else's server is under way for less than that, as a rule."""
+"""Seconds that data from a process to somebody else's server is under way, at most, as a rule."""
 
 _log = EventLog(__name__)
 

@@ -54,9 +54,9 @@ JITTER: Final = 0.2
 PRICES_S: Final = 10.0
 """Seconds after which prices are read again."""
 PRICES_LACKING_S: Final = 1.0
-"""The same while something is used that has no price."""
+"""Seconds after which prices are read again while something is used that has no price."""
 CLEANED_EVERY: Final = 30
-"""One of this many rounds removes the reports of processes that are gone."""
+"""Number of rounds of which one removes the reports of processes that are gone."""
 
 _log = EventLog(__name__)
 

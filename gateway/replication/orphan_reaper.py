@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 REAPED_AT_ONCE_MAX: Final = 100
 INTERVAL_S: Final = 5.0
 ORPHAN_S: Final = 3600.0
-"""How long a response of another release waits for a process that knows how to go on with it."""
+"""Seconds that a response of another release waits for a process that can go on with it."""
 
 _log = EventLog(__name__)
 

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from gateway.telemetry.metrics import Metrics
 
 CLAIMED_AT_ONCE_MAX: Final = 32
-"""How many are claimed at once: other processes could start more of them sooner."""
+"""Runs that are claimed at once, at most: other processes could start more of them sooner."""
 READ_AT_ONCE_MAX: Final = 4
 """Logs that are read at once; more would keep requests waiting for connections."""
 

@@ -1,1 +1,1 @@
-"""How long what is stored is kept: swept, erased, removed with its tenant, exported."""
+"""Retention of stored data: sweeps, erasure, removal with a tenant, export."""

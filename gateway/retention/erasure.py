@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 
 ROWS_AT_ONCE: Final = 500
 PERSON_FIELDS: Final = ("safety_identifier", "user")
-"""Where a request says for whom it is, as its response repeats it."""
+"""Fields in which a request names its end user, as its response repeats them."""
 BEFORE_ALL: Final = UUID(int=0)
 _NAMES: Final = {
     "container": ids.parse_container_id,
@@ -363,7 +363,7 @@ class Erased:
 
 
 class Erasing:
-    """One erasure of the person with the name `person` at a tenant. It may miss what others create
+    """Erasure of the person with the name `person` at a tenant. It may miss what others create
     meanwhile.
     """
 
@@ -378,7 +378,7 @@ class Erasing:
         self._metered: set[UUID] = set()
         self._named: dict[UUID, ReadResponse] = {}
         self._nameless: dict[UUID, ReadResponse] = {}
-        """Those that continue theirs, each behind what it continues."""
+        """Responses without a name that continue the person's, each behind what it continues."""
         self._places: set[UUID] = set()
         self._seen = self._sealed = 0
 

@@ -38,12 +38,12 @@ TABLES: Final[Mapping[str, tuple[str, ...]]] = {
     for name, table in ALL_TABLES.items()
     if not about(table).not_exported
 }
-"""What is exported, with the keys by which it is read. `events`, the logs, hold what is in the
-items of responses, too, but for what was said and taken back."""
+"""Tables that are exported, with the keys by which they are read. `events`, the logs, repeat what
+is in the items of responses, and hold output that was taken back besides."""
 SEALED: Final = {"sealed": True}
-"""What stands for content that no key opens any more."""
+"""Value in place of content that no key opens any more."""
 OPENED: Final = frozenset({Kept.SEALED, Kept.NAME, Kept.LOG})
-"""How columns are kept that have content."""
+"""Protections of the columns that have content."""
 ROWS_FIRST: Final = 16
 ROWS_MAX: Final = 500
 PAGE_BYTES: Final = 4 * 1024 * 1024
@@ -197,8 +197,8 @@ class TenantArchive:
         self._with_content = with_content
         self.tenant = tenant
         self.files: dict[str, dict[str, object]] = {}
-        """What is in it so far: rows, SHA-256, and rows with content that no key opens any more, by
-        the name of the file.
+        """Files that were written so far, by name: rows, SHA-256, and rows with content that no key
+        opens any more.
         """
 
     async def pieces(self) -> AsyncIterator[bytes]:

@@ -64,7 +64,7 @@ def count_rules(recoveries: dict[str, int], rules: Iterable[Rule], times: int = 
 
 
 QUOTES: Final = "\"'`"
-"""What may stand around a name and is no part of it."""
+"""Quotes that may stand around a name and are no part of it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,7 +130,7 @@ class Unnamed:
 CallStep = Called | Unnamed | Argued | Ended | Said | Noted
 CallEvent = CallStep | Left
 NAME_CHARS_MAX: Final = 512
-"""What is longer is neither the name of a function nor that of a parameter."""
+"""Characters of the name of a function or a parameter, at most: longer text is neither."""
 
 
 def function_name(written: str) -> str | None:
@@ -265,10 +265,10 @@ class Syntax:
 
 
 NAMESPACE: Final = "functions."
-"""What models that have read much of OpenAI's put before the name of a function."""
+"""Prefix of function names that models write that have read much of OpenAI's text."""
 ANY_OBJECT: Final = {"type": "object"}
 _CODE_OBJECT: Final = object_schema({"code": {"type": "string"}}, "code")
-"""What Python is called with."""
+"""JSON Schema of the arguments with which Python is called."""
 
 
 def offered_name(tool: str) -> str:

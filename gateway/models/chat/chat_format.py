@@ -62,7 +62,7 @@ if TYPE_CHECKING:
 RAW: Final = "raw_message_tokens"
 """The shape that vLLM has for messages that it does not take apart."""
 TAIL_IDS: Final = 64
-"""What a prompt puts into the model's mouth is among its last so many ids."""
+"""Number of last ids of a prompt that are searched for what it puts into the model's mouth."""
 SIZE_STEP: Final = 512
 """Models have rows for so many ids more than their tokenizer, to be divided among devices."""
 _BRACE: Final = "{"
@@ -111,7 +111,7 @@ class ChatFormat(ServerRenderedFormat):
         self._brace = tuple(vocabulary.encode(_BRACE))
         self._learned: Template | None = None
         self._is_outdated = False
-        """What was learned is to be learned anew."""
+        """True if the learned template is to be learned anew."""
         self.probes = Probes.with_kwargs(
             self._kwargs, family.switched(NO_EFFORT, "") | self._kwargs
         )

@@ -147,7 +147,7 @@ def _following(text: str, markers: tuple[str, ...], begun: Sequence[str]) -> dic
 _GAP: Final = Maybe(OneOf((Literal("\n\n"), Literal("\n"))))
 """White space behind a thought."""
 _CALL_BEGINS: Final = "{ \n\t\r"
-"""What a call without a marker may begin with."""
+"""Characters that a call without a marker may begin with."""
 
 
 def turn_constraint(

@@ -146,7 +146,7 @@ CALL_ID_CHARS: Final = 9
 """Templates of Mistral take no other ids than those of nine letters and digits."""
 IMAGE_CHARS: Final = IMAGE_TOKENS * CHARACTERS_PER_TOKEN
 FRAME_CHARS: Final = 16
-"""What frames a message is about so long."""
+"""Characters of the frame of a message, approximately."""
 UNSEEN: Final = "\u200b"
 """A space of no width, put into the spelling of a marker."""
 _LOCATION: Final = "Where the user is, roughly, in case a web search depends on it: "
@@ -266,7 +266,7 @@ class ChatConversation:
 
     habits: Habits
     see: Look | None = None
-    """What shows an image; None: the model sees none."""
+    """Function that makes an image a part of a message; None: the model sees no images."""
     messages: list[ChatMessage] = field(default_factory=list)
     sizes: dict[int, int] = field(default_factory=dict)
     _results: list[ChatMessage] = field(default_factory=list)

@@ -81,7 +81,7 @@ class Unit(NamedTuple):
 
 
 class Prose:
-    """One segment. It begins with the first text that is more than white space.
+    """Segment of prose. It begins with the first text that is more than white space.
 
     `start` is the position of its message's first id. With `keeps_front` white space in front of
     the text is part of it: there is no marker before it. With `trace` text comes with the positions

@@ -67,7 +67,7 @@ RULES: Final = OutputRules(
     tools={_TOOL: ToolRule(_TOOL, SegmentKind.FUNCTION_CALL, _TOOL)},
     allowed=frozenset({_TOOL}),
 )
-"""What the call of these conversations is read by."""
+"""Rules by which the call of these conversations is parsed."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -33,7 +33,7 @@ REASONING: Final[Mapping[str, ReasoningMarkers | None]] = {
     "think": THINK,
     "mistral": ReasoningMarkers("[THINK]", "[/THINK]", inner="", behind=""),
 }
-"""How thoughts are written, by the name that settings have for it."""
+"""Markers of thoughts, by their name in settings."""
 _SYNTAXES: Final[tuple[CallSyntax, ...]] = (
     *(HERMES, QWEN3_CODER, LLAMA3_JSON, GLM),
     *(MISTRAL, MISTRAL_V3, DEEPSEEK_V3, DEEPSEEK_V31),
@@ -42,7 +42,7 @@ CALLS: Final[Mapping[str, CallSyntax | None]] = {
     NONE: None,
     **{syntax.name: syntax for syntax in _SYNTAXES},
 }
-"""How calls are written, by the name that settings have for it."""
+"""Syntaxes of calls, by their name in settings."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,7 +113,8 @@ T = TypeVar("T")
 NO_EFFORT: Final = "none"
 """The effort of requests for an answer without thoughts."""
 SWITCHES: Final = ("enable_thinking", "thinking")
-"""What chat templates call it. Those that do not know one of them are not disturbed by it."""
+"""Names that chat templates have for the argument that turns thinking on and off. A template
+ignores a name that it does not use."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -30,7 +30,7 @@ SIGNATURES: Final[Mapping[str, tuple[bytes, ...]]] = {
     "image/gif": (b"GIF87a", b"GIF89a"),
     "image/webp": (b"RIFF",),
 }
-"""How files of each type begin that may be shown: those that OpenAI takes."""
+"""First bytes of files of each type that may be shown: the types that OpenAI accepts."""
 _DATA: Final = "data:"
 _BASE64: Final = ";base64"
 _WEB: Final = ("http://", "https://")

@@ -131,7 +131,7 @@ class Vocabulary:
         self.pieces = Pieces(pieces)
         """The bytes of every id; empty for specials and for what is no id."""
         self.size = len(pieces)
-        """How many ids there are: each is below this number."""
+        """Number of ids: each is below it."""
         spelled = {piece: token for token, piece in enumerate(pieces) if len(piece) == 1}
         self.byte_ids: tuple[int, ...] = ()
         """The ids that spell single bytes, by byte; empty if some byte has none."""
@@ -311,7 +311,7 @@ class Matcher:
         longest_first = sorted(texts, key=len, reverse=True)
         self._pattern = re.compile("|".join(map(re.escape, longest_first)))
         self.firsts = tuple(sorted({text[0] for text in texts}))
-        """What they begin with."""
+        """First characters of the markers."""
 
     def may_be_in(self, text: str) -> bool:
         return any(first in text for first in self.firsts)
@@ -364,16 +364,16 @@ class Lexicon:
         self._vocabulary = vocabulary
         named = {text: vocabulary.special(text) for text in dict.fromkeys(syntax.markers)}
         self.ids = {text: token for text, token in named.items() if token is not None}
-        """Of the markers that are one id."""
+        """Ids of the markers that are one id, by their text."""
         self.texts = {token: text for text, token in self.ids.items()}
         ends = (vocabulary.special(text) for text in TURN_ENDS if text not in named)
         self.ends = frozenset(token for token in ends if token is not None)
-        """What no turn goes on behind."""
+        """Ids that no turn goes on behind."""
         self.markers = frozenset({*self.texts, *self.ends})
         added = (vocabulary.special(text) for text in vocabulary.added())
         silent = {token for token in added if token is not None and not vocabulary.piece(token)}
         self.no_text = tuple(sorted(self.markers | silent))
-        """What text is not spelled with: markers, and added tokens that say nothing."""
+        """Ids that text is not spelled with: markers, and added tokens that have no text."""
         self._matchers: dict[tuple[str, ...], Matcher] = {}
         self.plain = PlainTexts(vocabulary, self.markers, self.matcher(syntax.markers))
 

@@ -180,7 +180,7 @@ class _Turn:
         self._refusals = options.refusals
         self._vocabulary = vocabulary
         self.exact = True
-        """What the rest lets through is what was demanded."""
+        """True if the rest allows nothing but what the request demands."""
         self.bare = False
         """No marker comes in it."""
 

@@ -71,7 +71,7 @@ ASSISTANT: Final = "assistant"
 NO_MARKER: Final = -1
 """The marker of text at the front of a header whose role was not written by the model."""
 NAMESPACE: Final = "functions."
-"""What goes before a function's name in a recipient."""
+"""Prefix of a function's name in a recipient."""
 HEADERS_KEPT: Final = 128
 """Headers whose reading is cached for the same tools: a model writes a few over and over."""
 _BUILTIN_CHANNELS: Final = frozenset({BUILTIN_CHANNEL, "commentary"})

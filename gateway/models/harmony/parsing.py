@@ -103,12 +103,12 @@ _TERMINATORS: Final = {
     SegmentKind.FINAL: frozenset({END, RETURN}),
     SegmentKind.FUNCTION_CALL: frozenset({CALL}),
 }
-"""What closes a message of each kind as it was trained to be closed."""
+"""Ids that close a message of each kind as the model was trained to close it."""
 
 
 @dataclass(slots=True)
 class Draft:
-    """One message's body on its way to becoming a segment. No kind: it waits for the turn's end.
+    """Body of a message on its way to becoming a segment. No kind: it waits for the turn's end.
 
     `start` is the position of its message's first id. A `faint` draft (no letter in it) becomes
     the answer only when there is no other, and otherwise nothing. `tool_role` is the tool's name
@@ -847,4 +847,4 @@ class Parser:
         },
         Where.OVER: dict.fromkeys(TokenClass, (_ignore, Where.OVER)),
     }
-    """What each class of id does in each state, and the state that follows."""
+    """Action on each class of id in each state, and the state that follows."""

@@ -118,7 +118,7 @@ if TYPE_CHECKING:
 JSON_CONTENT: Final = "<|constrain|>json"
 CODE_CONTENT: Final = "code"
 INSTRUCTIONS: Final = "# Instructions\n\n"
-"""What instructions of a developer message begin with, as openai-harmony 0.0.8 writes them."""
+"""Beginning of the instructions of a developer message, as openai-harmony 0.0.8 writes them."""
 PIECE_CHARS: Final = 32 * 1024
 """Characters that are tokenised at once: in less than a millisecond, in which nothing else runs."""
 _WINDOW_CHARS: Final = 16 * 1024
@@ -341,10 +341,11 @@ def _sections() -> dict[str, str]:
 
 _ANY_OBJECT: Final = "The answer is exactly one JSON object, with nothing before or behind it."
 SYSTEM_MESSAGES_MAX: Final = 64
-"""Whose ids are kept. There is one for each effort, date, and whether there are tools."""
+"""System messages, at most, whose ids are kept. There is one for each effort, date, and whether
+there are tools."""
 ID_BYTES: Final = 4
 ENTRY_IDS: Final = 120
-"""What an entry of the cache takes besides its ids and their source, in ids."""
+"""Size of an entry of the cache besides its ids and their source, in ids."""
 _LOCATION: Final = "Where the user is, roughly, in case a web search depends on it: "
 _DECLARED: Final = " "
 """Stands where an item has the name of a function, which is another."""

@@ -40,7 +40,8 @@ _SHAPE_KEYS: Final = frozenset(
 )
 _PUSHED_KEYS: Final = frozenset({*_SHAPE_KEYS, "required"} - {"anyOf", "oneOf"})
 _INLINED_REFS: Final = (8, 3, 1, 0)
-"""How many `$ref`s are followed inside of each other: the next when one exceeds the limits."""
+"""Numbers of `$ref`s that are followed inside of each other, at most: the next one applies when the
+result of one exceeds the limits."""
 Schema = dict[str, Any]
 _NAMES: Final = {
     "string": "string",
@@ -52,7 +53,7 @@ _NAMES: Final = {
     "array": "Array<any>",
 }
 _LINE_END: Final = re.compile(r"\r\n|[\n\v\f\r\x1c-\x1e\x85\u2028\u2029]")
-"""All that `str.splitlines` takes for one, and so a model may."""
+"""Pattern of all line ends of `str.splitlines`, which a model may take for line ends, too."""
 _ESCAPED: Final = {ord(end): f"\\u{ord(end):04x}" for end in "\x85\u2028\u2029"}
 """The ends of lines that JSON may have within a string."""
 

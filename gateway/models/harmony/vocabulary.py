@@ -51,7 +51,7 @@ FIRST_SPECIAL: Final = 199998
 """From here on no id is text."""
 VOCABULARY_SIZE: Final = 201088
 STOP_IDS: Final = (RETURN, CALL, END_OF_TEXT)
-"""What ends a turn; always sent to the backend, whatever its own defaults say."""
+"""Ids that end a turn; always sent to the backend, whatever its own defaults are."""
 NAMED_SPECIALS: Final = {
     "<|startoftext|>": START_OF_TEXT,
     "<|endoftext|>": END_OF_TEXT,

@@ -110,7 +110,7 @@ ENCRYPTED_REASONING: Final = "reasoning.encrypted_content"
 INPUT_IDS: Final = "input_messages.token_ids"
 OUTPUT_IDS: Final = "output_messages.token_ids"
 TokenIds = Literal["input_messages.token_ids", "output_messages.token_ids"]
-"""What this gateway knows to include beside what OpenAI documents."""
+"""Values of `include` that this gateway supports beside those that OpenAI documents."""
 TOKEN_ID_VALUES: Final = literal_values(TokenIds)
 
 

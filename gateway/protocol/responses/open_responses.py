@@ -59,14 +59,14 @@ _HEADS: Final = {
     old: (len(b'{"type":"' + old.encode()), b'{"type":"' + new.encode())
     for old, new in RENAMED.items()
 }
-"""How long the data up to the name is, and what stands in its place."""
+"""Length of an event's data through its type, and the data in its place, by type of event."""
 
 _OUTPUT_INDEX: Final = re.compile(rb'("output_index":)(\d+)')
 _CITATION: Final = "url_citation"
 _ALONE: Final = frozenset({"function_call_output", "tool_search_call", "tool_search_output"})
 """Items that may have no `call_id`: outputs that nobody asked for, and searches of a server."""
 _OF_THE_TOOL: Final = frozenset({"name", "namespace"})
-"""What the dialect lets the call of an output say, not the output."""
+"""Members that the dialect has in the call of an output, not in the output."""
 
 _CALL: Final[TypeAdapter[CallItem]] = TypeAdapter(Annotated[CallItem, Field(discriminator="type")])
 _OUTPUT: Final[TypeAdapter[OutputItem]] = TypeAdapter(

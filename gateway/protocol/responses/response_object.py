@@ -52,21 +52,21 @@ ServiceTier = Literal["default", "flex", "priority"]
 REASONING_CONTEXT: Final = "current_turn"
 """Reasoning before the last answer is not shown to the model again."""
 REASONING_MODE: Final = "standard"
-"""One run of the model answers; there is no mode that takes more."""
+"""Mode in which one run of the model answers; there is no mode that takes more."""
 ECHO_FIELDS: Final = (
     "instructions", "max_output_tokens", "max_tool_calls", "metadata", "model",
     "parallel_tool_calls", "presence_penalty", "frequency_penalty", "previous_response_id",
     "prompt_cache_key", "reasoning", "safety_identifier", "service_tier", "store", "temperature",
     "text", "tool_choice", "tools", "top_logprobs", "top_p", "truncation", "user",
 )  # fmt: skip
-"""What `ResponseHead.echo` must hold, in the order in which it is shown. It may hold more."""
+"""Fields that `ResponseHead.echo` must hold, in the order shown. It may hold more."""
 _echoed: Final = itemgetter(*ECHO_FIELDS)
 LONG_ECHO_BYTES: Final = 4 << 10
-"""What events repeat of a request is kept as JSON from this size on: less takes a few microseconds
-to make, and a stream may last for minutes."""
+"""Bytes of what events repeat of a request, from which on it is kept as JSON: less takes a few
+microseconds to make, and a stream may last for minutes."""
 _MADE: Final = {"model", "reasoning", "service_tier", "text", "tool_choice", "tools"}
 _COPIED: Final = (*(name for name in ECHO_FIELDS if name not in _MADE), "background")
-"""What is repeated as it was asked for."""
+"""Parameters that are repeated as the request has them."""
 _copied: Final = attrgetter(*_COPIED)
 _LISTED_CHOICES: Final = frozenset(
     {"local_shell", "web_search", "web_search_2025_08_26", "tool_search"}
@@ -78,7 +78,7 @@ _NAME_MEMBERS: Final = {
     "namespace": ("name",),
     "mcp": ("name", "server_label"),
 }
-"""What says beside its type which tool is meant; of others the type says it all."""
+"""Members that identify a tool besides its type, by that type; other types suffice alone."""
 
 
 def echo(

@@ -71,12 +71,13 @@ _BROWSER_SCHEMAS: Final = dict(
         strict=True,
     )
 )
-"""What gpt-oss was trained to call them with. Its numbers are whole ones."""
+"""JSON Schemas of the arguments with which gpt-oss was trained to call the tools of web search. Its
+numbers are integers."""
 _BUILTIN_CHOICES: Final = {
     SegmentKind.WEB_SEARCH_CALL: "web_search",
     SegmentKind.CODE_INTERPRETER_CALL: "code_interpreter",
 }
-"""What the type of a choice of each begins with."""
+"""Prefix of the types of tool choices that select each kind of call."""
 
 
 def hosted_rules(grants: Grants) -> Iterator[ToolRule]:
@@ -122,8 +123,8 @@ def chooses(choice: Mapping[str, Any], tool: ToolRule) -> bool:
 
 
 OFFERED: Final = "offered_tools"
-"""What an echo has beside `tools` where the model is told of other ones: some of these are yet to
-be loaded, or items brought more. It is not shown."""
+"""Key of the tools that the model sees, in an echo where they differ from `tools`: some of these
+are yet to be loaded, or items brought more. It is not shown."""
 _TOOLS: Final[TypeAdapter[tuple[Tool, ...]]] = TypeAdapter(Many[AnyTool])
 _CHOICE: Final[TypeAdapter[AnyToolChoice]] = TypeAdapter(AnyToolChoice)
 _FORMAT: Final[TypeAdapter[AnyFormat]] = TypeAdapter(AnyFormat)

@@ -33,12 +33,12 @@ STEER_FIELDS: Final = ("previous_response_id", "input")
 
 _ENVELOPE: Final = frozenset({"type", "stream_id", "generate"})
 _TRANSPORT: Final = ("stream", "stream_options", "background")
-"""How an answer comes is settled by the connection."""
+"""Parameters of how an answer is sent, which the connection settles."""
 
 
 @dataclass(frozen=True, slots=True)
 class ClientFrame:
-    """One frame, read as far as it takes to tell whose turn it is.
+    """Frame of a client, parsed as far as it takes to tell whose turn it is.
 
     `stream_id` names its lane, None is the one without a name. `previous_response_id` is what it
     means to continue. `text` is all of it.

@@ -54,7 +54,7 @@ TRAINED_KIND: Final = "function"
 TRAINED_FENCE: Final = "```json\n"
 TRAINED_END: Final = "\n```"
 _FENCE_FRONT: Final = re.compile(r"(?:`{1,3}(?:j(?:s(?:on?)?)?)?\s?)?")
-"""What stands between the name and the arguments, or the beginning of it."""
+"""Pattern of the text between the name and the arguments, or of the beginning of it."""
 
 
 class _Where(Enum):

@@ -35,7 +35,7 @@ _STRUCTURE: Final = re.compile(r'["{}\[\]]')
 _STRING: Final = re.compile(r'["\\\x00-\x1f]')
 _SCALAR_END: Final = re.compile(r"[,}\]\s]")
 WHITE: Final = " \t\n\r"
-"""What JSON calls white space."""
+"""Characters that are white space in JSON."""
 DEPTH_MAX: Final = 128
 """A value nested deeper than that counts as no JSON: whether Python's decoder takes it depends on
 how deep the caller's own stack is, and the result must depend on nothing."""
@@ -61,7 +61,7 @@ class ValueScanner:
         self.is_begun = False
         self.deepest = 0
         self.controls: list[int] = []
-        """Where control characters stand in the strings of the last text."""
+        """Offsets of the control characters in the strings of the last text."""
         self._depth = 0
         self._in_string = self._escaped = self._is_scalar = False
 
@@ -220,7 +220,7 @@ class JsonCall:
         self.is_told = False
         """The beginning of the call was reported."""
         self.keys: list[str] = []
-        """Those of the object so far."""
+        """Keys of the object so far."""
         self._phase = _Phase.BEFORE
         self._raw: list[str] = []
         self._token: list[str] = []

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 STRING: Final = frozenset({"string"})
 ANY: Final = frozenset({"null", "integer", "number", "boolean", "object", "array", "string"})
 REFERENCES_MAX: Final = 16
-"""So many `$ref`s, `anyOf`s and the like are followed, one within the other."""
+"""Number of `$ref`s, `anyOf`s and the like that are followed, one within the other, at most."""
 _INTEGER: Final = re.compile(r"[+-]?[0-9]+")
 _LITERAL: Final = re.compile(r"-?(?:0|[1-9][0-9]*)(?:\.[0-9]+)?(?:[eE][+-]?[0-9]+)?")
 """A number of JSON."""
