@@ -144,15 +144,15 @@ class _Key:
 
 
 class DataKey:
-    """One key for content at rest: AES-256-GCM. Immutable, shared by threads.
+    """Key for content at rest: AES-256-GCM. Immutable, shared by threads.
 
     Nonces are random, 96 bits: a key must not seal more than 2^32 contents (NIST SP 800-38D, 8.3),
-    so keys are renewed. `seal_name` derives them from what is sealed instead, as a `Sealer` does:
-    the same name gives the same bytes, and can be looked for without being readable.
+    so keys are renewed. `seal_name` derives nonces from what is sealed instead, as a `Sealer` does:
+    the same name gives the same bytes, and can be looked up without being readable.
     """
 
     OVERHEAD_BYTES: Final = 28
-    """What a seal has more than its content: a nonce of 12 bytes, and a tag of 16."""
+    """Bytes that a seal adds to its content: a nonce of 12 bytes, and a tag of 16."""
 
     def __init__(self, secret: bytes) -> None:
         # Raises `ValueError` for a secret that has not 32 bytes.

@@ -565,7 +565,7 @@ _RULES: Final = {
     "files": "files",
     "containers": "containers",
 }
-"""What log lines call what was removed."""
+"""Names that log lines use for what a round removed."""
 
 
 def _utc_today() -> date:

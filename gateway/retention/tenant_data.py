@@ -62,14 +62,15 @@ TABLES: Final = tuple(
     for table in sorted(_CHILDREN_FIRST, key=lambda one: not about(one).is_log)
     if not about(table).lifetime.stays and not _goes_with_another(table)
 )
-"""Of which a tenant that is removed loses all rows; others go with these by their foreign keys. In
-this order: a log is nobody's once its response is gone, and a project outlives its accounts."""
+"""Tables of which the removal of a tenant deletes all its rows; rows of others go with these by
+their foreign keys. In this order: logs first, because a log belongs to nobody once its response is
+gone; a project after its accounts, because it outlives them."""
 SCRUBBED: Final = {
     name: scrubbed
     for name, table in ALL_TABLES.items()
     if (scrubbed := [one for one, of in columns_of(table).items() if of.info["scrubbed"]])
 }
-"""Of which it keeps the rows, with nothing in these columns."""
+"""Columns, by table, that the removal of a tenant sets to null; it keeps their rows."""
 _DELETE_SOME: Final = {
     table: Statement(f"""
     DELETE FROM {table} WHERE ctid = ANY(ARRAY(

@@ -1,4 +1,4 @@
-"""One line for every request, for somebody who watches the server in a terminal."""
+"""Access log: one line for each request, for somebody who watches the server in a terminal."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 _PATH: Final = "/:@!$&'()*+,;="
-"""What stands in a path as it is, besides letters, digits and `-._~`."""
+"""Characters that stay as they are in a path, besides letters, digits and `-._~`."""
 _LAST_EVENTS: Final = {"response.completed", "response.incomplete", "response.failed"}
 
 

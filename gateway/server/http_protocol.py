@@ -98,7 +98,8 @@ CONNECTIONS_RESERVED_MAX: Final = 64
 """Beyond `connections_max`, for the probes when it is used up."""
 HEAD_BOUNDS: Final = HeadBounds(bytes_max=65_536, fields_max=256)
 LINGER_S: Final = 2.0
-"""That a connection is still read after an answer that did not wait for all of its request."""
+"""Seconds that a connection is still read after an answer that did not wait for its whole
+request."""
 
 
 class BoundedHttpProtocol(HttpToolsProtocol):
@@ -380,7 +381,7 @@ class BoundedHttpProtocol(HttpToolsProtocol):
 
 
 class Cycle(RequestResponseCycle):
-    """One request and its response; a `gateway.api.client_connection.ClientConnection`."""
+    """Request and its response; a `gateway.api.client_connection.ClientConnection`."""
 
     def __init__(self, protocol: BoundedHttpProtocol, scope: Scope, head: IncomingRequest) -> None:
         # `scope` is what the application is called with.

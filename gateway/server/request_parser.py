@@ -1,6 +1,6 @@
-"""One HTTP request as it arrives: its head, bounded, and where its body ends.
+"""Parser of an HTTP request as it arrives: its head, bounded, and where its body ends.
 
-`httptools` parses, and reads on until its input ends. So it is given no byte beyond the end of the
+`httptools` parses, and reads on until its input ends. So it receives no byte beyond the end of the
 request: a head, and a chunked body, end with an empty line, and input is cut behind each of them.
 Here bytes are counted, and requests refused that a proxy in front may have understood otherwise.
 Chunk extensions and trailers are skipped: nothing uses them.
@@ -53,7 +53,7 @@ class HeadBounds:
 
 
 class IncomingRequest:
-    """One request. `httptools` calls the methods `on_…`."""
+    """Request of a client as it arrives. `httptools` calls the methods `on_…`."""
 
     method: str
     path: bytes

@@ -1,7 +1,7 @@
-"""One listening process: its socket, its start, its signals, its end.
+"""Listening process: its socket, its start, its signals, its end.
 
-uvicorn's phases are called one by one, so that several servers can share a loop (the demo) and
-a failed start is an exception and not a traceback in the log.
+uvicorn's phases are called one by one, so that several servers can share a loop (the demo) and a
+failed start is an exception and not a traceback in the log.
 """
 
 from __future__ import annotations

@@ -21,12 +21,13 @@ if TYPE_CHECKING:
     from gateway.settings import Settings
 
 TOLERATED: Final = 2
-"""How many times as long as the largest request a frame may be to be read, and refused with a
-reason. A longer one ends its connection."""
+"""Length of the longest frame that is read, and refused with a reason, as a multiple of the largest
+request. A longer one ends its connection."""
 FRAGMENTS_MAX: Final = 16_384
-"""Of one message. Without it, empty ones would cost memory and time and never be too many bytes."""
+"""Fragments of a message, at most. Without this bound, empty ones would cost memory and time and
+never be too many bytes."""
 LINGER_S: Final = 1.0
-"""How long is read on, to no purpose, after a client broke a rule."""
+"""Seconds that input is read and ignored after a client broke a rule."""
 NO_UPGRADE: Final = (
     "This server cannot read the upgrade. It must be a GET without a body, with at most 128 "
     "headers of at most 8 KiB each."

@@ -67,7 +67,8 @@ KEY_USE_INTERVAL_S: Final = 60.0
 """Between two times that a replica writes down which keys were used."""
 MARK_BYTES: Final = 32
 RENEWED_SHARE: Final = 0.5
-"""Of the time that a decision counts: when a request finds it older, the next one is looked for."""
+"""Share of the time that a decision counts: if a request uses an older one, the key is
+looked up again."""
 _NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}\Z")
 _SHOWABLE: Final = re.compile(r"[!-~]{13,}\Z")
 _ID_PREFIX_MIN: Final = 8

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 LIMIT_DEFAULT: Final = 20
 LIMIT_MAX: Final = 100
 VALUES_MAX: Final = 100
-"""Of one filter."""
+"""Values of one filter, at most."""
 CHECKED_AT_ONCE: Final = 1_000
 ANCHOR_S: Final = 3600.0
 ANCHORED_MAX: Final = 1_000

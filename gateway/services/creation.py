@@ -89,15 +89,15 @@ class Generation:
     """
 
     is_durable = True
-    """It does not end with its client: a stream that was cut off can be resumed."""
+    """True if it does not end with its client: a stream that was cut off can be resumed."""
     is_repeat = False
-    """The same request was sent before, and this is its response."""
+    """True if the same request was sent before, and this is its response."""
     response_id: str
     model: str
     limit_headers: Headers = ()
     """Headers of the answer that tell what is left of the limits of its key."""
     unread: Mapping[str, int] = MappingProxyType({})
-    """How many images and files of each type the model is not shown, of those that were sent."""
+    """Number of images and files that were sent and the model is not shown, by type."""
 
     @property
     def first_token_s(self) -> float | None:

@@ -31,12 +31,13 @@ Rendered = TypeVar("Rendered", bound="Renderable")
 INLINE_BYTES_MAX: Final = 20_000
 """Handled on the event loop."""
 WAITING_BYTES_MAX: Final = 256 << 20
-"""Of requests in the threads and waiting for them; one more is answered 429."""
+"""Bytes of requests in the threads and waiting for them, at most; a request beyond is answered
+429."""
 SHARE_OF_FREE: Final = 4
-"""How many times the free bytes the work of one tenant may take: four fifths if it is alone."""
+"""Multiple of the free bytes that the work of one tenant may take: four fifths if it is alone."""
 RENDERINGS_MAX: Final = 8
-"""How often servers are asked to render for one request: to learn the template, for the prompt, for
-a summary, and again with fewer and fewer turns."""
+"""Times, at most, that servers render for one request: to learn the template, for the prompt, for a
+summary, and again with fewer and fewer turns."""
 WORKS_FOR: Final[ContextVar[Hashable]] = ContextVar("works_for", default=None)
 """The tenant whose request the current task answers."""
 
@@ -76,7 +77,7 @@ class ThreadExecutor:
         self.inline_bytes_max = inline_bytes_max
         self._waiting_bytes_max = waiting_bytes_max
         self._bytes_of: Counter[Hashable] = Counter()
-        """What is in threads or waits for them, of each tenant."""
+        """Bytes of requests in the threads and waiting for them, by tenant."""
         self._free = threads_max
         self._waiting = FairWaiters()
         self._executor = ThreadPoolExecutor(threads_max, "heavy", _give_way, (nice,))

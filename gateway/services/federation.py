@@ -49,7 +49,7 @@ if TYPE_CHECKING:
     from gateway.tenancy.issuers import IdentityProvider
 
 PREFIX: Final = "sk-wif-"
-"""Of the tokens that are ours; no key begins so."""
+"""Prefix of the tokens that the gateway issues; no key begins so."""
 _PURPOSE: Final = "access token"
 _FORM: Final = struct.Struct(">B16s16sQ16s")
 """Version, tenant, rule, when it ends (seconds since 1970), and random bytes; behind
@@ -71,7 +71,7 @@ _AUDIENCES_MAX: Final = 16
 _log = EventLog(__name__)
 
 TOKEN_BYTES_MAX: Final = 16_384
-"""Of a token of an issuer."""
+"""Bytes of a token of an issuer, at most."""
 
 
 @dataclass(frozen=True, slots=True)

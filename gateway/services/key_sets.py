@@ -34,14 +34,15 @@ if TYPE_CHECKING:
 
 Jwk = dict[str, Any]
 KEYS_MAX: Final = 100
-"""Of one issuer; what comes behind them is not looked at."""
+"""Keys of one issuer, at most; those behind them are ignored."""
 RSA_BITS: Final = (2048, 8192)
-"""Of a modulus. A shorter one can be factored; a longer one costs more to use than anybody needs.
-Source of the lower bound: https://www.rfc-editor.org/rfc/rfc7518#section-3.3"""
+"""Bits of an RSA modulus: at least, at most. A shorter one can be factored; a longer one costs more
+to use than anybody needs. Source of the lower bound:
+https://www.rfc-editor.org/rfc/rfc7518#section-3.3"""
 FETCH_TIMEOUT_S: Final = 5.0
 """To fetch the keys of one issuer, its configuration included."""
 KEYS_BYTES_MAX: Final = 256 * 1024
-"""Of the keys of one issuer, or of its configuration."""
+"""Bytes of the keys of one issuer, or of its configuration, at most."""
 _KTY: Final = {"RS": "RSA", "PS": "RSA", "ES": "EC", "Ed": "OKP"}
 
 _log = EventLog(__name__)

@@ -21,10 +21,10 @@ if TYPE_CHECKING:
 ASKING: Final = frozenset({"user", "system", "developer"})
 """The roles of those who ask."""
 URLS_MAX: Final = 256
-"""How many URLs are remembered: the last ones."""
+"""URLs that are remembered, at most: the last ones."""
 _URL: Final = re.compile(r"https?://[^\s<>\"'`|\\^{}]{1,2040}")
 _BEHIND: Final = ".,;:!?*_)]}'\""
-"""What often stands behind a URL in a text, and is none of it."""
+"""Characters that often follow a URL in a text and are no part of it."""
 
 
 def combines(request: CreateResponse) -> bool:

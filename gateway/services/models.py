@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 VENDOR_PREFIX = "openai/"
 """Some clients keep it in the model's name, some servers list models with it."""
 ABILITIES: Final = ("reasoning", "tools", "structured_outputs", "streaming", "background")
-"""Of gpt-oss."""
+"""Abilities of gpt-oss."""
 GENERATES: Final = ("generate",)
 
 
@@ -86,9 +86,9 @@ class Model:
     parent: str | None = None
     """The base model of an adapter."""
     tasks: tuple[str, ...] = GENERATES
-    """What its server does: "generate", "embeddings", "rerank"."""
+    """Tasks of its server: "generate", "embeddings", "rerank"."""
     abilities: tuple[str, ...] = ABILITIES
-    """What it can do where it generates."""
+    """Abilities of the model where it generates."""
 
     def body(self) -> dict[str, Any]:
         """Return the API's model object, with what clients need to size their context.

@@ -1,4 +1,4 @@
-"""One use case: a key asks what it has used, and what is left of what binds it."""
+"""Use case: a key reads its own usage, and what is left of the limits and budgets that bind it."""
 
 from __future__ import annotations
 

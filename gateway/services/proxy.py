@@ -41,14 +41,15 @@ _log = EventLog(__name__)
 
 _STATUS: Final = re.compile(r"^answered \d+: ")
 _PLACE: Final = re.compile(r"\S*/\S*")
-"""Of a server, in its own messages: a path."""
+"""Pattern of paths of a server in its own messages."""
 
 FRAME_BYTES_MAX: Final = 1 << 20
-"""Of an answer, around what was asked for."""
+"""Bytes of an answer, at most, beside the requested embeddings or ranking."""
 BYTES_PER_TOKEN: Final = 4
-"""Of a body, until its server says how many tokens it read."""
+"""Bytes of a body that count as a token until its server reports how many tokens it read."""
 TOKENS_MAX: Final = 2**31 - 1
-"""Of one request. What a server says beyond that is not believed, and no usage line could hold."""
+"""Tokens of one request, at most. A larger count of a server is not believed, and no usage line
+could hold it."""
 
 
 class ProxiedAnswer(NamedTuple):
@@ -60,7 +61,7 @@ class ProxiedAnswer(NamedTuple):
 
 
 class Proxy:
-    """One use case: a backend of the model gets the request, and the client gets its answer."""
+    """Use case: a backend of the model gets the request, and the client gets its answer."""
 
     def __init__(
         self,

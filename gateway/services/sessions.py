@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from gateway.telemetry.metrics import Metrics
 
 ITEM_BYTES: Final = 400
-"""What an item costs beside its JSON and its ids: objects, and the places they stand in."""
+"""Bytes that an item costs beside its JSON and its ids: objects, and the references to them."""
 ID_BYTES: Final = 4
 
 
@@ -48,8 +48,8 @@ class Memory(Mapping[str, History]):
 
     def __init__(self, bytes_max: int) -> None:
         self.tool_values: LruCache[str, Any] = LruCache(size_max=bytes_max)
-        """What hosted tools keep for responses that are not stored, beside the histories and within
-        the same bound: pages that the browser was shown."""
+        """Values that hosted tools keep for responses that are not stored: pages that the browser
+        was shown. They have the same bound as the histories, and count beside them."""
         self._bytes_max = bytes_max
         self._by_id: OrderedDict[str, _Remembered] = OrderedDict()
         self._latest: dict[str | None, str] = {}

@@ -32,7 +32,7 @@ _EXAMPLE_ITEMS: Mapping[str, tuple[type[BaseModel], dict[str, Any]]] = {
 _OPTIONAL_ITEMS: Mapping[str, tuple[type[BaseModel], dict[str, Any]]] = {
     "discovery": (Discovery, {"name": "more", "kind": "file", "path": "backends.yaml"}),
 }
-"""Those that a gateway works without, which are commented out."""
+"""Examples of sections that a gateway works without; they are commented out."""
 _HEADER = """\
 # Harmony Gateway. Every setting with its default; what is commented out may stay so.
 # `harmony-gateway config env` says of each when to change it.
@@ -45,7 +45,7 @@ _HEADER = """\
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One variable, its default as it would be written, and what it means."""
+    """Environment variable, its default as it would be written, and what it means."""
 
     name: str
     default: str

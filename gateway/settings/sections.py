@@ -484,7 +484,7 @@ class Prefill(Section):
 
 
 class Backend(Section):
-    """One inference server."""
+    """Inference server."""
 
     name: Name = Field(description="Its name in logs and metrics.")
     url: Annotated[str, AfterValidator(http_url)] = Field(description="Such as http://gpu-1:8000.")

@@ -42,7 +42,7 @@ KeyPath = tuple[str | int, ...]
 
 @dataclass(frozen=True, slots=True)
 class Mistake:
-    """One thing that is wrong, and the `file:line` or variable where it can be mended."""
+    """Mistake in the settings, and the `file:line` or variable where it can be corrected."""
 
     where: str
     message: str
@@ -71,7 +71,7 @@ class Layer:
 
 @dataclass(frozen=True, slots=True)
 class Variable:
-    """One setting as an environment variable."""
+    """Setting as an environment variable."""
 
     name: str
     path: tuple[str, ...]

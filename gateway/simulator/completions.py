@@ -232,7 +232,7 @@ class Completions:
 
 
 class _Completion:
-    """One request in progress. `observed.outcome` always tells how far it has come."""
+    """Request in progress. `observed.outcome` always says how far it has come."""
 
     def __init__(
         self,

@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 CLOSING_WORDS: Final = "\N{HORIZONTAL ELLIPSIS} and so on, as the script has it."
 """Ends a body that somebody else began. Its first id is rare, so that it is found again."""
 FOREIGN_IDS_MAX: Final = 64
-"""How many ids at the front of a text are looked at for another way of cutting it."""
+"""Ids at the front of a text, at most, that another tokenizer may have cut differently."""
 
 
 def _as_asked(directives: Directives, _: Sequence[int]) -> Directives:

@@ -74,7 +74,7 @@ _MCP: Final = re.compile(r"\S+(?:\s+.*)?", re.DOTALL)
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """One step. `text` is all behind its verb; `cursor` that of the page it is about."""
+    """Step of a directive. `text` is all behind its verb; `cursor` that of the page it is about."""
 
     verb: str
     text: str = ""

@@ -166,7 +166,7 @@ class Metrics:
 
 @dataclass(slots=True)
 class Observed:
-    """One request. `outcome` is vLLM's finish reason, or what happened instead.
+    """Request in the ledger. `outcome` is vLLM's finish reason, or what happened instead.
 
     `waiting`, `running` and `stalled` while it lasts; then `stop`, `length`, `abort` (as reported,
     on a fault or at shutdown), `disconnected` (the client went away), `rejected`, `error`, or the
@@ -183,7 +183,7 @@ class Observed:
     outcome: str = "waiting"
     status: int = 200
     kept: bool = True
-    """Whether the ledger still holds it."""
+    """True while the ledger holds it."""
 
     @property
     def request_id(self) -> str | None:

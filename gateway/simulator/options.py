@@ -23,7 +23,7 @@ class SimulatorOptions:
     models: tuple[str, ...] = ("gpt-oss-20b", "gpt-oss-120b")
     """Served names; a request without a model gets the first."""
     engine: Engine = "vllm"
-    """Whose wire it speaks."""
+    """Engine whose wire protocol it speaks."""
     adapters: tuple[str, ...] = ()
     """LoRA adapters of the first model."""
     frontend: Literal["python", "rust"] = "python"

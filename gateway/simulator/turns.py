@@ -39,7 +39,7 @@ _TERMINATORS: Final = {ANALYSIS: END, COMMENTARY: END, FINAL: RETURN}
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """One message of a script. `header` begins with `<|start|>assistant`."""
+    """Message of a script. `header` begins with `<|start|>assistant`."""
 
     kind: str
     header: tuple[int, ...]

@@ -85,7 +85,7 @@ class _Places:
 
 
 class FreePlaces:
-    """How many more background responses may run under each limit."""
+    """Numbers of background responses that may still start under each limit."""
 
     def __init__(
         self,

@@ -37,7 +37,8 @@ if TYPE_CHECKING:
 
 
 ANSWERED: Final = frozenset({"completed", "incomplete"})
-"""What is added to the conversation that it continues. Anything else leaves that as it was."""
+"""Statuses of responses that are added to the conversation that they continue. A response with
+another status leaves it as it was."""
 
 
 @dataclass(frozen=True, slots=True)

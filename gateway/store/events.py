@@ -27,9 +27,9 @@ if TYPE_CHECKING:
     from gateway.tenancy import TenantId
 
 ROW_BYTES: Final = 20
-"""What a row counts for when it is read, beside its entries: it takes time to find."""
+"""Bytes that a row counts when it is read, beside its entries: it takes time to find."""
 SHORT_ROW_BYTES: Final = 64
-"""What a row of a paced stream has at most: a few ids."""
+"""Bytes of a row of a paced stream, at most: a few ids."""
 SHORT_ROWS_MIN: Final = 1000
 """Only on pages with room for this many does it pay to join short rows in their own way."""
 _UNBOUNDED: Final = 2**62

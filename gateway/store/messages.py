@@ -31,7 +31,8 @@ if TYPE_CHECKING:
     from gateway.tenancy import TenantId
 
 LISTED_DEPTH_MAX: Final = 10_000
-"""How many responses back a list of inputs goes; what was created kept to the setting's bound."""
+"""Responses, at most, that a list of inputs goes back. Chains were kept to the setting's bound when
+their responses were created."""
 
 ROWS_AT_ONCE: Final = 100
 """Rows made ready for an insert, or read: thousands would hold up the event loop."""

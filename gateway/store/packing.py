@@ -68,9 +68,8 @@ _SEALED_VALUES: Final = tuple(
 _NULL: Final = -1
 """The length of a value that is null."""
 _NULL_BYTES: Final = b"\xff\xff\xff\xff"
-"""The same packed. Any four bytes have the first one of some length among them, which is less than
-128 in all others.
-"""
+"""Packed length of a value that is null. Any four bytes of packed lengths include the first byte of
+some length, which is less than 128 in all others."""
 _ID_BYTES: Final = 4
 _LENGTH_BYTES: Final = 4
 
@@ -100,7 +99,7 @@ class PackedItems(Sequence[ContextItem]):
         self._count: int = row.packed
         self._items: tuple[ContextItem, ...] = ()
         self.json_bytes = len(row.item_values or b"")
-        """How long the `json` of all of them is, as it is stored."""
+        """Bytes of the `json` of all items together, as it is stored."""
 
     @override
     def __eq__(self, other: object) -> bool:

@@ -62,7 +62,7 @@ class LogQuery:
 
 
 Part = tuple[bytes, int, "LogRow"]
-"""Of a log: the bytes of its id, the epoch, the entries."""
+"""Part of a log: the bytes of its id, the epoch, the entries."""
 
 
 @dataclass(frozen=True, slots=True)

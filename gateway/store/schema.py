@@ -12,7 +12,7 @@ RUNS_ROLE: Final = "harmony_gateway_runs"
 sees no item, no body and no key."""
 
 EVERYONE: Final = UUID(int=0)
-"""Whose rows all tenants see, where a table has such rows."""
+"""Tenant id of rows that all tenants see, where a table has such rows."""
 
 RUNNING: Final = ("queued", "in_progress")
 TERMINAL: Final = ("completed", "incomplete", "failed", "cancelled")
@@ -24,4 +24,4 @@ COST_COLUMNS: Final = (
     *("cost_nano", "input_cost_nano", "cached_cost_nano", "output_cost_nano"),
     "tools_cost_nano",
 )
-"""Of aggregates: billionths of a dollar, the sum of all and its parts."""
+"""Columns of aggregates in billionths of a dollar: the sum of all costs, and its parts."""

@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from gateway.tenancy import Dialect, KeyKind, OwnPolicy, PolicyChanges
 
 DEFAULT_DIALECT: Final[Dialect] = "openai"
-"""Of a key that was made before there were others."""
+"""Dialect of a key that was made before there were others."""
 TAKE_ROLE: Final = Statement("SELECT set_config('role', :role, true)")
 
 
@@ -58,8 +58,8 @@ FOUND_TERMS: Final = (
     " (tenant).retention_type AS tenant_retention_type"
 )
 FOUND_POLICY: Final = ", ".join(f"(tenant).{name} AS policy_{name}" for name in POLICY_VALUES)
-"""What `tenant` and `project`, whole rows that a function found, decide for who calls; the policy
-has to be the last columns."""
+"""Columns of `tenant` and `project`, whole rows that a function returns, that decide for the
+caller; those of the policy have to be the last."""
 # Not whole rows: what is prepared on a connection would end with the revision that adds a column.
 # The default project may have no row.
 _FIND_CALLER: Final = Statement(f"""

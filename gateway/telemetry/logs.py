@@ -250,4 +250,4 @@ class Outlet:
 
 
 outlet: Final = Outlet(logging.WARNING, _Lines(None, _json).take)
-"""That of this process. Until `configure_logging` it takes warnings and errors only."""
+"""Outlet of this process. Until `configure_logging` it takes warnings and errors only."""

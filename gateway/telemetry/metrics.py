@@ -36,7 +36,7 @@ SECONDS: Final = (
 FIRST_TOKEN_SECONDS: Final = (
     0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5, 0.75, 1.0, 2.5, 5.0, 7.5, 10.0,
 )  # fmt: skip
-"""The same for the time to the first token."""
+"""Bucket bounds that OpenTelemetry recommends for the time to the first token."""
 FLUSH_SECONDS: Final = (
     0.0005, 0.001, 0.002, 0.004, 0.008, 0.016, 0.032, 0.064, 0.128, 0.256, 0.512, 1.024, 2.048,
 )  # fmt: skip

@@ -32,7 +32,7 @@ Permission = Literal[
     "roles.read",
     "roles.write",
 ]
-"""Of the admin API of one tenant. None of them shows what a request or a response says."""
+"""Permission in the admin API of one tenant. None shows what a request or a response contains."""
 
 OperatorPermission = Literal[
     "tenants.read",
@@ -55,14 +55,14 @@ OperatorPermission = Literal[
     "operators.read",
     "operators.write",
 ]
-"""Of the plane of operators, over all tenants. None of them shows what a request or a response
-says, but `content.read`, with which an archive of a tenant may have its content."""
+"""Permission of operators, over all tenants. None shows what a request or a response contains, but
+`content.read`, with which an archive of a tenant may have its content."""
 
 AnyPermission: TypeAlias = Permission | OperatorPermission
 Role = Literal["owner", "reader"]
-"""Of an admin key of a tenant."""
+"""Role of an admin key of a tenant."""
 OperatorRole = Literal["owner", "admin", "support", "billing", "auditor"]
-"""Of an operator's key."""
+"""Role of an operator's key."""
 
 PERMISSIONS: Final[frozenset[Permission]] = frozenset(get_args(Permission))
 OPERATOR_PERMISSIONS: Final[frozenset[OperatorPermission]] = frozenset(get_args(OperatorPermission))
@@ -78,7 +78,7 @@ ROLES: Final[dict[Role, frozenset[AnyPermission]]] = {
     "owner": frozenset(PERMISSIONS),
     "reader": _reading(frozenset(PERMISSIONS)),
 }
-"""What admin keys of a tenant may do, by their role."""
+"""Permissions of admin keys of a tenant, by their role."""
 _OF_OWNERS: Final[frozenset[AnyPermission]] = frozenset(
     {"operators.read", "operators.write", "content.read"}
 )
@@ -91,7 +91,7 @@ OPERATOR_ROLES: Final[dict[OperatorRole, frozenset[AnyPermission]]] = {
     ),
     "auditor": frozenset({"operator_audit_log.read", "settings.read"}),
 }
-"""The same for keys of operators."""
+"""Permissions of operators' keys, by their role."""
 
 
 def role_of(scopes: frozenset[str]) -> Role:

@@ -24,7 +24,7 @@ OnDisconnect = Literal["cancel", "continue"]
 ReasoningSummary = Literal["analysis", "off"]
 ServiceTierMax = Literal["default", "priority"]
 TierDefault = Literal["standard", "fast", "scale"]
-"""What a request of a project gets that asks for no tier, in OpenAI's words."""
+"""Tier that a request of a project gets if it names none, in OpenAI's words."""
 OptionalTier = Literal["flex", "fast", "ultrafast"]
 HostedTool = Literal["web_search", "code_interpreter", "mcp"]
 """Tools that a tenant and each of its projects may be refused."""
@@ -33,10 +33,10 @@ ToolAccess = Literal["refused", "allowed"]
 ModelsMode = Literal["allow_list", "deny_list"]
 ContainerMemory = Literal["1g", "4g", "16g", "64g"]
 McpServersAllowed = Literal["registry", "listed", "any"]
-"""Those that the operator registered; besides, those on hosts that the settings list; besides, any
-that a request names."""
+"""MCP servers that requests may use: those that the operator registered; besides, those on hosts
+that the settings list; besides, any that a request names."""
 McpApprovals = Literal["request", "always"]
-"""Whether the user is asked before a call: as the request says, or always."""
+"""Calls that the user has to approve first: those that the request says, or all."""
 
 OwnPolicy: TypeAlias = "Mapping[str, str | int]"
 """The values that the operator decided for one tenant, by name."""
@@ -51,15 +51,15 @@ HOUR_S: Final = 3600
 DAY_S: Final = 24 * HOUR_S
 _YEAR_S: Final = 365 * DAY_S
 _INTEGER_MAX: Final = 2**31 - 1
-"""Of a column of the type integer."""
+"""Largest value of a column of the type integer."""
 DOMAINS_CHARS_MAX: Final = 8192
 _DOMAIN: Final = re.compile(r"[a-z0-9_-]{1,63}(\.[a-z0-9_-]{1,63}){0,30}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PolicyValue:
-    """One value: a word out of `words`, a number from `least` to `most`, or, with `is_domains`,
-    domains in lower case with one space between two, or none.
+    """Value of a policy: a word out of `words`, a number from `least` to `most`, or, with
+    `is_domains`, domains in lower case with one space between two, or none.
 
     `setting` is the path of the setting that counts where a tenant has no value of its own, and
     `description` what the reference says of that setting; without one the field's default counts.
@@ -75,7 +75,7 @@ class PolicyValue:
     description: str = ""
     words: tuple[str, ...] = ()
     pattern: str | None = None
-    """It is a text that matches this as a whole."""
+    """Pattern that a text has to match as a whole; None: it is no such text."""
     least: int = 0
     most: int = 0
     is_domains: bool = False
@@ -244,7 +244,7 @@ class ProjectControls:
 
 
 ALL_CONTROLS: Final = ProjectControls()
-"""Of a project that gives all that its tenant may have."""
+"""Controls of a project that allows all that its tenant may have."""
 
 
 @dataclass(frozen=True, slots=True)

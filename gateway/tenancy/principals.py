@@ -26,13 +26,13 @@ if TYPE_CHECKING:
 TenantId = NewType("TenantId", UUID)
 ProjectId = NewType("ProjectId", UUID)
 Dialect = Literal["openai", "openresponses"]
-"""How responses and events are spelled: as OpenAI does, or as Open Responses 2026-04-24 has it."""
+"""Spelling of responses and events: that of OpenAI, or that of Open Responses 2026-04-24."""
 KeyKind = Literal["project", "admin"]
-"""What a key opens: the API, for one project; or the admin API, for its tenant. Keys of operators
-belong to no tenant: see `Operator`."""
+"""API that a key opens: the API, for one project; or the admin API, for its tenant. Keys of
+operators belong to no tenant: see `Operator`."""
 Credential = Literal["key", "token", "exchanged"]
-"""What a request was admitted by: a key of ours; a token of an issuer that its tenant trusts; or
-what such a token was exchanged for."""
+"""Credential that a request was admitted by: a key of ours; a token of an issuer that its tenant
+trusts; or what such a token was exchanged for."""
 Network: TypeAlias = IPv4Network | IPv6Network
 OwnerType = Literal["service_account", "user"]
 ServiceAccountRole = Literal["owner", "member", "none"]
@@ -49,10 +49,10 @@ def default_project(tenant_id: TenantId) -> ProjectId:
 
 @dataclass(frozen=True, slots=True)
 class Tenant:
-    """One customer of the gateway; nothing of one tenant is ever visible to another.
+    """Customer of the gateway; nothing of one tenant is ever visible to another.
 
-    What it has goes some days after `deleted_at`, which was done at `purged_at`; while it is held
-    (`held_at`) nothing goes.
+    Its data is removed some days after `deleted_at`; `purged_at` is when that was done. While it is
+    held (`held_at`) nothing is removed.
     """
 
     id: TenantId
@@ -120,7 +120,7 @@ class KeyTerms:
 
 
 PLAIN_KEY: Final = KeyTerms()
-"""Of a key that may do all that its project may."""
+"""Terms of a key that may do all that its project may."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -180,9 +180,10 @@ class Principal:
     project_terms: ProjectTerms = DEFAULT_PROJECT
     terms: Terms = NO_TERMS
     retention_type: str | None = None
-    """Of its tenant (`tenancy.retention`)."""
+    """Type of retention of its tenant (`tenancy.retention`)."""
     credential: Credential = "key"
-    """Where it is none of our keys, `key_id` is the rule that admits it (`tenancy.issuers`)."""
+    """Credential of the request. If it is none of our keys, `key_id` is the rule that admits it
+    (`tenancy.issuers`)."""
     end_user: str | None = None
     """Whom a `token` is for, as its issuer says: it counts for more than what a request says."""
     # What follows from the others is asked for several times a request, and decided once a key.

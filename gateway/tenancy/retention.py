@@ -11,7 +11,7 @@ ZERO: Final = "zero_data_retention"
 NONE: Final = "none"
 """Nothing special: what is stored stays as long as the policy of the tenant says."""
 ORGANIZATION_DEFAULT: Final = "organization_default"
-"""Of a project: as its tenant."""
+"""Type of a project that has the type of its tenant."""
 OF_ORGANIZATIONS: Final = (ZERO, NONE)
 """`none` is ours: OpenAI's organizations have it by having no such object."""
 OF_PROJECTS: Final = (ORGANIZATION_DEFAULT, NONE, ZERO)

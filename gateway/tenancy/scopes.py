@@ -29,7 +29,7 @@ NEEDS: Final[tuple[Need, ...]] = (
 _ALL: Final = frozenset(NEEDS)
 _READING: Final = frozenset(one for one in NEEDS if one.endswith(".read"))
 _ALWAYS: Final = frozenset[Need]({"key.read"})
-"""What a key may know of itself."""
+"""Needs that every key has: to read about itself."""
 
 SCOPES: Final[dict[str, frozenset[Need]]] = {
     "api.all": _ALL,
@@ -48,7 +48,7 @@ SCOPES: Final[dict[str, frozenset[Need]]] = {
     "files.write": frozenset[Need]({"files.write", "files.read"}),
     "files.read": frozenset[Need]({"files.read"}),
 }
-"""What each scope gives."""
+"""Needs that each scope gives."""
 
 
 def may(scopes: frozenset[str], need: Need) -> bool:

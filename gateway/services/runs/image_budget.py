@@ -55,8 +55,8 @@ class ImageBudget:
         self._held_bytes = 0
         self._of_tenants: Counter[TenantId] = Counter()
         self._let_go: deque[tuple[TenantId, int]] = deque()
-        """What is yet to be taken off: appending is all that a thread, or the collector of garbage
-        in the middle of a sum, may do."""
+        """Tenants and bytes that are yet to be subtracted: a thread, or the garbage collector in
+        the middle of a sum, may only append."""
 
     @property
     def held_bytes(self) -> int:

@@ -116,7 +116,7 @@ class ImageFetcher:
         self._metrics = metrics
         self._places = asyncio.Semaphore(visits.visits_max)
         self._places_of: WeakValueDictionary[TenantId, asyncio.Semaphore] = WeakValueDictionary()
-        """Of each tenant that has images fetched."""
+        """Semaphore of each tenant that has images fetched, for its visits."""
         self.budget = ImageBudget(
             bytes_max=visits.held_bytes_max,
             tenant_bytes_max=int(visits.held_bytes_max * visits.tenant_share),

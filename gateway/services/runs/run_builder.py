@@ -46,7 +46,7 @@ if TYPE_CHECKING:
     from gateway.tenancy import Principal
 
     Echo = dict[str, Any]
-    """What a response repeats of its request."""
+    """Fields of a request that its response repeats."""
 
 
 class DueSummary(NamedTuple):

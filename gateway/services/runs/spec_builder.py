@@ -90,15 +90,15 @@ if TYPE_CHECKING:
     from gateway.tenancy import Principal, TenantId, TenantPolicy
 
     Echo = dict[str, Any]
-    """What a response repeats of its request."""
+    """Fields of a request that its response repeats."""
 
 
 ANSWER_SHARE: Final = 0.25
-"""Of max_output_tokens, that a reasoning budget leaves to the answer."""
+"""Share of max_output_tokens that a reasoning budget leaves to the answer."""
 REPEATED_ITEM_BYTES: Final = 30
 """An item that has ids costs about as much as so many bytes that have to be tokenised."""
 SERVER_TOOL_BYTES: Final = 1_024
-"""What the model is told of a tool of an MCP server is about so long."""
+"""Approximate bytes of the description of a tool of an MCP server for the model."""
 SALTS_MAX: Final = 4_096
 """Tenants whose salt is kept; that of another is computed anew."""
 DAY_S: Final = 86_400
@@ -111,7 +111,8 @@ RULES_BYTES_MIN: Final = 2 << 10
 GRAMMAR_WEIGHT: Final = 50
 """A grammar, compiled, takes so many times as much memory as all else that is as long."""
 GRAMMAR_BYTES_MIN: Final = 80 << 10
-"""What it weighs however short it is: a class of Unicode's letters takes most of a MiB."""
+"""Bytes that a grammar weighs however short it is: a class of Unicode's letters takes most of a
+MiB."""
 
 
 _LOOKING_BACK: Final = (Compaction, CompactionTrigger, ItemReference, McpApprovalResponse)
@@ -120,14 +121,14 @@ _LOOKING_BACK: Final = (Compaction, CompactionTrigger, ItemReference, McpApprova
 
 @dataclass(frozen=True, slots=True)
 class CreateCommand:
-    """One request to create a response.
+    """Request to create a response.
 
-    `body_bytes` is how long it was as JSON; `requested_at` when it came, in seconds of
+    `body_bytes` is its length as JSON; `requested_at` is when it came, in seconds of
     `time.perf_counter`. `local` are responses that it may continue without their being stored.
-    `tool_values` is where hosted tools keep what such responses need again.
-    `remembered`: if this one is not stored either, others may continue it in the same way
-    (`Generation.continued`). Without `generate` the context is checked and prepared for whoever
-    continues it, and no model is asked anything.
+    `tool_values` is where hosted tools keep what such responses need again. `remembered`: if this
+    one is not stored either, others may continue it in the same way (`Generation.continued`).
+    Without `generate` the context is checked and prepared for whoever continues it, and no model is
+    called.
     """
 
     principal: Principal
@@ -148,7 +149,7 @@ class CreateCommand:
 
 @dataclass(frozen=True, slots=True)
 class RunInput:
-    """All that a run spec is made from: a command, and what was looked up for it.
+    """Input of a run spec: a command, and what was looked up for it.
 
     `stored` are the items that its request only names, by id. `uuid` and `created_at` (unix
     seconds) are those of the response. `is_opening`: it continues nothing, and all that it brings

@@ -53,7 +53,7 @@ def reply_to(request: CompletionRequest, continuation: Continuation) -> Reply:
 _STEP: Final = 0.125
 _STEPS: Final = 64
 _SURPRISE_EVERY: Final = 5
-"""Of so many ids one is not the likeliest in its place."""
+"""Number of ids of which one is not the likeliest at its position."""
 _SPECIAL_TEXT: Final = {one: name for name, one in NAMED_SPECIALS.items()}
 
 
@@ -183,7 +183,7 @@ class EventWriter:
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
         self._is_first = True
         self.cached = 0
-        """How many ids of the prompt were cached, once it is known."""
+        """Number of cached ids of the prompt; 0 until it is known."""
 
     def events(self, ids: Sequence[int], ids_per_event: int, ending: Ending | None) -> bytes:
         """Return events of `ids_per_event` ids each; the last one carries the ending, if any."""

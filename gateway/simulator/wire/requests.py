@@ -38,7 +38,7 @@ _SEED_END: Final = 1 << 63
 
 @dataclass(frozen=True, slots=True)
 class CompletionRequest:
-    """One checked request; `max_tokens` fits into the context."""
+    """Checked request; `max_tokens` fits into the context."""
 
     id: str | None
     model: str
@@ -58,11 +58,11 @@ class CompletionRequest:
     adapter: str | None = None
     """The LoRA adapter that answers; None: the base model does."""
     logprobs: int | None = None
-    """How many alternatives are told for each id; None: no logprobs at all."""
+    """Number of alternatives for each id; None: no logprobs at all."""
     tokens_as_ids: bool = False
     """Logprobs name tokens by their ids instead of by their text."""
     chat_rules: OutputRules | None = None
-    """What its output is read by; None: it did not come to `/v1/chat/completions`."""
+    """Rules by which its output is read; None: it did not come to `/v1/chat/completions`."""
 
 
 def read_request(body: bytes, options: SimulatorOptions) -> CompletionRequest:

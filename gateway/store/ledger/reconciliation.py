@@ -31,7 +31,8 @@ if TYPE_CHECKING:
     from gateway.store.postgres.database import Connection, Database, Row
 
 TOLERATED_SHARE: Final = 0.001
-"""Of what is spent: what ends just now may be recorded a moment before it is in the lines."""
+"""Share of what is spent by which record and lines may differ: what ends just now may be recorded a
+moment before it is in the lines."""
 SETTLED_S: Final = 60.0
 """Age in seconds of lines that count as missing in the record: replicas report once a second."""
 KEPT_DAYS: Final = 62

@@ -126,7 +126,7 @@ class Firing(NamedTuple):
 
 
 class DatedInterval(NamedTuple):
-    """One interval of a kind. `ends_at` None: it has no end."""
+    """Interval of a kind, with its dates. `ends_at` None: it has no end."""
 
     interval: Interval
     starts_at: datetime

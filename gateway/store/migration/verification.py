@@ -46,7 +46,7 @@ _UNIQUE: Final = {
 }
 _INDEXES: Final = {str(one.name): one.unique for table in _TABLES for one in table.indexes}
 INDEXES: Final = sorted(name for name, is_unique in _INDEXES.items() if not is_unique)
-"""Those that make it fast."""
+"""Names of the indexes that only make the database fast."""
 CONFLICTS: Final = {name for name, is_upserted in (_PRIMARY | _UNIQUE).items() if is_upserted}
 """The keys that statements name (`ON CONFLICT`)."""
 KEYS: Final = (
@@ -54,7 +54,7 @@ KEYS: Final = (
     *sorted(_UNIQUE),
     *sorted(name for name, is_unique in _INDEXES.items() if is_unique),
 )
-"""Those by which it is seen what is there already."""
+"""Names of the keys and unique indexes by which the database detects rows that exist already."""
 
 _CURRENT_TENANT: Final = "nullif(current_setting('app.tenant_id', true), '')::uuid"
 _CURRENT_PROJECT: Final = "nullif(current_setting('app.project_id', true), '')::uuid"
@@ -62,7 +62,7 @@ GRANTS: Final = {
     role: {table.name: may for table in _TABLES if (may := getattr(about(table).access, name))}
     for role, name in ((APP_ROLE, "app"), (RUNS_ROLE, "runs"))
 }
-"""What each role may do to each table, or to some of its columns."""
+"""Privileges of each role on each table, or on some of its columns."""
 _COLUMN_WISE: Final = {
     table for tables in GRANTS.values() for table, privileges in tables.items() if "(" in privileges
 }
@@ -357,7 +357,8 @@ _NOT_OWNER: Final = (
 )
 _LOST: Final = "No migration removes that: bring it back from a backup."
 _TRIES: Final = 3
-"""What another makes at the same moment undoes what this one did before in the same block."""
+"""Attempts to create the roles: if another process creates one at the same moment, the error undoes
+what this process did before in the same block."""
 
 
 def make_roles(connection: Connection) -> None:
@@ -400,7 +401,7 @@ class Repaired:
 
     mended: tuple[str, ...]
     lacking: tuple[str, ...]
-    """What is missing still, and what that costs: requests do not need it."""
+    """Requirements that are still missing, with their cost: requests do not need them."""
 
 
 def repair_access(connection: Connection) -> Repaired:

@@ -45,9 +45,9 @@ if TYPE_CHECKING:
 STATEMENTS_MAX: Final = 200
 """Prepared statements that a direct connection keeps: more than requests need."""
 CONNECT_TIMEOUT_S: Final = 5.0
-"""How long to wait for a free or new connection."""
+"""Seconds to wait for a free or new connection."""
 CLOSE_WAIT_S: Final = 2.0
-"""How long a connection may take to say goodbye, and to have its last statement cancelled."""
+"""Seconds that a connection may take to close, and to have its last statement cancelled."""
 
 _LOST: Final = (
     asyncpg.ConnectionDoesNotExistError,
@@ -148,7 +148,7 @@ class State:
     is_direct: bool = False
     """At its other end is the server that executes its statements, so what it is told stays."""
     is_for_runs: bool = False
-    """It has the role, and the limits, of `Database.runs_transaction` for good."""
+    """True if it has the role, and the limits, of `Database.runs_transaction` for good."""
     is_new: bool = True
     """No transaction succeeded on it yet: if it is lost, so is the server."""
     session: str = ""
@@ -176,7 +176,7 @@ class Connection:
         self.state: State = driver.state
         self._keyring = keyring
         self.tenant_id: TenantId | None = None
-        """Whose transaction this is, if it is of one tenant."""
+        """Tenant of the transaction; None if it is not of one tenant."""
 
     def cipher(self, tenant_id: TenantId) -> ContentCipher:
         # Raises `ContentSealed` if the tenant's keys are gone.

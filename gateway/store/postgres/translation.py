@@ -20,7 +20,7 @@ DRIVER_ERRORS: Final = (
     asyncpg_errors.InternalClientError,
     OSError,
 )
-"""All that a statement can raise; `TimeoutError` and `ssl.SSLError` are `OSError`s."""
+"""Errors that a statement can raise; `TimeoutError` and `ssl.SSLError` are `OSError`s."""
 
 _CONSTRAINT_CLASS: Final = "23"
 _PASSING_CLASSES: Final = frozenset(

@@ -23,7 +23,7 @@ KEPT_S: Final = 30.0
 MESSAGES_MAX: Final = 256
 """Read at once."""
 CLEANED_EVERY: Final = 16
-"""One of this many exchanges removes what is old."""
+"""Number of exchanges of which one, on average, removes old placements."""
 
 _EXCHANGE: Final = Statement("""
 WITH told AS (

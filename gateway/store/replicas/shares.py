@@ -26,8 +26,8 @@ if TYPE_CHECKING:
     from gateway.tenancy import TenantId
 
 EXPECTED_AT_FIRST: Final = 2_048.0
-"""What a response is taken to cost as long as nothing is known of its tenant: the 256 tokens of
-output that admission expects, in the class of background."""
+"""Expected cost of a response while nothing is known of its tenant: the 256 tokens of output that
+admission expects, in the class of background."""
 ALPHA: Final = 0.1
 """Weight of the latest response among those that the next is expected from, as in admission."""
 KEPT_DAYS: Final = 7

@@ -365,7 +365,7 @@ stored_bytes: Final = table(
 COUNTS: Final = typed(usage, " ".join((*_COUNTED, *_CHANNELS)))
 """The types of the columns of `usage` that count."""
 METERED: Final = typed(usage, "kind service_tier attempts end_user tags tools")
-"""Those of `usage` that tell what was asked for, and how."""
+"""Types of the columns of `usage` that describe what was requested, and how."""
 SUMS: Final = tuple(str(column.name) for column in _sums())
 """The columns of aggregates that are sums."""
 SUMMED_BY: Final = ("tenant_id", *keys_of_table("usage_hours"))

@@ -328,8 +328,8 @@ ACCEPTED: Final = typed(
 )
 """The types of the columns of `responses` that one is accepted with, but for tenant and lease."""
 ENDED: Final = typed(responses, "id epoch status completed_at body recoveries tool_state placement")
-"""Those that it ends with."""
+"""Types of the columns of `responses` that one ends with."""
 LOGGED: Final = typed(events, "first_entry entry_count entries")
-"""Those of a row of `events`, but for its key."""
+"""Types of the columns of a row of `events`, but for its key."""
 ITEM: Final = {str(column.name): column.info["type"] for column in _item()}
-"""Those of an item, in `messages` as in `conversation_items`."""
+"""Types of the columns of an item, in `messages` as in `conversation_items`."""

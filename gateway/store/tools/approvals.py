@@ -19,8 +19,9 @@ if TYPE_CHECKING:
     from gateway.tenancy import TenantId
 
 Consumed = Literal["consumed", "unknown", "expired", "used", "mismatch"]
-"""What came of using an approval: it counts; nobody asked for it, or it is long gone; it came too
-late; another response used it; it was asked for another call, or its server or tool has changed."""
+"""Outcome of the use of an approval: it counts; nobody requested it, or it is long gone; it came
+too late; another response used it; it was requested for another call, or its server or tool has
+changed."""
 
 _ASK: Final = Statement("""
 INSERT INTO tool_approvals (tenant_id, request_id, digest, asked_at, expires_at)

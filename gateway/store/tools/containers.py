@@ -38,9 +38,9 @@ class TooManyContainers(Exception):
 
 @dataclass(frozen=True, slots=True)
 class ContainerRow:
-    """One container. It is over at `expires_at`, which moves with `last_active_at`: `idle_s` later,
-    or sooner where its whole life has a bound. `epoch` counts its interpreters, from 1; `engine`
-    and `handle` are of the last one.
+    """Container of a tenant. It ends at `expires_at`, which moves with `last_active_at`: `idle_s`
+    later, or sooner where its whole life has a bound. `epoch` counts its interpreters, from 1;
+    `engine` and `handle` are of the last one.
     """
 
     uuid: UUID

@@ -32,8 +32,8 @@ Source = Literal["user", "assistant"]
 
 @dataclass(frozen=True, slots=True)
 class FileRow:
-    """One file. `digest` is SHA-256 of its bytes. An uploaded one has a `purpose`; of one of a
-    container `source` says who made it.
+    """File of a tenant. `digest` is SHA-256 of its bytes. An uploaded one has a `purpose`; of one
+    of a container `source` says who made it.
     """
 
     uuid: UUID

@@ -47,13 +47,13 @@ _NAMES: Final = ("server", "tool", "approval_request_id", "hosts")
 
 @dataclass(frozen=True, slots=True)
 class AuditedCall:
-    """One attempt at a call. `server` is the identity of an MCP server, otherwise the `kind`.
+    """Attempt at a call. `server` is the identity of an MCP server, otherwise the `kind`.
 
-    `arguments_hash` is SHA-256. `result_bytes` and `result_ids` are those of what the model was
-    told. `replica` is the name under which the process claims responses. Of a call of an MCP tool
-    `approval` says whether its `user` approved it, by the answer to `approval_request_id`, or was
-    `never` asked, as request, server and policy would have it. `hosts` are those that something was
-    sent to.
+    `arguments_hash` is SHA-256. `result_bytes` and `result_ids` are the size of the result that the
+    model got. `replica` is the name under which the process claims responses. Of a call of an MCP
+    tool `approval` says whether its `user` approved it, by the answer to `approval_request_id`, or
+    was `never` asked, as request, server and policy would have it. `hosts` are those that something
+    was sent to.
     """
 
     response: UUID

@@ -64,7 +64,8 @@ PATTERN_CHARS_MAX: Final = 200
 URL_CHARS_MAX: Final = 2048
 OWN_URL_CHARS_MAX: Final = 512
 OWN_URL_QUERY_CHARS_MAX: Final = 128
-"""Of a URL that neither the user nor a page gave: what a model makes up may carry secrets away."""
+"""Characters, at most, of the query of a URL that neither the user nor a page provides: what a
+model makes up may carry secrets away."""
 INLINE_CHARS_MAX: Final = 50_000
 """Longer pages are cut into lines in a thread."""
 SNIPPET_LINES: Final = 3
@@ -458,7 +459,7 @@ def _match_lines(text: str) -> list[int]:
 
 PREFIX: Final = "builtin:browser."
 HEAD_IDS_MAX: Final = 1024
-"""Of a display, beside its lines: cursor, title and URL."""
+"""Ids of a display, at most, beside its lines: cursor, title and URL."""
 NO_DOMAIN: Final = "invalid"
 """For an allowed domain that is none: a list of nothing else must not allow everything."""
 HITS: Final[dict[SearchContextSize, int]] = {"low": 5, "medium": 10, "high": 20}

@@ -27,9 +27,9 @@ if TYPE_CHECKING:
 KEPT_BYTES_MAX: Final = 1024 * 1024
 """A process that has read a longer document, or a PDF, is not kept: it would keep its memory."""
 _CHAR_BYTES_MAX: Final = 6
-"""Of a character in JSON."""
+"""Bytes of a character in JSON, at most."""
 _REST_BYTES_MAX: Final = 1024 * 1024
-"""Of a title and links in an answer."""
+"""Bytes of a title and links in an answer, at most."""
 
 
 class DocumentReader:

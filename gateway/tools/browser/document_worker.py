@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from gateway.tools.browser.extraction import ReadLimits
 
 FRAME_HEAD: Final = struct.Struct(">Q")
-"""How many bytes follow."""
+"""Format of the head of a frame: the number of bytes that follow."""
 _FILES_MAX: Final = 16
 
 

@@ -30,10 +30,10 @@ if TYPE_CHECKING:
 ROBOTS_BYTES_MAX: Final = 512 * 1024
 """Source: https://www.rfc-editor.org/rfc/rfc9309#section-2.5"""
 HOSTS_MAX: Final = 1024
-"""So many hosts are remembered: their rules, and when they were visited."""
+"""Hosts that are remembered, at most: their rules, and when they may be visited again."""
 RULES_LINES_MAX: Final = 100_000
-"""So many lines of rules are remembered of all hosts together: one that makes up names of hosts
-without end could have each of them kept with as many as fit into a `robots.txt`."""
+"""Lines of rules that are remembered of all hosts together, at most: whoever makes up names of
+hosts without end could have each of them kept with as many as fit into a `robots.txt`."""
 _READABLE: Final = frozenset(
     {"text/html", "application/xhtml+xml", "text/plain", "text/markdown", "application/json",
      "application/xml", "text/xml", "application/pdf"}
