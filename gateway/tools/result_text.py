@@ -39,7 +39,8 @@ def shown_in_json(text: str) -> str:
 
 
 HEAD_SHARE: Final = 0.6
-"""Of what is kept. The rest is the end, where errors and totals stand."""
+"""Share of the kept text that is its beginning. The rest is the end, where errors and totals
+stand."""
 LINE_SHARE_MIN: Final = 0.5
 """A part is cut at the end of a line if that leaves so much of it."""
 CHARS_PER_ID: Final = 4

@@ -30,7 +30,7 @@ _BROWSER: Final = f"{BUILTIN_PREFIX}browser."
 HOSTS_MAX: Final = 32
 """Hosts of one call that the audit tells of."""
 REACHED: Final[ContextVar[set[str]]] = ContextVar("tool_hosts_reached")
-"""Where the task of a call collects the hosts that it sent something to, for the audit."""
+"""Hosts that the call of the current task sent something to, collected for the audit."""
 
 
 def note_reached(host: str) -> None:
@@ -62,11 +62,11 @@ async def _assured() -> None:
 
 @dataclass(frozen=True, slots=True)
 class ToolCall:
-    """One call. `name` is the tool's as rules know it: `builtin:browser.search`, `builtin:python`,
-    or `label.tool` of an MCP server. `arguments` are exactly what the model wrote. `ordinal` counts
-    the calls of the response that the gateway answers, from 0; `attempt` the attempts, from 1.
-    `ids_max` is how many ids of its result there is room for in the context window; None: that is
-    not known.
+    """Call of a tool by the model. `name` is the tool's as rules know it: `builtin:browser.search`,
+    `builtin:python`, or `label.tool` of an MCP server. `arguments` are exactly what the model
+    wrote. `ordinal` counts the calls of the response that the gateway answers, from 0; `attempt`
+    the attempts, from 1. `ids_max` is how many ids of its result there is room for in the context
+    window; None: that is not known.
     """
 
     ordinal: int

@@ -162,7 +162,8 @@ SERVER_FAILURES: Final[Mapping[ToolKind, frozenset[ToolOutcome]]] = {
 }
 """Outcomes that tell of the server, and not of the page that was asked for, or of slow code."""
 _STRING: Final = re.compile(r'"(?:[^"\\]|\\.)*+(?:"|\\?\Z)', re.DOTALL)
-"""One that is not closed goes on to the end: otherwise each quote in it would begin another."""
+"""Pattern of a string in JSON. One that is not closed goes on to the end: otherwise each quote in
+it would begin another."""
 _ADVICE: Final[Mapping[ToolKind, str]] = {
     "browser": "Open the page at another line (loc), or find a pattern in it.",
     "python": "Print less at once, or write to a file and look at parts of it.",

@@ -29,7 +29,7 @@ class Prefill:
 
 @dataclass(frozen=True, slots=True)
 class Backend:
-    """One vLLM or SGLang server (or what speaks like one).
+    """vLLM or SGLang server, or another that speaks like one.
 
     `models` maps public model ids to the names the server knows them by (a base model or a LoRA
     adapter); empty: every model it lists, under its own name. `base_url` is given with or without

@@ -1,4 +1,4 @@
-"""Which backends the pool has: sources list them, the pool follows, and operators drain some.
+"""Backends of the pool: sources list them, the pool follows, and operators drain some.
 
 SourceBackends  the backends of one source that are believed
 merged          the desired backends of all sources
@@ -44,7 +44,7 @@ class Fault:
 
 
 Answer = tuple["Backend", ...] | Fault
-"""What a source says: all backends that there are, or that it cannot say."""
+"""Answer of a source: all backends that there are, or why it cannot list them."""
 
 
 class SourceBackends:
@@ -179,7 +179,8 @@ class FileSource(BackendSource):
 
 SETTINGS: Final = "settings"
 START_WAIT_S: Final = 10.0
-"""How long the start waits for a source: what is not known then joins later."""
+"""Seconds that the start waits for a source, at most: backends that are not known then join
+later."""
 
 _log = EventLog(__name__)
 

@@ -58,7 +58,7 @@ if TYPE_CHECKING:
 
 
 TOKEN_BYTES_MAX: Final = 256
-"""Of one token; none is so long."""
+"""Bytes of one token that are kept; no token is longer."""
 
 
 def tokens_of(logprobs: object, alternatives: int) -> list[TextToken] | None:
@@ -240,11 +240,11 @@ CALLS_MAX: Final = 128
 
 
 _STRUCTURE: Final = re.compile(r'\\.|["{}\[\]]', re.DOTALL)
-"""What of a JSON text tells where its values end; an escape is one match."""
+"""Pattern of the parts of a JSON text that show where its values end; an escape is one match."""
 DUE_TOKENS_MAX: Final = 64
 """Tokens without a text, each a part of a character: more of them are not waited with."""
 ID_CHARACTERS_MAX: Final = 256
-"""Of the id of a call, which is never told."""
+"""Characters that are kept of the id of a call, which clients never see."""
 
 
 class CallArguments:
@@ -265,13 +265,14 @@ class CallArguments:
         self._parts: list[str] = []
         self._untold: list[str] = []
         self._looked_at = 0
-        """How many parts were."""
+        """Number of parts that were looked at."""
         self._depth = 0
         self._in_string = False
         self._escape = ""
         """A backslash at the end of what was looked at."""
         self._is_object: bool | None = None
-        """Whether what has closed is JSON of an object, and nothing follows; None: nothing has."""
+        """True if what has closed is a JSON object and only white space follows; None while nothing
+        has closed."""
 
     def add(self, text: str) -> None:
         self.is_blank = self.is_blank and not text.strip()
@@ -421,9 +422,9 @@ class TaggedThought:
         self._front: list[str] = []
         """White space, of which nobody can tell yet whether a tag is behind it."""
         self._held = ""
-        """What begins like a tag, and nothing else."""
+        """Text that is held back because it may be the beginning of a tag."""
         self._mark: int | None = None
-        """What the text is; None while nobody can tell."""
+        """Mark of the text: thought or answer; None while it cannot be determined."""
         self._front_size = 0
 
     @property
@@ -503,12 +504,13 @@ class ChatReader(CompletionReader):
         self._due: list[TextToken] = []
         """Tokens whose text is yet to be told."""
         self._is_untold = False
-        """How likely the next text was nobody told."""
+        """True if the logprobs of the next text are unknown."""
         self._mark: int | None = None
         self._content = None if thought is None else TaggedThought(*thought, is_open=opens_thought)
         self._calls = _Calls()
         self._usage_told: ToldUsage | None = None
-        """Of all that came; None where more came behind what was told."""
+        """Token counts of all that came; None before the server reports them, and after more has
+        come."""
 
     @property
     @override

@@ -53,7 +53,7 @@ Release = tuple[int, int, int]
 Fields = dict[str, object]
 
 ANY: Final[Release] = (0, 0, 0)
-"""Of a server that does not tell its release."""
+"""`ids_since` of engines of which any release will do: most do not report theirs."""
 NEVER: Final = re.compile(r"(?!)")
 """The pattern of what is never said."""
 _VERSION: Final = re.compile(
@@ -133,13 +133,13 @@ class InferenceEngine(ABC):
     ids_since: ClassVar[Release]
     """The first release that is of use."""
     lacks: ClassVar[str] = "returns no token ids"
-    """What is wrong with those before."""
+    """Fault of releases before `ids_since`, as a predicate that follows the engine's name."""
     ids_need: ClassVar[str] = ""
-    """What that takes besides, as the end of a sentence."""
+    """Further requirements for token ids, as the end of a sentence."""
     max_whitespace_since: ClassVar[Release]
     """The first one whose grammars bound the white space inside JSON."""
     logprobs: ClassVar[bool]
-    """It tells logprobs by token id."""
+    """True if it reports logprobs by token id."""
     dies_of_unknown_ids: ClassVar[bool] = False
     """An id outside the vocabulary ends the server, and every stream of it."""
     questions: ClassVar[tuple[str, ...]]
@@ -149,12 +149,12 @@ class InferenceEngine(ABC):
     flag: ClassVar[str]
     """The path of a health check whose answer takes it no work."""
     tokenize_path: ClassVar[str] = "/tokenize"
-    """Where it renders conversations by the model's chat template."""
+    """Path at which it renders conversations by the model's chat template."""
     working_check: ClassVar[str | None] = None
     """The path of one that takes work, for where the flag says no."""
 
     adapter_paths: ClassVar[AdapterPaths | None] = None
-    """Where adapters are loaded and unloaded while it runs; None: nowhere."""
+    """Paths at which adapters are loaded and unloaded while it runs; None: it has no such paths."""
 
     # How it words its refusals.
     context_overflow: ClassVar[re.Pattern[str]] = NEVER
@@ -163,7 +163,8 @@ class InferenceEngine(ABC):
     unknown_adapter: ClassVar[re.Pattern[str]] = NEVER
     """A 400 for what others answer 404: which model is asked for is the gateway's choice."""
     gave_up: ClassVar[re.Pattern[str]] = NEVER
-    """All that it says when it ends one request in the middle of its grammar, and is well."""
+    """Pattern of its whole message when it ends one request in the middle of its grammar, and is
+    well."""
     not_the_caller: ClassVar[re.Pattern[str]] = NEVER
     """A 400 for what only this gateway can have done: a request id that is in use, a rank that the
     server does not have.
@@ -326,7 +327,8 @@ _VLLM_ANSWER_SINCE: Final = (0, 11, 0)
 """`structured_outputs`, which look for the opening of a final message in prompt and output, and
 bind from there on."""
 _VLLM_TURN_SINCE: Final = (0, 27, 0)
-"""They bind from the first token on; tags of token ids have been known since 0.22."""
+"""First release whose `structured_outputs` bind from the first token on; tags of token ids have
+been known since 0.22."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -829,7 +831,7 @@ ENGINES: Final[tuple[type[InferenceEngine], ...]] = (
 """In the order in which a server is asked whether it is one of them. TensorRT-LLM has the path that
 vLLM is known by, too."""
 KINDS: Final[tuple[type[InferenceEngine], ...]] = (*ENGINES, *CHAT_SERVERS)
-"""Those that take no token ids, too."""
+"""Kinds of all servers, also of those that take no token ids."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -53,7 +53,7 @@ _SILENCE: Final = "no token in time"
 
 
 class TokenStream:
-    """One generation under way, and the connection it goes over (an `AnswerListener`).
+    """Generation under way, and the connection that it goes over (an `AnswerListener`).
 
     Body bytes become chunks, and these are given to the sink, in the read they came in or when it
     is the turn of their tenant. The task that asked for the generation sleeps meanwhile: it wakes
@@ -105,7 +105,7 @@ class TokenStream:
         self._loop = asyncio.get_running_loop()
         self.heard_at = self._loop.time()
         self._timeout_s = timeouts.first_token_s
-        """How long the backend may be silent at this stage of the answer."""
+        """Seconds that the backend may be silent at this stage of the answer."""
         self._sink = sink
         self._reader = reader
         self._timeouts = timeouts
@@ -121,7 +121,7 @@ class TokenStream:
         """The sink has no room."""
         self._is_done = False
         self._kept_back = 0
-        """How much the reader kept back when the timeout began."""
+        """Number of ids that the reader kept back when the timeout began."""
 
     def attach(self, body: ResponseBody) -> None:
         """Take over the body of the answer, from its first byte on.
@@ -299,13 +299,13 @@ _log = EventLog(__name__)
 _PROMPT_ID_BYTES = 8
 """Six digits, a comma and a space."""
 _REPEATED_ID_BYTES = 64
-"""Of an id that each event has once more: its digits, and its text in escapes."""
+"""Bytes of an id that each event repeats: its digits, and its text in escapes."""
 _LOGPROB_BYTES = 64
 READERS: Final[dict[str, type[CompletionReader]]] = {
     "completions": CompletionReader,
     "generate": GenerateReader,
 }
-"""Who reads the events of an endpoint with ids."""
+"""Readers of the events of an endpoint with ids, by format of the events."""
 INLINE_CALLS = 16
 """Calls of a grammar whose structural tag is made inline; that takes a millisecond."""
 INLINE_CHAT_IDS: Final = 64 * 1024

@@ -1,4 +1,4 @@
-"""One backend of the pool, with all that is known of it; and one request there."""
+"""Member of the pool: a backend with all that is known of it; and a request there."""
 
 from __future__ import annotations
 
@@ -155,7 +155,7 @@ _EVENTS: Final[dict[FaultSource, str]] = {
     "models": "backend does not say what it serves",
     "request": "backend is ejected",
 }
-"""What is logged of each source of a fault; the most important one first."""
+"""Message that is logged for each source of a fault; the most important source first."""
 
 
 class FaultReport:
@@ -202,7 +202,7 @@ class FaultReport:
 
 
 class Member:
-    """One backend: counts its requests in flight, and learns its health from every one.
+    """Backend of the pool: it counts its requests in flight, and learns its health from each.
 
     `clock` gives seconds and never goes back.
     """
@@ -220,7 +220,7 @@ class Member:
         self.health = health
         self.engine: InferenceEngine | None = None
         self.listed: Mapping[str, Listed] | None = None
-        """What it lists; None until it has said so."""
+        """Models that it lists, by the names it has for them; None until it has listed them."""
         self.models: Mapping[str, int | None] = {
             model: backend.context_lengths.get(model) for model in backend.models
         }
@@ -232,14 +232,14 @@ class Member:
         self.is_drained = False
         """The operator wants it to get nothing new."""
         self.has_left = asyncio.Event()
-        """It is no member any more, and gets nothing new."""
+        """Set when it is no member any more, and gets nothing new."""
         self.is_idle = asyncio.Event()
         """Nothing is in flight there."""
         self.is_idle.set()
         self.slots: MemberSlots | None = None
-        """None where nothing bounds what is sent to it."""
+        """Slots that bound what is sent to it; None where nothing does."""
         self.load: MemberLoad | None = None
-        """What routing knows of it, if there is any."""
+        """Load and speed that routing has learned of it; None where there is no router."""
         self._server = server
         self._served: Mapping[str, ServedModel] = {}
         self._metrics = metrics
@@ -497,7 +497,7 @@ class Member:
 
 
 class PlacedRequest:
-    """One request at the backend that was chosen for it, and the sink that it generates into.
+    """Request at the backend that was chosen for it, and the sink that it generates into.
 
     A context that takes back the slot when it is left: what waits goes on then. `slot`, `admission`
     and `service` are None where nothing is counted. `flight` reports to the router what came; where

@@ -96,7 +96,7 @@ _log = EventLog(__name__)
 
 SILENT = "no backend has said yet what it serves"
 ANSWER_BYTES_MAX: Final = 64 * 1024 * 1024
-"""Of an answer in one body, such as embeddings of many texts."""
+"""Bytes of an answer in one body, such as embeddings of many texts, at most."""
 HANG_UP_AGAIN_S: Final = 1.0
 """Seconds between two tries to break off the streams of a backend that has left: a request that
 had not begun at the first one may have begun since."""
@@ -181,7 +181,7 @@ class Pool:
         """Told of each model of a backend that is there again, or joined: it may be a process that
         was started anew."""
         self.awaits_backends: Callable[[], bool] = lambda: False
-        """Whether some are to come of which nothing is known now."""
+        """Function that returns True if a source has no backends now: some may be to come."""
         self.started_at = int(time.time())
         self.client = client
         self._policy = policy
@@ -190,10 +190,10 @@ class Pool:
         self._turns: dict[str, int] = {}
         self._members: dict[str, Member] = {}
         self._serving: dict[str, list[Member]] = {}
-        """Those that serve a model, as far as it is known."""
+        """Members that serve each model, as far as is known; drained ones are left out."""
         self._listed: dict[str, list[Member]] = {}
-        """Those of them that have said so. What a backend does not list it may answer all the same,
-        with some other model."""
+        """Members of `_serving` that have listed their models. A backend may answer a request for a
+        model that it does not list all the same, with some other model."""
         self._models: tuple[ModelInfo, ...] = ()
         self._parents: dict[str, str] = {}
         self._other_adapters: dict[str, str] = {}
@@ -204,7 +204,7 @@ class Pool:
         self._prompts = PromptEncoder()
         self._read_turns = ReadTurns()
         self._left: set[Member] = set()
-        """Those that get nothing new, and have something to finish."""
+        """Members that have left: they get nothing new, and have something to finish."""
         self._drained: frozenset[str] = frozenset()
         self._group: asyncio.TaskGroup | None = None
         for backend in backends:

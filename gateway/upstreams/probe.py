@@ -59,7 +59,7 @@ class CheckOutcome(Enum):
 
 @dataclass(frozen=True, slots=True)
 class HealthCheck:
-    """One health check; `cause` says for operators what is wrong, None: nothing."""
+    """Result of a health check; `cause` says for operators what is wrong, None: nothing."""
 
     outcome: CheckOutcome
     cause: str | None = None
@@ -229,7 +229,7 @@ _SAMPLE: Final = re.compile(
     re.MULTILINE,
 )
 _RANK: Final = re.compile(r'\b(?:engine|dp_rank)="(\d{1,9})"')
-"""What vLLM and SGLang call a data parallel rank among the labels."""
+"""Pattern of the label by which vLLM and SGLang name a data parallel rank."""
 _BLOCKS: Final = re.compile(r'\bnum_gpu_blocks="(\d{1,12})"')
 _BLOCK_SIZE: Final = re.compile(r'\bblock_size="(\d{1,12})"')
 

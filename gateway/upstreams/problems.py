@@ -29,12 +29,12 @@ _OF_A_MODEL: Final = re.compile("model|lora|adapter", re.IGNORECASE)
 _ANSWERED: Final = "answered"
 _BUSY: Final = frozenset({429, 503})
 _BROKE_DOWN: Final = 500
-"""What vLLM answers when its engine dies of a request; one that is only busy answers 503."""
+"""Status of vLLM's answer when its engine dies of a request; one that is only busy answers 503."""
 _MESSAGE_CHARS_MAX: Final = 500
 _SAYING: Final = ("error", "message", "error_message", "detail")
 _OVERFLOW: Final = "context_length_exceeded"
 _STATUSES: Final = {_OVERFLOW: 400, "rate_limit_exceeded": 429}
-"""Of the codes by which OpenAI's API, and those like it, name errors."""
+"""HTTP statuses of the codes by which OpenAI's API, and those like it, name errors."""
 
 
 class BrokeDown(UpstreamLost):

@@ -137,7 +137,7 @@ _EVERY_BYTE: Final = 61
 """A block is looked up by each of its bytes with such a number, and then compared: to hash all of
 them takes longer. It is odd, so that these are not the same one of every id."""
 _ID_BYTES: Final = 11
-"""Of an id that is kept: four to compare it with, six digits and a comma."""
+"""Bytes of an id that is kept: four to compare it with, six digits and a comma."""
 
 
 class UnknownId(ValueError):

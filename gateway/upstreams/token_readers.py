@@ -54,7 +54,8 @@ _DIGITS_MAX: Final = 9
 CONTAINERS_FREE: Final = 256 * 1024
 """Brackets and braces that any event may have."""
 CONTAINER_BYTES: Final = 12
-"""Of a long event, for each one more: logprobs have twice as many. They are made in one go."""
+"""Bytes of a long event for each bracket or brace beyond those: logprobs have twice as many bytes.
+All objects of an event are made in one go."""
 
 
 class _Choice(msgspec.Struct, gc=False):
@@ -121,7 +122,7 @@ class CompletionReader:
         self.finish: FinishReason | None = None
         """Once it is known; only token counts may follow."""
         self.ids_left = self._ids_max = sampling.max_tokens
-        """How many of those that were asked for have not come."""
+        """Number of ids that may still come: the requested maximum less those that came."""
         self._upstream = upstream
         self._stop_ids = stop_ids
         self._alternatives = sampling.logprobs
@@ -377,7 +378,7 @@ class SseSplitter:
         self._lines: list[bytes] = []
         """The `data` of an event whose blank line has not come, line by line."""
         self._rest = bytearray()
-        """Of a line that has no end yet."""
+        """Bytes of a line that has no end yet."""
         self._ends_in_cr = False
         """A line feed that comes next is part of a line end that was there before."""
 

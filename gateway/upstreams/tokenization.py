@@ -38,7 +38,7 @@ _REFUSED: Final = frozenset({400, 422})
 _ERROR_BYTES_MAX: Final = 64 * 1024
 _BYTES_OF_ID: Final = 8
 TIMEOUT_S: Final = 10.0
-"""That a backend may take to render a prompt."""
+"""Seconds that a backend may take to render a prompt."""
 IDS_MAX: Final = 4 * 1024 * 1024
 """Longer than any window. A context that is too long for one is rendered, too: it is counted."""
 

@@ -28,16 +28,17 @@ if TYPE_CHECKING:
     from gateway.settings import Settings
 
 SWITCH_INTERVAL_S = 0.0001
-"""How long a thread may keep the interpreter while the event loop waits for it. With Python's 5 ms
-each of the loop's system calls beside a busy thread can cost as much: it gives the interpreter away
-between any two sockets."""
+"""Seconds that a thread may keep the interpreter while the event loop waits for it. With Python's 5
+ms each of the loop's system calls beside a busy thread can cost as much: it gives the interpreter
+away between any two sockets."""
 GC_THRESHOLDS = (1_500, 3, 700)
 """Containers made and not freed between two collections of the youngest, collections of these
 between two of those that outlived one, and of these between two of all. A request leaves nothing
 behind that only a collection finds, and one of all that a thousand streams hold would be a pause of
 20 ms. Those of the younger two take about 1 ms at most."""
 LIBRARIES = ("cryptography", "jsonschema_rs", "llguidance")
-"""What requests with tools, formats and sealed reasoning import: 37 MB of compiled code."""
+"""Libraries that requests with tools, formats and sealed reasoning import: 37 MB of compiled
+code."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""One replica without its HTTP: it generates, records, takes over and follows responses."""
+"""Replica without its HTTP: it generates, records, takes over and follows responses."""
 
 from __future__ import annotations
 
@@ -58,15 +58,16 @@ if TYPE_CHECKING:
 
 
 ANSWER_BYTES_MAX: Final = 64 * 1024
-"""Of what a webhook answers."""
+"""Bytes of a webhook's answer, at most."""
 CALLS_WAIT_S: Final = 30.0
-"""How long a process that ends waits for calls that must not be run twice."""
+"""Seconds that a process that ends waits for calls that must not be run twice, at most."""
 LISTEN_PAUSE_S: Final = 1.0
 """Between two attempts to listen to one."""
 CLAIM_INTERVAL_S: Final = 0.5
 """Between two looks for work that nobody announced."""
 QUIET_INTERVALS: Final = 5
-"""Where others tell of what there is to do, looking for it while there is nothing may be rarer."""
+"""Multiple of `CLAIM_INTERVAL_S` between two looks for work while there is none, where other
+replicas announce work."""
 
 
 class NotificationRouter:
@@ -89,7 +90,8 @@ class NotificationRouter:
         self._notifier = notifier
         self._metrics = metrics
         self.wake: Callable[[], None] | None = None
-        """What looks for work: the scheduler's, which is built from what announces."""
+        """Function that makes the scheduler look for work; set later, since the scheduler is built
+        from parts that announce."""
 
     def announce(self, notice: Notice) -> None:
         """Pass on a local event to this process and to other replicas."""

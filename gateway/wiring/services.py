@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from gateway.wiring.tools import Rooms
 
 CLAIMS_WAIT_S = 3.0
-"""How long a process that drains waits for the answer to its last look for work."""
+"""Seconds that a process that drains waits for the answer to its last look for work, at most."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -44,7 +44,7 @@ _RAW: Final = {
 }
 """Elements whose content has no tags, and what ends them."""
 _TABLE_PARTS: Final = frozenset({"caption", "tbody", "td", "tfoot", "th", "thead", "tr"})
-"""Of a table: where one begins or ends, all that is open in the one before ends."""
+"""Elements of a table: where one begins or ends, all that is open in the one before ends."""
 _UNCOUNTED: Final = frozenset(
     {*_TABLE_PARTS,
      "area", "base", "br", "col", "embed", "frame", "hr", "img", "input", "link", "meta", "param",
@@ -208,9 +208,9 @@ class _Writer:
         self._images = 0
         self._preformatted = 0
         self._anchors: list[tuple[int, str | None]] = []
-        """Of each open link where its text begins, and where it leads, if anywhere."""
+        """Open links: index of the part where the text of each begins, and its target, if any."""
         self._is_linked = False
-        """One of them leads somewhere."""
+        """True if one of them leads somewhere."""
 
     def open(self, node: LexborNode) -> bool:
         """Begin an element; return False if nothing in it is read."""

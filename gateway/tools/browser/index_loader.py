@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 
 NOWHERE: Final = "https://pages.invalid/"
-"""Where files are that nobody said a URL for: it never leads anywhere (RFC 2606)."""
+"""Base URL of files whose URL nobody gave: it never leads anywhere (RFC 2606)."""
 TYPES: Final = {
     ".html": "text/html",
     ".htm": "text/html",

@@ -30,7 +30,7 @@ LINKS_MAX: Final = 512
 LINKS_CHARS_MAX: Final = 48_000
 MATCHES_MAX: Final = 50
 MATCH_LINES: Final = 4
-"""So many lines of a page are shown for each match."""
+"""Lines of a page that are shown for each match."""
 _LINK: Final = re.compile(r"【(\d+)†([^【†】]*)(?:†[^【】]*)?】")
 _LINK_BEGIN: Final = re.compile(r"【(\d{1,4})†")
 _FRAME_CHARS: Final = str.maketrans({"【": "〖", "】": "〗", "†": "‡"})
@@ -40,10 +40,12 @@ _WRAP: Final = re.compile(
 )
 _TAB_CHARS: Final = 4
 _LINE_ENDS: Final = re.compile("\r\n?|[\x0b\x0c\x85\u2028\u2029]")
-"""All that begins a line somewhere: a line that has no number would look like the frame."""
+"""Pattern of everything that begins a line somewhere: a line without a number would look like the
+frame."""
 _UNSEEN: Final = re.compile(f"[{UNSEEN}\u200b-\u200d\u2060-\u2065\ue000-\uf8ff\ud800-\udfff]")
-"""Of pages zero-width and private characters, too, with which they could forge what the frame
-says. Halves of surrogate pairs are no characters."""
+"""Pattern of characters that are removed. In pages these are zero-width and private characters,
+too, with which a page could forge what the frame says. Halves of surrogate pairs are no
+characters."""
 
 
 @dataclass(frozen=True)

@@ -36,9 +36,9 @@ Cache = LruCache[tuple["UUID", str], Page]
 sizes are in characters."""
 
 CACHE_CHARS_MAX: Final = 64_000_000
-"""Of all pages that a process keeps in memory."""
+"""Characters of all pages that a process keeps in memory, at most."""
 PAGE_CHARS: Final = 1000
-"""What a page costs beside its text."""
+"""Characters that a page counts in the cache beside its text and its links."""
 
 _log = EventLog(__name__)
 

@@ -65,7 +65,7 @@ class Query:
 
 @dataclass(frozen=True, slots=True)
 class Hit:
-    """One page that was found. `published` is a date as the provider wrote it."""
+    """Page in the results of a search. `published` is a date as the provider wrote it."""
 
     url: str
     title: str
@@ -88,7 +88,7 @@ class BadAnswer(ValueError):
 
 
 class Provider(Protocol):
-    """One search engine."""
+    """Search engine that is reached over HTTP."""
 
     @property
     def base_url(self) -> str:

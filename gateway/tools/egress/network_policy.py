@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from gateway.settings.sections import Destinations
 
 Purpose = Literal["page", "provider", "mcp", "remote_engine", "image", "issuer"]
-"""What a connection is for; each has a policy of its own."""
+"""Purpose of a connection; each has a policy of its own."""
 Reason = Literal["scheme", "userinfo", "host", "port", "address", "redirect"]
 
 HOST_CHARS_MAX: Final = 253

@@ -100,10 +100,10 @@ def _end_of_string(part: bytes) -> int:
 
 
 ADDRESSES_MAX: Final = 4
-"""Of a name, so many are tried."""
+"""Addresses of one name that are used, at most."""
 EgressClient = httpx2.AsyncClient
 StatusError = httpx2.HTTPStatusError
-"""What `raise_for_status` of an answer raises."""
+"""Exception that `raise_for_status` of an answer raises."""
 
 
 class BodyTooLong(httpx2.StreamError):
@@ -117,7 +117,7 @@ class EncodedBody(httpx2.StreamError):
 
 
 EGRESS_ERRORS: Final = (httpx2.HTTPError, httpx2.InvalidURL, httpx2.StreamError)
-"""What requests raise, beside `EgressRefused`."""
+"""Exceptions that requests raise, beside `EgressRefused`."""
 
 
 CONNECT_TIMEOUT_S: Final = 5.0

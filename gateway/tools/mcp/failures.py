@@ -37,18 +37,19 @@ URL_ELICITATION: Final = -32042
 """JSON-RPC's codes, and MCP's: a call without an answer, a connection that ended under one, a
 header that does not say what the arguments do, a page that a user has to visit first."""
 CODE_BITS_MAX: Final = 31
-"""Of a code that is told, beside its sign: clients read it into an integer."""
+"""Bits of an error code that is passed on, beside its sign, at most: clients read it into an
+integer."""
 NEEDS_USER: Final = "the tool asks its user for input, which nobody can give here"
 LOST: Final = "the connection to the server was lost"
 UNREADABLE: Final = "the server's answer is too long, or cannot be read"
 _ASKS_USER: Final = re.compile(r"elicitation|sampling|roots", re.IGNORECASE)
-"""How the SDK calls what a server may ask of its client: none of it is offered."""
+"""Pattern of the SDK's names for what a server may ask of its client: none of it is offered."""
 _STATUS_STAND_INS: Final = frozenset(
     {"Server returned an error response", "Not Found", "Session terminated"}
 )
-"""What the SDK says for an HTTP error that has no JSON-RPC error in it."""
+"""Messages of the SDK for an HTTP error that has no JSON-RPC error in it."""
 _UNREAD: Final = ("Unexpected content type", "server answered a request with 202 Accepted")
-"""How the SDK begins to tell of an answer that it did not read."""
+"""Beginnings of the SDK's messages about an answer that it did not read."""
 
 _log = EventLog(__name__)
 
@@ -75,7 +76,8 @@ class HttpTrace:
         # `on_trouble` is called when a request failed or was refused.
         self.is_sent = False
         self.status: int | None = None
-        """Of the last answer that was none: a redirect that is not followed, or an error."""
+        """Status of the last answer if it was a redirect that is not followed, or an error; else
+        None."""
         self._on_trouble = on_trouble
 
     async def trace(self, event: str, _info: Mapping[str, Any]) -> None:

@@ -54,7 +54,7 @@ _VALUES: Final = frozenset({"enum", "const"})
 _NAMING: Final = frozenset(
     {"properties", "patternProperties", "dependentSchemas", "$defs", "definitions"}
 )
-"""Those whose keys are names."""
+"""Keywords of a schema whose value is an object with names as its keys."""
 _ANY: Final[dict[str, Any]] = {"type": "object", "properties": {}}
 
 

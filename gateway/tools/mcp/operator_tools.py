@@ -57,8 +57,8 @@ _DISPLAY: Final = re.compile(
     r"\*\*viewing lines \[(?P<first>\d{1,9}) - (?P<last>\d{1,9})\] of \d{1,9}\*\*",
     re.DOTALL,
 )
-"""How gpt-oss's browser heads what it shows: title and URL, decoded, in round brackets. Source:
-openai/gpt-oss, simple_browser_tool.py."""
+"""Pattern of the heading that gpt-oss's browser puts above what it shows: title and URL, decoded,
+in round brackets. Source: openai/gpt-oss, simple_browser_tool.py."""
 _VIEWING: Final = "**viewing lines ["
 _URL_BEGIN: Final = re.compile(
     r"(?:^|\s)\((?=(?:view-source:)*[a-z][a-z0-9+.-]*://)", re.IGNORECASE

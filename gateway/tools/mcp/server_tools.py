@@ -41,7 +41,8 @@ DEPTH_MAX: Final = 32
 CHECK_WORK_MAX: Final = 50_000
 """Applications of a schema to a value in one check."""
 _INLINE_BYTES_MAX: Final = 8 * 1024
-"""What is longer, schema and arguments together, is checked_arguments in a thread."""
+"""Size of schema and arguments together, at most, with which arguments are checked inline; larger
+ones are checked in a thread."""
 
 
 class BadArguments(ValueError):
@@ -104,7 +105,7 @@ SERVER_ERRORS: Final = 500
 """HTTP statuses from here on do not say that nothing was done."""
 IDEMPOTENCY_KEY: Final = "harmony-gateway/idempotency-key"
 DEADLINE: Final = "harmony-gateway/deadline"
-"""Of `_meta`: unix seconds after which nobody waits for the call any more."""
+"""Key of `_meta`: unix seconds after which nobody waits for the call any more."""
 NOBODY_KNOWS: Final = (
     "Nobody knows whether the call had an effect. Do not simply repeat it: find out first, by a "
     "call that only reads, if there is one."

@@ -110,10 +110,10 @@ def _invalid(message: str, param: str) -> InvalidRequest:
 
 
 ServerUrls = Literal["registry", "listed", "any"]
-"""Which URLs a request may name: none, those of hosts that the operator lists, or any that the
+"""URLs that a request may name: none, those of hosts that the operator lists, or any that the
 network policy lets through."""
 Purpose = Literal["mcp", "browser", "python", "search"]
-"""What a registered server is for: its tools are offered under its label, or it does the work of a
+"""Purpose of a registered server: its tools are offered under its label, or it does the work of a
 built-in tool of the model, or it finds pages for the browser."""
 PURPOSES: Final[tuple[Purpose, ...]] = ("mcp", "browser", "python", "search")
 
@@ -121,7 +121,7 @@ URL: Final = ":url"
 """Among the secrets of a request for a server: the URL that it names. No header has such a name."""
 LABEL: Final = re.compile(r"[A-Za-z0-9_-]{1,64}")
 TENANTS_MAX: Final = 1024
-"""So many tenants' registries are remembered."""
+"""Tenants whose registries are remembered, at most."""
 
 ONLY_HTTPS: Final = NetworkPolicy(plain_http=False)
 _WIDTH: Final = ("registry", "listed", "any")

@@ -1,4 +1,4 @@
-"""One connection to an MCP server, owned by a task of its own.
+"""Connection to an MCP server, owned by a task of its own.
 
 The SDK's client has to be left in the task that entered it, and a server that dies cancels that
 task. So the owner only waits: calls run in tasks below it, and their callers hold futures. Whatever
@@ -94,7 +94,8 @@ def _block(block: ContentBlock) -> Mapping[str, Any]:
 
 _LIST: Final = "tools/list"
 _PATH_PARTS: Final = 2
-"""Of what is told of a mistake: deeper ones may be names that the server chose."""
+"""Parts of the path to a mistake that are reported, at most: deeper ones may be names that the
+server chose."""
 _log = EventLog(__name__)
 
 
@@ -192,9 +193,9 @@ Transport = Literal["http", "sse"]
 
 SSE_EVENT_BYTES_MAX: Final = 1024 * 1024
 PAGES_MAX: Final = 20
-"""Of a listing."""
+"""Pages of a listing, at most."""
 _BEFORE_STREAMABLE: Final = frozenset({400, 404, 405})
-"""What a POST is answered with by a server that only has the older SSE transport.
+"""HTTP statuses of answers to a POST by a server that only has the older SSE transport.
 
 Source: https://modelcontextprotocol.io/specification/2025-11-25/basic/transports
 """

@@ -137,7 +137,7 @@ class Peer:
     is_registered: bool = False
     response: UUID | None = None
     name: str = field(default="", compare=False)
-    """What metrics call it: the label of a registered server, empty for others."""
+    """Name of the server in metrics: the label of a registered server, empty for others."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,8 +149,8 @@ class Networks:
 
 
 RESULT_BYTES_MAX: Final = 1024 * 1024
-"""Of one answer of a server. While it is read the process does nothing else, for up to 10 ms per
-megabyte of text."""
+"""Bytes of one answer of a server, at most. While it is read the process does nothing else, for up
+to 10 ms per megabyte of text."""
 RESULT_VALUES_MAX: Final = 50_000
 """Members and elements of the JSON of one answer, which take longer to read than text: a megabyte
 of nothing but brackets most of a second."""
@@ -203,7 +203,7 @@ class SessionPool:
         self._metrics = metrics or Metrics()
         self._shared: dict[Peer, _Shared] = {}
         self._idle: OrderedDict[Peer, None] = OrderedDict()
-        """Those of them that nobody asks, the one first that was not asked for longest."""
+        """Peers whose session has no call in progress, the least recently used one first."""
         self._slots = SessionSlots(limits.sessions_max, limits.tenant_sessions_max, self._end_idle)
         self._sse_until: OrderedDict[str, float] = OrderedDict()
         self._tasks: asyncio.TaskGroup | None = None

@@ -101,7 +101,9 @@ class RunResult(BaseModel):
 
 
 class Container(Protocol):
-    """One interpreter. One thing at a time; all raise `EngineBroken` for one that is gone."""
+    """Interpreter that does one thing at a time. Its methods raise `EngineBroken` once it is gone,
+    except `leave` and `close`.
+    """
 
     @property
     def handle(self) -> bytes | None:

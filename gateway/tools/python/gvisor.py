@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 OVERHEAD_BYTES: Final = 256 * 1024**2
 """Memory of gVisor itself beside that of a container."""
 THREADS: Final = 1024
-"""Of gVisor itself, for the processes of a container."""
+"""Threads of gVisor itself for the processes of a container, at most."""
 _REFUSED: Final = (
     *("unshare", "setns", "mount", "umount2", "pivot_root", "chroot", "sethostname", "ptrace"),
     *("keyctl", "add_key", "request_key", "bpf", "perf_event_open", "io_uring_setup"),

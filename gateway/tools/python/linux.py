@@ -248,7 +248,7 @@ def _has_memory(folder: Path) -> bool:
 
 WORKER: Final = Path(__file__).with_name("worker.py")
 INTERPRETERS: Final = (Path("/opt/sandbox/bin/python"), Path("/usr/bin/python3"))
-"""Where an interpreter for containers is looked for: that of our image, then the system's."""
+"""Paths where an interpreter for containers is looked for: that of our image, then the system's."""
 _SYSTEM: Final = (
     "/usr/lib",
     "/usr/lib64",
@@ -259,7 +259,7 @@ _SYSTEM: Final = (
     "/usr/share/fonts",
     "/usr/share/zoneinfo",
 )
-"""What an interpreter needs of the machine, read-only, where it is there."""
+"""Paths of the machine that an interpreter needs, read-only, if they exist."""
 _ASK: Final = "import sys; print(sys.prefix); print(sys.base_prefix); print(sys.executable)"
 _ASK_TIMEOUT_S: Final = 20.0
 _LAUNCH: Final = """

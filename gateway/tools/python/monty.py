@@ -38,12 +38,12 @@ if TYPE_CHECKING:
 OUTPUT_BYTES_MAX: Final = 1024 * 1024
 FILES_MAX: Final = 1000
 MEMORY_BYTES_MAX: Final = 256 * 1024**2
-"""Of one interpreter: it needs a twentieth of what CPython does."""
+"""Bytes of memory of one interpreter, at most: it needs a twentieth of what CPython does."""
 MISSING: Final = (
     "The interpreter knows only a part of Python: no generators, no inheritance, and few modules "
     "of the standard library (math, json, re, datetime and some others)."
 )
-"""What a model is told, which expects all of it."""
+"""Note on what is missing, for a model, which expects all of Python."""
 
 
 class Printed:
@@ -67,7 +67,7 @@ class Printed:
 
 
 class MontyContainer(Container):
-    """One session of the interpreter, with a folder of this machine as its `/mnt/data`."""
+    """Session of the interpreter, with a folder of this machine as its `/mnt/data`."""
 
     handle: bytes | None = None
 

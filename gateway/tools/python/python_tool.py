@@ -125,7 +125,8 @@ def described_run(execution: Execution, logs: str, *, timeout_s: float) -> str:
 
 NAME: Final = "builtin:python"
 PRINTED_SHARE: Final = 4
-"""So many times what is shown of it is read of what code printed."""
+"""Multiple of the characters that are shown (`logs_chars_max`) that is read of what code
+printed."""
 
 _OFF: Final = "Python is not available here."
 _FAILURES: Final[Mapping[type[Exception], tuple[str, ToolOutcome]]] = {

@@ -57,7 +57,7 @@ _RAN: Final = TypeAdapter(RunResult)
 
 
 class RemoteContainer(Container):
-    """One container of a server."""
+    """Container at a server of containers."""
 
     def __init__(self, client: EgressClient, container_id: str) -> None:
         self._client = client

@@ -27,7 +27,8 @@ if TYPE_CHECKING:
 
 
 DENIED: Final = "denied"
-"""What an attack prints that failed; anything else counts as a success."""
+"""Output of an attack that failed. Any other output counts as a success, unless the run was
+killed."""
 
 _SOCKET: Final = (
     "import os, socket, stat\n"

@@ -47,14 +47,14 @@ if TYPE_CHECKING:
     from typing import Any
 
 OUTPUT_BYTES_MAX = 1024 * 1024
-"""Of one run; what is printed behind is counted and dropped."""
+"""Bytes of output of one run, at most; what is printed after them is counted and dropped."""
 FILES_MAX = 1000
-"""So many files are looked at for changes."""
+"""Files that are looked at for changes, at most."""
 IMAGES_MAX = 16
 DATA = "/mnt/data"
 DISPLAY = f"{DATA}/.display"
 PACKAGES = ("numpy", "pandas", "matplotlib", "scipy", "sympy", "PIL", "openpyxl", "sklearn")
-"""Those that a model may be told of, if they are there."""
+"""Packages that may be named to a model, if they are installed."""
 
 
 class Output:

@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 
 FRAME_BYTES_MAX: Final = 8 * 1024 * 1024
 PIECE_BYTES: Final = 3 * 1024 * 1024
-"""Of a file in one frame."""
+"""Bytes of a file in one frame, at most."""
 FILE_TIMEOUT_S: Final = 20.0
 """For one piece of a file: its container does nothing else meanwhile."""
 _WORDS_BYTES_MAX: Final = 1000
@@ -119,7 +119,7 @@ class Pipes:
 
 
 class WorkerContainer(Container):
-    """One worker. What it says is validated: the code that it runs may speak in its place."""
+    """Container of one worker, whose answers are validated: code that it runs may forge them."""
 
     handle: bytes | None = None
 
@@ -127,7 +127,7 @@ class WorkerContainer(Container):
         self._process = process
         self._pipes = pipes
         self.on_closed: list[Callable[[], None]] = []
-        """What is called when its process has ended."""
+        """Functions that are called when its process has ended."""
         self._runs = 0
         self._printed = ""
         self._orders = 0
@@ -136,9 +136,9 @@ class WorkerContainer(Container):
         self._results: OrderedDict[str, RunResult] = OrderedDict()
         self._running: dict[str, OnceEvent] = {}
         self.packages: tuple[str, ...] = ()
-        """Those of interest that can be imported."""
+        """Packages of interest that can be imported (`worker.PACKAGES`)."""
         self.version = ""
-        """Of Python."""
+        """Version of Python."""
 
     @classmethod
     async def start(cls, words: Sequence[str], *, pass_fds: Sequence[int]) -> WorkerContainer:

@@ -143,7 +143,7 @@ PUMP_INTERVAL_S: Final = 0.1
 """Seconds between two looks at the queue while requests wait in it: by mere time delays get shorter
 and backends come back."""
 CLAIMED_AHEAD: Final = 4
-"""How many background requests this process claims beyond its free slots: they wait here, so that a
+"""Background requests that this process claims beyond its free slots: they wait here, so that a
 slot that becomes free, or their age, finds one of them at once."""
 REFUSED_APART_S: Final = 0.004
 """Seconds between the refusals of two requests of a tenant that waited in vain."""
@@ -188,13 +188,13 @@ class Admission:
         self._members: dict[str, MemberSlots] = {}
         self._serving: Callable[[], Iterable[str]] = self._members.keys
         self.shares = FairShares()
-        """What each tenant was served by this process."""
+        """Counters of what this process served to each tenant."""
         self.running = Running()
-        """What is at backends."""
+        """Requests that run at backends."""
         self._queue: AdmissionQueue[Any] = AdmissionQueue(policy, self.shares)
         self._timer: asyncio.TimerHandle | None = None
         self.waiting = 0
-        """How many wait. Where nobody does, who finds room may take it."""
+        """Number of requests that wait. While it is 0, a request that finds room may take it."""
         metrics.admission_reads(
             queued={
                 work.label: partial(self._queue.lengths.__getitem__, work) for work in WorkClass

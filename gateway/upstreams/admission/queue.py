@@ -46,11 +46,11 @@ class Demand(NamedTuple):
     wants_logprobs: bool = False
     is_bound: bool = False
     is_new: bool = False
-    """It begins a session; new sessions are held back first when caches are full."""
+    """True if it begins a session; new sessions are held back first when caches are full."""
 
 
 class Ticket(Generic[T]):
-    """One waiting request.
+    """Request that waits for a backend.
 
     `tenant` is an opaque name of its tenant, `tokens` the length of its prompt. `is_accepted`: its
     client was promised that it will run (background), so it is never refused. `was_recalled`: it
@@ -114,8 +114,8 @@ TENANTS_MAX: Final = 4_096
 
 
 class TenantAccount:
-    """One tenant: `served` is its counter, `expected` the output of its next request, `queued` how
-    many of its requests wait, `running` how many are at backends.
+    """Account of a tenant: `served` is its counter, `expected` the output of its next request,
+    `queued` how many of its requests wait, `running` how many are at backends.
     """
 
     __slots__ = ("expected", "queued", "running", "served")
@@ -334,10 +334,11 @@ class AdmissionQueue(Generic[T]):
         self._rates: dict[str, DrainRate] = {}
         self._number = 0
         self.accepted = 0
-        """How many of those were accepted for certain (background): no bound holds for them."""
+        """Number of waiting requests that were accepted for certain (background): no bound holds
+        for them."""
         self._of_tenants: Counter[str] = Counter()
         self.lengths = dict.fromkeys(WorkClass, 0)
-        """How many wait, by work class."""
+        """Number of waiting requests, by work class."""
 
     def __len__(self) -> int:
         return sum(self.lengths.values())

@@ -106,7 +106,7 @@ requests."""
 ROUND: Final = 8
 """First tokens on time that raise the bound by one step."""
 FAST_ROUND: Final = 4
-"""The same during slow start."""
+"""`ROUND` during slow start."""
 FAST_GROWTH: Final = 2.0
 FAST_SHARE: Final = 0.75
 """`FULL_SHARE` during slow start. It is below the saturation at which an autoscaler adds backends

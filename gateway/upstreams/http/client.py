@@ -275,7 +275,7 @@ class ResponseBody(httpx2.AsyncByteStream):
     ) -> None:
         self.connection = connection
         self.timeouts = timeouts
-        """How long is waited for more of it."""
+        """Timeouts of the wait for more of the body."""
         self._release: Callable[[Connection], None] | None = release
 
     @override
@@ -384,8 +384,8 @@ HEADERS_ALLOWED: Final = frozenset({
     "user-agent",
     "x-data-parallel-rank",
 })  # fmt: skip
-"""All that a backend ever sees. X-Request-Id is not among them: vLLM lets it replace the
-`request_id` of the body, and two clients may well send the same one."""
+"""Names of all headers that a backend ever sees. X-Request-Id is not among them: vLLM lets it
+replace the `request_id` of the body, and two clients may well send the same one."""
 
 
 class Client(httpx2.AsyncClient):

@@ -1,4 +1,4 @@
-"""One TCP or TLS connection to a backend: request out, head and body of the answer in."""
+"""TCP or TLS connection to a backend: request out, head and body of the answer in."""
 
 from __future__ import annotations
 
@@ -170,7 +170,7 @@ class BodyListener(Protocol):
 
 
 class Connection(asyncio.Protocol):
-    """One exchange at a time, driven by one task at a time.
+    """Connection that carries one exchange at a time, driven by one task at a time.
 
     A body is fetched with `read`, or poured into a listener, which costs no task a wake-up. All
     failures come out of `send`, `head` and `read` as httpx2's errors. `on_lost` is called once,

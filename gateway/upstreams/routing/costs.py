@@ -1,4 +1,4 @@
-"""What it costs to send a prompt to a member, in seconds of waiting, and the choice by least cost.
+"""Cost of sending a prompt to a member, in seconds of waiting, and the choice by least cost.
 
 The rule, with the measurements behind each number, is explained in docs/routing.md. `MemberLoad` is
 what this replica knows of one member: what it sent there, what other replicas sent, what the member
@@ -29,7 +29,8 @@ WARM_SHARE: Final = 0.5
 """A prompt is warm if a member holds this part of it: then all members are considered."""
 CACHE_CHOICES: Final = 2
 RANDOM_CHOICES: Final = 2
-"""Of the others. If each replica took the idlest of all, all would take the same one."""
+"""Members that are considered beside those that hold the most, chosen at random. If each replica
+took the idlest of all, all would take the same one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -187,13 +188,13 @@ RATE_KNOWN_S: Final = 600.0
 slow for a while is sent no prompts that would show that it is not any more."""
 RATE_STEP: Final = 0.08
 RATE_QUANTILE: Final = 0.9
-"""What makes a prompt look slower than it was read is the rule: others have sent prompts, too. So
-the rate is near the best that is seen."""
+"""Quantile of the observed rates that is learned. Most prompts look slower than they were read,
+because others have sent prompts, too: so the rate is near the best that is seen."""
 UNREPORTED_QUANTILE: Final = 0.75
-"""The same of a member that does not report what it had cached: a hit that was not foreseen makes
-it look fast."""
+"""`RATE_QUANTILE` of a member that does not report what it had cached: a hit that was not foreseen
+makes it look fast."""
 LEARN: Final = 0.3
-"""How far what is seen moves what is believed of the horizon."""
+"""Share by which an observation moves the horizon towards itself (their logarithms)."""
 EXPECTED_MIN: Final = 1_024
 """Hits below that say nothing of what a member keeps."""
 LOST_MIN: Final = 2_048
@@ -240,7 +241,7 @@ class PeerLoad:
 
 
 class MemberLoad:
-    """One member: `number` is its place in the index, `id` what rows and replicas call it.
+    """Load of one member: `number` is its position in the index, `id` its id in rows and reports.
 
     `since` is from when on its cache counts: what was sent there before is gone. `epoch` is when
     its process began, in unix seconds (0: it does not say).
@@ -257,7 +258,7 @@ class MemberLoad:
         self.epoch = 0
         self.horizon_s = policy.horizon_s
         self.reports = False
-        """It has said of a prompt that it had some of it."""
+        """True if it has reported of a prompt that it had some of it cached."""
         self.kv_tokens: int | None = None
         self.peers: dict[str, PeerLoad] = {}
         self.average = LoadAverage(policy.load_average_s)

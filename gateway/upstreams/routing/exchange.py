@@ -26,7 +26,8 @@ JITTER: Final = 0.2
 WAIT_MAX_S: Final = 2.0
 """A database that takes longer is as good as away."""
 REPLICAS_MAX: Final = 1_000
-"""Of which it is known what they told last; those that are gone go first."""
+"""Replicas of which the number of the last report is kept, at most; those that have been silent for
+longest are dropped first."""
 _LOAD: Final = struct.Struct(">III")
 _ENTRY: Final = struct.Struct(">QIH")
 _COUNT_MAX: Final = 2**32 - 1

@@ -1,4 +1,4 @@
-"""Which member was sent which prefixes of prompts, by keyed hashes: neither prompt is kept.
+"""Index of the members that were sent prefixes of prompts, by keyed hashes: no prompt is kept.
 
 Boundaries: lengths at which a prompt is hashed, each 512 ids up to 16,384, then each 1,024. A
 digest stands for all ids before its boundary. Its key depends on tenant and model, and on a secret

@@ -93,7 +93,7 @@ class PeerReport:
     replica: str
     age_s: float
     loads: Mapping[int, tuple[int, int]]
-    """Of each member: in flight, owed."""
+    """Average requests in flight and tokens owed, by member."""
     entries: Sequence[PlacedEntry]
 
 
