@@ -41,6 +41,7 @@ from gateway.protocol.request_errors import invalid
 from gateway.services.access import check_name
 from gateway.store import audit_log, tenants
 from gateway.store.issuers import FIND_OF_OPERATORS, provider_of_row, rule_of_row
+from gateway.store.ownership import check_owner
 from gateway.store.schema import EVERYONE
 from gateway.store.tables import TABLES
 from gateway.store.tools.quotas import Quota, take_turns
@@ -883,7 +884,9 @@ _NIL: Final = TenantId(EVERYONE)
 
 
 class OperatorIssuers:
-    """Issuers, for the owner of the tables alone: all methods raise `PermissionDenied` for others,
+    """Issuers of the operators, and what they confirm of tenants' providers.
+
+    The first are for the owner of the tables alone: methods raise `PermissionDenied` for others,
     and `ResourceNotFound` for an unknown issuer, tenant or provider.
     """
 
@@ -999,29 +1002,28 @@ class OperatorIssuers:
                 raise invalid("tenants", f"there is no tenant '{shown(name)}'")
 
     async def _all(self, tenant_id: TenantId) -> Sequence[IdentityProvider]:
-        async with self._owner() as connection:
+        async with self._owner(tenant_id) as connection:
             page = PageParams(PROVIDERS_MAX)
             return (await _LIST.page(connection, page, tenant=tenant_id)).rows
 
     async def _tenant_id(self, name: str) -> TenantId:
         check_name(name, param="tenant")
         with owned():
-            found = await tenants.find_tenant(self._database, name)
-        if found is None:
-            raise ResourceNotFound(f"There is no tenant {name!r}.", param="tenant")
-        return found.id
+            return (await tenants.tenant_named(self._database, name)).id
 
     @asynccontextmanager
-    async def _owner(self) -> AsyncIterator[Connection]:
+    async def _owner(self, tenant_id: TenantId = _NIL) -> AsyncIterator[Connection]:
         with owned():
             async with self._database.owner_transaction() as connection:
+                if tenant_id == _NIL:
+                    await check_owner(connection)
                 yield connection
 
     @asynccontextmanager
     async def _changing(self, tenant_id: TenantId = _NIL) -> AsyncIterator[Connection]:
         # Changes of one tenant's trust, or the operators', run one after the other.
         try:
-            async with self._owner() as connection:
+            async with self._owner(tenant_id) as connection:
                 await take_turns(connection, tenant_id, Quota.ADMINISTRATION)
                 yield connection
         except StoreConflict as conflict:

@@ -577,10 +577,7 @@ class Limits:
 
     async def tenant(self, name: str) -> TenantId:
         """Return the id of the tenant with this name. Raises `ResourceNotFound`."""
-        found = await tenants.find_tenant(self._database, name)
-        if found is None:
-            raise ResourceNotFound(f"There is no tenant {name!r}.", param="tenant")
-        return found.id
+        return (await tenants.tenant_named(self._database, name)).id
 
     async def of_project(
         self, tenant_id: TenantId, project_id: str, *, is_active: bool = False

@@ -195,10 +195,7 @@ class Prices:
         tenant_id = EVERYONE
         if body.tenant is not None:
             check_name(body.tenant, param="tenant")
-            found = await tenants.find_tenant(self._database, body.tenant)
-            if found is None:
-                raise ResourceNotFound(f"There is no tenant {body.tenant!r}.", param="tenant")
-            tenant_id = found.id
+            tenant_id = (await tenants.tenant_named(self._database, body.tenant)).id
         model = self._aliases.get(body.model, body.model)
         return {"tenant_id": tenant_id, "model": model, "service_tier": body.tier}
 

@@ -15,11 +15,9 @@ import typer
 
 from gateway import ids
 from gateway.cli import terminal
-from gateway.cli.options import Config, Json, run
-from gateway.cli.provision import connected, provisioned
+from gateway.cli.options import Config, Json, with_database
 from gateway.errors import InvalidRequest, ResourceNotFound, StoreConflict
 from gateway.sealing import Sealer, SealingSecret
-from gateway.settings import load_settings
 from gateway.store import tenants
 from gateway.store.tools import mcp_servers
 from gateway.store.tools.mcp_servers import OPERATOR, McpServerRow
@@ -71,24 +69,13 @@ class _Place:
 
 
 def _ask(config: Path | None, tenant: str | None, question: Callable[[_Place], Awaitable[T]]) -> T:
-    async def answer() -> T:
-        async with (
-            provisioned(load_settings(config)) as settings,
-            connected(settings) as database,
-        ):
-            tenant_id = await _tenant_id(database, tenant)
-            return await question(_Place(settings, database, _sealer(settings), tenant_id))
+    async def answer(settings: Settings, database: Database) -> T:
+        tenant_id = OPERATOR
+        if tenant is not None:
+            tenant_id = (await tenants.tenant_named(database, tenant)).id
+        return await question(_Place(settings, database, _sealer(settings), tenant_id))
 
-    return run(answer())
-
-
-async def _tenant_id(database: Database, name: str | None) -> TenantId:
-    if name is None:
-        return OPERATOR
-    found = await tenants.find_tenant(database, name)
-    if found is None:
-        raise ResourceNotFound(f"There is no tenant {name!r}.", param="tenant")
-    return found.id
+    return with_database(config, answer)
 
 
 def _sealer(settings: Settings) -> Sealer:

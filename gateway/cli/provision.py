@@ -12,6 +12,7 @@ from gateway.errors import StartupError
 from gateway.store.migration.revisions import is_older
 from gateway.store.migration.verification import missing, summary
 from gateway.store.schema import REVISION
+from gateway.store.tenant_keys import TenantKeys
 from gateway.wiring.database import connect, keys_database, new_keyring
 
 if TYPE_CHECKING:
@@ -116,6 +117,21 @@ async def connected(settings: Settings) -> AsyncIterator[Database]:
         await keyring.close()
         if keys is not None:
             await keys.close()
+
+
+@asynccontextmanager
+async def prepared_keys(settings: Settings) -> AsyncIterator[TenantKeys | None]:
+    """Yield the wrapped keys of tenants; None if nothing is sealed."""
+    database = keys_database(settings)
+    if database is None:
+        yield None
+        return
+    try:
+        keys = TenantKeys(database)
+        await keys.prepare()
+        yield keys
+    finally:
+        await database.close()
 
 
 def load_pepper(data_dir: Path) -> str:

@@ -201,7 +201,7 @@ class ToolAudit(LateWriter[AuditedCall]):
     def __init__(
         self, record: RecordCalls, *, metrics: Metrics, bounds: LateBounds = USAGE_BOUNDS
     ) -> None:
-        # `record` is `store.tool_calls.record_all` of a database.
+        # `record` is `store.tools.tool_calls.record_all` of a database.
         super().__init__(metrics, bounds)
         self._record = record
 

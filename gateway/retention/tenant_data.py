@@ -13,7 +13,7 @@ from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from gateway.audit import BY_ITSELF, COMMAND_LINE
-from gateway.errors import DataHeld, InvalidRequest, ResourceNotFound, StoreError
+from gateway.errors import DataHeld, InvalidRequest, StoreError
 from gateway.metering import end_user_of
 from gateway.retention.erasure import Erasing
 from gateway.retention.export import TenantArchive
@@ -36,7 +36,6 @@ if TYPE_CHECKING:
     from gateway.retention.erasure import Erased
     from gateway.store.postgres.database import Database, Row
     from gateway.store.tenant_keys import TenantKeys
-    from gateway.tenancy import Tenant
 
 _DAY_S: Final = 86_400
 RESTORE_S: Final = 7 * _DAY_S
@@ -159,7 +158,7 @@ class TenantData:
         if not person:
             raise InvalidRequest("Say whom to erase.", param="end_user")
         await require_owner(self._database)
-        tenant = await self._tenant(name)
+        tenant = await tenants.tenant_named(self._database, name)
         async with holds.unheld(self._database, tenant.id):
             pass
         metered, target = None, str(tenant.id)
@@ -175,13 +174,13 @@ class TenantData:
 
     async def delete(self, name: str, *, author: Author = COMMAND_LINE) -> None:
         """Disable all keys of a tenant; its data is removed `RESTORE_S` later."""
-        tenant_id = (await self._tenant(name)).id
+        tenant_id = (await tenants.tenant_named(self._database, name)).id
         event = author.event("harmony.tenant.deleted", str(tenant_id))
         await self._change(_MARK, tenant_id, event)
 
     async def restore(self, name: str, *, author: Author = COMMAND_LINE) -> None:
         """Undo a deletion. Raises `InvalidRequest` if there is none, or it is too late."""
-        tenant_id = (await self._tenant(name)).id
+        tenant_id = (await tenants.tenant_named(self._database, name)).id
         event = author.event("harmony.tenant.restored", str(tenant_id))
         if not await self._change(_RESTORE, tenant_id, event, window_s=RESTORE_S):
             raise InvalidRequest(
@@ -196,7 +195,7 @@ class TenantData:
         While held, nothing expires or is erased, shredded or purged, and clients delete nothing. On
         return the change is in effect at all replicas.
         """
-        tenant_id = (await self._tenant(name)).id
+        tenant_id = (await tenants.tenant_named(self._database, name)).id
         event = author.event(
             "harmony.tenant.updated", str(tenant_id), changes_requested={"held": is_held}
         )
@@ -270,7 +269,7 @@ class TenantData:
         count and SHA-256 of each file. Without content it has only what operators see anyway. The
         audit log records the export before anything can be read.
         """
-        tenant = await self._tenant(name)
+        tenant = await tenants.tenant_named(self._database, name)
         data = {"content": with_content}
         await self._record(
             tenant.id, author.event("harmony.export.begun", str(tenant.id), data=data)
@@ -291,12 +290,6 @@ class TenantData:
             if not count:
                 return total
             total += count
-
-    async def _tenant(self, name: str) -> Tenant:
-        tenant = await tenants.find_tenant(self._database, name)
-        if tenant is None:
-            raise ResourceNotFound(f"There is no tenant {name!r}.", param="tenant")
-        return tenant
 
     async def _change(
         self, statement: Statement, tenant_id: TenantId, event: AuditEvent, **parameters: Any

@@ -14,7 +14,6 @@ import re
 import time
 from collections import OrderedDict, deque
 from dataclasses import dataclass, field, replace
-from difflib import get_close_matches
 from hashlib import blake2b
 from typing import TYPE_CHECKING, Final
 from uuid import UUID
@@ -177,7 +176,7 @@ class Access:
         tenant = await tenants.disable_tenant(self._database, name, author)
         self.forget()
         if tenant is None:
-            raise await self._no_tenant(name)
+            raise await tenants.no_tenant(self._database, name)
         return tenant
 
     async def show_tenant(self, name: str) -> TenantDetail:
@@ -203,12 +202,12 @@ class Access:
         """
         tenant = await tenants.find_tenant(self._database, name)
         if tenant is None:
-            raise await self._no_tenant(name)
+            raise await tenants.no_tenant(self._database, name)
         return await audit.since(self._database, tenant.id, begin, rows_max=rows_max)
 
     async def _detail(self, name: str, found: tuple[Tenant, OwnPolicy] | None) -> TenantDetail:
         if found is None:
-            raise await self._no_tenant(name)
+            raise await tenants.no_tenant(self._database, name)
         tenant, own = found
         return TenantDetail(tenant, own, self._defaults.with_own(own))
 
@@ -227,7 +226,7 @@ class Access:
         tenant, `InvalidRequest` for a disabled or deleted one and for a malformed name.
         """
         check_name(key_name)
-        tenant = await self._tenant(tenant_name)
+        tenant = await tenants.tenant_named(self._database, tenant_name)
         if tenant.disabled_at is not None:
             raise InvalidRequest(f"Tenant {tenant_name!r} is disabled.", param="tenant")
         if tenant.deleted_at is not None:
@@ -251,7 +250,9 @@ class Access:
 
     async def list_keys(self, tenant_name: str | None = None) -> list[ApiKey]:
         """List the keys of a tenant, or of all, the oldest first. Raises `ResourceNotFound`."""
-        tenant = None if tenant_name is None else await self._tenant(tenant_name)
+        tenant = (
+            None if tenant_name is None else await tenants.tenant_named(self._database, tenant_name)
+        )
         return await tenants.keys(self._database, tenant.id if tenant else None)
 
     async def disable_key(self, key: str) -> ApiKey:
@@ -286,8 +287,7 @@ class Access:
             decision.is_renewed = True
             self._aging.append((secret, organization))
             self._has_aged.set()
-        if principal.credential == "key":
-            self.uses.note(principal)
+        self.uses.note(principal)
         return principal
 
     async def run(self) -> None:
@@ -325,8 +325,7 @@ class Access:
             decision = await self._decide(given, mark, now, self._known.get(mark))
         if decision.principal is None or _has_expired(decision.principal):
             raise self._refusal(secret, decision)
-        if decision.principal.credential == "key":
-            self.uses.note(decision.principal)
+        self.uses.note(decision.principal)
         return decision.principal
 
     def _refusal(self, secret: str, decision: _Decision) -> AuthenticationError:
@@ -404,18 +403,6 @@ class Access:
         cache.move_to_end(mark)
         if len(cache) > self._cache_keys_max:
             cache.popitem(last=False)
-
-    async def _tenant(self, name: str) -> Tenant:
-        tenant = await tenants.find_tenant(self._database, name)
-        if tenant is None:
-            raise await self._no_tenant(name)
-        return tenant
-
-    async def _no_tenant(self, name: str) -> ResourceNotFound:
-        known = [tenant.name for tenant in await tenants.all_tenants(self._database)]
-        close = " or ".join(map(repr, get_close_matches(name, known)))
-        hint = f" Did you mean {close}?" if close else ""
-        return ResourceNotFound(f"There is no tenant {name!r}.{hint}", param="tenant")
 
     def _mark(self, secret: str, organization: str | None = None) -> bytes:
         # The cache is keyed by a digest, so that no secret stays in memory; it costs a quarter of

@@ -349,8 +349,7 @@ class Creation:
         is stored only at its end may fail to be recorded: the generation raises that, before a
         token is spent.
         """
-        if command.principal.keeps_nothing:
-            command = permitted(command)
+        command = permitted(command)
         generation = await self._create(command)
         if counts := unread(command.request.input, sees=False):
             generation.unread = self._unread(command, counts)

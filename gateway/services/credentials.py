@@ -68,7 +68,8 @@ class KeyUses:
         self._rehashes: dict[UUID, Rehash] = {}
 
     def note(self, principal: Principal) -> None:
-        self._used[principal.key_id] = principal
+        if principal.credential == "key":  # a token has none
+            self._used[principal.key_id] = principal
 
     def hash_again(self, principal: Principal, rehash: Rehash) -> None:
         # For keys that were matched by the hash of the previous pepper.

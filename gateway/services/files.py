@@ -6,7 +6,7 @@ import asyncio
 import hashlib
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any, BinaryIO, Final
+from typing import TYPE_CHECKING, Any, BinaryIO
 
 from gateway import ids
 from gateway.protocol.containers import unknown_file
@@ -24,8 +24,6 @@ if TYPE_CHECKING:
     from gateway.store.postgres.database import Database
     from gateway.store.tools.files import FileBounds
     from gateway.tenancy import Principal, TenantId
-
-MEDIA_TYPE: Final = "application/octet-stream"
 
 
 class FileReplaced(Exception):

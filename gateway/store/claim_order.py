@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 class QueuedKey(NamedTuple):
     """A key that has queued responses; id, project and waiting time are those of its oldest one.
 
+    The others may be of other projects: so it is with the tokens of an operator's issuer.
     `running_max` bounds its tenant, of which `served` is known and the next is `expected` to cost.
     """
 
@@ -112,8 +113,13 @@ class FreePlaces:
             for places in self._of(one):
                 places.free -= one.number
 
-    def free(self, one: QueuedKey) -> int:
-        return min(shared.free for shared in self._of(one))
+    def may_start(self, one: QueuedKey) -> bool:
+        return all(places.free > 0 for places in self._of(one))
+
+    def of_key(self, one: QueuedKey) -> int:
+        # Whatever their project is.
+        of_key = self._narrower.get((one.tenant_id, "key", one.key_id), [])
+        return min(places.free for places in self._of_tenants[one.tenant_id] + of_key)
 
     def take(self, one: QueuedResponse) -> bool:
         # False: a limit has no place left, and none is taken of the others.
@@ -139,9 +145,10 @@ def keys_to_read(keys: Sequence[QueuedKey], places: FreePlaces, *, limit: int) -
     If `limit` tenants or more wait, those that were served least suffice, with one response each:
     no response counts that would stand behind the last of these.
     """
-    ready = [(one, free) for one in keys if (free := places.free(one)) > 0]
     turns: dict[TenantId, tuple[bool, float, UUID]] = {}
-    for one, _ in ready:
+    for one in keys:
+        if not places.may_start(one):
+            continue
         is_promoted = one.has_waited and not places.running[one.tenant_id]
         turn = (not is_promoted, one.served, one.first_id)
         turns[one.tenant_id] = min(turn, turns.get(one.tenant_id, turn))
@@ -156,8 +163,8 @@ def keys_to_read(keys: Sequence[QueuedKey], places: FreePlaces, *, limit: int) -
     among = set(chosen)
     return [
         ReadKey(one.tenant_id, one.key_id, min(count(one), free))
-        for one, free in ready
-        if one.tenant_id in among
+        for one in keys
+        if one.tenant_id in among and (free := places.of_key(one)) > 0
     ]
 
 

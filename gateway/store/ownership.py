@@ -8,7 +8,7 @@ from gateway.errors import StoreError
 from gateway.store.postgres.statements import Statement
 
 if TYPE_CHECKING:
-    from gateway.store.postgres.database import Database
+    from gateway.store.postgres.database import Connection, Database
 
 _NO_PRIVILEGE: Final = "42501"
 _OWNER: Final = Statement("""
@@ -24,7 +24,12 @@ async def require_owner(database: Database) -> None:
     The server would refuse in the middle of the work.
     """
     async with database.owner_transaction() as connection:
-        row = (await connection.execute(_OWNER)).one()
+        await check_owner(connection)
+
+
+async def check_owner(connection: Connection) -> None:
+    """Raise `StoreError` as `require_owner`, within a transaction."""
+    row = (await connection.execute(_OWNER)).one()
     if not row.may:
         raise StoreError(
             f"database: this takes {row.owner}, who owns the tables, and nothing was changed: "

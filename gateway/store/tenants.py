@@ -6,10 +6,12 @@ Names are the operator's, checked by `services.access`. Times are the database's
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass
+from difflib import get_close_matches
 from typing import TYPE_CHECKING, Any, Final
 
 from gateway import ids
 from gateway.audit import COMMAND_LINE
+from gateway.errors import ResourceNotFound
 from gateway.store import audit_log
 from gateway.store.postgres.statements import Statement
 from gateway.store.schema import APP_ROLE
@@ -35,7 +37,7 @@ if TYPE_CHECKING:
     from uuid import UUID
 
     from gateway.audit import AuditEvent, Author
-    from gateway.store.postgres.database import Connection, Database, Row
+    from gateway.store.postgres.database import Database, Row
     from gateway.tenancy import Dialect, KeyKind, OwnPolicy, PolicyChanges
 
 DEFAULT_DIALECT: Final[Dialect] = "openai"
@@ -77,7 +79,6 @@ FROM find_caller(:key_hash)
 _INSERT_TENANT: Final = Statement(f"""
 INSERT INTO tenants (id, name, created_at) VALUES (:id, :name, now()) RETURNING {_TENANT}
 """)  # noqa: S608 - constants only
-_HAS_PROJECT: Final = Statement("SELECT id FROM projects WHERE tenant_id = :tenant AND id = :id")
 _ALL_TENANTS: Final = Statement(f"SELECT {_TENANT} FROM tenants ORDER BY name")  # noqa: S608
 _FIND_TENANT: Final = Statement(f"SELECT {_TENANT} FROM tenants WHERE name = :name")  # noqa: S608
 _DISABLE_TENANT: Final = Statement(f"""
@@ -211,12 +212,6 @@ def found_controls(row: Row) -> ProjectControls:
     )
 
 
-async def has_project(connection: Connection, tenant_id: TenantId, project_id: UUID) -> bool:
-    """Return True if the tenant has that project, archived or not."""
-    row = {"tenant": tenant_id, "id": project_id}
-    return await connection.scalar(_HAS_PROJECT, row) is not None
-
-
 async def _row(database: Database, statement: Statement, parameters: Mapping[str, Any]) -> Row:
     async with database.owner_transaction() as connection:
         return (await connection.execute(statement, parameters)).one_or_none()
@@ -254,6 +249,22 @@ async def find_tenant(database: Database, name: str) -> Tenant | None:
     """Return the tenant of that name, disabled ones included."""
     row = await _row(database, _FIND_TENANT, {"name": name})
     return _tenant(row) if row else None
+
+
+async def tenant_named(database: Database, name: str) -> Tenant:
+    """Return the tenant of that name, disabled ones included. Raises `ResourceNotFound`."""
+    tenant = await find_tenant(database, name)
+    if tenant is None:
+        raise await no_tenant(database, name)
+    return tenant
+
+
+async def no_tenant(database: Database, name: str) -> ResourceNotFound:
+    """Return the error for a name that no tenant has; it names those that are spelled alike."""
+    known = [tenant.name for tenant in await all_tenants(database)]
+    close = " or ".join(map(repr, get_close_matches(name, known)))
+    hint = f" Did you mean {close}?" if close else ""
+    return ResourceNotFound(f"There is no tenant {name!r}.{hint}", param="tenant")
 
 
 async def disable_tenant(

@@ -1,6 +1,6 @@
 """Callers and their terms: tenants, projects, keys, and the values that an operator may decide.
 
-Values and rules only; `store.tenants` and `store.projects` keep them, `services.access` answers
+Values and rules only; `store.tenants` keeps them, `services.access` answers
 requests and operators.
 """
 

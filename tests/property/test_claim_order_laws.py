@@ -136,6 +136,24 @@ def test_the_rows_that_are_read_lead_to_the_same_choice_as_all_rows(
     assert list(of_few.items()) == list(of_all.items())
 
 
+def test_a_full_project_holds_back_no_other_project_of_a_key() -> None:
+    """Tokens of an operator's issuer act for one key in several projects."""
+    tenant, key = TenantId(uuid(1, 1)), uuid(2, 1)
+    of_projects = [uuid(3, 1), uuid(3, 1), uuid(3, 2)]
+    waiting = tuple(
+        QueuedResponse(tenant, uuid(4, number), key, project, has_waited=False)
+        for number, project in enumerate(of_projects)
+    )
+    first = waiting[0]
+    queued = QueuedKey(tenant, key, first.id, first.project_id, False, 9, 0.0, 1000.0)
+    limit = RunningLimit(tenant, "project", first.project_id, first.project_id, 1)
+    snapshot = Snapshot((queued,), waiting, (limit,), ())
+    places = snapshot.places()
+    (read,) = keys_to_read(snapshot.keys, places, limit=3)
+    starts = choose(snapshot.keys, snapshot.of_key(key, read.number), places, limit=3)
+    assert list(starts) == [waiting[0].id, waiting[2].id]
+
+
 @settings(max_examples=150)
 @given(snapshots(), st.integers(1, 12))
 def test_tenants_take_turns_by_what_they_were_served_and_go_in_their_own_order(

@@ -11,10 +11,8 @@ from uuid import UUID
 import typer
 
 from gateway.cli import terminal
-from gateway.cli.options import Config, Json, run
-from gateway.cli.provision import connected, provisioned
-from gateway.errors import InvalidRequest, ResourceNotFound
-from gateway.settings import load_settings
+from gateway.cli.options import Config, Json, with_database
+from gateway.errors import InvalidRequest
 from gateway.store import tenants
 from gateway.store.schema import EVERYONE
 
@@ -22,6 +20,8 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
     from gateway.services.audit_logs import AuditLogs, ChainState
+    from gateway.settings import Settings
+    from gateway.store.postgres.database import Database
 
 commands = typer.Typer(no_args_is_help=True)
 
@@ -42,22 +42,15 @@ T = TypeVar("T")
 def _ask(
     config: Path | None, tenant: str | None, question: Callable[[AuditLogs, UUID], Awaitable[T]]
 ) -> T:
-    async def answer() -> T:
+    async def answer(_: Settings, database: Database) -> T:
         from gateway.services.audit_logs import AuditLogs
 
-        async with (
-            provisioned(load_settings(config)) as settings,
-            connected(settings) as database,
-        ):
-            chain: UUID = EVERYONE
-            if tenant is not None:
-                found = await tenants.find_tenant(database, tenant)
-                if found is None:
-                    raise ResourceNotFound(f"There is no tenant {tenant!r}.", param="tenant")
-                chain = found.id
-            return await question(AuditLogs(database), chain)
+        chain: UUID = EVERYONE
+        if tenant is not None:
+            chain = (await tenants.tenant_named(database, tenant)).id
+        return await question(AuditLogs(database), chain)
 
-    return run(answer())
+    return with_database(config, answer)
 
 
 @commands.command("list")

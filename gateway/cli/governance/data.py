@@ -11,11 +11,8 @@ from typing import IO, TYPE_CHECKING, Annotated, TypeVar
 import typer
 
 from gateway.cli import terminal
-from gateway.cli.options import Config, Json, run
-from gateway.cli.provision import connected, provisioned
-from gateway.errors import ResourceNotFound
+from gateway.cli.options import Config, Json, with_database
 from gateway.protocol.request_errors import validated
-from gateway.settings import load_settings
 from gateway.store import tenants
 
 if TYPE_CHECKING:
@@ -33,27 +30,15 @@ T = TypeVar("T")
 
 
 def _ask(config: Path | None, question: Callable[[TenantData, Database], Awaitable[T]]) -> T:
-    async def answer() -> T:
+    async def answer(settings: Settings, database: Database) -> T:
+        from gateway.cli.provision import prepared_keys
         from gateway.retention.tenant_data import TenantData
-        from gateway.store.tenant_keys import TenantKeys
-        from gateway.wiring.database import keys_database
 
-        async with (
-            provisioned(load_settings(config)) as settings,
-            connected(settings) as database,
-        ):
-            keys = keys_database(settings)
-            try:
-                table = None if keys is None else TenantKeys(keys)
-                if table is not None:
-                    await table.prepare()
-                data = TenantData(database, table, end_user_secret=_end_user_secret(settings))
-                return await question(data, database)
-            finally:
-                if keys is not None:
-                    await keys.close()
+        async with prepared_keys(settings) as keys:
+            data = TenantData(database, keys, end_user_secret=_end_user_secret(settings))
+            return await question(data, database)
 
-    return run(answer())
+    return with_database(config, answer)
 
 
 def _end_user_secret(settings: Settings) -> bytes | None:
@@ -81,9 +66,7 @@ def retention(
         )
         from gateway.admin.transactions import AdminCaller, Transactions
 
-        found = await tenants.find_tenant(database, name)
-        if found is None:
-            raise ResourceNotFound(f"There is no tenant {name!r}.", param="tenant")
+        found = await tenants.tenant_named(database, name)
         transactions = Transactions(database, lambda: None)
         controls = RetentionControls(database, transactions, lambda: None)
         if type_ is not None:

@@ -11,10 +11,7 @@ from typing import TYPE_CHECKING, Annotated, TypeVar
 import typer
 
 from gateway.cli import terminal
-from gateway.cli.options import Config, Json, run
-from gateway.cli.provision import connected, provisioned
-from gateway.errors import ResourceNotFound
-from gateway.settings import load_settings
+from gateway.cli.options import Config, Json, with_database
 from gateway.store import tenants
 
 if TYPE_CHECKING:
@@ -23,6 +20,8 @@ if TYPE_CHECKING:
 
     from gateway.encryption.keyring import WrappedKey
     from gateway.services.encryption import Progress, TenantEncryption
+    from gateway.settings import Settings
+    from gateway.store.postgres.database import Database
     from gateway.tenancy import TenantId
 
 commands = typer.Typer(no_args_is_help=True)
@@ -38,30 +37,15 @@ def _ask(
     name: str,
     question: Callable[[TenantEncryption, TenantId], Awaitable[T]],
 ) -> T:
-    async def answer() -> T:
+    async def answer(settings: Settings, database: Database) -> T:
+        from gateway.cli.provision import prepared_keys
         from gateway.services.encryption import TenantEncryption
-        from gateway.store.tenant_keys import TenantKeys
-        from gateway.wiring.database import keys_database
 
-        async with (
-            provisioned(load_settings(config)) as settings,
-            connected(settings) as database,
-        ):
-            keys = keys_database(settings)
-            try:
-                table = None if keys is None else TenantKeys(keys)
-                encryption = TenantEncryption(database, table)
-                if table is not None:
-                    await table.prepare()
-                found = await tenants.find_tenant(database, name)
-                if found is None:
-                    raise ResourceNotFound(f"There is no tenant {name!r}.", param="tenant")
-                return await question(encryption, found.id)
-            finally:
-                if keys is not None:
-                    await keys.close()
+        async with prepared_keys(settings) as keys:
+            found = await tenants.tenant_named(database, name)
+            return await question(TenantEncryption(database, keys), found.id)
 
-    return run(answer())
+    return with_database(config, answer)
 
 
 @commands.command("new-key")

@@ -26,12 +26,10 @@ from gateway.admin.pages import PageParams
 from gateway.admin.transactions import AdminCaller
 from gateway.audit import COMMAND_LINE
 from gateway.cli import terminal
-from gateway.cli.options import Config, Json, run
-from gateway.cli.provision import connected, provisioned
+from gateway.cli.options import Config, Json, with_database
 from gateway.cli.tenancy.projects import ask
 from gateway.errors import InvalidRequest
 from gateway.protocol.request_errors import validated
-from gateway.settings import load_settings
 from gateway.tenancy.issuers import END_USER, PROJECT, ROLE, SCOPES_GRANTED, TENANT
 from gateway.wiring.database import access
 
@@ -53,16 +51,12 @@ IssuerId = Annotated[str, typer.Argument(help="Its id: widp_…")]
 
 def ask_operators(config: Path | None, question: Callable[[OperatorIssuers], Awaitable[T]]) -> T:
     """Run `question` with the service of the operators' issuers, and return its result."""
-
-    async def answer() -> T:
-        async with (
-            provisioned(load_settings(config)) as settings,
-            connected(settings) as database,
-        ):
-            known = access(settings, database)
-            return await question(OperatorIssuers(database, known.forget))
-
-    return run(answer())
+    return with_database(
+        config,
+        lambda settings, database: question(
+            OperatorIssuers(database, access(settings, database).forget)
+        ),
+    )
 
 
 def pairs(given: list[str] | None) -> list[tuple[str, str]]:

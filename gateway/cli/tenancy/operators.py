@@ -10,10 +10,8 @@ import typer
 
 from gateway.admin.operator_keys import OperatorCreate, Operators
 from gateway.cli import terminal
-from gateway.cli.options import Config, Json, run
-from gateway.cli.provision import connected, provisioned
+from gateway.cli.options import Config, Json, with_database
 from gateway.protocol.request_errors import validated
-from gateway.settings import load_settings
 from gateway.tenancy.permissions import OPERATOR_ROLES, OperatorRole
 from gateway.wiring.database import access
 
@@ -28,15 +26,12 @@ T = TypeVar("T")
 
 
 def _ask(config: Path | None, question: Callable[[Operators], Awaitable[T]]) -> T:
-    async def answer() -> T:
-        async with (
-            provisioned(load_settings(config)) as settings,
-            connected(settings) as database,
-        ):
-            known = access(settings, database)
-            return await question(Operators(database, known.peppers))
-
-    return run(answer())
+    return with_database(
+        config,
+        lambda settings, database: question(
+            Operators(database, access(settings, database).peppers)
+        ),
+    )
 
 
 @commands.command("create")

@@ -14,7 +14,6 @@ from gateway.admin.service_accounts import service_account_body
 from gateway.admin.transactions import AdminCaller
 from gateway.cli import terminal
 from gateway.cli.options import Config, Json, with_database
-from gateway.errors import ResourceNotFound
 from gateway.protocol.request_errors import validated
 from gateway.store import tenants
 from gateway.wiring.admin import admin_services
@@ -47,9 +46,7 @@ def ask(
     """
 
     async def answer(settings: Settings, database: Database) -> T:
-        found = await tenants.find_tenant(database, tenant)
-        if found is None:
-            raise ResourceNotFound(f"There is no tenant {tenant!r}.", param="tenant")
+        found = await tenants.tenant_named(database, tenant)
         services = admin_services(settings, database, access(settings, database))
         return await question(services, found.id)
 

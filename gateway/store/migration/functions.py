@@ -132,7 +132,7 @@ FUNCTIONS: Final = (
     ),
 )
 
-# Entries are removed by age alone: `audit.KEPT_DAYS`.
+# Entries are removed by age alone: `store.audit_log.KEPT_DAYS`.
 _KEEP_AUDIT_LOG: Final = """
 CREATE FUNCTION keep_audit_log() RETURNS trigger LANGUAGE plpgsql AS $$
 BEGIN

@@ -139,6 +139,17 @@ def _policies_of(table: str, access: Access) -> Iterator[Policy]:
             f" OR COALESCE(project_id, tenant_id) = {_CURRENT_PROJECT}"
         )
         yield Policy(table, "one_project", condition, APP_ROLE, is_restrictive=True)
+    if access.of_others:
+        condition = f"{access.of_others} OR {_may_as_owner(table)}"
+        yield Policy(table, "of_owner", condition, is_restrictive=True)
+
+
+def _may_as_owner(table: str) -> str:
+    # As `pg_get_expr` writes it, which verification compares it with. A user who inherits the role
+    # of tenants has its privileges, so privileges cannot keep these rows from what serves.
+    of_table = f"pg_class.oid = '{table}'::regclass::oid"
+    owner = f"SELECT pg_class.relowner FROM pg_class WHERE {of_table}"  # noqa: S608 - a name of ours
+    return f"pg_has_role(({owner}), 'USAGE')"
 
 
 def policy_text(table: str, name: str, roles: str, condition: str) -> str:

@@ -1,6 +1,6 @@
 """Shares of tenants in background work, of all processes: they decide who is claimed next.
 
-A row for each tenant has the counter of `upstreams.admission.fair` for work that waits in the
+A row for each tenant has the counter of `upstreams.admission.queue` for work that waits in the
 database: what it was served, in weighted tokens, and what one of its responses is expected to cost.
 A claim adds the expected cost of the response, and the actual cost replaces it after the end: the
 process that generated the response reports that with its next claim. Claims are made one after the

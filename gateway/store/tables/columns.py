@@ -94,7 +94,7 @@ class Access:
 
     `operated`: whoever is not in a tenant's transaction. `of_runs`: the role of runs. `shared`:
     everybody sees the rows of the nil tenant. `of_projects`: a transaction for one project sees the
-    rows of that one only.
+    rows of that one only. `of_others`: rows it is not true of are the owner's alone.
     """
 
     app: str = ""
@@ -103,6 +103,7 @@ class Access:
     of_runs: bool = False
     shared: bool = False
     of_projects: bool = False
+    of_others: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -66,7 +66,7 @@ def _item() -> list[Column[Any]]:
 # `plan`, `prompt`: what any replica needs to go on with it, null once it has ended.
 # `owner`, `epoch`, `lease_until`: the claim of the process that generates it.
 # `tool_state`: what the hosted tools of its successors have to know (`protocol.grants`).
-# `placement`: where its last turn was generated (`upstreams.routing.placement`).
+# `placement`: where its last turn was generated (`upstreams.routing.prefix_index`).
 responses: Final = table(
     "responses",
     tenant_id(),

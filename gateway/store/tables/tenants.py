@@ -211,7 +211,7 @@ identity_providers: Final = table(
     ),
     about=TableInfo(
         lifetime=SETTINGS,
-        access=Access(app="SELECT, INSERT, UPDATE", operated=True),
+        access=Access(app="SELECT, INSERT, UPDATE", operated=True, of_others="tenants IS NULL"),
     ),
 )
 # Which of their tokens act for a service account; `matchers` are JSON.
@@ -256,7 +256,7 @@ operator_keys: Final = table(
         not_exported="of no tenant",
     ),
 )
-# Who changed what, chained (`governance.audit`); the nil tenant's are the operator's. `actor`
+# Who changed what, chained (`gateway.audit`); the nil tenant's are the operator's. `actor`
 # and `details` are JSON. No foreign key: it outlives the tenant.
 audit_log: Final = table(
     "audit_log",

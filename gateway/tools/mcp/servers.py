@@ -213,7 +213,7 @@ class Registry:
         *,
         ttl_s: float = 5.0,
     ) -> None:
-        # `known_to` is `store.mcp_servers.known_to` of a database.
+        # `known_to` is `store.tools.mcp_servers.known_to` of a database.
         self._known_to = known_to
         self._sealer = sealer
         self._ttl_s = ttl_s

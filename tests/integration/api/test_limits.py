@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from gateway.limits.money import Component, Price
     from gateway.limits.rules import What
     from gateway.settings import Settings
+    from gateway.store.postgres.database import Database
     from tests.fakes.gateway import RunningGateway
 
     Way = Callable[["Limited"], Awaitable[int]]
@@ -54,6 +55,10 @@ DOUBLED = Statement("UPDATE spend SET amount = 2 * amount WHERE tenant_id = :ten
 DRAINED = Statement(
     "UPDATE buckets SET level = -1, at = clock_timestamp() WHERE tenant_id = :tenant"
 )
+APPENDING = Statement("""
+SELECT count(*) FROM pg_stat_activity
+WHERE wait_event_type = 'Lock' AND query LIKE '%UPDATE conversations SET writer%'
+""")
 
 
 @dataclass
@@ -124,6 +129,12 @@ async def usage_lines(limited: Limited) -> int:
     async with database.transaction(limited.owner.tenant_id) as connection:
         rows = await connection.execute(COST, {"tenant": limited.owner.tenant_id})
     return len(list(rows))
+
+
+async def appending(database: Database) -> int:
+    # Within one transaction the activity never changes.
+    async with database.owner_transaction() as connection:
+        return int((await connection.execute(APPENDING, {})).one().count)
 
 
 def said(usage: dict[str, int]) -> int:
@@ -405,13 +416,18 @@ async def test_a_summary_that_no_response_came_of_is_charged(limited: Limited) -
         "conversation": made.json()["id"],
         "background": True,
     }
-    answers = await asyncio.gather(
-        *(limited.client.post("/v1/responses", json=body) for _ in range(4))
-    )
+    database = limited.gateway.process.services.foundation.database
+    async with database.owner_transaction() as connection:
+        await connection.execute(LOCKED, {})
+        asking = [
+            asyncio.create_task(limited.client.post("/v1/responses", json=body)) for _ in range(4)
+        ]
+        while await appending(database) < 4:
+            pass
+    answers = await asyncio.gather(*asking)
     assert {one.status_code for one in answers} > {200}, "others found it locked"
     while await usage_lines(limited) < 4:
         pass
-    database = limited.gateway.process.services.foundation.database
     async with database.transaction(limited.owner.tenant_id) as connection:
         rows = await connection.execute(COST, {"tenant": limited.owner.tenant_id})
     tokens = sum(row.input_tokens + row.output_tokens for row in rows)

@@ -18,7 +18,8 @@ from gateway.settings.sections import Retention
 from gateway.store import claims, responses, tenants
 from gateway.store.migration.migrate import upgrade
 from gateway.store.postgres.statements import Statement
-from gateway.store.schema import REVISION
+from gateway.store.schema import EVERYONE, REVISION
+from gateway.tenancy import TenantId
 from tests.conftest import new_tenant, opened
 from tests.fakes.aged import DAY, store_aged, stored_ids
 from tests.fakes.filled_tables import Filled, counts, fill
@@ -132,6 +133,42 @@ async def test_what_serves_may_not_do_what_the_owner_does(
     with pytest.raises(StoreError, match="42501"):
         async with serving.owner_transaction() as connection:
             await connection.execute(Statement(statement))
+
+
+COLUMNS = (
+    "tenant_id, id, name, issuer, audience, transformations, algorithms, clock_skew_s,"
+    " lifetime_max_s, bearer, unnamed_bearer, tenants, roles, enabled, created_at, updated_at"
+)
+OPERATORS_ISSUER = Statement(f"""
+INSERT INTO identity_providers ({COLUMNS})
+VALUES ('{EVERYONE}', gen_random_uuid(), 'us', 'https://id.example', 'api', '', '{{RS256}}', 0,
+        3600, true, false, '{{*}}', '', true, now(), now())
+""")
+THOSE_OF_OPERATORS = f"identity_providers WHERE tenant_id = '{EVERYONE}'"
+
+
+async def test_what_serves_neither_reads_nor_changes_the_issuers_of_operators(
+    owner: Database, serving: Database
+) -> None:
+    """Whoever may write them can act for any tenant."""
+    async with owner.owner_transaction() as connection:
+        await connection.execute(OPERATORS_ISSUER)
+    count = Statement(f"SELECT count(*) FROM {THOSE_OF_OPERATORS}")
+    change = Statement("UPDATE identity_providers SET enabled = true")
+    tenant = await new_tenant(owner)
+    for transaction in (
+        serving.owner_transaction(),
+        serving.transaction(TenantId(EVERYONE)),
+        serving.transaction(tenant),
+    ):
+        async with transaction as connection:
+            assert await connection.scalar(count) == 0
+            assert await connection.count(change, {}) == 0
+    with pytest.raises(StoreError, match="42501"):
+        async with serving.owner_transaction() as connection:
+            await connection.execute(OPERATORS_ISSUER)
+    async with owner.owner_transaction() as connection:
+        assert await connection.scalar(count) == 1
 
 
 async def test_what_serves_removes_what_has_expired_and_leaves_days_to_the_owner(
