@@ -39,9 +39,9 @@ Range = tuple[int, int]
 OPENED_MAX: Final = 5_000
 """Languages that are looked into for one character: one that begins with itself has no end."""
 OPENED_IN_ALL_MAX: Final = 300_000
-"""Languages that are looked into by one `Quotient`, at most: about two seconds' work, of which a text
-in an ordinary format takes little, because what follows in the same place is remembered. Only what
-is nested ever deeper, or counted, is new with each character."""
+"""Languages that one `Quotient` looks into, at most: about two seconds' work, of which a text in an
+ordinary format takes little, because what follows in the same place is remembered. Only what is
+nested ever deeper, or counted, is new with each character."""
 WAYS_MAX: Final = 200
 """Ways to read one text, at most."""
 WHITE: Final = " \n\r\t"
