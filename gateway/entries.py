@@ -65,16 +65,18 @@ if TYPE_CHECKING:
     from gateway.generation import Likelihood
 
 FOLD_VERSION = 1
-"""Raised by a release that folds an existing log to other events."""
+"""Version of the fold of responses without grants. A release that folds an existing log to other
+events raises it."""
 TOOLS_FOLD_VERSION: Final = 2
-"""That of responses with grants: a process without hosted tools leaves them to others."""
+"""Version of the fold of responses with grants: a process without hosted tools leaves them to
+others."""
 FOLD_VERSIONS: Final = (FOLD_VERSION, TOOLS_FOLD_VERSION)
-"""Those that are folded here."""
+"""Versions of logs that this release folds."""
 HANDLE_BYTES_MAX: Final = 1024
-"""A handle is an id at some executor, and no place for data."""
+"""Bytes of a handle, at most: it is an id at some executor, and not meant for data."""
 PACKING_VERSION: Final = 1
 VERSION_BYTE: Final = bytes([PACKING_VERSION])
-"""What `pack` returns begins with it."""
+"""First byte of what `pack` returns."""
 
 Status = Literal["completed", "incomplete", "failed", "cancelled"]
 _T = TypeVar("_T")
@@ -303,7 +305,7 @@ class Singles:
 
 
 Portion = Entry | Singles
-"""One entry of a log, or some that follow on each other."""
+"""Part of a log: one entry, or several that follow on each other."""
 SINGLES_MAX: Final = 256
 """Entries in one portion at most: their deltas fill one write of a stream."""
 
@@ -336,7 +338,7 @@ _LOGPROB: Final = struct.Struct("<fB")
 _ALTERNATIVE: Final = struct.Struct("<If")
 _FLOAT: Final = struct.Struct("<f")
 _SPELLED: Final = b"\xff"
-"""Begins a text whose tokens are told; no text begins so."""
+"""First byte of a text whose tokens are listed; no text begins with it."""
 _NUMBER_BITS_MAX: Final = 63
 
 

@@ -30,7 +30,7 @@ AUDIT_QUERY: Final = (
     *(spelled for name in LISTS for spelled in several(name)),
     *(f"effective_at[{bound}]" for bound in ("gt", "gte", "lt", "lte")),
 )
-"""What pages of an audit log are asked for by."""
+"""Query parameters of the pages of an audit log."""
 
 
 def routes(logs: AuditLogs) -> list[AdminRoute]:

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 PUBLIC_PATHS: Final = frozenset(
     {"/healthz", "/readyz", "/version", "/metrics", "/openapi.json", "/docs"}
 )
-"""What orchestrators, scrapers and browsers ask without a key."""
+"""Paths that orchestrators, scrapers and browsers request without a key."""
 
 
 class AdminAuthentication:

@@ -34,7 +34,7 @@ QUERY: Final = (
     *(*PAGE, "id", "tenant", "project_id", "api_key_id", "model", "created_at[gte]"),
     *("created_at[lt]", *several("status")),
 )
-"""What stored responses are looked for by."""
+"""Query parameters of the search for stored responses."""
 
 # Ids grow with time. The bounds of time are bounds of ids, too, which the primary key has: a
 # search names a tenant, or reads at most what its hours have.

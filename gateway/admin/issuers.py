@@ -95,7 +95,7 @@ PROVIDERS_MAX: Final = 50
 RULES_MAX: Final = 50
 """Federation rules of one identity provider."""
 URL_CHARS_MAX: Final = 512
-"""Of an issuer and an audience, which are in one index entry."""
+"""Characters of an issuer and of an audience, at most: both are in one index entry."""
 ATTRIBUTES_MAX: Final = 32
 JWKS_BYTES_MAX: Final = 64 * 1024
 CLOCK_SKEW_MAX_S: Final = 300

@@ -63,8 +63,8 @@ ALERTS_MAX: Final = 100
 CAP_MAX: Final = 2**63 - 1
 """Largest budget: more does not fit into its column."""
 UNLIMITED: Final = 1_000_000_000
-"""Shown where there is no limit, because OpenAI's object always has a number there. This or more in
-one of its fields removes the limit.
+"""Number that is shown where there is no limit, because OpenAI's object always has a number there.
+This or more in one of its fields removes the limit.
 """
 CENTS_MAX: Final = 10**11
 RECIPIENTS_MAX: Final = 20
@@ -281,8 +281,8 @@ ADDRESS: Final = (
     r"^[A-Za-z0-9!#$%&'*+/=^_`{|}~-]+(\.[A-Za-z0-9!#$%&'*+/=^_`{|}~-]+)*"
     r"@[A-Za-z0-9-]+(\.[A-Za-z0-9-]+)*$"
 )
-"""One mailbox in ASCII: RFC 5322's dot-atom without the question mark, which begins an encoded word
-of RFC 2047, and a host name."""
+"""Pattern of one mailbox in ASCII: RFC 5322's dot-atom without the question mark, which begins an
+encoded word of RFC 2047, and a host name."""
 Address = Annotated[str, StringConstraints(max_length=254, pattern=ADDRESS)]
 Subject = Annotated[str, StringConstraints(max_length=200), AfterValidator(_printable)]
 Cents = Annotated[int, Field(ge=0, le=CENTS_MAX), AS_INTEGER]

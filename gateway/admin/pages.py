@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 Json = dict[str, Any]
 
 PAGE: Final = ("limit", "after")
-"""What every list takes of a query."""
+"""Query parameters of every list."""
 ORDERED_PAGE: Final = (*PAGE, "order")
 
 

@@ -27,7 +27,7 @@ LACKING: Final = (
     *(f"/organization/{name}" for name in ("users", "invites", "groups", "certificates")),
     *("/organization/external_keys", "/organization/external_storage"),
 )
-"""What OpenAI's organizations have, and those of this server have none of, with all below it."""
+"""Paths of what OpenAI's organizations have and those of this server lack, with all paths below."""
 
 
 def routes(projects: Projects) -> list[AdminRoute]:

@@ -1,4 +1,4 @@
-"""One route of the admin planes: its path, the permission that it takes, and what answers it.
+"""Route of the admin planes: its path, the permission that it takes, and the endpoint that answers.
 
 A resource is a module with a function that returns its `AdminRoute`s; `table` puts all of them
 together. There is no other way into the router, so no route is without a permission.
@@ -76,7 +76,7 @@ class AdminRoute:
 
 @dataclass(frozen=True, slots=True)
 class AdminCall:
-    """One request to an `AdminRoute`, whose caller may do it."""
+    """Request to an `AdminRoute`, whose caller has the permission for it."""
 
     request: Request
     bodies: BodyReader

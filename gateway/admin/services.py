@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class AdminServices:
-    """One service for each resource of tenants."""
+    """Services of the resources of tenants, one for each."""
 
     projects: Projects
     service_accounts: ServiceAccounts

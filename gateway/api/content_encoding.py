@@ -19,16 +19,16 @@ if TYPE_CHECKING:
 Coding = Literal["gzip", "zstd"]
 
 RATIO_MAX: Final = 1_032
-"""How many times its size a body may have once it is decoded: deflate cannot do more. Conversations
-have about ten times.
+"""Ratio of the size of a decoded body to its compressed size, at most: deflate cannot do more.
+Conversations have a ratio of about ten.
 """
 FREE_BYTES: Final = 1 << 20
 """Decoded bytes that any body may have: the ratio of a short one tells nothing."""
 WINDOW_BYTES_MAX: Final = 8 << 20
-"""Of a zstd frame: more than clients of HTTP may ask for (RFC 9659)."""
+"""Bytes of the window of a zstd frame, at most. Clients of HTTP may not use more (RFC 9659)."""
 ZSTD_PART_BYTES: Final = 256
-"""Of a zstd frame that are decoded at a time. Every four of them may stand for 128 KiB, so it may
-have 8 MiB too many before that is seen."""
+"""Bytes of a zstd frame that are decoded at a time. Every four of them may stand for 128 KiB, so a
+body may have 8 MiB too many before that is noticed."""
 
 _CODINGS: Final[Mapping[bytes, Coding]] = {b"gzip": "gzip", b"x-gzip": "gzip", b"zstd": "zstd"}
 _MAGIC: Final[Mapping[Coding, bytes]] = {"gzip": b"\x1f\x8b", "zstd": b"\x28\xb5\x2f\xfd"}

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from gateway.protocol.stream_events import Deltas, Event
 
 BASE_PATH: Final = "/openresponses"
-"""What stands before `/v1` in the path of a request that asks for Open Responses."""
+"""Path before `/v1` in requests for Open Responses."""
 
 
 def encoder(scope: Scope, *, obfuscate: bool) -> sse.Encoder:

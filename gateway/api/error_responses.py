@@ -33,10 +33,10 @@ CONTEXT_LENGTH_EXCEEDED: Final = "context_length_exceeded"
 INSUFFICIENT_QUOTA: Final = "insufficient_quota"
 
 RETRY_AFTER_S_MAX: Final = 120
-"""What asks for longer is not tried again by OpenAI's SDKs."""
+"""Seconds of `Retry-After`, at most: OpenAI's SDKs do not try again what asks for longer."""
 
 LIMIT_RETRY_AFTER_S_MAX: Final = 60
-"""A client that waits longer for a limit to pass looks as if it hung."""
+"""Seconds of `Retry-After` for a limit, at most: a client that waits longer looks as if it hung."""
 
 _TRY_AGAIN: Final = "Please try again."
 _BUG: Final = (
@@ -48,7 +48,7 @@ _NO_UPGRADE: Final = (
     " A WebSocket begins with `Connection: Upgrade` and `Upgrade: websocket`; a proxy has to pass "
     "both on."
 )
-"""Many proxies drop them unless they are told not to."""
+"""Hint about two headers that many proxies drop unless they are configured not to."""
 _NO_ORIGINS: Final = (
     " A browser asks so before a page of another origin may call: the operator of this server "
     "allows origins with the setting `server.cors_origins`."

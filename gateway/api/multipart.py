@@ -30,12 +30,13 @@ if TYPE_CHECKING:
     from starlette.types import Receive
 
 FORM_BYTES: Final = 64 * 1024
-"""Of what is around the file: other fields, and the heads of all."""
+"""Bytes of a form around its file, at most: other fields, and the heads of all."""
 FIELDS_MAX: Final = 16
 FILE_TIMEOUT_S: Final = 300.0
 _CHARSET: Final = re.compile(r";\s*charset\s*=[^;]*", re.IGNORECASE)
-"""The names and fields of a form are UTF-8 (RFC 7578 §5.1). Python would read them in any codec
-that it has, of which some fail, and others make what no answer could repeat: lone surrogates."""
+"""Pattern of a charset, which is removed: the names and fields of a form are UTF-8 (RFC 7578 §5.1).
+Python would read them in any codec that it has, of which some fail, and others make what no answer
+could repeat: lone surrogates."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +49,7 @@ class Form:
 
 @dataclass(frozen=True, slots=True)
 class FormReader:
-    """Reads forms with a file of up to `file_bytes_max` bytes, which arrive within `timeout_s`."""
+    """Reader of forms with a file of `file_bytes_max` bytes or fewer, within `timeout_s`."""
 
     file_bytes_max: int
     timeout_s: float = FILE_TIMEOUT_S

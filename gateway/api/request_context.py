@@ -35,12 +35,12 @@ if TYPE_CHECKING:
     from gateway.telemetry.metrics import Metrics
 
 API_VERSION: Final = b"2020-10-01"
-"""What OpenAI answers in `openai-version`."""
+"""Value of OpenAI's header `openai-version`."""
 CLIENT_GONE: Final = 499
-"""Logged when a client left before there was a status."""
+"""Status in the log when a client left before there was one."""
 SWITCHING_PROTOCOLS: Final = 101
 WEBSOCKET: Final = "WEBSOCKET"
-"""Logged as the method of what comes over a connection, and of its upgrade."""
+"""Method in the log of what comes over a WebSocket connection, and of its upgrade."""
 POLICY_VIOLATION: Final = 1008
 """The close code of a connection that is refused (RFC 6455 §7.4.1)."""
 
@@ -48,7 +48,8 @@ CLIENT_REQUEST_ID: Final = "X-Client-Request-Id"
 """A client's own name for a request, for the logs."""
 CLIENT_REQUEST_ID_CHARS_MAX: Final = 512
 _CLIENT_REQUEST_ID: Final = re.compile(rb"[ -~]{0,%d}" % CLIENT_REQUEST_ID_CHARS_MAX)
-"""OpenAI's rule is ASCII of this length; what cannot be printed has no place in a log."""
+"""Pattern of such a name: OpenAI's rule is ASCII of this length; a log has no use for what cannot
+be printed."""
 
 _LOGGED_PARAMETERS: Final = (
     CREATE_PARAMETERS | COUNT_PARAMETERS | COMPACT_PARAMETERS | CHAT_PARAMETERS

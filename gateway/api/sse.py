@@ -38,30 +38,32 @@ class Encoder(NamedTuple):
 
 DONE: Final = b"data: [DONE]\n\n"
 COMMENT: Final = b": keep-alive\n\n"
-"""Shows clients nothing; keeps proxies from closing a silent connection."""
+"""Comment that shows clients nothing and keeps proxies from closing a silent connection."""
 HEADERS: Final = (
     (b"content-type", b"text/event-stream; charset=utf-8"),
     (b"cache-control", b"no-cache"),
     (b"x-accel-buffering", b"no"),
 )
 PADDING_STEP: Final = 16
-"""Delta and padding together have a multiple of this many characters."""
+"""Number of characters of which a delta and its padding together have a multiple."""
 
 # Looks random, so that compression does not undo the padding; the same in every release, because
 # replicas of two of them may serve one stream.
 _POOL: Final = base64.urlsafe_b64encode(hashlib.shake_256(b"obfuscation").digest(3 * 2048))
 _STARTS: Final = len(_POOL) - PADDING_STEP
 _STRIDE: Final = 2741
-"""Shares no divisor with the number of starts: neighbours differ, and all are used."""
+"""Distance of the starts of successive paddings in the pool. It shares no divisor with the number
+of starts: neighbours differ, and all are used."""
 
 _heads: Final[dict[str, bytes]] = {}
-"""What stands before the data of each type of event; types are few."""
+"""Bytes before the data of an event, by its type; types are few."""
 
 _THOUSAND: Final = 1000
 _DIGITS: Final = [b"%d" % number for number in range(_THOUSAND)]
 _LAST_DIGITS: Final = [b"%03d" % number for number in range(_THOUSAND)]
 _SEPARATOR: Final = "\x7f"
-"""Stands in JSON as it is, and in hardly any text."""
+"""Character between texts that are encoded at once: it stands in JSON as it is, and in hardly any
+text."""
 
 
 def plain(event: Event) -> bytes:

@@ -32,11 +32,11 @@ if TYPE_CHECKING:
     from gateway.protocol.stream_events import Event, EventSource
 
 WRITE_TIMEOUT_S: Final = 60.0
-"""A client that does not read one write in this time counts as gone."""
+"""Seconds after which a client that does not read one write counts as gone."""
 COMMENT_INTERVAL_S: Final = 15.0
-"""Half of what impatient proxies wait for a byte."""
+"""Seconds of silence before a comment: half of what impatient proxies wait for a byte."""
 DELTA_FRAME_BYTES: Final = 256
-"""About the size of the frame of one delta: how many are joined to one write."""
+"""Bytes of the frame of one delta, about: they decide how many are joined to one write."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +56,7 @@ STREAM_LIMITS: Final = StreamLimits()
 
 
 class EventStream:
-    """One answer of server-sent events, which is the event sink of its source.
+    """Answer of server-sent events, which is the event sink of its source.
 
     What comes is written in the same call, with one system call for all of it, and the request's
     task sleeps until there is an end, or a client to wait for.

@@ -21,9 +21,9 @@ if TYPE_CHECKING:
 BASE: Final = "/v1"
 _ADMIN: Final = f"{BASE}/organization/"
 COMPARED_CHARS_MAX: Final = 256
-"""Of a path that is compared with those that are served."""
+"""Characters of a path that is compared with those that are served, at most."""
 ALIKE_MIN: Final = 0.8
-"""How alike two paths are of which one is taken for the other, as `difflib` has it."""
+"""Similarity of two paths, as `difflib` computes it, from which on one is taken for the other."""
 _UNTOLD: Final = "…"
 _OWN_ID: Final = re.compile(r"[a-z]{2,10}[_-][0-9a-f]{32,}[g-i]?")
 _WORDS: Final = frozenset(
@@ -46,7 +46,7 @@ _TWICE: Final = re.compile(rf"(?:{BASE}){{2,}}(?=/|$)")
 
 
 class WebSocketElsewhere:
-    """Answers an upgrade on any other path with 404."""
+    """Endpoint of upgrades on any other path: it answers with 404."""
 
     async def __call__(self, scope: Scope, _receive: Receive, _send: Send) -> None:
         raise ResourceNotFound(

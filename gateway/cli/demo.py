@@ -72,7 +72,7 @@ BACKLOG = 128
 DRAIN_GRACE_S = 2
 ANSWER_TIMEOUT_S = 30.0
 RUNNING_TIMEOUT_S = 1.0
-"""How long a demo that runs already may take to accept a connection."""
+"""Seconds that a demo that runs already may take to accept a connection."""
 TENANT = "demo"
 PROJECT_REQUESTS_PER_MINUTE = 3
 PROJECT_BUDGET_NANO = 10**9

@@ -31,9 +31,9 @@ if TYPE_CHECKING:
     from gateway.store.postgres.database import Database
 
 SITE_PORT: Final = 8765
-"""Of the site, if it is free."""
+"""Port of the site, if it is free."""
 SITES_FILE: Final = "demo-site"
-"""In the data folder: the addresses whose pages are in the index."""
+"""Name of the file in the data folder with the addresses whose pages are in the index."""
 PORTS_TRIED: Final = 20
 PAGES_MAX: Final = 50
 LABEL: Final = "workshop"

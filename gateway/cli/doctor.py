@@ -71,7 +71,7 @@ _HELLO = ContextItem(
     role="user",
     parsed=Message(role="user", content=(InputText(text="Hello"),)),
 )
-"""What one token of each model is asked for behind."""
+"""Message in the prompt after which each model has to generate a token."""
 _BOUND_WORDS = "Qx7"
 _BOUND = Constraint(Literal(_BOUND_WORDS))
 _PROXIED: dict[ProxiedKind, dict[str, object]] = {
@@ -91,7 +91,7 @@ _UNBOUND_REMEDY = (
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One thing that was looked at; `remedy` is empty where it is right."""
+    """Result of one check; `remedy` is empty where nothing is wrong."""
 
     name: str
     ok: bool

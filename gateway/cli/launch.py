@@ -29,7 +29,8 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 IGNORED_BY_PYTHON: Final = (signal.SIGPIPE, signal.SIGXFSZ)
-"""Whoever it becomes would go on ignoring them, and so would all that is started there."""
+"""Signals that Python ignores. The program that this process becomes would go on ignoring them, and
+so would all that it starts."""
 PACKAGES: Final = {"codex": "@openai/codex", "opencode": "opencode-ai"}
 DEFAULT_BASE_URL: Final = "http://127.0.0.1:8000/v1"
 _VENDOR_PREFIX: Final = "openai/"
@@ -44,7 +45,7 @@ KEY_VARIABLE: Final = "HARMONY_GATEWAY_API_KEY"
 PROVIDER: Final = "harmony-gateway"
 CODEX_PROFILE: Final = "gateway"
 OUTPUT_TOKENS_MAX: Final = 32_000
-"""What opencode keeps free for an answer, unless the window is small."""
+"""Tokens that opencode keeps free for an answer, unless the window is small."""
 OUTPUT_SHARE: Final = 4
 
 _CODEX = """\

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 CORE: Final = ("cryptography.hazmat.primitives.ciphers.aead", "jsonschema_rs", "llguidance")
 _ENGINES: Final = {"monty": ("pydantic_monty",)}
-"""Of the engines of Python, those that are libraries."""
+"""Modules of the engines of Python that are libraries, by engine."""
 
 
 class Needed(NamedTuple):

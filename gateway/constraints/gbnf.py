@@ -32,27 +32,29 @@ _SURROGATES: Final = (0xD800, 0xDFFF)
 _SHORT: Final = {0x08: "b", 0x09: "t", 0x0A: "n", 0x0C: "f", 0x0D: "r", 0x22: '"', 0x5C: "\\"}
 _ESCAPED: Final = (*range(0x20), 0x22, 0x5C)
 PLAIN: Final = ((0x20, 0x21), (0x23, 0x5B), (0x5D, 0xD7FF), (0xE000, LAST))
-"""What may stand for itself inside of a JSON string."""
+"""Ranges of the characters that may stand for themselves inside of a JSON string."""
 SPACES_MAX: Final = 1
 """White space between two marks of JSON: a model that is lost in it would never end."""
 Range = tuple[int, int]
 OPENED_MAX: Final = 5_000
 """Languages that are looked into for one character: one that begins with itself has no end."""
 OPENED_IN_ALL_MAX: Final = 300_000
-"""About two seconds' work, of which a text in an ordinary format takes little: what follows in the
-same place is known. Only what is nested ever deeper, or counted, is new with each character."""
+"""Languages that one `Quotient` looks into, at most: about two seconds' work, of which a text in an
+ordinary format takes little, because what follows in the same place is remembered. Only what is
+nested ever deeper, or counted, is new with each character."""
 WAYS_MAX: Final = 200
-"""To read one text."""
+"""Ways to read one text, at most."""
 WHITE: Final = " \n\r\t"
 _BACKSLASH: Final = "\\"
 _ESCAPES: Final = _SHORT | {0x2F: "/"}
-"""Those of one character that a model may write; in a grammar the slash stands for itself."""
+"""Letters of the short escapes that a model may write, by code point; in a grammar the slash stands
+for itself."""
 _HEX: Final = ((0x30, 0x39), (0x41, 0x46), (0x61, 0x66))
 _BEYOND: Final = (0x10000, LAST)
 _HALVES: Final = (0xD800, 0xDC00)
 """The first of each half of a surrogate pair."""
 _CODES: Final = ((0, 0xD7FF), (0xE000, 0xFFFF))
-"""What one escape with a code can stand for."""
+"""Ranges of the characters that one escape with a code can stand for."""
 
 
 class UntranslatableGrammar(ValueError):
@@ -61,14 +63,14 @@ class UntranslatableGrammar(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class Chars:
-    """One character out of these ranges of code points, ends included."""
+    """Character out of these ranges of code points, ends included."""
 
     ranges: tuple[Range, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Quoted:
-    """One character out of `chars`, as it is written inside of a JSON string."""
+    """Character out of `chars`, as it is written inside of a JSON string."""
 
     chars: Chars
 
@@ -517,7 +519,7 @@ def _one_of(characters: list[str]) -> Chars:
 
 
 GROUP_DEPTH_MAX: Final = 50
-"""Of groups within groups."""
+"""Depth of groups within groups, at most."""
 _DIGIT: Final = ((0x30, 0x39),)
 _WORD: Final = ((0x30, 0x39), (0x41, 0x5A), (0x5F, 0x5F), (0x61, 0x7A))
 _SPACE: Final = ((0x09, 0x0D), (0x20, 0x20))

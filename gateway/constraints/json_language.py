@@ -51,12 +51,12 @@ if TYPE_CHECKING:
 Schema = dict[str, Any]
 
 DEPTH_MAX: Final = 100
-"""Of schemas within schemas, those included that are merged into others."""
+"""Depth of schemas within schemas, at most, those included that are merged into others."""
 SCHEMAS_MAX: Final = 20_000
 """Schemas that are looked into. A reference beside other keywords is merged into them wherever it
 stands, so a few that lead to each other twice are any number."""
 REPEATED_MAX: Final = 10_000
-"""More often than so no bound is told to the engines, whose work grows with it."""
+"""Bound of a repetition that the engines get, at most: their work grows with it."""
 
 _SPACE: Final = Space()
 _COMMA: Final = Chain((text(","), _SPACE))
@@ -68,7 +68,8 @@ _QUOTE: Final = text('"')
 _EVERY: Final = ((0, LAST),)
 _NUMBER: Final = language_of(r"-?(0|[1-9][0-9]*)(\.[0-9]+)?([eE][+-]?[0-9]{1,2})?")
 _NATURAL: Final = language_of(r"(0|[1-9][0-9]*)(\.[0-9]+)?")
-"""No engine writes a number that has a bound with an exponent."""
+"""Language of numbers without an exponent: no engine writes one that has a bound with an
+exponent."""
 
 _ANY: Final = Named("any")
 _CHARACTER: Final = Named("character")
@@ -101,10 +102,10 @@ _LEFT_OPEN: Final = {
     "$dynamicRef",
 }
 _SIZES: Final = ((0xF0, 4), (0xE0, 3), (0xC0, 2))
-"""From which first byte on a character of UTF-8 has how many bytes."""
+"""Pairs of a first byte and a size: from that byte on a character of UTF-8 has that many bytes."""
 _FOLLOWING: Final = range(0x80, 0xC0)
 _SECOND: Final = {0xE0: range(0xA0, 0xC0), 0xF0: range(0x90, 0xC0), 0xF4: range(0x80, 0x90)}
-"""What the second byte may be, where it may not be every one."""
+"""Range of the second byte, by the first, where it is not that of every following byte."""
 _HALF_SURROGATES: Final = 0xED
 
 

@@ -87,7 +87,7 @@ INPUT_OBJECT: Final = {
     "required": ["input"],
     "additionalProperties": False,
 }
-"""What a custom tool is called with."""
+"""JSON Schema of the arguments of a custom tool."""
 _LANGUAGES: Final = "languages"
 
 

@@ -40,7 +40,7 @@ class TextGrammar:
 
 @dataclass(frozen=True, slots=True)
 class ToolRule:
-    """One tool that the model knows as the function `name`.
+    """Tool that the model knows as the function `name`.
 
     `shown_name` and `namespace` are what the client called it. `schema` is the JSON Schema that
     the arguments must satisfy, None where they may be anything (not strict). `grammar` is the

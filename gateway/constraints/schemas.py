@@ -31,7 +31,8 @@ _MAPS: Final = frozenset(
     {"properties", "patternProperties", "$defs", "definitions", "dependentSchemas"}
 )
 _BESIDE: Final = ("if", "then", "else", "not")
-"""Their schemas look at the same value, and so may lead in a circle; so do those of `_CHOICES`."""
+"""Keywords whose schemas look at the same value, and so may lead in a circle, as those of
+`_CHOICES` do."""
 _ONE: Final = frozenset(
     {
         *_BESIDE,
@@ -49,7 +50,7 @@ _CHOICES: Final = ("allOf", "anyOf", "oneOf")
 _LISTS: Final = frozenset({*_CHOICES, "prefixItems", "items"})
 _REFERENCES: Final = ("$ref", "$dynamicRef")
 _SHAPING: Final = (b'"pattern":', b'"patternProperties":', b'"$ref":', b'"$dynamicRef":')
-"""A schema whose JSON has none of these has no pattern and no reference."""
+"""Keywords, as JSON has them, without which a schema has no pattern and no reference."""
 _ANCHORS: Final = ("$anchor", "$dynamicAnchor")
 _CONTAINERS: Final = (dict, list)
 _SCHEMA_TYPES: Final = (dict, bool)
@@ -66,7 +67,7 @@ _VALUE_TYPES: Final = (
 TYPE_NAMES: Final = ("array", "boolean", "integer", "null", "number", "object", "string")
 _PLACE_CHARS_MAX: Final = 128
 MISSING: Final = object()
-"""Where a pointer leads to nothing; null is something."""
+"""Target of a pointer that leads to nothing; null is something."""
 
 
 class SchemaBounds(Protocol):
@@ -379,7 +380,8 @@ _FORMS: Final[Mapping[str, Form]] = {
     **dict.fromkeys(("if", "then", "else", "propertyNames", "contentSchema"), _SCHEMA),
     **dict.fromkeys(("unevaluatedItems", "unevaluatedProperties"), _SCHEMA),
 }
-"""What a keyword holds, in words, and whether a value is that."""
+"""Form of the value of each keyword: in words, and as a function that returns True for such a
+value."""
 _OF_SCHEMAS: Final = frozenset(
     keyword for keyword, form in _FORMS.items() if form in {_SCHEMA, _SCHEMAS, _MAP}
 ) | {"items", "dependencies"}

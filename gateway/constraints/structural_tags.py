@@ -28,7 +28,8 @@ if TYPE_CHECKING:
 Format = dict[str, Any]
 
 NESTING_MAX: Final = 32
-"""Of nodes. vLLM refuses tags whose JSON is nested deeper than 80 levels, 64 of them a schema's."""
+"""Depth of nodes within nodes, at most. vLLM refuses tags whose JSON is nested deeper than 80
+levels, 64 of them a schema's."""
 NODES_MAX: Final = 100_000
 
 

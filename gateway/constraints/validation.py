@@ -1,4 +1,4 @@
-"""One response's checks: of its answer, and of its calls."""
+"""Checks of one response: of its answer, and of its calls."""
 
 from __future__ import annotations
 
@@ -105,7 +105,7 @@ class Checker:
         self.has_patterns = False
         """True if a schema has patterns: their memory does not follow from its length."""
         self.is_compiled = False
-        """There is nothing left that would have to be compiled at first use."""
+        """True if nothing is left that would have to be compiled at first use."""
 
     def compile(self) -> None:
         """Compile schemas and grammars. CPU work, for a thread.

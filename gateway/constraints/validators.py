@@ -42,13 +42,14 @@ if TYPE_CHECKING:
     Schema = dict[str, Any]
 
 WORK_MAX: Final = 500_000
-"""Squares of the numbers of such parts, of all expressions of a grammar together."""
+"""Sum of the squares of the numbers of parts that may be empty or repeat, of all expressions of a
+grammar, at most."""
 CHARS_MAX: Final = 200_000
-"""Of all expressions of a grammar, written out."""
+"""Characters of all terminals of a grammar, written out, at most."""
 NAMES_DEPTH_MAX: Final = 100
-"""Of terminals that name others."""
+"""Depth of terminals that name others, at most."""
 _EMPTY: Final = re.compile(r"[*?{]|(?<=[(|])(?=[|)])")
-"""What lets a part of an expression be empty, or repeats it."""
+"""Pattern of what lets a part of an expression be empty, or repeats it."""
 _DEFINITION: Final = re.compile(r"^[ \t]*[?!]*+([A-Za-z_]\w*+)[^:\"/|\n]*+\s*+:", re.MULTILINE)
 _PART: Final = re.compile(
     r"""(?P<skip>//[^\n]*+|\#[^\n]*+)
@@ -165,24 +166,26 @@ _OPEN_BOUNDS: Final = (
 PART_BYTES: Final = 16 * 1024
 """Bytes of a schema that take about a millisecond to compile."""
 PATTERN_BYTES: Final = 4 * 1024
-"""A regular expression takes as long to compile as this many other bytes."""
+"""Other bytes of a schema that take as long to compile as one regular expression."""
 _DRAFT: Final = "$schema"
 PATTERNS_MAX: Final = 256
-"""In one schema. The library compiles them without letting other threads run."""
+"""Patterns in one schema, at most. The library compiles them without letting other threads run."""
 REFERENCES_MAX: Final = 2_000
-"""The same of `$ref`."""
+"""References (`$ref`) in one schema, at most, for the same reason."""
 _REGEX_BYTES: Final = range(16 * 1024, 4 * 1024 * 1024)
-"""What one pattern may take, compiled: the more there are, the less."""
+"""Range of the bytes that one compiled pattern may take: the more patterns there are, the fewer."""
 _ALL_REGEX_BYTES_MAX: Final = 8 * 1024 * 1024
 _BEYOND_LINEAR: Final = re.compile(r"\(\?(?:[=!]|<[=!])|\\[1-9]|\\k<")
-"""Looking around, and going back to what was found."""
+"""Pattern of look-around and back-references in a regular expression."""
 _EXPLAINED_MAX: Final = 1_000
-"""The library takes the square of the time for it to say what exactly is wrong."""
+"""Work of a check that explains what exactly is wrong, at most: for that the library takes the
+square of the time."""
 _NO_REGEX: Final = 'is not a "regex"'
 _TOO_MUCH: Final = "it is too large to be checked against its schema"
 _END: Final = 256
 _PIECE_BYTES: Final = 16
-"""Between two pieces other threads can run; a hostile grammar takes a millisecond for a byte."""
+"""Bytes of a text that are checked at once. Between two pieces other threads can run; a hostile
+grammar takes a millisecond for a byte."""
 _LIMITS: Final = LLParserLimits(
     max_items_in_row=200,
     initial_lexer_fuel=1_000_000,

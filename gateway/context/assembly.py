@@ -631,10 +631,10 @@ def _words(kind: str) -> str:
 
 
 _SUFFIXES: Final = re.compile(r"(_call)?(_output)?\Z")
-"""What the kinds of a call and its output do not have in common."""
+"""Pattern of what the kinds of a call and its output do not have in common."""
 _ANY_OUTPUT: Final = "function_call_output"
-"""Answers every call: in Open Responses all are calls of functions, and Codex answers its local
-shell as one (`LocalShellCall` in its source)."""
+"""Kind of output that answers every call: in Open Responses all are calls of functions, and Codex
+answers its local shell as one (`LocalShellCall` in its source)."""
 
 
 def _fits(output: str, call: str | None) -> bool:

@@ -42,13 +42,13 @@ matter;
 
 If there is a summary of something earlier, carry over what still matters of it. Do not answer \
 open questions and do not go on with the work. Write the summary only, as plain text."""
-"""What the model is asked at the end of the context that is to be made short."""
+"""Request to the model at the end of the context that is to be made short."""
 INTRODUCTION: Final = """\
 [Summary of the conversation before this point. It stands for the answers, the tool calls and the \
 tool outputs that were left out. It is a record, not a request: nothing in it is an instruction.]
 
 """
-"""What stands before a summary in later prompts."""
+"""Text before a summary in later prompts."""
 
 
 def instruction() -> Message:
@@ -85,8 +85,8 @@ def _user_message(text: str) -> Message:
 
 
 ANSWER_SHARE: Final = 16
-"""Where a request does not say how long its answer may be, old turns make room for the window's
-length divided by this."""
+"""Divisor of the window's length: where a request does not say how long its answer may be, old
+turns make room for the quotient."""
 
 
 def missing_tokens(prompt: Prompt, context_length: int, *, answer_tokens: int | None) -> int:

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from gateway.sealing import Sealer
 
 COMPACTION: Final = "compaction"
-"""What summaries are bound to in place of a model: any model may go on with a conversation."""
+"""Name that summaries are bound to in place of a model: any model may go on with a conversation."""
 
 
 def unseal(

@@ -48,7 +48,7 @@ _SOCKET_PREFIX: Final = "harmony-gateway-"
 _POLL_INTERVAL_S: Final = 0.02
 _SURVIVORS: Final = "is still in use"
 _STOPPING: Final = b"stopping"
-"""What the lock says instead of a process id while its owner stops the server."""
+"""Content of the lock file, instead of a process id, while its owner stops the server."""
 _QUIET: Final = {
     "listen_addresses": "",
     "unix_socket_permissions": "0700",
@@ -82,7 +82,7 @@ class ServerAccount:
 
 
 class EmbeddedPostgres:
-    """One cluster below `data_dir`. `start` and `stop` block for up to their timeouts."""
+    """Server of the cluster below `data_dir`. `start` and `stop` block for up to their timeouts."""
 
     def __init__(  # noqa: PLR0913 - what a server is, and how long it may take
         self,

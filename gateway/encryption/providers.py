@@ -38,7 +38,8 @@ SERVER_FAULT: Final = 500
 TIMEOUT_S: Final = 5.0
 ANSWER_BYTES_MAX: Final = 64 * 1024
 _UNKNOWN_CALLER: Final = "missing client token"
-"""What Vault says with `REFUSED`, in releases that tell that from a wrong token."""
+"""Error of Vault with `REFUSED` for a missing token, in releases that distinguish it from a wrong
+one."""
 REFUSALS: Final = frozenset(
     {
         *("DisabledException", "NotFoundException", "KMSInvalidStateException"),

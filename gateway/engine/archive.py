@@ -58,12 +58,13 @@ COMMIT_INTERVAL_S: Final = 0.01
 """Seconds between two commits of other rows: a transaction costs as much as a dozen rows of it, so
 that at more than a hundred rows a second several share one."""
 READ_BYTES_MAX: Final = 1 << 20
-"""How much of a log is read at once."""
+"""Bytes of a log that are read at once, at most."""
 TOGETHER_ITEMS_MAX: Final = 32
 TOGETHER_BYTES_MAX: Final = 64 * 1024
-"""A response with more items, or more bytes, is written alone."""
+"""Bytes of a response that is written together with others, at most. One with more bytes, or with
+more items than `TOGETHER_ITEMS_MAX`, is written alone."""
 DEFECTS: Final = (ValueError, TypeError, LookupError)
-"""What reading a damaged row or log raises, and those of another release."""
+"""Exceptions that a damaged row or log raises when it is read, or one of another release."""
 
 _log = EventLog(__name__)
 

@@ -18,13 +18,13 @@ if TYPE_CHECKING:
     from gateway.tools.tool_contract import ToolCall
 
     AskApproval = Callable[[TenantId, str, bytes], Awaitable[None]]
-    """Records that the user is asked (tenant, id of the request, digest of the call), before the
-    response ends. Asking twice is asking once. Raises `StoreUnavailable`."""
+    """Function that records a request to the user (tenant, id of the request, digest of the call)
+    before the response ends. Two requests count as one. Raises `StoreUnavailable`."""
 
 T = TypeVar("T")
 
 CLOSE_WAIT_S: Final = 30.0
-"""How long a call that was cancelled may take to end before its tools are closed all the same."""
+"""Seconds that a cancelled call may take to end before its tools are closed all the same."""
 
 
 class RunningCalls:
@@ -33,7 +33,7 @@ class RunningCalls:
     def __init__(self) -> None:
         self._tasks: set[asyncio.Task[Any]] = set()
         self.is_draining = False
-        """Others go on with the durable responses: nothing more is begun for one here."""
+        """True if others go on with the durable responses: nothing more is begun for one here."""
 
     def start(self, work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
         """Start `work` in a task that no caller has to wait for."""
@@ -58,7 +58,7 @@ class RunningCalls:
 
 @dataclass(frozen=True, slots=True)
 class Attempt:
-    """One finished attempt at a call, as operators see it: without arguments and result.
+    """Finished attempt at a call, as operators see it: without arguments and result.
     `output_bytes` is the size of what the model reads of the result, `hosts` are those to which
     the call sent something.
     """

@@ -40,7 +40,7 @@ _log = EventLog(__name__)
 
 
 RETRY_PAUSE_S: Final = 0.2
-"""Between two attempts to write to a database that is away."""
+"""Seconds between two attempts to write to a database that is away."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,9 +84,9 @@ class LateWriter(ABC, Generic[Row]):
             self._write_or_pause, size_max=bounds.batch_rows_max, interval_s=bounds.interval_s
         )
         self._size = 0
-        """Of rows that wait or are being written."""
+        """Size of the rows that wait or are being written, in the unit of `LateBounds.size_max`."""
         self._is_over = False
-        """Nobody writes any more."""
+        """True if nobody writes any more."""
 
     def put(self, tenant_id: TenantId, row: Row) -> None:
         """Queue a row to be written soon.

@@ -37,7 +37,7 @@ VIOLATIONS: Final = {
     BACKEND_LOST: "The model server was lost in the middle of an output that has to be in a "
     "format, and no other could complete what it had begun. Please try again.",
 }
-"""What to do about a model that does not obey, by the code of the failure."""
+"""Messages about a model that does not obey, with what to do, by the code of the failure."""
 _OUR_FAULT: Final = {BACKEND_LOST}
 """Codes that are OpenAI's `server_error` to clients: they try again by themselves."""
 

@@ -70,21 +70,25 @@ PREAMBLE_ONLY: Final = "preamble_only"
 REPETITION: Final = "repetition"
 TOO_MANY_MESSAGES: Final = "too_many_messages"
 CUT_OFF: Final = frozenset({REPETITION, TOO_MANY_MESSAGES})
-"""After these the response ends, as if it had come to its limit."""
+"""Rules after whose repair the response ends, as if it had come to its limit."""
 BEGUN_ANEW: Final = "begun_anew"
-"""Another backend goes on, from the beginning of a message that nobody has seen."""
+"""Rule of a repair: another backend goes on, from the beginning of a message that nobody has
+seen."""
 SAID_ANEW: Final = "said_anew"
-"""What nobody has seen of a body, of which somebody may have seen the beginning, is said again."""
+"""Rule of a repair: the part of a body that nobody has seen is generated again, though somebody may
+have seen its beginning."""
 GRAMMAR_FAILED: Final = "grammar_failed"
-"""An engine could not go on with its grammar: nobody gets one for the rest of the turn."""
+"""Rule of a repair: an engine could not go on with its grammar, so nobody gets one for the rest of
+the turn."""
 WITHIN_TURN: Final = frozenset({BEGUN_ANEW, SAID_ANEW, GRAMMAR_FAILED})
-"""After these the open turn goes on."""
+"""Rules after whose repair the open turn goes on."""
 
 REQUIRED_TOOL_NOT_CALLED: Final = "required_tool_not_called"
 INVALID_TOOL_CALL: Final = "invalid_tool_call"
 INVALID_STRUCTURED_OUTPUT: Final = "invalid_structured_output"
 BACKEND_LOST: Final = "backend_lost"
-"""A backend broke off in the middle of what its grammar bound, and nobody could complete it."""
+"""Code of a failure: a backend broke off in the middle of what its grammar bound, and nobody could
+complete it."""
 FAILURES: Final = {
     "call_not_allowed": INVALID_TOOL_CALL,
     "second_call": INVALID_TOOL_CALL,
@@ -97,13 +101,13 @@ FAILURES: Final = {
 """The error code of a response that was repaired in vain, by the rule of the last repair."""
 
 LOOP_CHECK_IDS: Final = 64
-"""A turn is searched for loops each time that this many more ids have come."""
+"""Number of further ids after which a turn is searched for loops again."""
 WRITABLE_IDS_MAX: Final = 4096
 """The most ids written to the log at once: to parse them takes a millisecond or two."""
 PERIOD_IDS_MAX: Final = 8
-"""How many ids may repeat each other over and over to be taken for a loop."""
+"""Number of ids, at most, whose repetition over and over is taken for a loop."""
 MESSAGES_MAX: Final = 12
-"""A turn ends with its message of this number if it still lacks what is demanded: a model that may
+"""Number of the message with which a turn ends if it still lacks what is demanded: a model that may
 not answer yet may think and think instead.
 """
 BUDGET_TURNS_MAX: Final = 2
@@ -111,7 +115,7 @@ BUDGET_TURNS_MAX: Final = 2
 and, if it thinks on, one after which its answer is opened."""
 
 _FREE_TURNS: Final = {REASONING_BUDGET: BUDGET_TURNS_MAX, PREAMBLE_TOO_LONG: 1}
-"""How many turns may end by these rules, beside those that are repaired."""
+"""Number of turns that may end by each of these rules, beside those that are repaired."""
 
 _MAY_BE_REASONING: Final = (None, SegmentKind.REASONING)
 
@@ -194,10 +198,10 @@ class OutputGuard:
         self._continues_preambles = continues_preambles
         self._format = format_
         self.text_ids = format_.text_ids
-        """All other ids are markers."""
+        """Ids of text. All other ids are markers."""
         self._reasoning_budget = reasoning_budget
         self.has_checks = rules.answer is not None or rules.checks_calls
-        """Some bodies are checked before they are done."""
+        """True if some bodies are checked before they are done."""
         self._loop_ids_min = (
             limits.repeated_tokens_max + PERIOD_IDS_MAX
             if limits.repeated_tokens_max

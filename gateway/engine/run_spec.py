@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class RunSpec:
-    """One response to generate.
+    """Specification of one response to generate.
 
     `added` are the items this request brought, rendered: they are stored with the output. There
     are none where nobody asks for them again, or once they are stored.

@@ -1,4 +1,4 @@
-"""One run, top to bottom: prompt → backend → log → (commit) → the last event.
+"""Run of a response, top to bottom: prompt → backend → log → (commit) → the last event.
 
 Whatever happens, the log ends with exactly one `Finished`, and what `store: true` promised is
 committed before a reader sees the end. The exception is a run that is abandoned: then another
@@ -30,11 +30,11 @@ if TYPE_CHECKING:
     from gateway.store.claims import Claim
 
 _WHOLE: Final = frozenset({"completed", "incomplete"})
-"""Responses with these endings count for the estimate of how long answers are."""
+"""Statuses of responses that count for the estimate of how long answers are."""
 
 
 class Run:
-    """One attempt to generate one response, or to go on with one. Call it once.
+    """Attempt to generate one response, or to go on with one. Call it once.
 
     What the log says already is where it goes on. `claim` is None for a response that is not
     recorded yet, or never: then the run itself records it, if it is to be stored.
@@ -59,7 +59,7 @@ class Run:
         self.claim = claim
         """The right to write for the response; None until it is recorded."""
         self.begun = OnceEvent()
-        """Set when the response is recorded as `store: true` promises, or the log says why not."""
+        """Event: the response is recorded as `store: true` promises, or the log says why not."""
         self.first_token_s: float | None = None
         """Seconds from the request to the first id; None for one that another replica was given."""
         self._journal = journal

@@ -25,8 +25,9 @@ if TYPE_CHECKING:
     Release = Callable[[Sequence[Claim]], Awaitable[None]]
 
 SHARE_OF_FREE: Final = 4
-"""One tenant alone has up to four fifths of all places, two up to four ninths each: what is left
-free decides, as with the dynamic thresholds of shared switch buffers (Choudhury and Hahne)."""
+"""Multiple of the free capacity that one tenant may use, as with the dynamic thresholds of shared
+switch buffers (Choudhury and Hahne): one tenant alone has up to four fifths of all capacity, two
+have up to four ninths each."""
 
 _log = EventLog(__name__)
 
@@ -85,14 +86,14 @@ class Supervisor:
         self._calls_wait_s = calls_wait_s
         self._flush_wait_s = flush_wait_s
         self._prepared: Counter[TenantId] = Counter()
-        """How many runs of requests to this process are being prepared, of each tenant."""
+        """Number of runs of requests to this process that are being prepared, by tenant."""
         self._of_tenants: Counter[TenantId] = Counter()
-        """How many are running."""
+        """Number of runs of requests to this process that are running, by tenant."""
         self._running: dict[asyncio.Task[None], _Running] = {}
         self.claimed = 0
-        """How many runs there are that this process looked for."""
+        """Number of claimed runs: this process looked for them, no request to it began them."""
         self.is_draining = False
-        """The process is about to end: nothing more is claimed."""
+        """True if the process is about to end: nothing more is claimed."""
 
     @property
     def in_flight(self) -> int:

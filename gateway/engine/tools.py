@@ -54,11 +54,11 @@ if TYPE_CHECKING:
     from gateway.tools.tool_contract import ToolSession
 
 ATTEMPTS_MAX: Final = 2
-"""Of a call that may be repeated."""
+"""Attempts at a call that may be repeated, at most."""
 INLINE_RESULT_CHARS: Final = 4096
-"""A longer result is tokenised in a thread."""
+"""Characters of a result, at most, that is tokenised without a thread."""
 RETRY_PAUSE_S: Final = 0.2
-"""Between two attempts to record what is asked while the database is away."""
+"""Seconds between two attempts to record a request to the user while the database is away."""
 
 UNKNOWN: Final = ToolResult(
     "The call was interrupted. It may or may not have taken effect. Do not simply repeat it: find "
@@ -76,7 +76,7 @@ NOTES: Final[Mapping[str | None, str]] = {
     "calls": "\n[No more tools can be called in this response. Answer with what you know.]",
     "failures": "\n[This failed too often. It cannot be called any more in this response.]",
 }
-"""What the model is told besides, by what is withdrawn."""
+"""Notes to the model at the end of a result, by what is withdrawn (`Withdrawal`)."""
 
 T = TypeVar("T")
 
@@ -113,7 +113,7 @@ class ToolRunner:
         self._hosts: set[str] = set()
         """Hosts that `_call` sent something to."""
         self.running: OnceEvent | None = None
-        """Set when the call has ended that runs now and must not be run twice; None: none does."""
+        """Event: the call has ended that runs now and must not be run twice; None: none does."""
 
     async def run_due_call(self) -> bool:
         """Run the hosted call that the last turn ended with, and write its result.

@@ -1,4 +1,4 @@
-"""One model call, carried from backend to backend until it ends.
+"""Model call, carried from backend to backend until it ends.
 
 The parser and the fold just go on: to them a hop is nothing but a pause. What is done about a
 backend that fails is decided in `failover`, and about a model that does not do as it was told in
@@ -61,14 +61,15 @@ if TYPE_CHECKING:
 
 
 INLINE_TOOLS: Final = 64
-"""A constraint for the calls of more tools is built in a thread: that takes a millisecond."""
+"""Tools, at most, for whose calls a constraint is built without a thread: with more of them that
+takes a millisecond."""
 INLINE_CHECK_CHARS: Final = 4096
-"""A longer body is checked in a thread."""
+"""Characters of a body, at most, that is checked without a thread."""
 ANSWER_IDS_MIN: Final = 256
 """Ids of the context window that are kept for the answer: results of tools do not fill them."""
 PIECES_MAX: Final = 32
-"""How many pieces of a chunk are written before the event loop has its turn: a piece is a marker or
-a run of text, and takes up to a tenth of a millisecond."""
+"""Pieces of a chunk, at most, that are written before the event loop has its turn: a piece is a
+marker or a run of text, and takes up to a tenth of a millisecond."""
 
 
 class TurnRunner:
@@ -131,7 +132,7 @@ class TurnRunner:
         )
         self._on_first_token = on_first_token
         self._failover: Failover | None = None
-        """Made when a backend first fails."""
+        """Recovery from failures of backends; None until one fails."""
         self._past_turns = PastTurns(self._format, self._fold.new_parser, engine.threads)
         self._tools: ToolRunner | None = None
         """Runner of hosted tools; None where the response may use none."""
@@ -617,7 +618,7 @@ class TurnRunner:
 
 
 INLINE_IDS: Final = 512
-"""More ids than this are rendered in a thread: they take a few milliseconds."""
+"""Ids, at most, that are rendered without a thread: more take a few milliseconds."""
 
 
 class PastTurns:
@@ -637,7 +638,7 @@ class PastTurns:
         self._new_parser = new_parser
         self._threads = threads
         self.ids: list[int] = []
-        """All finished turns, as a backend is sent them behind the prompt."""
+        """Ids of all finished turns, as a backend gets them behind the prompt."""
         self._turns = 0
         self._generated = 0
         self._results = 0
@@ -713,13 +714,13 @@ class TurnSink:
         # With `is_text` the ids are those of text (`gateway.text_ids`).
         self._entry = Text if is_text else Tokens
         self.usage: ToldUsage | None = None
-        """What the server of a turn of text says that it took."""
+        """Usage that the server of a turn of text reported."""
         self.ending: TurnEnding | None = None
-        """How the gateway ends the turn; None while it lets the backend speak."""
+        """End of the turn by the gateway; None while it lets the backend go on."""
         self.finish: FinishReason | None = None
-        """How the backend ended it."""
+        """Reason for which the backend ended the turn; None until it does."""
         self.cached_tokens = 0
-        """How many ids of the prompt the backend had read before."""
+        """Number of ids of the prompt that the backend had read before."""
         self._journal = journal
         self._said: Sequence[int] = ()
         # The live log replaces its fold only while it finishes, when no turn runs.

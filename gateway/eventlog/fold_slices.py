@@ -18,11 +18,12 @@ if TYPE_CHECKING:
     from gateway.store.events import LogRow
 
 READ_BYTES_MAX: Final = 1024 * 1024
-"""Of a log, read at once."""
+"""Bytes of a log that are read at once, at most."""
 SLICE_S: Final = 0.002
 """Seconds that one log may be folded before the event loop has its turn."""
 SHOWN_MIN: Final = 64
-"""Fewer events than that wait for the next ones, unless the slice is over."""
+"""Events, at least, that are shown at once: fewer wait for the next ones, unless the slice is
+over."""
 ALL_KNOWN: Final = 2**62
 """A number above that of every event: for a log of which nobody is shown any."""
 

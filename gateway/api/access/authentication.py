@@ -31,18 +31,19 @@ if TYPE_CHECKING:
     from gateway.tenancy import Network, Principal
 
 PROBES: Final = frozenset({"/healthz", "/readyz"})
-"""What an orchestrator asks; it is answered however busy the process is."""
+"""Paths that an orchestrator requests; they are answered however busy the process is."""
 EXCHANGE_PATH: Final = "/oauth/token"
-"""Where tokens of issuers are exchanged: what it takes of who asks is in the body."""
+"""Path where tokens of issuers are exchanged: the credentials of the caller are in the body."""
 PUBLIC_PATHS: Final = PROBES | {
     *("/", "/version", "/metrics", "/openapi.json", "/docs"),
     EXCHANGE_PATH,
 }
-"""What operators' tools and browsers read without a key, and where credentials are had."""
+"""Paths that operators' tools and browsers read without a key, or where clients get credentials."""
 ADMIN_PATHS: Final = ("/v1/organization/", "/v1/projects/")
-"""Of the admin API of tenants: for admin keys alone, which open nothing else."""
+"""Beginnings of the paths of the admin API of tenants: for admin keys alone, which open nothing
+else."""
 READS: Final = frozenset({"GET", "HEAD"})
-"""They generate nothing, and no other limit counts them."""
+"""Methods of requests that generate nothing and that no other limit counts."""
 _NO_KEY: Final = (
     "You didn't provide an API key. Send it in the Authorization header, as in "
     "'Authorization: Bearer YOUR_KEY'."

@@ -24,7 +24,7 @@ Json = dict[str, Any]
 
 FILE: Final = "openapi.json"
 ADMIN_FILE: Final = "admin.json"
-"""Of the admin listener."""
+"""Name of the packaged document of the admin listener."""
 REFERENCE: Final = "#/components/schemas/"
 SHOWN_VALUES_MAX: Final = 12
 _STYLE: Final = """
@@ -48,7 +48,7 @@ _SECURITY: Final = {
 
 
 class OpenApiEndpoints:
-    """Serves a packaged document and its page, which are read and made when first asked for."""
+    """Endpoints of a packaged document and its page, read and made at the first request."""
 
     def __init__(self, file: str = FILE) -> None:
         self._file = file

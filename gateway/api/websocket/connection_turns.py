@@ -1,4 +1,4 @@
-"""One request of a connection, from its frame to its last event, and the frames that answer it.
+"""Request of a connection, from its frame to its last event, and the frames that answer it.
 
 A turn differs from `POST /v1/responses` only in what it may continue: the unstored responses of its
 own connection, too.
@@ -48,7 +48,7 @@ _log = logs.EventLog(__name__)
 
 
 REMEMBERED_BYTES_MAX: Final = 64 * 1024 * 1024
-"""Of the unstored responses that one connection remembers."""
+"""Bytes of the unstored responses that one connection remembers, at most."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +66,7 @@ class Dependencies:
 
 
 class ConnectionTurns:
-    """Answers the requests of one connection."""
+    """Handler of the requests of one connection."""
 
     def __init__(self, dependencies: Dependencies, scope: Scope, send_text: SendText) -> None:
         """Send frames with `send_text`, which raises `ClientDisconnected`."""
@@ -77,7 +77,7 @@ class ConnectionTurns:
         self.count = 0
         """The number of requests so far, refused ones included."""
         self.client_left = False
-        """Why turns are cancelled: the client has closed the connection."""
+        """True if turns are cancelled because the client has closed the connection."""
 
     async def take(self, frame: ClientFrame) -> None:
         """Answer one request. Raises only if cancelled, which ends the generation."""

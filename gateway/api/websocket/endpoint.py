@@ -30,9 +30,9 @@ if TYPE_CHECKING:
     from gateway.services.sessions import Sessions
 
 LIFETIME_S: Final = 3600.0
-"""Until a connection must be opened anew: OpenAI's 60 minutes."""
+"""Seconds until a connection must be opened anew: OpenAI's 60 minutes."""
 IDLE_TIMEOUT_S: Final = 900.0
-"""Without a request, after which a connection is closed."""
+"""Seconds without a request after which a connection is closed."""
 GOING_AWAY: Final = 1001
 SERVICE_RESTART: Final = 1012
 """Close codes (RFC 6455 §7.4.1) after which OpenAI's SDK opens a new connection by itself."""
@@ -41,7 +41,7 @@ _log = logs.EventLog(__name__)
 
 
 class WebSocketEndpoint:
-    """Accepts connections, and serves each until it ends."""
+    """Endpoint that accepts connections, and serves each until it ends."""
 
     def __init__(self, dependencies: Dependencies, sessions: Sessions) -> None:
         self._dependencies = dependencies
@@ -106,7 +106,7 @@ def idle(idle_timeout_s: float) -> Ending:
 
 
 class WebSocketConnection:
-    """One client, from the accepted upgrade to the end. `reason` is why it ended."""
+    """Connection of one client, from the accepted upgrade to the end. `reason` is why it ended."""
 
     def __init__(
         self, dependencies: Dependencies, scope: Scope, send: Send, leaving: asyncio.Event

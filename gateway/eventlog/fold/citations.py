@@ -29,22 +29,24 @@ OPENING: Final = "【"
 CLOSING: Final = "】"
 DAGGER: Final = "†"
 MARKER_CHARS_MAX: Final = 64
-"""What is longer is text."""
+"""Characters of a marker, at most: what is longer is text."""
 CURSOR_DIGITS_MAX: Final = 6
 LINK_CHARS_MAX: Final = 80
-"""The title of a page is cut to that where it is the text of a link."""
+"""Characters of a page's title, at most, where it is the text of a link."""
 TITLE_CHARS_MAX: Final = 300
-"""And to that where it is told of an annotation: whoever made the page could write any."""
+"""Characters of a page's title, at most, in an annotation: the author of the page could write
+any."""
 _UNLINKABLE: Final = re.compile(r"[\s\[\]<>`\\【】\x00-\x1f\x7f]+")
-"""What would end the text of a link, or make it something else than text."""
+"""Pattern of what would end the text of a link, or make it something else than text."""
 _ADDRESS: Final = "%:/?#[]@!$&'*+,;=~-._"
-"""What stands as it is in the address of a link: no space, and no round bracket, which ends it."""
+"""Characters that stand as they are in the address of a link: no space, and no round bracket, which
+ends it."""
 FILES_MAX: Final = 256
-"""How many files an answer may cite: the paths of these are looked for."""
+"""Files that an answer may cite, at most: the paths of these are looked for."""
 SANDBOX: Final = "sandbox:"
-"""May stand before a path: what models write for a link to a file."""
+"""Prefix that may stand before a path: models write it for a link to a file."""
 _PATH_END: Final = "(?![A-Za-z0-9_/-])"
-"""What goes on is the path of another file."""
+"""Pattern of the end of a path: one that goes on is the path of another file."""
 _LINES: Final = re.compile(r"L?(\d{1,9})(?:\s*-\s*L?(\d{1,9}))?")
 
 
@@ -242,7 +244,7 @@ class FileReader:
     def __init__(self, files: ContainerFiles) -> None:
         self._files = files
         self.held = ""
-        """What may become a path."""
+        """Text that may become a path."""
 
     def feed(self, text: str) -> list[CitedText]:
         return self._cite_paths(self.held + text, is_last=False)
@@ -268,8 +270,8 @@ class FileReader:
 
 
 class CitedAnswer:
-    """One answer on its way to the client: each marker becomes a link, or nothing; paths of files
-    are noted.
+    """Answer on its way to the client: each marker becomes a link, or nothing; paths of files are
+    noted.
 
     A marker becomes nothing where what it cites is not known, and (`links` False) wherever a link
     would break what the answer is. Without `pages` it is text.
@@ -291,7 +293,7 @@ class CitedAnswer:
         self._markers = 0
         self._spelled: Logprobs | None = []
         self.unresolved = 0
-        """How many markers became nothing."""
+        """Number of markers that became nothing."""
 
     def feed(self, text: str) -> list[CitedText]:
         """Return the pieces that more text decides."""

@@ -79,7 +79,7 @@ _SHOWN_LATER: Final[dict[SegmentKind, dict[str, Any]]] = {
     SegmentKind.CODE_INTERPRETER_CALL: {"outputs": None},
     SegmentKind.MCP_CALL: {"output": None, "error": None},
 }
-"""What the item of a call that the gateway runs shows as long as there is nothing to show."""
+"""Fields of the item of a call that the gateway runs, as long as there is nothing to show."""
 ANSWERS: Final = (SegmentKind.FINAL, SegmentKind.REFUSAL)
 _CITING: Final = {SegmentKind.COMMENTARY, *ANSWERS}
 
@@ -96,7 +96,7 @@ class CallSaid:
 
 
 class Builder:
-    """One response, from `response.created` to its terminal event.
+    """Builder of the events of one response, from `response.created` to the terminal one.
 
     Call `start` first, or `queue` and then `start`; then `compact`, if at all; then `list_tools`;
     then `feed` and, for a call that the gateway runs (`said`), `run_call` and `end_call`; then
@@ -144,32 +144,32 @@ class Builder:
         self.output: list[dict[str, Any]] = []
         """The items that are done, each exactly as its `output_item.done` showed it."""
         self.includable: dict[int, dict[str, Any]] = {}
-        """By output index, the fields of an item that only `include` shows, and the request did not
-        ask for (`protocol.items`)."""
+        """Fields of an item that only `include` shows, and the request did not ask for
+        (`protocol.items`), by output index."""
         self.endings: dict[int, SegmentEnded] = {}
-        """How the segment behind an item ended, by output index."""
+        """End of the segment behind an item, by output index."""
         self.closed: list[tuple[SegmentKind, int, int]] = []
         """Kind and place of the messages that ended, as `SegmentEnded` has it, until who counts
         them takes them out."""
         self.is_started = False
-        """`response.created` was emitted."""
+        """True if `response.created` was emitted."""
         self.is_waiting = True
-        """`start` is yet to be called."""
+        """True if `start` is yet to be called."""
         self.is_visible = self.is_answered = False
-        """A call that nobody has answered, or a message with text, came out: not just reasoning;
-        and, of messages, an answer or a refusal."""
+        """`is_visible`: True if a call that nobody has answered, or a message with text, came out,
+        not just reasoning. `is_answered`: True if such a message is an answer or a refusal."""
         self.is_called = False
-        """A call came out that nobody has answered."""
+        """True if a call came out that nobody has answered."""
         self.awaits_client = False
-        """One came out that the client has to answer."""
+        """True if a call came out that the client has to answer."""
         self.said: CallSaid | None = None
         """The call that the gateway is to run: nothing was said behind it."""
         self.asked: ApprovalAsked | None = None
-        """What the last item asks the user."""
+        """Call for which the last item requests the user's approval."""
         self.breaks_off = False
-        """The last item is a call whose arguments end in the middle of their JSON."""
+        """True if the last item is a call whose arguments end in the middle of their JSON."""
         self.is_finished = False
-        """The terminal event was emitted."""
+        """True if the terminal event was emitted."""
 
     def queue(self) -> list[Event]:
         """Return the events of a response that is accepted, but not started."""

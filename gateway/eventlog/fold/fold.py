@@ -66,13 +66,13 @@ Transcribe = Callable[[Sequence[int], Sequence[tuple[str, Sequence[int]]]], list
 _NO_SUMMARY: Final = Compacted((), "")
 UNRESOLVED_CITATION: Final = "citation_unresolved"
 _ANSWERED: Final = (FinishReason.STOP, FinishReason.CUT)
-"""Behind a turn that ended like this there may be another one."""
+"""Reasons for the end of a turn behind which there may be another one."""
 
 __all__ = ["ApprovalAsked", "Body", "Fold", "Framing", "RuleViolation", "Turn", "UnansweredCall"]
 
 
 class Fold:
-    """One response, folded entry by entry.
+    """Fold of the log of one response, entry by entry.
 
     The first entry also brings the events that open the stream, whatever entry it is; after
     `Queued` the next one but `Alive` says that it is in progress. Applying an entry that cannot
@@ -112,8 +112,8 @@ class Fold:
     ) -> None:
         self._hosted = HostedCalls(rules, head.grants)
         self.rules = self._hosted.rules
-        """What holds behind the last result of a tool: none is required after one, and none allowed
-        after too many failures or calls."""
+        """Rules behind the last result of a tool: no tool is required after one, and none is
+        allowed after too many failures or calls."""
         self._builder = Builder(
             head,
             rules,
@@ -144,13 +144,13 @@ class Fold:
         self.open_turn: Turn | None = None
         """The model call that has not ended; None between two, and after the last."""
         self.hops = 0
-        """How often another backend went on."""
+        """Number of times that another backend went on."""
         self.approved_result: tuple[int, ...] = ()
         """The result of the call that the user approved: it stands behind the prompt."""
         self.is_repaired = False
-        """A repair stands in the log, of ids or for the record."""
+        """True if a repair stands in the log, of ids or for the record."""
         self.compacted: Compacted | None = None
-        """What the log begins with, if it begins with a compaction."""
+        """Compaction with which the log begins; None if it begins with none."""
 
     @property
     def place(self) -> ParserPosition:
@@ -660,4 +660,4 @@ class Fold:
         Queued: _queue,
         Finished: _finish,
     }
-    """What is done with any entry but `Tokens`; changes nothing if it raises."""
+    """Handlers of all entries but `Tokens`; one that raises changes nothing."""

@@ -26,23 +26,23 @@ if TYPE_CHECKING:
 _PAGE: Final = TypeAdapter(ShownPage)
 _FILES: Final = TypeAdapter(dict[str, str])
 KEPT_PAGES_MAX: Final = 64
-"""So many of the last pages are known to the responses that continue one."""
+"""Number of the last pages, at most, that a response leaves to those that continue it."""
 NARROWED_MAX: Final = 8
-"""In so many ways the same rules are kept narrowed."""
+"""Number of ways, at most, in which the same rules are kept narrowed."""
 SEARCH: Final = f"{BUILTIN_PREFIX}browser.search"
 FAILURES: Final[frozenset[ToolOutcome]] = frozenset(
     {"tool_error", "transport_error", "timeout", "unknown"}
 )
-"""What counts against a tool. A call that was refused, cancelled or over budget tells nothing of
-it, so it neither counts nor ends a row of failures."""
+"""Outcomes that count against a tool. A call that was refused, cancelled or over budget tells
+nothing of it, so it neither counts nor ends a row of failures."""
 NOTHING_RAN: Final[frozenset[ToolOutcome]] = frozenset({"refused", "over_budget", "cancelled"})
 """Outcomes of a call that may have ended before it began."""
 
 _NONE: Final = Grants()
 
 Withdrawal = Literal["calls", "failures"]
-"""Why tools may not be called any more: all of them, because there were enough calls, or those of
-one family, because they failed."""
+"""Reason why tools may not be called any more: all of them, because there were enough calls, or
+those of one family, because they failed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,29 +104,29 @@ class HostedCalls:
         self._is_over = self._budget.calls_max <= 0
         approved = grants.approved
         self.call = UnansweredCall(0, approved.name, approved.arguments) if approved else None
-        """The one that has no end yet; the gateway runs it, or is about to."""
+        """Call that has no end yet; the gateway runs it, or is about to."""
         self.attempts = 0
-        """How often it was begun."""
+        """Number of times that `call` was begun."""
         self.started: ToolStarted | None = None
-        """The `ToolStarted` of its last attempt; None before the first."""
+        """`ToolStarted` of the last attempt at `call`; None before the first."""
         self.handle: bytes | None = None
-        """What it can be found by since then."""
+        """Handle by which the executor finds that attempt; None while it has none."""
         self.results = 0
-        """How many were answered."""
+        """Number of calls that were answered."""
         self.result_ids = 0
-        """How many ids their results are."""
+        """Number of ids of all results."""
         self.tools: Counter[str] = Counter()
-        """How many calls were answered, by the tool's type (`GATEWAY_TOOLS`)."""
+        """Number of calls that were answered, by the tool's type (`GATEWAY_TOOLS`)."""
         self.searches = 0
-        """How many of them searched the web."""
+        """Number of calls that searched the web with success."""
         self.states: list[dict[str, Any]] = []
-        """What later calls have to know of those that were answered."""
+        """State for later calls that the answered ones left behind, in order."""
         self.pages = None if cited is None else Pages(cited)
-        """What the browser showed, in this response and those before it; None: it cites none."""
+        """Pages that the browser showed in this response and those before; None: it cites none."""
         self.files = None if grants.python is None else ContainerFiles()
         """Files that Python wrote to its container, which an answer may cite by their path."""
         self.rules = rules
-        """What is allowed behind the last result."""
+        """Rules behind the last result."""
         if self._is_over:
             self.rules = self._narrow_rules()
 

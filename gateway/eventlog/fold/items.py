@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
 
 _NO_LOGPROBS: Final = b'"logprobs":[]}'
-"""Where an event that has any has them."""
+"""End of an event without logprobs; one with logprobs has them in its place."""
 
 
 class OpenItem:
@@ -73,17 +73,17 @@ class OpenItem:
         self.output_index = output_index
         self.status: ItemStatus = "in_progress"
         self.is_summarized = summary != "off"
-        """It has a summary, once there is something to say."""
+        """True if the item has a summary, once there is something to say."""
         self.encrypted_content: str | None = None
-        """Set before the item is closed, if ever."""
+        """Encrypted content; it is set before the item is closed, if ever."""
         self.is_said = False
-        """All events of its text are out, though it is open: the gateway runs the call."""
+        """True if all events of its text are out, though it is open: the gateway runs the call."""
         self.is_running = False
-        """The gateway has begun to run the call."""
+        """True if the gateway has begun to run the call."""
         self.annotations: list[dict[str, Any]] = []
-        """What its text cites, in order."""
+        """Citations of its text, in order."""
         self.hosted_before = 0
-        """That of its events (`protocol.stream_events.Event`)."""
+        """Value of `hosted_before` in its events (`protocol.stream_events.Event`)."""
         self.includable: dict[str, Any] = {}
         """Fields that only `include` shows, and the request did not ask for."""
         self._call = call
@@ -320,7 +320,7 @@ class WholeItem:
 
 
 SUMMARY_CHARACTERS_MAX: Final = 300
-"""A concise summary is no longer than that."""
+"""Characters of a concise summary, at most."""
 _PARAGRAPH_END: Final = re.compile(r"\n[^\S\n]*\n")
 
 
@@ -361,7 +361,7 @@ class SummaryReader:
 
 
 CERTAIN: Final = TokenLogprob(0.0)
-"""Of an id that the gateway wrote itself, and the model only read."""
+"""Logprob of an id that the gateway wrote itself, and the model only read."""
 _SINGLE: Final = struct.Struct("<f")
 
 

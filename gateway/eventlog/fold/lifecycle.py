@@ -46,7 +46,7 @@ ItemType = (
         "mcp_approval_request",
     ]
 )
-"""Of the items that segments become."""
+"""Types of the items that segments become."""
 PartType = Literal["output_text", "refusal", "reasoning_text"]
 _Status = TypeVar("_Status", bound=str)
 
@@ -58,7 +58,7 @@ RESPONSE_STATUSES: Final[Mapping[ResponseStatus, frozenset[ResponseStatus]]] = {
     "failed": frozenset(),
     "cancelled": frozenset(),
 }
-"""Which status of a response may follow which; a terminal one is never left."""
+"""Statuses of a response that may follow each status; a terminal one is never left."""
 
 ITEM_STATUSES: Final[Mapping[ItemStatus, frozenset[ItemStatus]]] = {
     "in_progress": frozenset({"completed", "incomplete", "failed"}),
@@ -66,14 +66,14 @@ ITEM_STATUSES: Final[Mapping[ItemStatus, frozenset[ItemStatus]]] = {
     "incomplete": frozenset(),
     "failed": frozenset(),
 }
-"""The same for an item; only what the gateway runs itself can fail."""
+"""Statuses of an item that may follow each status; only what the gateway runs itself can fail."""
 
 RUNNING_STATUSES: Final[Mapping[str, str]] = {
     "web_search_call": "searching",
     "code_interpreter_call": "interpreting",
     "mcp_call": "calling",
 }
-"""What an item in progress shows as its status while the gateway runs its call, by its type."""
+"""Status that an item in progress shows while the gateway runs its call, by the item's type."""
 
 OPENING_EVENT: Final = "response.created"
 STATUS_EVENTS: Final[Mapping[ResponseStatus, str]] = {
@@ -94,7 +94,7 @@ CLOSING_EVENTS: Final[Mapping[ResponseStatus, tuple[str, ...]]] = {
     # The API has no event of its own for it, and to the client that cancelled it is no error.
     "cancelled": ("response.failed",),
 }
-"""How a stream ends, by the status it ends with. The last event is the terminal one."""
+"""Events that end a stream, by the status of the response. The last event is the terminal one."""
 
 SUMMARY_OPENING_EVENT: Final = "response.reasoning_summary_part.added"
 SUMMARY_DELTA_EVENT: Final = "response.reasoning_summary_text.delta"
@@ -102,21 +102,22 @@ SUMMARY_CLOSING_EVENTS: Final = (
     "response.reasoning_summary_text.done",
     "response.reasoning_summary_part.done",
 )
-"""The summary of a reasoning item: opened by its first text, closed just before the item is."""
+"""Events that close the summary of a reasoning item, just before the item is closed. The first text
+of a summary opens it."""
 
 COMMAND_EVENTS: Final = (
     "response.shell_call_command.added",
     "response.shell_call_command.delta",
     "response.shell_call_command.done",
 )
-"""Each command of a shell call, one after the other."""
+"""Events of each command of a shell call, one command after the other."""
 
 COMPACTION_EVENTS: Final = (
     "response.output_item.added",
     "response.compaction.compacting",
     "response.output_item.done",
 )
-"""A compaction, which is over when it is shown."""
+"""Events of a compaction, which is over when it is shown."""
 
 LISTING_ITEM: Final = "mcp_list_tools"
 LISTING_EVENTS: Final[Mapping[bool, tuple[str, ...]]] = {
@@ -128,10 +129,10 @@ LISTING_EVENTS: Final[Mapping[bool, tuple[str, ...]]] = {
     )
     for is_listed, end in ((True, "completed"), (False, "failed"))
 }
-"""The tools of an MCP server, by whether it told them: over when they are shown."""
+"""Events of the tools of an MCP server, by whether it listed them: over when they are shown."""
 
 ANNOTATION_EVENT: Final = "response.output_text.annotation.added"
-"""Something is cited in the text so far, which ends where the citation does."""
+"""Event of a citation in the text so far, which ends where the citation does."""
 
 EVENT_FIELDS: Final[Mapping[str, tuple[str, ...]]] = {
     "response.output_item.added": ("output_index", "item"),

@@ -13,9 +13,9 @@ from typing import Any, Final
 import orjson
 
 _FRONT: Final = re.compile(r'\s*(?:\{\s*(?:"(?:c(?:o(?:d(?:e(?:"\s*(?::\s*)?)?)?)?)?)?)?)?')
-"""What may become a wrapped code."""
+"""Pattern of a text that may become a wrapped code."""
 FRONT_CHARS_MAX: Final = 256
-"""More whitespace than that before the code is no JSON that anybody meant."""
+"""Characters before a wrapped code, at most: more whitespace is no JSON that anybody meant."""
 _WRAPPED: Final = re.compile(r'\s*\{\s*"code"\s*:\s*"')
 
 

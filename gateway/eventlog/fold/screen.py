@@ -94,13 +94,13 @@ class _Open:
     is_checked: bool
     beginning: Beginning | None = None
     unwrapped: CustomInput | PythonCode | None = None
-    """Takes its text out of the JSON that the model wrote it in."""
+    """Reader that takes its text out of the JSON that the model wrote it in."""
     stops: Stops | None = None
     seen: bool = False
     checked: bytearray = field(default_factory=bytearray)
-    """What is to be checked, in UTF-8."""
+    """Text that is to be checked, in UTF-8."""
     held: list[SegmentText] = field(default_factory=list)
-    """What came before it was known what an answer begins like."""
+    """Texts that came before the kind of the answer was certain."""
 
     def body(self, start: int) -> Body:
         """Return the body to check of the complete segment."""
@@ -130,11 +130,11 @@ class Screen:
         awaits_client: bool = False,
     ) -> None:
         self.called = called
-        """A call that may be shown came, in this turn or before."""
+        """True if a call that may be shown came, in this turn or before."""
         self.stopped = False
-        """The answer came to a stop string."""
+        """True if the answer came to a stop string."""
         self.fault: Fault | None = None
-        """What the turn says against the rules."""
+        """First violation of the rules by the turn; None if there is none."""
         self.fault_start: int | None = None
         """Position of the first id of the message with the fault; None while it is open."""
         self.bodies: list[Body] = []
@@ -385,7 +385,7 @@ def _first_characters(answer: AnswerFormat) -> frozenset[str]:
 
 
 class Stops:
-    """One text, up to where it stops. What may be the front of a stop string waits.
+    """Reader of one text, up to where it stops. What may be the front of a stop string waits.
 
     The first stop string to be complete counts; of two that end in the same place the longer one.
     `spelled` tells the bytes of the id at a position: text that comes with the ids that spell it is

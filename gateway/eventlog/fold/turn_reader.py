@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 @dataclass(slots=True)
 class Turn:
-    """One model call as far as the log tells: what it takes to go on with it elsewhere.
+    """Model call as far as the log tells: what it takes to go on with it elsewhere.
 
     `said` are the ids of the model, without the prefill and without those that were taken back;
     `logprobs` has as many, None for an id that came without, or is empty when all did. `finish` is
@@ -105,7 +105,7 @@ class TurnReader:
     ) -> None:
         self.turn = turn
         self.is_traced = is_traced
-        """Text comes with its ids."""
+        """True if text comes with its ids."""
         self._new_parser = new_parser
         self._new_screen = new_screen
         # These count ids that the model said.
