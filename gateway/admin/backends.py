@@ -61,7 +61,7 @@ class Backends:
     async def list(self) -> Sequence[Json]:
         # `drained` names who drained a backend.
         drained = {one.name: one for one in await drains.drains(self._database)}
-        return [_body(state, drained.get(state.name)) for state in self._pool.snapshot()]
+        return [_body(state, drained.get(state.name)) for state in self._pool.members()]
 
     async def drain(self, author: Author, name: str) -> Json:
         """Send no new requests to a backend, at any replica; running ones continue.
@@ -94,7 +94,7 @@ class Backends:
         return {"object": "settings", "settings": self._settings()}
 
     def _require(self, name: str) -> None:
-        if name not in {state.name for state in self._pool.snapshot()}:
+        if name not in {state.name for state in self._pool.members()}:
             raise ResourceNotFound(
                 f"There is no backend '{shown(name)}'. GET /admin/v1/backends lists them.",
                 code="backend_not_found",

@@ -34,11 +34,11 @@ class PageParams(NamedTuple):
     order: Literal["asc", "desc"] = "asc"
 
 
-def page_params(query: QueryParams, *, limit_max: int = PAGE_ITEMS_MAX) -> PageParams:
+def page_params(query: QueryParams) -> PageParams:
     """Parse `limit` (default 20), `after`, `before` and `order`. Raises `InvalidRequest`."""
-    limit = integer(query, "limit", minimum=1, maximum=limit_max)
+    limit = integer(query, "limit", minimum=1, maximum=PAGE_ITEMS_MAX)
     return PageParams(
-        limit=limit or min(PAGE_ITEMS_DEFAULT, limit_max),
+        limit=limit or PAGE_ITEMS_DEFAULT,
         after=query.get("after") or None,
         before=query.get("before") or None,
         order=choice(query, "order", ORDERS) or "asc",

@@ -31,7 +31,8 @@ LACKING: Final = (
 
 
 def routes(projects: Projects) -> list[AdminRoute]:
-    async def refuse_role(_: AdminCall) -> Json:
+    async def refuse_role(call: AdminCall) -> Json:
+        await _check_project(projects, call)
         raise InvalidRequest(
             "Roles are predefined here: an admin key without scopes has that of an owner, one with "
             "the scope 'api.all.read' that of a reader.",

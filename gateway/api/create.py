@@ -10,7 +10,7 @@ from starlette.responses import Response
 
 from gateway.api import dialects
 from gateway.api.client_connection import CancelOnDisconnect, connection_of
-from gateway.api.streaming import STREAM_LIMITS, EventStream
+from gateway.api.streaming import EventStream
 from gateway.errors import InvalidRequest, RateLimited
 from gateway.protocol.responses.create_request import parse_create, request_key
 from gateway.services.runs.spec_builder import CreateCommand
@@ -143,7 +143,7 @@ class CreateEndpoint:
         try:
             headers = create.headers(generation)
             if request.stream:
-                stream = EventStream(scope, send, STREAM_LIMITS, create.encoder(scope))
+                stream = EventStream(scope, send, create.encoder(scope))
                 del create, body, request
                 # Until the first token shows that a backend took the request, or for so long, the
                 # status is held back: a failure can still be an HTTP status, which clients retry.

@@ -13,7 +13,7 @@ from starlette.responses import Response
 from gateway.api import dialects, sse
 from gateway.api.client_connection import CancelOnDisconnect, connection_of
 from gateway.api.query import boolean, include_of, integer, list_body, page_query
-from gateway.api.streaming import STREAM_LIMITS, EventStream
+from gateway.api.streaming import EventStream
 from gateway.protocol.responses.create_request import COMPACTION, COUNTING, parse_subset, refuse_key
 
 if TYPE_CHECKING:
@@ -73,7 +73,7 @@ class ResponseEndpoints:
 
         async def answer(scope: Scope, _receive: Receive, send: Send) -> None:
             encode = dialects.encoder(scope, obfuscate=obfuscate)
-            stream = EventStream(scope, send, STREAM_LIMITS, encode)
+            stream = EventStream(scope, send, encode)
             with CancelOnDisconnect(connection_of(scope)):
                 await stream.write(source, comments=True)
 

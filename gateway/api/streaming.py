@@ -52,7 +52,7 @@ class StreamLimits:
     comment_interval_s: float = COMMENT_INTERVAL_S
 
 
-STREAM_LIMITS: Final = StreamLimits()
+_STREAM_LIMITS: Final = StreamLimits()
 
 
 class EventStream:
@@ -67,7 +67,9 @@ class EventStream:
         "_send", "_write_part", "_written_at",
     )  # fmt: skip
 
-    def __init__(self, scope: Scope, send: Send, limits: StreamLimits, encoder: Encoder) -> None:
+    def __init__(
+        self, scope: Scope, send: Send, encoder: Encoder, limits: StreamLimits = _STREAM_LIMITS
+    ) -> None:
         connection = connection_of(scope)
         self._send = send
         self._write_part = None if connection is None else connection.write_part

@@ -71,7 +71,7 @@ async def _revision(settings: Settings) -> str | None:
 
 @commands.command()
 def maintain(config: Config = None, json_: Json = False) -> None:
-    """Do one round of what a gateway does every retention.interval_s.
+    """Do one round of what a gateway does every 15 minutes.
 
     It makes the log's partitions of the next days and removes what has expired. Safe while
     gateways are serving: the work is done by one process at a time. Gateways that do not connect

@@ -16,6 +16,7 @@ from gateway.engine.outcome import now
 from gateway.engine.run_state import charged_of
 from gateway.entries import FOLD_VERSIONS
 from gateway.errors import StoreUnavailable
+from gateway.eventlog.fold_slices import READ_BYTES_MAX
 from gateway.generation import TokenUsage
 from gateway.group_commit import Batcher
 from gateway.sealing import Binding, SealBroken
@@ -57,8 +58,6 @@ BEGIN_INTERVAL_S: Final = 0.005
 COMMIT_INTERVAL_S: Final = 0.01
 """Seconds between two commits of other rows: a transaction costs as much as a dozen rows of it, so
 that at more than a hundred rows a second several share one."""
-READ_BYTES_MAX: Final = 1 << 20
-"""Bytes of a log that are read at once, at most."""
 TOGETHER_ITEMS_MAX: Final = 32
 TOGETHER_BYTES_MAX: Final = 64 * 1024
 """Bytes of a response that is written together with others, at most. One with more bytes, or with

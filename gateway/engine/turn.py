@@ -6,6 +6,7 @@ backend that fails is decided in `failover`, and about a model that does not do 
 
     TurnRunner      the model calls of one run
     TurnSink        what one attempt at a turn brings, written into the log
+    PastTurns       the ids of finished turns, for the next prompt
 """
 
 from __future__ import annotations
@@ -63,6 +64,8 @@ if TYPE_CHECKING:
 INLINE_TOOLS: Final = 64
 """Tools, at most, for whose calls a constraint is built without a thread: with more of them that
 takes a millisecond."""
+INLINE_IDS: Final = 512
+"""Ids, at most, that are rendered without a thread: more take a few milliseconds."""
 INLINE_CHECK_CHARS: Final = 4096
 """Characters of a body, at most, that is checked without a thread."""
 ANSWER_IDS_MIN: Final = 256
@@ -615,10 +618,6 @@ class TurnRunner:
         if len(self._fold.turns) == 1 and not (turn.prefill or turn.said):
             return self._prompt_ids
         return _join_ids(self._prompt_ids, self._past_turns.ids_with(self._fold.turns[-1]))
-
-
-INLINE_IDS: Final = 512
-"""Ids, at most, that are rendered without a thread: more take a few milliseconds."""
 
 
 class PastTurns:

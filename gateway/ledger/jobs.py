@@ -15,9 +15,9 @@ from gateway.telemetry.logs import EventLog
 from gateway.tenancy import TenantId
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
+    from collections.abc import Awaitable, Callable, Sequence
 
-    from gateway.store.ledger.reconciliation import Found
+    from gateway.store.ledger.reconciliation import Correction, Found
     from gateway.store.postgres.database import Database
     from gateway.telemetry.metrics import Metrics
 
@@ -97,39 +97,55 @@ class Reconciliation:
         database: Database,
         *,
         interval_s: float = RECONCILING_INTERVAL_S,
-        back_s: float = BACK_S,
         metrics: Metrics,
     ) -> None:
-        # `back_s` bounds how far back it looks.
         self._database = database
         self._interval_s = interval_s
-        self._back_s = back_s
         self._metrics = metrics
 
     async def run(self) -> None:
-        await again_and_again(self.round, self._interval_s, "reconciling usage")
+        async with asyncio.TaskGroup() as group:
+            for work, what in (
+                (self.round, "reconciling usage"),
+                (self.forget, "removing old spending"),
+            ):
+                group.create_task(again_and_again(work, self._interval_s, what))
+
+    async def forget(self) -> None:
+        """Remove the spending of intervals that ended long ago. Raises `StoreError`."""
+        await reconciliation.forget_spending(self._database, datetime.now(UTC))
 
     async def round(self, *, repairs: bool = True) -> Found:
         """Find disagreements; recompute sums and the spending of budgets from their lines.
 
-        Spending of intervals that ended long ago is removed. Raises `StoreError`.
+        Raises `StoreError`.
         """
         database, now = self._database, datetime.now(UTC)
-        found = await reconciliation.compare(database, back_s=self._back_s, rows_max=FOUND_MAX)
+        corrected: list[Correction] = []
+        if repairs:
+            # First: it is short, and the comparison of a large ledger may run out of time.
+            corrected = await reconciliation.correct_spending(database, now)
+            self._report_spending(corrected)
+        found = await reconciliation.compare(database, back_s=BACK_S, rows_max=FOUND_MAX)
         if repairs:
             for tenant_id, hour in found.wrong_hours:
                 await rollup.add_hour_again(database, TenantId(tenant_id), hour)
-            corrected = await reconciliation.correct_spending(database, now)
-            found = replace(found, corrected=tuple(corrected))
-            await reconciliation.forget_spending(database, now)
         self._report(found)
-        return found
+        return replace(found, corrected=tuple(corrected))
+
+    def _report_spending(self, corrected: Sequence[Correction]) -> None:
+        self._metrics.spend_corrected(len(corrected))
+        for one in corrected[:LOGGED_MAX]:
+            _log.warning(
+                "what is spent was not what usage has",
+                kind=one.meter.rpartition("/")[2],
+                count=one.truth - one.recorded,
+            )
 
     def _report(self, found: Found) -> None:
         self._metrics.ledger_found("unmetered_responses", len(found.unmetered))
         self._metrics.ledger_found("wrong_hours", len(found.wrong_hours))
         self._metrics.ledger_found("unbilled_responses", found.unbilled)
-        self._metrics.spend_corrected(len(found.corrected))
         for _, response in found.unmetered[:LOGGED_MAX]:
             _log.error("a response has no usage line", response_id=ids.response_id(response))
         for tenant_id, hour in found.wrong_hours[:LOGGED_MAX]:
@@ -137,10 +153,4 @@ class Reconciliation:
                 "sums of usage were not those of their lines",
                 tenant=str(tenant_id),
                 reason=f"hour {hour.isoformat()}",
-            )
-        for one in found.corrected[:LOGGED_MAX]:
-            _log.warning(
-                "what is spent was not what usage has",
-                kind=one.meter.rpartition("/")[2],
-                count=one.truth - one.recorded,
             )

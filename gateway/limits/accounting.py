@@ -680,7 +680,11 @@ class Figures:
 def figures_of(
     gates: Gates, tenant_id: UUID, terms: Terms, elsewhere: Elsewhere, now: datetime
 ) -> Figures:
-    """Return the figures of a tenant from this process's `gates` and the reports of the others."""
+    """Return the figures of a tenant from this process's `gates` and the reports of the others.
+
+    None includes what other processes have taken from a bucket in advance, for the next second: the
+    whole installation may have that much more left.
+    """
     return Figures(
         tuple([_of_limit(gates, tenant_id, one, elsewhere) for one in terms.limits]),
         tuple([_of_budget(gates, tenant_id, one, elsewhere, now) for one in terms.budgets]),

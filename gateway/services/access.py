@@ -200,9 +200,7 @@ class Access:
 
         Raises `ResourceNotFound`.
         """
-        tenant = await tenants.find_tenant(self._database, name)
-        if tenant is None:
-            raise await tenants.no_tenant(self._database, name)
+        tenant = await tenants.tenant_named(self._database, name)
         return await audit.since(self._database, tenant.id, begin, rows_max=rows_max)
 
     async def _detail(self, name: str, found: tuple[Tenant, OwnPolicy] | None) -> TenantDetail:

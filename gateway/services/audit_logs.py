@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 from gateway import ids
 from gateway.audit import OPENAI_TYPES, OWN_TYPES, ChainCheck, Head, shown
 from gateway.errors import InvalidRequest, StoreError
+from gateway.protocol.admin_bodies import SECOND_MAX
 from gateway.protocol.request_errors import unknown_place
 from gateway.store import audit_log
 from gateway.store.audit_log import KEPT_DAYS
@@ -32,8 +33,6 @@ ANCHOR_S: Final = 3600.0
 ANCHORED_MAX: Final = 1_000
 KEPT: Final = timedelta(days=KEPT_DAYS - 1)
 """For so long entries have to be there; a day less than they are kept, because clocks differ."""
-SECOND_MAX: Final = 253_402_300_799
-"""The last one of the year 9999."""
 
 _log = EventLog(__name__)
 

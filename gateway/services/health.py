@@ -148,7 +148,7 @@ class Health:
         """Check database and backends; while draining, report only that."""
         if self._is_draining:
             return HealthReport(["this process is about to end"], is_draining=True)
-        states = self._pool.snapshot()
+        states = self._pool.members()
         reasons = [*await self._database.reasons(), *self._backends_missing(states)]
         backends = [
             {

@@ -31,8 +31,6 @@ from gateway.settings.sections import (
 )
 from gateway.tenancy import McpApprovals, McpServersAllowed, ToolAccess, are_domains
 
-CALL_MAX_S: Final = 600.0
-"""The longest that one call may take: a response has to end, too."""
 HEADER_CHARS_MAX: Final = 200
 _LANGUAGE: Final = re.compile(r"[a-z_]{1,63}\Z")
 _KEYED: Final = ("brave", "exa", "tavily", "you")

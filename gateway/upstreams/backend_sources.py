@@ -108,7 +108,7 @@ def merged(sources: Mapping[str, Sequence[Backend]], members_max: int = MEMBERS_
             else:
                 backends[backend.name] = backend
     if beyond:
-        unused.append(f"{beyond} more backends are not used: there are {members_max}")
+        unused.append(f"{beyond} more backends are not used: at most {members_max} are")
     return Desired(backends, tuple(unused))
 
 

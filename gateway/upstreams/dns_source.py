@@ -86,10 +86,13 @@ class DnsSource(BackendSource):
 
     def _backends(self, addresses: Iterable[str]) -> tuple[Backend, ...]:
         # Sorted, because name servers rotate their answers.
+        return tuple(map(self._backend, sorted(set(addresses))))
+
+    def _backend(self, address: str) -> Backend:
         try:
-            return tuple(map(self._backend_at, sorted(set(addresses))))
+            return self._backend_at(address)
         except ValueError as error:
-            raise SourceError(f"an address of {self._host} cannot be a backend: {error}") from error
+            raise SourceError(f"{address} of {self._host} cannot be a backend: {error}") from error
 
     async def _lookup(self, kind: str) -> list[Rdata]:
         # The records of a kind (`A`, `AAAA`, `SRV`); empty if the host has none.

@@ -519,7 +519,6 @@ class PlacedRequest:
         sink: TokenSink,
         *,
         flight: FlightSink | None = None,
-        load: MemberLoad | None = None,
         slot: Slot | None = None,
         admission: Admission | None = None,
         service: CountedRequest | None = None,
@@ -527,7 +526,7 @@ class PlacedRequest:
         self.member = member
         self.sink: TokenSink = sink if flight is None else flight
         self._flight = flight
-        self._load = load
+        self._load = None if flight is not None else member.load
         self._request = request
         self._slot = slot
         self._admission = admission

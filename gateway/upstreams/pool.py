@@ -349,7 +349,7 @@ class Pool:
             raise self.absence(model)
         return members
 
-    def snapshot(self) -> tuple[Member, ...]:
+    def members(self) -> tuple[Member, ...]:
         return tuple(self._members.values())
 
     async def generate(
@@ -501,8 +501,7 @@ class Pool:
         admission = self.admission
         if admission is None:
             member, flight = self._choose(choices, request, sink, turn)
-            load = None if flight is not None else member.load
-            return PlacedRequest(member, request, sink, flight=flight, load=load)
+            return PlacedRequest(member, request, sink, flight=flight)
         if not skips_queue:
             # Nobody with nothing under way waits behind those who have much.
             queues = admission.waiting and not admission.shares.is_idle(request.tenant)
@@ -546,7 +545,6 @@ class Pool:
             request,
             sink,
             flight=flight,
-            load=None if flight is not None else member.load,
             slot=slots.take(work, request.prompt_tokens, is_extra=is_extra),
             admission=admission,
             service=shares.serve(tenant, request.prompt_tokens, work, request.share),

@@ -215,7 +215,6 @@ METRICS_PATH: Final = "/metrics"
 LOADS_PATH: Final = "/v1/loads"
 SGLANG: Final = "\nsglang:"
 """Begins a line of SGLang's metrics."""
-LOAD_BYTES_MAX: Final = 1 << 20
 _WAITING: Final = frozenset({"vllm:num_requests_waiting", "sglang:num_queue_reqs"})
 _RUNNING: Final = frozenset({"vllm:num_requests_running", "sglang:num_running_reqs"})
 _BEGAN: Final = "process_start_time_seconds"

@@ -58,8 +58,12 @@ CONTAINER_BYTES: Final = 12
 All objects of an event are made in one go."""
 
 
+_NO_EVENT: Final = (ValueError, RecursionError)
+_Id = Annotated[int, msgspec.Meta(ge=0, lt=ID_END)]
+
+
 class _Choice(msgspec.Struct, gc=False):
-    token_ids: list[Annotated[int, msgspec.Meta(ge=0, lt=ID_END)]]
+    token_ids: list[_Id]
     finish_reason: Any = None
     logprobs: Any = None
     matched_stop: Any = None
@@ -78,7 +82,6 @@ class _TokenEvent(msgspec.Struct, gc=False):
 
 
 _decode_token_event: Final = msgspec.json.Decoder(_TokenEvent).decode
-_NO_TOKEN_EVENT: Final = (ValueError, RecursionError)
 
 
 class CompletionReader:
@@ -229,7 +232,7 @@ class CompletionReader:
             return
         try:
             event = _decode_token_event(payload)
-        except _NO_TOKEN_EVENT:
+        except _NO_EVENT:
             self._other_event(payload)
             return
         if event.usage is not None:
@@ -481,9 +484,6 @@ def finite(value: object) -> float:
 _NOTHING: Final = msgspec.Raw(b"null")
 
 
-_Id = Annotated[int, msgspec.Meta(ge=0, lt=ID_END)]
-
-
 class _Likely(msgspec.Struct, array_like=True, gc=False):
     """`[logprob, id, text or null]`; the text is not read, LMDeploy sends none."""
 
@@ -511,7 +511,6 @@ _decode_event: Final = msgspec.json.Decoder(_Event).decode
 _decode_ids: Final = msgspec.json.Decoder(list[_Id]).decode
 _decode_own: Final = msgspec.json.Decoder(list[_Likely]).decode
 _decode_tops: Final = msgspec.json.Decoder(list[list[_Likely] | None]).decode
-_NO_EVENT: Final = (ValueError, RecursionError)
 
 
 class RepeatedList:

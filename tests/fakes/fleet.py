@@ -80,7 +80,7 @@ class Fleet:
         ]
 
     def in_flight(self) -> list[int]:
-        return [state.in_flight for state in self.pool.snapshot()]
+        return [state.in_flight for state in self.pool.members()]
 
     def metric(self, name: str, **labels: str) -> float:
         return self.metrics.registry.get_sample_value(f"gateway_{name}", labels) or 0.0

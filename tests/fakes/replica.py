@@ -219,6 +219,13 @@ class Replica:
         """Generate here what was accepted here."""
         return self.runs.begin(spec, claim, requested_at=time.perf_counter())
 
+    async def stalled(self, tokens: Speaker) -> None:
+        """Return when the backend fell silent and all is in the log: nobody locks a row then."""
+        await tokens.fell_silent()
+        for running in list(self.supervisor._running.values()):
+            assert running.durable is not None
+            await running.durable.channel.flushed()
+
     async def idle(self) -> None:
         """Return when nothing runs here."""
         while running := list(self.supervisor._running):

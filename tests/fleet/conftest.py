@@ -80,7 +80,7 @@ class Fleet:
         """Wait until that holds of every server at every replica; raises TimeoutError."""
         pools = [gateway.process.foundation.pool for gateway in self.gateways]
         async with asyncio.timeout(WAIT_S):
-            while not all(holds(one) for pool in pools for one in pool.snapshot()):  # noqa: ASYNC110
+            while not all(holds(one) for pool in pools for one in pool.members()):  # noqa: ASYNC110
                 await asyncio.sleep(STEP_S)
 
 

@@ -86,7 +86,6 @@ def builder() -> SpecBuilder:
         system_message=Harmony(identity="You.", date="off"),
         cache_salt_key=b"salt",
         sealer=Sealer([SealingSecret("k", b"sixteen bytes or more")]),
-        answer_share=0.25,
     )
 
 

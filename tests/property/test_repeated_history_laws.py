@@ -50,7 +50,6 @@ SPECS = SpecBuilder(
     system_message=Harmony(identity="You.", date="off"),
     cache_salt_key=b"salt",
     sealer=Sealer([SealingSecret("k", b"sixteen bytes or more")]),
-    answer_share=0.25,
 )
 PRINCIPAL = Principal(TenantId(ids.new_uuid()), "acme", ids.new_uuid(), TenantPolicy())
 MODEL = Model("m", 0, 100_000, (), "medium")

@@ -103,7 +103,7 @@ async def test_a_grammar_that_the_server_refuses_is_left_out(pool: Pool, vllm: V
     turn = await collect(pool, vllm, Json({"type": "nonsense"}))
     assert turn.ids
     assert not turn.constrained
-    assert all(state.healthy for state in pool.snapshot())
+    assert all(state.healthy for state in pool.members())
 
 
 @pytest.mark.parametrize("asked", [None, ANSWER])

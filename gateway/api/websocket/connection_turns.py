@@ -76,8 +76,8 @@ class ConnectionTurns:
         self._memory = Memory(REMEMBERED_BYTES_MAX)
         self.count = 0
         """The number of requests so far, refused ones included."""
-        self.client_left = False
-        """True if turns are cancelled because the client has closed the connection."""
+        self.is_closed = False
+        """True once turns are cancelled because the connection is closed."""
 
     async def take(self, frame: ClientFrame) -> None:
         """Answer one request. Raises only if cancelled, which ends the generation."""
@@ -87,7 +87,7 @@ class ConnectionTurns:
         except ClientDisconnected:
             self._note_left(record)
         except asyncio.CancelledError:
-            if self.client_left:
+            if self.is_closed:
                 self._note_left(record)
             raise
         finally:

@@ -136,11 +136,10 @@ class WebSocketConnection:
             lanes = Lanes(group, self.turns.take, waiting_bytes_max=self._bodies.bytes_max)
             ending = group.create_task(self._end(lanes))
             try:
-                async with self._listening:
-                    await self._listen(receive, lanes)
-                self.turns.client_left = True
-            except (TimeoutError, ClientDisconnected):
-                self.turns.client_left = True  # or the connection was closed from here, at rest
+                with suppress(TimeoutError, ClientDisconnected):
+                    async with self._listening:
+                        await self._listen(receive, lanes)
+                self.turns.is_closed = True
             finally:
                 self._is_gone = True
                 ending.cancel()

@@ -187,7 +187,7 @@ class HostedCalls:
         It has `pages` and `container_id`. None if it is empty, and if this response had no tools:
         then later ones use the state that this one had.
         """
-        if self._grants is _NONE or not self._grants.has_tools:
+        if not self._grants.has_tools:
             return None
         unused = self._grants.unused_pages if self._grants.cited_pages is None else ()
         pages = [*unused, *(self.pages or ())][-KEPT_PAGES_MAX:]

@@ -88,7 +88,7 @@ def read_turn(
 
     `stream`, `stream_options` and `background` must not be sent, but clients that share their code
     with HTTP send them (Codex, OpenAI's Agents SDK). Unless `strict`, they may have the values that
-    a connection implies. Raises `InvalidRequest`, as `create.parse_create`.
+    a connection implies. Raises `InvalidRequest`, as `create_request.parse_create`.
     """
     fields = parse_object(text, limits)
     _check_transport(fields, strict=strict)

@@ -210,9 +210,8 @@ class SpecBuilder:
         system_message: Harmony,
         cache_salt_key: bytes,
         sealer: Sealer,
-        answer_share: float = ANSWER_SHARE,
     ) -> None:
-        """Leave the share `answer_share` of the output to the answer in a reasoning budget.
+        """Build specs whose messages begin with `system_message`.
 
         `cache_salt_key` separates tenants' cached prefixes; `sealer` opens their reasoning.
         """
@@ -220,7 +219,6 @@ class SpecBuilder:
         self._system_message = system_message
         self._cache_salt_key = cache_salt_key
         self._sealer = sealer
-        self._answer_share = answer_share
         self.cache_salt = lru_cache(SALTS_MAX)(self._new_cache_salt)
         self._documents = SchemaCache()
         self._rules: LruCache[bytes, tuple[OutputRules, Checker | None]] = LruCache(
@@ -347,7 +345,6 @@ class SpecBuilder:
                 request,
                 policy,
                 max_tokens=sampling.max_tokens,
-                answer_share=self._answer_share,
                 framing_tokens=format_.framing_tokens,
             ),
             priority=PRIORITIES[written.echo["service_tier"]],
@@ -385,7 +382,7 @@ class SpecBuilder:
         self, given: RunInput, echoed: Echo, format_: ModelFormat, prompt: Prompt
     ) -> ResponseHead:
         request, binding, messages = given.command.request, None, None
-        # An echo has its defaults beside what was sent, which are shorter than that.
+        # An echo has its defaults beside what was sent, which are shorter as a rule.
         is_long = given.command.body_bytes > LONG_ECHO_BYTES // 2
         if ENCRYPTED_REASONING in request.include:
             tenant, key = given.command.principal.tenant_id, self._sealer.key_id
@@ -630,19 +627,18 @@ def reasoning_budget(
     policy: TenantPolicy,
     *,
     max_tokens: int,
-    answer_share: float,
     framing_tokens: int,
 ) -> int | None:
     """Return how many tokens the model may think; None: no limit.
 
-    Of `max_tokens`, the whole output, the share `answer_share` is reserved for the answer, and
+    Of `max_tokens`, the whole output, `ANSWER_SHARE` is reserved for the answer, and
     `framing_tokens` for the transition from reasoning to answer.
     """
     budget = request.reasoning.max_tokens or policy.reasoning_budget_tokens
     if not budget:
         return None
     left = max_tokens - framing_tokens
-    return max(1, min(budget, left - math.ceil(answer_share * left)))
+    return max(1, min(budget, left - math.ceil(ANSWER_SHARE * left)))
 
 
 def sampling_of(request: CreateResponse, *, room: int) -> Sampling:

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 DATA: Final = "/mnt/data"
 """The folder of a container that outlives its runs."""
 PATH_CHARS_MAX: Final = 512
-START_TIMEOUT_MAX_S: Final = 120.0
+TIMEOUT_MAX_S: Final = 120.0
 INTERRUPT_GRACE_S: Final = 2.0
 """So long code has to end after it was interrupted, before its container is killed."""
 
@@ -48,7 +48,7 @@ class ContainerLimits:
     processes: Annotated[int, Field(gt=0)] = 64
     open_files: Annotated[int, Field(gt=0)] = 256
     cpu_s: Annotated[int, Field(gt=0)] = 600
-    start_timeout_s: Annotated[float, Field(gt=0, le=START_TIMEOUT_MAX_S)] = 30.0
+    start_timeout_s: Annotated[float, Field(gt=0, le=TIMEOUT_MAX_S)] = 30.0
 
     def resources(self) -> Mapping[str, int]:
         # By the kernel's names.

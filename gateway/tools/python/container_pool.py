@@ -3,9 +3,9 @@
     ContainerPool.execute    run code in a container, which is opened, or taken over, if it must be
     ContainerPool.resume     the result of a run that this process, or another one, began
 
-A container is a row (`store.containers`), files (`store.files`) and, while somebody runs code in
-it, an interpreter in some process. The interpreter may be lost at any time: then another one is
-opened, the files are put into it, and the model is told that its variables are gone.
+A container is a row (`store.tools.containers`), files (`store.tools.files`) and, while somebody
+runs code in it, an interpreter in some process. The interpreter may be lost at any time: then
+another one is opened, the files are put into it, and the model is told that its variables are gone.
 """
 
 from __future__ import annotations

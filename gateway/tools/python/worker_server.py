@@ -32,6 +32,7 @@ import orjson
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 
 from gateway.tools.python.container_engine import (
+    TIMEOUT_MAX_S,
     ContainerLimits,
     EngineBroken,
     FileRefused,
@@ -48,7 +49,6 @@ if TYPE_CHECKING:
     Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
     Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 
-TIMEOUT_MAX_S: Final = 120.0
 SWEEP_INTERVAL_S: Final = 15.0
 RUNS_MAX: Final = 16
 """Runs of a container whose results are kept."""

@@ -60,7 +60,7 @@ async def test_a_replica_that_takes_over_adds_the_turn_once(
     async with replica(database, silent) as one, replica(database, Speaker(ANSWER)) as other:
         await one.archive.accept(spec, None, owned=False)
         await one.scheduler.claim_available()
-        await silent.fell_silent()
+        await one.stalled(silent)
         assert (await contents(database, tenant, uuid)).is_locked
         await let_time_pass(database, tenant, seconds=LEASE_S + 1)
         await other.scheduler.claim_available()

@@ -87,7 +87,7 @@ async def test_reconciliation_finds_what_lacks_a_line_and_mends_sums(
 ) -> None:
     metrics = Metrics()
     adding = Adding(database, interval_s=1, metrics=metrics)
-    checks = Reconciliation(database, interval_s=1, back_s=2 * DAY_S, metrics=metrics)
+    checks = Reconciliation(database, interval_s=1, metrics=metrics)
     now = datetime.now(UTC)
     hour_ago = now - timedelta(hours=1)
     new = new_response()

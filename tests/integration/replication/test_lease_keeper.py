@@ -58,10 +58,7 @@ async def test_what_is_cancelled_elsewhere_stops_here_without_a_notice(
         claim = await owner.archive.accept(spec, None, owned=True)
         assert claim is not None
         run, live = owner.begin(spec, claim)
-        await speaker.fell_silent()
-        for running in owner.supervisor._running.values():
-            assert running.durable is not None
-            await running.durable.channel.flushed()
+        await owner.stalled(speaker)
         stored = await other.archive.cancel(tenant, spec.head.uuid)
         assert stored is not None
         assert stored.status == "cancelled"

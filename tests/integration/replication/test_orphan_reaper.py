@@ -111,10 +111,7 @@ async def test_what_was_generated_is_kept_when_the_attempts_are_used_up(
     async with replica(database, speaker, habits) as one:
         await one.archive.accept(spec, None, owned=False)
         await one.scheduler.claim_available()
-        await speaker.fell_silent()
-        for running in one.supervisor._running.values():
-            assert running.durable is not None
-            await running.durable.channel.flushed()
+        await one.stalled(speaker)
         await let_time_pass(database, tenant, seconds=LEASE_S + 1)
         assert not await one.scheduler.claim_available()
         assert await one.reaper.round() == 1

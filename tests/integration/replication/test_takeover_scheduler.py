@@ -72,10 +72,7 @@ async def hear(one: Replica, spec: RunSpec) -> list[Event]:
 async def begin_and_stall(one: Replica, tokens: Speaker) -> None:
     """Look for work, and wait until the backend fell silent and all is in the log."""
     await one.scheduler.claim_available()
-    await tokens.fell_silent()
-    for running in list(one.supervisor._running.values()):
-        assert running.durable is not None
-        await running.durable.channel.flushed()
+    await one.stalled(tokens)
 
 
 class Patient(Speaker):

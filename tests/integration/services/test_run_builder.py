@@ -98,7 +98,6 @@ async def desk(
                 system_message=Harmony(identity="You.", date="off"),
                 cache_salt_key=b"salt",
                 sealer=SEALER,
-                answer_share=0.25,
             ),
             compactor=(summaries or SummaryDesk()).compactor(SEALER),
             tool_grants=ToolGrants(None, ToolBudget()),

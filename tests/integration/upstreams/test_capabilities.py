@@ -52,7 +52,7 @@ async def test_a_backend_says_which_engine_it_is(
     server: RawServer, version: str | None, grammars: str
 ) -> None:
     async with fleet(server) as known:
-        (state,) = known.pool.snapshot()
+        (state,) = known.pool.members()
         assert state.can is not None
         assert (state.version, state.can.grammars) == (version, grammars)
 
@@ -71,7 +71,7 @@ async def test_what_a_backend_does_not_say_now_has_not_changed(answer: Script) -
         for version in ("0.32.0", "0.33.0"):
             await known.pool.poll()
             await known.pool.poll()
-            (state,) = known.pool.snapshot()
+            (state,) = known.pool.members()
             assert state.version == version
             assert state.can is not None
             assert state.can.grammars == "turn"
@@ -100,7 +100,7 @@ async def test_a_refused_grammar_is_no_failure_and_goes_nowhere_else() -> None:
     async with fleet(*servers, ejection=ejection) as known:
         assert await known.ids(BOUND) == [7]
         assert known.served() == [2, 0]
-        assert [state.healthy for state in known.pool.snapshot()] == [True, True]
+        assert [state.healthy for state in known.pool.members()] == [True, True]
 
 
 async def test_a_grammar_that_fails_does_not_eject_its_backend() -> None:
@@ -109,7 +109,7 @@ async def test_a_grammar_that_fails_does_not_eject_its_backend() -> None:
         with pytest.raises(UpstreamFailed):
             await known.ids(BOUND)
         assert known.metric("upstream_requests_total", upstream="gpu-0", outcome="failed") == 1
-        (state,) = known.pool.snapshot()
+        (state,) = known.pool.members()
         assert (state.healthy, state.failures) == (True, 0)
 
 

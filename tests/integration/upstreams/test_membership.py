@@ -65,7 +65,7 @@ def gated() -> tuple[RawServer, Gate]:
 
 
 def serves(known: Fleet, name: str) -> bool:
-    return any(one.name == name and one.models for one in known.pool.snapshot())
+    return any(one.name == name and one.models for one in known.pool.members())
 
 
 async def test_one_that_joins_gets_work_once_it_has_said_what_it_serves() -> None:
@@ -152,7 +152,7 @@ async def test_a_backend_that_ranks_nothing_generates_all_the_same() -> None:
         with pytest.raises(NoUpstreamAvailable):
             await known.pool.post("m", "/v1/rerank", {}, answer_bytes_max=1_000)
         assert await known.ids() == IDS
-        assert known.pool.snapshot()[0].models == {"m": 8192}
+        assert known.pool.members()[0].models == {"m": 8192}
 
 
 async def test_what_is_passed_through_is_told_when_to_come_back() -> None:
@@ -274,7 +274,7 @@ async def test_after_any_sets_the_pool_has_the_last_and_every_stream_ends() -> N
                 names = random.sample("abc", random.randrange(4))
                 wanted = [*always, *(of(random.choice(servers), name) for name in names)]
                 known.pool.apply(wanted)
-                assert [one.name for one in known.pool.snapshot()] == [one.name for one in wanted]
+                assert [one.name for one in known.pool.members()] == [one.name for one in wanted]
                 for _ in range(random.randrange(8)):
                     await asyncio.sleep(0.002)
             done.set()

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 async def test_a_backend_serves_what_it_lists() -> None:
     async with fleet(backend_server(models=[listing("m", "n")])) as known:
         assert known.pool.models() == (ModelInfo("m", 8192), ModelInfo("n", 8192))
-        (state,) = known.pool.snapshot()
+        (state,) = known.pool.members()
         assert (state.version, state.healthy, state.problem) == ("0.32.0", True, None)
         assert await known.ids() == [1]
 
@@ -52,13 +52,13 @@ async def test_what_a_real_server_lists_is_understood() -> None:
             ModelInfo("gpt-oss-tiny", 8192),
             ModelInfo("my-adapter", 8192, "gpt-oss-tiny"),
         )
-        assert known.pool.snapshot()[0].version == "0.32.0"
+        assert known.pool.members()[0].version == "0.32.0"
 
 
 async def test_a_server_need_not_tell_its_version() -> None:
     server = RawServer({"/v1/models": [listing("m")], "*": [MISSING]})
     async with fleet(server) as known:
-        (state,) = known.pool.snapshot()
+        (state,) = known.pool.members()
         assert (state.version, state.models) == (None, {"m": 8192})
         assert state.can == Capabilities()
 
@@ -100,7 +100,7 @@ async def test_a_context_length_nobody_told_is_no_backend() -> None:
         with pytest.raises(NoUpstreamAvailable, match="what it serves") as caught:
             raise known.pool.absence("m")
         assert caught.value.retry_after_s == ProbeSchedule().health_interval_s
-        (state,) = known.pool.snapshot()
+        (state,) = known.pool.members()
         assert state.problem == "GET /v1/models answered 503: busy"
 
 
@@ -154,7 +154,7 @@ async def test_a_rejected_request_is_not_taken_elsewhere() -> None:
         with pytest.raises(UpstreamRejected):
             await known.ids()
         assert known.served() == [1, 0]
-        assert known.pool.snapshot()[0].failures == 0
+        assert known.pool.members()[0].failures == 0
 
 
 async def test_prompts_too_long_for_a_proxy_take_no_backend_out() -> None:
@@ -164,7 +164,7 @@ async def test_prompts_too_long_for_a_proxy_take_no_backend_out() -> None:
         for _ in range(3):
             with pytest.raises(UpstreamRejected, match="413 Request Entity Too Large"):
                 await known.ids()
-        assert known.pool.snapshot()[0].failures == 0
+        assert known.pool.members()[0].failures == 0
         assert await known.ids() == [7]
 
 
@@ -175,8 +175,8 @@ async def test_a_rank_that_a_server_does_not_have_is_no_fault_of_a_request() -> 
     async with fleet(backend_server(refusal), backend_server(turn([7]))) as known:
         for _ in range(6):
             assert await known.ids() == [7]
-        assert known.pool.snapshot()[0].failures == 3
-        assert not known.pool.snapshot()[0].available
+        assert known.pool.members()[0].failures == 3
+        assert not known.pool.members()[0].available
 
 
 async def test_every_backend_is_tried_once_at_most_and_the_reasons_are_told() -> None:
@@ -261,12 +261,12 @@ async def test_a_backend_that_keeps_failing_is_left_alone_until_its_trial() -> N
     async with fleet(failing, backend_server(), ejection=ejection) as known:
         for _ in range(4):
             assert await known.ids() == [1]
-        assert [state.healthy for state in known.pool.snapshot()] == [False, True]
+        assert [state.healthy for state in known.pool.members()] == [False, True]
         assert known.metric("upstream_up", upstream="gpu-0") == 0
         assert known.served()[0] == 2
         known.now[0] += 10.0
         assert sorted([*await known.ids(), *await known.ids()]) == [1, 7]
-        assert [state.healthy for state in known.pool.snapshot()] == [True, True]
+        assert [state.healthy for state in known.pool.members()] == [True, True]
         assert known.metric("upstream_up", upstream="gpu-0") == 1
 
 
@@ -279,7 +279,7 @@ async def test_a_backend_without_requests_is_up_again_after_its_back_off() -> No
         for passed_s in (9.0, 1.0):
             known.now[0] += passed_s
             await known.pool.poll()
-            (state,) = known.pool.snapshot()
+            (state,) = known.pool.members()
             seen.append(
                 (state.healthy, state.problem, known.metric("upstream_up", upstream="gpu-0"))
             )
@@ -293,7 +293,7 @@ async def test_when_all_are_ejected_all_are_used() -> None:
     async with fleet(*servers, ejection=ejection) as known:
         with pytest.raises(NoUpstreamAvailable):
             await known.ids()
-        assert not any(state.available for state in known.pool.snapshot())
+        assert not any(state.available for state in known.pool.members())
         assert await known.ids() in ([7], [8])
 
 
@@ -308,9 +308,9 @@ async def test_a_trial_that_is_cancelled_does_not_lock_the_backend_out() -> None
         async with asyncio.TaskGroup() as group:
             task = group.create_task(known.ids())
             await gate.reached.wait()
-            assert not known.pool.snapshot()[0].available
+            assert not known.pool.members()[0].available
             task.cancel()
-        assert known.pool.snapshot()[0].available
+        assert known.pool.members()[0].available
         gate.opened.set()
         assert await known.ids() == [7]
 
@@ -333,7 +333,7 @@ async def test_what_is_in_flight_is_counted_exactly() -> None:
                 assert known.in_flight() == [left]
         assert known.metric("upstream_requests_in_flight", upstream="gpu-0") == 0
         assert known.metric("upstream_requests_total", upstream="gpu-0", outcome="cancelled") == 3
-        assert known.pool.snapshot()[0].failures == 0
+        assert known.pool.members()[0].failures == 0
 
 
 async def test_who_has_heard_enough_says_nothing_against_the_backend() -> None:
@@ -341,7 +341,7 @@ async def test_who_has_heard_enough_says_nothing_against_the_backend() -> None:
     async with fleet(backend_server(stalled)) as known:
         await known.pool.generate(REQUEST, Led(stop_after=1))
         assert known.metric("upstream_requests_total", upstream="gpu-0", outcome="cancelled") == 1
-        assert (known.in_flight(), known.pool.snapshot()[0].failures) == ([0], 0)
+        assert (known.in_flight(), known.pool.members()[0].failures) == ([0], 0)
 
 
 async def test_what_a_listener_raises_comes_out_and_says_nothing_against_the_backend() -> None:
@@ -350,7 +350,7 @@ async def test_what_a_listener_raises_comes_out_and_says_nothing_against_the_bac
             await known.pool.generate(REQUEST, Faulty(error=ZeroDivisionError()))
         assert known.served() == [1, 0]
         assert known.metric("upstream_requests_total", upstream="gpu-0", outcome="cancelled") == 1
-        assert (known.in_flight(), known.pool.snapshot()[0].failures) == ([0, 0], 0)
+        assert (known.in_flight(), known.pool.members()[0].failures) == ([0, 0], 0)
 
 
 async def test_a_stalled_backend_counts_as_failed() -> None:
@@ -359,7 +359,7 @@ async def test_a_stalled_backend_counts_as_failed() -> None:
     async with fleet(backend_server(stalled), timeouts=timeouts) as known:
         with pytest.raises(UpstreamFailed):
             await known.ids()
-        assert known.pool.snapshot()[0].failures == 1
+        assert known.pool.members()[0].failures == 1
 
 
 async def test_health_checks_take_a_backend_out_and_bring_it_back() -> None:
@@ -367,13 +367,13 @@ async def test_health_checks_take_a_backend_out_and_bring_it_back() -> None:
     server = backend_server(health=[down, down, (response(b""),)])
     async with fleet(server, ejection=EjectionPolicy(failures_max=2)) as known:
         await known.pool.poll()
-        assert known.pool.snapshot()[0].healthy
+        assert known.pool.members()[0].healthy
         await known.pool.poll()
-        (state,) = known.pool.snapshot()
+        (state,) = known.pool.members()
         assert (state.healthy, state.available) == (False, False)
         assert state.problem == "GET /health answered 503"
         await known.pool.poll()
-        assert known.pool.snapshot()[0].healthy
+        assert known.pool.members()[0].healthy
 
 
 SPEAKS: Script = (STREAM_HEAD, said([5]), Act.STALL)
@@ -467,7 +467,7 @@ async def test_an_sglang_is_asked_for_its_flag_before_it_has_to_generate(
         before = len(known.servers[0].requests)
         await known.pool.poll()
         assert [request.path for request in known.servers[0].requests[before:]] == asked
-        (state,) = known.pool.snapshot()
+        (state,) = known.pool.members()
         assert (state.healthy, state.problem) == (True, None)
 
 
@@ -508,7 +508,7 @@ async def test_an_unreachable_backend_is_not_healthy() -> None:
     async with fleet(backend_server(), ejection=EjectionPolicy(failures_max=1)) as known:
         await known.servers[0].stop()
         await known.pool.poll()
-        assert not known.pool.snapshot()[0].healthy
+        assert not known.pool.members()[0].healthy
 
 
 async def test_running_it_keeps_asking_until_it_is_cancelled() -> None:

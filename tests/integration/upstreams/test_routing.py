@@ -193,7 +193,7 @@ async def test_a_backend_that_was_away_is_empty() -> None:
         known.now[0] += 10
         for _ in range(3):
             await known.pool.poll()
-        assert {state.healthy for state in known.pool.snapshot()} == {True}
+        assert {state.healthy for state in known.pool.members()} == {True}
         assert max(one.held for one in router.candidates(["gpu-0", "gpu-1"], warm)) == 0
 
 

@@ -114,7 +114,7 @@ async def test_a_model_that_is_gone_is_asked_of_another_backend(refusal: bytes) 
         for _ in range(3):
             assert await known.ids() == [7]
         assert known.served() == [1, 3]
-        assert [state.healthy for state in known.pool.snapshot()] == [True, True]
+        assert [state.healthy for state in known.pool.members()] == [True, True]
 
 
 async def test_a_404_of_a_proxy_without_backends_takes_no_model_away() -> None:
@@ -224,7 +224,7 @@ async def test_a_backend_that_is_too_old_is_not_used_and_told_once() -> None:
             await known.pool.start()
             for _ in range(3):
                 assert await known.ids(replace(REQUEST, model="base")) == [7]
-            unused, used = known.pool.snapshot()
+            unused, used = known.pool.members()
             assert (unused.healthy, unused.models, used.healthy) == (False, {}, True)
             assert known.metric("upstream_up", upstream="gpu-0") == 0
             (warning,) = known.pool.warnings
@@ -239,10 +239,10 @@ async def test_nothing_is_known_of_a_backend_that_has_not_answered() -> None:
     async with fleet(server) as known:
         up = {"upstream": "gpu-0"}
         for _ in range(2):
-            assert known.pool.snapshot()[0].healthy is None
+            assert known.pool.members()[0].healthy is None
             assert known.metrics.registry.get_sample_value("gateway_upstream_up", up) is None
             await known.pool.poll()
-        assert known.pool.snapshot()[0].healthy
+        assert known.pool.members()[0].healthy
         assert known.metric("upstream_up", **up) == 1
 
 
@@ -250,7 +250,7 @@ async def test_a_backend_that_never_answered_is_unhealthy_after_a_while() -> Non
     server = backend_server(models=[BUSY], health=[(Act.RESET,)])
     async with fleet(server, ejection=EjectionPolicy(failures_max=2)) as known:
         for healthy in (None, None, False):
-            assert known.pool.snapshot()[0].healthy is healthy
+            assert known.pool.members()[0].healthy is healthy
             await known.pool.poll()
 
 

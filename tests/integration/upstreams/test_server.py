@@ -82,7 +82,7 @@ async def led(upstream: InferenceServer, **listener: int) -> AsyncIterator[Led]:
 async def test_a_long_answer_that_comes_at_once_is_followed_by_another_on_its_connection(
     client: Client,
 ) -> None:
-    events = [STREAM_HEAD, *(said([i], text='"' * 50) for i in range(400)), *turn([200002])[1:]]
+    events = [STREAM_HEAD, *(said([i], text='"' * 400) for i in range(400)), *turn([200002])[1:]]
     async with serving((b"".join(events),)) as server:
         upstream = upstream_of(server, client, Timeouts(first_token_s=5))
         for _ in range(3):

@@ -66,7 +66,7 @@ async def test_such_a_prompt_takes_no_backend_out() -> None:
         for _ in range(4):
             with pytest.raises(UpstreamRejected):
                 await known.ids(replace(REQUEST, model="base", prompt_ids=[ID_END]))
-        assert [state.healthy for state in known.pool.snapshot()] == [True, True]
+        assert [state.healthy for state in known.pool.members()] == [True, True]
         assert known.served() == [0, 0]
 
 

@@ -101,7 +101,7 @@ def ready(*batches: list[Event]) -> Source:
 @pytest.mark.parametrize("comments", [True, False])
 async def test_events_are_written_as_they_come(comments: bool) -> None:
     client, source = Client(), ready([CREATED], [COMPLETED])
-    stream = EventStream({}, client.send, LIMITS, sse.PLAIN)
+    stream = EventStream({}, client.send, sse.PLAIN, LIMITS)
     await stream.write(source.stream, headers=[(b"x-more", b"1")], comments=comments)
     start, *written, end = client.messages
     assert start["status"] == 200
@@ -115,14 +115,14 @@ async def test_events_are_written_as_they_come(comments: bool) -> None:
 
 async def test_a_stream_that_is_over_before_it_begins_has_its_end_mark() -> None:
     client = Client()
-    stream = EventStream({}, client.send, LIMITS, sse.OBFUSCATED)
+    stream = EventStream({}, client.send, sse.OBFUSCATED, LIMITS)
     await stream.write(ready([]).stream, comments=True)
     assert client.body == sse.DONE
 
 
 async def test_a_stream_that_is_cut_off_has_no_end_mark() -> None:
     client = Client()
-    stream = EventStream({}, client.send, LIMITS, sse.OBFUSCATED)
+    stream = EventStream({}, client.send, sse.OBFUSCATED, LIMITS)
     await stream.write(ready([CREATED]).stream, comments=True)
     assert client.body == sse.obfuscated(CREATED)
     assert client.messages[-1] == END
@@ -133,7 +133,7 @@ async def test_padding_is_as_asked_for() -> None:
     for obfuscate in (True, False):
         client = Client()
         await EventStream(
-            {}, client.send, LIMITS, sse.OBFUSCATED if obfuscate else sse.PLAIN
+            {}, client.send, sse.OBFUSCATED if obfuscate else sse.PLAIN, LIMITS
         ).write(ready([delta]).stream, comments=False)
         data = orjson.loads(client.body.split(b"data: ")[1])
         assert ("obfuscation" in data) is obfuscate
@@ -143,7 +143,7 @@ async def test_padding_is_as_asked_for() -> None:
 async def test_silence_is_filled_with_comments_only() -> None:
     client, source = Client(), Source([[CREATED], [COMPLETED]])
     limits = StreamLimits(write_timeout_s=60, write_bytes_max=65_536, comment_interval_s=0.001)
-    stream = EventStream({}, client.send, limits, sse.PLAIN)
+    stream = EventStream({}, client.send, sse.PLAIN, limits)
     async with asyncio.TaskGroup() as group:
         group.create_task(stream.write(source.stream, comments=True))
         await client.has(sse.COMMENT * 2)
@@ -156,7 +156,7 @@ async def test_silence_is_filled_with_comments_only() -> None:
 @pytest.mark.parametrize("comments", [True, False])
 async def test_a_client_that_does_not_read_counts_as_gone(comments: bool) -> None:
     client, source = Client(reads=2), ready([CREATED], [COMPLETED])
-    stream = EventStream({}, client.send, IMPATIENT, sse.PLAIN)
+    stream = EventStream({}, client.send, sse.PLAIN, IMPATIENT)
     with pytest.raises(ClientDisconnected):
         await stream.write(source.stream, comments=comments)
     assert source.closed
@@ -170,7 +170,7 @@ def offering(write_part: Callable[[bytes], bool]) -> Scope:
 async def test_a_client_that_takes_no_comment_counts_as_gone() -> None:
     client, source = Client(), Source([[CREATED], [COMPLETED]])
     scope = offering(lambda part: part != sse.COMMENT)
-    stream = EventStream(scope, client.send, IMPATIENT, sse.PLAIN)
+    stream = EventStream(scope, client.send, sse.PLAIN, IMPATIENT)
     with pytest.raises(ClientDisconnected):
         await stream.write(source.stream, comments=True)
     assert source.closed
@@ -189,7 +189,7 @@ async def test_a_client_that_takes_a_comment_again_is_still_there() -> None:
         return True
 
     limits = StreamLimits(write_timeout_s=60, write_bytes_max=65_536, comment_interval_s=0.001)
-    stream = EventStream(offering(write_part), client.send, limits, sse.PLAIN)
+    stream = EventStream(offering(write_part), client.send, sse.PLAIN, limits)
     await stream.write(source.stream, comments=True)
     assert client.body.endswith(sse.DONE)
 
@@ -205,7 +205,7 @@ async def test_a_server_that_waits_with_a_comment_says_nothing_of_its_client() -
             await asyncio.Event().wait()
         await client.send(message)
 
-    stream = EventStream({}, send, IMPATIENT, sse.PLAIN)
+    stream = EventStream({}, send, sse.PLAIN, IMPATIENT)
     await stream.write(source.stream, comments=True)
     assert client.body == sse.plain(CREATED) + sse.plain(COMPLETED) + sse.DONE
 
@@ -213,7 +213,7 @@ async def test_a_server_that_waits_with_a_comment_says_nothing_of_its_client() -
 @pytest.mark.parametrize("comments", [True, False])
 async def test_a_stream_whose_client_is_gone_is_finalised_at_once(comments: bool) -> None:
     client, source = Client(), Source([[CREATED], [COMPLETED]])
-    stream = EventStream({}, client.send, LIMITS, sse.PLAIN)
+    stream = EventStream({}, client.send, sse.PLAIN, LIMITS)
     async with asyncio.TaskGroup() as group:
         writing = group.create_task(stream.write(source.stream, comments=comments))
         await client.has(b"created")
@@ -227,7 +227,7 @@ async def test_what_makes_the_events_fail_is_raised_as_it_is(comments: bool) -> 
         sink([CREATED])
         raise ValueError("a defect")
 
-    stream = EventStream({}, Client().send, LIMITS, sse.PLAIN)
+    stream = EventStream({}, Client().send, sse.PLAIN, LIMITS)
     with pytest.raises(ValueError, match="a defect"):
         await stream.write(broken, comments=comments)
 
@@ -272,7 +272,7 @@ def test_a_client_of_any_pace_gets_every_frame_once_in_order(
     async def played() -> None:
         limits = StreamLimits(60, write_bytes_max, 60)
         scope = {} if takes is None else offering(write_part)
-        stream = EventStream(scope, send, limits, sse.PLAIN)
+        stream = EventStream(scope, send, sse.PLAIN, limits)
         await stream.write(ready(*batches).stream, comments=comments)
 
     asyncio.run(played())
@@ -293,7 +293,7 @@ async def test_a_run_of_deltas_is_written_as_its_events_are(
     deltas = Deltas(pattern, 990, texts)
     client = Client()
     limits = StreamLimits(60, frames_a_write * DELTA_FRAME_BYTES, 60)
-    rest = EventStream({}, client.send, limits, sse.OBFUSCATED)(deltas)
+    rest = EventStream({}, client.send, sse.OBFUSCATED, limits)(deltas)
     assert rest is None
     writes = [message["body"] for message in client.messages]
     assert b"".join(writes) == b"".join(map(sse.obfuscated, deltas))
@@ -304,13 +304,13 @@ async def test_a_run_of_deltas_is_written_as_its_events_are(
 async def test_a_run_of_which_a_client_is_shown_nothing_is_not_written() -> None:
     pattern = DeltaPattern("response.output_text.delta", b'{"sequence_number":', b',"delta":', b"}")
     client, nothing = Client(), sse.Encoder(lambda _: b"", lambda _: b"")
-    assert EventStream({}, client.send, LIMITS, nothing)(Deltas(pattern, 1, ["a"])) is None
+    assert EventStream({}, client.send, nothing, LIMITS)(Deltas(pattern, 1, ["a"])) is None
     assert not client.messages
 
 
 async def test_what_a_client_keeps_up_with_is_written_where_it_is_shown() -> None:
     client, live = Client(), LiveLog(new_fold, reader_events_max=10)
-    stream = EventStream({}, client.send, LIMITS, sse.PLAIN)
+    stream = EventStream({}, client.send, sse.PLAIN, LIMITS)
     async with asyncio.TaskGroup() as group:
         group.create_task(stream.write(live.stream, comments=False))
         await asyncio.sleep(0)
@@ -328,7 +328,7 @@ async def test_what_a_client_keeps_up_with_is_written_where_it_is_shown() -> Non
 
 async def test_the_status_is_written_in_the_call_that_brings_the_first_output() -> None:
     client, live = Client(), LiveLog(new_fold, reader_events_max=10)
-    stream = EventStream({}, client.send, LIMITS, sse.PLAIN)
+    stream = EventStream({}, client.send, sse.PLAIN, LIMITS)
     async with asyncio.TaskGroup() as group:
         group.create_task(stream.write(partial(live.stream, grace_s=60), comments=False))
         await asyncio.sleep(0)
@@ -346,7 +346,7 @@ async def test_the_status_is_written_in_the_call_that_brings_the_first_output() 
 
 async def test_what_fails_before_the_first_output_leaves_the_status_to_others() -> None:
     client, live = Client(), LiveLog(new_fold, reader_events_max=10)
-    stream = EventStream({}, client.send, LIMITS, sse.PLAIN)
+    stream = EventStream({}, client.send, sse.PLAIN, LIMITS)
     writing = asyncio.ensure_future(stream.write(partial(live.stream, grace_s=60), comments=False))
     await asyncio.sleep(0)
     live.append(TurnStarted(1))
@@ -365,7 +365,7 @@ async def test_a_status_that_has_to_wait_comes_before_the_events() -> None:
         await is_ready.wait()
         messages.append(message)
 
-    stream = EventStream({}, send, LIMITS, sse.PLAIN)
+    stream = EventStream({}, send, sse.PLAIN, LIMITS)
     async with asyncio.TaskGroup() as group:
         group.create_task(stream.write(ready([CREATED], [COMPLETED]).stream, comments=False))
         await asyncio.sleep(0)

@@ -32,7 +32,6 @@ SPECS = SpecBuilder(
     system_message=Harmony(identity="You.", date="off"),
     cache_salt_key=b"salt",
     sealer=Sealer([SealingSecret("k", b"sixteen bytes or more")]),
-    answer_share=0.25,
 )
 CALL = script_ids(
     '<|start|>assistant<|channel|>commentary to=functions.crm.add json<|message|>{"a": 1}<|call|>'

@@ -14,7 +14,7 @@ from gateway.settings.tools import Web
 from gateway.store.claims import ClaimTerms
 from gateway.tools.browser.extraction import ReadLimits
 from gateway.tools.browser.fetch import FetchLimits
-from gateway.upstreams.pool import PoolPolicy
+from gateway.upstreams.pool import PoolPolicy, ProbeSchedule
 
 if TYPE_CHECKING:
     from gateway.settings.sections import Section
@@ -51,6 +51,16 @@ def test_a_section_fills_the_fields_that_have_its_names() -> None:
             Web,
             ReadLimits,
             {"document_timeout_s", "document_memory_bytes_max", "text_chars_max", "pdf_pages_max"},
+        ),
+        (
+            sections.Upstream,
+            ProbeSchedule,
+            {
+                "health_timeout_s",
+                "describe_interval_s",
+                "describe_timeout_s",
+                "working_health_timeout_s",
+            },
         ),
         (sections.Upstream, HopPolicy, {"upstream_wait_s", "pause_s", "pause_max_s"}),
         (

@@ -378,6 +378,11 @@ def test_filters_are_the_ones_that_were_tried(machine: str) -> None:
     assert len(seccomp_filter(machine)) % 8 == 0
 
 
+def test_no_filter_is_made_for_an_unknown_machine() -> None:
+    with pytest.raises(KeyError):
+        seccomp_filter("riscv64")
+
+
 _OPENING = """
 import asyncio, sys
 from pathlib import Path

@@ -55,7 +55,7 @@ def test_of_several_with_one_name_the_first_counts_and_the_others_are_told(
 
 def test_what_is_beyond_the_bound_is_told() -> None:
     found = tuple(Backend(str(number), "http://a:1") for number in range(3))
-    assert merged({"one": found}, 2).unused == ("1 more backends are not used: there are 2",)
+    assert merged({"one": found}, 2).unused == ("1 more backends are not used: at most 2 are",)
 
 
 @pytest.mark.slow
