@@ -25,7 +25,7 @@ from gateway.protocol.grants import McpTool, ServerGrant
 from gateway.protocol.tool_types import FUNCTION_NAME
 from gateway.telemetry.logs import EventLog
 from gateway.tools.mcp.failures import McpError
-from gateway.tools.mcp.servers import ANY_URL, LABEL, invalid_value, kept_secrets, outgoing_headers
+from gateway.tools.mcp.servers import ANY_URL, LABEL, kept_secrets, outgoing_headers, refusal
 from gateway.tools.mcp.session import ToolPages
 from gateway.tools.result_text import bounded, shown_in_json
 
@@ -92,7 +92,7 @@ class ToolFilter:
             return cls(names=_names(value, param))
         names, read_only = value.get("tool_names"), value.get("read_only")
         if read_only is not None and not isinstance(read_only, bool):
-            raise invalid_value("Expected true or false.", f"{param}.read_only")
+            raise refusal("Expected true or false.", f"{param}.read_only")
         listed = None if names is None else _names(names, f"{param}.tool_names")
         return cls(listed, read_only)
 
@@ -128,7 +128,7 @@ class ApprovalRule:
                 ).narrowed()
             case _:
                 message = "Expected 'always', 'never', or an object with filters for them."
-                raise invalid_value(message, param)
+                raise refusal(message, param)
 
     def narrowed(self) -> ApprovalRule:
         """Return the rule without an empty `never` filter, which would match every tool."""
@@ -164,14 +164,14 @@ class AskedServer:
         label = tool.get("server_label")
         if not isinstance(label, str) or not LABEL.fullmatch(label):
             message = "Expected 1 to 64 letters, digits, '_' and '-'."
-            raise invalid_value(message, f"{param}.server_label")
+            raise refusal(message, f"{param}.server_label")
         for name in ("connector_id", "tunnel_id"):
             if tool.get(name) is not None:
                 message = (
                     f"'{name}' is not served: give the 'server_url' of an MCP server, or the label "
                     "of one that is registered here."
                 )
-                raise invalid_value(message, f"{param}.{name}", "unsupported_parameter")
+                raise refusal(message, f"{param}.{name}", "unsupported_parameter")
         allowed = tool.get("allowed_tools")
         return cls(
             label=label,
@@ -379,7 +379,7 @@ def _refuse_repeated(entries: Sequence[AskedServer]) -> None:
     for one in entries:
         if one.label in labels:
             message = f"Two MCP servers have the label '{one.label}': give each one of its own."
-            raise invalid_value(message, f"{one.param}.server_label")
+            raise refusal(message, f"{one.param}.server_label")
         labels.add(one.label)
 
 
@@ -391,7 +391,7 @@ def _refuse_replaced(entry: AskedServer, server: McpServer) -> None:
             f"The MCP server '{entry.label}' has credentials of its own for '{both[0]}': leave "
             "it out."
         )
-        raise invalid_value(message, f"{entry.param}.headers")
+        raise refusal(message, f"{entry.param}.headers")
 
 
 def _is_allowed(tool: ServerTool, entry: AskedServer, server: McpServer) -> bool:
@@ -520,7 +520,7 @@ def _failure_message(label: str, error: McpError) -> str:
 
 def _names(value: object, param: str) -> frozenset[str]:
     if not isinstance(value, list | tuple) or not all(isinstance(one, str) for one in value):
-        raise invalid_value("Expected a list of names of tools.", param)
+        raise refusal("Expected a list of names of tools.", param)
     if len(value) > NAMES_MAX:
-        raise invalid_value(f"Expected at most {NAMES_MAX} names.", param)
+        raise refusal(f"Expected at most {NAMES_MAX} names.", param)
     return frozenset(value)

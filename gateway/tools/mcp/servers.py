@@ -60,21 +60,17 @@ def outgoing_headers(
     below `param`; its message contains no value.
     """
     if len(headers) > HEADERS_MAX:
-        raise invalid_value(f"Expected at most {HEADERS_MAX} headers.", f"{param}.headers")
+        raise refusal(f"Expected at most {HEADERS_MAX} headers.", f"{param}.headers")
     sent: dict[str, str] = {}
     for name, value in headers.items():
         where = f"{param}.headers"
         lower = name.lower()
         if not _HEADER_NAME.fullmatch(name) or lower in sent:
-            raise invalid_value(
-                "A header has a name that cannot be sent, or is there twice.", where
-            )
+            raise refusal("A header has a name that cannot be sent, or is there twice.", where)
         if _REFUSED.fullmatch(lower):
-            raise invalid_value(
-                f"The header '{lower}' cannot be set by a request: leave it out.", where
-            )
+            raise refusal(f"The header '{lower}' cannot be set by a request: leave it out.", where)
         if len(value) > VALUE_CHARS_MAX or not _VALUE.fullmatch(value):
-            raise invalid_value(
+            raise refusal(
                 f"The header '{lower}' has a value that cannot be sent: 1 to {VALUE_CHARS_MAX} "
                 "printable ASCII characters are expected.",
                 where,
@@ -88,13 +84,13 @@ def outgoing_headers(
 def _with_token(sent: dict[str, str], token: str, param: str) -> dict[str, str]:
     if AUTHORIZATION in sent:
         message = "Give either 'authorization' or the header 'Authorization', not both."
-        raise invalid_value(message, f"{param}.authorization")
+        raise refusal(message, f"{param}.authorization")
     if len(token) > VALUE_CHARS_MAX or not _TOKEN.fullmatch(token):
         message = (
             f"Expected an access token of 1 to {VALUE_CHARS_MAX} printable ASCII characters, no "
             "spaces, and without the word Bearer before it."
         )
-        raise invalid_value(message, f"{param}.authorization")
+        raise refusal(message, f"{param}.authorization")
     return {**sent, AUTHORIZATION: f"Bearer {token}"}
 
 
@@ -109,7 +105,7 @@ def headers_digest(headers: Mapping[str, str]) -> str:
     return digest.hexdigest()
 
 
-def invalid_value(message: str, param: str, code: str = "invalid_value") -> InvalidRequest:
+def refusal(message: str, param: str, code: str = "invalid_value") -> InvalidRequest:
     return InvalidRequest(message, code=code, param=param)
 
 
