@@ -182,7 +182,7 @@ async def test_what_was_spent_long_ago_is_removed_and_budgets_without_an_end_are
     }
     rows = [SpendRow(place.tenant_id, meter, at, 1) for meter, at in meters.items()]
     await exchange(database, "r", SyncRequest(spend=rows), is_round=False)
-    await Reconciliation(database, metrics=Metrics()).round()
+    await Reconciliation(database, metrics=Metrics()).forget()
     async with database.runs_transaction() as connection:
         left = await connection.execute(Statement("SELECT meter FROM spend"))
     assert {row.meter for row in left} == set(list(meters)[1:])
