@@ -6,14 +6,17 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+import pytest
 from pydantic import SecretStr
 
 from gateway.app import create_app
+from gateway.replication import limiter
 from gateway.services.access import Access
 from gateway.settings import Settings
 from gateway.settings.sections import Backend
 from gateway.settings.sections import Database as DatabaseSettings
 from gateway.store.postgres.database import Database
+from gateway.upstreams.routing import exchange
 from tests.fakes.serving import serving
 
 if TYPE_CHECKING:
@@ -24,6 +27,7 @@ if TYPE_CHECKING:
     from gateway.wiring.process import Process
 
 PEPPER = "pepper-of-the-tests-only"
+ANSWER_WITHIN_S = 60.0
 
 
 @dataclass(frozen=True)
@@ -58,8 +62,12 @@ def gateway_settings(database_url: str, backends: Sequence[str], **sections: Any
 async def running_gateway(settings: Settings) -> AsyncIterator[RunningGateway]:
     """The gateway of `settings`, with a tenant `acme`."""
     app = create_app(settings)
-    async with serving(app) as url:
-        yield RunningGateway(url, await new_key(settings, "acme"), app.process)
+    with pytest.MonkeyPatch.context() as patch:
+        # Where many tests run, a slow answer does not say that the database is away.
+        for module in (limiter, exchange):
+            patch.setattr(module, "WAIT_MAX_S", ANSWER_WITHIN_S)
+        async with serving(app) as url:
+            yield RunningGateway(url, await new_key(settings, "acme"), app.process)
 
 
 async def new_key(
