@@ -40,4 +40,7 @@ def patient() -> Iterator[None]:
 
 def patient_settings(database_url: str, backends: Sequence[str], **sections: Any) -> Settings:
     """As `gateway_settings`; only a connection that is refused or closed is a lost server."""
-    return gateway_settings(database_url, backends, upstream=UPSTREAM, **sections)
+    admission = {"wait_max_s": PATIENT_S}
+    return gateway_settings(
+        database_url, backends, upstream=UPSTREAM, **{"admission": admission, **sections}
+    )
