@@ -82,10 +82,11 @@ def test_a_call_with_effects_is_not_made_again(
         ) as stream,
     ):
         created = next(stream)
-    assert created.type == "response.created"
-    asked = created.response
-    _until_effect(hosted, "held")
-    hosted.gateway.child.kill()
+        assert created.type == "response.created"
+        asked = created.response
+        # The client is there until then: a response that it leaves is cancelled.
+        _until_effect(hosted, "held")
+        hosted.gateway.child.kill()
     with _client(second, own_key) as client:
         events = list(client.responses.retrieve(asked.id, stream=True, starting_after=0))
         response = client.responses.retrieve(asked.id)

@@ -25,8 +25,16 @@ if TYPE_CHECKING:
 
 @pytest.fixture
 async def single(database_url: str) -> AsyncIterator[Database]:
+    """A pool of one connection."""
+    opened = Database(database_url, pool_size_max=1, command_timeout_s=30, connect_timeout_s=30)
+    yield opened
+    await opened.close()
+
+
+@pytest.fixture
+async def impatient(database_url: str) -> AsyncIterator[Database]:
     """A pool of one connection with short patience."""
-    opened = Database(database_url, pool_size_max=1, command_timeout_s=0.2, connect_timeout_s=0.2)
+    opened = Database(database_url, pool_size_max=1, command_timeout_s=1, connect_timeout_s=1)
     yield opened
     await opened.close()
 
@@ -84,7 +92,7 @@ async def test_behind_a_pooler_no_statement_stays_prepared_and_one_connection_is
 
 @pytest.mark.parametrize("durable", [True, False])
 async def test_a_transaction_of_the_runs_has_its_own_role_no_tenant_and_a_time_limit(
-    postgres: PostgresServer, database_url: str, single: Database, durable: bool
+    postgres: PostgresServer, database_url: str, impatient: Database, durable: bool
 ) -> None:
     name = database_url.partition("?")[0].rpartition("/")[2]
     await postgres.execute(f"ALTER DATABASE {name} SET synchronous_commit = on")
@@ -92,28 +100,28 @@ async def test_a_transaction_of_the_runs_has_its_own_role_no_tenant_and_a_time_l
         "SELECT current_user, current_setting('app.tenant_id'),"
         " current_setting('statement_timeout'), current_setting('synchronous_commit')"
     )
-    async with single.transaction(TenantId(ids.new_uuid())):
+    async with impatient.transaction(TenantId(ids.new_uuid())):
         pass
-    async with single.runs_transaction(durable=durable) as connection:
+    async with impatient.runs_transaction(durable=durable) as connection:
         found = (await connection.execute(state)).one()
-    assert tuple(found) == (RUNS_ROLE, "", "200ms", "on" if durable else "off")
+    assert tuple(found) == (RUNS_ROLE, "", "1s", "on" if durable else "off")
 
 
-async def test_an_exhausted_pool_is_unavailable_not_endless(single: Database) -> None:
-    async with single.owner_transaction():
+async def test_an_exhausted_pool_is_unavailable_not_endless(impatient: Database) -> None:
+    async with impatient.owner_transaction():
         with pytest.raises(StoreUnavailable):
-            await single.ping()
-    await single.ping()
+            await impatient.ping()
+    await impatient.ping()
 
 
 @pytest.mark.slow
 async def test_a_slow_statement_is_ended_here_and_on_the_server(
-    single: Database, database: Database
+    impatient: Database, database: Database
 ) -> None:
     with pytest.raises(StoreUnavailable):
-        async with single.owner_transaction() as connection:
+        async with impatient.owner_transaction() as connection:
             await connection.execute(Statement("SELECT pg_sleep(60), 'slow'"))
-    await single.ping()
+    await impatient.ping()
     async with database.owner_transaction() as connection:
         running = await connection.scalar(
             Statement(
@@ -125,9 +133,9 @@ async def test_a_slow_statement_is_ended_here_and_on_the_server(
 
 
 async def test_connections_that_the_server_closed_are_replaced(
-    database: Database, single: Database
+    database: Database, impatient: Database
 ) -> None:
-    await single.ping()
+    await impatient.ping()
     async with database.owner_transaction() as connection:
         await connection.execute(
             Statement(
@@ -135,7 +143,7 @@ async def test_connections_that_the_server_closed_are_replaced(
                 " WHERE datname = current_database() AND pid <> pg_backend_pid()"
             )
         )
-    await single.ping()
+    await impatient.ping()
 
 
 async def test_a_connection_that_was_used_for_one_statement_is_replaced_once_lost(
