@@ -54,6 +54,8 @@ def section(measured: Measured) -> str:
     idle, stream = memory["foreground idle_rss_mib"], memory["foreground stream_pss_kib"]
     commits = sorted({str(one["commit"]) for one in measured.values() if one["commit"]})
     at = f" at `{'`, `'.join(commits)}`" if commits else ""
+    if before := sorted(letter for letter, one in measured.items() if not one["commit"]):
+        at += f", `ONLY={','.join(before)}` before that"
     return f"""\
 | | gateway | beside it | command |
 |---|---|---|---|
