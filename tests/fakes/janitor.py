@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import os
 import select
+import shutil
 import signal
 import subprocess
 import sys
@@ -42,6 +43,17 @@ def start() -> subprocess.Popen[bytes] | None:
         # Ctrl-C is meant for the run, and reaches its whole group.
         start_new_session=True,
     )
+
+
+def folder_prefix(root: int | None = None) -> str:
+    """Return the beginning of the names of a run's folders in memory."""
+    return f"gateway-test-{root or os.environ.get(VARIABLE, os.getpid())}-"
+
+
+def remove_folders(root: int) -> None:
+    """Remove what a run that is gone left in memory."""
+    for folder in Path("/dev/shm").glob(f"{folder_prefix(root)}*"):
+        shutil.rmtree(folder, ignore_errors=True)
 
 
 class Descendants:
@@ -96,6 +108,7 @@ def _watch(root: int) -> None:
     while not select.select([sys.stdin], [], [], POLL_S)[0]:
         descendants.update()
     descendants.end()
+    remove_folders(root)
 
 
 if __name__ == "__main__":

@@ -15,6 +15,7 @@ from urllib.parse import urlsplit, urlunsplit
 import asyncpg
 
 from gateway.devdb.embedded import EmbeddedPostgres
+from tests.fakes import janitor
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -39,7 +40,7 @@ def server_programs() -> Path | None:
 @contextmanager
 def reachable_folder() -> Iterator[Path]:
     """A temporary folder that the server's account can pass through; pytest's own are private."""
-    folder = Path(tempfile.mkdtemp(prefix="gateway-test-", dir=_memory()))
+    folder = Path(tempfile.mkdtemp(prefix=janitor.folder_prefix(), dir=_memory()))
     folder.chmod(0o711)
     try:
         yield folder

@@ -44,3 +44,4 @@ def test_a_killed_run_leaves_no_process_behind() -> None:
         run.send_signal(signal.SIGKILL)
     descendants.end()
     assert not descendants.update()
+    janitor.remove_folders(run.pid)
