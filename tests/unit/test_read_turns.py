@@ -52,7 +52,7 @@ async def test_one_by_one_none_waits() -> None:
 
 
 async def test_of_a_burst_the_rest_waits_and_another_tenant_does_not() -> None:
-    reads = Reads(each_s=BURST_S / 4)
+    reads = Reads(each_s=0.26 * BURST_S)
     assert [reads.come(A) for _ in range(10)] == [True] * 4 + [False] * 6
     assert [reads.come(B) for _ in range(3)] == [True, False, False]
     del reads.looked[:]
