@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from gateway import ids
 from gateway.entries import FOLD_VERSIONS
 from gateway.errors import ContentSealed, StoreError, StoreUnavailable
-from gateway.store import claim_order, content, flushes
+from gateway.store import claim_order, content, flushes, locks
 from gateway.store.claim_order import (
     FreePlaces,
     QueuedKey,
@@ -24,6 +24,7 @@ from gateway.store.claim_order import (
     RunningLimit,
 )
 from gateway.store.events import day_of
+from gateway.store.locks import Lock
 from gateway.store.packing import unpack_ids
 from gateway.store.postgres.statements import Statement
 from gateway.store.replicas import shares
@@ -125,8 +126,6 @@ class LogHead:
 
 
 _CONTENT: Final = ("request", "plan", "prompt")
-LOCK_KEY: Final = 0x436C61696D  # "Claim", as the number of an advisory lock
-_TAKE_TURNS: Final = Statement("SELECT pg_advisory_xact_lock(:key)")
 
 _IS_OURS: Final = """
     durable AND (
@@ -341,7 +340,7 @@ async def claim(
         "tenant_running_max": terms.tenant_running_max,
     }
     async with database.runs_transaction() as connection:
-        await connection.execute(_TAKE_TURNS, {"key": LOCK_KEY})
+        await locks.take(connection, Lock.CLAIMS)
         await shares.settle(connection, ended)
         begun = await connection.execute(_BEGUN, parameters | {"row_limit": limit})
         left = ((uuid, tenant_id) for tenant_id, *_, uuids in begun for uuid in uuids or ())

@@ -14,9 +14,10 @@ from gateway.errors import RateLimited
 from gateway.limits.rules import NO_TERMS
 from gateway.store import content, events, flushes, holds, messages, turns
 from gateway.store import idempotency as keys
-from gateway.store.claims import LOCK_KEY, Claim
+from gateway.store.claims import Claim
 from gateway.store.events import LogRow, day_of
 from gateway.store.limits import background
+from gateway.store.locks import Lock
 from gateway.store.packing import pack_ids
 from gateway.store.postgres.database import turn_to
 from gateway.store.postgres.statements import Batch, Rows, Statement, by_tenant
@@ -311,7 +312,7 @@ async def queue_all(
     groups = by_tenant(new)
     became: dict[int, bool] = {}
     await database.keyring.ready([tenant_id for tenant_id, _ in groups])
-    begin = database.transaction(groups[0][0], in_bulk=True, lock_key=LOCK_KEY)
+    begin = database.transaction(groups[0][0], in_bulk=True, lock_key=Lock.CLAIMS)
     async with begin as connection:
         for tenant_id, group in groups:
             if tenant_id != groups[0][0]:

@@ -17,6 +17,7 @@ from sqlalchemy import NullPool, exc, text
 from sqlalchemy.ext.asyncio import create_async_engine
 
 from gateway.errors import StartupError, StoreError, StoreUnavailable
+from gateway.store.locks import Lock
 from gateway.store.migration.revisions import migrations_folder
 from gateway.store.migration.transaction_ids import continue_ids
 from gateway.store.migration.verification import Repaired, make_roles, repair_access
@@ -32,7 +33,6 @@ if TYPE_CHECKING:
 
 Result = TypeVar("Result")
 
-_LOCK_KEY: Final = 0x4861726D6F6E79  # "Harmony", as the number of an advisory lock
 CONTINUED: Final = "ids of transactions in the ledger, behind those of the cluster of the dump"
 CONNECT_TIMEOUT_S: Final = 10.0
 LOCK_PAUSE_S: Final = 0.1
@@ -105,7 +105,7 @@ async def _take_lock(connection: AsyncConnection, wait_s: float) -> None:
     # concurrently, which waits for all statements that have begun.
     deadline = time.monotonic() + wait_s
     ask = text("SELECT pg_try_advisory_lock(:key)")
-    while not await connection.scalar(ask, {"key": _LOCK_KEY}):
+    while not await connection.scalar(ask, {"key": int(Lock.MIGRATION)}):
         await connection.commit()
         if time.monotonic() > deadline:
             raise StoreUnavailable("database: another process migrates it")

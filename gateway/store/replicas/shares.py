@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections import defaultdict
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from gateway.store.postgres.removals import removing
+from gateway.store.locks import removing
 from gateway.store.postgres.statements import Statement
 from gateway.store.schema import EVERYONE
 

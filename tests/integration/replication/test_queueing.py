@@ -12,7 +12,7 @@ from gateway.entries import Finished
 from gateway.errors import RateLimited
 from gateway.generation import TokenUsage
 from gateway.replication.durable_runs import cost_of
-from gateway.store.claims import LOCK_KEY
+from gateway.store.locks import Lock
 from gateway.store.postgres.database import Database
 from gateway.store.replicas.notifications import Notice
 from gateway.store.replicas.shares import EXPECTED_AT_FIRST, EndedResponse
@@ -56,7 +56,7 @@ async def test_who_looks_in_vain_does_not_wait_for_a_turn(
 ) -> None:
     async with (
         replica(database, Speaker(ANSWER)) as one,
-        database.transaction(tenant, lock_key=LOCK_KEY),
+        database.transaction(tenant, lock_key=Lock.CLAIMS),
     ):
         assert not await one.scheduler.claim_available()
 

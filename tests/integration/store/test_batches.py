@@ -10,8 +10,9 @@ import pytest
 
 from gateway import ids
 from gateway.errors import StoreConflict
-from gateway.store import claims, endings, events, responses, usage
+from gateway.store import claims, endings, events, locks, responses, usage
 from gateway.store.claims import Claim
+from gateway.store.locks import Lock
 from gateway.store.postgres.statements import Statement
 from gateway.store.usage import UsageLine
 from gateway.tenancy import TenantId
@@ -247,7 +248,7 @@ async def force_claim(database: Database, tenant: TenantId, uuid: UUID) -> None:
 
 async def test_while_somebody_claims_everything_waits(database: Database, tenant: TenantId) -> None:
     async with database.runs_transaction() as connection:
-        await connection.execute(claims._TAKE_TURNS, {"key": claims.LOCK_KEY})
+        await locks.take(connection, Lock.CLAIMS)
         assert await queue(database, tenant, [waiting()]) == {0: False}
 
 
