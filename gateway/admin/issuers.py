@@ -40,7 +40,7 @@ from gateway.protocol.base import AS_INTEGER, Many, NullableModel, WireModel, wi
 from gateway.protocol.request_errors import invalid
 from gateway.services.access import check_name
 from gateway.store import audit_log, tenants
-from gateway.store.issuers import FIND_OF_OPERATORS, provider_of_row, rule_of_row
+from gateway.store.callers import FIND_OF_OPERATORS, provider_of_row, rule_of_row
 from gateway.store.locks import TenantLock, take_turns
 from gateway.store.postgres.database import check_owner
 from gateway.store.schema import EVERYONE

@@ -33,13 +33,12 @@ import asyncpg
 
 from gateway.audit import trimmed
 from gateway.errors import StoreError
-from gateway.store import audit_log, flushes
+from gateway.store import audit_log, claim_order, flushes
 from gateway.store.audit_log import KEPT_DAYS
 from gateway.store.events import day_of
 from gateway.store.ledger.rollup import added_to
 from gateway.store.locks import Lock, removing, try_take
 from gateway.store.postgres.statements import Statement
-from gateway.store.replicas import shares
 from gateway.store.schema import EVERYONE, RUNS_ROLE
 from gateway.store.tables import TABLES, about, keys_of_table
 from gateway.store.tables.ledger import SUMMED_BY, SUMS
@@ -632,7 +631,7 @@ class Housekeeping:
             # Last, because it looks at all that younger ones still need, and may run out of time.
             responses=await self._remove(delete_responses),
         )
-        await shares.forget(self._database)
+        await claim_order.forget_shares(self._database)
         _tell(report)
         return report
 

@@ -27,7 +27,6 @@ from gateway.store.events import day_of
 from gateway.store.locks import Lock
 from gateway.store.packing import unpack_ids
 from gateway.store.postgres.statements import Statement
-from gateway.store.replicas import shares
 from gateway.store.schema import EVERYONE
 from gateway.telemetry.logs import EventLog
 from gateway.tenancy import ProjectId, TenantId
@@ -39,8 +38,8 @@ if TYPE_CHECKING:
     from uuid import UUID
 
     from gateway.encryption.keyring import Keyring
+    from gateway.store.claim_order import EndedResponse, Start
     from gateway.store.postgres.database import Connection, Database, Row
-    from gateway.store.replicas.shares import EndedResponse, Start
 
 _log = EventLog(__name__)
 
@@ -341,7 +340,7 @@ async def claim(
     }
     async with database.runs_transaction() as connection:
         await locks.take(connection, Lock.CLAIMS)
-        await shares.settle(connection, ended)
+        await claim_order.settle_costs(connection, ended)
         begun = await connection.execute(_BEGUN, parameters | {"row_limit": limit})
         left = ((uuid, tenant_id) for tenant_id, *_, uuids in begun for uuid in uuids or ())
         chosen = sorted(left)[:limit]
@@ -356,7 +355,9 @@ async def claim(
             }
             lease = {"owner": owner, "lease_s": terms.lease_s}
             rows = await connection.execute(_CLAIM, locked | lease)
-        await shares.serve(connection, [starts[row.id] for row in rows if row.was_queued])
+        await claim_order.charge_starts(
+            connection, [starts[row.id] for row in rows if row.was_queued]
+        )
         heads = await flushes.settle(
             connection, [_locked_response(row) for row in rows if row.left_by]
         )
@@ -365,7 +366,7 @@ async def claim(
     for row in rows:
         try:
             start = starts.get(row.id)
-            counted = shares.EXPECTED_AT_FIRST if start is None else start.expected
+            counted = claim_order.EXPECTED_AT_FIRST if start is None else start.expected
             next_entry = heads.get(row.id, row.next_entry)
             run = await _open_run(database.keyring, row, next_entry, counted)
         except StoreUnavailable:
@@ -417,7 +418,7 @@ async def _next_queued(
     # by several statements can only become less until the claim.
     if limit <= 0:
         return {}
-    shared = {"expected": shares.EXPECTED_AT_FIRST, "everyone": EVERYONE}
+    shared = {"expected": claim_order.EXPECTED_AT_FIRST, "everyone": EVERYONE}
     key_rows = await connection.execute(_QUEUED_KEYS, parameters | shared)
     keys = [QueuedKey(*row) for row in key_rows]
     if not keys:
