@@ -9,15 +9,15 @@ from gateway.admin.routes import AdminRoute, changed, read
 from gateway.admin.transactions import owned
 from gateway.errors import ResourceNotFound, shown
 from gateway.protocol.admin_bodies import NoBody
-from gateway.store.replicas import drains
+from gateway.store import backend_reports
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from gateway.audit import Author
     from gateway.protocol.admin_bodies import Json
+    from gateway.store.backend_reports import Drain
     from gateway.store.postgres.database import Database
-    from gateway.store.replicas.drains import Drain
     from gateway.upstreams.member import Member
     from gateway.upstreams.pool import Pool
 
@@ -60,7 +60,7 @@ class Backends:
 
     async def list(self) -> Sequence[Json]:
         # `drained` names who drained a backend.
-        drained = {one.name: one for one in await drains.drains(self._database)}
+        drained = {one.name: one for one in await backend_reports.drains(self._database)}
         return [_body(state, drained.get(state.name)) for state in self._pool.members()]
 
     async def drain(self, author: Author, name: str) -> Json:
@@ -71,7 +71,7 @@ class Backends:
         self._require(name)
         with owned():
             by = f"operator {author.actor.owner_id}"
-            await drains.drain(self._database, name, by=by, author=author)
+            await backend_reports.drain(self._database, name, by=by, author=author)
         return {"object": "backend.drained", "name": name}
 
     async def undrain(self, author: Author, name: str) -> Json:
@@ -81,12 +81,12 @@ class Backends:
         """
         self._require(name)
         with owned():
-            await drains.undrain(self._database, name, author)
+            await backend_reports.undrain(self._database, name, author)
         return {"object": "backend.undrained", "name": name}
 
     async def replicas(self) -> Sequence[Json]:
         # This process, and others that reported their backends lately.
-        reported = await drains.loads(self._database, fresh_s=LOADS_FRESH_S)
+        reported = await backend_reports.loads(self._database, fresh_s=LOADS_FRESH_S)
         names = sorted({self._replica, *reported})
         return [{"object": "replica", "id": name} for name in names]
 

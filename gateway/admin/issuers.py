@@ -40,11 +40,11 @@ from gateway.protocol.base import AS_INTEGER, Many, NullableModel, WireModel, wi
 from gateway.protocol.request_errors import invalid
 from gateway.services.access import check_name
 from gateway.store import audit_log, tenants
-from gateway.store.issuers import FIND_OF_OPERATORS, provider_of_row, rule_of_row
-from gateway.store.ownership import check_owner
+from gateway.store.callers import FIND_OF_OPERATORS, provider_of_row, rule_of_row
+from gateway.store.locks import TenantLock, take_turns
+from gateway.store.postgres.database import check_owner
 from gateway.store.schema import EVERYONE
 from gateway.store.tables import TABLES
-from gateway.store.tools.quotas import Quota, take_turns
 from gateway.tenancy import TenantId
 from gateway.tenancy.issuers import (
     ALGORITHMS,
@@ -1024,7 +1024,7 @@ class OperatorIssuers:
         # Changes of one tenant's trust, or the operators', run one after the other.
         try:
             async with self._owner(tenant_id) as connection:
-                await take_turns(connection, tenant_id, Quota.ADMINISTRATION)
+                await take_turns(connection, tenant_id, TenantLock.ADMINISTRATION)
                 yield connection
         except StoreConflict as conflict:
             if _UNIQUE not in str(conflict):

@@ -23,7 +23,7 @@ from gateway.ledger.records import (
 from gateway.protocol.admin_bodies import Json, NoBody, seconds_of
 from gateway.protocol.base import WireModel
 from gateway.store import audit_log
-from gateway.store.ledger import exports
+from gateway.store.ledger import cursors
 from gateway.store.schema import EVERYONE
 from gateway.tenancy import TenantId
 
@@ -32,8 +32,7 @@ if TYPE_CHECKING:
 
     from gateway.admin.routes import AdminCall
     from gateway.audit import AuditEvent, Author
-    from gateway.ledger.jobs import Adding, Reconciliation
-    from gateway.store.ledger.reconciliation import Found
+    from gateway.ledger.jobs import Adding, Found, Reconciliation
     from gateway.store.postgres.database import Database, Row
 
 _FORMATS: Final[tuple[Format, ...]] = ("jsonl", "csv")
@@ -157,14 +156,14 @@ class Ledger:
         return found
 
     async def sinks(self) -> list[Row]:
-        return await exports.states(self.database)
+        return await cursors.sink_states(self.database)
 
     async def resume(self, name: str, body: SinkResume, author: Author = COMMAND_LINE) -> None:
         """Resume a stopped sink: with its last batch, or behind it if that was delivered.
 
         Raises `ResourceNotFound` and `StoreUnavailable`.
         """
-        if not await exports.resume(self.database, name, is_delivered=body.delivered):
+        if not await cursors.resume_sink(self.database, name, is_delivered=body.delivered):
             raise ResourceNotFound(
                 f"There is no sink '{shown(name)}' that is stopped.", param="name"
             )

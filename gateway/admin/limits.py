@@ -31,9 +31,9 @@ from gateway.protocol.admin_bodies import Json, deleted_body
 from gateway.protocol.base import AS_INTEGER, Count, Many, NullableModel, WireModel
 from gateway.protocol.request_errors import unsupported
 from gateway.store import audit_log, tenants
-from gateway.store.limits import alerts, counters, prices
+from gateway.store.limits import alerts, counters, key_terms
 from gateway.store.limits.alerts import OPERATORS, SpendAlert, alert_of
-from gateway.store.limits.rules import budget_of, limit_of
+from gateway.store.limits.key_terms import budget_of, limit_of
 from gateway.store.postgres.statements import Statement
 from gateway.store.schema import EVERYONE
 from gateway.store.tables import TABLES
@@ -795,7 +795,7 @@ class Limits:
 
     async def _has_prices(self, tenant_id: TenantId) -> bool:
         now = datetime.now(UTC)
-        known = await prices.valid(self._database)
+        known = await key_terms.valid_prices(self._database)
         return any(one.tenant_id in {tenant_id, EVERYONE} and one.is_valid(now) for one in known)
 
 

@@ -23,7 +23,7 @@ from gateway.protocol.admin_bodies import SECOND_MAX, Json, ModelId, ShortText, 
 from gateway.protocol.base import AS_INTEGER, NullableModel
 from gateway.services.access import check_name
 from gateway.store import audit_log, tenants
-from gateway.store.limits.prices import PRICES_MAX, prices_of
+from gateway.store.limits.key_terms import PRICES_MAX, prices_of
 from gateway.store.schema import EVERYONE
 from gateway.store.tables import TABLES
 from gateway.tenancy import TenantId

@@ -25,8 +25,8 @@ from gateway.protocol.admin_bodies import (
 )
 from gateway.protocol.base import Many, NullableModel, WireModel
 from gateway.protocol.request_errors import unsupported
+from gateway.store.callers import found_controls
 from gateway.store.tables import TABLES
-from gateway.store.tenants import found_controls
 from gateway.tenancy import (
     DEFAULT_PROJECT_NAME,
     HostedTool,

@@ -10,7 +10,7 @@ from gateway import ids
 from gateway.audit import OPERATOR, Actor, Author
 from gateway.errors import PermissionDenied, StoreError
 from gateway.store import audit_log
-from gateway.store.tools.quotas import Quota, take_turns
+from gateway.store.locks import TenantLock, take_turns
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Iterator
@@ -77,7 +77,7 @@ class Transactions:
         again.
         """
         async with self._database.transaction(tenant_id) as connection:
-            await take_turns(connection, tenant_id, Quota.ADMINISTRATION)
+            await take_turns(connection, tenant_id, TenantLock.ADMINISTRATION)
             yield connection
         self._forget()
 

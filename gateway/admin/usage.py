@@ -28,8 +28,8 @@ from gateway.api.query import choice, integer, several, values_of
 from gateway.errors import InvalidRequest
 from gateway.protocol.admin_bodies import SECOND_MAX
 from gateway.protocol.request_errors import wrong_value
-from gateway.store.ledger import reading
-from gateway.store.ledger.reading import LineSpan, Question
+from gateway.store.ledger import rollup
+from gateway.store.ledger.rollup import LineSpan, Question
 from gateway.store.schema import COST_COLUMNS
 
 if TYPE_CHECKING:
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from gateway.admin.routes import AdminCall, Endpoint
     from gateway.protocol.admin_bodies import Json
     from gateway.settings.sections import Ledger
-    from gateway.store.ledger.reading import Dimension, Unit
+    from gateway.store.ledger.rollup import Dimension, Unit
     from gateway.store.postgres.database import Database, Row
     from gateway.tenancy import TenantId
 
@@ -407,7 +407,7 @@ class UsageReports:
         found: dict[int, list[Json]] = defaultdict(list)
         owners: Mapping[UUID, UUID] = {}
         if query.user_ids is not None or "user_id" in query.group_by:
-            owners = await reading.owners_of_keys(self._database, tenant_id)
+            owners = await rollup.owners_of_keys(self._database, tenant_id)
         merged = _merge(await self._rows(tenant_id, query, owners), query, owners)
         for start, result in _results(query, merged):
             found[start].append(result)
@@ -439,7 +439,9 @@ class UsageReports:
             by_end_user=query.by_end_user,
             sums=query.report.sums,
         )
-        rows = await reading.read(self._database, tenant_id, question, rows_max=self._rows_max + 1)
+        rows = await rollup.read_usage(
+            self._database, tenant_id, question, rows_max=self._rows_max + 1
+        )
         if len(rows) > self._rows_max:
             raise InvalidRequest(
                 f"The answer would have more than {self._rows_max} results. Ask for fewer buckets "

@@ -18,7 +18,7 @@ from gateway.cli.options import Config, Json, run
 from gateway.cli.provision import connected, provisioned
 from gateway.errors import StartupError, UpstreamUnavailable
 from gateway.settings import load_settings
-from gateway.store.replicas import drains
+from gateway.store import backend_reports
 from gateway.upstreams.backend_sources import DRAIN_POLL_S, SETTINGS, SourceError, merged
 from gateway.upstreams.http.client import KeepAlivePolicy, build_client
 from gateway.upstreams.http.connection import ConnectionLimits
@@ -32,8 +32,8 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Coroutine, Mapping, Sequence
 
     from gateway.settings import Settings
+    from gateway.store.backend_reports import Drain
     from gateway.store.postgres.database import Database
-    from gateway.store.replicas.drains import Drain
     from gateway.upstreams.backend import Backend
     from gateway.upstreams.http.client import Client
     from gateway.upstreams.probe import Description
@@ -172,7 +172,7 @@ def undrain_backend(
     config: Config = None,
 ) -> None:
     """Send requests to a backend again. Exit code 1: it was not drained."""
-    if not run(_on(load_settings(config), lambda one, _: drains.undrain(one, name))):
+    if not run(_on(load_settings(config), lambda one, _: backend_reports.undrain(one, name))):
         terminal.step(terminal.BAD, "not drained", name)
         raise typer.Exit(terminal.FAILED)
     terminal.step(terminal.OK, "in use", f"{name} gets requests again")
@@ -230,11 +230,11 @@ async def _client() -> AsyncIterator[Client]:
 
 async def _records(database: Database) -> BackendRecords:
     at_drained: dict[str, dict[str, int]] = {}
-    for report in await drains.reports(database):
+    for report in await backend_reports.drain_reports(database):
         at_drained.setdefault(report.name, {})[report.replica] = report.in_flight
-    loads = await drains.loads(database, fresh_s=LOAD_FRESH_S)
+    loads = await backend_reports.loads(database, fresh_s=LOAD_FRESH_S)
     return BackendRecords(
-        {one.name: one for one in await drains.drains(database)},
+        {one.name: one for one in await backend_reports.drains(database)},
         at_drained,
         {replica: in_flight_of(load) for replica, load in loads.items()},
     )
@@ -285,7 +285,9 @@ async def _drain(settings: Settings, name: str, timeout_s: float | None) -> str 
         )
 
     async def act(database: Database, _: Settings) -> str | None:
-        await drains.drain(database, name, by=f"{getpass.getuser()}@{socket.gethostname()}")
+        await backend_reports.drain(
+            database, name, by=f"{getpass.getuser()}@{socket.gethostname()}"
+        )
         if timeout_s is None:
             return None
         patience_s = POLLS * DRAIN_POLL_S

@@ -16,7 +16,7 @@ from gateway.cli.provision import connected
 from gateway.errors import StartupError, installation
 from gateway.server.server import PortTaken, Server, listen
 from gateway.settings import Server as ServerSettings
-from gateway.store.tools import documents
+from gateway.store.tools import web_pages
 
 if TYPE_CHECKING:
     import socket
@@ -251,7 +251,7 @@ async def _forget_sites(database: Database, noted: Path, url: str) -> None:
     _note_sites(noted, {*known, url})
     for other in known:
         if other != url:
-            await documents.remove(database, None, other)
+            await web_pages.remove_documents(database, None, other)
     _note_sites(noted, {url})
 
 

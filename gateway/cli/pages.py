@@ -14,7 +14,7 @@ from gateway.cli.options import Config, Json, run
 from gateway.cli.provision import connected, provisioned
 from gateway.errors import StartupError
 from gateway.settings import load_settings
-from gateway.store.tools import documents
+from gateway.store.tools import web_pages
 from gateway.telemetry.metrics import Metrics
 from gateway.wiring.database import access
 
@@ -126,7 +126,7 @@ async def _add(settings: Settings, source: PageSource, tenant: str | None) -> in
         tenant_id = await _tenant_id(complete, database, tenant)
         added = await load(complete, database, source, tenant_id=tenant_id)
         if added:
-            await documents.note_added(database, tenant_id, source.place, added)
+            await web_pages.note_documents_added(database, tenant_id, source.place, added)
         return added
 
 
@@ -180,7 +180,7 @@ async def _told(loading: AsyncIterator[Loaded], *, quiet: bool) -> int:
 async def _list(settings: Settings, tenant: str | None) -> tuple[list[Row], dict[UUID, str]]:
     async with provisioned(settings) as complete, connected(complete) as database:
         tenant_id = await _tenant_id(complete, database, tenant)
-        rows = await documents.documents_of(database, tenant_id, rows_max=LISTED_MAX)
+        rows = await web_pages.documents_of(database, tenant_id, rows_max=LISTED_MAX)
         known = await access(complete, database).list_tenants()
     return rows, {one.id: one.name for one in known}
 
@@ -188,7 +188,7 @@ async def _list(settings: Settings, tenant: str | None) -> tuple[list[Row], dict
 async def _remove(settings: Settings, url: str, tenant: str | None) -> int:
     async with provisioned(settings) as complete, connected(complete) as database:
         tenant_id = await _tenant_id(complete, database, tenant)
-        return await documents.remove(database, tenant_id, url)
+        return await web_pages.remove_documents(database, tenant_id, url)
 
 
 async def _tenant_id(settings: Settings, database: Database, name: str | None) -> TenantId | None:

@@ -9,9 +9,8 @@ from contextlib import asynccontextmanager, contextmanager, suppress
 from typing import TYPE_CHECKING, Final
 
 from gateway.errors import StartupError
-from gateway.store.migration.revisions import is_older
 from gateway.store.migration.verification import missing, summary
-from gateway.store.schema import REVISION
+from gateway.store.schema import REVISION, is_older
 from gateway.store.tenant_keys import TenantKeys
 from gateway.wiring.database import connect, keys_database, new_keyring
 

@@ -20,10 +20,10 @@ from gateway.eventlog.fold_slices import READ_BYTES_MAX
 from gateway.generation import TokenUsage
 from gateway.group_commit import Batcher
 from gateway.sealing import Binding, SealBroken
-from gateway.store import endings, events, responses, usage
+from gateway.store import endings, events, responses, usage_lines
 from gateway.store.claims import Claim
-from gateway.store.replicas.notifications import Notice
-from gateway.store.tools import run_secrets, tool_calls
+from gateway.store.notices import Notice
+from gateway.store.tools import tool_calls
 from gateway.telemetry.logs import EventLog
 
 if TYPE_CHECKING:
@@ -43,10 +43,9 @@ if TYPE_CHECKING:
     from gateway.sealing import Sealer
     from gateway.store.endings import FinishedResponse
     from gateway.store.events import LogRow
-    from gateway.store.idempotency import IdempotencyKey
     from gateway.store.postgres.database import Database
-    from gateway.store.responses import NewResponse, StoredResponse
-    from gateway.store.usage import UsageLine
+    from gateway.store.responses import IdempotencyKey, NewResponse, StoredResponse
+    from gateway.store.usage_lines import UsageLine
     from gateway.telemetry.metrics import Metrics
     from gateway.tenancy import TenantId
 
@@ -105,7 +104,7 @@ class Archive:
         self._begins = Batcher(partial(responses.insert_all, database), interval_s=BEGIN_INTERVAL_S)
         self._queues = Batcher(partial(responses.queue_all, database), interval_s=COMMIT_INTERVAL_S)
         self._ends = Batcher(partial(endings.finish_all, database), interval_s=COMMIT_INTERVAL_S)
-        self._meter = UsageMeter(partial(usage.record_all, database), metrics=metrics)
+        self._meter = UsageMeter(partial(usage_lines.record_all, database), metrics=metrics)
         self._deposits = Deposits(partial(late_writes.deposit, database), metrics=metrics)
         self._audit = ToolAudit(partial(tool_calls.record_all, database), metrics=metrics)
         self._endings = row_mapping.Endings(format_of, new_fold_for)
@@ -258,7 +257,7 @@ class Archive:
         The result is empty if none are stored or their key is gone; MCP servers then refuse the
         calls. Raises `StoreUnavailable`.
         """
-        sealed = await run_secrets.load(self._database, claim.tenant_id, claim.uuid)
+        sealed = await responses.load_secrets(self._database, claim.tenant_id, claim.uuid)
         if sealed is None:
             return {}
         binding = secrets_binding(claim.tenant_id, claim.uuid, "")

@@ -20,7 +20,7 @@ from gateway.group_commit import GroupCommit, commit_but_defects
 from gateway.store import endings
 from gateway.store.endings import FinishedResponse
 from gateway.store.tools.tool_calls import AuditedCall
-from gateway.store.usage import UsageLine
+from gateway.store.usage_lines import UsageLine
 from gateway.telemetry.logs import EventLog
 
 if TYPE_CHECKING:
@@ -169,7 +169,7 @@ class UsageMeter(LateWriter[UsageLine]):
     def __init__(
         self, record: RecordUsage, *, metrics: Metrics, bounds: LateBounds = USAGE_BOUNDS
     ) -> None:
-        # `record` is `store.usage.record_all` of a database.
+        # `record` is `store.usage_lines.record_all` of a database.
         super().__init__(metrics, bounds)
         self._record = record
 

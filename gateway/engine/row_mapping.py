@@ -35,7 +35,7 @@ from gateway.store.endings import FinishedResponse
 from gateway.store.events import LogRow
 from gateway.store.responses import NewResponse
 from gateway.store.tools.tool_calls import AuditedCall
-from gateway.store.usage import Metered, UsageLine
+from gateway.store.usage_lines import Metered, UsageLine
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -50,8 +50,7 @@ if TYPE_CHECKING:
     from gateway.models.format import FormatOf, ModelFormat
     from gateway.protocol.items import CallItem
     from gateway.protocol.responses.response_object import ResponseHead
-    from gateway.store.idempotency import IdempotencyKey
-    from gateway.store.responses import StoredResponse
+    from gateway.store.responses import IdempotencyKey, StoredResponse
 
     NewFoldFor = Callable[[ResponseHead], Callable[[], Fold]]
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final, Protocol
 from gateway.concurrency import start_task
 from gateway.engine import outcome
 from gateway.errors import ClaimLost, RateLimited, StoreError
-from gateway.store.replicas.notifications import Notice
+from gateway.store.notices import Notice
 from gateway.telemetry.logs import EventLog
 
 if TYPE_CHECKING:

@@ -6,14 +6,14 @@ import asyncio
 from typing import TYPE_CHECKING, Final
 
 from gateway.errors import StoreError
-from gateway.store.replicas.notifications import Notice
+from gateway.store.notices import Notice
 from gateway.telemetry.logs import EventLog
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Collection, Iterable
     from uuid import UUID
 
-    from gateway.store.replicas.notifications import NoticeKind
+    from gateway.store.notices import NoticeKind
 
     Send = Callable[[Iterable[Notice]], Awaitable[None]]
 
@@ -35,7 +35,7 @@ class Notifier:
     def __init__(
         self, send: Send, *, pause_s: float = PAUSE_S, followed_s: float = FOLLOWED_S
     ) -> None:
-        # `send` is `store.replicas.notifications.notify` of a database.
+        # `send` is `store.notices.notify` of a database.
         self._send = send
         self._pause_s = pause_s
         self._followed_s = followed_s

@@ -1,24 +1,40 @@
-"""Jobs of the ledger. Every process runs them; of several, the first to come does the work."""
+"""Jobs of the ledger: add usage lines up, and compare them with what follows from them.
+
+Every process runs them; of several, the first to come does the work. A replica that dies loses the
+spending of about a second that it had not reported; a price that was set a moment ago may be
+missed; people change rows by hand. The lines are the truth. Their excess over the reports of
+replicas becomes the row of the replica '' of a meter (below zero: replicas reported too much).
+
+All statements are raw SQL: they compare whole tables, group by group.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import random
-from dataclasses import replace
-from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Final
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from gateway import ids
 from gateway.errors import StoreError
-from gateway.store.ledger import reconciliation, rollup
+from gateway.limits.money import begins
+from gateway.limits.rules import meter_of
+from gateway.store.ledger import cursors, rollup
+from gateway.store.ledger.cursors import ROLLUP, SINK_PREFIX, Cursor
+from gateway.store.ledger.rollup import LINE_KEY, LINE_VALUES
+from gateway.store.limits.counters import PRESENT
+from gateway.store.postgres.statements import Statement
+from gateway.store.schema import EVERYONE
+from gateway.store.tables.ledger import SUMS
 from gateway.telemetry.logs import EventLog
 from gateway.tenancy import TenantId
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence
+    from uuid import UUID
 
-    from gateway.store.ledger.reconciliation import Correction, Found
-    from gateway.store.postgres.database import Database
+    from gateway.store.postgres.database import Connection, Database, Row
     from gateway.telemetry.metrics import Metrics
 
 _log = EventLog(__name__)
@@ -113,7 +129,7 @@ class Reconciliation:
 
     async def forget(self) -> None:
         """Remove the spending of intervals that ended long ago. Raises `StoreError`."""
-        await reconciliation.forget_spending(self._database, datetime.now(UTC))
+        await forget_spending(self._database, datetime.now(UTC))
 
     async def round(self, *, repairs: bool = True) -> Found:
         """Find disagreements; recompute sums and the spending of budgets from their lines.
@@ -124,9 +140,9 @@ class Reconciliation:
         corrected: list[Correction] = []
         if repairs:
             # First: it is short, and the comparison of a large ledger may run out of time.
-            corrected = await reconciliation.correct_spending(database, now)
+            corrected = await correct_spending(database, now)
             self._report_spending(corrected)
-        found = await reconciliation.compare(database, back_s=BACK_S, rows_max=FOUND_MAX)
+        found = await compare(database, back_s=BACK_S, rows_max=FOUND_MAX)
         if repairs:
             for tenant_id, hour in found.wrong_hours:
                 await rollup.add_hour_again(database, TenantId(tenant_id), hour)
@@ -154,3 +170,270 @@ class Reconciliation:
                 tenant=str(tenant_id),
                 reason=f"hour {hour.isoformat()}",
             )
+
+
+TOLERATED_SHARE: Final = 0.001
+"""Share of what is spent by which record and lines may differ: what ends just now may be recorded a
+moment before it is in the lines."""
+SETTLED_S: Final = 60.0
+"""Age in seconds of lines that count as missing in the record: replicas report once a second."""
+KEPT_DAYS: Final = 62
+"""Days that ended intervals are kept, so that the month before can be looked up."""
+SILENT_S: Final = 86_400.0
+"""Seconds without a write of a meter after which an absent process counts as gone."""
+
+_UNMETERED: Final = Statement("""
+SELECT r.tenant_id, r.id
+FROM tenants t CROSS JOIN LATERAL (
+    SELECT one.tenant_id, one.id FROM responses AS one
+    WHERE one.tenant_id = t.id AND one.status IN ('completed', 'incomplete', 'cancelled')
+      AND one.completed_at >= now() - make_interval(secs => :back_s)
+      AND one.completed_at < now() - interval '1 minute'
+      AND NOT EXISTS (
+          SELECT FROM usage AS line
+          WHERE line.tenant_id = one.tenant_id AND line.response_id = one.id AND line.seq = 0
+      )
+    LIMIT :rows_max
+) AS r
+LIMIT :rows_max
+""")
+_UNBILLED: Final = Statement("""
+SELECT count(*) FROM tenants t CROSS JOIN LATERAL (
+    SELECT FROM responses AS one
+    WHERE one.tenant_id = t.id AND one.status = 'failed'
+      AND one.completed_at >= now() - make_interval(secs => :back_s)
+      AND NOT EXISTS (
+          SELECT FROM usage AS line
+          WHERE line.tenant_id = one.tenant_id AND line.response_id = one.id AND line.seq = 0
+      )
+) AS r
+""")
+_SUMMED_BY: Final = ", ".join(LINE_KEY)
+_KEY_VALUES: Final = ", ".join(f"{value} AS {name}" for name, value in LINE_KEY.items())
+_VALUES: Final = ", ".join(f"{value} AS {name}" for name, value in LINE_VALUES.items())
+_DIFFERS: Final = " OR ".join(
+    f"coalesce(sum(line.{name}), 0) <> coalesce(sum(line.summed_{name}), 0)" for name in SUMS
+)
+_NONE: Final = ", ".join(f"0 AS summed_{name}" for name in SUMS)
+_SUMMED: Final = ", ".join(f"0 AS {name}" for name in SUMS)
+_AS_SUMMED: Final = ", ".join(f"{name} AS summed_{name}" for name in SUMS)
+# Both of one statement: what is added up meanwhile is in neither of the two, or in both.
+_WRONG_HOURS: Final = Statement(f"""
+WITH cursor AS (
+    SELECT coalesce(max(tx), CAST('0' AS xid8)) AS tx FROM usage_cursors WHERE name = '{ROLLUP}'
+)
+SELECT tenant_id, hour FROM (
+    SELECT date_trunc('hour', line.at, 'UTC') AS hour, {_KEY_VALUES}, {_VALUES}, {_NONE}
+    FROM usage AS line, cursor
+    WHERE line.at >= CAST(:since AS timestamptz) AND (line.tx IS NULL OR line.tx < cursor.tx)
+    UNION ALL
+    SELECT at AS hour, {_SUMMED_BY}, {_SUMMED}, {_AS_SUMMED}
+    FROM usage_hours WHERE at >= CAST(:since AS timestamptz)
+) AS line
+GROUP BY tenant_id, hour, {_SUMMED_BY}
+HAVING {_DIFFERS}
+ORDER BY hour
+LIMIT :rows_max
+""")  # noqa: S608 - constants only
+_SINCE: Final = Statement("""
+SELECT date_trunc('hour', now() - make_interval(secs => :back_s), 'UTC')
+""")
+_STOPPED: Final = Statement(
+    "SELECT name FROM usage_cursors WHERE stopped IS NOT NULL ORDER BY name"
+)
+_METERS: Final = Statement("""
+SELECT tenant_id, scope, scope_id, unit, span, min(created_at) AS since
+FROM (
+    SELECT tenant_id, scope, scope_id, unit, span, created_at FROM budgets
+    UNION ALL
+    SELECT tenant_id, scope, scope_id, unit, span, created_at FROM spend_alerts
+) AS wanted
+GROUP BY tenant_id, scope, scope_id, unit, span
+""")
+# Keys that took each other's place spend together.
+_OF_SCOPE: Final = {
+    "tenant": "true",
+    "organization": "true",
+    "project": "coalesce(line.project_id, line.tenant_id) = :scope_id",
+    "key": """line.key_id IN (
+        WITH RECURSIVE keys AS (
+            SELECT CAST(:scope_id AS uuid) AS id
+            UNION
+            SELECT k.replaced_by FROM api_keys AS k JOIN keys ON k.id = keys.id
+            WHERE k.tenant_id = :tenant AND k.replaced_by IS NOT NULL
+        )
+        SELECT id FROM keys
+    )""",
+}
+_AMOUNTS: Final = {
+    "usd": "coalesce(line.cost_nano, 0)",
+    "tokens": "line.input_tokens + line.output_tokens",
+}
+# Both of one statement, so that neither has what the other lacks. Lines may be missing, unless one
+# from before the interval, or a tenant from after it began, shows that none was removed.
+_COMPARE: Final = {
+    (scope, unit): Statement(f"""
+SELECT lines.*, recorded.*,
+       (SELECT created_at FROM tenants WHERE id = :tenant) >= :from_at OR EXISTS (
+           SELECT FROM usage AS line WHERE line.tenant_id = :tenant AND line.at < :from_at
+       ) AS has_all_lines
+FROM (
+    SELECT CAST(coalesce(sum({amount}), 0) AS bigint) AS amount,
+           CAST(coalesce(sum({amount}) FILTER (
+               WHERE line.at < clock_timestamp() - make_interval(secs => :settled_s)
+           ), 0) AS bigint) AS settled
+    FROM usage AS line
+    WHERE line.tenant_id = :tenant AND line.at >= CAST(:from_at AS timestamptz)
+      AND CAST(:scope_id AS uuid) IS NOT NULL AND {of_scope}
+) AS lines, (
+    SELECT CAST(coalesce(sum(amount), 0) AS bigint) AS recorded,
+           CAST(coalesce(sum(amount) FILTER (WHERE replica = ''), 0) AS bigint) AS corrected
+    FROM spend WHERE tenant_id = :tenant AND meter = :meter AND starts_at = :starts_at
+) AS recorded
+""")  # noqa: S608 - constants only
+    for scope, of_scope in _OF_SCOPE.items()
+    for unit, amount in _AMOUNTS.items()
+}
+_CORRECT: Final = Statement("""
+INSERT INTO spend (tenant_id, meter, starts_at, replica, amount, at)
+VALUES (:tenant, :meter, :starts_at, '', :amount, clock_timestamp())
+ON CONFLICT (tenant_id, meter, starts_at, replica)
+DO UPDATE SET amount = excluded.amount, at = excluded.at
+""")
+_FORGET: Final = Statement("DELETE FROM spend WHERE starts_at < :before AND starts_at > :forever")
+_FORGET_FIRINGS: Final = Statement("""
+DELETE FROM alert_firings WHERE starts_at < :before AND starts_at > :forever
+""")
+# An interval without an end would have a row for every process that ever began. Those that are gone
+# become part of the row '', which is the difference to the lines and so stays right. A process that
+# has the meter in its memory writes its total again, so it must be gone: one that is there tells so
+# every second (`counters.PRESENT`).
+_FOLD: Final = Statement("""
+WITH gone AS (
+    DELETE FROM spend AS s
+    WHERE s.starts_at = :forever AND s.replica <> ''
+      AND s.at < clock_timestamp() - make_interval(secs => CAST(:silent_s AS double precision))
+      AND NOT EXISTS (
+          SELECT FROM limit_reports AS r
+          WHERE r.tenant_id = CAST(:everyone AS uuid) AND r.name = CAST(:present AS text)
+            AND r.replica = s.replica
+            AND r.at > clock_timestamp() - interval '1 minute'
+      )
+    RETURNING s.tenant_id, s.meter, s.starts_at, s.amount
+)
+INSERT INTO spend AS s (tenant_id, meter, starts_at, replica, amount, at)
+SELECT tenant_id, meter, starts_at, '', CAST(sum(amount) AS bigint), clock_timestamp()
+FROM gone GROUP BY tenant_id, meter, starts_at ORDER BY 1, 2, 3
+ON CONFLICT (tenant_id, meter, starts_at, replica)
+DO UPDATE SET amount = s.amount + excluded.amount, at = excluded.at
+""")
+
+
+class Correction(NamedTuple):
+    """Correction of a meter from `recorded`, its spending so far, to `truth`, that of the lines."""
+
+    tenant_id: UUID
+    meter: str
+    truth: int
+    recorded: int
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """Differences of the last `back_s` seconds, up to a bound of each kind.
+
+    `unmetered` are responses that ended with output and have no line, by tenant; `wrong_hours` the
+    hours of tenants whose sums differ from their lines. `unbilled` counts responses that failed
+    without a line: mostly foreground ones whose process was lost with what it knew. `corrected` are
+    the meters whose recorded spending was corrected.
+    """
+
+    unmetered: tuple[tuple[UUID, UUID], ...] = ()
+    wrong_hours: tuple[tuple[UUID, datetime], ...] = ()
+    unbilled: int = 0
+    behind_s: float = 0.0
+    stopped_sinks: tuple[str, ...] = ()
+    corrected: tuple[Correction, ...] = ()
+
+    @property
+    def agrees(self) -> bool:
+        # Lines, responses and sums match.
+        return not (self.unmetered or self.wrong_hours)
+
+
+async def compare(database: Database, *, back_s: float, rows_max: int) -> Found:
+    """Compare lines with responses and sums. Raises `StoreUnavailable`."""
+    async with database.runs_transaction() as connection:
+        parameters = {"back_s": back_s, "rows_max": rows_max}
+        unmetered = await connection.execute(_UNMETERED, parameters)
+        unbilled = await connection.scalar(_UNBILLED, {"back_s": back_s})
+        since = await connection.scalar(_SINCE, {"back_s": back_s})
+        hours = await connection.execute(_WRONG_HOURS, {"since": since, "rows_max": rows_max})
+        cursor = await cursors.find(connection, ROLLUP) or Cursor(ROLLUP)
+        behind_s = await cursors.behind_s(connection, cursor.place)
+        stopped = await connection.scalars(_STOPPED)
+    return Found(
+        unmetered=tuple((row.tenant_id, row.id) for row in unmetered),
+        wrong_hours=tuple(dict.fromkeys((row.tenant_id, row.hour) for row in hours)),
+        unbilled=unbilled,
+        behind_s=behind_s,
+        stopped_sinks=tuple(name.removeprefix(SINK_PREFIX) for name in stopped),
+    )
+
+
+async def correct_spending(database: Database, now: datetime) -> list[Correction]:
+    """Correct what is recorded as spent in the intervals of `now`.
+
+    Endless intervals count from the creation of the budget or alert. Raises `StoreError`.
+    """
+    found = []
+    async with database.runs_transaction() as connection:
+        meters = await connection.execute(_METERS)
+    for row in meters:
+        # One at a time, so that no lock is held while lines of others are added up.
+        async with database.runs_transaction() as connection:
+            correction = await _correct(connection, row, now)
+        if correction is not None:
+            found.append(correction)
+    return found
+
+
+async def _correct(connection: Connection, row: Row, now: datetime) -> Correction | None:
+    starts_at = begins(row.span, now)
+    place = {
+        "tenant": row.tenant_id,
+        "meter": meter_of(row.scope, row.scope_id, row.unit, row.span),
+        "starts_at": starts_at,
+    }
+    parameters = {
+        **place,
+        "scope_id": row.scope_id,
+        "from_at": row.since if row.span == "none" else starts_at,
+        "settled_s": SETTLED_S,
+    }
+    is_ = (await connection.execute(_COMPARE[row.scope, row.unit], parameters)).one()
+    lacks = is_.settled - is_.recorded > TOLERATED_SHARE * is_.settled
+    exceeds = is_.recorded - is_.amount > TOLERATED_SHARE * is_.recorded
+    # Nothing is given back where lines may be missing, as those of a key that has been removed.
+    may_give_back = row.scope != "key" and is_.has_all_lines
+    if not lacks and not (exceeds and may_give_back):
+        return None
+    truth = is_.settled if is_.settled > is_.recorded else is_.amount
+    amount = is_.corrected + truth - is_.recorded
+    await connection.execute(_CORRECT, {**place, "amount": amount})
+    return Correction(row.tenant_id, place["meter"], truth, is_.recorded)
+
+
+async def forget_spending(database: Database, now: datetime) -> None:
+    """Remove spending and firings of intervals that ended long ago.
+
+    In endless intervals, the spending of processes that are gone becomes one row per meter. Raises
+    `StoreError`.
+    """
+    forever = begins("none", now)
+    bounds = {"before": now - timedelta(days=KEPT_DAYS), "forever": forever}
+    folded = {"silent_s": SILENT_S, "everyone": EVERYONE, "present": PRESENT}
+    async with database.runs_transaction() as connection:
+        await connection.execute(_FORGET, bounds)
+        await connection.execute(_FORGET_FIRINGS, bounds)
+        await connection.execute(_FOLD, {**folded, "forever": forever})

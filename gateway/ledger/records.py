@@ -18,9 +18,8 @@ import orjson
 from gateway import ids
 from gateway.errors import InvalidRequest
 from gateway.json_lines import one_line
-from gateway.store.ledger import exports
-from gateway.store.ledger.cursors import LinePosition
-from gateway.store.ledger.exports import LINE_COLUMNS
+from gateway.store.ledger import cursors
+from gateway.store.ledger.cursors import LINE_COLUMNS, LinePosition
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Iterable, Mapping
@@ -65,7 +64,7 @@ _FORMULA: Final = ("=", "+", "-", "@", "\t", "\r")
 
 
 def record_of(row: Row) -> dict[str, Any]:
-    """Return the exported record of a line that `store.ledger.exports` read."""
+    """Return the exported record of a line that `store.ledger.cursors` read."""
     record = {name: read(row) for name, read in _FIELDS.items()}
     return record | {name: row[name] for name in sorted(_FIGURES)}
 
@@ -134,7 +133,7 @@ async def export(
     place, left, has_head = place_of(cursor), lines_max, True
     while left > 0:
         asked = min(left, READ_LINES_MAX)
-        rows, place = await exports.read_lines(database, place, lines_max=asked)
+        rows, place = await cursors.read_lines(database, place, lines_max=asked)
         if rows or has_head:
             yield encoded(map(record_of, rows), form, has_head=has_head)
         has_head = False

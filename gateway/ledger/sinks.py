@@ -16,12 +16,12 @@ import orjson
 from gateway import __version__
 from gateway.errors import SinkFailed, SinkRefused, StoreError
 from gateway.ledger.records import CLOUDEVENTS_TYPE, cloud_events
-from gateway.store.ledger import exports
+from gateway.store.ledger import cursors
 from gateway.telemetry.logs import EventLog
 
 if TYPE_CHECKING:
     from gateway.settings.sections import Sink
-    from gateway.store.ledger.exports import LineBatch
+    from gateway.store.ledger.cursors import LineBatch
     from gateway.store.postgres.database import Database
     from gateway.telemetry.metrics import Metrics
 
@@ -133,13 +133,13 @@ class Delivery:
         lines = 0
         while sent := await self._send_next():
             lines += sent
-        behind_s = await exports.sink_behind_s(self._database, self._sink.name)
+        behind_s = await cursors.sink_behind_s(self._database, self._sink.name)
         self._metrics.ledger_sink_behind(self._sink.name, behind_s)
         return lines
 
     async def _send_next(self) -> int:
         name = self._sink.name
-        batch = await exports.next_batch(
+        batch = await cursors.next_batch(
             self._database, name, self._holder, lease_s=self._lease_s, lines_max=self._lines_max
         )
         if batch is None:
@@ -147,7 +147,7 @@ class Delivery:
         try:
             await self._sink.send(batch)
         except SinkRefused as error:
-            await exports.stop(self._database, name, str(error))
+            await cursors.stop_sink(self._database, name, str(error))
             _log.error("a sink refuses usage and is stopped", source=name, error=error)
             self._metrics.ledger_sent(name, "refused", 0)
             return 0
@@ -157,6 +157,6 @@ class Delivery:
             self._metrics.ledger_sent(name, "failed", 0)
             return 0
         self._failures = 0
-        if await exports.batch_done(self._database, name, self._holder, batch):
+        if await cursors.batch_done(self._database, name, self._holder, batch):
             self._metrics.ledger_sent(name, "ok", len(batch.lines))
         return len(batch.lines)

@@ -1,9 +1,9 @@
 """Storage of tenants and projects, as one process knows it.
 
-A job measures the tables now and then (`store.limits.storage`). A process reads the last figure in
-its rounds, adds what it has stored since, and reports that to the others, as it reports what is
-under way. So a request needs no figure of its own, and nothing is ever counted down: what was
-deleted or has expired is missing in the next measurement.
+A job measures the tables now and then (`replication.storage_meter`). A process reads the last
+figure in its rounds, adds what it has stored since, and reports that to the others, as it reports
+what is under way. So a request needs no figure of its own, and nothing is ever counted down: what
+was deleted or has expired is missing in the next measurement.
 """
 
 from __future__ import annotations

@@ -33,14 +33,12 @@ import asyncpg
 
 from gateway.audit import trimmed
 from gateway.errors import StoreError
-from gateway.store import audit_log, flushes
+from gateway.store import audit_log, claim_order, flushes
 from gateway.store.audit_log import KEPT_DAYS
 from gateway.store.events import day_of
-from gateway.store.holds import HOUSEKEEPING_LOCK
 from gateway.store.ledger.rollup import added_to
-from gateway.store.postgres.removals import removing
+from gateway.store.locks import Lock, removing, try_take
 from gateway.store.postgres.statements import Statement
-from gateway.store.replicas import shares
 from gateway.store.schema import EVERYONE, RUNS_ROLE
 from gateway.store.tables import TABLES, about, keys_of_table
 from gateway.store.tables.ledger import SUMMED_BY, SUMS
@@ -283,7 +281,6 @@ _IN_THE_WAY: Final = (
     asyncpg.CheckViolationError,
 )
 
-_TRY_LOCK: Final = Statement("SELECT pg_try_advisory_xact_lock(:key)")
 _LIMIT_WAIT: Final = Statement("SELECT set_config('lock_timeout', :wait_ms, true)")
 _TAKE_ROLE: Final = Statement("SELECT set_config('role', :role, true)")
 _PARTITIONS: Final = Statement(
@@ -337,11 +334,8 @@ class Dropped:
 
 
 async def is_alone(connection: Connection) -> bool:
-    """Take the housekeeping lock for the transaction. Return False if another process holds it.
-
-    It is a lock of the transaction, so it works through a transaction pooler.
-    """
-    return bool(await connection.scalar(_TRY_LOCK, {"key": HOUSEKEEPING_LOCK}))
+    # Takes the lock for the transaction. False: another process holds it.
+    return await try_take(connection, Lock.HOUSEKEEPING)
 
 
 async def owns_partitions(database: Database) -> bool:
@@ -637,7 +631,7 @@ class Housekeeping:
             # Last, because it looks at all that younger ones still need, and may run out of time.
             responses=await self._remove(delete_responses),
         )
-        await shares.forget(self._database)
+        await claim_order.forget_shares(self._database)
         _tell(report)
         return report
 

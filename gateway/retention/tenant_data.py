@@ -19,8 +19,7 @@ from gateway.retention.erasure import Erasing
 from gateway.retention.export import TenantArchive
 from gateway.retention.sweep import owns_partitions
 from gateway.store import audit_log, holds, tenants
-from gateway.store.ownership import require_owner
-from gateway.store.postgres.database import turn_to
+from gateway.store.postgres.database import require_owner, turn_to
 from gateway.store.postgres.statements import Statement
 from gateway.store.tables import TABLES as ALL_TABLES
 from gateway.store.tables import about, columns_of, metadata

@@ -32,8 +32,8 @@ from gateway.errors import (
 )
 from gateway.services.credentials import KeyUses, Peppers, Rehash
 from gateway.services.federation import is_token
-from gateway.store import tenants
-from gateway.store.limits import rules
+from gateway.store import callers, tenants
+from gateway.store.limits import key_terms
 from gateway.store.tools import tool_calls as audit
 from gateway.telemetry.logs import EventLog
 from gateway.tenancy import (
@@ -373,14 +373,14 @@ class Access:
     async def _principal(self, secret: str) -> Principal | None:
         database = self._database
         current, previous = self.peppers.current, self.peppers.previous
-        found = await tenants.find_principal(database, current.hash(secret), self._defaults)
+        found = await callers.find_principal(database, current.hash(secret), self._defaults)
         if found is None and previous is not None:
-            found = await tenants.find_principal(database, previous.hash(secret), self._defaults)
+            found = await callers.find_principal(database, previous.hash(secret), self._defaults)
             if found is not None:
                 self.uses.hash_again(found, Rehash(current.hash(secret), current.id))
         if found is None:
             return None
-        terms = await rules.terms_of(database, found)
+        terms = await key_terms.terms_of(database, found)
         return replace(found, terms=terms)
 
     def forget(self) -> None:

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from gateway.protocol.items import InputItem, McpApprovalRequest
 
 Used = Literal["consumed", "unknown", "expired", "used", "mismatch"]
-"""Outcome of the use of an approval (`store.tools.approvals`)."""
+"""Outcome of the use of an approval (`store.tools.tool_calls`)."""
 
 _OF_NOBODY: Final = frozenset({"item_reference", "compaction_trigger"})
 _PARAM: Final = "input"

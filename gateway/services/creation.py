@@ -50,8 +50,8 @@ from gateway.services.runs.run_builder import DueSummary
 from gateway.services.runs.spec_builder import PRIORITIES, CreateCommand, service_tier
 from gateway.services.zero_retention import permitted
 from gateway.store import responses as rows
-from gateway.store.idempotency import IdempotencyKey, find_key
 from gateway.store.limits import background
+from gateway.store.responses import IdempotencyKey, find_key
 from gateway.tenancy import default_project
 from gateway.text_ids import prompt_tokens
 

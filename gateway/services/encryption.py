@@ -19,7 +19,7 @@ from gateway.audit import BY_ITSELF, COMMAND_LINE
 from gateway.errors import ConfigError, ContentSealed, InvalidRequest, StoreError
 from gateway.retention import sweep
 from gateway.store import audit_log, holds, resealing
-from gateway.store.ownership import require_owner
+from gateway.store.postgres.database import require_owner
 from gateway.store.resealing import KEYS
 from gateway.telemetry.logs import EventLog
 

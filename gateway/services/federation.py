@@ -22,8 +22,8 @@ from gateway import ids
 from gateway.errors import TokenNotAdmitted, TokenRefused
 from gateway.sealing import Binding, SealBroken
 from gateway.services.key_sets import KeyOrigin
-from gateway.store import issuers
-from gateway.store.limits import rules as limits
+from gateway.store import callers
+from gateway.store.limits import key_terms
 from gateway.store.schema import EVERYONE
 from gateway.telemetry.logs import EventLog
 from gateway.tenancy import DEFAULT_POLICY, TenantId
@@ -43,7 +43,7 @@ if TYPE_CHECKING:
 
     from gateway.sealing import Sealer
     from gateway.services.key_sets import Jwk, KeySets
-    from gateway.store.issuers import Federated
+    from gateway.store.callers import Federated
     from gateway.store.postgres.database import Database
     from gateway.tenancy import Principal, TenantPolicy
     from gateway.tenancy.issuers import IdentityProvider
@@ -172,7 +172,7 @@ class Federation:
         said = read(asked.token)
         if provider_id is None or account_id is None:
             raise _not_admitted()
-        found = await issuers.find_issuers(self._database, provider_id)
+        found = await callers.find_issuers(self._database, provider_id)
         if len(found) != 1:
             raise _not_admitted()
         provider = found[0]
@@ -215,7 +215,7 @@ class Federation:
             raise TokenRefused("The token has expired. Exchange another one.")
         tenant_id, rule_id = TenantId(UUID(bytes=tenant)), UUID(bytes=rule)
         given = frozenset(content[_FORM.size :].decode().split())
-        for one in await issuers.find_federated(
+        for one in await callers.find_federated(
             self._database, tenant_id, self._defaults, rule_id=rule_id
         ):
             scopes = narrowed(one.rule.scopes, given) if given else one.rule.scopes
@@ -228,7 +228,7 @@ class Federation:
     async def _operator_issuer(self, said: Unverified) -> IdentityProvider | None:
         # A token of an operator's issuer belongs to no tenant's provider, whatever the tenant
         # configured.
-        found = await issuers.find_of_operators(self._database, said.issuer, said.audiences)
+        found = await callers.find_of_operators(self._database, said.issuer, said.audiences)
         if not found:
             return None
         if len(found) > 1 or not found[0].enabled:
@@ -247,7 +247,7 @@ class Federation:
             tenant = None if project_id is None else tenant
         if tenant is None or scopes is None or "\0" in tenant:
             raise TokenNotAdmitted(_UNNAMED)
-        found = await issuers.find_principal(
+        found = await callers.find_named(
             self._database, issuer.id, tenant, project_id, self._defaults
         )
         if found is None or not issuer.speaks_for(found.tenant_name):
@@ -262,11 +262,11 @@ class Federation:
         # A provider of the named organization comes first, then one that needs no name.
         found: Sequence[IdentityProvider] = ()
         if organization is not None:
-            found = await issuers.find_bearers(
+            found = await callers.find_bearers(
                 self._database, said.issuer, said.audiences, organization
             )
         if not found:
-            found = await issuers.find_issuers(self._database, None, said.issuer, said.audiences)
+            found = await callers.find_issuers(self._database, None, said.issuer, said.audiences)
         if len(found) > 1:
             # Only where a token is for several audiences: it could be anybody.
             _log.warning("several identity providers trust one token")
@@ -278,7 +278,7 @@ class Federation:
         self, provider: IdentityProvider, token: Verified, account_id: UUID | None
     ) -> Federated:
         attributes = attributes_of(token.claims, provider.transformations)
-        for one in await issuers.find_federated(
+        for one in await callers.find_federated(
             self._database, provider.tenant_id, self._defaults, provider_id=provider.id
         ):
             rule = one.rule
@@ -292,7 +292,7 @@ class Federation:
 
     async def _complete(self, principal: Principal, expires_at: float) -> Principal:
         # The decision ends with the token; a lookup before that verifies the token again.
-        terms = await limits.terms_of(self._database, principal)
+        terms = await key_terms.terms_of(self._database, principal)
         ends = datetime.fromtimestamp(expires_at, UTC)
         return replace(principal, terms=terms, key=replace(principal.key, expires_at=ends))
 

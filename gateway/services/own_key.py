@@ -5,14 +5,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from gateway.store.ledger import reading
+from gateway.store.ledger import rollup
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from gateway.limits.accounting import Figures
     from gateway.replication.limiter import Limiter
-    from gateway.store.ledger.reading import KeyUsage
+    from gateway.store.ledger.rollup import KeyUsage
     from gateway.store.postgres.database import Database
     from gateway.tenancy import Principal
 
@@ -36,5 +36,5 @@ class OwnKey:
 
     async def state(self, principal: Principal) -> KeyState:
         """Return usage and limits of the key. Raises `StoreError`."""
-        usage = await reading.of_key(self._database, principal.tenant_id, principal.key_id)
+        usage = await rollup.usage_of_key(self._database, principal.tenant_id, principal.key_id)
         return KeyState(usage, await self._limiter.figures(principal))

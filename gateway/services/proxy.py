@@ -21,7 +21,7 @@ from gateway.errors import (
 from gateway.generation import TokenUsage
 from gateway.limits.accounting import Used
 from gateway.protocol.proxied import PATHS
-from gateway.store.usage import Metered, UsageLine
+from gateway.store.usage_lines import Metered, UsageLine
 from gateway.telemetry.logs import EventLog
 from gateway.upstreams.problems import code_of, message_of, refusal
 

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from gateway import ids
 from gateway.audit import BEGINNING, AuditEntry, entry_of
+from gateway.store.locks import TenantLock, take_turns
 from gateway.store.postgres.statements import Statement, insert_into
 from gateway.store.schema import EVERYONE
 from gateway.tenancy import TenantId
@@ -26,10 +27,6 @@ if TYPE_CHECKING:
 
 KEPT_DAYS: Final = 400
 """The trigger lets older entries go; the migration has the same number."""
-_LOCK: Final = 0x41756474  # "Audt", as the first number of an advisory lock
-_TAKE_TURNS: Final = Statement("""
-SELECT pg_advisory_xact_lock(CAST(:lock AS integer), hashtext(CAST(:tenant AS text)))
-""")
 _LAST: Final = Statement("""
 SELECT clock_timestamp() AS at, last.number, last.hash
 FROM (SELECT) AS one LEFT JOIN LATERAL (
@@ -89,7 +86,7 @@ async def record(connection: Connection, tenant_id: UUID | None, event: AuditEve
     connection may be one of `Database.transaction(tenant_id)` or `owner_transaction`.
     """
     chain = tenant_id or EVERYONE
-    await connection.execute(_TAKE_TURNS, {"lock": _LOCK, "tenant": str(chain)})
+    await take_turns(connection, chain, TenantLock.AUDIT_LOG)
     last = (await connection.execute(_LAST, {"tenant": chain})).one()
     number, previous = (last.number, last.hash) if last.number is not None else (0, BEGINNING)
     entry = entry_of(event, chain, number + 1, ids.new_uuid(), last.at, previous)

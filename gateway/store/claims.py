@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from gateway import ids
 from gateway.entries import FOLD_VERSIONS
 from gateway.errors import ContentSealed, StoreError, StoreUnavailable
-from gateway.store import claim_order, content, flushes
+from gateway.store import claim_order, content, flushes, locks
 from gateway.store.claim_order import (
     FreePlaces,
     QueuedKey,
@@ -24,9 +24,9 @@ from gateway.store.claim_order import (
     RunningLimit,
 )
 from gateway.store.events import day_of
+from gateway.store.locks import Lock
 from gateway.store.packing import unpack_ids
 from gateway.store.postgres.statements import Statement
-from gateway.store.replicas import shares
 from gateway.store.schema import EVERYONE
 from gateway.telemetry.logs import EventLog
 from gateway.tenancy import ProjectId, TenantId
@@ -38,8 +38,8 @@ if TYPE_CHECKING:
     from uuid import UUID
 
     from gateway.encryption.keyring import Keyring
+    from gateway.store.claim_order import EndedResponse, Start
     from gateway.store.postgres.database import Connection, Database, Row
-    from gateway.store.replicas.shares import EndedResponse, Start
 
 _log = EventLog(__name__)
 
@@ -125,8 +125,6 @@ class LogHead:
 
 
 _CONTENT: Final = ("request", "plan", "prompt")
-LOCK_KEY: Final = 0x436C61696D  # "Claim", as the number of an advisory lock
-_TAKE_TURNS: Final = Statement("SELECT pg_advisory_xact_lock(:key)")
 
 _IS_OURS: Final = """
     durable AND (
@@ -341,8 +339,8 @@ async def claim(
         "tenant_running_max": terms.tenant_running_max,
     }
     async with database.runs_transaction() as connection:
-        await connection.execute(_TAKE_TURNS, {"key": LOCK_KEY})
-        await shares.settle(connection, ended)
+        await locks.take(connection, Lock.CLAIMS)
+        await claim_order.settle_costs(connection, ended)
         begun = await connection.execute(_BEGUN, parameters | {"row_limit": limit})
         left = ((uuid, tenant_id) for tenant_id, *_, uuids in begun for uuid in uuids or ())
         chosen = sorted(left)[:limit]
@@ -357,7 +355,9 @@ async def claim(
             }
             lease = {"owner": owner, "lease_s": terms.lease_s}
             rows = await connection.execute(_CLAIM, locked | lease)
-        await shares.serve(connection, [starts[row.id] for row in rows if row.was_queued])
+        await claim_order.charge_starts(
+            connection, [starts[row.id] for row in rows if row.was_queued]
+        )
         heads = await flushes.settle(
             connection, [_locked_response(row) for row in rows if row.left_by]
         )
@@ -366,7 +366,7 @@ async def claim(
     for row in rows:
         try:
             start = starts.get(row.id)
-            counted = shares.EXPECTED_AT_FIRST if start is None else start.expected
+            counted = claim_order.EXPECTED_AT_FIRST if start is None else start.expected
             next_entry = heads.get(row.id, row.next_entry)
             run = await _open_run(database.keyring, row, next_entry, counted)
         except StoreUnavailable:
@@ -418,7 +418,7 @@ async def _next_queued(
     # by several statements can only become less until the claim.
     if limit <= 0:
         return {}
-    shared = {"expected": shares.EXPECTED_AT_FIRST, "everyone": EVERYONE}
+    shared = {"expected": claim_order.EXPECTED_AT_FIRST, "everyone": EVERYONE}
     key_rows = await connection.execute(_QUEUED_KEYS, parameters | shared)
     keys = [QueuedKey(*row) for row in key_rows]
     if not keys:

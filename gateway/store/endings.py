@@ -13,14 +13,13 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final
 
 from gateway.errors import ClaimLost
-from gateway.store import content, events, flushes, idempotency, messages, responses, turns, usage
+from gateway.store import content, conversations, events, flushes, messages, responses, usage_lines
 from gateway.store.claims import Claim
 from gateway.store.postgres.database import turn_to
 from gateway.store.postgres.statements import Batch, Rows, Statement, by_tenant
 from gateway.store.schema import TERMINAL
 from gateway.store.tables.ledger import COUNTS, METERED
 from gateway.store.tables.responses import ENDED, LOGGED
-from gateway.store.tools import run_secrets
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence
@@ -71,7 +70,7 @@ class FinishedResponse:
     has_secrets: bool = False
     tool_state: bytes | None = None
     placement: bytes | None = None
-    metered: usage.Metered = usage.UNKNOWN
+    metered: usage_lines.Metered = usage_lines.UNKNOWN
 
 
 _END: Final = Statement("""
@@ -195,7 +194,7 @@ def _end_row(end: FinishedResponse, cipher: ContentCipher) -> dict[str, Any]:
         "entry_count": entries and entries.count,
         "entries": packed,
         **end.metered.row(),
-        **usage.counts(end.tokens),
+        **usage_lines.counts(end.tokens),
     }
     return content.sealed(cipher, "responses", row)
 
@@ -297,12 +296,14 @@ async def _end(
         await events.add(connection, claim, ended.created_at, entries)
     await messages.add(connection, claim.tenant_id, claim.uuid, finished.items)
     if ended.conversation_id is not None and finished.status in ANSWERED:
-        await turns.append(connection, claim.tenant_id, ended.conversation_id, claim.uuid)
+        await conversations.append_items(
+            connection, claim.tenant_id, ended.conversation_id, claim.uuid
+        )
     await _meter(connection, claim.tenant_id, finished, ended)
     if finished.free_key:
-        await idempotency.free(connection, claim.tenant_id, claim.uuid)
+        await responses.free_key(connection, claim.tenant_id, claim.uuid)
     if finished.has_secrets:
-        await run_secrets.erase(connection, claim.tenant_id, claim.uuid)
+        await responses.erase_secrets(connection, claim.tenant_id, claim.uuid)
     return True
 
 
@@ -311,7 +312,7 @@ async def _meter(
 ) -> None:
     # `head` has the columns that tell which key, project and model the response is for.
     if finished.tokens is not None:
-        line = usage.UsageLine(
+        line = usage_lines.UsageLine(
             response=finished.uuid,
             key_id=head.key_id,
             model=head.model,
@@ -322,4 +323,4 @@ async def _meter(
             background=head.background,
             metered=finished.metered,
         )
-        await usage.add(connection, tenant_id, line)
+        await usage_lines.add(connection, tenant_id, line)

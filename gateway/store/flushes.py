@@ -29,7 +29,7 @@ from typing import TYPE_CHECKING, Final
 from gateway.encryption.cipher import FRAMES, plain_frame
 from gateway.store import events
 from gateway.store.events import LogRow
-from gateway.store.postgres.removals import removing
+from gateway.store.locks import removing
 from gateway.store.postgres.statements import Statement
 from gateway.tenancy import TenantId
 

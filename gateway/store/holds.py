@@ -3,7 +3,7 @@
 Whoever removes something asks in the transaction that does it (`check`), and from then on a hold
 waits until that ends. So when `hold` has committed, nothing goes any more, and nothing is under way
 that would. What is removed of all tenants at once is waited for as well: rounds of retention take a
-lock of their own, and all others say so (`postgres.removals`); their statements leave out the
+lock of their own, and all others say so (`locks.removing`); their statements leave out the
 tenants that are held.
 """
 
@@ -13,8 +13,8 @@ from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Final
 
 from gateway.errors import DataHeld
-from gateway.store import audit_log
-from gateway.store.postgres.removals import REMOVALS_LOCK
+from gateway.store import audit_log, locks
+from gateway.store.locks import Lock, TenantLock
 from gateway.store.postgres.statements import Statement
 
 if TYPE_CHECKING:
@@ -24,16 +24,6 @@ if TYPE_CHECKING:
     from gateway.store.postgres.database import Connection, Database
     from gateway.tenancy import TenantId
 
-HOUSEKEEPING_LOCK: Final = 0x486F7573656B6570
-""""Housekep", as the number of an advisory lock: of the one who removes what has expired."""
-_LOCK: Final = 0x486F6C64  # "Hold", as the first number of an advisory lock
-_WAIT_FOR_HOLD: Final = Statement("""
-SELECT pg_advisory_xact_lock_shared(CAST(:lock AS integer), hashtext(CAST(:tenant AS text)))
-""")
-_WAIT_FOR_REMOVALS: Final = Statement("""
-SELECT pg_advisory_xact_lock(CAST(:lock AS integer), hashtext(CAST(:tenant AS text)))
-""")
-_WAIT_FOR_ROUND: Final = Statement("SELECT pg_advisory_xact_lock(:key)")
 _IS_HELD: Final = Statement("SELECT held_at IS NOT NULL FROM tenants WHERE id = :tenant")
 _HOLD: Final = Statement("""
 UPDATE tenants SET held_at = CASE WHEN CAST(:is_held AS boolean) THEN coalesce(held_at, now()) END
@@ -46,7 +36,7 @@ async def check(connection: Connection, tenant_id: TenantId) -> None:
 
     Call it in the transaction that removes something, before the removal.
     """
-    await connection.execute(_WAIT_FOR_HOLD, {"lock": _LOCK, "tenant": str(tenant_id)})
+    await locks.removing_of(connection, tenant_id)
     if await connection.scalar(_IS_HELD, {"tenant": tenant_id}):
         raise DataHeld
 
@@ -68,9 +58,8 @@ async def hold(
     """Place or lift a hold on all data of a tenant; on return it is effective everywhere."""
     async with database.owner_transaction() as connection:
         if is_held:
-            for key in (HOUSEKEEPING_LOCK, REMOVALS_LOCK):
-                await connection.execute(_WAIT_FOR_ROUND, {"key": key})
-            waiting = {"lock": _LOCK, "tenant": str(tenant_id)}
-            await connection.execute(_WAIT_FOR_REMOVALS, waiting)
+            for lock in (Lock.HOUSEKEEPING, Lock.REMOVALS):
+                await locks.take(connection, lock)
+            await locks.take_turns(connection, tenant_id, TenantLock.HOLD)
         await connection.execute(_HOLD, {"tenant": tenant_id, "is_held": is_held})
         await audit_log.record(connection, tenant_id, event)

@@ -1,6 +1,7 @@
 """Responses: all that is written when one is accepted, and what reads and erases it.
 
-How one ends is in `endings`, who goes on with it in `claims`.
+With a response come its idempotency key and, while it runs, the sealed secrets that its request
+sends to MCP servers. How one ends is in `endings`, who goes on with it in `claims`.
 """
 
 from __future__ import annotations
@@ -10,19 +11,18 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from gateway.entries import FOLD_VERSION
-from gateway.errors import RateLimited
+from gateway.errors import KeyTaken, RateLimited
 from gateway.limits.rules import NO_TERMS
-from gateway.store import content, events, flushes, holds, messages, turns
-from gateway.store import idempotency as keys
-from gateway.store.claims import LOCK_KEY, Claim
+from gateway.store import content, conversations, events, flushes, holds, messages
+from gateway.store.claims import Claim
 from gateway.store.events import LogRow, day_of
 from gateway.store.limits import background
+from gateway.store.locks import Lock
 from gateway.store.packing import pack_ids
 from gateway.store.postgres.database import turn_to
 from gateway.store.postgres.statements import Batch, Rows, Statement, by_tenant
 from gateway.store.schema import TERMINAL
 from gateway.store.tables.responses import ACCEPTED
-from gateway.store.tools import run_secrets
 
 if TYPE_CHECKING:
     from array import array
@@ -33,7 +33,6 @@ if TYPE_CHECKING:
     from gateway.encryption.cipher import ContentCipher
     from gateway.limits.rules import Terms
     from gateway.protocol.context_item import ConversationPlace, StoredItem
-    from gateway.store.idempotency import IdempotencyKey
     from gateway.store.postgres.database import Connection, Database
     from gateway.tenancy import ProjectId, TenantId
 
@@ -267,12 +266,12 @@ async def insert(database: Database, tenant_id: TenantId, new: NewResponse) -> N
         if new.conversation is None:
             await connection.execute(_INSERT, row)
         else:
-            await turns.insert_writer(connection, row)
+            await conversations.insert_writer(connection, row)
         if new.idempotency is not None:
-            await keys.take(connection, tenant_id, new.uuid, new.idempotency)
+            await take_key(connection, tenant_id, new.uuid, new.idempotency)
         await messages.add(connection, tenant_id, new.uuid, new.items)
         if new.secrets is not None:
-            await run_secrets.add(connection, tenant_id, new.uuid, new.secrets)
+            await add_secrets(connection, tenant_id, new.uuid, new.secrets)
         if new.entries is not None:
             claim = Claim(tenant_id, new.uuid, 0 if new.owner is None else 1)
             await events.add(connection, claim, new.created_at, LogRow(0, *new.entries))
@@ -311,7 +310,7 @@ async def queue_all(
     groups = by_tenant(new)
     became: dict[int, bool] = {}
     await database.keyring.ready([tenant_id for tenant_id, _ in groups])
-    begin = database.transaction(groups[0][0], in_bulk=True, lock_key=LOCK_KEY)
+    begin = database.transaction(groups[0][0], in_bulk=True, lock_key=Lock.CLAIMS)
     async with begin as connection:
         for tenant_id, group in groups:
             if tenant_id != groups[0][0]:
@@ -355,9 +354,9 @@ async def check(
             await _check_queue(connection, tenant_id, queued_max)
             await background.check_queue(connection, tenant_id, queue_terms, in_turn=False)
         if conversation is not None:
-            await turns.check(connection, tenant_id, conversation)
+            await conversations.check_writer(connection, tenant_id, conversation)
         if idempotency is not None:
-            await keys.check(connection, tenant_id, idempotency)
+            await check_key(connection, tenant_id, idempotency)
 
 
 async def _check_queue(connection: Connection, tenant_id: TenantId, queued_max: int) -> None:
@@ -454,3 +453,114 @@ async def delete(database: Database, tenant_id: TenantId, uuid: UUID) -> bool:
         await connection.execute(_DELETE_LOG, of_it | {"day": day_of(created_at)})
         await flushes.erase(connection, tenant_id, uuid)
     return True
+
+
+@dataclass(frozen=True, slots=True)
+class IdempotencyKey:
+    """A key as it is kept: SHA-256 of it, and of the body that came with it.
+
+    It stands for the response it was first sent for until it is `ttl_s` old.
+    """
+
+    key_hash: bytes
+    fingerprint: bytes
+    ttl_s: float
+
+
+class KeyUse(NamedTuple):
+    """Use of a key: the response that it stands for, and the fingerprint of its body."""
+
+    fingerprint: bytes
+    uuid: UUID
+
+
+_FIND_KEY: Final = Statement("""
+SELECT fingerprint, response_id
+FROM idempotency_keys
+WHERE tenant_id = :tenant AND key_hash = :key_hash
+  AND created_at > clock_timestamp() - make_interval(secs => :ttl_s)
+""")
+_TAKE_KEY: Final = Statement("""
+INSERT INTO idempotency_keys AS key (tenant_id, key_hash, fingerprint, response_id, created_at)
+VALUES (:tenant, :key_hash, :fingerprint, :response, clock_timestamp())
+ON CONFLICT (tenant_id, key_hash) DO UPDATE
+SET fingerprint = excluded.fingerprint, response_id = excluded.response_id,
+    created_at = excluded.created_at
+WHERE key.created_at <= clock_timestamp() - make_interval(secs => :ttl_s)
+RETURNING true
+""")
+_FREE_KEY: Final = Statement("""
+DELETE FROM idempotency_keys WHERE tenant_id = :tenant AND response_id = :response
+""")
+
+
+async def find_key(
+    database: Database, tenant_id: TenantId, key_hash: bytes, *, ttl_s: float
+) -> KeyUse | None:
+    """Return the response that the key stands for, or None if the key is free."""
+    parameters = {"tenant": tenant_id, "key_hash": key_hash, "ttl_s": ttl_s}
+    async with database.transaction(tenant_id) as connection:
+        row = (await connection.execute(_FIND_KEY, parameters)).one_or_none()
+    return None if row is None else KeyUse(*row)
+
+
+async def check_key(connection: Connection, tenant_id: TenantId, key: IdempotencyKey) -> None:
+    """Raise `KeyTaken` if the key stands for a response, inside the caller's transaction."""
+    parameters = {"tenant": tenant_id, "key_hash": key.key_hash, "ttl_s": key.ttl_s}
+    if (await connection.execute(_FIND_KEY, parameters)).one_or_none() is not None:
+        raise KeyTaken
+
+
+async def take_key(
+    connection: Connection, tenant_id: TenantId, uuid: UUID, key: IdempotencyKey
+) -> None:
+    """Bind the key to a response, inside the transaction that inserts it.
+
+    Waits for another transaction that binds it. Raises `KeyTaken`.
+    """
+    parameters = {
+        "tenant": tenant_id,
+        "key_hash": key.key_hash,
+        "fingerprint": key.fingerprint,
+        "response": uuid,
+        "ttl_s": key.ttl_s,
+    }
+    if not await connection.scalar(_TAKE_KEY, parameters):
+        raise KeyTaken
+
+
+async def free_key(connection: Connection, tenant_id: TenantId, uuid: UUID) -> None:
+    # The key stands for the response no more.
+    await connection.execute(_FREE_KEY, {"tenant": tenant_id, "response": uuid})
+
+
+_ADD_SECRETS: Final = Statement("""
+INSERT INTO run_secrets (tenant_id, response_id, sealed) VALUES (:tenant, :id, :sealed)
+""")
+_FIND_SECRETS: Final = Statement("""
+SELECT sealed FROM run_secrets WHERE tenant_id = :tenant AND response_id = :id
+""")
+_ERASE_SECRETS: Final = Statement("""
+DELETE FROM run_secrets WHERE tenant_id = :tenant AND response_id = :id
+""")
+
+
+async def add_secrets(
+    connection: Connection, tenant_id: TenantId, response: UUID, sealed: bytes
+) -> None:
+    # In the transaction that accepts the response.
+    await connection.execute(_ADD_SECRETS, {"tenant": tenant_id, "id": response, "sealed": sealed})
+
+
+async def load_secrets(database: Database, tenant_id: TenantId, response: UUID) -> bytes | None:
+    """Return the sealed secrets of a response. None: it has none, or it is over."""
+    async with database.transaction(tenant_id) as connection:
+        sealed: bytes | None = await connection.scalar(
+            _FIND_SECRETS, {"tenant": tenant_id, "id": response}
+        )
+        return sealed
+
+
+async def erase_secrets(connection: Connection, tenant_id: TenantId, response: UUID) -> None:
+    # In the transaction that ends the response.
+    await connection.execute(_ERASE_SECRETS, {"tenant": tenant_id, "id": response})

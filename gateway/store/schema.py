@@ -1,7 +1,8 @@
-"""Names that statements and tables share: roles, states, costs, the revision."""
+"""Names that statements and tables share: roles, states, costs, the revision, its files."""
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Final
 from uuid import UUID
 
@@ -25,3 +26,21 @@ COST_COLUMNS: Final = (
     "tools_cost_nano",
 )
 """Columns of aggregates in billionths of a dollar: the sum of all costs, and its parts."""
+
+
+_PACKAGE: Final = Path(__file__).parents[1]
+
+
+def migrations_folder() -> Path:
+    """Return `gateway/_migrations` of an installed wheel, or `migrations` of a checkout."""
+    installed = _PACKAGE / "_migrations"
+    return installed if installed.is_dir() else _PACKAGE.parent / "migrations"
+
+
+def is_older(revision: str) -> bool:
+    """Return True for a revision before `REVISION`.
+
+    A revision without a file is of a newer release.
+    """
+    files = (migrations_folder() / "versions").glob(f"*_{revision}_*.py")
+    return revision != REVISION and any(files)

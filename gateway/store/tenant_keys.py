@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, Final
 
 from gateway.encryption.keyring import WrappedKey
 from gateway.errors import ConfigError, StoreError
+from gateway.store import locks
+from gateway.store.locks import Lock
 from gateway.store.postgres.statements import Statement
 from gateway.tenancy import TenantId
 
@@ -25,8 +27,6 @@ CREATE TABLE IF NOT EXISTS tenant_keys (
     CONSTRAINT pk_tenant_keys PRIMARY KEY (tenant_id, number)
 )
 """
-_LOCK_KEY: Final = 0x54656E4B6579  # "TenKey", as the number of an advisory lock
-_TAKE_TURNS: Final = Statement("SELECT pg_advisory_xact_lock(:key)")
 _IS_THERE: Final = Statement("SELECT to_regclass('tenant_keys') IS NOT NULL")
 _IS_OF_CONTENT: Final = Statement("SELECT to_regclass('responses') IS NOT NULL")
 _COLUMNS: Final = "number, wrapped, provider, key_ref, created_at, retired_at, destroyed_at"
@@ -101,7 +101,7 @@ class TenantKeys:
             if await connection.scalar(_IS_THERE):
                 return
             # Replicas that start together would make it at the same moment.
-            await connection.execute(_TAKE_TURNS, {"key": _LOCK_KEY})
+            await locks.take(connection, Lock.TENANT_KEYS)
             await connection.script(_PREPARE)
 
     async def keys(self, tenant_id: TenantId) -> list[WrappedKey]:

@@ -1,11 +1,11 @@
-"""Tenants, their policies and their keys, for operators; the look-up that makes a key a tenant.
+"""Tenants, their policies and their keys, for operators.
 
 Names are the operator's, checked by `services.access`. Times are the database's.
 """
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 from difflib import get_close_matches
 from typing import TYPE_CHECKING, Any, Final
 
@@ -13,69 +13,31 @@ from gateway import ids
 from gateway.audit import COMMAND_LINE
 from gateway.errors import ResourceNotFound
 from gateway.store import audit_log
+from gateway.store.callers import DEFAULT_DIALECT, key_terms, own_policy
 from gateway.store.postgres.statements import Statement
-from gateway.store.schema import APP_ROLE
+from gateway.store.tables.columns import typed
+from gateway.store.tables.tenants import api_keys
 from gateway.tenancy import (
-    DEFAULT_POLICY,
-    DEFAULT_PROJECT_NAME,
     POLICY_VALUES,
     ApiKey,
-    KeyTerms,
-    ModelPermissions,
-    NarrowedPolicy,
-    Principal,
-    ProjectControls,
     ProjectId,
-    ProjectTerms,
     Tenant,
     TenantId,
-    TenantPolicy,
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
     from uuid import UUID
 
     from gateway.audit import AuditEvent, Author
     from gateway.store.postgres.database import Database, Row
     from gateway.tenancy import Dialect, KeyKind, OwnPolicy, PolicyChanges
 
-DEFAULT_DIALECT: Final[Dialect] = "openai"
-"""Dialect of a key that was made before there were others."""
-TAKE_ROLE: Final = Statement("SELECT set_config('role', :role, true)")
 
-
-_TENANT: Final = "id, name, created_at, disabled_at, deleted_at, held_at, purged_at"
+_TENANT: Final = ", ".join(field.name for field in fields(Tenant))
 _POLICY: Final = ", ".join(POLICY_VALUES)
-KEY_COLUMNS: Final = (
-    "id, tenant_id, name, hint, created_at, disabled_at, dialect, kind, project_id, owner_type,"
-    " owner_id, scopes, expires_at, last_used_at, allowed_cidrs, allowed_models, replaced_by,"
-    " created_by"
-)
+KEY_COLUMNS: Final = ", ".join(typed(api_keys, without="hash pepper_id"))
 """All of a key but its hash, which the role of tenants may not read."""
-FOUND_TERMS: Final = (
-    "(tenant).name AS tenant_name, (project).name AS project_name, (project).models_mode,"
-    " (project).models AS project_models, (project).retention_type, (project).tools_off,"
-    " (project).service_tiers, (project).service_tier_default,"
-    " (tenant).retention_type AS tenant_retention_type"
-)
-FOUND_POLICY: Final = ", ".join(f"(tenant).{name} AS policy_{name}" for name in POLICY_VALUES)
-"""Columns of `tenant` and `project`, whole rows that a function returns, that decide for the
-caller; those of the policy have to be the last."""
-# Not whole rows: what is prepared on a connection would end with the revision that adds a column.
-# The default project may have no row.
-_FIND_CALLER: Final = Statement(f"""
-SELECT (key).id AS key_id, (key).tenant_id, (key).dialect, (key).kind, (key).project_id,
-       (key).owner_type, (key).owner_id, (key).scopes, (key).expires_at, (key).allowed_cidrs,
-       (key).allowed_models, {FOUND_TERMS},
-       (key).disabled_at IS NULL AND (tenant).disabled_at IS NULL
-           AND (tenant).deleted_at IS NULL
-           AND (project).archived_at IS NULL
-           AND coalesce((key).expires_at > now(), true) AS is_enabled,
-       {FOUND_POLICY}
-FROM find_caller(:key_hash)
-""")  # noqa: S608 - constants only
-
 _INSERT_TENANT: Final = Statement(f"""
 INSERT INTO tenants (id, name, created_at) VALUES (:id, :name, now()) RETURNING {_TENANT}
 """)  # noqa: S608 - constants only
@@ -135,25 +97,12 @@ class NewKey:
 
 
 def _tenant(row: Row) -> Tenant:
-    return Tenant(
-        TenantId(row.id),
-        row.name,
-        row.created_at,
-        row.disabled_at,
-        row.deleted_at,
-        row.held_at,
-        row.purged_at,
-    )
-
-
-def _own_policy(values: Iterable[str | int | None]) -> OwnPolicy:
-    # A null column means that the tenant has no value of its own.
-    own = zip(POLICY_VALUES, values, strict=True)
-    return {name: value for name, value in own if value is not None}
+    # `row` begins with `_TENANT`.
+    return Tenant(*row[: len(fields(Tenant))])
 
 
 def _with_policy(row: Row) -> tuple[Tenant, OwnPolicy]:
-    return _tenant(row), _own_policy(row[-len(POLICY_VALUES) :])
+    return _tenant(row), own_policy(row[-len(POLICY_VALUES) :])
 
 
 def key_of_row(row: Row) -> ApiKey:
@@ -167,48 +116,10 @@ def key_of_row(row: Row) -> ApiKey:
         disabled_at=row.disabled_at,
         dialect=row.dialect or DEFAULT_DIALECT,
         project_id=row.project_id and ProjectId(row.project_id),
-        terms=_key_terms(row),
+        terms=key_terms(row),
         last_used_at=row.last_used_at,
         replaced_by=row.replaced_by,
         created_by=row.created_by,
-    )
-
-
-def found_policy(row: Row, defaults: TenantPolicy) -> TenantPolicy:
-    # The row ends with `FOUND_POLICY`.
-    return defaults.with_own(_own_policy(row[-len(POLICY_VALUES) :]))
-
-
-def _key_terms(row: Row) -> KeyTerms:
-    return KeyTerms(
-        kind=row.kind,
-        scopes=frozenset(row.scopes or ()),
-        expires_at=row.expires_at,
-        networks=tuple(row.allowed_cidrs or ()),
-        models=tuple(row.allowed_models or ()),
-        owner_type=row.owner_type,
-        owner_id=row.owner_id,
-    )
-
-
-def found_project(row: Row) -> ProjectTerms:
-    # The row has `FOUND_TERMS`.
-    return ProjectTerms(
-        name=row.project_name or DEFAULT_PROJECT_NAME,
-        models=None
-        if row.models_mode is None
-        else ModelPermissions(row.models_mode, tuple(row.project_models or ())),
-        retention_type=row.retention_type,
-        controls=found_controls(row),
-    )
-
-
-def found_controls(row: Row) -> ProjectControls:
-    # The project may have no row, then all columns are null.
-    return ProjectControls(
-        tools_off=frozenset(row.tools_off or ()),
-        tiers=None if row.service_tiers is None else tuple(row.service_tiers),
-        tier_default=row.service_tier_default or "standard",
     )
 
 
@@ -353,32 +264,3 @@ async def disable_key(
     named = {"tenant_id": tenant_id, "id": key_id}
     row = await _change(database, _DISABLE_KEY, named, lambda row: (row.tenant_id, event))
     return key_of_row(row) if row else None
-
-
-async def find_principal(
-    database: Database, key_hash: bytes, defaults: TenantPolicy = DEFAULT_POLICY
-) -> Principal | None:
-    """Return the principal of a key.
-
-    Return None if the key is unknown, disabled or expired, its tenant is disabled, or its project
-    is archived. The policy is the tenant's own, with `defaults` where it has none. Runs as the
-    tenants' role, which can find a key only by the hash of its secret.
-    """
-    async with database.owner_transaction() as connection:
-        await connection.execute(TAKE_ROLE, {"role": APP_ROLE})
-        row = (await connection.execute(_FIND_CALLER, {"key_hash": key_hash})).one_or_none()
-    if row is None or not row.is_enabled:
-        return None
-    policy = found_policy(row, defaults)
-    terms, project = _key_terms(row), found_project(row)
-    return Principal(
-        TenantId(row.tenant_id),
-        row.tenant_name,
-        row.key_id,
-        NarrowedPolicy.of(policy, project.models, terms.permissions, controls=project.controls),
-        row.dialect or DEFAULT_DIALECT,
-        project_id=row.project_id and ProjectId(row.project_id),
-        key=terms,
-        project_terms=project,
-        retention_type=row.tenant_retention_type,
-    )

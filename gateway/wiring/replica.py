@@ -31,12 +31,11 @@ from gateway.retention.sweep import Housekeeping
 from gateway.retention.tenant_data import TenantData
 from gateway.services.audit_logs import AuditLogs
 from gateway.services.encryption import Resealing
-from gateway.store import claims, flushes, remote_logs
+from gateway.store import backend_reports, claims, flushes, notices, remote_logs
 from gateway.store.claims import ClaimTerms
-from gateway.store.limits import counters, prices
+from gateway.store.limits import counters, key_terms
+from gateway.store.notices import Listener, Notice
 from gateway.store.postgres.database import CONNECT_TIMEOUT_S
-from gateway.store.replicas import drains, notifications, placements
-from gateway.store.replicas.notifications import Listener, Notice
 from gateway.store.tenant_keys import TenantKeys
 from gateway.tools.egress.network_policy import NetworkPolicy, host_and_port_of
 from gateway.tools.egress.transport import EgressLimits, client
@@ -150,7 +149,7 @@ class Replica:
             LeaseTiming(settings.background.lease_s, settings.background.heartbeat_s),
             metrics,
         )
-        notifier = Notifier(partial(notifications.notify, base.notices))
+        notifier = Notifier(partial(notices.notify, base.notices))
         listening_notifier = notifier if settings.database.listen else None
         watcher = _watcher(base, listening_notifier)
         router = NotificationRouter(watcher, lease_keeper, listening_notifier, metrics)
@@ -351,7 +350,7 @@ def _limiter(base: Foundation) -> Limiter:
     return Limiter(
         LimitStore(
             partial(counters.exchange, database, base.owner),
-            partial(prices.valid, database),
+            partial(key_terms.valid_prices, database),
             partial(counters.forget, database),
             partial(counters.read, database, base.owner),
         ),
@@ -385,15 +384,15 @@ def _exchanging(base: Foundation) -> list[Callable[[], Coroutine[Any, Any, None]
     is_alone = len(settings.backends) < 2 and not settings.discovery
     if base.pool.router is None or is_alone:
         return []
-    board = partial(placements.exchange, base.notices, base.owner)
+    board = partial(backend_reports.exchange_placements, base.notices, base.owner)
     return [Exchange(base.pool.router, board).run]
 
 
 def _drains(base: Foundation) -> Drains:
     return Drains(
         base.pool,
-        partial(drains.drained, base.notices),
-        partial(drains.report, base.notices, base.owner),
+        partial(backend_reports.drained, base.notices),
+        partial(backend_reports.report_drained, base.notices, base.owner),
         metrics=base.metrics,
     )
 

@@ -12,7 +12,7 @@ from gateway.errors import StartupError
 from gateway.protocol.grants import PythonGrant
 from gateway.protocol.hosted_tools import AutoContainer
 from gateway.services.containers import AskedContainer
-from gateway.store.tools import approvals
+from gateway.store.tools import tool_calls
 from gateway.store.tools.mcp_servers import OPERATOR
 from gateway.telemetry.logs import EventLog
 
@@ -76,7 +76,7 @@ class Rooms:
 
             self.mcp = new_room(base.settings, base.database, base.sealer, base.metrics)
             self.ask_approval = partial(
-                approvals.ask,
+                tool_calls.ask_approval,
                 base.database,
                 key=base.settings.mcp_identity_key,
                 ttl_s=APPROVAL_TTL_S,
@@ -259,6 +259,6 @@ class Sources:
         self, tenant_id: TenantId, request_id: str, digest: bytes, response: UUID
     ) -> Used:
         key = self._base.settings.mcp_identity_key
-        return await approvals.consume(
+        return await tool_calls.consume_approval(
             self._base.database, tenant_id, request_id, digest, response, key=key
         )

@@ -11,8 +11,7 @@ from __future__ import annotations
 from alembic import op
 from sqlalchemy.schema import CreateIndex, CreateTable
 
-from gateway.store.migration.functions import FUNCTIONS, TRIGGERS
-from gateway.store.migration.transaction_ids import DROP_LEDGER_TX, create_ledger_tx
+from gateway.store.migration.functions import DROP_LEDGER_TX, FUNCTIONS, TRIGGERS, create_ledger_tx
 from gateway.store.migration.verification import MAKE_ROLE, ROLES, requirements
 from gateway.store.tables import columns_of, metadata
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from gateway.errors import ConversationLocked
-from gateway.store import turns
+from gateway.store import conversations
 from tests.chaos import unlocked
 from tests.fakes.turns import begin, contents, conversation_of, end
 
@@ -24,7 +24,9 @@ async def test_only_without_the_lock_are_there_two_writers(
     with pytest.raises(ConversationLocked):
         await begin(database, tenant, uuid)
     for name, *_ in unlocked.CONDITIONS:
-        monkeypatch.setattr(turns, name, getattr(turns, name))  # put back afterwards
+        monkeypatch.setattr(
+            conversations, name, getattr(conversations, name)
+        )  # put back afterwards
     unlocked.tear_out()
     assert not (await contents(database, tenant, uuid)).is_locked
     second = await begin(database, tenant, uuid)

@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Final
 
 from gateway.__main__ import main
-from gateway.store import turns
+from gateway.store import conversations
 from gateway.store.postgres.statements import Statement
 
 LOCK: Final = """EXISTS (
@@ -35,9 +35,9 @@ CONDITIONS: Final = (
 def tear_out() -> None:
     """Replace the product's own. Raises `AssertionError` when it is worded otherwise now."""
     for name, condition, other in CONDITIONS:
-        statement: Statement = getattr(turns, name)
+        statement: Statement = getattr(conversations, name)
         assert condition in statement.text, f"{name} has no {condition}"
-        setattr(turns, name, Statement(statement.text.replace(condition, other)))
+        setattr(conversations, name, Statement(statement.text.replace(condition, other)))
 
 
 if __name__ == "__main__":

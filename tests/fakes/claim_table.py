@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, Final
 
 from gateway.entries import FOLD_VERSION, FOLD_VERSIONS
 from gateway.errors import ClaimLost, StoreConflict
+from gateway.store.claim_order import EXPECTED_AT_FIRST
 from gateway.store.claims import Claim, ClaimedRun, ClaimTerms, LogHead
 from gateway.store.events import LogBatch, LogRow, WriteClaim, day_of
-from gateway.store.replicas.shares import EXPECTED_AT_FIRST
 from gateway.store.schema import TERMINAL
 
 if TYPE_CHECKING:

@@ -18,7 +18,7 @@ from uuid import UUID
 from gateway import ids
 from gateway.ledger.jobs import Adding
 from gateway.ledger.sinks import CloudEventsSink, Delivery
-from gateway.store import usage
+from gateway.store import usage_lines
 from gateway.store.postgres.database import Database
 from gateway.telemetry.metrics import Metrics
 from gateway.tenancy import TenantId
@@ -55,7 +55,7 @@ async def write(url: str, tenant: TenantId) -> None:
     print("ready", flush=True)
     while await asyncio.to_thread(sys.stdin.readline):
         lines = [random_line(chance, start=start, span_s=18_000) for _ in range(BATCH_LINES)]
-        await usage.record_all(database, [(tenant, one) for one in lines])
+        await usage_lines.record_all(database, [(tenant, one) for one in lines])
         print(*(one.response.hex for one in lines), flush=True)
     await database.close()
 

@@ -13,7 +13,7 @@ from gateway.errors import RateLimited
 from gateway.limits.accounting import Used
 from gateway.limits.rules import Budget, Limit, Terms
 from gateway.replication.limiter import Limiter, LimitStore, LimitTiming
-from gateway.store.limits import counters, prices
+from gateway.store.limits import counters, key_terms
 from gateway.telemetry.metrics import Metrics
 from gateway.tenancy import Principal, TenantId
 
@@ -63,7 +63,7 @@ def limiter(
     """One replica's."""
     limit_store = LimitStore(
         partial(counters.exchange, database, replica),
-        partial(prices.valid, database),
+        partial(key_terms.valid_prices, database),
         partial(counters.forget, database),
         partial(counters.read, database, replica),
     )

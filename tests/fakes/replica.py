@@ -52,8 +52,8 @@ if TYPE_CHECKING:
     from gateway.eventlog.live_log import LiveLog
     from gateway.generation import TokenRequest, TokenSink
     from gateway.protocol.responses.response_object import ResponseHead
+    from gateway.store.notices import Notice
     from gateway.store.postgres.database import Database
-    from gateway.store.replicas.notifications import Notice
     from gateway.store.responses import StoredResponse
     from gateway.tenancy import TenantId
     from gateway.tools.tool_contract import HostedTools

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from gateway.store.replicas import placements
+from gateway.store import backend_reports
 from gateway.upstreams.routing.exchange import Exchange
 
 if TYPE_CHECKING:
@@ -131,5 +131,5 @@ def exchange_of(gateway: RunningGateway) -> Exchange:
     """One that is asked to, beside the one of the process."""
     base = gateway.process.services.foundation
     assert base.pool.router is not None
-    board = partial(placements.exchange, base.notices, f"{base.owner}-asked")
+    board = partial(backend_reports.exchange_placements, base.notices, f"{base.owner}-asked")
     return Exchange(base.pool.router, board)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from gateway import ids
 from gateway.protocol.conversations import Conversation
-from gateway.store import conversations, endings, responses, turns
+from gateway.store import conversations, endings, responses
 from tests.fakes.stored import CREATED, finished, item, new_response
 
 if TYPE_CHECKING:
@@ -26,9 +26,9 @@ async def conversation_of(database: Database, tenant: TenantId, *names: str) -> 
     return made.uuid
 
 
-async def contents(database: Database, tenant: TenantId, uuid: UUID) -> turns.Contents:
+async def contents(database: Database, tenant: TenantId, uuid: UUID) -> conversations.Contents:
     """All that there is of it."""
-    found = await turns.read(database, tenant, uuid, items_max=1000)
+    found = await conversations.read_contents(database, tenant, uuid, items_max=1000)
     assert found is not None
     return found
 

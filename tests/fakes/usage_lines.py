@@ -10,7 +10,7 @@ from uuid import UUID
 from gateway import ids
 from gateway.generation import TokenUsage
 from gateway.metering import Metering
-from gateway.store.usage import Metered, UsageLine
+from gateway.store.usage_lines import Metered, UsageLine
 from gateway.tenancy import ProjectId
 
 if TYPE_CHECKING:

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 import httpx2
 import pytest
 
-from gateway.store.replicas import drains
+from gateway.store import backend_reports
 from tests.fakes.gateway import running_gateway
 from tests.fakes.http_client import http_client
 from tests.fakes.serving import serving
@@ -67,9 +67,9 @@ class Fleet:
         """Send what is new to these servers only, from all replicas."""
         for number in range(len(URLS)):
             if number in numbers:
-                await drains.undrain(self.database, f"b{number}")
+                await backend_reports.undrain(self.database, f"b{number}")
             else:
-                await drains.drain(self.database, f"b{number}", by="test")
+                await backend_reports.drain(self.database, f"b{number}", by="test")
         await self.until(lambda one: one.is_drained == (int(one.name[1:]) not in numbers))
 
     async def until_healthy(self) -> None:

@@ -21,8 +21,8 @@ import asyncpg
 from gateway.admin.usage import REPORTS
 from gateway.retention.sweep import remove_expired
 from gateway.settings.sections import Ledger
-from gateway.store.ledger import reading, rollup
-from gateway.store.ledger.reading import LineSpan, Question
+from gateway.store.ledger import rollup
+from gateway.store.ledger.rollup import LineSpan, Question
 from gateway.store.migration.migrate import upgrade
 from gateway.store.postgres.database import Database
 from gateway.tenancy import TenantId
@@ -68,7 +68,7 @@ async def asked(database: Database, tenant: TenantId | None, question: Question)
     took, rows = [], 0
     for _ in range(TIMES):
         begun = time.perf_counter()
-        rows = len(await reading.read(database, tenant, question, rows_max=1_000_000))
+        rows = len(await rollup.read_usage(database, tenant, question, rows_max=1_000_000))
         took.append((time.perf_counter() - begun) * 1000)
     return f"{statistics.median(took):8.0f} ms, worst {max(took):.0f} ms, {rows} rows"
 

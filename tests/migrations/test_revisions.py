@@ -10,10 +10,9 @@ from alembic import command
 from alembic.script import ScriptDirectory
 
 from gateway.errors import StartupError
-from gateway.store.migration import revisions as store_revisions
+from gateway.store import schema as store_revisions
 from gateway.store.migration.migrate import alembic_config, run_locked
-from gateway.store.migration.revisions import migrations_folder
-from gateway.store.schema import REVISION
+from gateway.store.schema import REVISION, migrations_folder
 from gateway.store.tables import metadata
 
 if TYPE_CHECKING:

@@ -11,14 +11,12 @@ import pytest
 from gateway import ids
 from gateway.cli.provision import require_schema
 from gateway.errors import StartupError, StoreUnavailable
-from gateway.store import claims, responses, tenants
-from gateway.store.migration import revisions
+from gateway.store import callers, claims, responses, schema, tenants
 from gateway.store.migration.migrate import run_locked, upgrade
-from gateway.store.migration.revisions import migrations_folder
 from gateway.store.migration.verification import make_roles
 from gateway.store.postgres.database import Database
 from gateway.store.postgres.statements import Statement
-from gateway.store.schema import APP_ROLE, REVISION, RUNS_ROLE
+from gateway.store.schema import APP_ROLE, REVISION, RUNS_ROLE, migrations_folder
 from gateway.tenancy import TenantId
 from tests.conftest import new_tenant
 from tests.fakes.postgres import PostgresServer, embedded, reachable_folder
@@ -94,7 +92,7 @@ async def test_an_owner_without_superpowers_can_migrate_and_serve(
     await tenants.insert_key(
         database, tenants.NewKey(ids.new_uuid(), tenant, "key", "wxyz", b"hash")
     )
-    found = await tenants.find_principal(database, b"hash")
+    found = await callers.find_principal(database, b"hash")
     assert found is not None
     assert found.tenant_id == tenant
     uuid = await store_turn(database, tenant, "1")
@@ -157,10 +155,10 @@ async def test_a_revision_that_adds_to_a_policy_breaks_no_connection_that_asked_
     tenant = await new_tenant(database)
     key = tenants.NewKey(ids.new_uuid(), tenant, "key", "wxyz", b"hash")
     await tenants.insert_key(database, key)
-    before = await tenants.find_principal(database, b"hash")
+    before = await callers.find_principal(database, b"hash")
     name = database_url.partition("?")[0].rpartition("/")[2]
     await postgres.execute("ALTER TABLE tenants ADD COLUMN later text", database=name)
-    assert await tenants.find_principal(database, b"hash") == before is not None
+    assert await callers.find_principal(database, b"hash") == before is not None
     await database.close()
 
 
@@ -222,7 +220,7 @@ async def test_a_replica_does_not_start_on_an_older_schema(
 ) -> None:
     folder = shutil.copytree(migrations_folder(), tmp_path / "_migrations")
     (folder / "versions" / "20250101_0123456789ab_expand_before.py").touch()
-    monkeypatch.setattr(revisions, "_PACKAGE", tmp_path)
+    monkeypatch.setattr(schema, "_PACKAGE", tmp_path)
     name = database_url.partition("?")[0].rpartition("/")[2]
     older = "UPDATE alembic_version SET version_num = '0123456789ab'"
     await postgres.execute(older, database=name)

@@ -15,8 +15,8 @@ import pytest
 from jsonschema import Draft202012Validator
 
 from gateway.models.harmony.vocabulary import CALL, END, START
-from gateway.store.tools import documents
-from gateway.store.tools.documents import Document
+from gateway.store.tools import web_pages
+from gateway.store.tools.web_pages import Document
 from tests.fakes import mcp_server
 from tests.fakes.breaking_proxy import BreakingProxy
 from tests.fakes.event_grammar import check_stream
@@ -119,7 +119,7 @@ async def hosting(recorder: Recorder, database_url_of_all: str) -> AsyncIterator
         async with running_gateway(settings) as running:
             database = running.process.services.foundation.database
             language = settings.tools.web.index_language
-            await documents.put(database, None, [PAGE], language=language)
+            await web_pages.put_documents(database, None, [PAGE], language=language)
             yield running
 
 

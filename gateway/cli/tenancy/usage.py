@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
     from pathlib import Path
 
-    from gateway.store.ledger.reconciliation import Found
+    from gateway.ledger.jobs import Found
 
 commands = typer.Typer(no_args_is_help=True)
 

@@ -15,7 +15,7 @@ from gateway.errors import ConversationLocked, InvalidRequest, PreviousResponseN
 from gateway.protocol.conversations import unknown_conversation
 from gateway.protocol.hosted_tools import McpServerTool
 from gateway.services.known_urls import combines
-from gateway.store import messages, turns
+from gateway.store import conversations, messages
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
@@ -127,7 +127,7 @@ class HistorySource:
     ) -> History:
         # `is_written`: the response will be added to the conversation.
         uuid = ids.parse_conversation_id(conversation_id)
-        found = uuid and await turns.read(
+        found = uuid and await conversations.read_contents(
             self._database_for(principal),
             principal.tenant_id,
             uuid,

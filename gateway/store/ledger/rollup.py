@@ -1,14 +1,16 @@
-"""Lines added up by the hour, by the minute and by the day and end user; each exactly once.
+"""Usage lines added up by the hour, by the minute and by the day and end user; and usage by time.
 
-One transaction adds the lines of some transactions and moves the cursor behind them. So whoever
-reads sums and, of what is behind the cursor, lines, finds each line in one of the two.
+One transaction adds the lines of some transactions, each exactly once, and moves the cursor behind
+them. Usage by time is sums of closed times, and behind them the lines that are in no sum yet. Both
+are read by one statement of one snapshot: nothing is missing, and nothing counted twice.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import timedelta
-from typing import TYPE_CHECKING, Final
+from functools import cache
+from typing import TYPE_CHECKING, Any, Final, Literal
 
 from gateway.store.ledger import cursors
 from gateway.store.ledger.cursors import ROLLUP, Cursor, LinePosition
@@ -17,9 +19,11 @@ from gateway.store.schema import COST_COLUMNS
 from gateway.store.tables.ledger import SUMMED_BY, SUMS
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
     from datetime import datetime
+    from uuid import UUID
 
-    from gateway.store.postgres.database import Connection, Database
+    from gateway.store.postgres.database import Connection, Database, Row
     from gateway.tenancy import TenantId
 
 # Null stands for the default project (whose id is the tenant's), the default tier, no background. A
@@ -136,7 +140,7 @@ async def advance(
         if not await cursors.try_lock(connection, ROLLUP):
             return None
         cursor = await cursors.find(connection, ROLLUP) or Cursor(ROLLUP)
-        horizon = await cursors.horizon(connection)
+        horizon = await cursors.read_horizon(connection)
         if horizon.is_foreign(cursor.place):
             return Advance(is_foreign=True)
         span = {"from_tx": str(cursor.place.tx), "to_tx": str(horizon.tx)}
@@ -184,3 +188,271 @@ async def _add_hour_again(connection: Connection, tenant_id: TenantId, hour: dat
     next_hour = hour + timedelta(hours=1)
     tx = str(cursor.place.tx)
     await connection.execute(_ADD_HOUR, {**of_hour, "next_hour": next_hour, "tx": tx})
+
+
+Unit = Literal["minute", "hour", "day"]
+Dimension = Literal["tenant_id", "project_id", "key_id", "model", "service_tier", "background"]
+FILTERS: Final = {
+    "project_id": "uuid",
+    "key_id": "uuid",
+    "model": "text",
+    "background": "boolean",
+    "kind": "text",
+}
+
+_SNAPSHOT: Final = (
+    "SET TRANSACTION ISOLATION LEVEL REPEATABLE READ;"
+    " SET LOCAL plan_cache_mode = force_custom_plan; SET LOCAL jit = off"
+)
+"""The cursor is a value to the planner then, so that it looks for what is behind by its index."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LineSpan:
+    """Lines with `start` <= at < `end`. Of `inner_start` <= at < `inner_end` there are sums by
+    `sums` ("minute" or "hour", which both are at the beginning of); None: lines are read all along.
+    Where sums by the hour may have become sums by the day, both are at the beginning of a day, and
+    the question is asked by the day.
+    """
+
+    start: datetime
+    end: datetime
+    inner_start: datetime
+    inner_end: datetime
+    sums: Literal["minute", "hour"] | None = "hour"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Question:
+    """Query for sums over a span, by `unit` and `dimensions`, of the lines that pass `filters`
+    (values by the names of `FILTERS`). `tags` are names of tags to sum by, and `by_end_user` sums
+    by end user: only lines have these. `sums` are the sums to return: over hundreds of thousands of
+    rows each costs time.
+    """
+
+    span: LineSpan
+    unit: Unit
+    dimensions: tuple[Dimension, ...] = ()
+    filters: Mapping[str, Sequence[Any]] = field(default_factory=dict)
+    tags: tuple[str, ...] = ()
+    by_end_user: bool = False
+    sums: tuple[str, ...] = SUMS
+
+    @property
+    def by(self) -> tuple[str, ...]:
+        """Return the columns that sums are grouped by beside the time."""
+        of_lines = ("end_user",) if self.by_end_user else ()
+        return (*self.dimensions, *of_lines, *(f"tag_{at}" for at in range(len(self.tags))))
+
+    @property
+    def reads_lines(self) -> bool:
+        # Sums have neither end users nor tags.
+        return self.by_end_user or bool(self.tags) or self.span.sums is None
+
+
+async def read_usage(
+    database: Database, tenant_id: TenantId | None, question: Question, *, rows_max: int
+) -> list[Row]:
+    """Return rows of `bucket`, the dimensions, all sums and `background_requests`.
+
+    The dimensions include `end_user`, `tag_0` … if the question has them. At most `rows_max` rows,
+    earliest first; of all tenants if `tenant_id` is None. Raises `StoreUnavailable`.
+    """
+    span = question.span
+    shape = _Shape(
+        is_of_tenant=tenant_id is not None,
+        unit=question.unit,
+        by=question.by,
+        sums=question.sums,
+        table=None if question.reads_lines else span.sums,
+        has_edges=(span.start, span.end) != (span.inner_start, span.inner_end),
+    )
+    statement = _statement(shape)
+    transaction = (
+        database.runs_transaction() if tenant_id is None else database.transaction(tenant_id)
+    )
+    async with transaction as connection:
+        await connection.script(_SNAPSHOT)
+        cursor = await cursors.find(connection, ROLLUP) or Cursor(ROLLUP)
+        parameters: dict[str, Any] = {
+            "tenant": tenant_id,
+            "start": span.start,
+            "end": span.end,
+            "inner_start": span.inner_start,
+            "inner_end": span.inner_end,
+            "tx": str(cursor.place.tx),
+            "rows_max": rows_max,
+            **{f"f_{name}": question.filters.get(name) for name in FILTERS},
+            **{f"tag_{number}": name for number, name in enumerate(question.tags)},
+        }
+        return await connection.execute(statement, parameters)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Shape:
+    """Values that the text of a statement depends on. `table` None: it reads only lines."""
+
+    is_of_tenant: bool
+    unit: Unit
+    by: tuple[str, ...]
+    sums: tuple[str, ...]
+    table: Literal["minute", "hour"] | None
+    has_edges: bool
+
+    def of_tenant(self, prefix: str = "") -> str:
+        # A parameter has to be used for its type to be known.
+        if self.is_of_tenant:
+            return f"{prefix}tenant_id = :tenant"
+        return "CAST(:tenant AS uuid) IS NULL"
+
+
+_SPAN: Final = (
+    "CAST(:start AS timestamptz) <= CAST(:end AS timestamptz)"
+    " AND CAST(:inner_start AS timestamptz) <= CAST(:inner_end AS timestamptz)"
+    " AND CAST(:tx AS text) IS NOT NULL"
+)
+"""True, and uses what not every source does."""
+
+
+@cache
+def _statement(shape: _Shape) -> Statement:
+    by = shape.by
+    if shape.table is None:
+        sources = [_of_lines(shape, "line.at >= :start AND line.at < :end")]
+    else:
+        sources = [_behind(shape), _sums(shape, f"usage_{shape.table}s")]
+        if shape.unit == "day":
+            sources.append(_sums(shape, "usage_days"))
+        if shape.has_edges:
+            sources.append(_edges(shape))
+    names = ", ".join(["bucket", *by])
+    summed = "".join(f", CAST(sum({name}) AS bigint) AS {name}" for name in shape.sums)
+    background = "CAST(sum(background_requests) AS bigint) AS background_requests"
+    union = "\nUNION ALL\n".join(sources)
+    return Statement(f"""
+SELECT date_trunc('{shape.unit}', at, 'UTC') AS {names}{summed}, {background}
+FROM (
+{union}
+) AS found
+WHERE {_SPAN}
+GROUP BY {names}
+ORDER BY bucket
+LIMIT :rows_max
+""")  # noqa: S608 - constants, and names of columns
+
+
+def _behind(shape: _Shape) -> str:
+    # Lines that are in no sum yet.
+    return _of_lines(
+        shape,
+        "line.tx >= CAST(CAST(:tx AS text) AS xid8)"
+        " AND line.at >= :inner_start AND line.at < :inner_end",
+    )
+
+
+def _edges(shape: _Shape) -> str:
+    # Lines outside the range of whole buckets, which sums cannot answer for.
+    before = "line.at >= :start AND line.at < :inner_start"
+    after = "line.at >= :inner_end AND line.at < :end"
+    return _of_lines(shape, f"({before} OR {after})")
+
+
+def _of_lines(shape: _Shape, span: str) -> str:
+    special = {name: f"line.tags ->> :{name}" for name in shape.by if name.startswith("tag_")}
+    known = {**LINE_KEY, **special, "end_user": "line.end_user"}
+    names = "".join(f", {known[name]} AS {name}" for name in shape.by)
+    values = "".join(f", {LINE_VALUES[name]} AS {name}" for name in shape.sums)
+    values += f", {LINE_VALUES['requests']} * ({LINE_KEY['background']})::int"
+    where = " AND ".join([shape.of_tenant("line."), span, *_filters(LINE_KEY)])
+    return (
+        f"SELECT line.at{names}{values} AS background_requests"  # noqa: S608 - constants only
+        f" FROM usage AS line WHERE {where}"
+    )
+
+
+def _sums(shape: _Shape, table: str) -> str:
+    names = "".join(f", {name}" for name in (*shape.by, *shape.sums))
+    span = "at >= :inner_start AND at < :inner_end"
+    where = " AND ".join([shape.of_tenant(), span, *_filters({name: name for name in FILTERS})])
+    return (
+        f"SELECT at{names}, requests * background::int AS background_requests"  # noqa: S608
+        f" FROM {table} WHERE {where}"
+    )
+
+
+def _filters(columns: Mapping[str, str]) -> list[str]:
+    return [
+        f"(CAST(:f_{name} AS {kind}[]) IS NULL"
+        f" OR {columns[name]} = ANY (CAST(:f_{name} AS {kind}[])))"
+        for name, kind in FILTERS.items()
+    ]
+
+
+_OWNERS: Final = Statement("""
+SELECT id, owner_id FROM api_keys
+WHERE tenant_id = :tenant AND owner_type = 'user' AND owner_id IS NOT NULL
+""")
+
+
+async def owners_of_keys(database: Database, tenant_id: TenantId) -> dict[UUID, UUID]:
+    """Return the people that the tenant's keys belong to, by key. Raises `StoreUnavailable`."""
+    async with database.transaction(tenant_id) as connection:
+        rows = await connection.execute(_OWNERS, {"tenant": tenant_id})
+    return {row.id: row.owner_id for row in rows}
+
+
+_PERIODS: Final = {
+    "total": "'-infinity'::timestamptz",
+    "day": "date_trunc('day', now(), 'UTC')",
+    "week": "date_trunc('week', now(), 'UTC')",
+    "month": "date_trunc('month', now(), 'UTC')",
+}
+_OF_KEY_SUMS: Final = ("requests", "input_tokens", "output_tokens", "cost_nano")
+_OF_KEY: Final = Statement(f"""
+SELECT {
+    ", ".join(
+        f"CAST(coalesce(sum({name}) FILTER (WHERE at >= {begin}), 0) AS bigint) AS {period}_{name}"
+        for period, begin in _PERIODS.items()
+        for name in _OF_KEY_SUMS
+    )
+}
+FROM (
+    SELECT at, {", ".join(_OF_KEY_SUMS)} FROM usage_hours
+    WHERE tenant_id = :tenant AND key_id = :key
+    UNION ALL
+    SELECT at, {", ".join(_OF_KEY_SUMS)} FROM usage_days
+    WHERE tenant_id = :tenant AND key_id = :key
+    UNION ALL
+    SELECT line.at, {", ".join(f"{LINE_VALUES[name]} AS {name}" for name in _OF_KEY_SUMS)}
+    FROM usage AS line
+    WHERE line.tenant_id = :tenant AND line.key_id = :key
+      AND line.tx >= CAST(CAST(:tx AS text) AS xid8)
+) AS found
+""")  # noqa: S608 - constants, and names of columns
+
+
+@dataclass(frozen=True, slots=True)
+class KeyUsage:
+    """Usage of a key in one period: requests, tokens (cached ones included), nano-dollars."""
+
+    requests: int
+    input_tokens: int
+    output_tokens: int
+    cost_nano: int
+
+
+async def usage_of_key(
+    database: Database, tenant_id: TenantId, key_id: UUID
+) -> dict[str, KeyUsage]:
+    """Return a key's usage today, this week (from Monday), this month, and in `total`, in UTC.
+
+    `total` goes back as far as sums are kept. Raises `StoreUnavailable`.
+    """
+    async with database.transaction(tenant_id) as connection:
+        await connection.script(_SNAPSHOT)
+        cursor = await cursors.find(connection, ROLLUP) or Cursor(ROLLUP)
+        parameters = {"tenant": tenant_id, "key": key_id, "tx": str(cursor.place.tx)}
+        row = (await connection.execute(_OF_KEY, parameters)).one()
+    return {
+        period: KeyUsage(*(row[f"{period}_{name}"] for name in _OF_KEY_SUMS)) for period in _PERIODS
+    }

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Final
 
 from gateway.limits.accounting import BUSY_WAIT_S
 from gateway.limits.refusal import ReachedLimit, too_many
+from gateway.store.locks import TenantLock, take_turns
 from gateway.store.postgres.statements import Statement
-from gateway.store.tools.quotas import Quota, take_turns
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -70,7 +70,7 @@ async def check_queue(
     """
     binding = _queues(terms, "enforce")
     if binding and in_turn:
-        await take_turns(connection, tenant_id, Quota.BACKGROUND)
+        await take_turns(connection, tenant_id, TenantLock.BACKGROUND)
     for limit in binding:
         used = await count(connection, tenant_id, limit)
         if used >= limit.value:

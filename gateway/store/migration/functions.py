@@ -184,6 +184,26 @@ BEGIN
     RETURN NEW;
 END $$
 """  # noqa: S608 - a constant
+DROP_LEDGER_TX: Final = "DROP FUNCTION ledger_tx(xid8)"
+
+
+def create_ledger_tx(added: int) -> str:
+    """Return the statement that makes the function, which adds `added` to an id.
+
+    Lines of usage have the id of the transaction that wrote them, and readers remember ids
+    (`store.ledger.cursors`). A cluster counts its transactions from the beginning, so lines that a
+    new one writes would lie before what readers have read already of a dump. `added` makes them
+    lie behind all that the dump brought. Readers outside of the database keep their places, and no
+    line is changed.
+    """
+    return f"""
+CREATE OR REPLACE FUNCTION ledger_tx(id xid8) RETURNS xid8
+LANGUAGE sql IMMUTABLE PARALLEL SAFE AS $$
+    SELECT CAST(CAST(CAST(CAST(id AS text) AS bigint) + {added} AS text) AS xid8)
+$$
+"""
+
+
 TRIGGERS: Final = {
     "keep_audit_log()": (
         _KEEP_AUDIT_LOG,

@@ -17,12 +17,12 @@ from sqlalchemy import NullPool, exc, text
 from sqlalchemy.ext.asyncio import create_async_engine
 
 from gateway.errors import StartupError, StoreError, StoreUnavailable
-from gateway.store.migration.revisions import migrations_folder
-from gateway.store.migration.transaction_ids import continue_ids
+from gateway.store.locks import Lock
+from gateway.store.migration.functions import create_ledger_tx
 from gateway.store.migration.verification import Repaired, make_roles, repair_access
 from gateway.store.postgres.translation import DRIVER_ERRORS, translate
 from gateway.store.postgres.url import driver_url
-from gateway.store.schema import APP_ROLE
+from gateway.store.schema import APP_ROLE, RUNS_ROLE, migrations_folder
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -32,8 +32,16 @@ if TYPE_CHECKING:
 
 Result = TypeVar("Result")
 
-_LOCK_KEY: Final = 0x4861726D6F6E79  # "Harmony", as the number of an advisory lock
 CONTINUED: Final = "ids of transactions in the ledger, behind those of the cluster of the dump"
+_LAST_AND_NEXT: Final = """
+SELECT greatest(
+    (SELECT CAST(CAST(tx AS text) AS bigint) FROM usage
+     WHERE tx IS NOT NULL ORDER BY tx DESC LIMIT 1),
+    (SELECT max(greatest(CAST(CAST(tx AS text) AS bigint), CAST(CAST(end_tx AS text) AS bigint)))
+     FROM usage_cursors),
+    0
+), CAST(CAST(ledger_tx(pg_snapshot_xmax(pg_current_snapshot())) AS text) AS bigint)
+"""
 CONNECT_TIMEOUT_S: Final = 10.0
 LOCK_PAUSE_S: Final = 0.1
 """Between two attempts to be the one that migrates."""
@@ -67,11 +75,27 @@ async def upgrade(
         # Who serves without owning the tables sees by it which revision they are at.
         connection.exec_driver_sql(f"GRANT SELECT ON alembic_version TO {APP_ROLE}")
         repaired = repair_access(connection)
-        if not continue_ids(connection):
+        if not _continue_ids(connection):
             return repaired
         return replace(repaired, mended=(*repaired.mended, CONTINUED))
 
     return await run_locked(url, work, wait_s=wait_s, connect_timeout_s=connect_timeout_s)
+
+
+def _continue_ids(connection: Connection) -> bool:
+    """Let ids go on behind those that a dump of another cluster brought. False: it has its own.
+
+    A transaction that can be seen has an id below the end of the snapshot that sees it.
+    """
+    # The owner is bound by row-level security as well; this role sees the rows of all tenants.
+    connection.exec_driver_sql(f"SET LOCAL ROLE {RUNS_ROLE}")
+    last, next_ = connection.exec_driver_sql(_LAST_AND_NEXT).one()
+    connection.exec_driver_sql("RESET ROLE")
+    is_foreign = bool(last > next_)
+    if is_foreign:
+        connection.exec_driver_sql(create_ledger_tx(last))
+    connection.commit()
+    return is_foreign
 
 
 async def run_locked(
@@ -105,7 +129,7 @@ async def _take_lock(connection: AsyncConnection, wait_s: float) -> None:
     # concurrently, which waits for all statements that have begun.
     deadline = time.monotonic() + wait_s
     ask = text("SELECT pg_try_advisory_lock(:key)")
-    while not await connection.scalar(ask, {"key": _LOCK_KEY}):
+    while not await connection.scalar(ask, {"key": int(Lock.MIGRATION)}):
         await connection.commit()
         if time.monotonic() > deadline:
             raise StoreUnavailable("database: another process migrates it")

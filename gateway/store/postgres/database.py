@@ -27,7 +27,7 @@ import asyncpg
 from typing_extensions import override
 
 from gateway.encryption.keyring import OFF
-from gateway.errors import StoreUnavailable
+from gateway.errors import StoreError, StoreUnavailable
 from gateway.store.postgres.statements import Statement
 from gateway.store.postgres.translation import DRIVER_ERRORS, ends_connection, translate
 from gateway.store.postgres.url import driver_url
@@ -39,7 +39,6 @@ if TYPE_CHECKING:
 
     from gateway.encryption.cipher import ContentCipher
     from gateway.encryption.keyring import Keyring
-    from gateway.errors import StoreError
     from gateway.tenancy import ProjectId, TenantId
 
 STATEMENTS_MAX: Final = 200
@@ -495,7 +494,7 @@ class Database:
         """
         begin = _ENTER + self._narrowing() + (_IN_BULK if in_bulk else "")
         if lock_key is not None:
-            begin += _TRY_LOCK.format(key=lock_key)
+            begin += _TRY_LOCK.format(key=int(lock_key))
         return self._begin(begin, tenant_id=tenant_id, role=APP_ROLE, tenant=tenant_id)
 
     def bulk_transaction(self, tenant_id: TenantId, *, is_only: bool = True) -> Transaction:
@@ -597,3 +596,31 @@ def _is_intact(error: BaseException) -> bool:
     if isinstance(error, asyncpg.PostgresError):
         return not ends_connection(error)
     return not isinstance(error, (*DRIVER_ERRORS, asyncio.CancelledError))
+
+
+_NO_PRIVILEGE: Final = "42501"
+_OWNERSHIP: Final = Statement("""
+SELECT current_user AS asking, pg_get_userbyid(relowner) AS owner,
+    pg_has_role(relowner, 'USAGE') AS may
+FROM pg_class WHERE oid = 'responses'::regclass
+""")
+
+
+async def require_owner(database: Database) -> None:
+    """Raise `StoreError` unless the database's user may do everything that the tables' owner may.
+
+    The server would refuse in the middle of the work.
+    """
+    async with database.owner_transaction() as connection:
+        await check_owner(connection)
+
+
+async def check_owner(connection: Connection) -> None:
+    """Raise `StoreError` as `require_owner`, within a transaction."""
+    row = (await connection.execute(_OWNERSHIP)).one()
+    if not row.may:
+        raise StoreError(
+            f"database: this takes {row.owner}, who owns the tables, and nothing was changed: "
+            f"{row.asking} may not do all of it",
+            state=_NO_PRIVILEGE,
+        )

@@ -345,7 +345,7 @@ limit_reports: Final = table(
     ),
     prefixes=["UNLOGGED"],
 )
-# What was stored when that was measured last (`store.limits.storage`); under the nil project
+# What was stored when that was measured last (`replication.storage_meter`); under the nil project
 # all that the tenant has. `bytes` and `at` are null until it was measured.
 stored_bytes: Final = table(
     "stored_bytes",

@@ -69,7 +69,7 @@ drain_reports: Final = table(
     prefixes=["UNLOGGED"],
 )
 # What tenants were served in background, and one response is expected to cost
-# (`store.replicas.shares`); under the nil one where the last claim began. UNLOGGED.
+# (`store.claim_order`); under the nil one where the last claim began. UNLOGGED.
 background_shares: Final = table(
     "background_shares",
     tenant_id(),

@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any, Final, Generic, Literal, NamedTuple, Type
 from gateway.protocol.request_errors import unknown_place
 from gateway.store import holds
 from gateway.store.content import place_of
+from gateway.store.locks import TenantLock, take_turns
 from gateway.store.packing import pack_text, unpack_text
 from gateway.store.postgres.statements import Statement, insert_into
-from gateway.store.tools.quotas import Quota, take_turns
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -163,7 +163,7 @@ async def create(
     """Insert a container. Return False if the tenant has `containers_max` already."""
     counted = {"tenant": tenant_id, "now": row.created_at, "rows_max": containers_max}
     async with database.transaction(tenant_id) as connection:
-        await take_turns(connection, tenant_id, Quota.CONTAINERS)
+        await take_turns(connection, tenant_id, TenantLock.CONTAINERS)
         if await connection.scalar(_COUNT, counted) >= containers_max:
             return False
         await connection.execute(_INSERT, _new(connection, tenant_id, row))
@@ -221,7 +221,7 @@ async def take(
                 "rows_max": containers_max,
                 "container": row.uuid,
             }
-            await take_turns(connection, tenant_id, Quota.CONTAINERS)
+            await take_turns(connection, tenant_id, TenantLock.CONTAINERS)
             if await connection.scalar(_COUNT_OTHERS, counted) >= containers_max:
                 raise TooManyContainers(containers_max)
         taken = (await connection.execute(_TAKE, new | now)).one_or_none()

@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, Final, Literal
 from gateway.errors import InvalidRequest, RateLimited
 from gateway.store import holds
 from gateway.store.content import place_of
+from gateway.store.locks import TenantLock, take_turns
 from gateway.store.packing import pack_text, unpack_text
 from gateway.store.postgres.statements import Statement, insert_into
 from gateway.store.tools.containers import RowPage, in_pages, page_rows
-from gateway.store.tools.quotas import Quota, take_turns
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -295,7 +295,7 @@ async def _check_among_others(
     # Other files may have been written since the first check. From here to the commit, files of a
     # tenant take turns, so none is missed, but writing bytes holds up no one. Raises as `put` does.
     parameters = {"tenant": tenant_id, "container": row.container, "replaced": row.uuid}
-    await take_turns(connection, tenant_id, Quota.FILES)
+    await take_turns(connection, tenant_id, TenantLock.FILES)
     _check_room(row, (await connection.execute(_SIZES, parameters)).one(), bounds)
 
 

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 from urllib.parse import quote, urldefrag, urljoin, urlsplit
 
-from gateway.store.tools import documents
-from gateway.store.tools.documents import Document
+from gateway.store.tools import web_pages
+from gateway.store.tools.web_pages import Document
 from gateway.tools.browser.fetch import FetchFailed
 from gateway.tools.browser.page import Fetched, Unreadable
 from gateway.tools.egress.network_policy import EgressRefused
@@ -98,7 +98,9 @@ class Loader:
 
     async def _put(self, page: Page) -> Loaded:
         document = Document(page.url, page.title, page.text, page.links)
-        await documents.put(self.database, self.tenant_id, [document], language=self.language)
+        await web_pages.put_documents(
+            self.database, self.tenant_id, [document], language=self.language
+        )
         return Loaded(page.url, page.title)
 
 

@@ -13,8 +13,8 @@ from urllib.parse import urldefrag, urlsplit
 from gateway.cache import LruCache
 from gateway.errors import StoreError
 from gateway.protocol.grants import EVERY_DOMAIN, DomainRules, is_within
-from gateway.store.tools import documents, pages
-from gateway.store.tools.pages import StoredPage
+from gateway.store.tools import web_pages
+from gateway.store.tools.web_pages import StoredPage
 from gateway.telemetry.logs import EventLog
 from gateway.tools.browser.fetch import FetchFailed
 from gateway.tools.browser.page import Page, Unreadable
@@ -57,7 +57,7 @@ class KeptPages:
         key = stored.key.hex()
         self.cache.put((self.tenant_id, key), page, size=_size(page))
         try:
-            await pages.put(self.database, self.tenant_id, stored, asked=requested_url)
+            await web_pages.put_page(self.database, self.tenant_id, stored, asked=requested_url)
         except StoreError as error:
             _log.warning("a page of the browser was not stored", error=error)
         return key
@@ -68,7 +68,7 @@ class KeptPages:
         if page is not None:
             return page
         try:
-            stored = await pages.get(self.database, self.tenant_id, bytes.fromhex(key))
+            stored = await web_pages.get_page(self.database, self.tenant_id, bytes.fromhex(key))
         except (StoreError, ValueError):
             return None
         if stored is None:
@@ -80,7 +80,9 @@ class KeptPages:
     async def find(self, url: str, *, age_max_s: float) -> Page | None:
         """Return the page a URL led to at most `age_max_s` seconds ago; None if there is none."""
         try:
-            found = await pages.find(self.database, self.tenant_id, url, age_max_s=age_max_s)
+            found = await web_pages.find_page(
+                self.database, self.tenant_id, url, age_max_s=age_max_s
+            )
         except StoreError:
             return None
         return None if found is None else _page(found)
@@ -191,7 +193,7 @@ class TenantWeb:
         # None where the page has to be fetched.
         workplace = self.workplace
         try:
-            document = await documents.get(workplace.database, self.tenant_id, url)
+            document = await web_pages.get_document(workplace.database, self.tenant_id, url)
         except StoreError:
             document = None
         if document is not None:

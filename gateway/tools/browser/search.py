@@ -21,7 +21,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from gateway.errors import StoreError
 from gateway.protocol.grants import EVERY_DOMAIN, DomainRules, is_within
-from gateway.store.tools import documents
+from gateway.store.tools import web_pages
 from gateway.telemetry.logs import EventLog
 from gateway.tools.browser.page import plain
 from gateway.tools.egress.network_policy import EgressRefused
@@ -447,7 +447,7 @@ class IndexSource:
 
     async def find(self, query: Query, tenant_id: TenantId) -> Sequence[Hit]:
         try:
-            found = await documents.search(
+            found = await web_pages.search_documents(
                 self.database, tenant_id, query.text,
                 domains=DomainRules(query.domains, query.rules.denied), count=query.count,
                 language=self.language,

@@ -11,7 +11,7 @@ import pytest
 
 from gateway.cli.backends import wait_until_idle
 from gateway.simulator.options import SimulatorOptions
-from gateway.store.replicas import drains
+from gateway.store import backend_reports
 from tests.fakes.gateway import gateway_settings, running_gateway
 from tests.fakes.http_client import http_client
 from tests.fakes.serving import serving
@@ -166,7 +166,7 @@ async def test_a_drain_breaks_no_stream_and_is_told_once_all_have_ended(
                 await asyncio.sleep(0.001)
         write(path, {"a": urls["a"], "b": urls["b"]})
         await ready(client, {"a", "b"})
-        assert await drains.drain(database, "a", by="ann")
+        assert await backend_reports.drain(database, "a", by="ann")
         left = await wait_until_idle(database, "a", timeout_s=0, patience_s=60)
         assert left
         assert await wait_until_idle(database, "a", timeout_s=60, patience_s=0.5) == ""
@@ -180,7 +180,7 @@ async def test_a_drain_breaks_no_stream_and_is_told_once_all_have_ended(
             one["name"]: one["drained"] for one in (await client.get("/readyz")).json()["backends"]
         }
         assert states == {"a": True, "b": False}
-        await drains.drain(database, "b", by="ann")
+        await backend_reports.drain(database, "b", by="ann")
         async with asyncio.timeout(30):
             while (await client.get("/readyz")).status_code == 200:  # noqa: ASYNC110 - it is told over HTTP
                 await asyncio.sleep(0.01)
@@ -188,8 +188,8 @@ async def test_a_drain_breaks_no_stream_and_is_told_once_all_have_ended(
         refused = await client.post("/v1/responses", json={"model": MODEL, "input": "x"})
         assert refused.status_code == 503
         assert refused.headers["retry-after"]
-        await drains.undrain(database, "a")
-        await drains.undrain(database, "b")
+        await backend_reports.undrain(database, "a")
+        await backend_reports.undrain(database, "b")
         async with asyncio.timeout(30):
             while (await client.get("/readyz")).status_code != 200:  # noqa: ASYNC110 - it is told over HTTP
                 await asyncio.sleep(0.01)

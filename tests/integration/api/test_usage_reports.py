@@ -16,10 +16,10 @@ from gateway.admin.usage import COST_BUCKETS_MAX, REPORTS, UsageReports, routes
 from gateway.api.request_context import RequestContext
 from gateway.generation import TokenUsage
 from gateway.settings.sections import Ledger
-from gateway.store import usage
+from gateway.store import usage_lines
 from gateway.store.ledger import rollup
 from gateway.store.postgres.statements import Statement
-from gateway.store.usage import Metered
+from gateway.store.usage_lines import Metered
 from gateway.telemetry.metrics import Metrics
 from gateway.tenancy import KeyTerms, Principal, ProjectId
 from tests.conftest import new_tenant
@@ -70,9 +70,9 @@ async def lines_of(database: Database, tenant: TenantId) -> None:
         ),
         line(NOON, model="e5", metered=Metered(kind="embeddings")),
     ]
-    await usage.record_all(database, [(tenant, one) for one in lines[:3]])
+    await usage_lines.record_all(database, [(tenant, one) for one in lines[:3]])
     await rollup.advance(database)
-    await usage.record_all(database, [(tenant, one) for one in lines[3:]])
+    await usage_lines.record_all(database, [(tenant, one) for one in lines[3:]])
 
 
 @pytest.mark.slow
@@ -216,7 +216,7 @@ async def test_costs(database: Database, tenant: TenantId) -> None:
 
 @pytest.mark.slow
 async def test_what_is_too_much_is_refused(database: Database, tenant: TenantId) -> None:
-    await usage.record_all(
+    await usage_lines.record_all(
         database, [(tenant, line(model=f"adapter-{number}")) for number in range(1_001)]
     )
     async with asking(database, tenant) as reports:

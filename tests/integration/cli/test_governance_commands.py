@@ -19,8 +19,8 @@ from gateway.cli.commands import commands
 from gateway.errors import ConfigError, DataHeld, InvalidRequest, ResourceNotFound
 from gateway.metering import Metering, end_user_of
 from gateway.settings import load_settings
-from gateway.store import usage
-from gateway.store.usage import Metered, UsageLine
+from gateway.store import usage_lines
+from gateway.store.usage_lines import Metered, UsageLine
 from gateway.tenancy import TenantId
 from tests.conftest import opened
 from tests.fakes.key_services import sealing
@@ -213,7 +213,7 @@ def test_a_person_is_erased_from_usage_by_the_digest_of_processes(database_url: 
         metered = Metered(who=Metering(digest))
         line = UsageLine(ids.new_uuid(), ids.new_uuid(), "m", COMPLETED, USAGE, metered=metered)
         async with opened(database_url) as database:
-            await usage.record_all(database, [(tenant, line)])
+            await usage_lines.record_all(database, [(tenant, line)])
 
     asyncio.run(meter())
     erased = json.loads(printed("data", "erase", "acme", "grace", "--json"))

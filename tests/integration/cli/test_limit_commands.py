@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 from gateway import ids
 from gateway.cli.commands import commands
 from gateway.errors import InvalidRequest, ResourceNotFound
-from gateway.store import usage
+from gateway.store import usage_lines
 from gateway.store.postgres.database import Database
 from gateway.store.tenants import find_tenant
 from tests.fakes.usage_lines import line
@@ -254,7 +254,7 @@ async def add_lines(database_url: str) -> None:
     try:
         tenant = await find_tenant(database, "acme")
         assert tenant is not None
-        await usage.record_all(database, [(tenant.id, line()) for _ in range(3)])
+        await usage_lines.record_all(database, [(tenant.id, line()) for _ in range(3)])
     finally:
         await database.close()
 

@@ -19,10 +19,10 @@ from gateway.limits.accounting import Charge
 from gateway.models.harmony.parsing import Parser
 from gateway.store import claims, events, messages, responses
 from gateway.store.events import LogBatch, LogRow, day_of
-from gateway.store.idempotency import IdempotencyKey, find_key
+from gateway.store.notices import Notice
 from gateway.store.postgres.database import Database
 from gateway.store.postgres.statements import Statement
-from gateway.store.replicas.notifications import Notice
+from gateway.store.responses import IdempotencyKey, find_key
 from gateway.telemetry.metrics import Metrics
 from gateway.tenancy import TenantPolicy
 from tests.fakes.harmony_script import harmony_of, script_ids, vocabulary

@@ -21,8 +21,8 @@ from gateway.eventlog.log_watcher import LogWatcher
 from gateway.store import endings, events, flushes, remote_logs, responses
 from gateway.store.claims import Claim
 from gateway.store.events import LogBatch, LogRow
+from gateway.store.notices import Listener, Notice, notify
 from gateway.store.postgres.statements import Statement
-from gateway.store.replicas.notifications import Listener, Notice, notify
 from tests.conftest import new_tenant
 from tests.fakes.following import following
 from tests.fakes.harmony_script import script_ids

@@ -15,12 +15,11 @@ from gateway import ids
 from gateway.admin.limits import LimitOwner, Limits
 from gateway.errors import InvalidRequest
 from gateway.generation import TokenUsage
-from gateway.ledger.jobs import Adding, Reconciliation
+from gateway.ledger.jobs import Adding, Reconciliation, correct_spending
 from gateway.ledger.records import FIELDS, encoded, export, place_of
 from gateway.retention.sweep import remove_expired
 from gateway.settings.sections import Ledger
-from gateway.store import endings, responses, tenants, usage
-from gateway.store.ledger.reconciliation import correct_spending
+from gateway.store import endings, responses, tenants, usage_lines
 from gateway.store.postgres.statements import Statement
 from gateway.store.tenants import NewKey
 from gateway.telemetry.metrics import Metrics
@@ -54,7 +53,7 @@ async def test_an_export_goes_on_where_the_one_before_ended(
 ) -> None:
     lines = [line(NOON + timedelta(seconds=number)) for number in range(7)]
     for one in lines:
-        await usage.record_all(database, [(tenant, one)])
+        await usage_lines.record_all(database, [(tenant, one)])
     cursor, found = "", []
     for _ in range(4):
         *records, last = await exported(database, cursor, lines_max=3)
@@ -62,12 +61,12 @@ async def test_an_export_goes_on_where_the_one_before_ended(
         cursor = orjson.loads(last)["next_cursor"]
     assert [record["at"] for record in found] == [one.at.isoformat() for one in lines]
     assert {tuple(record) for record in found} == {FIELDS}
-    await usage.record_all(database, [(tenant, line(NOON))])
+    await usage_lines.record_all(database, [(tenant, line(NOON))])
     assert len(await exported(database, cursor, lines_max=3)) == 2
 
 
 async def test_csv_is_read_by_a_reader_of_csv(database: Database, tenant: TenantId) -> None:
-    await usage.record_all(database, [(tenant, line(model='=cmd|"x",')), (tenant, line())])
+    await usage_lines.record_all(database, [(tenant, line(model='=cmd|"x",')), (tenant, line())])
     text = b"".join([piece async for piece in export(database, None, "csv")]).decode()
     *rows, last = text.splitlines()
     assert last.startswith("# next_cursor=u1-")
@@ -95,7 +94,7 @@ async def test_reconciliation_finds_what_lacks_a_line_and_mends_sums(
     tokens = TokenUsage(input_tokens=3)
     end = replace(finished(new.uuid), completed_at=hour_ago, tokens=tokens)
     await endings.finish(database, tenant, end)
-    await usage.record_all(database, [(tenant, line(hour_ago)) for _ in range(3)])
+    await usage_lines.record_all(database, [(tenant, line(hour_ago)) for _ in range(3)])
     await adding.round()
     found = await checks.round()
     assert (found.unmetered, found.wrong_hours, found.behind_s) == ((), (), 0.0)
@@ -123,7 +122,7 @@ async def test_lines_are_removed_once_they_are_added_up(
         end_user_days_s=5 * DAY_S,
     )
     now = datetime.now(UTC)
-    await usage.record_all(
+    await usage_lines.record_all(
         database, [(tenant, line(now - timedelta(days=days))) for days in (1, 6, 7, 31)]
     )
     assert await remove_expired(database, keep, rows_max=10) == 0
@@ -150,7 +149,9 @@ async def test_keys_that_took_each_other_s_place_spend_together(
         await connection.execute(Statement(older))
     now = datetime.now(UTC)
     at = now - timedelta(minutes=2)
-    await usage.record_all(database, [(tenant, line(at, key_id=one.id)) for one in (old, new)])
+    await usage_lines.record_all(
+        database, [(tenant, line(at, key_id=one.id)) for one in (old, new)]
+    )
     (corrected,) = await correct_spending(database, now)
     assert (corrected.recorded, corrected.truth) == (0, 30)
 
@@ -165,9 +166,9 @@ async def test_what_replicas_are_about_to_tell_is_not_told_for_them(
         older = "UPDATE budgets SET created_at = created_at - interval '1 hour'"
         await connection.execute(Statement(older))
     now = datetime.now(UTC)
-    await usage.record_all(database, [(tenant, line(now))])
+    await usage_lines.record_all(database, [(tenant, line(now))])
     assert await correct_spending(database, now) == []
-    await usage.record_all(database, [(tenant, line(now - timedelta(minutes=2)))])
+    await usage_lines.record_all(database, [(tenant, line(now - timedelta(minutes=2)))])
     (corrected,) = await correct_spending(database, now)
     assert (corrected.recorded, corrected.truth) == (0, 15), (
         "the one that nobody will tell any more"

@@ -15,7 +15,7 @@ from gateway import ids
 from gateway.admin.usage import WIDTHS_S, UsageReports, usage_query
 from gateway.retention.sweep import remove_expired
 from gateway.settings.sections import Ledger
-from gateway.store import usage
+from gateway.store import usage_lines
 from gateway.store.ledger import rollup
 from tests.fakes.usage_lines import PROJECTS, random_line
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from gateway.store.postgres.database import Database
-    from gateway.store.usage import UsageLine
+    from gateway.store.usage_lines import UsageLine
     from gateway.tenancy import TenantId
 
 DAY_S = 86_400
@@ -87,7 +87,7 @@ async def test_any_span_in_any_width_has_what_its_lines_have(
             random_line(chance, start=datetime.fromtimestamp(begin, UTC), span_s=SPAN_S)
             for _ in range(60)
         ]
-        await usage.record_all(database, [(tenant, one) for one in some])
+        await usage_lines.record_all(database, [(tenant, one) for one in some])
         lines += some
         if chance.random() < 0.8:
             await rollup.advance(database, minutes_s=MINUTES_S)

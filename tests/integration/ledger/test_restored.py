@@ -9,11 +9,11 @@ import pytest
 from gateway import ids
 from gateway.ledger.sinks import CloudEventsSink, Delivery
 from gateway.settings.sections import Sink
-from gateway.store import usage
-from gateway.store.ledger import exports, rollup
+from gateway.store import usage_lines
+from gateway.store.ledger import cursors, rollup
 from gateway.store.ledger.cursors import LinePosition
+from gateway.store.migration.functions import create_ledger_tx
 from gateway.store.migration.migrate import CONTINUED, upgrade
-from gateway.store.migration.transaction_ids import create_ledger_tx
 from gateway.store.postgres.statements import Statement
 from gateway.telemetry.metrics import Metrics
 from tests.fakes.serving import serving
@@ -56,20 +56,20 @@ async def test_every_reader_of_a_restored_ledger_goes_on_where_it_was(
         await be_as_old_as(database, 99_999_999_999)
         await delivery(database, sink).round()
         read, unread, new = line(), line(), line()
-        await usage.record_all(database, [(tenant, read)])
+        await usage_lines.record_all(database, [(tenant, read)])
         assert await rolled(database) == 1
         await delivery(database, sink).round()
-        _, place = await exports.read_lines(database, LinePosition(), lines_max=9)
-        await usage.record_all(database, [(tenant, unread)])
+        _, place = await cursors.read_lines(database, LinePosition(), lines_max=9)
+        await usage_lines.record_all(database, [(tenant, unread)])
 
         await be_as_old_as(database, 0)
         repaired = await upgrade(database_url)
         assert CONTINUED in repaired.mended
-        await usage.record_all(database, [(tenant, new)])
+        await usage_lines.record_all(database, [(tenant, new)])
         assert await rolled(database) == 2
         await delivery(database, sink).round()
         await sink.close()
-    lines, _ = await exports.read_lines(database, place, lines_max=9)
+    lines, _ = await cursors.read_lines(database, place, lines_max=9)
     assert [one.response_id for one in lines] == [unread.response, new.response]
     written = {f"{ids.response_id(one.response)}-0" for one in (read, unread, new)}
     assert {event["id"] for event in receiver.events.values()} == written
@@ -79,7 +79,7 @@ async def test_every_reader_of_a_restored_ledger_goes_on_where_it_was(
 async def test_a_ledger_in_its_own_cluster_keeps_its_ids(
     database: Database, database_url: str, tenant: TenantId
 ) -> None:
-    await usage.record_all(database, [(tenant, line())])
+    await usage_lines.record_all(database, [(tenant, line())])
     await rolled(database)
     repaired = await upgrade(database_url)
     assert repaired.mended == ()

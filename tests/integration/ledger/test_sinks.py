@@ -12,10 +12,10 @@ from gateway.generation import TokenUsage
 from gateway.ledger.sinks import CloudEventsSink, Delivery
 from gateway.metering import Metering
 from gateway.settings.sections import Sink
-from gateway.store import usage
-from gateway.store.ledger import exports
+from gateway.store import usage_lines
+from gateway.store.ledger import cursors
 from gateway.store.postgres.statements import Statement
-from gateway.store.usage import Metered
+from gateway.store.usage_lines import Metered
 from gateway.telemetry.metrics import Metrics
 from tests.fakes.serving import serving
 from tests.fakes.usage_lines import line
@@ -55,20 +55,20 @@ async def test_each_line_is_kept_once_though_the_receiver_fails_and_processes_di
     now = datetime.now(UTC)
     lines = [line(now - timedelta(minutes=40 * number)) for number in range(11)]
     await delivery_to(database, sink).round()
-    await usage.record_all(database, [(tenant, one) for one in lines])
+    await usage_lines.record_all(database, [(tenant, one) for one in lines])
     receiver.statuses = [500, 503]  # it has the events, and says that it failed
     for _ in range(5):
         await delivery_to(database, sink).round()
     # A process that dies behind a batch: the next one sends all of it again.
-    await usage.record_all(database, [(tenant, line(now)) for _ in range(3)])
-    batch = await exports.next_batch(database, "events", "dead", lease_s=0, lines_max=2)
+    await usage_lines.record_all(database, [(tenant, line(now)) for _ in range(3)])
+    batch = await cursors.next_batch(database, "events", "dead", lease_s=0, lines_max=2)
     assert batch is not None
     await sink.send(batch)
     await delivery_to(database, sink).round()
     await sink.close()
     assert len(receiver.events) == 14
     assert sum(receiver.seen.values()) - len(receiver.seen) > 2
-    (state,) = await exports.states(database)
+    (state,) = await cursors.sink_states(database)
     assert (state.lines, state.stopped, state.is_under_way) == (14, None, False)
 
 
@@ -79,15 +79,15 @@ async def test_a_receiver_that_refuses_stops_the_sink_until_an_operator_has_look
     await delivery_to(database, sink).round()
     receiver.statuses = [422]
     for _ in range(2):
-        await usage.record_all(database, [(tenant, line(datetime.now(UTC)))])
+        await usage_lines.record_all(database, [(tenant, line(datetime.now(UTC)))])
         await delivery_to(database, sink).round()
     assert len(receiver.events) == 1
-    (state,) = await exports.states(database)
+    (state,) = await cursors.sink_states(database)
     assert state.stopped is not None
     assert "422" in state.stopped
-    assert await exports.resume(database, "events", is_delivered=True)
-    assert not await exports.resume(database, "another", is_delivered=True)
-    assert not await exports.resume(database, "events", is_delivered=True), "it is not stopped"
+    assert await cursors.resume_sink(database, "events", is_delivered=True)
+    assert not await cursors.resume_sink(database, "another", is_delivered=True)
+    assert not await cursors.resume_sink(database, "events", is_delivered=True), "it is not stopped"
     await delivery_to(database, sink).round()
     await sink.close()
     assert (len(receiver.events), set(receiver.seen.values())) == (2, {1})
@@ -99,10 +99,10 @@ async def test_a_secret_that_is_refused_can_be_mended(
     receiver.secret = "s3cret"
     sink = events_sink(receiver, secret="wrong")
     await delivery_to(database, sink).round()
-    await usage.record_all(database, [(tenant, line(datetime.now(UTC)))])
+    await usage_lines.record_all(database, [(tenant, line(datetime.now(UTC)))])
     await delivery_to(database, sink).round()
     await sink.close()
-    (state,) = await exports.states(database)
+    (state,) = await cursors.sink_states(database)
     assert (state.stopped, state.is_under_way) == (None, True)
     sink = events_sink(receiver, secret="s3cret")
     await delivery_to(database, sink).round()
@@ -120,10 +120,10 @@ async def test_a_sink_with_the_place_of_another_cluster_is_stopped(
         async with database.runs_transaction() as connection:
             ahead = "UPDATE usage_cursors SET tx = CAST('99999999999' AS xid8)"
             await connection.execute(Statement(ahead))
-        await usage.record_all(database, [(tenant, line())])
+        await usage_lines.record_all(database, [(tenant, line())])
         await delivery_to(database, sink).round()
         await sink.close()
-    (state,) = await exports.states(database)
+    (state,) = await cursors.sink_states(database)
     assert state.stopped is not None
     assert "another cluster" in state.stopped
 
@@ -149,7 +149,7 @@ async def test_a_cloud_event_says_what_the_line_says(database: Database, tenant:
         )
         sink = CloudEventsSink(target, source="here")
         await delivery_to(database, sink).round()
-        await usage.record_all(database, [(tenant, said)])
+        await usage_lines.record_all(database, [(tenant, said)])
         await delivery_to(database, sink).round()
         await sink.close()
     (event,) = receiver.events.values()

@@ -15,9 +15,9 @@ import pytest
 
 from gateway.retention.sweep import remove_expired
 from gateway.settings.sections import Ledger
-from gateway.store import usage
-from gateway.store.ledger import reading, rollup
-from gateway.store.ledger.reading import LineSpan, Question
+from gateway.store import usage_lines
+from gateway.store.ledger import rollup
+from gateway.store.ledger.rollup import LineSpan, Question
 from gateway.store.postgres.statements import Statement
 from tests.conftest import new_tenant
 from tests.fakes.usage_lines import NOON, added_up, line, random_line
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from uuid import UUID
 
     from gateway.store.postgres.database import Database, Row
-    from gateway.store.usage import UsageLine
+    from gateway.store.usage_lines import UsageLine
     from gateway.tenancy import TenantId
 
 LINES_MAX = 7
@@ -40,7 +40,7 @@ BY_END_USER = Statement(
 
 
 async def write(database: Database, tenant: TenantId, *lines: UsageLine) -> None:
-    await usage.record_all(database, [(tenant, one) for one in lines])
+    await usage_lines.record_all(database, [(tenant, one) for one in lines])
 
 
 def span(start: datetime, end: datetime) -> LineSpan:
@@ -56,7 +56,7 @@ async def by_end_user(database: Database, tenant: TenantId) -> list[Row]:
 
 async def told(database: Database, tenant: TenantId | None, question: Question) -> Counter[str]:
     sums: Counter[str] = Counter()
-    for row in await reading.read(database, tenant, question, rows_max=10_000):
+    for row in await rollup.read_usage(database, tenant, question, rows_max=10_000):
         sums += Counter({name: value for name, value in row.items() if type(value) is int})
     sums.pop("background_requests", None)
     return sums
@@ -122,7 +122,7 @@ async def test_filters_and_groups_pick_lines_and_sums_alike(
     await write(database, tenant, *lines[40:])
     whole = span(NOON, NOON + timedelta(days=1))
     by = Question(span=whole, unit="day", dimensions=("model", "key_id", "service_tier"))
-    rows = await reading.read(database, tenant, by, rows_max=1_000)
+    rows = await rollup.read_usage(database, tenant, by, rows_max=1_000)
     for row in rows:
         own = [
             one
@@ -138,7 +138,7 @@ async def test_filters_and_groups_pick_lines_and_sums_alike(
     own = [one for one in lines if one.model == "gpt-oss-20b" and one.project_id is None]
     assert await told(database, tenant, of_one) == added_up(own)
     by_person = replace(by, dimensions=(), tags=("team",), by_end_user=True)
-    rows = await reading.read(database, tenant, by_person, rows_max=1_000)
+    rows = await rollup.read_usage(database, tenant, by_person, rows_max=1_000)
     people = Counter((one.metered.who.end_user, one.metered.who.tags["team"]) for one in lines)
     assert Counter({(row["end_user"], row["tag_0"]): 0 for row in rows}) + people == people
     assert sum(row["requests"] for row in rows) == 60
@@ -261,7 +261,7 @@ async def test_hours_become_days_and_nothing_is_lost_or_told_twice(database: Dat
         assert await told(database, tenants[0], whole) == added_up(written)
     everything = await told(database, None, whole)
     assert everything["requests"] == len(written) + 4
-    by_day = await reading.read(database, tenants[0], whole, rows_max=1_000)
+    by_day = await rollup.read_usage(database, tenants[0], whole, rows_max=1_000)
     for row in by_day:
         own = [one for one in written if one.at.date() == row["bucket"].date()]
         assert row["requests"] == sum(

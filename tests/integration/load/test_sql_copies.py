@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from gateway import ids
 from gateway.entries import Queued, Tokens, pack, unpack
 from gateway.protocol.conversations import Conversation
-from gateway.store import conversations, events, messages, responses, turns
+from gateway.store import conversations, events, messages, responses
 from gateway.store.events import day_of
 from tests.fakes.stored import durable_response, item, store_turn
 from tests.load import copying, crowds, histories, replays
@@ -39,7 +39,7 @@ async def test_a_conversation_is_filled_and_copied(
     await asyncio.to_thread(histories.repeat_item, database_url, made.uuid, 30)
     copies = await asyncio.to_thread(histories.copies, database_url, made.uuid, 2)
     for uuid in (made.uuid, *copies):
-        contents = await turns.read(database, tenant, uuid, items_max=100)
+        contents = await conversations.read_contents(database, tenant, uuid, items_max=100)
         assert contents is not None
         assert contents.place.end == 30
         assert len({found.item_id for found in contents.items}) == 30

@@ -11,8 +11,8 @@ import pytest
 
 from gateway.admin.limits import LimitOwner, Limits
 from gateway.errors import RateLimited, StoreUnavailable
+from gateway.ledger.jobs import SILENT_S, forget_spending
 from gateway.limits.accounting import FORGOTTEN_S, Charge
-from gateway.store.ledger.reconciliation import SILENT_S, forget_spending
 from gateway.store.limits.counters import BUCKETS_MAX, FRESH_S, resize
 from gateway.store.postgres.database import Database
 from gateway.store.postgres.statements import Statement

@@ -12,8 +12,8 @@ import pytest
 from gateway.engine.runner import Run
 from gateway.eventlog.journal import MemoryJournal
 from gateway.eventlog.live_log import LiveLog
+from gateway.ledger import jobs
 from gateway.replication.orphan_reaper import ORPHAN_S, OrphanReaper
-from gateway.store.ledger import reconciliation
 from gateway.store.postgres.statements import Statement
 from tests.fakes.harmony_script import script_ids
 from tests.fakes.outage import cut_connections
@@ -98,7 +98,7 @@ async def never(_finished: Finished, _fold: Fold) -> None:
 
 async def unbilled(database: Database) -> int:
     """Failed responses without a line, as reconciliation counts them."""
-    found = await reconciliation.compare(database, back_s=3600, rows_max=10)
+    found = await jobs.compare(database, back_s=3600, rows_max=10)
     return found.unbilled
 
 

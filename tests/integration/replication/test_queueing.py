@@ -12,10 +12,10 @@ from gateway.entries import Finished
 from gateway.errors import RateLimited
 from gateway.generation import TokenUsage
 from gateway.replication.durable_runs import cost_of
-from gateway.store.claims import LOCK_KEY
+from gateway.store.claim_order import EXPECTED_AT_FIRST, EndedResponse
+from gateway.store.locks import Lock
+from gateway.store.notices import Notice
 from gateway.store.postgres.database import Database
-from gateway.store.replicas.notifications import Notice
-from gateway.store.replicas.shares import EXPECTED_AT_FIRST, EndedResponse
 from tests.fakes.replica import Habits, Speaker, background, foreground, load, replica
 from tests.fakes.rows import all_rows
 from tests.fakes.staged_run import run_spec
@@ -56,7 +56,7 @@ async def test_who_looks_in_vain_does_not_wait_for_a_turn(
 ) -> None:
     async with (
         replica(database, Speaker(ANSWER)) as one,
-        database.transaction(tenant, lock_key=LOCK_KEY),
+        database.transaction(tenant, lock_key=Lock.CLAIMS),
     ):
         assert not await one.scheduler.claim_available()
 

@@ -11,8 +11,8 @@ import pytest
 from gateway.admin.limits import LimitOwner, Limits
 from gateway.errors import RateLimited
 from gateway.limits.storage import WHOLE_TENANT
+from gateway.replication import storage_meter
 from gateway.replication.storage_meter import StorageMeter
-from gateway.store.limits import storage
 from gateway.store.postgres.statements import Statement
 from gateway.tenancy import Principal
 from tests.conftest import new_tenant
@@ -102,15 +102,15 @@ async def test_all_that_is_stored_is_measured_by_project_whatever_the_pages(
     tenant, other = await new_tenant(database), await new_tenant(database)
     for one in (tenant, other):
         await execute(database, one, *FILLED)
-    whole = await storage.measure(database, tenant, rows_max=1_000)
-    assert whole == await storage.measure(database, tenant, rows_max=3)
+    whole = await storage_meter.measure(database, tenant, rows_max=1_000)
+    assert whole == await storage_meter.measure(database, tenant, rows_max=3)
     assert set(whole) == {WHOLE_TENANT, PROJECT, tenant}
     content = 7 * (96 + 2 * 46 + 16)
     assert whole[tenant] - content - 500 in overhead(7, 5)
     assert whole[PROJECT] - content - 1_000 - 36 - 56 in overhead(7, 5)
     assert whole[WHOLE_TENANT] - whole[tenant] - whole[PROJECT] - 96 in overhead(1, 4)
     await execute(database, tenant, ERASED)
-    assert (await storage.measure(database, tenant, rows_max=1_000))[tenant] == 500
+    assert (await storage_meter.measure(database, tenant, rows_max=1_000))[tenant] == 500
 
 
 async def test_a_tenant_with_a_limit_is_measured_in_turn_by_one_process(

@@ -14,7 +14,7 @@ from gateway.errors import (
     StoreUnavailable,
 )
 from gateway.services.access import Access
-from gateway.store import tenants
+from gateway.store import callers
 from gateway.store.postgres.statements import Statement
 from gateway.tenancy import TenantPolicy
 from gateway.tenancy.secrets import secret_of
@@ -248,7 +248,7 @@ async def test_what_was_read_before_a_key_was_disabled_is_not_kept(
     access: Access, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     secret = await new_secret(access)
-    find, is_read, is_disabled = tenants.find_principal, asyncio.Event(), asyncio.Event()
+    find, is_read, is_disabled = callers.find_principal, asyncio.Event(), asyncio.Event()
 
     async def slow(*given: Any) -> Principal | None:
         principal = await find(*given)
@@ -256,7 +256,7 @@ async def test_what_was_read_before_a_key_was_disabled_is_not_kept(
         await is_disabled.wait()
         return principal
 
-    monkeypatch.setattr(tenants, "find_principal", slow)
+    monkeypatch.setattr(callers, "find_principal", slow)
     async with asyncio.TaskGroup() as group:
         asking = group.create_task(access.authenticate(secret))
         await is_read.wait()

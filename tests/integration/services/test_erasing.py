@@ -19,12 +19,12 @@ from gateway.protocol.conversations import Conversation
 from gateway.protocol.traces import TraceRecord
 from gateway.retention import erasure
 from gateway.retention.erasure import Erasing, used_in
-from gateway.store import conversations, endings, responses, traces, usage
+from gateway.store import conversations, endings, responses, traces, usage_lines
 from gateway.store.postgres.statements import Statement
 from gateway.store.tools import containers, files
 from gateway.store.tools.containers import ContainerRow
 from gateway.store.tools.files import FileBounds, FileRow
-from gateway.store.usage import Metered, UsageLine
+from gateway.store.usage_lines import Metered, UsageLine
 from tests.fakes.stored import COMPLETED, USAGE, finished, item, new_response
 
 if TYPE_CHECKING:
@@ -56,7 +56,7 @@ class Store:
         who = Metering(end_user_of(SECRET, self.tenant, person))
         metered = Metered(who=who)
         line = UsageLine(response, ids.new_uuid(), "m", COMPLETED, USAGE, metered=metered)
-        await usage.record_all(self.database, [(self.tenant, line)])
+        await usage_lines.record_all(self.database, [(self.tenant, line)])
 
     async def upload(self) -> UUID:
         now, content = datetime.now(UTC), b"x"
@@ -240,7 +240,7 @@ async def test_usage_of_what_was_not_stored_forgets_who_it_was(
         line = UsageLine(
             ids.new_uuid(), ids.new_uuid(), "m", COMPLETED, USAGE, metered=Metered(who=one)
         )
-        await usage.record_all(database, [(tenant, line)])
+        await usage_lines.record_all(database, [(tenant, line)])
     assert (await Store(database, tenant).erasing().run()).rows["usage"] == 1
     left = Statement("SELECT end_user, tags::text FROM usage ORDER BY end_user NULLS FIRST")
     async with database.transaction(tenant) as connection:

@@ -47,10 +47,10 @@ from gateway.store.postgres.statements import Statement
 from gateway.store.resealing import KEYS, ResealPlace
 from gateway.store.tenant_keys import TenantKeys
 from gateway.store.tenants import insert_tenant
-from gateway.store.tools import files, pages, tool_calls
+from gateway.store.tools import files, tool_calls, web_pages
 from gateway.store.tools.files import FileBounds, FileRow
-from gateway.store.tools.pages import StoredPage
 from gateway.store.tools.tool_calls import AuditedCall
+from gateway.store.tools.web_pages import StoredPage
 from gateway.tenancy import TenantId
 from tests.fakes.gateway import gateway_settings, running_gateway
 from tests.fakes.key_services import sealing
@@ -105,7 +105,7 @@ class Place:
         await conversations.create(database, tenant, talk, [said(b"a"), said(b"b")])
         await store_turn(database, tenant, "t")
         await traces.put(database, tenant, [TraceRecord("trace", "t", "t", WORD)])
-        await pages.put(database, tenant, PAGE, asked="x")
+        await web_pages.put_page(database, tenant, PAGE, asked="x")
         await tool_calls.record_all(database, [(tenant, called(new.uuid))])
         await self.put_file(database, WORD)
         return new.uuid, talk.uuid
@@ -140,7 +140,7 @@ class Place:
         conversation = await conversations.load(database, tenant, talk)
         return [
             stored.request, stored.plan, [row.entries for row in log], listed, conversation,
-            await pages.find(database, tenant, "x", age_max_s=10**6),
+            await web_pages.find_page(database, tenant, "x", age_max_s=10**6),
             [one.json for one in await traces.read(database, tenant, "t", rows_max=9)],
             await messages.find_items(database, tenant, ["in-t", "out-t"]),
         ]  # fmt: skip

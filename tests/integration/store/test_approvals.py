@@ -13,7 +13,7 @@ from gateway import ids
 from gateway.retention import sweep
 from gateway.settings.sections import Retention
 from gateway.store.postgres.statements import Statement
-from gateway.store.tools import approvals
+from gateway.store.tools import tool_calls
 from tests.fakes.rows import count
 
 if TYPE_CHECKING:
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from gateway.tenancy import TenantId
 
 ASKED, DIGEST, KEY = "mcpr_\ud800", b"d" * 32, b"key of digests"
-consume = partial(approvals.consume, key=KEY)
+consume = partial(tool_calls.consume_approval, key=KEY)
 KEEP = Retention.model_construct(log_s=1, response_s=1, idempotency_key_s=1, traces_s=1)
 AGE = Statement(
     "UPDATE tool_approvals SET expires_at = now() - make_interval(secs => :age_s)"
@@ -35,7 +35,7 @@ def database(shared_database: Database) -> Database:
 
 
 async def ask(database: Database, tenant: TenantId, digest: bytes = DIGEST) -> None:
-    await approvals.ask(database, tenant, ASKED, digest, key=KEY, ttl_s=60)
+    await tool_calls.ask_approval(database, tenant, ASKED, digest, key=KEY, ttl_s=60)
 
 
 async def age(database: Database, tenant: TenantId, seconds: float) -> None:

@@ -10,10 +10,11 @@ import pytest
 
 from gateway import ids
 from gateway.errors import StoreConflict
-from gateway.store import claims, endings, events, responses, usage
+from gateway.store import claims, endings, events, locks, responses, usage_lines
 from gateway.store.claims import Claim
+from gateway.store.locks import Lock
 from gateway.store.postgres.statements import Statement
-from gateway.store.usage import UsageLine
+from gateway.store.usage_lines import UsageLine
 from gateway.tenancy import TenantId
 from tests.fakes.rows import all_rows
 from tests.fakes.stored import (
@@ -184,8 +185,8 @@ async def test_usage_is_booked_once_however_often_it_is_sent(database: Database)
         (tenants[at % 2], UsageLine(ids.new_uuid(), ids.new_uuid(), "m", COMPLETED, USAGE))
         for at in range(5)
     ]
-    await usage.record_all(database, lines)
-    await usage.record_all(database, [*lines[:2], lines[0]])
+    await usage_lines.record_all(database, lines)
+    await usage_lines.record_all(database, [*lines[:2], lines[0]])
     for tenant, booked in zip(tenants, (3, 2), strict=True):
         assert len(await rows_of(database, tenant, "usage")) == booked
 
@@ -247,7 +248,7 @@ async def force_claim(database: Database, tenant: TenantId, uuid: UUID) -> None:
 
 async def test_while_somebody_claims_everything_waits(database: Database, tenant: TenantId) -> None:
     async with database.runs_transaction() as connection:
-        await connection.execute(claims._TAKE_TURNS, {"key": claims.LOCK_KEY})
+        await locks.take(connection, Lock.CLAIMS)
         assert await queue(database, tenant, [waiting()]) == {0: False}
 
 

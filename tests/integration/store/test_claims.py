@@ -11,8 +11,9 @@ import pytest
 from gateway import ids
 from gateway.entries import FOLD_VERSIONS
 from gateway.errors import StoreUnavailable
-from gateway.store import claims, endings, responses
+from gateway.store import claims, endings, locks, responses
 from gateway.store.claims import Claim, ClaimedRun, LogHead
+from gateway.store.locks import Lock
 from gateway.store.postgres.database import Database
 from gateway.store.postgres.statements import Statement
 from tests.fakes.stored import (
@@ -423,7 +424,7 @@ async def test_a_process_that_freezes_while_it_claims_does_not_keep_others_from_
 
     async def freeze() -> None:
         async with frozen.runs_transaction() as connection:
-            await connection.execute(claims._TAKE_TURNS, {"key": claims.LOCK_KEY})
+            await locks.take(connection, Lock.CLAIMS)
             lock = Statement("SELECT id FROM responses FOR NO KEY UPDATE")
             assert len(await connection.execute(lock)) == 2
             assert await claimed(database) == sorted(waiting)

@@ -15,11 +15,11 @@ from gateway import ids
 from gateway.errors import InvalidRequest, RateLimited
 from gateway.retention import sweep
 from gateway.settings.sections import Retention
+from gateway.store.locks import TenantLock, take_turns
 from gateway.store.postgres.statements import Statement
 from gateway.store.tools import containers, files
 from gateway.store.tools.containers import ContainerRow, PageParams
 from gateway.store.tools.files import CHUNK_BYTES, FileBounds, FileRow
-from gateway.store.tools.quotas import Quota, take_turns
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Coroutine, Sequence
@@ -275,7 +275,7 @@ WHERE locktype = 'advisory' AND NOT granted AND datname = current_database()
 async def raced(
     database: Database,
     tenant: TenantId,
-    quota: Quota,
+    quota: TenantLock,
     works: Sequence[Callable[[], Coroutine[Any, Any, object]]],
 ) -> int:
     """How many succeed of what several do at once. None goes on before all of them stand where
@@ -299,7 +299,7 @@ async def test_containers_that_are_made_at_once_keep_the_bound(
     def make() -> Coroutine[Any, Any, bool]:
         return containers.create(database, tenant, container(), containers_max=2)
 
-    assert await raced(database, tenant, Quota.CONTAINERS, [make] * PARTIES) == 2
+    assert await raced(database, tenant, TenantLock.CONTAINERS, [make] * PARTIES) == 2
     page = await containers.list_containers(database, tenant, PageParams(99), name=None, now=NOW)
     assert len(page.rows) == 2
 
@@ -314,7 +314,7 @@ async def test_files_that_are_written_at_once_keep_the_bound(
         for _ in range(PARTIES)
     ]
     works = [partial(files.put, database, tenant, row, [b"abc"], bounds=ROOM) for row in rows]
-    assert await raced(database, tenant, Quota.FILES, works) == 2
+    assert await raced(database, tenant, TenantLock.FILES, works) == 2
 
 
 async def test_copies_that_are_made_at_once_keep_the_bound(
@@ -326,14 +326,14 @@ async def test_copies_that_are_made_at_once_keep_the_bound(
     works = [
         partial(files.copy, database, tenant, row, copied=source.uuid, bounds=ROOM) for row in rows
     ]
-    assert await raced(database, tenant, Quota.FILES, works) == 1
+    assert await raced(database, tenant, TenantLock.FILES, works) == 1
 
 
 async def test_tenants_do_not_wait_for_each_other(
     database: Database, tenant: TenantId, other_tenant: TenantId
 ) -> None:
     async with database.transaction(tenant) as connection:
-        await take_turns(connection, tenant, Quota.FILES)
-        await take_turns(connection, tenant, Quota.CONTAINERS)
+        await take_turns(connection, tenant, TenantLock.FILES)
+        await take_turns(connection, tenant, TenantLock.CONTAINERS)
         assert await files.put(database, other_tenant, file(), [b"abc"], bounds=ROOM)
         await alive(database, other_tenant)

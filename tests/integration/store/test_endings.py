@@ -11,9 +11,9 @@ import pytest
 from gateway import ids
 from gateway.entries import Finished, Queued, unpack
 from gateway.errors import ClaimLost, StoreConflict
-from gateway.store import claims, endings, events, idempotency, messages, responses
-from gateway.store.idempotency import IdempotencyKey
+from gateway.store import claims, endings, events, messages, responses
 from gateway.store.postgres.statements import Statement
+from gateway.store.responses import IdempotencyKey
 from tests.fakes.rows import all_rows, count
 from tests.fakes.stored import (
     COMPLETED,
@@ -191,7 +191,7 @@ async def test_cancelling_and_finishing_at_once_end_a_response_once(
         assert stored.status == ("cancelled" if isinstance(lost, ClaimLost) else "completed")
         assert stored.next_entry == 2
         async with database.transaction(tenant) as connection:
-            await idempotency.free(connection, tenant, uuid)
+            await responses.free_key(connection, tenant, uuid)
 
 
 async def test_nothing_is_written_when_an_item_is_refused(
@@ -207,7 +207,7 @@ async def test_nothing_is_written_when_an_item_is_refused(
     assert caught.value.constraint == "pk_messages"
     assert (await load(database, tenant, uuid)).status == "in_progress"
     assert await count(database, tenant, "events") == 1
-    assert await idempotency.find_key(database, tenant, b"hash", ttl_s=600) is not None
+    assert await responses.find_key(database, tenant, b"hash", ttl_s=600) is not None
 
 
 async def test_a_status_that_is_no_end_cannot_finish(database: Database, tenant: TenantId) -> None:
@@ -232,7 +232,7 @@ async def test_a_response_that_failed_before_it_began_frees_its_key(
     uuid = await begin(database, tenant)
     end = replace(finished(uuid, status="failed", epoch=1), free_key=free_key)
     await endings.finish(database, tenant, end)
-    use = await idempotency.find_key(database, tenant, b"hash", ttl_s=600)
+    use = await responses.find_key(database, tenant, b"hash", ttl_s=600)
     assert use == (None if free_key else (b"print", uuid))
 
 

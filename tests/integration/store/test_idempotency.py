@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from gateway.errors import KeyTaken
-from gateway.store import idempotency, responses
-from gateway.store.idempotency import IdempotencyKey
+from gateway.store import responses
+from gateway.store.responses import IdempotencyKey
 from tests.fakes.stored import durable_response
 
 if TYPE_CHECKING:
@@ -31,9 +31,9 @@ async def test_a_key_stands_for_the_response_that_was_made_with_it(
 ) -> None:
     new = keyed()
     await responses.insert(database, tenant, new)
-    assert await idempotency.find_key(database, tenant, b"key", ttl_s=600) == (b"print", new.uuid)
-    assert await idempotency.find_key(database, tenant, b"another", ttl_s=600) is None
-    assert await idempotency.find_key(database, other_tenant, b"key", ttl_s=600) is None
+    assert await responses.find_key(database, tenant, b"key", ttl_s=600) == (b"print", new.uuid)
+    assert await responses.find_key(database, tenant, b"another", ttl_s=600) is None
+    assert await responses.find_key(database, other_tenant, b"key", ttl_s=600) is None
 
 
 async def test_a_key_that_is_taken_leaves_nothing_of_the_second_response(
@@ -58,7 +58,7 @@ async def test_of_requests_that_come_at_once_one_gets_the_key(
         assert sorted(map(str, map(type, outcomes))) == sorted(
             [str(type(None)), *[str(KeyTaken)] * 4]
         )
-        use = await idempotency.find_key(database, tenant, bytes([round_]), ttl_s=600)
+        use = await responses.find_key(database, tenant, bytes([round_]), ttl_s=600)
         assert use is not None
         assert use.uuid == many[outcomes.index(None)].uuid
 
@@ -66,9 +66,9 @@ async def test_of_requests_that_come_at_once_one_gets_the_key(
 async def test_an_old_key_is_free_again(database: Database, tenant: TenantId) -> None:
     first, second = keyed(), keyed(fingerprint=b"new", ttl_s=0)
     await responses.insert(database, tenant, first)
-    assert await idempotency.find_key(database, tenant, b"key", ttl_s=0) is None
+    assert await responses.find_key(database, tenant, b"key", ttl_s=0) is None
     await responses.insert(database, tenant, second)
-    use = await idempotency.find_key(database, tenant, b"key", ttl_s=600)
+    use = await responses.find_key(database, tenant, b"key", ttl_s=600)
     assert use == (b"new", second.uuid)
 
 
@@ -76,4 +76,4 @@ async def test_the_key_of_a_deleted_response_is_free(database: Database, tenant:
     new = keyed()
     await responses.insert(database, tenant, new)
     assert await responses.delete(database, tenant, new.uuid)
-    assert await idempotency.find_key(database, tenant, b"key", ttl_s=600) is None
+    assert await responses.find_key(database, tenant, b"key", ttl_s=600) is None

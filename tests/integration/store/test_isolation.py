@@ -12,24 +12,22 @@ from gateway.protocol.context_item import ConversationPlace
 from gateway.protocol.conversations import Conversation
 from gateway.store import (
     claims,
+    conversations,
     endings,
     events,
-    idempotency,
     messages,
     responses,
     tenants,
-    turns,
-    usage,
+    usage_lines,
 )
 from gateway.store import conversations as conversation_rows
-from gateway.store.idempotency import IdempotencyKey
 from gateway.store.postgres.database import Database
 from gateway.store.postgres.statements import Statement
+from gateway.store.responses import IdempotencyKey
 from gateway.store.schema import APP_ROLE
 from gateway.store.tables import metadata
-from gateway.store.tools import documents, pages
-from gateway.store.tools.documents import Document
-from gateway.store.tools.pages import StoredPage
+from gateway.store.tools import web_pages
+from gateway.store.tools.web_pages import Document, StoredPage
 from tests.fakes.rows import add_rows, all_rows
 from tests.fakes.stored import (
     COMPLETED,
@@ -141,7 +139,10 @@ ATTACKS: dict[str, tuple[Attack, Any]] = {
         ),
         None,
     ),
-    "turns.read": (lambda db, who, uuid: turns.read(db, who, uuid, items_max=9), None),
+    "turns.read": (
+        lambda db, who, uuid: conversations.read_contents(db, who, uuid, items_max=9),
+        None,
+    ),
     "responses.check": (check_acceptance, None),
     "responses.load": (responses.load, None),
     "responses.state": (responses.state, None),
@@ -159,7 +160,7 @@ ATTACKS: dict[str, tuple[Attack, Any]] = {
         [],
     ),
     "idempotency.find_key": (
-        lambda db, who, uuid: idempotency.find_key(db, who, uuid.bytes, ttl_s=600),
+        lambda db, who, uuid: responses.find_key(db, who, uuid.bytes, ttl_s=600),
         None,
     ),
     "responses.insert": (continue_from, []),
@@ -193,8 +194,9 @@ ATTACKS: dict[str, tuple[Attack, Any]] = {
     ),
     "responses.queue_all": (queue_behind, {0: True}),
     "usage.record_all": (
-        lambda db, who, uuid: usage.record_all(
-            db, [(who, usage.UsageLine(uuid, ids.new_uuid(), "gpt-oss-20b", COMPLETED, USAGE))]
+        lambda db, who, uuid: usage_lines.record_all(
+            db,
+            [(who, usage_lines.UsageLine(uuid, ids.new_uuid(), "gpt-oss-20b", COMPLETED, USAGE))],
         ),
         None,
     ),
@@ -205,8 +207,8 @@ def test_every_store_function_of_a_tenant_is_attacked() -> None:
     found = {
         f"{module.__name__.rpartition('.')[2]}.{name}"
         for module in (
-            *(conversation_rows, endings, events, idempotency),
-            *(messages, responses, turns, usage),
+            *(conversation_rows, endings, events, responses),
+            *(messages, responses, conversations, usage_lines),
         )
         for name, function in inspect.getmembers(module, inspect.iscoroutinefunction)
         if function.__module__ == module.__name__
@@ -344,8 +346,10 @@ async def fill_all_tables(database: Database, tenant: TenantId) -> None:
     async with database.owner_transaction() as connection:
         for table in ("limits", "budgets", "spend_alerts", "prices"):
             await add_rows(connection, table, plain_row(table, tenant, uuid))
-    await pages.put(database, tenant, StoredPage("", "secret", "secret"), asked="")
-    await documents.put(database, tenant, [Document("x:", "secret", "secret")], language="simple")
+    await web_pages.put_page(database, tenant, StoredPage("", "secret", "secret"), asked="")
+    await web_pages.put_documents(
+        database, tenant, [Document("x:", "secret", "secret")], language="simple"
+    )
 
 
 @pytest.mark.slow

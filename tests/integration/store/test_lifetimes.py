@@ -20,11 +20,10 @@ from gateway.retention.sweep import Housekeeping, remove_expired
 from gateway.retention.tenant_data import TenantData
 from gateway.services.audit_logs import AuditLogs
 from gateway.settings.sections import Ledger, Retention
-from gateway.store import conversations, flushes, holds, responses
+from gateway.store import claim_order, conversations, flushes, holds, responses
+from gateway.store.locks import Lock, removing, take
 from gateway.store.postgres.database import turn_to
-from gateway.store.postgres.removals import REMOVALS_LOCK, removing
 from gateway.store.postgres.statements import Statement
-from gateway.store.replicas import shares
 from gateway.store.tables import about, metadata
 from gateway.store.tools import containers, files
 from tests.fakes.filled_tables import Filled, counts, fill, told_by
@@ -46,7 +45,7 @@ LEDGER = Ledger.model_construct(lines_s=1, minutes_s=1, hours_s=1, days_s=1, end
 REMOVALS = (
     partial(remove_expired, keep=LEDGER, rows_max=9),
     partial(flushes.remove_left, silent_s=1),
-    shares.forget,
+    claim_order.forget_shares,
 )
 
 
@@ -263,8 +262,7 @@ async def test_nothing_is_removed_while_somebody_begins_to_hold(
     database: Database, remove: Callable[[Database], Awaitable[object]]
 ) -> None:
     async with database.owner_transaction() as connection:
-        lock = {"key": REMOVALS_LOCK}
-        await connection.execute(Statement("SELECT pg_advisory_xact_lock(:key)"), lock)
+        await take(connection, Lock.REMOVALS)
         task = asyncio.ensure_future(remove(database))
         waiting = Statement("SELECT EXISTS (SELECT FROM pg_locks WHERE NOT granted)")
         while not await connection.scalar(waiting):

@@ -14,9 +14,9 @@ import pytest
 
 from gateway import ids
 from gateway.errors import StoreError
+from gateway.store.notices import CHANNEL, Listener, Notice, notify
 from gateway.store.postgres.database import Database
 from gateway.store.postgres.statements import Statement
-from gateway.store.replicas.notifications import CHANNEL, Listener, Notice, notify
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable

@@ -13,9 +13,8 @@ from gateway.retention import sweep
 from gateway.settings.sections import Retention
 from gateway.store.postgres.statements import Statement
 from gateway.store.schema import EVERYONE
-from gateway.store.tools import documents, pages
-from gateway.store.tools.documents import Document
-from gateway.store.tools.pages import StoredPage
+from gateway.store.tools import web_pages
+from gateway.store.tools.web_pages import Document, StoredPage
 from tests.fakes.rows import count
 
 if TYPE_CHECKING:
@@ -31,27 +30,27 @@ SHORT = "https://a.example/short"
 async def test_a_page_is_found_by_its_key_and_by_its_url(
     database: Database, tenant: TenantId, other_tenant: TenantId
 ) -> None:
-    key = await pages.put(database, tenant, PAGE, asked=SHORT)
-    assert await pages.put(database, tenant, PAGE, asked=SHORT) == key
+    key = await web_pages.put_page(database, tenant, PAGE, asked=SHORT)
+    assert await web_pages.put_page(database, tenant, PAGE, asked=SHORT) == key
     assert await count(database, tenant, "tool_pages") == 1
-    assert await pages.get(database, tenant, key) == PAGE
-    assert await pages.find(database, tenant, SHORT, age_max_s=60) == PAGE
-    assert await pages.find(database, tenant, SHORT, age_max_s=0) is None
-    assert await pages.find(database, tenant, PAGE.url, age_max_s=60) is None
-    assert await pages.get(database, other_tenant, key) is None
-    assert await pages.find(database, other_tenant, SHORT, age_max_s=60) is None
+    assert await web_pages.get_page(database, tenant, key) == PAGE
+    assert await web_pages.find_page(database, tenant, SHORT, age_max_s=60) == PAGE
+    assert await web_pages.find_page(database, tenant, SHORT, age_max_s=0) is None
+    assert await web_pages.find_page(database, tenant, PAGE.url, age_max_s=60) is None
+    assert await web_pages.get_page(database, other_tenant, key) is None
+    assert await web_pages.find_page(database, other_tenant, SHORT, age_max_s=60) is None
     newer = replace(PAGE, text="newer", links=())
-    await pages.put(database, tenant, newer, asked=SHORT)
-    assert await pages.find(database, tenant, SHORT, age_max_s=60) == newer
-    assert await pages.get(database, tenant, key) == PAGE
+    await web_pages.put_page(database, tenant, newer, asked=SHORT)
+    assert await web_pages.find_page(database, tenant, SHORT, age_max_s=60) == newer
+    assert await web_pages.get_page(database, tenant, key) == PAGE
 
 
 async def test_pages_are_kept_as_long_as_responses(
     database: Database, tenant: TenantId, other_tenant: TenantId
 ) -> None:
-    await pages.put(database, tenant, PAGE, asked=SHORT)
-    old = await pages.put(database, tenant, replace(PAGE, title="old"), asked=SHORT)
-    theirs = await pages.put(database, other_tenant, PAGE, asked=SHORT)
+    await web_pages.put_page(database, tenant, PAGE, asked=SHORT)
+    old = await web_pages.put_page(database, tenant, replace(PAGE, title="old"), asked=SHORT)
+    theirs = await web_pages.put_page(database, other_tenant, PAGE, asked=SHORT)
     async with database.owner_transaction() as connection:
         for who, key, days in ((tenant, old, 31), (other_tenant, theirs, 2)):
             await connection.execute(
@@ -82,14 +81,14 @@ FERRY = Document("https://b.example/ferry", "The ferry", "The ferry burns coal."
 async def found(
     database: Database, tenant: TenantId, query: str, *domains: str, number: int = 10
 ) -> list[str]:
-    hits = await documents.search(
+    hits = await web_pages.search_documents(
         database, tenant, query, domains=DomainRules(domains), count=number, language="english"
     )
     return [hit.url for hit in hits]
 
 
 async def test_documents_are_found_by_their_words(database: Database, tenant: TenantId) -> None:
-    await documents.put(database, tenant, [LIGHT, FERRY], language="english")
+    await web_pages.put_documents(database, tenant, [LIGHT, FERRY], language="english")
     assert await found(database, tenant, "lighthouses burning") == [LIGHT.url]
     assert await found(database, tenant, '"rape oil"') == [LIGHT.url]
     assert await found(database, tenant, "burn -coal") == [LIGHT.url]
@@ -101,7 +100,7 @@ async def test_documents_are_found_by_their_words(database: Database, tenant: Te
     assert await found(database, tenant, "burns", "a.example") == [LIGHT.url]
     assert await found(database, tenant, "burns", "b.example", "c.example") == [FERRY.url]
     assert await found(database, tenant, "burns", "le", "%") == []
-    (hit,) = await documents.search(
+    (hit,) = await web_pages.search_documents(
         database, tenant, "rape", domains=EVERY_DOMAIN, count=5, language="english"
     )
     assert "burns rape oil at night" in hit.snippet
@@ -112,30 +111,30 @@ async def test_documents_are_found_by_their_words(database: Database, tenant: Te
 async def test_documents_are_of_one_tenant_or_of_all(
     database: Database, tenant: TenantId, other_tenant: TenantId
 ) -> None:
-    await documents.put(database, None, [LIGHT], language="english")
-    await documents.put(database, tenant, [FERRY], language="english")
+    await web_pages.put_documents(database, None, [LIGHT], language="english")
+    await web_pages.put_documents(database, tenant, [FERRY], language="english")
     assert set(await found(database, tenant, "burns")) == {LIGHT.url, FERRY.url}
     assert await found(database, other_tenant, "burns") == [LIGHT.url]
-    assert await documents.get(database, other_tenant, FERRY.url) is None
+    assert await web_pages.get_document(database, other_tenant, FERRY.url) is None
     own = replace(LIGHT, text="Of its own: burns.")
-    await documents.put(database, tenant, [own], language="english")
-    assert await documents.get(database, tenant, LIGHT.url) == own
-    assert await documents.get(database, other_tenant, LIGHT.url) == LIGHT
+    await web_pages.put_documents(database, tenant, [own], language="english")
+    assert await web_pages.get_document(database, tenant, LIGHT.url) == own
+    assert await web_pages.get_document(database, other_tenant, LIGHT.url) == LIGHT
     assert sorted(await found(database, tenant, "burns")) == [FERRY.url, LIGHT.url]
-    listed = await documents.documents_of(database, None, rows_max=10)
+    listed = await web_pages.documents_of(database, None, rows_max=10)
     assert {(one.tenant_id, one.url) for one in listed} == {
         (None, LIGHT.url), (tenant, FERRY.url), (tenant, LIGHT.url),
     }  # fmt: skip
-    shared = await documents.documents_of(database, EVERYONE, rows_max=10)
+    shared = await web_pages.documents_of(database, EVERYONE, rows_max=10)
     assert [(one.url, one.chars) for one in shared] == [(LIGHT.url, len(LIGHT.text))]
-    assert await documents.remove(database, None, FERRY.url) == 0
-    assert await documents.remove(database, tenant, "https://b.example") == 1
-    assert await documents.remove(database, None, LIGHT.url) == 1
+    assert await web_pages.remove_documents(database, None, FERRY.url) == 0
+    assert await web_pages.remove_documents(database, tenant, "https://b.example") == 1
+    assert await web_pages.remove_documents(database, None, LIGHT.url) == 1
     assert await found(database, other_tenant, "burns") == []
 
 
 async def test_a_tenant_writes_no_document(database: Database, tenant: TenantId) -> None:
-    await documents.put(database, tenant, [FERRY], language="english")
+    await web_pages.put_documents(database, tenant, [FERRY], language="english")
     for statement in ("DELETE FROM web_documents", "UPDATE web_documents SET title = ''"):
         with pytest.raises(StoreError, match="42501"):
             async with database.transaction(tenant) as connection:
@@ -146,4 +145,4 @@ async def test_a_language_that_is_not_there_is_an_error(
     database: Database, tenant: TenantId
 ) -> None:
     with pytest.raises(StoreError):
-        await documents.put(database, tenant, [FERRY], language="klingon")
+        await web_pages.put_documents(database, tenant, [FERRY], language="klingon")

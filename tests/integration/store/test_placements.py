@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, cast
 import pytest
 
 from gateway.errors import StoreUnavailable
+from gateway.store import backend_reports
+from gateway.store.backend_reports import PLACEMENTS_KEPT_S, exchange_placements
 from gateway.store.postgres.database import Database
 from gateway.store.postgres.statements import Statement
-from gateway.store.replicas import placements
-from gateway.store.replicas.placements import KEPT_S, exchange
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -26,7 +26,7 @@ AGE = Statement(
 
 @pytest.fixture(autouse=True)
 def _never_cleaned(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(placements, "CLEANED_EVERY", 10**9)
+    monkeypatch.setattr(backend_reports, "CLEANED_EVERY", 10**9)
 
 
 async def aged(database: Database, seconds: float) -> None:
@@ -37,8 +37,8 @@ async def aged(database: Database, seconds: float) -> None:
 async def test_others_hear_what_a_replica_told_and_it_does_not_hear_itself(
     database: Database,
 ) -> None:
-    assert await exchange(database, "one", 1, b"load", b"entries", NOTHING_SEEN) == []
-    heard = await exchange(database, "two", 1, b"", b"", NOTHING_SEEN)
+    assert await exchange_placements(database, "one", 1, b"load", b"entries", NOTHING_SEEN) == []
+    heard = await exchange_placements(database, "two", 1, b"", b"", NOTHING_SEEN)
     assert [(row.replica, row.number, row.load, row.entries) for row in heard] == [
         ("one", 1, b"load", b"entries")
     ]
@@ -47,19 +47,19 @@ async def test_others_hear_what_a_replica_told_and_it_does_not_hear_itself(
 
 async def test_what_was_seen_is_not_told_again(database: Database) -> None:
     for number in (1, 2, 3):
-        await exchange(database, "one", number, b"", b"", NOTHING_SEEN)
-    heard = await exchange(database, "two", 1, b"", b"", {"one": 2, "gone": 7})
+        await exchange_placements(database, "one", number, b"", b"", NOTHING_SEEN)
+    heard = await exchange_placements(database, "two", 1, b"", b"", {"one": 2, "gone": 7})
     assert [row.number for row in heard] == [3]
 
 
 async def test_what_is_old_is_neither_told_nor_kept(
     database: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    await exchange(database, "one", 1, b"", b"", NOTHING_SEEN)
-    await aged(database, KEPT_S + 1)
-    assert await exchange(database, "two", 1, b"", b"", NOTHING_SEEN) == []
-    monkeypatch.setattr(placements, "CLEANED_EVERY", 1)
-    await exchange(database, "two", 2, b"", b"", NOTHING_SEEN)
+    await exchange_placements(database, "one", 1, b"", b"", NOTHING_SEEN)
+    await aged(database, PLACEMENTS_KEPT_S + 1)
+    assert await exchange_placements(database, "two", 1, b"", b"", NOTHING_SEEN) == []
+    monkeypatch.setattr(backend_reports, "CLEANED_EVERY", 1)
+    await exchange_placements(database, "two", 2, b"", b"", NOTHING_SEEN)
     async with database.owner_transaction() as connection:
         assert await connection.scalar(COUNT) == 2
 
@@ -67,22 +67,22 @@ async def test_what_is_old_is_neither_told_nor_kept(
 async def test_one_look_brings_a_bounded_number_of_messages(
     database: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(placements, "MESSAGES_MAX", 3)
+    monkeypatch.setattr(backend_reports, "MESSAGES_MAX", 3)
     for number in range(1, 6):
-        await exchange(database, "one", number, b"", b"", NOTHING_SEEN)
-    heard = await exchange(database, "two", 1, b"", b"", NOTHING_SEEN)
+        await exchange_placements(database, "one", number, b"", b"", NOTHING_SEEN)
+    heard = await exchange_placements(database, "two", 1, b"", b"", NOTHING_SEEN)
     assert sorted(row.number for row in heard) == [3, 4, 5]
 
 
 async def test_who_cleans_is_chosen_at_random(
     database: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(placements, "CLEANED_EVERY", 2)
-    monkeypatch.setattr(placements, "_random", Random(4))
-    tell = partial(exchange, database, "one", load=b"", entries=b"", seen=NOTHING_SEEN)
+    monkeypatch.setattr(backend_reports, "CLEANED_EVERY", 2)
+    monkeypatch.setattr(backend_reports, "_random", Random(4))
+    tell = partial(exchange_placements, database, "one", load=b"", entries=b"", seen=NOTHING_SEEN)
     for number in range(1, 9):
         await tell(number)
-        await aged(database, KEPT_S + 1)
+        await aged(database, PLACEMENTS_KEPT_S + 1)
     async with database.owner_transaction() as connection:
         assert 0 < cast("int", await connection.scalar(COUNT)) < 8
 
@@ -95,5 +95,5 @@ async def test_a_database_that_is_away_says_so() -> None:
         connect_timeout_s=1,
     )
     with pytest.raises(StoreUnavailable):
-        await exchange(away, "one", 1, b"", b"", NOTHING_SEEN)
+        await exchange_placements(away, "one", 1, b"", b"", NOTHING_SEEN)
     await away.close()

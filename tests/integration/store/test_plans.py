@@ -16,15 +16,13 @@ from gateway.store import (
     conversations,
     events,
     flushes,
-    idempotency,
     messages,
     remote_logs,
     responses,
-    turns,
 )
 from gateway.store.postgres.statements import Statement
 from gateway.store.schema import EVERYONE
-from gateway.store.tools import pages
+from gateway.store.tools import web_pages
 from tests.conftest import new_tenant, opened
 from tests.fakes.stored import CREATED
 
@@ -318,7 +316,7 @@ async def test_a_log_is_read_by_key_from_the_partition_of_its_day(filled: Filled
 
 async def test_keys_and_queues_of_a_tenant_are_found_by_index(filled: Filled) -> None:
     of_tenant = {"tenant": filled.tenant}
-    found = await plan(filled, idempotency._FIND, KEY | of_tenant)
+    found = await plan(filled, responses._FIND_KEY, KEY | of_tenant)
     assert "pk_idempotency_keys" in found
     found = await plan(filled, responses._COUNT_QUEUED, of_tenant | {"queued_max": 1000})
     assert "ix_responses_queued" in found
@@ -338,8 +336,8 @@ async def test_items_of_responses_and_conversations_are_found_by_index(filled: F
         *((each, chain | page) for each in messages._LISTS.values()),
         (messages._INCLUDABLE, of_tenant | {"response": ids.new_uuid()}),
         (messages._FIND, of_tenant | digests),
-        (turns._READ, one | some),
-        (turns._APPEND, one | {"response": ids.new_uuid()}),
+        (conversations._CONTENTS, one | some),
+        (conversations._APPEND, one | {"response": ids.new_uuid()}),
         (conversations._FIND_ITEMS, one | digests),
         (conversations._FIND_ITEM, one | item),
         (conversations._DELETE_ITEM, one | item),
@@ -356,8 +354,12 @@ async def test_pages_are_found_by_index(filled: Filled) -> None:
     of_one: dict[str, Any] = {"tenant": filled.tenant}
     key = {"key": b"k" * 32}
     statements: list[tuple[Statement, dict[str, Any], str]] = [
-        (pages._GET, of_one | key, "pk_tool_pages"),
-        (pages._FIND, of_one | {"asked": b"a" * 32, "age_max_s": 600.0}, "tenant_id_asked"),
+        (web_pages._GET_PAGE, of_one | key, "pk_tool_pages"),
+        (
+            web_pages._FIND_PAGE,
+            of_one | {"asked": b"a" * 32, "age_max_s": 600.0},
+            "tenant_id_asked",
+        ),
         (
             sweep._DELETE_EXPIRED["tool_pages"][0],
             {"response_s": 86_400, "rows_max": 100},
@@ -381,7 +383,7 @@ async def test_histories_are_found_by_key_under_the_one_plan_of_a_session(filled
     }
     chain = of_tenant | {"response": ids.new_uuid(), "depth_max": 10}
     one = of_tenant | {"conversation": ids.new_uuid()}
-    for statement, parameters in ((messages._HISTORY, chain), (turns._READ, one)):
+    for statement, parameters in ((messages._HISTORY, chain), (conversations._CONTENTS, one)):
         async with filled.database.bulk_transaction(filled.tenant) as connection:
             explained = Statement(f"EXPLAIN {statement.text}")
             found = "\n".join(await connection.scalars(explained, parameters))

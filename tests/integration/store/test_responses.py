@@ -10,7 +10,7 @@ from gateway import ids
 from gateway.entries import Queued, unpack
 from gateway.errors import RateLimited, StoreConflict
 from gateway.protocol.context_item import ContextItem
-from gateway.store import claims, endings, events, messages, responses, usage
+from gateway.store import claims, endings, events, messages, responses, usage_lines
 from tests.fakes.rows import add_rows, count
 from tests.fakes.stored import (
     COMPLETED,
@@ -177,7 +177,7 @@ async def test_deleting_erases_items_and_log_but_not_the_bill(
 
 
 async def test_an_unstored_response_is_metered_once(database: Database, tenant: TenantId) -> None:
-    line = usage.UsageLine(ids.new_uuid(), ids.new_uuid(), "gpt-oss-20b", COMPLETED, USAGE)
+    line = usage_lines.UsageLine(ids.new_uuid(), ids.new_uuid(), "gpt-oss-20b", COMPLETED, USAGE)
     for _ in range(2):
-        await usage.record_all(database, [(tenant, line)])
+        await usage_lines.record_all(database, [(tenant, line)])
     assert await count(database, tenant, "usage") == 1

@@ -15,7 +15,7 @@ from gateway.retention import sweep
 from gateway.retention.sweep import DAYS_AHEAD, Housekeeping
 from gateway.retention.tenant_data import TenantData
 from gateway.settings.sections import Retention
-from gateway.store import claims, responses, tenants
+from gateway.store import callers, claims, responses, tenants
 from gateway.store.migration.migrate import upgrade
 from gateway.store.postgres.statements import Statement
 from gateway.store.schema import EVERYONE, REVISION
@@ -101,7 +101,7 @@ async def test_what_serves_sees_the_revision_and_whose_a_key_is(
     tenant = await new_tenant(owner)
     key = tenants.NewKey(ids.new_uuid(), tenant, "key", "wxyz", b"hash")
     await tenants.insert_key(owner, key)
-    found = await tenants.find_principal(serving, b"hash")
+    found = await callers.find_principal(serving, b"hash")
     assert found is not None
     assert found.tenant_id == tenant
 

@@ -13,11 +13,10 @@ import pytest
 from gateway import ids
 from gateway.errors import RateLimited
 from gateway.limits.rules import Terms
-from gateway.store import claims, responses
+from gateway.store import claim_order, claims, responses
+from gateway.store.claim_order import EXPECTED_AT_FIRST, EndedResponse
 from gateway.store.limits import background
 from gateway.store.postgres.statements import Statement
-from gateway.store.replicas import shares
-from gateway.store.replicas.shares import EXPECTED_AT_FIRST, EndedResponse
 from tests.conftest import new_tenant
 from tests.fakes.limited import at_once, caller, limiter
 from tests.fakes.stored import TERMS, durable_response
@@ -141,7 +140,7 @@ async def test_what_was_served_is_forgotten_after_a_while(
     await claim(database, 2)
     async with database.runs_transaction() as connection:
         await connection.execute(AGE, {})
-    await shares.forget(database)
+    await claim_order.forget_shares(database)
     async with database.runs_transaction() as connection:
         found = await connection.scalar(Statement("SELECT count(*) FROM background_shares"), {})
     assert found == 0
@@ -251,4 +250,4 @@ async def test_what_a_share_begins_with_is_what_admission_expects() -> None:
 
     weight = fair.CLASS_WEIGHTS[WorkClass.BACKGROUND]
     assert fair.EXPECTED_AT_FIRST * fair.OUTPUT_WEIGHT / weight == EXPECTED_AT_FIRST
-    assert fair.ALPHA == shares.ALPHA
+    assert fair.ALPHA == claim_order.ALPHA

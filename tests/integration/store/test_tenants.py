@@ -8,7 +8,7 @@ import pytest
 
 from gateway import ids
 from gateway.errors import StoreConflict
-from gateway.store import tenants
+from gateway.store import callers, tenants
 from gateway.store.postgres.statements import Statement
 from gateway.store.tenants import NewKey
 from gateway.tenancy import (
@@ -64,11 +64,11 @@ async def new_acme(database: Database) -> None:
 
 async def test_a_key_is_found_with_every_part_of_its_tenant_s_policy(database: Database) -> None:
     await new_acme(database)
-    found = await tenants.find_principal(database, b"hash", DEFAULTS)
+    found = await callers.find_principal(database, b"hash", DEFAULTS)
     assert found is not None
     assert found.policy == DEFAULTS
     await tenants.set_policy(database, "acme", OWN)
-    found = await tenants.find_principal(database, b"hash", DEFAULTS)
+    found = await callers.find_principal(database, b"hash", DEFAULTS)
     assert found is not None
     assert found.policy == DEFAULTS.with_own(OWN)
     assert found.policy == TenantPolicy(
@@ -83,7 +83,7 @@ async def test_a_key_has_the_dialect_that_it_was_made_with(database: Database) -
     await tenants.insert_tenant(database, tenant, "acme")
     new = NewKey(ids.new_uuid(), tenant, "key", "wxyz", b"hash", "openresponses")
     assert (await tenants.insert_key(database, new)).dialect == "openresponses"
-    found = await tenants.find_principal(database, b"hash")
+    found = await callers.find_principal(database, b"hash")
     assert found is not None
     assert found.dialect == "openresponses"
 
@@ -93,7 +93,7 @@ async def test_a_key_that_is_older_than_dialects_has_openai_s(database: Database
     async with database.owner_transaction() as connection:
         await connection.execute(Statement("UPDATE api_keys SET dialect = NULL"))
     (key,) = await tenants.keys(database, None)
-    found = await tenants.find_principal(database, b"hash")
+    found = await callers.find_principal(database, b"hash")
     assert found is not None
     assert (key.dialect, found.dialect) == ("openai", "openai")
 
@@ -141,17 +141,17 @@ async def test_a_key_stands_for_its_project_until_that_is_archived(database: Dat
     new = NewKey(ids.new_uuid(), tenant, "key", "wxyz", b"of a project", project_id=project)
     key = await tenants.insert_key(database, new)
     assert (key.project, key.terms) == (project, PLAIN_KEY)
-    found = await tenants.find_principal(database, b"of a project")
+    found = await callers.find_principal(database, b"of a project")
     assert found is not None
     assert (found.project, found.project_terms) == (project, ProjectTerms("Support bot"))
     async with database.transaction(tenant) as connection:
         await connection.execute(Statement("UPDATE projects SET archived_at = now()"))
-    assert await tenants.find_principal(database, b"of a project") is None
+    assert await callers.find_principal(database, b"of a project") is None
 
 
 async def test_the_default_project_needs_no_row(database: Database) -> None:
     tenant = await new_tenant(database)
     await tenants.insert_key(database, NewKey(ids.new_uuid(), tenant, "key", "wxyz", b"plain"))
-    found = await tenants.find_principal(database, b"plain")
+    found = await callers.find_principal(database, b"plain")
     assert found is not None
     assert (found.project, found.project_terms) == (default_project(tenant), DEFAULT_PROJECT)

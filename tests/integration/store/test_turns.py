@@ -17,9 +17,9 @@ from gateway.errors import (
     ResourceNotFound,
 )
 from gateway.protocol.context_item import ConversationPlace
-from gateway.store import claims, conversations, endings, idempotency, messages, responses, turns
-from gateway.store.idempotency import IdempotencyKey
+from gateway.store import claims, conversations, endings, messages, responses
 from gateway.store.postgres.database import Connection, Result
+from gateway.store.responses import IdempotencyKey
 from tests.fakes.stored import (
     CREATED,
     TERMS,
@@ -144,7 +144,7 @@ async def test_a_refused_response_leaves_nothing_behind(
     with pytest.raises(ConversationLocked):
         await responses.insert(database, tenant, late)
     assert await responses.load(database, tenant, late.uuid) is None
-    assert await idempotency.find_key(database, tenant, key.key_hash, ttl_s=600) is None
+    assert await responses.find_key(database, tenant, key.key_hash, ttl_s=600) is None
 
 
 async def test_an_unknown_conversation_is_not_written_to(
@@ -152,7 +152,7 @@ async def test_an_unknown_conversation_is_not_written_to(
 ) -> None:
     theirs = await conversation_of(database, other_tenant)
     for uuid in (ids.new_uuid(), theirs):
-        assert await turns.read(database, tenant, uuid, items_max=9) is None
+        assert await conversations.read_contents(database, tenant, uuid, items_max=9) is None
         with pytest.raises(ResourceNotFound):
             await begin(database, tenant, uuid, ConversationPlace(uuid, 0))
     assert not (await contents(database, other_tenant, theirs)).is_locked
@@ -194,7 +194,7 @@ async def test_a_conversation_that_is_too_long_is_refused(
 ) -> None:
     uuid = await conversation_of(database, tenant, "1", "2", "3")
     with pytest.raises(InvalidRequest) as refused:
-        await turns.read(database, tenant, uuid, items_max=2)
+        await conversations.read_contents(database, tenant, uuid, items_max=2)
     assert (refused.value.param, refused.value.code) == ("conversation", "invalid_value")
 
 

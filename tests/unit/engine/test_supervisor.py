@@ -14,7 +14,7 @@ from gateway.engine.supervisor import Durable, Supervisor
 from gateway.entries import ToolEnded
 from gateway.errors import ClaimLost, RateLimited, StoreUnavailable
 from gateway.store.claims import Claim
-from gateway.store.replicas.notifications import Notice
+from gateway.store.notices import Notice
 from tests.fakes.hosted_tools import CALL, CountedTool, granted
 from tests.fakes.staged_run import (
     ANSWER,

@@ -11,7 +11,7 @@ from gateway import ids
 from gateway.engine.late_writes import USAGE_BOUNDS, UsageMeter
 from gateway.errors import StoreConflict, StoreUnavailable
 from gateway.generation import TokenUsage
-from gateway.store.usage import UsageLine
+from gateway.store.usage_lines import UsageLine
 from gateway.telemetry.metrics import Metrics
 from gateway.tenancy import TenantId
 from tests.fakes.logs import captured_logs

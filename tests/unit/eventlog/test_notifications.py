@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from gateway import ids
 from gateway.errors import StoreUnavailable
 from gateway.eventlog.notifications import Notifier
-from gateway.store.replicas.notifications import Notice
+from gateway.store.notices import Notice
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterable

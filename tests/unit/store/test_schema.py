@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from gateway.store import responses, usage
+from gateway.store import responses, usage_lines
 from gateway.store.schema import COST_COLUMNS
 from gateway.store.tables import TABLES, types
 
@@ -12,6 +12,6 @@ def test_all_of_a_response_is_written_when_it_is_accepted_or_when_it_ends() -> N
     later |= {"placement"}
     accepted = set(responses._NEW.columns) - {"lease", "entries"}
     assert accepted == set(types(TABLES["responses"])) - later
-    assert set(usage._LINES.columns) == set(types(TABLES["usage"])) - {
+    assert set(usage_lines._LINES.columns) == set(types(TABLES["usage"])) - {
         *("tenant_id", "seq", "reason", "author", "tx", "price_id", *COST_COLUMNS)
     }

@@ -241,11 +241,11 @@ async def test_every_route_that_changes_something_is_in_the_audit_log(
 
 async def new_sink(auditor: Auditor) -> None:
     """One that was begun, and is stopped."""
-    from gateway.store.ledger import exports
+    from gateway.store.ledger import cursors
 
     database = auditor.site.gateway.process.services.foundation.database
-    await exports.next_batch(database, "billing", "test", lease_s=1, lines_max=1)
-    await exports.stop(database, "billing", "refused")
+    await cursors.next_batch(database, "billing", "test", lease_s=1, lines_max=1)
+    await cursors.stop_sink(database, "billing", "refused")
 
 
 async def test_operators_read_all_chains_and_see_who_it_was(auditor: Auditor) -> None:

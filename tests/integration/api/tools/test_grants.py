@@ -11,8 +11,8 @@ from openai import AsyncOpenAI
 
 from gateway import ids
 from gateway.store.postgres.statements import Statement
-from gateway.store.tools import documents
-from gateway.store.tools.documents import Document
+from gateway.store.tools import web_pages
+from gateway.store.tools.web_pages import Document
 from tests.fakes import mcp_server
 from tests.fakes.gateway import RunningGateway, gateway_settings, new_key, running_gateway
 from tests.fakes.harmony_oracle import vocabulary
@@ -64,7 +64,7 @@ async def hosting(own_database_url: str, backends: Backends) -> AsyncIterator[Ru
     async with running_gateway(settings) as running:
         database = running.process.services.foundation.database
         language = settings.tools.web.index_language
-        await documents.put(database, None, [PAGE], language=language)
+        await web_pages.put_documents(database, None, [PAGE], language=language)
         yield running
 
 

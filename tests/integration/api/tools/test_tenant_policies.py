@@ -14,8 +14,8 @@ from starlette.routing import Route
 
 from gateway import ids
 from gateway.store.postgres.statements import Statement
-from gateway.store.tools import documents, tool_calls
-from gateway.store.tools.documents import Document
+from gateway.store.tools import tool_calls, web_pages
+from gateway.store.tools.web_pages import Document
 from gateway.tenancy import TenantId
 from tests.fakes import mcp_server
 from tests.fakes.gateway import RunningGateway, gateway_settings, new_key, running_gateway
@@ -67,7 +67,9 @@ async def hosting(own_database_url: str, backends: Backends) -> AsyncIterator[Ru
     )
     async with running_gateway(settings) as running:
         database = running.process.services.foundation.database
-        await documents.put(database, None, PAGES, language=settings.tools.web.index_language)
+        await web_pages.put_documents(
+            database, None, PAGES, language=settings.tools.web.index_language
+        )
         yield running
 
 

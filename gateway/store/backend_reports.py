@@ -1,10 +1,14 @@
-"""Backends that operators have taken out of use, and what replicas tell of them.
+"""What replicas tell each other of backends: where they sent prompts, and which ones are drained.
 
-Rows are of all tenants (their tenant is the nil one): names and counts, nothing of any request.
+Rows are of all tenants (their tenant is the nil one): keyed digests, names and counts, nothing of
+any request. Placements are read within seconds, in a table that no crash has to survive, and soon
+removed by a later exchange of any replica. An operator drains a backend, which then gets nothing
+new.
 """
 
 from __future__ import annotations
 
+from random import Random
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from gateway.audit import COMMAND_LINE
@@ -19,7 +23,81 @@ if TYPE_CHECKING:
     from gateway.audit import Author
     from gateway.store.postgres.database import Database, Row
 
-FRESH_S: Final = 30.0
+PLACEMENTS_FRESH_S: Final = 10.0
+"""Older ones are not read: what they tell is over."""
+PLACEMENTS_KEPT_S: Final = 30.0
+MESSAGES_MAX: Final = 256
+"""Read at once."""
+CLEANED_EVERY: Final = 16
+"""Number of exchanges of which one, on average, removes old placements."""
+
+_EXCHANGE: Final = Statement("""
+WITH told AS (
+    INSERT INTO placements (tenant_id, replica, number, at, load, entries)
+    VALUES (CAST(:nobody AS uuid), CAST(:replica AS text), CAST(:number AS bigint),
+            clock_timestamp(), CAST(:load AS bytea), CAST(:entries AS bytea))
+)
+SELECT one.replica, one.number,
+       CAST(extract(epoch FROM clock_timestamp() - one.at) AS double precision) AS age_s,
+       one.load, one.entries
+FROM placements AS one
+LEFT JOIN unnest(CAST(:replicas AS text[]), CAST(:numbers AS bigint[])) AS seen (replica, number)
+       ON seen.replica = one.replica
+WHERE one.tenant_id = :nobody AND one.replica <> CAST(:replica AS text)
+  AND one.at > clock_timestamp() - CAST(:fresh AS double precision) * interval '1 second'
+  AND one.number > coalesce(seen.number, 0)
+ORDER BY one.at DESC
+LIMIT :messages_max
+""")
+_CLEAN: Final = Statement("""
+DELETE FROM placements
+WHERE tenant_id = :nobody
+  AND at < clock_timestamp() - CAST(:kept AS double precision) * interval '1 second'
+""")
+_random: Final = Random()  # noqa: S311 - spreads load, no secret
+
+
+class PostedPlacements(NamedTuple):
+    """Message of a replica, its `number`th, sent `age_s` ago."""
+
+    replica: str
+    number: int
+    age_s: float
+    load: bytes
+    entries: bytes
+
+
+async def exchange_placements(
+    database: Database,
+    replica: str,
+    number: int,
+    load: bytes,
+    entries: bytes,
+    seen: Mapping[str, int],
+) -> list[PostedPlacements]:
+    """Leave a message, and read recent ones of other replicas with numbers above those `seen`.
+
+    Raises `StoreError`.
+    """
+    parameters = {
+        "nobody": EVERYONE,
+        "replica": replica,
+        "number": number,
+        "load": load,
+        "entries": entries,
+        "replicas": list(seen),
+        "numbers": list(seen.values()),
+        "fresh": PLACEMENTS_FRESH_S,
+        "messages_max": MESSAGES_MAX,
+    }
+    async with database.runs_transaction(durable=False) as connection:
+        if _random.randrange(CLEANED_EVERY) == 0:
+            await connection.execute(_CLEAN, {"nobody": EVERYONE, "kept": PLACEMENTS_KEPT_S})
+        rows = await connection.execute(_EXCHANGE, parameters)
+        return [PostedPlacements(*row) for row in rows]
+
+
+DRAINED_FRESH_S: Final = 30.0
 """A report that is older is of a replica that is gone."""
 
 _DRAIN: Final = Statement("""
@@ -39,14 +117,14 @@ SELECT name, drained_at, drained_by FROM backend_drains WHERE tenant_id = :nobod
 _NAMES: Final = Statement("""
 SELECT name FROM backend_drains WHERE tenant_id = :nobody
 """)
-_REPORT: Final = Statement("""
+_REPORT_DRAINED: Final = Statement("""
 INSERT INTO drain_reports (tenant_id, name, replica, at, in_flight)
 SELECT CAST(:nobody AS uuid), told.name, CAST(:replica AS text), clock_timestamp(), told.in_flight
 FROM unnest(CAST(:names AS text[]), CAST(:counts AS integer[])) AS told (name, in_flight)
 ON CONFLICT (tenant_id, name, replica)
 DO UPDATE SET at = excluded.at, in_flight = excluded.in_flight
 """)
-_REPORTS: Final = Statement("""
+_DRAIN_REPORTS: Final = Statement("""
 SELECT name, replica, in_flight FROM drain_reports
 WHERE tenant_id = :nobody
   AND at > clock_timestamp() - CAST(:fresh AS double precision) * interval '1 second'
@@ -106,7 +184,7 @@ async def drained(database: Database) -> list[str]:
         return list(await connection.scalars(_NAMES, {"nobody": EVERYONE}))
 
 
-async def report(database: Database, replica: str, in_flight: Mapping[str, int]) -> None:
+async def report_drained(database: Database, replica: str, in_flight: Mapping[str, int]) -> None:
     """Record the number of requests under way at these drained backends. Raises `StoreError`."""
     parameters = {
         "nobody": EVERYONE,
@@ -115,14 +193,14 @@ async def report(database: Database, replica: str, in_flight: Mapping[str, int])
         "counts": list(in_flight.values()),
     }
     async with database.runs_transaction(durable=False) as connection:
-        await connection.execute(_REPORT, parameters)
+        await connection.execute(_REPORT_DRAINED, parameters)
 
 
-async def reports(database: Database) -> list[Row]:
+async def drain_reports(database: Database) -> list[Row]:
     """Return the recent reports on drained backends: `name`, `replica`, requests `in_flight`."""
-    parameters = {"nobody": EVERYONE, "fresh": FRESH_S}
+    parameters = {"nobody": EVERYONE, "fresh": DRAINED_FRESH_S}
     async with database.runs_transaction() as connection:
-        return await connection.execute(_REPORTS, parameters)
+        return await connection.execute(_DRAIN_REPORTS, parameters)
 
 
 async def loads(database: Database, *, fresh_s: float) -> dict[str, bytes]:

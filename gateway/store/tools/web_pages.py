@@ -1,8 +1,12 @@
-"""The local index: pages that an operator lets be searched, by Postgres' full text search.
+"""Pages: those that the browser of a tenant was shown, and those that an operator lets be searched.
 
-Each is for one tenant, or for all. An operator writes them; tenants read. Row-level security keeps
-an index on the words from being used (a comparison of them might tell what others' rows say), so a
-search reads all documents that its tenant may see: this is for thousands of pages, not for the web.
+A page that was shown is kept by a digest of what it says, as long as responses are: a later call
+scrolls in it, finds text in it, or follows a link of it. It is one row, however often it is shown.
+
+The documents of the local index are found by Postgres' full text search. Each is for one tenant, or
+for all. An operator writes them; tenants read. Row-level security keeps an index on the words from
+being used (a comparison of them might tell what others' rows say), so a search reads all documents
+that its tenant may see: this is for thousands of pages, not for the web.
 """
 
 from __future__ import annotations
@@ -13,7 +17,8 @@ from typing import TYPE_CHECKING, Final
 from urllib.parse import urlsplit
 
 from gateway.audit import COMMAND_LINE
-from gateway.store import audit_log
+from gateway.store import audit_log, content
+from gateway.store.packing import pack_text, unpack_text
 from gateway.store.postgres.statements import Statement
 from gateway.store.schema import EVERYONE
 
@@ -22,9 +27,104 @@ if TYPE_CHECKING:
     from uuid import UUID
 
     from gateway.audit import Author
+    from gateway.encryption.cipher import ContentCipher
     from gateway.protocol.grants import DomainRules
     from gateway.store.postgres.database import Database, Row
     from gateway.tenancy import TenantId
+
+
+@dataclass(frozen=True, slots=True)
+class StoredPage:
+    """A page as it is stored. `url` is empty for results of a search; no link has a line end."""
+
+    url: str
+    title: str
+    text: str
+    links: tuple[str, ...] = ()
+
+    @property
+    def key(self) -> bytes:
+        """Return the SHA-256 digest of the whole page."""
+        digest = sha256()
+        for part in (self.url, self.title, self.text, "\n".join(self.links)):
+            content = pack_text(part)
+            digest.update(len(content).to_bytes(8, "big") + content)
+        return digest.digest()
+
+
+_PUT_PAGE: Final = Statement("""
+INSERT INTO tool_pages (tenant_id, key, asked, url, title, text, links, fetched_at)
+VALUES (:tenant, :key, :asked, :url, :title, :text, :links, now())
+ON CONFLICT (tenant_id, key) DO UPDATE
+SET asked = excluded.asked, fetched_at = excluded.fetched_at
+""")
+_GET_PAGE: Final = Statement("""
+SELECT key, url, title, text, links FROM tool_pages WHERE tenant_id = :tenant AND key = :key
+""")
+_FIND_PAGE: Final = Statement("""
+SELECT key, url, title, text, links FROM tool_pages
+WHERE tenant_id = :tenant AND asked = :asked
+  AND fetched_at > now() - make_interval(secs => CAST(:age_max_s AS double precision))
+ORDER BY fetched_at DESC
+LIMIT 1
+""")
+
+
+async def put_page(
+    database: Database, tenant_id: TenantId, page: StoredPage, *, asked: str
+) -> bytes:
+    """Store a page, fetched now, that the URL `asked` led to; return its key.
+
+    Raises `StoreUnavailable`.
+    """
+    row = {
+        "tenant": tenant_id,
+        "key": page.key,
+        "asked": _digest(asked),
+        "url": pack_text(page.url),
+        "title": pack_text(page.title),
+        "text": pack_text(page.text),
+        "links": pack_text("\n".join(page.links)),
+    }
+    async with database.transaction(tenant_id) as connection:
+        cipher = connection.cipher(tenant_id)
+        await connection.execute(_PUT_PAGE, content.sealed(cipher, "tool_pages", row))
+    return page.key
+
+
+async def get_page(database: Database, tenant_id: TenantId, key: bytes) -> StoredPage | None:
+    """Return the page of a key, or None if it was removed. Raises `StoreUnavailable`."""
+    async with database.transaction(tenant_id) as connection:
+        rows = await connection.execute(_GET_PAGE, {"tenant": tenant_id, "key": key})
+        cipher = connection.cipher(tenant_id)
+    return _page(rows.one(), cipher) if rows else None
+
+
+async def find_page(
+    database: Database, tenant_id: TenantId, asked: str, *, age_max_s: float
+) -> StoredPage | None:
+    """Return the page that a URL led to at most `age_max_s` ago. Raises `StoreUnavailable`."""
+    wanted = {"tenant": tenant_id, "asked": _digest(asked), "age_max_s": age_max_s}
+    async with database.transaction(tenant_id) as connection:
+        rows = await connection.execute(_FIND_PAGE, wanted)
+        cipher = connection.cipher(tenant_id)
+    return _page(rows.one(), cipher) if rows else None
+
+
+def _digest(url: str) -> bytes:
+    return sha256(pack_text(url)).digest()
+
+
+def _page(row: Row, cipher: ContentCipher) -> StoredPage:
+    values = content.opened(cipher, "tool_pages", row, ("url", "title", "text", "links"))
+    links = unpack_text(values["links"])
+    return StoredPage(
+        unpack_text(values["url"]),
+        unpack_text(values["title"]),
+        unpack_text(values["text"]),
+        tuple(links.split("\n")) if links else (),
+    )
+
 
 TEXT_CHARS_MAX: Final = 1_000_000
 INDEXED_CHARS_MAX: Final = 400_000
@@ -46,7 +146,7 @@ class Document:
 _WORDS: Final = (
     f"regexp_replace(left(CAST(:text AS text), {INDEXED_CHARS_MAX}), '{_LINK}', '\\1', 'g')"
 )
-_PUT: Final = Statement(f"""
+_PUT_DOCUMENT: Final = Statement(f"""
 INSERT INTO web_documents (tenant_id, key, url, host, title, text, links, words, added_at)
 VALUES (
     :tenant, :key, :url, :host, :title, :text, :links,
@@ -58,18 +158,18 @@ ON CONFLICT (tenant_id, key) DO UPDATE
 SET title = excluded.title, text = excluded.text, links = excluded.links, words = excluded.words,
     added_at = excluded.added_at
 """)  # noqa: S608 - constants
-_LIST: Final = Statement("""
+_LIST_DOCUMENTS: Final = Statement("""
 SELECT nullif(d.tenant_id, :everyone) AS tenant_id, url, title, length(text) AS chars, added_at
 FROM web_documents AS d
 WHERE CAST(:tenant AS uuid) IS NULL OR d.tenant_id = :tenant
 ORDER BY d.tenant_id, url
 LIMIT :rows_max
 """)
-_REMOVE: Final = Statement("""
+_REMOVE_DOCUMENTS: Final = Statement("""
 DELETE FROM web_documents
 WHERE tenant_id = :tenant AND (url = :url OR starts_with(url, CAST(:below AS text)))
 """)
-_GET: Final = Statement("""
+_GET_DOCUMENT: Final = Statement("""
 SELECT url, title, text, links FROM web_documents
 WHERE tenant_id IN (:tenant, :everyone) AND key = :key
 ORDER BY tenant_id = :everyone
@@ -108,7 +208,7 @@ FROM found ORDER BY score DESC, is_shared, url
 """)  # noqa: S608 - constants
 
 
-async def put(
+async def put_documents(
     database: Database,
     tenant_id: TenantId | None,
     documents: Sequence[Document],
@@ -135,7 +235,7 @@ async def put(
     ]
     if rows:
         async with database.owner_transaction() as connection:
-            await connection.execute(_PUT, rows)
+            await connection.execute(_PUT_DOCUMENT, rows)
 
 
 async def documents_of(database: Database, tenant_id: UUID | None, *, rows_max: int) -> list[Row]:
@@ -145,10 +245,10 @@ async def documents_of(database: Database, tenant_id: UUID | None, *, rows_max: 
     """
     parameters = {"tenant": tenant_id, "everyone": EVERYONE, "rows_max": rows_max}
     async with database.owner_transaction() as connection:
-        return await connection.execute(_LIST, parameters)
+        return await connection.execute(_LIST_DOCUMENTS, parameters)
 
 
-async def note_added(
+async def note_documents_added(
     database: Database,
     tenant_id: TenantId | None,
     place: str,
@@ -161,7 +261,7 @@ async def note_added(
         await audit_log.record(connection, tenant_id, event)
 
 
-async def remove(
+async def remove_documents(
     database: Database, tenant_id: TenantId | None, url: str, author: Author = COMMAND_LINE
 ) -> int:
     """Remove a document, and all below it if its URL ends with a slash; return their number."""
@@ -171,28 +271,28 @@ async def remove(
         "below": url if url.endswith("/") else f"{url}/",
     }
     async with database.owner_transaction() as connection:
-        count = await connection.count(_REMOVE, what)
+        count = await connection.count(_REMOVE_DOCUMENTS, what)
         if count:
             event = author.event("harmony.pages.removed", url, data={"pages": count})
             await audit_log.record(connection, tenant_id, event)
         return count
 
 
-async def get(database: Database, tenant_id: TenantId, url: str) -> Document | None:
+async def get_document(database: Database, tenant_id: TenantId, url: str) -> Document | None:
     """Return the document of a URL, the tenant's own or the one for all.
 
     Raises `StoreUnavailable`.
     """
     wanted = {"tenant": tenant_id, "everyone": EVERYONE, "key": _key(url)}
     async with database.transaction(tenant_id) as connection:
-        row = (await connection.execute(_GET, wanted)).one_or_none()
+        row = (await connection.execute(_GET_DOCUMENT, wanted)).one_or_none()
     if row is None:
         return None
     links = tuple(row.links.split("\n")) if row.links else ()
     return Document(row.url, row.title, row.text, links)
 
 
-async def search(
+async def search_documents(
     database: Database,
     tenant_id: TenantId,
     query: str,

@@ -1,8 +1,8 @@
-"""Find the issuer of a token, and the principal that its rule or its claims make of it.
+"""Find out who calls: the principal of a key, or of a token by its issuer's rule or its claims.
 
 No tenant is resolved yet, so all of it runs as the tenants' role without a tenant: the functions of
-the schema return the rows that fit the token, and it can read no other. `gateway.admin.issuers`
-writes the rows.
+the schema return the rows that fit the key or token, and it can read no other.
+`gateway.admin.issuers` writes the rows of issuers.
 """
 
 from __future__ import annotations
@@ -15,14 +15,19 @@ import orjson
 from gateway import ids
 from gateway.store.postgres.statements import Statement
 from gateway.store.schema import APP_ROLE
-from gateway.store.tenants import (
-    FOUND_POLICY,
-    FOUND_TERMS,
-    TAKE_ROLE,
-    found_policy,
-    found_project,
+from gateway.tenancy import (
+    DEFAULT_POLICY,
+    DEFAULT_PROJECT_NAME,
+    POLICY_VALUES,
+    KeyTerms,
+    ModelPermissions,
+    NarrowedPolicy,
+    Principal,
+    ProjectControls,
+    ProjectId,
+    ProjectTerms,
+    TenantId,
 )
-from gateway.tenancy import KeyTerms, NarrowedPolicy, Principal, ProjectId, TenantId
 from gateway.tenancy.issuers import FederationRule, IdentityProvider, Transformation
 
 if TYPE_CHECKING:
@@ -30,8 +35,33 @@ if TYPE_CHECKING:
     from uuid import UUID
 
     from gateway.store.postgres.database import Database, Row
-    from gateway.tenancy import TenantPolicy
+    from gateway.tenancy import Dialect, OwnPolicy, TenantPolicy
 
+DEFAULT_DIALECT: Final[Dialect] = "openai"
+"""Dialect of a key that was made before there were others."""
+_TAKE_ROLE: Final = Statement("SELECT set_config('role', :role, true)")
+_FOUND_TERMS: Final = (
+    "(tenant).name AS tenant_name, (project).name AS project_name, (project).models_mode,"
+    " (project).models AS project_models, (project).retention_type, (project).tools_off,"
+    " (project).service_tiers, (project).service_tier_default,"
+    " (tenant).retention_type AS tenant_retention_type"
+)
+_FOUND_POLICY: Final = ", ".join(f"(tenant).{name} AS policy_{name}" for name in POLICY_VALUES)
+"""Columns of `tenant` and `project`, whole rows that a function returns, that decide for the
+caller; those of the policy have to be the last."""
+# Not whole rows: what is prepared on a connection would end with the revision that adds a column.
+# The default project may have no row.
+_FIND_CALLER: Final = Statement(f"""
+SELECT (key).id AS key_id, (key).tenant_id, (key).dialect, (key).kind, (key).project_id,
+       (key).owner_type, (key).owner_id, (key).scopes, (key).expires_at, (key).allowed_cidrs,
+       (key).allowed_models, {_FOUND_TERMS},
+       (key).disabled_at IS NULL AND (tenant).disabled_at IS NULL
+           AND (tenant).deleted_at IS NULL
+           AND (project).archived_at IS NULL
+           AND coalesce((key).expires_at > now(), true) AS is_enabled,
+       {_FOUND_POLICY}
+FROM find_caller(:key_hash)
+""")  # noqa: S608 - constants only
 _PROVIDER: Final = tuple(field.name for field in fields(IdentityProvider))
 _RULE: Final = tuple(field.name for field in fields(FederationRule))
 _FIND_ISSUERS: Final = Statement(f"""
@@ -48,11 +78,11 @@ SELECT {", ".join(_PROVIDER)}
 FROM find_operator_issuers(CAST(:issuer AS text), CAST(:audiences AS text[]))
 """)  # noqa: S608 - constants only
 _FIND_FEDERATED: Final = Statement(f"""
-SELECT {", ".join(f"(rule).{name}" for name in _RULE)}, {FOUND_TERMS}, {FOUND_POLICY}
+SELECT {", ".join(f"(rule).{name}" for name in _RULE)}, {_FOUND_TERMS}, {_FOUND_POLICY}
 FROM find_federated(CAST(:tenant AS uuid), CAST(:provider AS uuid), CAST(:rule AS uuid))
 """)  # noqa: S608 - constants only
 _FIND_NAMED: Final = Statement(f"""
-SELECT (tenant).id AS tenant_id, {FOUND_TERMS}, {FOUND_POLICY}
+SELECT (tenant).id AS tenant_id, {_FOUND_TERMS}, {_FOUND_POLICY}
 FROM find_named(CAST(:tenant AS uuid), CAST(:name AS text), CAST(:project AS uuid))
 """)  # noqa: S608 - constants only
 
@@ -85,10 +115,53 @@ def rule_of_row(row: Row) -> FederationRule:
     return FederationRule(**values)
 
 
+def own_policy(values: Iterable[str | int | None]) -> OwnPolicy:
+    # A null column means that the tenant has no value of its own.
+    own = zip(POLICY_VALUES, values, strict=True)
+    return {name: value for name, value in own if value is not None}
+
+
+def key_terms(row: Row) -> KeyTerms:
+    return KeyTerms(
+        kind=row.kind,
+        scopes=frozenset(row.scopes or ()),
+        expires_at=row.expires_at,
+        networks=tuple(row.allowed_cidrs or ()),
+        models=tuple(row.allowed_models or ()),
+        owner_type=row.owner_type,
+        owner_id=row.owner_id,
+    )
+
+
+def found_controls(row: Row) -> ProjectControls:
+    # The project may have no row, then all columns are null.
+    return ProjectControls(
+        tools_off=frozenset(row.tools_off or ()),
+        tiers=None if row.service_tiers is None else tuple(row.service_tiers),
+        tier_default=row.service_tier_default or "standard",
+    )
+
+
 async def _found(database: Database, statement: Statement, **parameters: Any) -> Iterable[Row]:
     async with database.owner_transaction() as connection:
-        await connection.execute(TAKE_ROLE, {"role": APP_ROLE})
+        await connection.execute(_TAKE_ROLE, {"role": APP_ROLE})
         return await connection.execute(statement, parameters)
+
+
+async def find_principal(
+    database: Database, key_hash: bytes, defaults: TenantPolicy = DEFAULT_POLICY
+) -> Principal | None:
+    """Return the principal of a key.
+
+    Return None if the key is unknown, disabled or expired, its tenant is disabled, or its project
+    is archived. The policy is the tenant's own, with `defaults` where it has none.
+    """
+    for row in await _found(database, _FIND_CALLER, key_hash=key_hash):
+        if row.is_enabled:
+            project_id = row.project_id and ProjectId(row.project_id)
+            dialect = row.dialect or DEFAULT_DIALECT
+            return _principal(row, row.key_id, project_id, key_terms(row), defaults, dialect)
+    return None
 
 
 async def find_issuers(
@@ -142,7 +215,7 @@ async def find_federated(
     """Return the active rules of a provider, or one rule, oldest first.
 
     Each comes with the principal that it makes of a token. Policies are as
-    `tenants.find_principal` returns them.
+    `find_principal` returns them.
     """
     rows = await _found(
         database, _FIND_FEDERATED, tenant=tenant_id, provider=provider_id, rule=rule_id
@@ -158,7 +231,7 @@ async def find_federated(
     return found
 
 
-async def find_principal(
+async def find_named(
     database: Database,
     issuer_id: UUID,
     tenant: str,
@@ -169,7 +242,7 @@ async def find_principal(
 
     `tenant` is an id or a name; `project_id` None is the default project. Return None if the tenant
     is unknown, disabled or deleted, or if the project is unknown, archived or another tenant's.
-    Policies are as `tenants.find_principal` returns them.
+    Policies are as `find_principal` returns them.
     """
     rows = await _found(database, _FIND_NAMED, project=project_id, **_id_or_name(tenant))
     project = None if project_id is None else ProjectId(project_id)
@@ -184,14 +257,30 @@ def _id_or_name(tenant: str) -> dict[str, Any]:
 
 
 def _principal(
-    row: Row, key_id: UUID, project_id: ProjectId | None, key: KeyTerms, defaults: TenantPolicy
+    row: Row,
+    key_id: UUID,
+    project_id: ProjectId | None,
+    key: KeyTerms,
+    defaults: TenantPolicy,
+    dialect: Dialect = DEFAULT_DIALECT,
 ) -> Principal:
-    project = found_project(row)
+    # The row has `_FOUND_TERMS`, and ends with `_FOUND_POLICY`.
+    controls = found_controls(row)
+    project = ProjectTerms(
+        name=row.project_name or DEFAULT_PROJECT_NAME,
+        models=None
+        if row.models_mode is None
+        else ModelPermissions(row.models_mode, tuple(row.project_models or ())),
+        retention_type=row.retention_type,
+        controls=controls,
+    )
+    policy = defaults.with_own(own_policy(row[-len(POLICY_VALUES) :]))
     return Principal(
         TenantId(row.tenant_id),
         row.tenant_name,
         key_id,
-        NarrowedPolicy.of(found_policy(row, defaults), project.models, controls=project.controls),
+        NarrowedPolicy.of(policy, project.models, key.permissions, controls=controls),
+        dialect,
         project_id=project_id,
         key=key,
         project_terms=project,

@@ -1,1 +1,0 @@
-"""Rows by which replicas know of each other: drains, placements, notifications."""
