@@ -22,8 +22,7 @@ from gateway.services.proxy import Proxy
 from gateway.services.retrieval import Retrieval
 from gateway.services.runs.compaction import Compactor
 from gateway.services.runs.history_source import HistorySource
-from gateway.services.runs.run_builder import RunBuilder
-from gateway.services.runs.spec_builder import SpecBuilder
+from gateway.services.runs.run_builder import RunBuilder, SpecBuilder
 from gateway.services.runs.tool_grants import ToolGrants
 from gateway.store import traces
 from gateway.upstreams.tokenization import Tokenization
