@@ -26,7 +26,7 @@ from typing_extensions import override
 
 from gateway import ids
 from gateway.engine.row_mapping import output_context
-from gateway.engine.run_state import head_of
+from gateway.engine.run_spec import head_of
 from gateway.engine.runner import Run
 from gateway.errors import (
     ConversationLocked,
@@ -408,12 +408,12 @@ class Creation:
                 compacted = await self._builder.compact(
                     command, model, admit=partial(self._reserve, charge)
                 )
-            usage = compacted.made.summary.usage
+            usage = compacted.summary.usage
             used = Used(usage.input_tokens, usage.cached_tokens, usage.output_tokens, is_whole=True)
         finally:
             if charge is not None:
                 charge.settle(used)
-        self._builder.book(compacted.made)
+        self._builder.book(compacted.summary)
         return compacted, () if charge is None else charge.headers
 
     async def count(self, command: CreateCommand) -> tuple[int, Headers]:

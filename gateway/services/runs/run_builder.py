@@ -102,7 +102,7 @@ if TYPE_CHECKING:
     from gateway.sealing import Sealer
     from gateway.services.executor import PromptExecutor
     from gateway.services.models import Model, Models
-    from gateway.services.runs.compaction import Compactor, MadeSummary
+    from gateway.services.runs.compaction import Compactor, Summary
     from gateway.services.runs.history_source import HistorySource
     from gateway.services.runs.tool_grants import ToolGrants
     from gateway.settings.sections import Harmony
@@ -747,14 +747,14 @@ class RunBuilder:
         If the block raises there is no run, and the summary is booked by itself. Raises what
         `build` raises, `UpstreamError` and `SummaryFailed`.
         """
-        made = await self._compactor.make(due.plan.spec)
-        given = replace(due.given, compacted=made.compacted)
+        summary = await self._compactor.make(due.plan.spec)
+        given = replace(due.given, compacted=summary.compacted)
         try:
             yield await self._executor.run(
                 self._specs.spec, given, size_bytes=self._specs.work_bytes(given)
             )
         except BaseException:
-            self._compactor.book(made)
+            self._compactor.book(summary)
             raise
 
     async def compact(
@@ -780,9 +780,9 @@ class RunBuilder:
         # does not count, and `StoreUnavailable`.
         await self._tool_grants.use_approvals(spec)
 
-    def book(self, made: MadeSummary) -> None:
+    def book(self, summary: Summary) -> None:
         # The caller of the summary pays for it.
-        self._compactor.book(made)
+        self._compactor.book(summary)
 
     async def count(self, command: CreateCommand, model: Model) -> int:
         """Return the number of tokens of the request's prompt, also if it is too long to run.
