@@ -15,6 +15,7 @@ from gateway.api.client_connection import CancelOnDisconnect, connection_of
 from gateway.api.query import boolean, include_of, integer, list_body, page_query
 from gateway.api.streaming import EventStream
 from gateway.protocol.responses.create_request import COMPACTION, COUNTING, parse_subset, refuse_key
+from gateway.services.runs.run_builder import CreateCommand
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence
@@ -23,13 +24,13 @@ if TYPE_CHECKING:
     from starlette.types import ASGIApp, Receive, Scope, Send
 
     from gateway.api.client_connection import BodyReader
-    from gateway.protocol.responses.create_request import CreateResponse, Parameters
+    from gateway.protocol.responses.create_request import Parameters
     from gateway.services.creation import Creation
     from gateway.services.retrieval import Retrieval
 
     Headers = Sequence[tuple[bytes, bytes]]
-    Answer = Callable[[Scope, CreateResponse, int], Awaitable[tuple[bytes, Headers]]]
-    """Makes the JSON that answers a request with a body of so many bytes, and headers for it."""
+    Answer = Callable[[Scope, CreateCommand], Awaitable[tuple[bytes, Headers]]]
+    """Makes the JSON that answers a request, and headers for it."""
 
 
 class ResponseEndpoints:
@@ -120,7 +121,8 @@ class SubsetEndpoint:
         policy = scope["principal"].policy
         with CancelOnDisconnect(connection_of(scope)):
             request = await self._bodies.parse_request(body, self._parse, policy)
-            content, headers = await self._answer(scope, request, len(body))
+            command = CreateCommand(scope["principal"], request, None, len(body), 0.0)
+            content, headers = await self._answer(scope, command)
             if request.ignored:
                 scope["record"].facts["ignored_parameters"] = ", ".join(request.ignored)
             response = Response(content, media_type="application/json")
@@ -134,10 +136,8 @@ def counting_endpoint(creation: Creation, bodies: BodyReader) -> SubsetEndpoint:
     Nothing is stored.
     """
 
-    async def answer(
-        scope: Scope, request: CreateResponse, body_bytes: int
-    ) -> tuple[bytes, Headers]:
-        count, headers = await creation.count(scope["principal"], request, body_bytes=body_bytes)
+    async def answer(_scope: Scope, command: CreateCommand) -> tuple[bytes, Headers]:
+        count, headers = await creation.count(command)
         return orjson.dumps({"object": "response.input_tokens", "input_tokens": count}), headers
 
     return SubsetEndpoint(bodies, COUNTING, answer)
@@ -149,12 +149,8 @@ def compaction_endpoint(creation: Creation, bodies: BodyReader) -> SubsetEndpoin
     It compacts a conversation, to be sent as input from then on.
     """
 
-    async def answer(
-        scope: Scope, request: CreateResponse, body_bytes: int
-    ) -> tuple[bytes, Headers]:
-        compacted, headers = await creation.compact(
-            scope["principal"], request, body_bytes=body_bytes
-        )
+    async def answer(scope: Scope, command: CreateCommand) -> tuple[bytes, Headers]:
+        compacted, headers = await creation.compact(command)
         scope["record"].facts["model"] = compacted.model
         return dialects.body(scope, compacted.body), headers
 

@@ -13,7 +13,7 @@ from gateway import ids
 from gateway.engine import late_writes, outcome, row_mapping
 from gateway.engine.late_writes import RETRY_PAUSE_S, Deposits, ToolAudit, UsageMeter
 from gateway.engine.outcome import now
-from gateway.engine.run_state import charged_of
+from gateway.engine.run_spec import charged_of
 from gateway.entries import FOLD_VERSIONS
 from gateway.errors import StoreUnavailable
 from gateway.eventlog.fold_slices import READ_BYTES_MAX
@@ -31,8 +31,7 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence
     from uuid import UUID
 
-    from gateway.engine.calls import Attempt
-    from gateway.engine.row_mapping import LogReading, NewFoldFor
+    from gateway.engine.row_mapping import Attempt, LogReading, NewFoldFor
     from gateway.engine.run_spec import RunSpec
     from gateway.entries import Finished
     from gateway.eventlog.fold.fold import Fold

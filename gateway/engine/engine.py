@@ -2,24 +2,34 @@
 
 from __future__ import annotations
 
+import asyncio
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar
 
-from gateway.engine.calls import RunningCalls
+from gateway.concurrency import start_task
 from gateway.engine.failover import HopPolicy
 from gateway.engine.output_guard import GuardLimits
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection
+    from collections.abc import Awaitable, Callable, Collection, Coroutine
 
     from gateway.engine.archive import Archive
-    from gateway.engine.calls import AskApproval
     from gateway.engine.observer import Observer
     from gateway.engine.run_spec import RunSpec
     from gateway.generation import TokenRequest, TokenSink
     from gateway.models.format import FormatOf
     from gateway.store.claims import Claim
+    from gateway.tenancy import TenantId
     from gateway.tools.tool_contract import HostedTools
+
+    AskApproval = Callable[[TenantId, str, bytes], Awaitable[None]]
+    """Function that records a request to the user (tenant, id of the request, digest of the call)
+    before the response ends. Two requests count as one. Raises `StoreUnavailable`."""
+
+CLOSE_WAIT_S: Final = 30.0
+"""Seconds that a cancelled call may take to end before its tools are closed all the same."""
+
+T = TypeVar("T")
 
 
 class TokenSource(Protocol):
@@ -41,7 +51,33 @@ class TokenSource(Protocol):
     ) -> None: ...
 
 
-T = TypeVar("T")
+class RunningCalls:
+    """The calls that a process runs, each in a task of its own, which may outlive its run."""
+
+    def __init__(self) -> None:
+        self._tasks: set[asyncio.Task[Any]] = set()
+        self.is_draining = False
+        """True if others go on with the durable responses: nothing more is begun for one here."""
+
+    def start(self, work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
+        """Start `work` in a task that no caller has to wait for."""
+        task = start_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._forget)
+        return task
+
+    async def close(self) -> None:
+        """Cancel the remaining calls and wait, for a limited time, until they have ended."""
+        for task in self._tasks:
+            task.cancel()
+        if self._tasks:
+            await asyncio.wait(tuple(self._tasks), timeout=CLOSE_WAIT_S)
+
+    def _forget(self, task: asyncio.Task[Any]) -> None:
+        self._tasks.discard(task)
+        if not task.cancelled():
+            # Whoever started it may not look any more.
+            task.exception()
 
 
 class Executor(Protocol):

@@ -30,8 +30,6 @@ if TYPE_CHECKING:
     from gateway.telemetry.metrics import Metrics
     from gateway.tenancy import TenantId
 
-    RecordCalls = Callable[[Sequence[tuple[TenantId, AuditedCall]]], Awaitable[None]]
-    RecordUsage = Callable[[Sequence[tuple[TenantId, UsageLine]]], Awaitable[None]]
     Deposit = Callable[[TenantId, FinishedResponse], Awaitable[bool]]
 
 Row = TypeVar("Row", UsageLine, FinishedResponse, AuditedCall)
@@ -75,9 +73,20 @@ class _Waiting(Generic[Row]):
 class LateWriter(ABC, Generic[Row]):
     """Writer of rows, in the order in which they came. Writing a row twice has no other effect than
     writing it once.
+
+    A row that comes while no write is under way is written at once; rows that come within the
+    interval after it are written together.
     """
 
-    def __init__(self, metrics: Metrics, bounds: LateBounds) -> None:
+    def __init__(
+        self,
+        record: Callable[[Sequence[tuple[TenantId, Row]]], Awaitable[None]],
+        *,
+        metrics: Metrics,
+        bounds: LateBounds = USAGE_BOUNDS,
+    ) -> None:
+        """Write rows with `record`, which raises `StoreUnavailable`."""
+        self._record = record
         self._metrics = metrics
         self._bounds = bounds
         self._waiting: GroupCommit[_Waiting[Row]] = GroupCommit(
@@ -148,41 +157,23 @@ class LateWriter(ABC, Generic[Row]):
         self._metrics.store_failed(type(error).__name__)
         self._log_loss(row, error)
 
-    @abstractmethod
-    def _size_of(self, row: Row) -> int: ...
+    def _size_of(self, row: Row) -> int:
+        del row
+        return 1
 
-    @abstractmethod
     async def _write(self, rows: Sequence[tuple[TenantId, Row]]) -> None:
-        # Implementations write all rows (possibly none); a defective row must not cost the others.
-        # Raises `StoreUnavailable`.
-        ...
+        # A defective row must not cost the others. Raises `StoreUnavailable`.
+        if rows:
+            await commit_but_defects(
+                rows, self._record, lambda one, error: self._give_up(one[1], error)
+            )
 
     @abstractmethod
     def _log_loss(self, row: Row, error: Exception) -> None: ...
 
 
 class UsageMeter(LateWriter[UsageLine]):
-    """Writer of the usage of unstored responses: a line that comes while no write is under way is
-    written at once; lines that come within the interval after it are written together.
-    """
-
-    def __init__(
-        self, record: RecordUsage, *, metrics: Metrics, bounds: LateBounds = USAGE_BOUNDS
-    ) -> None:
-        # `record` is `store.usage_lines.record_all` of a database.
-        super().__init__(metrics, bounds)
-        self._record = record
-
-    @override
-    def _size_of(self, row: UsageLine) -> int:
-        return 1
-
-    @override
-    async def _write(self, rows: Sequence[tuple[TenantId, UsageLine]]) -> None:
-        if rows:
-            await commit_but_defects(
-                rows, self._record, lambda one, error: self._give_up(one[1], error)
-            )
+    """Writer of the usage of unstored responses (`store.usage_lines.record_all`)."""
 
     @override
     def _log_loss(self, row: UsageLine, error: Exception) -> None:
@@ -196,25 +187,7 @@ class UsageMeter(LateWriter[UsageLine]):
 
 
 class ToolAudit(LateWriter[AuditedCall]):
-    """Writer of the audit of hosted tools: numbers and digests of their calls."""
-
-    def __init__(
-        self, record: RecordCalls, *, metrics: Metrics, bounds: LateBounds = USAGE_BOUNDS
-    ) -> None:
-        # `record` is `store.tools.tool_calls.record_all` of a database.
-        super().__init__(metrics, bounds)
-        self._record = record
-
-    @override
-    def _size_of(self, row: AuditedCall) -> int:
-        return 1
-
-    @override
-    async def _write(self, rows: Sequence[tuple[TenantId, AuditedCall]]) -> None:
-        if rows:
-            await commit_but_defects(
-                rows, self._record, lambda one, error: self._give_up(one[1], error)
-            )
+    """Writer of the audit of hosted tools (`store.tools.tool_calls.record_all`)."""
 
     @override
     def _log_loss(self, row: AuditedCall, error: Exception) -> None:
@@ -241,28 +214,21 @@ class Deposits(LateWriter[FinishedResponse]):
         self, deposit: Deposit, *, metrics: Metrics, bounds: LateBounds = ENDS_BOUNDS
     ) -> None:
         # `deposit` is `late_writes.deposit` of a database.
-        super().__init__(metrics, bounds)
+        super().__init__(self._deposit_all, metrics=metrics, bounds=bounds)
         self._deposit = deposit
 
     @override
     def _size_of(self, row: FinishedResponse) -> int:
         return len(row.body) + sum(len(one.context.json) for one in row.items)
 
-    @override
-    async def _write(self, rows: Sequence[tuple[TenantId, FinishedResponse]]) -> None:
+    async def _deposit_all(self, rows: Sequence[tuple[TenantId, FinishedResponse]]) -> None:
         for tenant_id, end in rows:
-            try:
-                is_kept = await self._deposit(tenant_id, end)
-            except StoreUnavailable:
-                raise
-            except Exception as error:  # noqa: BLE001 - a defect of one must not cost the others
-                self._give_up(end, error)
-            else:
-                _log.info(
-                    "the end of a response was stored late" if is_kept else "an end was not needed",
-                    response_id=ids.response_id(end.uuid),
-                    status=end.status,
-                )
+            is_kept = await self._deposit(tenant_id, end)
+            _log.info(
+                "the end of a response was stored late" if is_kept else "an end was not needed",
+                response_id=ids.response_id(end.uuid),
+                status=end.status,
+            )
 
     @override
     def _log_loss(self, row: FinishedResponse, error: Exception) -> None:

@@ -10,8 +10,8 @@ from gateway.telemetry.logs import EventLog
 from gateway.tools.tool_contract import kind_of
 
 if TYPE_CHECKING:
-    from gateway.engine.calls import Attempt
     from gateway.engine.output_guard import OutputViolation
+    from gateway.engine.row_mapping import Attempt
     from gateway.engine.run_spec import RunSpec
     from gateway.entries import Finished, Hop
     from gateway.errors import UpstreamError

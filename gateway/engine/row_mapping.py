@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from array import array
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
@@ -10,8 +11,7 @@ from typing import TYPE_CHECKING, Any, Final, cast
 import orjson
 
 from gateway.cache import lasting_json
-from gateway.engine.calls import approval_of, names_of
-from gateway.engine.run_state import (
+from gateway.engine.run_spec import (
     compacted_of,
     head_of,
     inputs_of,
@@ -36,12 +36,12 @@ from gateway.store.events import LogRow
 from gateway.store.responses import NewResponse
 from gateway.store.tools.tool_calls import AuditedCall
 from gateway.store.usage_lines import Metered, UsageLine
+from gateway.tools.tool_contract import kind_of, server_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
     from uuid import UUID
 
-    from gateway.engine.calls import Attempt
     from gateway.engine.run_spec import RunSpec
     from gateway.entries import Entry, Finished
     from gateway.eventlog.fold.fold import Fold
@@ -51,16 +51,13 @@ if TYPE_CHECKING:
     from gateway.protocol.items import CallItem
     from gateway.protocol.responses.response_object import ResponseHead
     from gateway.store.responses import IdempotencyKey, StoredResponse
+    from gateway.tools.tool_contract import ToolCall
 
     NewFoldFor = Callable[[ResponseHead], Callable[[], Fold]]
 
 
 QUEUED: Final = pack([Queued()])
 """The log of a response that waits for its turn."""
-
-
-def _fold_version(spec: RunSpec) -> int:
-    return FOLD_VERSION if spec.head.grants is None else TOOLS_FOLD_VERSION
 
 
 def foreground_row(spec: RunSpec, **fields: Any) -> NewResponse:
@@ -81,7 +78,7 @@ def foreground_row(spec: RunSpec, **fields: Any) -> NewResponse:
         conversation=spec.conversation,
         background=head.background,
         streamed=spec.streamed,
-        fold_version=_fold_version(spec),
+        fold_version=FOLD_VERSION if head.grants is None else TOOLS_FOLD_VERSION,
         # A conversation knows its last response alone; chains look for the last that used some.
         tool_state=spec.tool_state if spec.conversation else None,
         **fields,
@@ -151,16 +148,48 @@ def _metering_of(
     )
 
 
+@dataclass(frozen=True, slots=True)
+class Attempt:
+    """Finished attempt at a call, as operators see it: without arguments and result.
+    `output_bytes` is the size of what the model reads of the result, `hosts` are those to which
+    the call sent something.
+    """
+
+    call: ToolCall
+    outcome: str
+    seconds: float
+    output_bytes: int
+    result_ids: int
+    hosts: tuple[str, ...] = ()
+
+    @property
+    def arguments_hash(self) -> bytes:
+        return hashlib.sha256(self.call.arguments.encode("utf-8", "surrogatepass")).digest()
+
+
+def _approval_of(spec: RunSpec, call: ToolCall) -> tuple[str | None, str | None]:
+    # How a call of an MCP tool was approved, and the id of the approval request. The first value is
+    # "user", or "never" if no approval was needed. Both are None for other tools.
+    grants = spec.head.grants
+    if grants is None or kind_of(call.name) != "mcp":
+        return None, None
+    approved = grants.approved
+    # The response begins with what was approved; a later call was not asked about, or not made.
+    if approved is None or call.ordinal or approved.name != call.name:
+        return "never", None
+    return "user", approved.request_id
+
+
 def tool_call_row(spec: RunSpec, attempt: Attempt, *, replica: str) -> AuditedCall:
     """Return the audit row of one attempt at a call of a hosted tool."""
-    call, (kind, server) = attempt.call, names_of(spec, attempt.call)
-    approval, request_id = approval_of(spec, call)
+    call = attempt.call
+    approval, request_id = _approval_of(spec, call)
     called = AuditedCall(
         response=spec.head.uuid,
         ordinal=call.ordinal,
         attempt=call.attempt,
-        kind=kind,
-        server=server,
+        kind=kind_of(call.name),
+        server=server_of(call.name, spec.head.grants),
         tool=call.name,
         arguments_hash=attempt.arguments_hash,
         arguments_bytes=len(call.arguments.encode("utf-8", "replace")),

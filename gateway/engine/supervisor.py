@@ -17,7 +17,7 @@ from gateway.telemetry.logs import EventLog
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 
-    from gateway.engine.calls import RunningCalls
+    from gateway.engine.engine import RunningCalls
     from gateway.engine.runner import Run
     from gateway.store.claims import Claim
     from gateway.tenancy import TenantId

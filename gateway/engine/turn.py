@@ -30,7 +30,7 @@ from gateway.engine.output_guard import (
     OutputViolation,
     TurnEnding,
 )
-from gateway.engine.tools import ToolRunner
+from gateway.engine.tool_runner import ToolRunner
 from gateway.entries import Hold, Hop, Repair, Text, Tokens, TurnEnded, TurnStarted
 from gateway.errors import (
     ClaimLost,
@@ -83,29 +83,10 @@ class TurnRunner:
     """
 
     __slots__ = (
-        "_attempts",
-        "_cached_tokens",
-        "_engine",
-        "_epoch",
-        "_failover",
-        "_fold",
-        "_format",
-        "_is_hop_written",
-        "_is_resent",
-        "_is_text",
-        "_journal",
-        "_on_first_token",
-        "_past_turns",
-        "_prompt_ids",
-        "_prompt_prefill",
-        "_spec",
-        "_start",
-        "_tokens_max",
-        "_tools",
-        "_upstream",
-        "_usage",
-        "_was_recalled",
-        "guard",
+        "_attempts", "_cached_tokens", "_engine", "_epoch", "_failover", "_fold", "_format",
+        "_is_hop_written", "_is_resent", "_is_text", "_journal", "_on_first_token", "_past_turns",
+        "_prompt_ids", "_prompt_prefill", "_spec", "_start", "_tokens_max", "_tools", "_upstream",
+        "_usage", "_was_recalled", "guard",
     )  # fmt: skip
 
     def __init__(
@@ -276,7 +257,7 @@ class TurnRunner:
         size = prompt_tokens if self._is_text else len
         read_tokens = size(self._prompt_ids) + len(self._prompt_prefill) + len(self._past_turns.ids)
         self._start = TurnStarted(0 if is_continued else read_tokens, prefill)
-        if turns or prefill or self._may_bind or self._room_at_first <= 0:
+        if turns or prefill or self._may_bind or self._first_sampling.max_tokens <= 0:
             self._write_start()
 
     def _write_start(self) -> None:
@@ -365,7 +346,8 @@ class TurnRunner:
     def _unwritten_ending(self, turn: Turn) -> TurnEnding | None:
         # None: the turn has not ended.
         if self._is_untouched(turn):
-            return None if self._room_at_first > 0 else TurnEnding(FinishReason.LENGTH)
+            has_room = self._first_sampling.max_tokens > 0
+            return None if has_room else TurnEnding(FinishReason.LENGTH)
         rule = self._journal.live.last_repair
         if rule is not None and rule not in WITHIN_TURN:
             return TurnEnding(rule=rule, is_written=True)
@@ -521,20 +503,22 @@ class TurnRunner:
         )
 
     def _whole_request(self, number: int, constraint: Constraint | None) -> TokenRequest:
-        spec = self._spec
+        spec, fold = self._spec, self._fold
+        # Work was done for the response that would be lost if it had to wait too long.
+        has_begun = len(fold.turns) > 1 or bool(fold.approved_result) or fold.has_generated
         return TokenRequest(
             # No id is the beginning of another: SGLang aborts all that begin with one.
             request_id=f"{spec.head.uuid.hex}-{number}-{self._epoch}-{self._attempts}-",
             model=spec.model,
             prompt_ids=self._prompt_ids,
-            sampling=self._sampling_at_first,
+            sampling=self._first_sampling,
             cache_salt=spec.cache_salt,
             stop_ids=self._format.stop_ids,
             id_end=self._format.vocabulary_size,
             constraint=constraint,
             priority=spec.priority,
             background=spec.head.background,
-            has_begun=self._has_begun,
+            has_begun=has_begun or spec.compacted is not None,
             chat=self._chat_terms if self._is_text else None,
             surplus_ids=surplus_ids(self._prompt_ids) if self._is_text else 0,
             route=spec.route,
@@ -548,14 +532,6 @@ class TurnRunner:
         # Otherwise what the window leaves is all that limits the output.
         is_asked = spec.window_left is None or spec.sampling.max_tokens < spec.window_left
         return ChatTerms(is_asked, framing.thought, spec.opens_thought)
-
-    @property
-    def _has_begun(self) -> bool:
-        # Work was done for the response that would be lost if it had to wait too long.
-        fold = self._fold
-        if len(fold.turns) > 1 or fold.approved_result or self._spec.compacted is not None:
-            return True
-        return fold.has_generated
 
     async def _constraint(self, turn: Turn) -> Constraint | None:
         # A constraint that takes long to build is built in a thread.
@@ -580,7 +556,7 @@ class TurnRunner:
         generated, behind = self._past_turns.generated_with(last), self._past_turns.size_with(last)
         drawn = behind + self._fold.voided_tokens
         if not drawn:
-            return self._sampling_at_first
+            return self._first_sampling
         sampling = self._spec.sampling.after(drawn)
         return replace(sampling, max_tokens=self._room(generated, behind))
 
@@ -604,15 +580,13 @@ class TurnRunner:
         return max(0, min(left, window_left // 2 - fold.result_ids))
 
     @property
-    def _room_at_first(self) -> int:
-        return self._room(len(self._prompt_prefill), len(self._prompt_prefill))
-
-    @property
-    def _sampling_at_first(self) -> Sampling:
+    def _first_sampling(self) -> Sampling:
+        # Of the first turn, before it has any ids.
         sampling = self._spec.sampling
         if self._prompt_ids is self._spec.prompt_ids:
             return sampling
-        return replace(sampling, max_tokens=self._room_at_first)
+        begun = len(self._prompt_prefill)
+        return replace(sampling, max_tokens=self._room(begun, begun))
 
     def _sent_ids(self, turn: Turn) -> Sequence[int]:
         if len(self._fold.turns) == 1 and not (turn.prefill or turn.said):

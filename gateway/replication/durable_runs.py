@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Final
 
 from gateway.engine.row_mapping import datetime_of, has_kept_secrets
-from gateway.engine.run_state import charged_of
+from gateway.engine.run_spec import charged_of
 from gateway.engine.runner import Run
 from gateway.engine.supervisor import Durable
 from gateway.entries import Queued

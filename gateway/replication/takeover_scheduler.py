@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Final
 
 from gateway import ids
 from gateway.concurrency import ResettableEvent
-from gateway.engine.run_state import rebuild
+from gateway.engine.run_spec import rebuild
 from gateway.errors import StoreError
 from gateway.eventlog.fold_slices import READ_BYTES_MAX
 from gateway.store import claims, events

@@ -26,7 +26,7 @@ from typing_extensions import override
 
 from gateway import ids
 from gateway.engine.row_mapping import output_context
-from gateway.engine.run_state import head_of
+from gateway.engine.run_spec import head_of
 from gateway.engine.runner import Run
 from gateway.errors import (
     ConversationLocked,
@@ -46,8 +46,7 @@ from gateway.protocol.responses.create_request import reused_key
 from gateway.protocol.responses.response_object import Outcome, response_body
 from gateway.services.approvals import ApprovalUsed
 from gateway.services.runs.history_source import History
-from gateway.services.runs.run_builder import DueSummary
-from gateway.services.runs.spec_builder import PRIORITIES, CreateCommand, service_tier
+from gateway.services.runs.run_builder import PRIORITIES, DueSummary
 from gateway.services.zero_retention import permitted
 from gateway.store import responses as rows
 from gateway.store.limits import background
@@ -65,15 +64,15 @@ if TYPE_CHECKING:
     from gateway.limits.accounting import Charge
     from gateway.limits.refusal import Headers
     from gateway.protocol.context_item import ConversationPlace
-    from gateway.protocol.responses.create_request import CreateResponse, RequestKey
+    from gateway.protocol.responses.create_request import RequestKey
     from gateway.protocol.stream_events import EventSink, EventSource
     from gateway.replication.durable_runs import DurableRuns, RunDependencies
     from gateway.replication.lease_keeper import LeaseKeeper
     from gateway.replication.limiter import Limiter
-    from gateway.services.models import Models
+    from gateway.services.models import Model, Models
     from gateway.services.retrieval import Retrieval
     from gateway.services.runs.compaction import CompactedContext
-    from gateway.services.runs.run_builder import RunBuilder
+    from gateway.services.runs.run_builder import CreateCommand, RunBuilder
     from gateway.store.postgres.database import Database
     from gateway.store.responses import StoredResponse
     from gateway.tenancy import Principal
@@ -349,8 +348,15 @@ class Creation:
         is stored only at its end may fail to be recorded: the generation raises that, before a
         token is spent.
         """
-        command = permitted(command)
-        generation = await self._create(command)
+        if command.principal.keeps_nothing:
+            command = permitted(command)
+        if command.request.store and (cut_off_s := self._lease_keeper.cut_off_s) is not None:
+            message = "the last heartbeat did not reach the database"
+            raise StoreUnavailable(message, retry_after_s=cut_off_s)
+        if command.key is None:
+            generation = await self._start(command)
+        else:
+            generation = await self._create_once(command, command.key)
         if counts := unread(command.request.input, sees=False):
             generation.unread = self._unread(command, counts)
         return generation
@@ -364,14 +370,9 @@ class Creation:
             return counts  # its backends have gone since
         return unread(request.input, sees=True) if SEES in abilities else counts
 
-    async def _create(self, command: CreateCommand) -> Generation:
-        if command.request.store and (cut_off_s := self._lease_keeper.cut_off_s) is not None:
-            message = "the last heartbeat did not reach the database"
-            raise StoreUnavailable(message, retry_after_s=cut_off_s)
-        if command.key is None:
-            return await self._start(command)
+    async def _create_once(self, command: CreateCommand, key: RequestKey) -> Generation:
         for _ in range(KEY_TRIES_MAX):
-            repeated = await self._find_repeated(command, command.key)
+            repeated = await self._find_repeated(command, key)
             if repeated is not None:
                 return repeated
             try:
@@ -382,7 +383,7 @@ class Creation:
             except (ConversationLocked, ApprovalUsed):
                 # It may be that request's response that holds the conversation, or begins with what
                 # the user approved.
-                if (repeated := await self._find_repeated(command, command.key)) is None:
+                if (repeated := await self._find_repeated(command, key)) is None:
                     raise
                 return repeated
         raise KeyTaken
@@ -391,48 +392,48 @@ class Creation:
         # Counts a WebSocket connection while entered. Raises `RateLimited` on entry.
         return self._limiter.connected(principal)
 
-    async def compact(
-        self, principal: Principal, request: CreateResponse, *, body_bytes: int
-    ) -> tuple[CompactedContext, Headers]:
+    async def compact(self, command: CreateCommand) -> tuple[CompactedContext, Headers]:
         """Replace everything but messages of user and operator by a compaction item.
 
         Also returns the headers of the limits. Raises what `RunBuilder.compact` raises, and
         `RateLimited`.
         """
-        _ = permitted(CreateCommand(principal, request, None, body_bytes, 0.0))
-        model = self._models.get(request.model, principal.policy, task="generate").id
-        charge = await self._limiter.enter(principal, model, "default")
-
+        principal, model = command.principal, self._model(command)
+        if principal.keeps_nothing:
+            permitted(command)
+        charge = await self._limiter.enter(principal, model.id, "default")
         used = NOTHING_USED
         try:
             with self._dependencies.supervisor.admitted(principal.tenant_id):
                 compacted = await self._builder.compact(
-                    principal, request, body_bytes=body_bytes, admit=partial(self._reserve, charge)
+                    command, model, admit=partial(self._reserve, charge)
                 )
-            usage = compacted.made.summary.usage
+            usage = compacted.summary.usage
             used = Used(usage.input_tokens, usage.cached_tokens, usage.output_tokens, is_whole=True)
         finally:
             if charge is not None:
                 charge.settle(used)
-        self._builder.book(compacted.made)
+        self._builder.book(compacted.summary)
         return compacted, () if charge is None else charge.headers
 
-    async def count(
-        self, principal: Principal, request: CreateResponse, *, body_bytes: int
-    ) -> tuple[int, Headers]:
+    async def count(self, command: CreateCommand) -> tuple[int, Headers]:
         """Return the number of tokens of the request's prompt, and the headers of the limits.
 
         It is charged as a request, because it is parsed and tokenised like one. Raises what
         `RunBuilder.count` raises, and `RateLimited`.
         """
-        model = self._models.get(request.model, principal.policy, task="generate").id
-        charge = await self._limiter.enter(principal, model, "default")
+        model = self._model(command)
+        charge = await self._limiter.enter(command.principal, model.id, "default")
         try:
-            tokens = await self._builder.count(principal, request, body_bytes=body_bytes)
+            tokens = await self._builder.count(command, model)
         finally:
             if charge is not None:
                 charge.settle(NOTHING_USED)
         return tokens, () if charge is None else charge.headers
+
+    def _model(self, command: CreateCommand) -> Model:
+        request, policy = command.request, command.principal.policy
+        return self._models.get(request.model, policy, task="generate")
 
     async def _find_repeated(self, command: CreateCommand, key: RequestKey) -> Generation | None:
         # None if the key is unused or its response was deleted.
@@ -454,20 +455,17 @@ class Creation:
 
     async def _start(self, command: CreateCommand) -> Generation:
         # Gate 1: charge the request to its key before its prompt is made.
-        principal, request = command.principal, command.request
-        if command.generate and not command.request.background:
+        principal, request, model = command.principal, command.request, self._model(command)
+        if command.generate and not request.background:
             # Before anything is read, made or stored for what would be refused.
-            tier = service_tier(request, principal.policy)
-            self._models.require_room(request.model, PRIORITIES[tier], principal.tenant_id.hex)
+            self._models.require_room(model, PRIORITIES[command.tier], principal.tenant_id.hex)
         charge = None
         if principal.terms is not NO_TERMS:
-            model = self._models.get(request.model, principal.policy, task="generate").id
-            tier = service_tier(request, principal.policy)
             stores = RESPONSE_BYTES + command.body_bytes if request.store else None
-            charge = await self._limiter.enter(principal, model, tier, stores=stores)
+            charge = await self._limiter.enter(principal, model.id, command.tier, stores=stores)
         try:
             with self._dependencies.supervisor.admitted(principal.tenant_id):
-                built = await self._builder.build(command)
+                built = await self._builder.build(command, model)
                 if isinstance(built, DueSummary):
                     generation = await self._summarise_and_begin(command, built, charge)
                 else:

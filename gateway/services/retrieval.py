@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 import orjson
 
 from gateway import ids
-from gateway.engine.run_state import head_of
+from gateway.engine.run_spec import head_of
 from gateway.entries import FOLD_VERSIONS
 from gateway.errors import Draining, InvalidRequest, ResourceNotFound, shown
 from gateway.eventlog.fold_slices import send_nobody

@@ -20,7 +20,7 @@ from gateway.errors import InvalidRequest
 from gateway.protocol.hosted_tools import CodeInterpreterTool
 
 if TYPE_CHECKING:
-    from gateway.services.runs.spec_builder import CreateCommand
+    from gateway.services.runs.run_builder import CreateCommand
     from gateway.tenancy import Principal
 
 CODE = "zero_data_retention"
@@ -37,10 +37,11 @@ def require_storage(principal: Principal, what: str, *, param: str | None = None
 
 
 def permitted(command: CreateCommand) -> CreateCommand:
-    """Return the command as its principal may run it. Raises `InvalidRequest`."""
+    """Return the command as a principal of whom nothing is kept may run it.
+
+    Raises `InvalidRequest`.
+    """
     principal, request = command.principal, command.request
-    if not principal.keeps_nothing:
-        return command
     if request.background:
         require_storage(principal, "'background'", param="background")
     if command.key is not None:

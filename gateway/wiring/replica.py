@@ -7,8 +7,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from gateway.engine.archive import Archive, Ownership
-from gateway.engine.calls import RunningCalls
-from gateway.engine.engine import Engine
+from gateway.engine.engine import Engine, RunningCalls
 from gateway.engine.failover import HopPolicy
 from gateway.engine.observer import Observer
 from gateway.engine.output_guard import GuardLimits

@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING
 
-from gateway.engine.summarizer import Summarizer
 from gateway.protocol.grants import ToolBudget
 from gateway.services.containers import Containers
 from gateway.services.conversations import Conversations
@@ -22,8 +21,7 @@ from gateway.services.proxy import Proxy
 from gateway.services.retrieval import Retrieval
 from gateway.services.runs.compaction import Compactor
 from gateway.services.runs.history_source import HistorySource
-from gateway.services.runs.run_builder import RunBuilder
-from gateway.services.runs.spec_builder import SpecBuilder
+from gateway.services.runs.run_builder import RunBuilder, SpecBuilder
 from gateway.services.runs.tool_grants import ToolGrants
 from gateway.store import traces
 from gateway.upstreams.tokenization import Tokenization
@@ -88,7 +86,8 @@ class Services:
         )
         containers = Containers(base.database, base.containers, files, settings.tools.python)
         tool_grants = _tool_grants(base, replica.rooms, containers)
-        run_builder = _run_builder(base, models, _compactor(base, replica), tool_grants)
+        compactor = Compactor(replica.dependencies.engine, base.new_fold_for, base.sealer)
+        run_builder = _run_builder(base, models, compactor, tool_grants)
         return cls(
             foundation=base,
             replica=replica,
@@ -164,11 +163,6 @@ class Services:
         # Clients resume durable responses at another replica. Their streams would keep this process
         # from ending for as long as others generate.
         self.replica.feed.close()
-
-
-def _compactor(base: Foundation, replica: Replica) -> Compactor:
-    summarizer = Summarizer(replica.dependencies.engine, base.new_fold_for)
-    return Compactor(summarizer, base.formats.for_model, base.sealer)
 
 
 def _proxy(base: Foundation, models: Models, replica: Replica) -> Proxy:

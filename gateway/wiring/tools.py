@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Mapping, Sequence
     from uuid import UUID
 
-    from gateway.engine.calls import AskApproval
+    from gateway.engine.engine import AskApproval
     from gateway.protocol.grants import DomainRules
     from gateway.protocol.hosted_tools import CodeInterpreterTool, HostedFamily, McpServerTool
     from gateway.services.approvals import Used

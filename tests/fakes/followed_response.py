@@ -14,7 +14,7 @@ from uuid import UUID
 
 import orjson
 
-from gateway.engine.run_state import head_of
+from gateway.engine.run_spec import head_of
 from gateway.entries import FOLD_VERSION, Finished, pack
 from gateway.eventlog.feed import Feed, FeedLimits
 from gateway.eventlog.fold.fold import Fold

@@ -16,8 +16,7 @@ from typing import TYPE_CHECKING
 from gateway import ids
 from gateway.engine import row_mapping
 from gateway.engine.archive import Archive, Ownership
-from gateway.engine.calls import RunningCalls
-from gateway.engine.engine import Engine
+from gateway.engine.engine import Engine, RunningCalls
 from gateway.engine.observer import Observer
 from gateway.engine.supervisor import Supervisor
 from gateway.entries import Queued, pack, unpack

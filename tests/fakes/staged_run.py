@@ -36,8 +36,8 @@ from tests.fakes.token_delivery import tell
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Sequence
 
-    from gateway.engine.calls import AskApproval, Attempt
-    from gateway.engine.engine import Abandonable
+    from gateway.engine.engine import Abandonable, AskApproval
+    from gateway.engine.row_mapping import Attempt
     from gateway.entries import Entry, Finished
     from gateway.generation import TokenSink
     from gateway.metering import LineKind

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING
 
 from gateway.constraints.output_rules import OutputRules
 from gateway.engine.engine import Engine
 from gateway.engine.observer import Observer
 from gateway.engine.output_guard import GuardLimits
-from gateway.engine.summarizer import Summarizer
+from gateway.sealing import Sealer, SealingSecret
 from gateway.services.runs.compaction import CompactionLimits, Compactor
 from gateway.telemetry.metrics import Metrics
 from tests.fakes.harmony_script import harmony_of
@@ -18,16 +19,16 @@ from tests.fakes.threads import THREADS
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from gateway.sealing import Sealer
     from tests.fakes.staged_run import Step
 
+SEALER = Sealer([SealingSecret("k", b"sixteen bytes or more")])
 RULES = OutputRules({}, frozenset(), calls="none")
 """Of every request for a summary."""
 LIMITS = CompactionLimits(summary_tokens_max=64, effort="low", window_share=0.5)
 
 
 class SummaryDesk:
-    """A summarizer whose backends say what they are told, call by call."""
+    """A compactor whose backends say what they are told, call by call."""
 
     def __init__(
         self,
@@ -50,10 +51,12 @@ class SummaryDesk:
             hops=IMPATIENT,
             guard_limits=GuardLimits(repairs_max=repairs_max),
         )
-        self.summarizer = Summarizer(engine, lambda head: folds(head, rules))
+        self._new_compactor = partial(
+            Compactor, engine, lambda head: folds(head, rules), limits=LIMITS
+        )
 
-    def compactor(self, sealer: Sealer) -> Compactor:
-        return Compactor(self.summarizer, harmony_of, sealer, limits=LIMITS)
+    def compactor(self, sealer: Sealer = SEALER) -> Compactor:
+        return self._new_compactor(sealer=sealer)
 
     @property
     def booked(self) -> list[str]:

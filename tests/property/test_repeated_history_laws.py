@@ -15,7 +15,7 @@ from gateway.errors import GatewayError
 from gateway.sealing import Sealer, SealingSecret
 from gateway.services.models import Model
 from gateway.services.runs.history_source import History
-from gateway.services.runs.spec_builder import (
+from gateway.services.runs.run_builder import (
     CreateCommand,
     RunInput,
     SpecBuilder,

@@ -25,7 +25,7 @@ from gateway.api.request_context import RequestRecord
 from gateway.api.streaming import Later
 from gateway.errors import Draining, GatewayError
 from gateway.protocol.responses.websocket import read_turn
-from gateway.services.runs.spec_builder import CreateCommand
+from gateway.services.runs.run_builder import CreateCommand
 from gateway.services.sessions import Memory
 from gateway.telemetry import logs
 

@@ -6,11 +6,14 @@
 | a `compaction_trigger` | always | the only item of the response |
 | `POST /v1/responses/compact` | always | an answer of its own, which is not stored |
 
-The summary is made before the response is accepted; until then its client receives nothing.
+The summary is made before the response is accepted; until then its client receives nothing. It goes
+on at another backend when one fails, like any response, but it is neither shown nor kept: it ends
+when whoever asked for it leaves.
 """
 
 from __future__ import annotations
 
+import asyncio
 from array import array
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
@@ -20,8 +23,14 @@ import orjson
 from gateway import ids
 from gateway.context.shortening import compaction_item, droppable, instruction
 from gateway.context.unsealing import COMPACTION
+from gateway.engine import outcome
+from gateway.engine.outcome import now
+from gateway.engine.output_guard import OutputViolation
+from gateway.engine.turn import TurnRunner
 from gateway.entries import Compacted
-from gateway.errors import ContextLengthExceeded, InvalidRequest
+from gateway.errors import ContextLengthExceeded, InvalidRequest, SummaryFailed, UpstreamError
+from gateway.eventlog.journal import MemoryJournal
+from gateway.eventlog.live_log import LiveLog
 from gateway.protocol.context_item import ContextItem
 from gateway.protocol.items import CompactionTrigger
 from gateway.protocol.parameters import Effort, ReasoningOptions
@@ -32,10 +41,12 @@ from gateway.sealing import Binding, Unsealed
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from gateway.engine.engine import Engine
+    from gateway.engine.row_mapping import NewFoldFor
     from gateway.engine.run_spec import RunSpec
-    from gateway.engine.summarizer import Summarizer, Summary
-    from gateway.generation import Prompt
-    from gateway.models.format import FormatOf
+    from gateway.entries import Finished
+    from gateway.eventlog.fold.fold import Fold
+    from gateway.generation import Prompt, TokenUsage
     from gateway.protocol.items import InputItem
     from gateway.sealing import Sealer
 
@@ -63,11 +74,22 @@ class CompactionLimits:
 COMPACTION_LIMITS: Final = CompactionLimits()
 
 
-class MadeSummary(NamedTuple):
-    """A summary by the model, and the log entry that it becomes."""
+@dataclass(frozen=True, slots=True)
+class Summary:
+    """Text that the model wrote, never empty, the log entry that it becomes, and its generation.
 
-    summary: Summary
+    The end of `text` is missing where the model came to the longest that a summary may be.
+    """
+
+    spec: RunSpec
+    text: str
     compacted: Compacted
+    finished: Finished
+    fold: Fold
+
+    @property
+    def usage(self) -> TokenUsage:
+        return self.fold.usage
 
 
 class SummaryPlan(NamedTuple):
@@ -81,7 +103,7 @@ class CompactedContext(NamedTuple):
     """The answer to `POST /v1/responses/compact`: the plan of the summary and what came of it."""
 
     plan: SummaryPlan
-    made: MadeSummary
+    summary: Summary
 
     @property
     def model(self) -> str:
@@ -95,24 +117,24 @@ class CompactedContext(NamedTuple):
             orjson.loads(item.json) for item in self.plan.items if item.outlives_compaction
         ]
         item_id = ids.output_item_id(ids.COMPACTION_PREFIX, head.uuid, 0)
-        output = [*kept, compaction_body(item_id, self.made.compacted.seal)]
-        usage = self.made.summary.usage
-        return orjson.dumps(compacted_response(head.uuid, head.created_at, output, usage))
+        output = [*kept, compaction_body(item_id, self.summary.compacted.seal)]
+        body = compacted_response(head.uuid, head.created_at, output, self.summary.usage)
+        return orjson.dumps(body)
 
 
 class Compactor:
-    """Decides when a context is made short, and has it done."""
+    """Decides when a context is made short, and makes its summary."""
 
     def __init__(
         self,
-        summarizer: Summarizer,
-        format_of: FormatOf,
+        engine: Engine,
+        new_fold_for: NewFoldFor,
         sealer: Sealer,
         *,
         limits: CompactionLimits = COMPACTION_LIMITS,
     ) -> None:
-        self._summarizer = summarizer
-        self._format_of = format_of
+        self._engine = engine
+        self._new_fold_for = new_fold_for
         self._sealer = sealer
         self._limits = limits
 
@@ -171,20 +193,39 @@ class Compactor:
                 "model. Compact it earlier, leave old items out, or set 'truncation' to 'auto'."
             )
 
-    async def make(self, spec: RunSpec) -> MadeSummary:
+    async def make(self, spec: RunSpec) -> Summary:
         """Generate a summary. Its usage has to be counted with a response, or booked.
 
-        Raises `UpstreamError`, `SummaryFailed`.
+        Raises `UpstreamError`, and `SummaryFailed` if the model writes no usable text or takes too
+        long. In these cases, and when the caller is cancelled, the tokens used are booked.
         """
-        summary = await self._summarizer.summarize(spec)
-        tenant = spec.principal.tenant_id
-        binding = Binding(tenant, COMPACTION, self._sealer.key_id)
-        seal = self._sealer.seal(binding, Unsealed(text=summary.text).content)
+        live = LiveLog(self._new_fold_for(spec.head), reader_events_max=0)
+        journal = MemoryJournal(live, None)
+        turns = TurnRunner(spec, journal, self._engine, epoch=0, on_first_token=lambda: None)
+        try:
+            await self._complete(turns)
+            finished = outcome.ended(live.fold.last_finish, now(), visible=live.fold.visible)
+            live.fold.apply(finished)
+            text = _text(live.fold)
+        except (UpstreamError, SummaryFailed) as error:
+            self._engine.observer.failed(spec, error)
+            self._give_up(spec, live.fold, outcome.broken(error, now()))
+            raise
+        except asyncio.CancelledError:
+            self._give_up(spec, live.fold, outcome.hung_up(now()))
+            raise
+        return Summary(spec, text, self._entry(spec, text, live.fold.usage), finished, live.fold)
+
+    def book(self, summary: Summary) -> None:
+        # For a summary that is part of no response.
+        self._book(summary.spec, summary.fold, summary.finished)
+
+    def _entry(self, spec: RunSpec, text: str, usage: TokenUsage) -> Compacted:
+        binding = Binding(spec.principal.tenant_id, COMPACTION, self._sealer.key_id)
+        seal = self._sealer.seal(binding, Unsealed(text=text).content)
         assert seal is not None, "the sealer has the key that it names"
-        format_ = self._format_of(spec.model)
-        rendered = format_.render_item(compaction_item("", seal, summary.text))
-        usage = summary.usage
-        compacted = Compacted(
+        rendered = self._engine.format_of(spec.model).render_item(compaction_item("", seal, text))
+        return Compacted(
             ids=tuple(rendered),
             seal=seal,
             input_tokens=usage.input_tokens,
@@ -192,11 +233,39 @@ class Compactor:
             output_tokens=usage.output_tokens,
             reasoning_tokens=usage.reasoning_tokens,
         )
-        return MadeSummary(summary, compacted)
 
-    def book(self, made: MadeSummary) -> None:
-        # For a summary that is part of no response.
-        self._summarizer.book(made.summary)
+    async def _complete(self, turns: TurnRunner) -> None:
+        try:
+            async with asyncio.timeout(self._engine.run_time_max_s):
+                await turns.complete()
+        except OutputViolation as error:
+            raise SummaryFailed(f"the model did something else: {error.code}") from error
+        except TimeoutError as error:
+            raise SummaryFailed("it takes too long") from error
+
+    def _give_up(self, spec: RunSpec, fold: Fold, finished: Finished) -> None:
+        if not fold.is_finished:
+            fold.apply(finished)
+        self._book(spec, fold, finished)
+
+    def _book(self, spec: RunSpec, fold: Fold, finished: Finished) -> None:
+        if spec.charge is not None:
+            spec.charge.settle(outcome.used(fold.usage, is_whole=False))
+        self._engine.observer.finished(spec, finished, fold)
+        self._engine.archive.meter(spec, finished, fold, "compact")
+
+
+def _text(fold: Fold) -> str:
+    parts = (
+        part.get("text", "")
+        for item in fold.response()["output"]
+        if item["type"] == "message"
+        for part in item["content"]
+    )
+    text = "\n\n".join(text for text in parts if text).strip()
+    if not text:
+        raise SummaryFailed("the model said nothing that could be a summary")
+    return text
 
 
 def is_triggered(request: CreateResponse) -> bool:

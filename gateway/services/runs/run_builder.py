@@ -1,52 +1,692 @@
 """Turn a create command into its run spec, with a summary where one is due.
 
-`RunBuilder` looks up what the request continues, and decides in which thread the rest is done
-(`spec_builder`).
+RunBuilder     looks up what the request continues, and decides in which thread the rest is done
+SpecBuilder    renders the prompt, derives the rules for the output, compiles what the output is
+checked by, and fills in reasoning budget and sampling parameters: no I/O
 """
 
 from __future__ import annotations
 
+import hashlib
+import hmac
+import math
 import time
-from contextlib import asynccontextmanager
-from dataclasses import replace
-from typing import TYPE_CHECKING, Any, NamedTuple
+from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, cast
+
+import orjson
 
 from gateway import ids
-from gateway.errors import PermissionDenied
-from gateway.models.format import SEES
+from gateway.cache import LruCache
+from gateway.constraints.validation import Checker, SchemaCache
+from gateway.context.assembly import assemble, may_repeat, opening
+from gateway.context.shortening import costs_of, drop_oldest_turns, missing_tokens
+from gateway.context.unsealing import opened, unseal, with_last_opened
+from gateway.engine.run_spec import RunSpec
+from gateway.errors import ContextLengthExceeded, InvalidRequest, PermissionDenied
+from gateway.generation import Route, Sampling
+from gateway.metering import NOBODY, Metering, tags_of, who_asks
+from gateway.models.format import (
+    NO_BUILTINS,
+    SEES,
+    UNTHINKS,
+    Builtins,
+    RenderOptions,
+    RepeatedHistory,
+)
+from gateway.models.history import is_answer, leading_instructions
 from gateway.protocol.brought_tools import BRINGING, brought_before
-from gateway.protocol.items import Message
-from gateway.protocol.responses.create_request import check_choice
+from gateway.protocol.call_items import call_fields
+from gateway.protocol.items import (
+    Compaction,
+    CompactionTrigger,
+    ItemReference,
+    McpApprovalResponse,
+    Message,
+)
+from gateway.protocol.parameters import JsonSchemaFormat
+from gateway.protocol.responses.create_request import ENCRYPTED_REASONING, check_choice
 from gateway.protocol.responses.request_checks import check_images
-from gateway.services.runs.compaction import CompactedContext, SummaryPlan, is_triggered
+from gateway.protocol.responses.response_object import (
+    LONG_ECHO_BYTES,
+    HarmonyMessages,
+    ResponseHead,
+    echo,
+    kept_echo,
+)
+from gateway.protocol.responses.response_rules import offered_tools, rules_of
+from gateway.protocol.tool_types import (
+    CustomTool,
+    FunctionTool,
+    GrammarFormat,
+    NamespaceTool,
+    declared,
+    named,
+)
+from gateway.sealing import Binding
+from gateway.services.runs.compaction import (
+    CompactedContext,
+    SummaryPlan,
+    is_triggered,
+    summary_in,
+)
 from gateway.services.runs.history_source import History
-from gateway.services.runs.spec_builder import CreateCommand, RunInput, SpecBuilder
 from gateway.services.runs.tool_grants import (
     NOTHING_GRANTED,
+    Granted,
+    ServerTools,
+    rule_key,
+    server_tools,
 )
 from gateway.store.packing import PackedItems, has_kinds, items_of_kinds
+from gateway.text_ids import TEXT_STATE
 
 if TYPE_CHECKING:
-    from collections.abc import (
-        AsyncIterator,
-        Awaitable,
-        Callable,
-        Mapping,
-    )
+    from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+    from uuid import UUID
 
-    from gateway.engine.run_spec import RunSpec
+    from gateway.constraints.output_rules import OutputRules
+    from gateway.context.assembly import Context
+    from gateway.entries import Compacted
+    from gateway.generation import Prompt
+    from gateway.models.format import FormatOf, ModelFormat, Rendering
     from gateway.protocol.brought_tools import BroughtTools
     from gateway.protocol.context_item import ContextItem, ConversationPlace
-    from gateway.protocol.responses.create_request import CreateResponse
+    from gateway.protocol.items import InputItem
+    from gateway.protocol.responses.create_request import CreateResponse, RequestKey
+    from gateway.protocol.responses.response_object import ServiceTier
+    from gateway.protocol.tool_types import Tool
+    from gateway.sealing import Sealer
     from gateway.services.executor import PromptExecutor
-    from gateway.services.models import Models
-    from gateway.services.runs.compaction import Compactor, MadeSummary
+    from gateway.services.models import Model, Models
+    from gateway.services.runs.compaction import Compactor, Summary
     from gateway.services.runs.history_source import HistorySource
     from gateway.services.runs.tool_grants import ToolGrants
-    from gateway.tenancy import Principal
+    from gateway.settings.sections import Harmony
+    from gateway.tenancy import Principal, TenantId, TenantPolicy
 
     Echo = dict[str, Any]
     """Fields of a request that its response repeats."""
+
+
+ANSWER_SHARE: Final = 0.25
+"""Share of max_output_tokens that a reasoning budget leaves to the answer."""
+REPEATED_ITEM_BYTES: Final = 30
+"""An item that has ids costs about as much as so many bytes that have to be tokenised."""
+SERVER_TOOL_BYTES: Final = 1_024
+"""Approximate bytes of the description of a tool of an MCP server for the model."""
+SALTS_MAX: Final = 4_096
+"""Tenants whose salt is kept; that of another is computed anew."""
+DAY_S: Final = 86_400
+DATES_MAX: Final = 64
+COMPILED_BYTES: Final = 1 << 20
+"""A schema or a grammar, however small, may take as long to compile as so many bytes."""
+RULES_BYTES_MAX: Final = 2 << 20
+"""All cached output rules, each with its weight; they take up to ten times as much memory."""
+RULES_BYTES_MIN: Final = 2 << 10
+GRAMMAR_WEIGHT: Final = 50
+"""A grammar, compiled, takes so many times as much memory as all else that is as long."""
+GRAMMAR_BYTES_MIN: Final = 80 << 10
+"""Bytes that a grammar weighs however short it is: a class of Unicode's letters takes most of a
+MiB."""
+
+
+_LOOKING_BACK: Final = (Compaction, CompactionTrigger, ItemReference, McpApprovalResponse)
+"""New items whose prompt depends on the items before them."""
+
+
+@dataclass(frozen=True, slots=True)
+class CreateCommand:
+    """Request to create a response.
+
+    `body_bytes` is its length as JSON; `requested_at` is when it came, in seconds of
+    `time.perf_counter`. `local` are responses that it may continue without their being stored.
+    `tool_values` is where hosted tools keep what such responses need again. `remembered`: if this
+    one is not stored either, others may continue it in the same way (`Generation.continued`).
+    Without `generate` the context is checked and prepared for whoever continues it, and no model is
+    called. `tier` is the best of what was asked for and may be had. `is_remembered`: only the
+    connection will know the response.
+    """
+
+    principal: Principal
+    request: CreateResponse
+    key: RequestKey | None
+    body_bytes: int
+    requested_at: float
+    local: Mapping[str, History] = field(default_factory=dict)
+    tool_values: LruCache[str, Any] | None = None
+    remembered: bool = False
+    generate: bool = True
+    tier: ServiceTier = field(init=False)
+    is_remembered: bool = field(init=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "tier", service_tier(self.request, self.principal.policy))
+        object.__setattr__(self, "is_remembered", self.remembered and not self.request.store)
+
+
+@dataclass(frozen=True, slots=True)
+class RunInput:
+    """Input of a run spec: a command, and what was looked up for it.
+
+    `stored` are the items that its request only names, by id. `uuid` and `created_at` (unix
+    seconds) are those of the response. `is_opening`: it continues nothing, and all that it brings
+    are messages without ids. `compacted` is the summary that its context ends with. `granted` is
+    what it may use of the tools that the gateway runs. `rendered` is what servers rendered for it,
+    `image_holds` count the images that were fetched for it (`services.runs.image_budget`).
+    """
+
+    command: CreateCommand
+    model: Model
+    history: History
+    stored: Mapping[str, ContextItem]
+    uuid: UUID
+    created_at: int
+    is_opening: bool = False
+    compacted: Compacted | None = None
+    granted: Granted = NOTHING_GRANTED
+    rendered: Mapping[bytes, Rendering] = field(default_factory=dict)
+    image_holds: tuple[object, ...] = ()
+
+    @property
+    def tenant_id(self) -> TenantId:
+        return self.command.principal.tenant_id
+
+    def with_renderings(self, more: Mapping[bytes, Rendering], hold: object = None) -> RunInput:
+        """Return a copy with these renderings added; `hold` counts the bytes of their images."""
+        holds = self.image_holds if hold is None else (*self.image_holds, hold)
+        return replace(self, rendered={**self.rendered, **more}, image_holds=holds)
+
+
+@dataclass(frozen=True, slots=True)
+class Written:
+    """An input, assembled and rendered: the `prompt` of `items` has nothing left out.
+
+    `echo` is what its response repeats of the request. `rules` are what the output is held to, and
+    `checker` knows whether it keeps them. `items` are those of the context and, behind
+    them, the summary that it ends with. `is_repeated`: of the history, which was repeated as it is,
+    there are none.
+    """
+
+    echo: Echo
+    rules: OutputRules
+    checker: Checker
+    context: Context
+    items: tuple[ContextItem, ...]
+    options: RenderOptions
+    prompt: Prompt
+    is_repeated: bool
+
+
+class SpecBuilder:
+    """Makes run specs. Its methods raise `RequestError` for what the caller has to mend."""
+
+    def __init__(
+        self,
+        format_of: FormatOf,
+        *,
+        system_message: Harmony,
+        cache_salt_key: bytes,
+        sealer: Sealer,
+    ) -> None:
+        """Build specs whose messages begin with `system_message`.
+
+        `cache_salt_key` separates tenants' cached prefixes; `sealer` opens their reasoning.
+        """
+        self._format_of = format_of
+        self._system_message = system_message
+        self._cache_salt_key = cache_salt_key
+        self._sealer = sealer
+        self.cache_salt = lru_cache(SALTS_MAX)(self._new_cache_salt)
+        self._documents = SchemaCache()
+        self._rules: LruCache[bytes, tuple[OutputRules, Checker | None]] = LruCache(
+            size_max=RULES_BYTES_MAX
+        )
+        self._plain_checkers: dict[object, Checker] = {}
+        """Checkers of requests without tools and formats: few options are left to them."""
+
+    def work_bytes(self, given: RunInput) -> int:
+        """Return the work of `spec`, in bytes of text that may have to be tokenised."""
+        size_bytes, request = given.command.body_bytes, given.command.request
+        if not given.is_opening:
+            size_bytes += _size_bytes(given.history.items) + _size_bytes((*given.stored.values(),))
+        if (grants := given.granted.grants) is not None:
+            size_bytes += SERVER_TOOL_BYTES * sum(len(server.tools) for server in grants.servers)
+        if (request.tools or request.brought or request.text.format) and is_compiled(request):
+            kept = self._rules.get(_rules_key(given, _build_echo(given))[0])
+            if kept is None or kept[1] is None:
+                size_bytes += COMPILED_BYTES
+        return size_bytes
+
+    def write(self, given: RunInput, *, item_by_item: bool = False) -> Written:
+        """Render the whole prompt, and refuse a schema or grammar that cannot be checked.
+
+        `item_by_item`: render the history's items instead of repeating its ids.
+        """
+        format_ = self._format_of(given.model.id)
+        repeated = None if item_by_item or given.is_opening else _repeat_history(given, format_)
+        echoed = _build_echo(given)
+        rules, checker = self._rules_and_checker(given, echoed)
+        request, system = given.command.request, self._system_message
+        if given.is_opening:
+            context = opening(cast("tuple[Message, ...]", request.input), given.uuid)
+        else:
+            context = self._assemble(given, with_history=repeated is None)
+        items = context.items
+        if given.compacted is not None:
+            items = (*items, summary_in(given.compacted))
+        day = given.history.root_created_at // DAY_S
+        tools, grants = request.offered_tools, given.granted.grants
+        servers = server_tools(request.tools, grants) if tools and grants else ServerTools()
+        paths = request.tool_paths if tools else {}
+        options = RenderOptions(
+            instructions=request.instructions,
+            tools=(*declared(tools), *servers.functions) if tools else (),
+            tool_paths=(*[paths.get(tool.name, "tools") for tool in named(tools)], *servers.paths)
+            if tools
+            else (),
+            builtins=Builtins.from_grants(grants) if tools else NO_BUILTINS,
+            approved=grants.approved.request_id if grants and grants.approved else None,
+            effort=echoed["reasoning"]["effort"],
+            current_date=_date(day) if system.date == "utc" else None,
+            model_identity=system.identity,
+            knowledge_cutoff=system.knowledge_cutoff,
+            commentary_without_tools=system.commentary_without_tools,
+            answer=rules.answer,
+            scope=given.command.principal.tenant_id.bytes,
+            runs_tools=grants is not None and grants.has_tools,
+            asked_effort=request.reasoning.effort,
+            rendered=given.rendered,
+            new_items=request.input,
+        )
+        prompt = format_.render(items, options, repeated)
+        return Written(
+            echoed, rules, checker, context, items, options, prompt, repeated is not None
+        )
+
+    def knows_stored_ids(self, model: Model) -> bool:
+        # Formats that do not store ids need the JSON of a history to continue it.
+        return self._format_of(model.id).framing.stores_ids
+
+    def count(self, given: RunInput) -> int:
+        """Return the number of tokens of the prompt, also if it is too long to run."""
+        written = self.write(given)
+        prompt = written.prompt
+        if given.command.request.truncation == "auto":
+            # Where nothing more can be left out it is too long to be run, and counted all the same.
+            with suppress(ContextLengthExceeded):
+                prompt = self._truncate(given, written)
+        return prompt.tokens
+
+    def spec(self, given: RunInput, written: Written | None = None) -> RunSpec:
+        """Return the run spec; `written` is the result of `write` for the same input."""
+        written = written or self.write(given)
+        command, model, history = given.command, given.model, given.history
+        request, policy = command.request, command.principal.policy
+        # What must outlive its client, and this process.
+        outlives = command.generate and policy.on_disconnect == "continue"
+        is_kept = command.key is not None or outlives
+        is_durable = request.background or (request.store and is_kept)
+        is_remembered = command.is_remembered
+        format_, prompt = self._format_of(model.id), written.prompt
+        if request.truncation == "auto":
+            prompt = self._truncate(given, written)
+        room = model.context_length - prompt.tokens
+        if not command.generate or (not given.is_opening and is_triggered(request)):
+            room = 0  # the model is not asked
+        elif room <= 0:
+            raise _no_room(prompt.tokens, model)
+        if prompt.text_tokens is not None:
+            _require_no_ids(request)
+        sampling = sampling_of(request, room=room)
+        added: tuple[ContextItem, ...] = ()
+        if request.store or is_durable or is_remembered:
+            # Nobody asks again for what is not kept, and a run may take minutes.
+            has_ids = format_.framing.stores_ids
+            new = _added_items(written.context, written.prompt if has_ids else None)
+            added = (*history.unstored, *new)
+        return RunSpec(
+            principal=command.principal,
+            head=self._build_head(given, written.echo, format_, prompt),
+            model=model.id,
+            prompt_ids=prompt.ids,
+            added=added,
+            sampling=sampling,
+            cache_salt=self.cache_salt(command.principal.cached_for(given.uuid)),
+            store=request.store,
+            parent=history.parent,
+            conversation=history.conversation,
+            root_created_at=history.root_created_at,
+            rules=written.rules,
+            checker=written.checker,
+            reasoning_budget=None
+            if prompt.text_tokens is not None
+            else reasoning_budget(
+                request,
+                policy,
+                max_tokens=sampling.max_tokens,
+                framing_tokens=format_.framing_tokens,
+            ),
+            priority=PRIORITIES[command.tier],
+            share_weight=policy.share_weight,
+            durable=is_durable,
+            streamed=request.stream,
+            inputs=len(added),
+            inherited=history.stored if is_remembered else None,
+            compacted=given.compacted,
+            listings=given.granted.listings,
+            secrets=given.granted.secrets,
+            approvals=given.granted.approvals,
+            tool_state=history.tool_state,
+            tool_values=None if request.store else command.tool_values,
+            route=_route_of(history, request.prompt_cache_key, written.items, written.prompt),
+            window_left=model.context_length - prompt.tokens,
+            template_state=format_.template_state if prompt.text_tokens is None else TEXT_STATE,
+            opens_thought=prompt.opens_thought,
+            who=self._metering(command),
+            image_holds=given.image_holds,
+        )
+
+    def _metering(self, command: CreateCommand) -> Metering:
+        principal, request = command.principal, command.request
+        named = principal.end_user or request.safety_identifier or request.user
+        if principal.keeps_nothing or not (named or request.metadata):
+            return NOBODY
+        return who_asks(
+            *(self._cache_salt_key, principal.tenant_id),
+            named,
+            tags_of(request.metadata, principal.policy.declared_tags),
+        )
+
+    def _build_head(
+        self, given: RunInput, echoed: Echo, format_: ModelFormat, prompt: Prompt
+    ) -> ResponseHead:
+        request, binding, messages = given.command.request, None, None
+        # An echo has its defaults beside what was sent, which are shorter as a rule.
+        is_long = given.command.body_bytes > LONG_ECHO_BYTES // 2
+        if ENCRYPTED_REASONING in request.include:
+            tenant, key = given.command.principal.tenant_id, self._sealer.key_id
+            binding = Binding(tenant, given.model.id, key)
+        if request.wants_messages:
+            shown = format_.messages(prompt, with_ids=request.wants_input_ids)
+            messages = HarmonyMessages(shown, request.wants_output_ids)
+        return ResponseHead(
+            given.uuid,
+            given.created_at,
+            request.background,
+            echoed,
+            binding,
+            spelled=kept_echo(echoed) if is_long else b"",
+            messages=messages,
+            grants=given.granted.grants,
+        )
+
+    def _rules_and_checker(self, given: RunInput, echoed: Echo) -> tuple[OutputRules, Checker]:
+        # Both are cached, because clients send the same tools again and again. User content is
+        # cached per tenant: the time of a request must not depend on other tenants' requests.
+        request, tenant = given.command.request, given.command.principal.tenant_id
+        is_bound = request.tools or request.brought or request.stop or given.granted.grants
+        is_bound = is_bound or not isinstance(request.tool_choice, str)
+        if not is_bound and echoed["text"]["format"]["type"] == "text":
+            rules = rules_of(echoed)
+            plain = rules.calls, rules.one_call, rules.summary
+            checker = self._plain_checkers.get(plain)
+            if checker is None:
+                checker = self._plain_checkers[plain] = Checker(rules, call_fields)
+                checker.compile()
+            return rules, checker
+        key, size = _rules_key(given, echoed)
+        kept = self._rules.get(key)
+        if kept is not None and kept[1] is not None:
+            return kept[0], kept[1]
+        rules = rules_of(echoed, given.granted.grants) if kept is None else kept[0]
+        checker = Checker(
+            rules,
+            call_fields,
+            cache=self._documents,
+            scope=tenant.bytes,
+            paths=request.tool_paths,
+        )
+        checker.compile()
+        if kept is None:
+            # What patterns take of memory, compiled, cannot be told from their length.
+            shared = None if checker.has_patterns else checker
+            self._rules.put(key, (rules, shared), size=size + _grammar_bytes(rules))
+        return rules, checker
+
+    def _assemble(self, given: RunInput, *, with_history: bool) -> Context:
+        # Without `with_history` the prompt repeats the ids of the history.
+        new, history, stored = given.command.request.input, given.history.items, given.stored
+        if not self.knows_stored_ids(given.model):
+            history = tuple(map(_without_ids, history))
+            stored = {name: _without_ids(item) for name, item in stored.items()}
+        sealer, tenant = self._sealer, given.command.principal.tenant_id
+        return assemble(
+            with_last_opened(tuple(history), sealer, tenant=tenant) if with_history else (),
+            new,
+            stored={name: opened(item, sealer, tenant=tenant) for name, item in stored.items()},
+            unsealed=unseal(new, sealer, tenant=tenant, models=(given.model.id,)),
+            response=given.uuid,
+            before=None if with_history else _items_before(history, new),
+        )
+
+    def _truncate(self, given: RunInput, written: Written) -> Prompt:
+        # Drops the oldest turns until prompt and answer fit.
+        length, answer_tokens = given.model.context_length, given.command.request.max_output_tokens
+        missing = missing_tokens(written.prompt, length, answer_tokens=answer_tokens)
+        if missing <= 0:
+            return written.prompt
+        whole = self.write(given, item_by_item=True) if written.is_repeated else written
+        prompt, items = whole.prompt, whole.items
+        while True:
+            missing = missing_tokens(prompt, length, answer_tokens=answer_tokens)
+            costs, excess = costs_of(prompt, len(items)), prompt.tokens + 1 - length
+            kept = drop_oldest_turns(items, costs, excess, wanted_tokens=missing)
+            items = tuple(map(items.__getitem__, kept))
+            prompt = self._format_of(given.model.id).render(items, written.options)
+            if prompt.tokens < length:  # else it was an estimate what a turn takes
+                return prompt
+
+    def _new_cache_salt(self, tenant_id: TenantId) -> str:
+        # Hides cached prefixes of one tenant from the timing of another's requests
+        # (CVE-2025-46570).
+        digest = hmac.digest(self._cache_salt_key, tenant_id.bytes, hashlib.sha256)
+        return digest.hex()
+
+
+def is_compiled(request: CreateResponse) -> bool:
+    """Return True if the request has a schema or grammar that output is checked against."""
+    has_schema = isinstance(request.text.format, JsonSchemaFormat)
+    return has_schema or any(map(_is_bound, request.offered_tools))
+
+
+def _is_bound(tool: Tool) -> bool:
+    if isinstance(tool, FunctionTool):
+        return tool.strict is True
+    if isinstance(tool, NamespaceTool):
+        return any(map(_is_bound, tool.tools))
+    return isinstance(tool, CustomTool) and isinstance(tool.format, GrammarFormat)
+
+
+def _require_no_ids(request: CreateResponse) -> None:
+    # A prompt that is sent as messages has no token ids.
+    if request.wants_input_ids or request.wants_output_ids:
+        raise InvalidRequest(
+            "This request goes to the chat endpoint of a server, which has no token ids. Leave "
+            "them out of include.",
+            code="unsupported_parameter",
+            param="include",
+        )
+
+
+def _build_echo(given: RunInput) -> Echo:
+    command = given.command
+    return echo(
+        command.request,
+        model=given.model.id,
+        default_effort=given.model.reasoning_effort,
+        service_tier=command.tier,
+        summaries=command.principal.policy.reasoning_summary != "off",
+        unthinks=UNTHINKS in given.model.abilities,
+    )
+
+
+def _rules_key(given: RunInput, echoed: Echo) -> tuple[bytes, int]:
+    # Digest of everything that `rules_of` reads, and the weight of the cache entry in bytes.
+    tools, text, stop = offered_tools(echoed), echoed["text"]["format"], echoed.get("stop")
+    tenant = given.command.principal.tenant_id
+    scope = tenant.bytes if tools or stop or text["type"] == "json_schema" else b""
+    choice, parallel = echoed["tool_choice"], echoed["parallel_tool_calls"]
+    hosted = rule_key(given.granted.grants)
+    demands = [tools, text, stop, choice, parallel, echoed["reasoning"]["summary"], hosted]
+    spelled = orjson.dumps(demands)
+    return hashlib.sha256(scope + spelled).digest(), len(spelled) + RULES_BYTES_MIN
+
+
+def _grammar_bytes(rules: OutputRules) -> int:
+    # Each tool has its own compiled copy of its grammar.
+    every = [len(tool.grammar.definition) for tool in rules.tools.values() if tool.grammar]
+    return GRAMMAR_BYTES_MIN * len(every) + GRAMMAR_WEIGHT * sum(every)
+
+
+@lru_cache(DATES_MAX)
+def _date(day: int) -> str:
+    # `day` counts days since 1970, UTC.
+    return datetime.fromtimestamp(day * DAY_S, UTC).date().isoformat()
+
+
+def _repeat_history(given: RunInput, format_: ModelFormat) -> RepeatedHistory | None:
+    # None: the prompt has to be made from the items of the history.
+    if not format_.framing.stores_ids:
+        return None
+    new, history = given.command.request.input, given.history.items
+    if given.command.request.context_management or not isinstance(history, PackedItems):
+        return None
+    if any(isinstance(item, _LOOKING_BACK) for item in new):
+        return None
+    columns = history.columns()
+    if columns is None or any(
+        label.kind == "mcp_approval_request" for label in columns.labels.values()
+    ):
+        return None  # what becomes of a request for approval is said behind it
+    answers = [item for item in new if isinstance(item, Message) and is_answer(item)]
+    # Copies of answers that the history has are no new ones.
+    if own := may_repeat(answers).ids:
+        own &= history.item_ids()
+    is_answered = any(item.id not in own for item in answers)
+    ids = format_.repeated_ids(columns, is_answered=is_answered)
+    if not ids:
+        return None
+    leading = leading_instructions(columns.labels[name] for name in columns.names)
+    return RepeatedHistory(history.first(leading), ids)
+
+
+def _items_before(
+    history: Sequence[ContextItem], new: Sequence[InputItem]
+) -> dict[str, ContextItem | None]:
+    # Maps the ids of the history to the items that new ones may copy; None for all others.
+    if not isinstance(history, PackedItems) or all(item.id is None for item in new):
+        return {}
+    before: dict[str, ContextItem | None] = dict.fromkeys(history.item_ids())
+    return before | {item.item_id: item for item in history.named(may_repeat(new).ids)}
+
+
+def _size_bytes(items: Sequence[ContextItem]) -> int:
+    # Packed items only know their total size.
+    if isinstance(items, PackedItems):
+        return len(items) * REPEATED_ITEM_BYTES + items.json_bytes
+    return sum(REPEATED_ITEM_BYTES if item.ids is not None else len(item.json) for item in items)
+
+
+def _route_of(
+    history: History, cache_key: str | None, items: Sequence[ContextItem], prompt: Prompt
+) -> Route:
+    # What routing knows about a response whose prompt is made of these items.
+    if history.placement is None:
+        for span in prompt.spans:
+            if 0 <= span.source < len(items) and items[span.source].role == "user":
+                return Route(None, cache_key=cache_key, opening=span.end)
+    return Route(history.placement, cache_key=cache_key)
+
+
+def _no_room(tokens: int, model: Model) -> ContextLengthExceeded:
+    return ContextLengthExceeded(
+        f"Your input exceeds the context window of this model: it takes {tokens} of "
+        f"{model.context_length} tokens, and the output needs some, too. Please adjust your input "
+        "and try again."
+    )
+
+
+def _without_ids(item: ContextItem) -> ContextItem:
+    # Ids mean something else in another model's format.
+    return replace(item, ids=None)
+
+
+def _added_items(context: Context, prompt: Prompt | None) -> tuple[ContextItem, ...]:
+    # The ids are those of the whole prompt; without a prompt there are none.
+    added = list(context.items[context.inherited :])
+    if prompt is None:
+        return tuple(added)
+    for span in prompt.spans:
+        at = span.source - context.inherited
+        if 0 <= at < len(added):  # what is behind them is a summary
+            added[at] = added[at].with_ids(prompt.ids[span.start : span.end])
+    return tuple(added)
+
+
+PRIORITIES: Final[dict[ServiceTier, int]] = {"flex": -1, "default": 0, "priority": 1}
+"""The `TokenRequest.priority` of each tier."""
+
+_FASTER: Final = frozenset({"priority", "scale", "fast", "ultrafast"})
+"""Names of what is better than the default; here it is all one tier."""
+
+
+def service_tier(request: CreateResponse, policy: TenantPolicy) -> ServiceTier:
+    """Return the tier of the request, no better than its tenant and project may have."""
+    asked: str | None = request.service_tier
+    if asked is None or asked == "auto":
+        asked = policy.tier_default
+    if asked == "flex" and policy.may_wait:
+        return "flex"
+    is_faster = asked in _FASTER and policy.service_tier_max == "priority"
+    return "priority" if is_faster else "default"
+
+
+def reasoning_budget(
+    request: CreateResponse,
+    policy: TenantPolicy,
+    *,
+    max_tokens: int,
+    framing_tokens: int,
+) -> int | None:
+    """Return how many tokens the model may think; None: no limit.
+
+    Of `max_tokens`, the whole output, `ANSWER_SHARE` is reserved for the answer, and
+    `framing_tokens` for the transition from reasoning to answer.
+    """
+    budget = request.reasoning.max_tokens or policy.reasoning_budget_tokens
+    if not budget:
+        return None
+    left = max_tokens - framing_tokens
+    return max(1, min(budget, left - math.ceil(ANSWER_SHARE * left)))
+
+
+def sampling_of(request: CreateResponse, *, room: int) -> Sampling:
+    """Return the explicit parameters; at most `room` tokens fit behind the prompt."""
+    return Sampling(
+        max_tokens=min(request.max_output_tokens or room, room),
+        temperature=request.temperature,
+        top_p=request.top_p,
+        presence_penalty=request.presence_penalty,
+        frequency_penalty=request.frequency_penalty,
+        seed=request.seed,
+        top_k=request.top_k,
+        min_p=request.min_p,
+        logprobs=request.top_logprobs if request.wants_logprobs else None,
+    )
 
 
 class DueSummary(NamedTuple):
@@ -82,14 +722,14 @@ class RunBuilder:
         self._compactor = compactor
         self._executor = executor
 
-    async def build(self, command: CreateCommand) -> RunSpec | DueSummary:
+    async def build(self, command: CreateCommand, model: Model) -> RunSpec | DueSummary:
         """Return the run spec of a new response, or the summary that has to be made before.
 
-        Raises `StoreUnavailable`, and `RequestError` for what the caller has to fix: unknown model,
-        unavailable logprobs, broken chain, unpaired calls, an invalid schema or grammar, reasoning
-        sealed elsewhere, a prompt that is too long.
+        Raises `StoreUnavailable`, and `RequestError` for what the caller has to fix: unavailable
+        logprobs, broken chain, unpaired calls, an invalid schema or grammar, reasoning sealed
+        elsewhere, a prompt that is too long.
         """
-        given = await self._look_up(command)
+        given = await self._look_up(command, model)
         request = command.request
         is_compacted = request.context_management or (
             not given.is_opening and is_triggered(request)
@@ -107,22 +747,21 @@ class RunBuilder:
         If the block raises there is no run, and the summary is booked by itself. Raises what
         `build` raises, `UpstreamError` and `SummaryFailed`.
         """
-        made = await self._compactor.make(due.plan.spec)
-        given = replace(due.given, compacted=made.compacted)
+        summary = await self._compactor.make(due.plan.spec)
+        given = replace(due.given, compacted=summary.compacted)
         try:
             yield await self._executor.run(
                 self._specs.spec, given, size_bytes=self._specs.work_bytes(given)
             )
         except BaseException:
-            self._compactor.book(made)
+            self._compactor.book(summary)
             raise
 
     async def compact(
         self,
-        principal: Principal,
-        request: CreateResponse,
+        command: CreateCommand,
+        model: Model,
         *,
-        body_bytes: int,
         admit: Callable[[RunSpec], Awaitable[RunSpec]],
     ) -> CompactedContext:
         """Summarise what the request continues and contains.
@@ -130,8 +769,7 @@ class RunBuilder:
         `admit` gets the run that makes the summary before a token is spent, and returns it with its
         charge. The caller books the result (`book`). Raises what `summarised` and `admit` raise.
         """
-        command = CreateCommand(principal, request, None, body_bytes, 0.0)
-        given = await self._look_up(command, with_json=True)
+        given = await self._look_up(command, model, with_json=True)
         plan = await self._executor.run(
             self._plan_summary, given, size_bytes=self._specs.work_bytes(given)
         )
@@ -142,35 +780,38 @@ class RunBuilder:
         # does not count, and `StoreUnavailable`.
         await self._tool_grants.use_approvals(spec)
 
-    def book(self, made: MadeSummary) -> None:
+    def book(self, summary: Summary) -> None:
         # The caller of the summary pays for it.
-        self._compactor.book(made)
+        self._compactor.book(summary)
 
-    async def count(self, principal: Principal, request: CreateResponse, *, body_bytes: int) -> int:
+    async def count(self, command: CreateCommand, model: Model) -> int:
         """Return the number of tokens of the request's prompt, also if it is too long to run.
 
         Raises `RequestError` and `StoreUnavailable` as `build` does.
         """
-        command = CreateCommand(principal, request, None, body_bytes, 0.0)
-        given = await self._look_up(command)
+        given = await self._look_up(command, model)
         return await self._executor.run(
             self._specs.count, given, size_bytes=self._specs.work_bytes(given)
         )
 
-    async def _look_up(self, command: CreateCommand, *, with_json: bool = False) -> RunInput:
+    async def _look_up(
+        self, command: CreateCommand, model: Model, *, with_json: bool = False
+    ) -> RunInput:
         # `with_json`: the items of the history are shown, not only continued.
         principal, request = command.principal, command.request
-        model = self._models.get(request.model, principal.policy, task="generate")
         if request.wants_logprobs:
             self._models.require_logprobs(model)
         if request.wants_messages:
             _require_messages(principal)
         if request.rejects_images and SEES not in model.abilities:
             check_images(request.input)
-        created_at, is_opening = int(time.time()), opens(request)
-        stored: Mapping[str, ContextItem] = {}
-        if is_opening:
-            history = History(None, (), created_at)
+        uuid, created_at = ids.new_uuid(), int(time.time())
+        if is_opening := opens(request):
+            given = RunInput(
+                command, model, History(None, (), created_at), {}, uuid, created_at, is_opening
+            )
+            if not request.tools:
+                return given  # its messages neither bring tools nor approve calls
         else:
             # Whoever stores what continues it stores the items of a conversation, too.
             is_stored_later = command.is_remembered and request.conversation is not None
@@ -182,18 +823,14 @@ class RunBuilder:
                 with_json=with_json or is_stored_later or not self._specs.knows_stored_ids(model),
             )
             stored = await self._history_source.named_items(principal, request)
-        uuid = ids.new_uuid()
-        if not is_opening:
-            command = await self._with_tools_before(
-                RunInput(command, model, history, stored, uuid, created_at)
-            )
-            request = command.request
-        granted = await self._tool_grants.decide(principal, request, history, stored, uuid)
+            given = RunInput(command, model, history, stored, uuid, created_at)
+            given = replace(given, command=await self._with_tools_before(given))
+        granted = await self._tool_grants.decide(
+            principal, given.command.request, given.history, given.stored, uuid
+        )
         if not command.generate:
             granted = granted.without_approvals()
-        return RunInput(
-            command, model, history, stored, uuid, created_at, is_opening, granted=granted
-        )
+        return replace(given, granted=granted)
 
     async def _with_tools_before(self, given: RunInput) -> CreateCommand:
         command, history = given.command, given.history.items

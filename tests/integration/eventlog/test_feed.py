@@ -13,7 +13,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from gateway.engine import row_mapping
-from gateway.engine.run_state import head_of
+from gateway.engine.run_spec import head_of
 from gateway.entries import Alive, Finished, Hop, Queued, Tokens, TurnEnded, TurnStarted, pack
 from gateway.eventlog.feed import Feed, FeedLimits
 from gateway.eventlog.live_log import LiveLogRegistry

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import orjson
 import pytest
 
-from gateway.engine.tools import UNKNOWN
+from gateway.engine.tool_runner import UNKNOWN
 from gateway.entries import (
     FOLD_VERSION,
     TOOLS_FOLD_VERSION,

@@ -19,8 +19,7 @@ from gateway.sealing import Binding, Sealer, SealingSecret, Unsealed
 from gateway.services.executor import PromptExecutor, ThreadExecutor
 from gateway.services.models import Models
 from gateway.services.runs.history_source import HistorySource
-from gateway.services.runs.run_builder import DueSummary, RunBuilder
-from gateway.services.runs.spec_builder import CreateCommand, SpecBuilder
+from gateway.services.runs.run_builder import CreateCommand, DueSummary, RunBuilder, SpecBuilder
 from gateway.services.runs.tool_grants import ToolGrants
 from gateway.settings.sections import Harmony
 from gateway.telemetry.metrics import Metrics
@@ -59,8 +58,9 @@ for _ in range(21):
 class Desk:
     """Prepares requests of one tenant."""
 
-    def __init__(self, builder: RunBuilder, principal: Principal) -> None:
+    def __init__(self, builder: RunBuilder, models: Models, principal: Principal) -> None:
         self.builder = builder
+        self.models = models
         self.principal = principal
 
     async def prepare(self, **body: Any) -> RunSpec:
@@ -74,7 +74,8 @@ class Desk:
     async def build(self, *, generate: bool = True, **body: Any) -> RunSpec | DueSummary:
         request = parse(**{"model": MODEL, "input": "hi", **body})
         command = CreateCommand(self.principal, request, None, 0, 0.0, generate=generate)
-        return await self.builder.build(command)
+        model = self.models.get(request.model)
+        return await self.builder.build(command, model)
 
 
 @asynccontextmanager
@@ -89,10 +90,11 @@ async def desk(
     )
     pool = Pool([backend], client, policy=PoolPolicy(), metrics=Metrics())
     principal = Principal(await new_tenant(database), "acme", ids.new_uuid(), policy)
+    models = Models(pool, aliases={"alias": MODEL}, efforts={})
     with closing(ThreadExecutor(threads_max=1, inline_bytes_max=100_000)) as threads:
         builder = RunBuilder(
             history_source=HistorySource(database, depth_max=9, items_max=99),
-            models=Models(pool, aliases={"alias": MODEL}, efforts={}),
+            models=models,
             specs=SpecBuilder(
                 lambda _: HarmonyFormat(vocabulary(), SchemaLimits(depth_max=20)),
                 system_message=Harmony(identity="You.", date="off"),
@@ -103,7 +105,7 @@ async def desk(
             tool_grants=ToolGrants(None, ToolBudget()),
             executor=PromptExecutor(threads, Tokenization(pool, timeout_s=5.0, attempts_max=1)),
         )
-        yield Desk(builder, principal)
+        yield Desk(builder, models, principal)
     await pool.close()
 
 
@@ -413,7 +415,7 @@ async def test_of_whom_nothing_is_kept_nobody_is_metered_and_no_prefix_is_found_
             {"project_terms": ProjectTerms(retention_type=ZERO)},
             {"retention_type": ZERO, "end_user": "grace"},
         ):
-            quiet = Desk(at.builder, replace(at.principal, **changed))
+            quiet = Desk(at.builder, at.models, replace(at.principal, **changed))
             unkept += [await quiet.prepare(**said) for _ in range(2)]
     assert kept[0].who.end_user is not None
     assert kept[0].who.tags == {"team": "red"}

@@ -10,9 +10,8 @@ from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 
-from gateway.engine.calls import Attempt
-from gateway.engine.row_mapping import Endings, LogReading, output_context, tool_call_row
-from gateway.engine.run_state import plan_of, request_of
+from gateway.engine.row_mapping import Attempt, Endings, LogReading, output_context, tool_call_row
+from gateway.engine.run_spec import plan_of, request_of
 from gateway.entries import FOLD_VERSION, Compacted, Finished, Queued, unpack
 from gateway.generation import RenderedItem
 from gateway.tenancy.retention import ZERO

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from gateway import ids
 from gateway.constraints.validation import Checker
 from gateway.engine.row_mapping import durable_row
-from gateway.engine.run_state import (
+from gateway.engine.run_spec import (
     PLAN_VERSION,
     compacted_of,
     inputs_of,

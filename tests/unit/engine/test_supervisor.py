@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 from typing_extensions import override
 
-from gateway.engine.calls import RunningCalls
+from gateway.engine.engine import RunningCalls
 from gateway.engine.supervisor import Durable, Supervisor
 from gateway.entries import ToolEnded
 from gateway.errors import ClaimLost, RateLimited, StoreUnavailable

@@ -13,11 +13,11 @@ from typing_extensions import override
 
 from gateway.constraints.lark import are_translated
 from gateway.constraints.output_rules import OutputRules, TextGrammar, ToolRule
-from gateway.engine import tools as hosted
-from gateway.engine.calls import RunningCalls
+from gateway.engine import tool_runner as hosted
+from gateway.engine.engine import RunningCalls
 from gateway.engine.output_guard import GuardLimits
 from gateway.engine.runner import Run
-from gateway.engine.tools import (
+from gateway.engine.tool_runner import (
     ATTEMPTS_MAX,
     BROKEN,
     CANCELLED,

@@ -11,12 +11,12 @@ from gateway import ids
 from gateway.sealing import Sealer, SealingSecret
 from gateway.services.models import Model
 from gateway.services.runs.history_source import History
-from gateway.services.runs.run_builder import opens
-from gateway.services.runs.spec_builder import (
+from gateway.services.runs.run_builder import (
     COMPILED_BYTES,
     CreateCommand,
     RunInput,
     SpecBuilder,
+    opens,
 )
 from gateway.settings.sections import Harmony
 from gateway.tenancy import Principal, TenantId

@@ -34,12 +34,19 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 import orjson
 
 from gateway.concurrency import OnceEvent
-from gateway.engine.calls import CLOSE_WAIT_S, Attempt
+from gateway.engine.engine import CLOSE_WAIT_S
+from gateway.engine.row_mapping import Attempt
 from gateway.entries import HANDLE_BYTES_MAX, ToolEnded, ToolHandle, ToolStarted
 from gateway.errors import ClaimLost, StoreUnavailable
 from gateway.protocol.grants import approval_digest
 from gateway.store.claims import Claim
-from gateway.tools.tool_contract import REACHED, ToolCall, ToolResult, ToolScope, explained
+from gateway.tools.tool_contract import (
+    REACHED,
+    ToolCall,
+    ToolResult,
+    ToolScope,
+    explained,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Mapping
@@ -52,6 +59,7 @@ if TYPE_CHECKING:
     from gateway.models.format import ModelFormat
     from gateway.protocol.grants import McpTool, ServerGrant
     from gateway.tools.tool_contract import ToolSession
+
 
 ATTEMPTS_MAX: Final = 2
 """Attempts at a call that may be repeated, at most."""

@@ -24,17 +24,17 @@ CUT = "<|channel|>final<|message|>They met at"
 
 async def test_a_summary_is_what_was_said_aloud_and_is_booked_by_whoever_has_no_response() -> None:
     desk = SummaryDesk(says(THOUGHT + "<|start|>assistant" + ANSWER))
-    summary = await desk.summarizer.summarize(SPEC)
+    summary = await desk.compactor().make(SPEC)
     assert summary.text == "Hello there"
     assert summary.usage.reasoning_tokens == 1
     assert desk.booked == []
-    desk.summarizer.book(summary)
+    desk.compactor().book(summary)
     assert desk.booked == ["completed"]
 
 
 async def test_a_summary_that_was_cut_is_one_all_the_same() -> None:
     desk = SummaryDesk(says(CUT, LENGTH))
-    summary = await desk.summarizer.summarize(SPEC)
+    summary = await desk.compactor().make(SPEC)
     assert (summary.text, summary.finished.status) == ("They met at", "incomplete")
 
 
@@ -50,7 +50,7 @@ async def test_a_summary_that_was_cut_is_one_all_the_same() -> None:
 async def test_an_empty_summary_is_an_error(turns: list[list[Step]]) -> None:
     desk = SummaryDesk(*turns)
     with pytest.raises(SummaryFailed, match="nothing that could be"):
-        await desk.summarizer.summarize(SPEC)
+        await desk.compactor().make(SPEC)
     assert len(desk.booked) == 1
 
 
@@ -59,7 +59,7 @@ async def test_a_model_that_will_not_obey_is_an_error() -> None:
     demanding = OutputRules({}, frozenset(), calls="required", open_calls=False)
     desk = SummaryDesk(says(ANSWER), rules=demanding, repairs_max=0)
     with pytest.raises(SummaryFailed, match="something else: required_tool_not_called"):
-        await desk.summarizer.summarize(
+        await desk.compactor().make(
             replace(SPEC, rules=demanding, checker=Checker(demanding, call_fields))
         )
     assert desk.booked == ["failed"]
@@ -68,7 +68,7 @@ async def test_a_model_that_will_not_obey_is_an_error() -> None:
 async def test_a_backend_that_refuses_is_an_error_of_its_own() -> None:
     desk = SummaryDesk([UpstreamRejected("no", upstream="gpu")])
     with pytest.raises(UpstreamRejected):
-        await desk.summarizer.summarize(SPEC)
+        await desk.compactor().make(SPEC)
     assert desk.booked == ["failed"]
 
 
@@ -76,7 +76,7 @@ async def test_a_summary_that_takes_too_long_is_an_error() -> None:
     desk = SummaryDesk(says(CUT, None), run_time_max_s=0)
     desk.tokens.hang = True
     with pytest.raises(SummaryFailed, match="too long"):
-        await desk.summarizer.summarize(SPEC)
+        await desk.compactor().make(SPEC)
     assert desk.booked == ["failed"]
 
 
@@ -92,7 +92,7 @@ async def test_a_caller_that_leaves_stops_the_model() -> None:
 async def _left(desk: SummaryDesk) -> None:
     async with asyncio.timeout(None) as scope, asyncio.TaskGroup() as group:
         group.create_task(_leave_when(desk.tokens.reached, scope))
-        await desk.summarizer.summarize(SPEC)
+        await desk.compactor().make(SPEC)
 
 
 async def _leave_when(reached: asyncio.Event, scope: asyncio.Timeout) -> None:
