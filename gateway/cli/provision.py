@@ -13,7 +13,7 @@ from gateway.store.migration.revisions import is_older
 from gateway.store.migration.verification import missing, summary
 from gateway.store.schema import REVISION
 from gateway.store.tenant_keys import TenantKeys
-from gateway.wiring.database import connect, keys_database, new_keyring
+from gateway.wiring.databases import connect, keys_database, new_keyring
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterator, Mapping

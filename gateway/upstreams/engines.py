@@ -350,7 +350,7 @@ class Vllm(InferenceEngine):
     ids_since = (0, 10, 2)
     max_whitespace_since = (0, 31, 0)
     logprobs = True
-    questions = ("/version",)
+    questions: ClassVar[tuple[str, ...]] = ("/version",)
     adapter_paths = AdapterPaths(
         "/v1/load_lora_adapter",
         "/v1/unload_lora_adapter",
@@ -663,7 +663,7 @@ class ChatServer(InferenceEngine):
     """Any server, or hosted API, of which no more is known than that it takes conversations."""
 
     title = "chat completions"
-    questions = ()
+    questions: ClassVar[tuple[str, ...]] = ()
     flag = "/v1/models"
 
     @override
