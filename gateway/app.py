@@ -41,7 +41,6 @@ if TYPE_CHECKING:
 
     from gateway.settings import Settings
     from gateway.tenancy import Network
-    from gateway.wiring.services import Services
 
 
 class Gateway(RequestContext):
@@ -94,7 +93,7 @@ class AdminGateway(RequestContext):
         services = operator_services(process)
         of_operators = starlette_routes(
             operator_routes(services),
-            _bodies(process.services, process.foundation.settings),
+            _bodies(process),
             _trusted_proxies(process),
         )
         served = [*probes, *_admin_routes(process), *of_operators]
@@ -129,11 +128,9 @@ def _admin_routes(process: Process) -> list[Route]:
     from gateway.admin.table import admin_routes
     from gateway.wiring.admin import admin_services
 
-    settings, services = process.foundation.settings, process.services
-    admin = admin_services(settings, services.foundation.database, process.access, services.models)
-    return starlette_routes(
-        admin_routes(admin), _bodies(services, settings), _trusted_proxies(process)
-    )
+    base = process.foundation
+    admin = admin_services(base.settings, base.database, process.access, process.models)
+    return starlette_routes(admin_routes(admin), _bodies(process), _trusted_proxies(process))
 
 
 def _trusted_proxies(process: Process) -> list[Network]:
@@ -142,7 +139,7 @@ def _trusted_proxies(process: Process) -> list[Network]:
 
 def _probes(process: Process) -> list[Route]:
     # The routes of the admin listener that need no key.
-    system = SystemEndpoints(process.services.models, process.health)
+    system = SystemEndpoints(process.models, process.health)
     openapi = OpenApiEndpoints(ADMIN_FILE)
     return [
         Route("/openapi.json", openapi.document, methods=["GET"]),
@@ -156,26 +153,25 @@ def _probes(process: Process) -> list[Route]:
 
 def routes(process: Process) -> list[BaseRoute]:
     """Return every route. Those of `api.access.authentication.PUBLIC_PATHS` need no API key."""
-    settings, services = process.foundation.settings, process.services
-    creation, bodies = services.creation, _bodies(services, settings)
-    grace_s = settings.stream.start_grace_s
+    creation, bodies = process.creation, _bodies(process)
+    grace_s = process.foundation.settings.stream.start_grace_s
     generating = partial(CreateEndpoint, creation, bodies, start_grace_s=grace_s)
-    responses = ResponseEndpoints(services.retrieval)
+    responses = ResponseEndpoints(process.retrieval)
     create = generating(CreateRequest.parse)
     websocket = WebSocketEndpoint(
         Dependencies(creation, bodies, process.foundation.metrics, grace_s),
         process.foundation.sessions,
     )
-    count = counting_endpoint(services.creation, bodies)
+    count = counting_endpoint(creation, bodies)
     compact = compaction_endpoint(creation, bodies)
     conversation = "/v1/conversations/{conversation_id}"
-    conversations = ConversationEndpoints(services.conversations, bodies)
+    conversations = ConversationEndpoints(process.conversations, bodies)
     chat = generating(ChatCreateRequest.parse)
     completions = generating(ChatCreateRequest.parse_completion)
-    traces = TracesEndpoint(services.keep_traces, bodies, TraceLimits())
-    embeddings = ProxyEndpoint("embeddings", services.proxy, bodies)
-    rerank = ProxyEndpoint("rerank", services.proxy, bodies)
-    system = SystemEndpoints(services.models, process.health)
+    traces = TracesEndpoint(process.keep_traces, bodies, TraceLimits())
+    embeddings = ProxyEndpoint("embeddings", process.proxy, bodies)
+    rerank = ProxyEndpoint("rerank", process.proxy, bodies)
+    system = SystemEndpoints(process.models, process.health)
     openapi = OpenApiEndpoints()
     federation = process.federation
     exchange = TokenExchangeEndpoint(
@@ -194,14 +190,14 @@ def routes(process: Process) -> list[BaseRoute]:
         Route(conversation, conversations.one, methods=["GET", "POST", "DELETE"]),
         Route(f"{conversation}/items", conversations.items, methods=["GET", "POST"]),
         Route(f"{conversation}/items/{{item_id}}", conversations.item, methods=["GET", "DELETE"]),
-        *_container_routes(services, settings, bodies),
+        *_container_routes(process, bodies),
         Route("/v1/chat/completions", chat, methods=["POST"]),
         Route("/v1/completions", completions, methods=["POST"]),
         Route("/v1/embeddings", embeddings, methods=["POST"]),
         Route("/v1/rerank", rerank, methods=["POST"]),
         Route("/v1/codex/models", system.codex_models, methods=["GET"]),
         Route("/v1/traces/ingest", traces, methods=["POST"]),
-        Route("/v1/key", KeyEndpoint(services.own_key).own, methods=["GET"]),
+        Route("/v1/key", KeyEndpoint(process.own_key).own, methods=["GET"]),
         Route(EXCHANGE_PATH, exchange, methods=["POST"]),
         Route("/v1/models", system.list_models, methods=["GET"]),
         Route("/v1/models/{model_id:path}", system.get_model, methods=["GET"]),
@@ -215,12 +211,12 @@ def routes(process: Process) -> list[BaseRoute]:
     ]
 
 
-def _container_routes(services: Services, settings: Settings, bodies: BodyReader) -> list[Route]:
-    python = settings.tools.python
+def _container_routes(process: Process, bodies: BodyReader) -> list[Route]:
+    python = process.foundation.settings.tools.python
     forms = FormReader(python.file_bytes_max)
     is_on = bool(python.enabled)
-    files = FileEndpoints(services.files, forms, is_on=is_on)
-    containers = ContainerEndpoints(services.containers, bodies, forms, is_on=is_on)
+    files = FileEndpoints(process.files, forms, is_on=is_on)
+    containers = ContainerEndpoints(process.containers, bodies, forms, is_on=is_on)
     one = "/v1/containers/{container_id}"
     file = f"{one}/files/{{file_id}}"
     return [
@@ -235,13 +231,14 @@ def _container_routes(services: Services, settings: Settings, bodies: BodyReader
     ]
 
 
-def _bodies(services: Services, settings: Settings) -> BodyReader:
+def _bodies(process: Process) -> BodyReader:
+    settings = process.foundation.settings
     limits = settings.limits
     return BodyReader(
-        services.foundation.executor,
+        process.foundation.executor,
         limits.body_bytes_max,
         limits.body_timeout_s,
         InputLimits(rejects_media=settings.input.media == "reject"),
         strict=settings.input.strict,
-        served=services.tool_grants.served,
+        served=process.tool_grants.served,
     )

@@ -10,21 +10,7 @@ import time
 from uuid import UUID
 
 RESPONSE_PREFIX = "resp_"
-CONVERSATION_PREFIX = "conv_"
-CONTAINER_PREFIX = "cntr_"
-CONTAINER_FILE_PREFIX = "cfile_"
-FILE_PREFIX = "file-"
-PROJECT_PREFIX = "proj_"
-SPEND_ALERT_PREFIX = "alert_"
-SERVICE_ACCOUNT_PREFIX = "svc_acct_"
-IDENTITY_PROVIDER_PREFIX = "widp_"
-FEDERATION_RULE_PREFIX = "wifr_"
-OPERATOR_ISSUER_PREFIX = "issuer_"
-API_KEY_PREFIX = "key_"
-TENANT_PREFIX = "org-"
-USER_PREFIX = "user-"
 COMPACTION_PREFIX = "cmp_"
-AUDIT_LOG_PREFIX = "audit_log-"
 MESSAGE_PREFIX = "msg_"
 REASONING_PREFIX = "rs_"
 FUNCTION_CALL_PREFIX = "fc_"
@@ -56,8 +42,6 @@ HOSTED_PREFIXES = {
 }
 CALL_PREFIX = "call_"
 
-_RESPONSE_ID = re.compile(r"resp_[0-9a-f]{32}\Z")
-_CONVERSATION_ID = re.compile(r"conv_[0-9a-f]{32}\Z")
 _HEX_ID = re.compile(r"[0-9a-f]{32}\Z")
 _CALL_ID = re.compile(r"call_([0-9a-f]{20})([0-9a-f]{4})\Z")
 _CALL_FORMS = 8
@@ -85,135 +69,55 @@ def new_replica_id() -> str:
     return "replica_" + secrets.token_hex(8)
 
 
-def audit_log_id(uuid: UUID) -> str:
-    return AUDIT_LOG_PREFIX + uuid.hex
+class IdForm:
+    """Form of the ids of one kind of resource: a prefix, and a UUID as 32 hex digits."""
+
+    __slots__ = ("_prefix",)
+
+    def __init__(self, prefix: str) -> None:
+        self._prefix = prefix
+
+    def __call__(self, uuid: UUID) -> str:
+        return f"{self._prefix}{uuid.int:032x}"
+
+    def parse(self, text: str) -> UUID | None:
+        """Return the UUID in the id; None if this gateway cannot have issued it."""
+        begin = len(self._prefix)
+        is_one = text.startswith(self._prefix) and _HEX_ID.match(text, begin) is not None
+        return UUID(text[begin:]) if is_one else None
 
 
-def audit_log_uuid(audit_log_id: str) -> UUID | None:
-    """Return the UUID behind an id that `audit_log_id` made; None for anything else."""
-    digits = audit_log_id.removeprefix(AUDIT_LOG_PREFIX)
-    is_one = digits != audit_log_id and _HEX_ID.match(digits) is not None
-    return UUID(digits) if is_one else None
+response_id = IdForm(RESPONSE_PREFIX)
+conversation_id = IdForm("conv_")
+container_id = IdForm("cntr_")
+container_file_id = IdForm("cfile_")
+file_id = IdForm("file-")
+project_id = IdForm("proj_")
+spend_alert_id = IdForm("alert_")
+service_account_id = IdForm("svc_acct_")
+identity_provider_id = IdForm("widp_")
+federation_rule_id = IdForm("wifr_")
+operator_issuer_id = IdForm("issuer_")
+api_key_id = IdForm("key_")
+tenant_id = IdForm("org-")
+user_id = IdForm("user-")
+audit_log_id = IdForm("audit_log-")
 
-
-def response_id(uuid: UUID) -> str:
-    return f"{RESPONSE_PREFIX}{uuid.int:032x}"
-
-
-def parse_response_id(text: str) -> UUID | None:
-    # None if this gateway cannot have issued the id, as for all `parse_*` here.
-    return UUID(text[len(RESPONSE_PREFIX) :]) if _RESPONSE_ID.match(text) else None
-
-
-def conversation_id(uuid: UUID) -> str:
-    return CONVERSATION_PREFIX + uuid.hex
-
-
-def parse_conversation_id(text: str) -> UUID | None:
-    """Return the UUID behind the id; None if this gateway cannot have issued it."""
-    is_ours = _CONVERSATION_ID.match(text)
-    return UUID(text[len(CONVERSATION_PREFIX) :]) if is_ours else None
-
-
-def container_id(uuid: UUID) -> str:
-    return CONTAINER_PREFIX + uuid.hex
-
-
-def container_file_id(uuid: UUID) -> str:
-    return CONTAINER_FILE_PREFIX + uuid.hex
-
-
-def file_id(uuid: UUID) -> str:
-    return FILE_PREFIX + uuid.hex
-
-
-def project_id(uuid: UUID) -> str:
-    return PROJECT_PREFIX + uuid.hex
-
-
-def spend_alert_id(uuid: UUID) -> str:
-    return SPEND_ALERT_PREFIX + uuid.hex
-
-
-def parse_spend_alert_id(text: str) -> UUID | None:
-    return _parse(SPEND_ALERT_PREFIX, text)
-
-
-def parse_project_id(text: str) -> UUID | None:
-    return _parse(PROJECT_PREFIX, text)
-
-
-def service_account_id(uuid: UUID) -> str:
-    return SERVICE_ACCOUNT_PREFIX + uuid.hex
-
-
-def parse_service_account_id(text: str) -> UUID | None:
-    return _parse(SERVICE_ACCOUNT_PREFIX, text)
-
-
-def identity_provider_id(uuid: UUID) -> str:
-    return IDENTITY_PROVIDER_PREFIX + uuid.hex
-
-
-def parse_identity_provider_id(text: str) -> UUID | None:
-    return _parse(IDENTITY_PROVIDER_PREFIX, text)
-
-
-def federation_rule_id(uuid: UUID) -> str:
-    return FEDERATION_RULE_PREFIX + uuid.hex
-
-
-def parse_federation_rule_id(text: str) -> UUID | None:
-    return _parse(FEDERATION_RULE_PREFIX, text)
-
-
-def operator_issuer_id(uuid: UUID) -> str:
-    return OPERATOR_ISSUER_PREFIX + uuid.hex
-
-
-def parse_operator_issuer_id(text: str) -> UUID | None:
-    return _parse(OPERATOR_ISSUER_PREFIX, text)
-
-
-def api_key_id(uuid: UUID) -> str:
-    return API_KEY_PREFIX + uuid.hex
-
-
-def parse_api_key_id(text: str) -> UUID | None:
-    return _parse(API_KEY_PREFIX, text)
-
-
-def tenant_id(uuid: UUID) -> str:
-    return TENANT_PREFIX + uuid.hex
-
-
-def parse_tenant_id(text: str) -> UUID | None:
-    return _parse(TENANT_PREFIX, text)
-
-
-def user_id(uuid: UUID) -> str:
-    return USER_PREFIX + uuid.hex
-
-
-def parse_user_id(text: str) -> UUID | None:
-    return _parse(USER_PREFIX, text)
-
-
-def parse_container_id(text: str) -> UUID | None:
-    return _parse(CONTAINER_PREFIX, text)
-
-
-def parse_container_file_id(text: str) -> UUID | None:
-    return _parse(CONTAINER_FILE_PREFIX, text)
-
-
-def parse_file_id(text: str) -> UUID | None:
-    return _parse(FILE_PREFIX, text)
-
-
-def _parse(prefix: str, text: str) -> UUID | None:
-    digits = text[len(prefix) :]
-    return UUID(digits) if text.startswith(prefix) and _HEX_ID.match(digits) else None
+parse_response_id = response_id.parse
+parse_conversation_id = conversation_id.parse
+parse_container_id = container_id.parse
+parse_container_file_id = container_file_id.parse
+parse_file_id = file_id.parse
+parse_project_id = project_id.parse
+parse_spend_alert_id = spend_alert_id.parse
+parse_service_account_id = service_account_id.parse
+parse_identity_provider_id = identity_provider_id.parse
+parse_federation_rule_id = federation_rule_id.parse
+parse_operator_issuer_id = operator_issuer_id.parse
+parse_api_key_id = api_key_id.parse
+parse_tenant_id = tenant_id.parse
+parse_user_id = user_id.parse
+audit_log_uuid = audit_log_id.parse
 
 
 def auto_container(response: UUID) -> UUID:

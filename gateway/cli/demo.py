@@ -49,7 +49,7 @@ from gateway.settings import load_settings
 from gateway.store.schema import REVISION
 from gateway.telemetry.logs import configure_logging
 from gateway.wiring.admin import admin_services
-from gateway.wiring.database import access
+from gateway.wiring.databases import access
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
@@ -149,7 +149,7 @@ async def _demo(port: int | None, *, once: bool, examples: bool) -> None:
             terminal.step(terminal.OK, "gateway", gateway.url, time.perf_counter() - started)
             saved = {BASE_URL: f"{gateway.url}/v1", **keys}
             environment = write_demo(settings.data_dir, saved)
-            hosted = tools.examples(app.process.services.containers.engine)
+            hosted = tools.examples(app.process.containers.engine)
             await _answers(saved, models[0], hosted if examples else (), details)
             more = more_commands(models[0], hosted)
             stack.enter_context(_saved_examples(settings.data_dir, more))

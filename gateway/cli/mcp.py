@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from gateway.tools.mcp.failures import McpError
     from gateway.tools.mcp.servers import McpServer
     from gateway.tools.mcp.session_pool import SessionPool
-    from gateway.wiring.mcp import McpRoom
+    from gateway.wiring.mcp_room import McpRoom
 
 commands = typer.Typer(no_args_is_help=True)
 
@@ -282,7 +282,7 @@ async def answers(
 
 @asynccontextmanager
 async def _sessions(settings: Settings, database: Database) -> AsyncIterator[McpRoom]:
-    from gateway.wiring.mcp import new_room
+    from gateway.wiring.mcp_room import new_room
 
     room = new_room(settings, database, _sealer(settings))
     async with asyncio.TaskGroup() as tasks:

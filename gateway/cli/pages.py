@@ -16,7 +16,7 @@ from gateway.errors import StartupError
 from gateway.settings import load_settings
 from gateway.store.tools import web_pages
 from gateway.telemetry.metrics import Metrics
-from gateway.wiring.database import access
+from gateway.wiring.databases import access
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator

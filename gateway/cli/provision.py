@@ -12,7 +12,7 @@ from gateway.errors import StartupError
 from gateway.store.migration.verification import missing, summary
 from gateway.store.schema import REVISION, is_older
 from gateway.store.tenant_keys import TenantKeys
-from gateway.wiring.database import connect, keys_database, new_keyring
+from gateway.wiring.databases import connect, keys_database, new_keyring
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterator, Mapping

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections import deque
 from functools import partial
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, Final, Literal, TypeVar
+from typing import TYPE_CHECKING, Final, Literal, TypeVar
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, ProcessCollector
 from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
@@ -16,8 +16,8 @@ from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    Event = dict[str, Any]
-    Render = Callable[[Event], str]
+    Counting = Callable[..., None]
+    """Takes the values of the labels, and counts one more."""
 
 T = TypeVar("T", Counter, Gauge, Histogram)
 EXPOSITION_TYPE: Final = CONTENT_TYPE_LATEST
@@ -63,7 +63,7 @@ class Children(dict[tuple[str, ...], T]):
 
 
 class Metrics:
-    """Every metric of a process; each method counts or sets one thing that happened.
+    """Every metric of a process; each callable counts or sets one thing that happened.
 
     What changes all the time is an attribute, which is read when the metrics are.
     """
@@ -80,7 +80,9 @@ class Metrics:
         self._responses = Children(self._counter("responses", responses, "status", "model"))
         tokens = "Tokens, by what they are."
         self._tokens = Children(self._counter("tokens", tokens, "model", "type"))
-        self._disconnects = self._counter("sse_disconnects", "Streams that clients left early.")
+        self.client_disconnected = self._counter(
+            "sse_disconnects", "Streams that clients left early."
+        ).inc
         self._recoveries = self._counter("harmony_recovery", "Repaired model output.", "rule")
         self._repairs = self._counter(
             "repairs", "Turns the gateway broke off or took back from.", "rule", "upstream"
@@ -89,8 +91,11 @@ class Metrics:
             "voided_tokens", "Tokens that were generated and taken back.", "upstream"
         )
         rules = "Turns with rules for what they say, by who upholds them."
-        self._bound_turns = self._counter("bound_turns", rules, "upstream", "kind")
-        self._empty = self._counter("harmony_empty_output", "Turns without visible output.")
+        self.bound_turn = self._counting("bound_turns", rules, "upstream", "kind")
+        """The kind is `constrained` by the backend, or `held` back here until it is checked."""
+        self.empty_output = self._counter(
+            "harmony_empty_output", "Turns without visible output."
+        ).inc
         self._upstream_requests = Children(
             self._counter(
                 "upstream_requests", "Attempts at a backend, by outcome.", "upstream", "outcome"
@@ -111,11 +116,21 @@ class Metrics:
                 "upstream",
             )
         )
-        self._store_errors = self._counter("store_errors", "Failed database work.", "kind")
-        self._hops = self._counter("hops", "Generations that went on elsewhere.", "reason")
-        self._recomputed = self._counter("recomputed_tokens", "Ids read again because of a hop.")
+        self.store_failed = self._counting("store_errors", "Failed database work.", "kind")
+        """The kind is the class of the error."""
+        self._add_logs()
+        self._add_tools()
+        self._add_routing()
+        self._add_admission()
+        self._connections = self._counter("connections", "WebSocket connections opened.")
+        self._connections_open = self._gauge("connections_open", "Open WebSocket connections.")
+
+    def _add_logs(self) -> None:
+        self.hopped = self._counting("hops", "Generations that went on elsewhere.", "reason")
+        """The reason is which was lost: `backend` or `replica`."""
+        self.recomputed = self._counter("recomputed_tokens", "Ids read again because of a hop.").inc
         self._claims = self._counter("claims", "Runs this process claimed.", "kind")
-        self._claims_lost = self._counter("claims_lost", "Claims that another replica took.")
+        self.claim_lost = self._counter("claims_lost", "Claims that another replica took.").inc
         self.claims_held = self._summed_gauge("claims_held", "Runs this process holds a claim on.")
         self._log_rows = self._counter("log_rows", "Rows of the durable log that were committed.")
         self._log_bytes = self._counter("log_bytes", "Bytes of the durable log committed.")
@@ -123,13 +138,8 @@ class Metrics:
         self._log_flush_seconds = self._histogram(
             "gateway_log_flush_seconds", "Time of one commit of the durable log.", FLUSH_SECONDS
         )
-        self._followers = self._gauge("followers", "Streams that follow a durable log.")
-        self._notices = self._counter("notices", "Notices heard from other replicas.", "kind")
-        self._add_tools()
-        self._add_routing()
-        self._add_admission()
-        self._connections = self._counter("connections", "WebSocket connections opened.")
-        self._connections_open = self._gauge("connections_open", "Open WebSocket connections.")
+        self.followers = self._gauge("followers", "Streams that follow a durable log.").inc
+        self.notice_heard = self._counting("notices", "Notices heard from other replicas.", "kind")
 
     def _add_tools(self) -> None:
         self._tool_calls = self._counter(
@@ -141,16 +151,17 @@ class Metrics:
         self._tool_result_ids = self._counter(
             "tool_result_ids", "Token ids of results that models were shown.", "kind"
         )
-        self._tools_truncated = self._counter(
+        self.tool_truncated = self._counting(
             "tool_truncated", "Results that were too long for the model.", "kind"
         )
         self._containers_open = self._gauge(
             "containers_open", "Containers whose interpreter this process has.", "engine"
         )
         self._containers_watched: dict[str, list[Callable[[], int]]] = {}
-        self._tool_budget_hits = self._counter(
+        self.tool_budget_hit = self._counting(
             "tool_budget_hits", "Calls that came to a bound.", "bound"
         )
+        """The bound is one of calls, failures, time, result_ids, repeats, running."""
         self._mcp_sessions = self._gauge(
             "mcp_sessions", "Open connections to MCP servers.", "server"
         )
@@ -162,16 +173,24 @@ class Metrics:
             "outcome",
         )
         self._mcp_servers: set[str] = set()
-        self._web = self._counters_of_web()
+        self.searched = self._counting(
+            "searches", "Searches of the web, by who was asked.", "provider", "outcome"
+        )
+        """The outcome is `ok` or the reason of the failure."""
+        self.page_fetched = self._counting("page_fetches", "Pages fetched for models.", "outcome")
+        """The outcome is `ok`, `failed` or `refused`."""
+        self.egress_refused = self._counting(
+            "egress_refused", "Connections of tools that are not allowed.", "purpose", "reason"
+        )
         self.image_bytes_held = self._summed_gauge(
             "image_bytes_held", "Bytes of fetched images that requests hold."
         )
         self._add_ledger()
 
     def _add_ledger(self) -> None:
-        self._ledger_behind = self._gauge(
+        self.ledger_behind = self._gauge(
             "ledger_behind_seconds", "Age of the oldest usage line that is in no sum."
-        )
+        ).set
         self._ledger_sink_behind = self._gauge(
             "ledger_sink_behind_seconds", "Age of the oldest line that a sink has not got.", "sink"
         )
@@ -206,19 +225,18 @@ class Metrics:
         )
         self._passed = self._counter("passed_requests", passed, "kind", "model", "outcome")
 
-    def _counters_of_web(self) -> tuple[Counter, Counter, Counter]:
-        searches = "Searches of the web, by who was asked."
-        refused = "Connections of tools that are not allowed."
-        return (
-            self._counter("searches", searches, "provider", "outcome"),
-            self._counter("page_fetches", "Pages fetched for models.", "outcome"),
-            self._counter("egress_refused", refused, "purpose", "reason"),
-        )
-
     def _counter(self, name: str, text: str, *labels: str) -> Counter:
         return self._register(
             Counter(f"gateway_{name}", text, labels, registry=self.registry), labels
         )
+
+    def _counting(self, name: str, text: str, *labels: str) -> Counting:
+        counter = self._counter(name, text, *labels)
+
+        def count(*values: str, **named: str) -> None:
+            counter.labels(*values, **named).inc()
+
+        return count
 
     def _gauge(self, name: str, text: str, *labels: str) -> Gauge:
         return self._register(
@@ -291,10 +309,6 @@ class Metrics:
         for rule, count in recoveries.items():
             self._recoveries.labels(rule).inc(count)
 
-    def ledger_behind(self, seconds: float) -> None:
-        # Age in seconds of the oldest line that was not summed.
-        self._ledger_behind.set(seconds)
-
     def ledger_sink_behind(self, sink: str, seconds: float) -> None:
         # Age in seconds of the oldest line that was not sent to the sink.
         self._ledger_sink_behind.labels(sink).set(seconds)
@@ -313,32 +327,10 @@ class Metrics:
         self._passed.labels(kind, model, outcome).inc()
         self._tokens[model, "input"].inc(tokens)
 
-    def client_disconnected(self) -> None:
-        self._disconnects.inc()
-
-    def searched(self, provider: str, outcome: str) -> None:
-        # `outcome` is `ok` or the reason of the failure.
-        self._web[0].labels(provider, outcome).inc()
-
-    def page_fetched(self, outcome: str) -> None:
-        # `outcome` is `ok`, `failed` or `refused`.
-        self._web[1].labels(outcome).inc()
-
-    def egress_refused(self, *, purpose: str, reason: str) -> None:
-        self._web[2].labels(purpose, reason).inc()
-
     def repaired(self, *, rule: str, upstream: str, voided: int) -> None:
         """Count an intervention, by `rule`, in a backend's generation, and the `voided` tokens."""
         self._repairs.labels(rule, upstream).inc()
         self._voided_tokens.labels(upstream).inc(voided)
-
-    def bound_turn(self, upstream: str, kind: Literal["constrained", "held"]) -> None:
-        # `constrained` by the backend, or `held` back here until it is checked.
-        self._bound_turns.labels(upstream, kind).inc()
-
-    def empty_output(self) -> None:
-        # A turn that ended well without any output that a client sees.
-        self._empty.inc()
 
     def upstream_started(self, upstream: str) -> None:
         if upstream not in self._generations_now:
@@ -383,9 +375,6 @@ class Metrics:
         self._source_members.labels(source).set(members)
         self._source_up.labels(source).set(int(is_up))
 
-    def backends_drained(self, count: int) -> None:
-        self._drained.set(count)
-
     def _add_membership(self) -> None:
         self._upstreams_gone: deque[str] = deque()
         self._source_members = self._gauge(
@@ -394,7 +383,9 @@ class Metrics:
         self._source_up = self._gauge(
             "discovery_up", "1: the source said so when it was asked last, 0: it failed.", "source"
         )
-        self._drained = self._gauge("backends_drained", "Backends that get nothing new.")
+        self.backends_drained = self._gauge(
+            "backends_drained", "Backends that get nothing new."
+        ).set
 
     def _add_routing(self) -> None:
         self._routed = self._counter(
@@ -412,7 +403,7 @@ class Metrics:
             "Prompts of which much less was cached than expected.",
             "upstream",
         )
-        self._caches_lost = self._counter(
+        self.cache_lost = self._counting(
             "routing_caches_lost", "Times that a backend lost all it had cached.", "upstream"
         )
         self._horizon = self._gauge(
@@ -447,10 +438,6 @@ class Metrics:
         if mispredicted:
             self._mispredicted.labels(upstream).inc()
 
-    def cache_lost(self, upstream: str) -> None:
-        # A backend restarted or lost its cache in another way.
-        self._caches_lost.labels(upstream).inc()
-
     def _add_admission(self) -> None:
         self._queue_length = self._gauge(
             "admission_queue_length", "Requests that wait for a backend.", "class"
@@ -461,21 +448,21 @@ class Metrics:
             FIRST_TOKEN_SECONDS,
             "class",
         )
-        self._refused = self._counter(
+        self.admission_refused = self._counting(
             "admission_refusals", "Requests refused for lack of slots.", "class", "reason"
         )
-        self._recalled = self._counter(
+        self.admission_recalled = self._counter(
             "admission_recalled", "Requests called back from backends, for another tenant."
-        )
-        self._limit_refusals = self._counter(
+        ).inc
+        self.limit_refused = self._counting(
             "limit_refused", "Requests that a limit or a budget refused.", "what"
         )
-        self._limit_observed = self._counter(
+        self.limit_would_refuse = self._counting(
             "limit_would_refuse", "Those that one would have refused that is only observed.", "what"
         )
-        self._spend_corrections = self._counter(
+        self.spend_corrected = self._counter(
             "spend_corrected", "Budgets and alerts whose spending was not what usage has."
-        )
+        ).inc
         self._stored_bytes = self._gauge(
             "stored_bytes", "Bytes that tenants with a limit of them have stored."
         )
@@ -499,17 +486,6 @@ class Metrics:
         self._saturation = self._gauge(
             "admission_saturation", "Requests under way and waiting, as a share of all slots."
         )
-
-    def limit_refused(self, what: str) -> None:
-        # `what` is the kind of limit or budget.
-        self._limit_refusals.labels(what).inc()
-
-    def limit_would_refuse(self, what: str) -> None:
-        # Such a limit is only observed, not enforced.
-        self._limit_observed.labels(what).inc()
-
-    def spend_corrected(self, count: int) -> None:
-        self._spend_corrections.inc(count)
 
     def storage_measured(self, *, size_bytes: int, fullest: float, seconds: float) -> None:
         """Observe the storage measurement of one tenant, which took `seconds`.
@@ -538,34 +514,10 @@ class Metrics:
     def admission_waited(self, work: str, seconds: float) -> None:
         self._queue_wait.labels(work).observe(seconds)
 
-    def admission_refused(self, work: str, reason: str) -> None:
-        # For the reasons see `upstreams.admission.queue`.
-        self._refused.labels(work, reason).inc()
-
-    def admission_recalled(self, count: int) -> None:
-        # Requests that were recalled from a tenant with most of the slots and wait again.
-        self._recalled.inc(count)
-
-    def store_failed(self, kind: str) -> None:
-        # `kind` is the class of the error.
-        self._store_errors.labels(kind).inc()
-
-    def hopped(self, reason: Literal["backend", "replica"]) -> None:
-        # The reason is which of the two was lost.
-        self._hops.labels(reason).inc()
-
-    def recomputed(self, count: int) -> None:
-        # Token ids that a backend read again after a hop; no tenant is charged for them.
-        self._recomputed.inc(count)
-
     def claimed(self, count: int, taken_over: int = 0) -> None:
         """Count runs that this process claimed, `taken_over` of them from another replica."""
         self._claims.labels("begun").inc(count - taken_over)
         self._claims.labels("taken_over").inc(taken_over)
-
-    def claim_lost(self) -> None:
-        # Another replica took the claim over, or ended its run.
-        self._claims_lost.inc()
 
     def log_flushed(self, rows: int, size_bytes: int, seconds: float) -> None:
         """Count a commit of the durable log: its rows, bytes and seconds."""
@@ -588,16 +540,6 @@ class Metrics:
             self._containers_watched[engine] = _summed(self._containers_open.labels(engine))
         self._containers_watched[engine].append(count)
 
-    def tool_truncated(self, kind: str) -> None:
-        self._tools_truncated.labels(kind).inc()
-
-    def tool_budget_hit(self, bound: str) -> None:
-        # The bound is one of calls, failures, time, result_ids, repeats, running.
-        self._tool_budget_hits.labels(bound).inc()
-
-    def followers(self, change: int) -> None:
-        self._followers.inc(change)
-
     def mcp_sessions(self, server: str, change: int) -> None:
         # `change` is below 0 for closed connections. `server` is the label of a registered server,
         # empty for servers that requests name.
@@ -613,9 +555,6 @@ class Metrics:
             self._mcp_servers.add(label)
             return label
         return MORE_SERVERS if label else UNREGISTERED_SERVER
-
-    def notice_heard(self, kind: Literal["log", "work", "ended", "follow"]) -> None:
-        self._notices.labels(kind).inc()
 
 
 def _summed(gauge: Gauge) -> list[Callable[[], int]]:

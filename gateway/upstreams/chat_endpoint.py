@@ -44,6 +44,7 @@ from gateway.text_ids import (
     ids_of,
     unpacked_lines,
 )
+from gateway.upstreams.engines import optional_sampling
 from gateway.upstreams.problems import as_json, code_of, message_of
 from gateway.upstreams.token_readers import CompletionReader, finite
 
@@ -196,8 +197,7 @@ def _sampling(request: TokenRequest) -> dict[str, Any]:
         fields["presence_penalty"] = sampling.presence_penalty
     if sampling.frequency_penalty:
         fields["frequency_penalty"] = sampling.frequency_penalty
-    rare = {"seed": sampling.seed, "top_k": sampling.top_k, "min_p": sampling.min_p}
-    return fields | {name: value for name, value in rare.items() if value is not None}
+    return fields | optional_sampling(sampling)
 
 
 def _answering(lines: Iterable[bytes]) -> Iterator[bytes]:

@@ -12,7 +12,6 @@ run.
 from __future__ import annotations
 
 import re
-from abc import ABC, abstractmethod
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, ClassVar, Final, Literal
 
@@ -22,7 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from typing import Any, Self
 
-    from gateway.generation import Constraint, TokenRequest
+    from gateway.generation import Constraint, Sampling, TokenRequest
     from gateway.upstreams.backend import ServedModel
 
 
@@ -117,9 +116,11 @@ class Unusable:
         return f"{self.why}. {self.remedy}"
 
 
-@dataclass(frozen=True, slots=True)
-class InferenceEngine(ABC):
+@dataclass(frozen=True)
+class InferenceEngine:
     """Engine of a server, as the server describes itself; `version` None: it reports none.
+
+    What an engine's class does not say of itself is what the least of them can do.
 
     `has_grammars` is False where the server was started without the grammar engine that is needed.
     `has_priorities`: it schedules by priority (None: it does not say).
@@ -130,23 +131,23 @@ class InferenceEngine(ABC):
     has_priorities: bool | None = None
 
     title: ClassVar[str]
-    ids_since: ClassVar[Release]
+    ids_since: ClassVar[Release] = ANY
     """The first release that is of use."""
     lacks: ClassVar[str] = "returns no token ids"
     """Fault of releases before `ids_since`, as a predicate that follows the engine's name."""
-    ids_need: ClassVar[str] = ""
-    """Further requirements for token ids, as the end of a sentence."""
-    max_whitespace_since: ClassVar[Release]
-    """The first one whose grammars bound the white space inside JSON."""
-    logprobs: ClassVar[bool]
+    max_whitespace_since: ClassVar[Release | None] = None
+    """The first one whose grammars bound the white space inside JSON; None: there is none."""
+    logprobs: ClassVar[bool] = False
     """True if it reports logprobs by token id."""
     dies_of_unknown_ids: ClassVar[bool] = False
     """An id outside the vocabulary ends the server, and every stream of it."""
-    questions: ClassVar[tuple[str, ...]]
+    questions: ClassVar[tuple[str, ...]] = ("/v1/models",)
     """Paths whose answer says that it is this engine, each asked with GET, in this order. The list
     of models is known before any is asked.
     """
-    flag: ClassVar[str]
+    owner: ClassVar[str | None] = None
+    """The owner of the models that it lists, by which it is known; None: by something else."""
+    flag: ClassVar[str] = "/health"
     """The path of a health check whose answer takes it no work."""
     tokenize_path: ClassVar[str] = "/tokenize"
     """Path at which it renders conversations by the model's chat template."""
@@ -175,38 +176,50 @@ class InferenceEngine(ABC):
         return f"{self.title} {self.version or '(version unknown)'}"
 
     @classmethod
-    @abstractmethod
     def read(cls, path: str, document: Mapping[str, Any]) -> Self | None:
         """Return the engine if `document` is its answer to one of its `questions`, else None."""
+        if cls.owner is not None:
+            return cls() if _owner_of(document) == cls.owner else None
+        version = document.get("version")
+        return cls(version) if isinstance(version, str) else None
 
     @classmethod
     def requirement(cls) -> str:
-        return f"{cls.title} >= {_dotted(cls.ids_since)}{cls.ids_need}"
+        return f"{cls.title} >= {_dotted(cls.ids_since)}"
 
-    @abstractmethod
     def grammars(self, release: Release) -> Grammars:
         """Return which grammars the release supports."""
+        return "none"
 
     @property
-    @abstractmethod
     def priority_sign(self) -> Literal[-1, 1]:
         """Return 1 if the engine serves high priority values first, else -1."""
+        return 1
 
-    def endpoint(self, request: TokenRequest) -> TokenEndpoint:  # noqa: ARG002 - others look at it
+    def endpoint(self, request: TokenRequest) -> TokenEndpoint:
         return COMPLETIONS
 
-    def pair_fields(self, host: str, port: int, room: int) -> Fields:  # noqa: ARG002 - as above
+    def pair_fields(self, host: str, port: int, room: int) -> Fields:
         # The fields by which both servers of a pair find each other; `room` is unique to the
         # request.
         return {}
 
-    @abstractmethod
-    def request_fields(self, request: TokenRequest, served: ServedModel) -> Fields:
+    def request_fields(
+        self,
+        request: TokenRequest,
+        served: ServedModel,
+    ) -> Fields:
         """Return the fields of the request id, the model, and the option to report the stop id."""
+        return {}
 
-    @abstractmethod
-    def tag_fields(self, endpoint: TokenEndpoint, tag: Mapping[str, Any], encoded: bytes) -> Fields:
+    def tag_fields(
+        self,
+        endpoint: TokenEndpoint,
+        tag: Mapping[str, Any],
+        encoded: bytes,
+    ) -> Fields:
         """Return the fields of a structural tag; `encoded` is its JSON."""
+        return {"response_format": tag}
 
     def body(
         self, request: TokenRequest, served: ServedModel, can: Capabilities, bound: Fields
@@ -229,13 +242,7 @@ class InferenceEngine(ABC):
             "presence_penalty": sampling.presence_penalty,
             "frequency_penalty": sampling.frequency_penalty,
         }
-        if sampling.seed is not None:
-            body["seed"] = sampling.seed
-        if sampling.top_k is not None:
-            body["top_k"] = sampling.top_k
-        if sampling.min_p is not None:
-            body["min_p"] = sampling.min_p
-        body |= self.request_fields(request, served)
+        body |= optional_sampling(sampling) | self.request_fields(request, served)
         if sampling.logprobs is not None and can.logprobs:
             body |= {"logprobs": sampling.logprobs, "return_tokens_as_token_ids": True}
         if request.cache_salt:
@@ -271,15 +278,14 @@ class InferenceEngine(ABC):
             grammars=bound.pop() if len(bound) == 1 else "none",
             logprobs=self.logprobs,
             priority_sign=self.priority_sign if priorities else 0,
-            max_whitespace=range_ is not None and range_[0] >= self.max_whitespace_since,
+            max_whitespace=range_ is not None
+            and self.max_whitespace_since is not None
+            and range_[0] >= self.max_whitespace_since,
         )
 
     @property
     def unusable(self) -> Unusable | None:
         # None for development builds: they may be new enough.
-        return self._too_old()
-
-    def _too_old(self) -> Unusable | None:
         if not is_older(self.version, self.ids_since):
             return None
         needed = _dotted(self.ids_since)
@@ -306,8 +312,14 @@ def release_range(version: str | None) -> tuple[Release, Release] | None:
     return before, next_line
 
 
-def owner_of(models: Mapping[str, Any]) -> object:
-    """Return the owner of the first model of a list of models; None if it has none."""
+def optional_sampling(sampling: Sampling, seed: str = "seed") -> Fields:
+    """Return the fields of what a request need not choose; `seed` is the name of its field."""
+    fields = {seed: sampling.seed, "top_k": sampling.top_k, "min_p": sampling.min_p}
+    return {name: value for name, value in fields.items() if value is not None}
+
+
+def _owner_of(models: Mapping[str, Any]) -> object:
+    # None if a list of models does not tell the owner of its first one.
     rows = models.get("data")
     first = rows[0] if isinstance(rows, list) and rows else None
     return first.get("owned_by") if isinstance(first, dict) else None
@@ -331,41 +343,29 @@ _VLLM_TURN_SINCE: Final = (0, 27, 0)
 been known since 0.22."""
 
 
-@dataclass(frozen=True, slots=True)
 class Vllm(InferenceEngine):
     """`/version` is a path that only it has."""
 
-    title: ClassVar[str] = "vLLM"
-    ids_since: ClassVar[Release] = (0, 10, 2)
-    max_whitespace_since: ClassVar[Release] = (0, 31, 0)
-    logprobs: ClassVar[bool] = True
+    title = "vLLM"
+    ids_since = (0, 10, 2)
+    max_whitespace_since = (0, 31, 0)
+    logprobs = True
     questions: ClassVar[tuple[str, ...]] = ("/version",)
-    flag: ClassVar[str] = "/health"
-    adapter_paths: ClassVar[AdapterPaths | None] = AdapterPaths(
+    adapter_paths = AdapterPaths(
         "/v1/load_lora_adapter",
         "/v1/unload_lora_adapter",
         "Start it with --enable-lora and VLLM_ALLOW_RUNTIME_LORA_UPDATING=1.",
     )
-    context_overflow: ClassVar[re.Pattern[str]] = re.compile(
+    context_overflow = re.compile(
         r"maximum context length|maximum model length|model's context length"
         r"|max_tokens must be at least 1, got (?:0|-\d+)|cannot be greater than max_model_len",
         re.IGNORECASE,
     )
     # Without a tokenizer; with llguidance, which does not know tags of token ids
     # (vllm-project/vllm#55152).
-    no_grammars: ClassVar[re.Pattern[str]] = re.compile(
-        r"skip_tokenizer_init|specification: 'triggers'", re.IGNORECASE
-    )
-    gave_up: ClassVar[re.Pattern[str]] = re.compile("Internal server error")
-    not_the_caller: ClassVar[re.Pattern[str]] = re.compile(
-        r"data_parallel_rank \d+ is out of range"
-    )
-
-    @classmethod
-    @override
-    def read(cls, path: str, document: Mapping[str, Any]) -> Self | None:
-        version = document.get("version")
-        return cls(version) if isinstance(version, str) else None
+    no_grammars = re.compile(r"skip_tokenizer_init|specification: 'triggers'", re.IGNORECASE)
+    gave_up = re.compile("Internal server error")
+    not_the_caller = re.compile(r"data_parallel_rank \d+ is out of range")
 
     @override
     def grammars(self, release: Release) -> Grammars:
@@ -405,7 +405,7 @@ _MODEL_INFO: Final = "/model_info"
 """Has no version."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class SGLang(InferenceEngine):
     """`low_values_first`: it was told to serve low priorities first. `frontend` is "python" or
     "rust". `incremental`: the events of `/generate` bring new ids only.
@@ -421,37 +421,35 @@ class SGLang(InferenceEngine):
     frontend: str | None = None
     incremental: bool = False
 
-    title: ClassVar[str] = "SGLang"
-    ids_since: ClassVar[Release] = (0, 5, 3)
-    lacks: ClassVar[str] = "cannot keep apart what it caches for tenants"
-    max_whitespace_since: ClassVar[Release] = (0, 5, 21)
-    logprobs: ClassVar[bool] = True
-    dies_of_unknown_ids: ClassVar[bool] = True
+    title = "SGLang"
+    ids_since = (0, 5, 3)
+    lacks = "cannot keep apart what it caches for tenants"
+    max_whitespace_since = (0, 5, 21)
+    logprobs = True
+    dies_of_unknown_ids = True
     # The second is the name of the first before 0.5.6.
-    questions: ClassVar[tuple[str, ...]] = ("/server_info", "/get_server_info", _MODEL_INFO)
-    tokenize_path: ClassVar[str] = "/v1/tokenize"
-    flag: ClassVar[str] = "/ready"
-    adapter_paths: ClassVar[AdapterPaths | None] = AdapterPaths(
+    questions = ("/server_info", "/get_server_info", _MODEL_INFO)
+    tokenize_path = "/v1/tokenize"
+    flag = "/ready"
+    adapter_paths = AdapterPaths(
         "/load_lora_adapter",
         "/unload_lora_adapter",
         "Start it with --enable-lora, --max-lora-rank and --lora-target-modules; if it has an "
         "admin key, set admin_key of this backend.",
     )
-    working_check: ClassVar[str | None] = "/health"
-    context_overflow: ClassVar[re.Pattern[str]] = re.compile(
+    working_check = "/health"
+    context_overflow = re.compile(
         r"model's context length|Requested token count exceeds|exceeds the maximum allowed length",
         re.IGNORECASE,
     )
-    no_grammars: ClassVar[re.Pattern[str]] = re.compile(r"grammar[- ]backend none", re.IGNORECASE)
-    unknown_adapter: ClassVar[re.Pattern[str]] = re.compile(
+    no_grammars = re.compile(r"grammar[- ]backend none", re.IGNORECASE)
+    unknown_adapter = re.compile(
         r"LoRA adapter that has never been loaded|LoRA adapter .* was requested, but LoRA is not"
         r"|LoRA adapter .* is not loaded",
         re.IGNORECASE,
     )
-    gave_up: ClassVar[re.Pattern[str]] = re.compile("Grammar accept_token failed: .*")
-    not_the_caller: ClassVar[re.Pattern[str]] = re.compile(
-        r"Duplicate request ID detected|routed_dp_rank=\d+ out of range"
-    )
+    gave_up = re.compile("Grammar accept_token failed: .*")
+    not_the_caller = re.compile(r"Duplicate request ID detected|routed_dp_rank=\d+ out of range")
 
     @classmethod
     @override
@@ -505,7 +503,7 @@ class SGLang(InferenceEngine):
     @override
     def tag_fields(self, endpoint: TokenEndpoint, tag: Mapping[str, Any], encoded: bytes) -> Fields:
         if endpoint is COMPLETIONS:
-            return {"response_format": tag}
+            return super().tag_fields(endpoint, tag, encoded)
         return {"structural_tag": encoded.decode()}
 
     @override
@@ -514,8 +512,7 @@ class SGLang(InferenceEngine):
     ) -> Fields:
         endpoint = self.endpoint(request)
         if endpoint is COMPLETIONS:
-            # A class with slots is made twice, and `super()` would mean the first.
-            return InferenceEngine.body(self, request, served, can, bound)
+            return super().body(request, served, can, bound)
         sampling = self._sampling(request, endpoint) | bound
         body: Fields = {"stream": True, "rid": request.request_id, "sampling_params": sampling}
         if request.sampling.logprobs is not None:
@@ -552,13 +549,8 @@ class SGLang(InferenceEngine):
             "stop_token_ids": list(request.stop_ids),
             "skip_special_tokens": False,
             "no_stop_trim": True,
+            **optional_sampling(wanted, seed="sampling_seed"),
         }
-        if wanted.seed is not None:
-            fields["sampling_seed"] = wanted.seed
-        if wanted.top_k is not None:
-            fields["top_k"] = wanted.top_k
-        if wanted.min_p is not None:
-            fields["min_p"] = wanted.min_p
         if endpoint.repeats:
             bounds = (every for up_to, every in _INTERVALS if wanted.max_tokens <= up_to)
             fields["stream_interval"] = next(bounds, _INTERVAL_MAX)
@@ -568,7 +560,6 @@ class SGLang(InferenceEngine):
 _TEMPERATURE_MAX: Final = 2.0
 
 
-@dataclass(frozen=True, slots=True)
 class LmDeploy(InferenceEngine):
     """The LMDeploy engine. Its `/generate` looks like SGLang's, with the sampling parameters at the
     top, and each event brings new ids only (`GenerateReqInput`, `endpoints/generate.py`).
@@ -577,45 +568,19 @@ class LmDeploy(InferenceEngine):
     of a request, and no field that separates the caches of tenants.
     """
 
-    title: ClassVar[str] = "LMDeploy"
-    ids_since: ClassVar[Release] = ANY
-    max_whitespace_since: ClassVar[Release] = (99, 0, 0)
-    logprobs: ClassVar[bool] = False
-    questions: ClassVar[tuple[str, ...]] = ("/v1/models",)
-    flag: ClassVar[str] = "/health"
-    context_overflow: ClassVar[re.Pattern[str]] = re.compile(
+    title = "LMDeploy"
+    owner = "lmdeploy"
+    context_overflow = re.compile(
         r"input length .* exceeds|INPUT_LENGTH_ERROR|session_len", re.IGNORECASE
     )
 
-    @classmethod
-    @override
-    def read(cls, path: str, document: Mapping[str, Any]) -> Self | None:
-        return cls() if owner_of(document) == "lmdeploy" else None
-
-    @override
-    def grammars(self, release: Release) -> Grammars:
-        return "none"
-
-    @property
-    @override
-    def priority_sign(self) -> Literal[-1, 1]:
-        return 1
-
     @override
     def capabilities(self, *, grammars: bool = True, priorities: bool = False) -> Capabilities:
-        return InferenceEngine.capabilities(self, grammars=False, priorities=False)
+        return super().capabilities(grammars=False, priorities=False)
 
     @override
     def endpoint(self, request: TokenRequest) -> TokenEndpoint:
         return _NEW_IDS_ONLY
-
-    @override
-    def request_fields(self, request: TokenRequest, served: ServedModel) -> Fields:
-        return {"include_stop_str_in_output": True}
-
-    @override
-    def tag_fields(self, endpoint: TokenEndpoint, tag: Mapping[str, Any], encoded: bytes) -> Fields:
-        return {}  # never asked for: it has no grammars
 
     @override
     def body(
@@ -629,7 +594,7 @@ class LmDeploy(InferenceEngine):
             "temperature": min(sampling.temperature, _TEMPERATURE_MAX),
             "top_p": max(sampling.top_p, TOP_P_MIN),
             "skip_special_tokens": False,
-            **self.request_fields(request, served),
+            "include_stop_str_in_output": True,
         }
         if sampling.top_k is not None:
             body["top_k"] = max(sampling.top_k, 0)
@@ -643,7 +608,6 @@ _STEP: Final = 0.25
 """Its priorities go from 0 to 1, ordinary is in the middle."""
 
 
-@dataclass(frozen=True, slots=True)
 class TensorRtLlm(InferenceEngine):
     """The TensorRT-LLM engine. It refuses a request with an unknown key (`OpenAIBaseModel`), and
     returns ids only if the request turns detokenization off (`completion_stream_post_processor`).
@@ -653,22 +617,13 @@ class TensorRtLlm(InferenceEngine):
     the request without.
     """
 
-    title: ClassVar[str] = "TensorRT-LLM"
-    ids_since: ClassVar[Release] = ANY
-    max_whitespace_since: ClassVar[Release] = (99, 0, 0)
-    logprobs: ClassVar[bool] = False  # it names tokens by their text only
-    questions: ClassVar[tuple[str, ...]] = ("/v1/models",)
-    flag: ClassVar[str] = "/health"
-    context_overflow: ClassVar[re.Pattern[str]] = re.compile(
+    title = "TensorRT-LLM"
+    owner = "tensorrt_llm"
+    context_overflow = re.compile(
         r"exceeds? (?:the )?(?:max_seq_len|max_input_len|maximum sequence length|max_num_tokens)"
         r"|larger than (?:max_seq_len|max_num_tokens)",
         re.IGNORECASE,
     )
-
-    @classmethod
-    @override
-    def read(cls, path: str, document: Mapping[str, Any]) -> Self | None:
-        return cls() if owner_of(document) == "tensorrt_llm" else None
 
     @override
     def grammars(self, release: Release) -> Grammars:
@@ -676,22 +631,8 @@ class TensorRtLlm(InferenceEngine):
 
     @override
     def capabilities(self, *, grammars: bool = True, priorities: bool = False) -> Capabilities:
-        # A class with slots is made twice, and `super()` would mean the first.
-        can = InferenceEngine.capabilities(self, grammars=grammars, priorities=priorities)
+        can = super().capabilities(grammars=grammars, priorities=priorities)
         return replace(can, grammars="turn" if grammars else "none")
-
-    @property
-    @override
-    def priority_sign(self) -> Literal[-1, 1]:
-        return 1
-
-    @override
-    def request_fields(self, request: TokenRequest, served: ServedModel) -> Fields:
-        return {"detokenize": False}
-
-    @override
-    def tag_fields(self, endpoint: TokenEndpoint, tag: Mapping[str, Any], encoded: bytes) -> Fields:
-        return {"response_format": tag}
 
     @override
     def body(
@@ -708,10 +649,9 @@ class TensorRtLlm(InferenceEngine):
             "top_p": max(sampling.top_p, TOP_P_MIN),
             "presence_penalty": sampling.presence_penalty,
             "frequency_penalty": sampling.frequency_penalty,
-            **self.request_fields(request, served),
+            **optional_sampling(sampling),
+            "detokenize": False,
         }
-        chosen = {"seed": sampling.seed, "top_k": sampling.top_k, "min_p": sampling.min_p}
-        body |= {name: value for name, value in chosen.items() if value is not None}
         if can.priority_sign:
             wanted = _ORDINARY + _STEP * request.priority
             body["priority"] = min(1.0, max(0.0, wanted))
@@ -719,103 +659,59 @@ class TensorRtLlm(InferenceEngine):
         return body
 
 
-@dataclass(frozen=True, slots=True)
 class ChatServer(InferenceEngine):
     """Any server, or hosted API, of which no more is known than that it takes conversations."""
 
-    title: ClassVar[str] = "chat completions"
-    ids_since: ClassVar[Release] = ANY
-    max_whitespace_since: ClassVar[Release] = (99, 0, 0)
-    logprobs: ClassVar[bool] = False
+    title = "chat completions"
     questions: ClassVar[tuple[str, ...]] = ()
-    flag: ClassVar[str] = "/v1/models"
+    flag = "/v1/models"
 
     @override
     def __str__(self) -> str:
         return self.title if self.version is None else f"{self.title} {self.version}"
-
-    @classmethod
-    @override
-    def read(cls, path: str, document: Mapping[str, Any]) -> Self | None:
-        return None
-
-    @override
-    def grammars(self, release: Release) -> Grammars:
-        return "none"
-
-    @property
-    @override
-    def priority_sign(self) -> Literal[-1, 1]:
-        return 1
 
     @override
     def capabilities(self, *, grammars: bool = True, priorities: bool = False) -> Capabilities:
         return Capabilities(logprobs=True)  # who tells none refuses them, or leaves them out
 
     @override
-    def request_fields(self, request: TokenRequest, served: ServedModel) -> Fields:
-        return {}
-
-    @override
-    def tag_fields(self, endpoint: TokenEndpoint, tag: Mapping[str, Any], encoded: bytes) -> Fields:
-        return {}  # never asked for: it has no grammars
-
-    @override
     def chat_fields(self, request: TokenRequest) -> Fields:
         return {}
 
 
-@dataclass(frozen=True, slots=True)
 class Ollama(ChatServer):
     """`GET /api/version` (`server/routes.go`). It cuts a prompt that is too long, silently."""
 
-    title: ClassVar[str] = "Ollama"
-    questions: ClassVar[tuple[str, ...]] = ("/api/version",)
-    flag: ClassVar[str] = "/api/version"
-
-    @classmethod
-    @override
-    def read(cls, path: str, document: Mapping[str, Any]) -> Self | None:
-        version = document.get("version")
-        return cls(version) if isinstance(version, str) else None
+    title = "Ollama"
+    questions = ("/api/version",)
+    flag = "/api/version"
 
 
-@dataclass(frozen=True, slots=True)
 class LlamaCpp(ChatServer):
     """`llama-server`: its rows of models are owned by `llamacpp` (`tools/server/server.cpp`)."""
 
-    title: ClassVar[str] = "llama.cpp"
-    questions: ClassVar[tuple[str, ...]] = ("/v1/models",)
-    flag: ClassVar[str] = "/health"
-    context_overflow: ClassVar[re.Pattern[str]] = re.compile(
+    title = "llama.cpp"
+    owner = "llamacpp"
+    questions = ("/v1/models",)
+    context_overflow = re.compile(
         r"exceeds the available context size|exceed_context_size|larger than the max context size",
         re.IGNORECASE,
     )
 
-    @classmethod
-    @override
-    def read(cls, path: str, document: Mapping[str, Any]) -> Self | None:
-        return cls() if owner_of(document) == "llamacpp" else None
 
-
-@dataclass(frozen=True, slots=True)
 class TextGenerationInference(ChatServer):
     """`GET /info` tells the model, the version and the router (`router/src/lib.rs`, `Info`)."""
 
-    title: ClassVar[str] = "TGI"
-    questions: ClassVar[tuple[str, ...]] = ("/info",)
-    flag: ClassVar[str] = "/health"
-    context_overflow: ClassVar[re.Pattern[str]] = re.compile(
+    title = "TGI"
+    questions = ("/info",)
+    context_overflow = re.compile(
         r"`inputs` (?:tokens \+ `max_new_tokens` )?must (?:be <=|have less than)", re.IGNORECASE
     )
 
     @classmethod
     @override
     def read(cls, path: str, document: Mapping[str, Any]) -> Self | None:
-        version = document.get("version")
-        if not (isinstance(version, str) and isinstance(document.get("router"), str)):
-            return None
-        return cls(version)
+        return super().read(path, document) if isinstance(document.get("router"), str) else None
 
 
 CHAT_SERVERS: Final[tuple[type[ChatServer], ...]] = (LlamaCpp, Ollama, TextGenerationInference)
@@ -834,15 +730,14 @@ KINDS: Final[tuple[type[InferenceEngine], ...]] = (*ENGINES, *CHAT_SERVERS)
 """Kinds of all servers, also of those that take no token ids."""
 
 
-@dataclass(frozen=True, slots=True)
 class UnknownEngine(Vllm):
     """Spoken to as vLLM, and asked for nothing that is optional. It may be an SGLang that has not
     said so yet, so it is told of adapters as that one is, and its health is asked as that one's.
     """
 
-    questions: ClassVar[tuple[str, ...]] = ()
-    flag: ClassVar[str] = "/ready"
-    working_check: ClassVar[str | None] = "/health"
+    questions = ()
+    flag = "/ready"
+    working_check = "/health"
 
     @override
     def __str__(self) -> str:
@@ -851,11 +746,6 @@ class UnknownEngine(Vllm):
     @override
     def capabilities(self, *, grammars: bool = True, priorities: bool = False) -> Capabilities:
         return Capabilities()
-
-    @property
-    @override
-    def unusable(self) -> Unusable | None:
-        return None
 
     @override
     def chat_fields(self, request: TokenRequest) -> Fields:

@@ -19,10 +19,9 @@ from gateway.admin.services import AdminServices, OperatorServices
 from gateway.admin.tenants import Tenants
 from gateway.admin.transactions import Transactions
 from gateway.admin.usage import UsageReports
-from gateway.ledger.jobs import Reconciliation
+from gateway.ledger.jobs import Adding, Reconciliation
 from gateway.retention.tenant_data import TenantData
 from gateway.services.audit_logs import AuditLogs
-from gateway.wiring.ledger import adding
 
 if TYPE_CHECKING:
     from gateway.services.access import Access
@@ -65,8 +64,8 @@ def admin_services(
 
 
 def ledger_of(settings: Settings, database: Database, metrics: Metrics) -> Ledger:
-    reconciliation = Reconciliation(database, metrics=metrics)
-    return Ledger(database, adding(settings, database, metrics), reconciliation)
+    adding = Adding(database, minutes_s=settings.ledger.minutes_s, metrics=metrics)
+    return Ledger(database, adding, Reconciliation(database, metrics=metrics))
 
 
 def operator_services(process: Process) -> OperatorServices:

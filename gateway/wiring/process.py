@@ -1,32 +1,56 @@
-"""A whole gateway without its HTTP."""
+"""A whole gateway without its HTTP: its services, built, run and ended."""
 
 from __future__ import annotations
 
+import asyncio
 import ctypes
 import gc
 import os
 import sys
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass
+from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from gateway.protocol.grants import ToolBudget
+from gateway.services.containers import Containers
+from gateway.services.conversations import Conversations
+from gateway.services.creation import Creation
+from gateway.services.executor import PromptExecutor
 from gateway.services.federation import Federation
-from gateway.services.health import Health
+from gateway.services.files import Files
+from gateway.services.health import DatabaseCheck, Health
 from gateway.services.key_sets import KEYS_BYTES_MAX, KeyFetcher, KeySets
+from gateway.services.models import Models
+from gateway.services.own_key import OwnKey
+from gateway.services.proxy import Proxy
+from gateway.services.retrieval import Retrieval
+from gateway.services.runs.compaction import Compactor
+from gateway.services.runs.history_source import HistorySource
+from gateway.services.runs.run_builder import RunBuilder, SpecBuilder
+from gateway.services.runs.tool_grants import ToolGrants
+from gateway.store import traces
 from gateway.tools.egress.network_policy import NetworkPolicy
 from gateway.tools.egress.transport import EgressLimits, client
-from gateway.wiring.database import access
+from gateway.upstreams.tokenization import Tokenization
+from gateway.wiring.databases import access
 from gateway.wiring.foundation import Foundation
-from gateway.wiring.services import Services
+from gateway.wiring.hosted_tools import Sources
+from gateway.wiring.replica import Replica
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Sequence
+    from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 
+    from gateway.protocol.traces import TraceRecord
     from gateway.services.access import Access
     from gateway.settings import Settings
+    from gateway.tenancy import TenantId
+    from gateway.wiring.hosted_tools import Rooms
 
+CLAIMS_WAIT_S = 3.0
+"""Seconds that a process that drains waits for the answer to its last look for work, at most."""
 SWITCH_INTERVAL_S = 0.0001
 """Seconds that a thread may keep the interpreter while the event loop waits for it. With Python's 5
 ms each of the loop's system calls beside a busy thread can cost as much: it gives the interpreter
@@ -45,7 +69,18 @@ code."""
 class Process:
     """Parts of a gateway that serve requests, and those that run beside them."""
 
-    services: Services
+    foundation: Foundation
+    replica: Replica
+    models: Models
+    retrieval: Retrieval
+    creation: Creation
+    proxy: Proxy
+    tool_grants: ToolGrants
+    keep_traces: Callable[[TenantId, Sequence[TraceRecord]], Awaitable[None]]
+    conversations: Conversations
+    files: Files
+    containers: Containers
+    own_key: OwnKey
     access: Access
     federation: Federation
     health: Health
@@ -54,27 +89,67 @@ class Process:
     def of(cls, settings: Settings) -> Process:
         """Build the process without connecting. Raises `StartupError` for incomplete settings."""
         base = Foundation.of(settings)
-        services = Services.of(base)
-        tokens = _federation(base)
-        return cls(
-            services=services,
-            access=access(settings, base.database, tokens),
-            federation=tokens,
-            health=Health(services.database_check, base.pool, base.metrics, base.membership),
+        replica, models, federation = Replica.of(base), _models(base), _federation(base)
+        retrieval = Retrieval(
+            database=base.database,
+            feed=replica.feed,
+            archive=replica.dependencies.archive,
         )
-
-    @property
-    def foundation(self) -> Foundation:
-        return self.services.foundation
+        files = Files(
+            base.database,
+            base.containers.policy.files,
+            replica.limiter,
+            now=base.containers.now,
+        )
+        containers = Containers(base.database, base.containers, files, settings.tools.python)
+        tool_grants = _tool_grants(base, replica.rooms, containers)
+        compactor = Compactor(replica.dependencies.engine, base.new_fold_for, base.sealer)
+        return cls(
+            foundation=base,
+            replica=replica,
+            models=models,
+            retrieval=retrieval,
+            creation=Creation(
+                replica.dependencies,
+                replica.runs,
+                builder=_run_builder(base, models, compactor, tool_grants),
+                database=base.database,
+                retrieval=retrieval,
+                lease_keeper=replica.lease_keeper,
+                models=models,
+                limiter=replica.limiter,
+                key_ttl_s=settings.retention.idempotency_key_s,
+            ),
+            proxy=_proxy(base, models, replica),
+            tool_grants=tool_grants,
+            keep_traces=partial(traces.put, base.database),
+            conversations=Conversations(
+                base.database,
+                models=models,
+                sealer=base.sealer,
+                format_=base.formats.default,
+                executor=base.executor,
+                limiter=replica.limiter,
+            ),
+            files=files,
+            containers=containers,
+            own_key=OwnKey(base.database, replica.limiter),
+            access=access(settings, base.database, federation),
+            federation=federation,
+            health=_health(base),
+        )
 
     @asynccontextmanager
     async def running(self) -> AsyncIterator[None]:
-        """Serve for the block; then hand over durable runs and end the rest."""
+        """Serve for the block; then hand over durable runs and end the rest.
+
+        A helper that fails ends everything: continuing without it would break promises silently.
+        """
         _read_ahead(LIBRARIES)
         async with AsyncExitStack() as stack:
             helpers = (self.access.run, self.access.uses.run)
             await stack.enter_async_context(self.foundation.running(*helpers))
-            await stack.enter_async_context(self.services.running())
+            await stack.enter_async_context(self._replicating())
             stack.push_async_callback(self.federation.close)
             _keep_pauses_short()
             try:
@@ -84,17 +159,92 @@ class Process:
                 self.end_streams()
                 await self.access.uses.flush()
 
+    @asynccontextmanager
+    async def _replicating(self) -> AsyncIterator[None]:
+        # What the block leaves undone is handed over or ended.
+        base, replica = self.foundation, self.replica
+        try:
+            await replica.rooms.start()
+            await replica.drains.once()  # before the first request is taken
+            async with asyncio.TaskGroup() as group:
+                helpers = [group.create_task(helper()) for helper in replica.helpers]
+                try:
+                    yield
+                finally:
+                    await replica.dependencies.supervisor.drain()
+                    await replica.dependencies.engine.calls.close()
+                    for helper in helpers:
+                        helper.cancel()
+            await replica.dependencies.archive.flush()
+            await replica.notifier.flush()
+            await replica.limiter.flush()
+        finally:
+            await replica.rooms.close()
+            await base.close()
+
     async def begin_drain(self) -> None:
         """Start to drain: report not ready, claim no more runs, hand over durable ones.
 
         Returns when other replicas may continue those; everything else goes on. May be repeated.
         """
         self.health.begin_drain()
-        await self.services.begin_drain()
+        await self.replica.dependencies.supervisor.begin_drain()
+        await self.replica.scheduler.at_rest(wait_s=CLAIMS_WAIT_S)
+        self.replica.scheduler.wake()
 
     def end_streams(self) -> None:
-        self.services.end_streams()
+        # Clients resume durable responses at another replica. Their streams would keep this process
+        # from ending for as long as others generate.
+        self.replica.feed.close()
         self.foundation.sessions.close()
+
+
+def _models(base: Foundation) -> Models:
+    configured = base.settings.models
+    return Models(
+        base.pool,
+        aliases=base.settings.model_aliases,
+        efforts={model.id: model.reasoning_effort for model in configured},
+        tasks={model.id: model.tasks for model in configured},
+        abilities={model.id: base.formats.for_model(model.id).abilities for model in configured},
+    )
+
+
+def _health(base: Foundation) -> Health:
+    check = DatabaseCheck(base.database, base.lifeline, base.journal)
+    return Health(check, base.pool, base.metrics, base.membership)
+
+
+def _proxy(base: Foundation, models: Models, replica: Replica) -> Proxy:
+    book = replica.dependencies.archive.book
+    return Proxy(base.pool, models, base.executor, base.metrics, replica.limiter, book)
+
+
+def _tool_grants(base: Foundation, rooms: Rooms, containers: Containers) -> ToolGrants:
+    # Without an executor no tools are granted.
+    sources = None if rooms.executor is None else Sources(base, rooms, containers)
+    tools = base.settings.tools
+    return ToolGrants(sources, tools.fill(ToolBudget), needs_listings=tools.mcp.strict)
+
+
+def _run_builder(
+    base: Foundation, models: Models, compactor: Compactor, tool_grants: ToolGrants
+) -> RunBuilder:
+    settings = base.settings
+    rendering = Tokenization(base.pool, attempts_max=settings.upstream.attempts_max)
+    return RunBuilder(
+        history_source=HistorySource(base.database),
+        models=models,
+        specs=SpecBuilder(
+            base.formats.for_model,
+            system_message=settings.harmony,
+            cache_salt_key=settings.cache_salt_key,
+            sealer=base.sealer,
+        ),
+        compactor=compactor,
+        tool_grants=tool_grants,
+        executor=PromptExecutor(base.executor, rendering, base.images),
+    )
 
 
 def _federation(base: Foundation) -> Federation:

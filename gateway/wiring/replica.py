@@ -19,6 +19,8 @@ from gateway.eventlog.log_batches import Flusher
 from gateway.eventlog.log_watcher import LogWatcher
 from gateway.eventlog.log_writer import FLUSH_INTERVAL_S, LogWriter, WriterBounds
 from gateway.eventlog.notifications import Notifier
+from gateway.ledger.jobs import Adding, Reconciliation, again_and_again
+from gateway.ledger.sinks import CloudEventsSink, Delivery
 from gateway.replication.alert_delivery import AlertDelivery, Mail, Webhook
 from gateway.replication.durable_runs import DurableRuns, RunDependencies
 from gateway.replication.lease_keeper import LeaseKeeper, LeaseTiming
@@ -26,7 +28,7 @@ from gateway.replication.limiter import Limiter, LimitStore, LimitTiming
 from gateway.replication.orphan_reaper import OrphanReaper
 from gateway.replication.storage_meter import StorageMeter
 from gateway.replication.takeover_scheduler import ClaimLimits, TakeoverScheduler
-from gateway.retention.sweep import Housekeeping
+from gateway.retention.sweep import BATCH_ROWS_MAX, INTERVAL_S, Housekeeping, remove_expired
 from gateway.retention.tenant_data import TenantData
 from gateway.services.audit_logs import AuditLogs
 from gateway.services.encryption import Resealing
@@ -41,8 +43,7 @@ from gateway.tools.egress.transport import EgressLimits, client
 from gateway.upstreams.admission.slots import BACKGROUND_PROMOTION_S
 from gateway.upstreams.backend_sources import Drains
 from gateway.upstreams.routing.exchange import Exchange
-from gateway.wiring.ledger import ledger_jobs
-from gateway.wiring.tools import Rooms
+from gateway.wiring.hosted_tools import Rooms
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Coroutine, Sequence
@@ -225,7 +226,19 @@ def _accounting(base: Foundation) -> list[Callable[[], Coroutine[Any, Any, None]
         AuditLogs(database).run,
         TenantData(database, tenant_keys).run,
         *_resealing(base, tenant_keys),
-        *ledger_jobs(base),
+        *_ledger_jobs(base),
+    ]
+
+
+def _ledger_jobs(base: Foundation) -> list[Callable[[], Coroutine[Any, Any, None]]]:
+    ledger, database, metrics = base.settings.ledger, base.database, base.metrics
+    removing = partial(remove_expired, database, ledger, rows_max=BATCH_ROWS_MAX)
+    sinks = [CloudEventsSink(sink, source=ledger.source) for sink in ledger.sinks]
+    return [
+        Adding(database, minutes_s=ledger.minutes_s, metrics=metrics).run,
+        Reconciliation(database, metrics=metrics).run,
+        partial(again_and_again, removing, INTERVAL_S, "removing usage"),
+        *(Delivery(database, sink, holder=base.owner, metrics=metrics).run for sink in sinks),
     ]
 
 

@@ -29,7 +29,7 @@ OUTPUT: Json = {"type": "function_call_output", "call_id": "call_X", "output": "
 @pytest.fixture
 async def stranger(gateway: RunningGateway) -> AsyncIterator[httpx2.AsyncClient]:
     """A client of another tenant."""
-    key = await new_key(gateway.process.services.foundation.settings, "globex")
+    key = await new_key(gateway.process.foundation.settings, "globex")
     headers = {"authorization": f"Bearer {key}"}
     async with http_client(gateway.url, headers=headers) as opened:
         yield opened

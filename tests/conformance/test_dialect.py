@@ -283,9 +283,7 @@ async def test_the_other_routes_are_there_under_the_base_path(
 async def test_a_key_can_be_made_for_the_dialect(
     gateway: RunningGateway, checker: Document
 ) -> None:
-    key = await new_key(
-        gateway.process.services.foundation.settings, "acme", dialect="openresponses"
-    )
+    key = await new_key(gateway.process.foundation.settings, "acme", dialect="openresponses")
     headers = {"authorization": f"Bearer {key}"}
     async with http_client(gateway.url, headers=headers) as client:
         events = events_of((await created(client, stream=True)).text)

@@ -14,7 +14,7 @@ from gateway.admin.transactions import AdminCaller
 from gateway.limits.rules import MINUTE_S
 from gateway.store.postgres.database import Database
 from gateway.wiring.admin import admin_services
-from gateway.wiring.database import access
+from gateway.wiring.databases import access
 from tests.e2e.conftest import PAGE_ORIGIN
 from tests.fakes.gateway import gateway_settings, new_key
 from tests.fakes.issuer import Issuer, SigningKey

@@ -155,7 +155,7 @@ class Site:
             await self.backends.client.post(f"{url}/simulator/reset")
 
     async def _check_usage(self, response: Json, *, recounts: bool) -> None:
-        base = self.running.process.services.foundation
+        base = self.running.process.foundation
         (tenant,) = [one for one in await self._tenants() if one.name == "acme"]
         counted = recounted(await log_of(base.database, tenant.id, response["id"]))
         told = used(response)

@@ -32,7 +32,7 @@ class Watched:
         """By backend and that label."""
         sums: Counter[tuple[str, str]] = Counter()
         for gateway in self._gateways:
-            registry = gateway.process.services.foundation.metrics.registry
+            registry = gateway.process.foundation.metrics.registry
             samples = [sample for metric in registry.collect() for sample in metric.samples]
             for sample in samples:
                 if sample.name == name:
@@ -129,7 +129,7 @@ class Rounds:
 
 def exchange_of(gateway: RunningGateway) -> Exchange:
     """One that is asked to, beside the one of the process."""
-    base = gateway.process.services.foundation
+    base = gateway.process.foundation
     assert base.pool.router is not None
     board = partial(backend_reports.exchange_placements, base.notices, f"{base.owner}-asked")
     return Exchange(base.pool.router, board)

@@ -83,7 +83,7 @@ async def measure(database_url: str, requests: int) -> None:
         gateway = await stack.enter_async_context(running_gateway(settings))
         keys = [await new_key(settings, "none")]
         keys.append(await new_key(settings, "all", {"usage_tags": "team"}))
-        await have_all(gateway.process.services.foundation.database, "all")
+        await have_all(gateway.process.foundation.database, "all")
         clients = [
             await stack.enter_async_context(
                 http_client(gateway.url, headers={"authorization": f"Bearer {key}"})

@@ -12,7 +12,7 @@ from gateway.errors import StartupError
 from gateway.sealing import Sealer, SealingSecret
 from gateway.settings import Settings
 from gateway.settings.tools import Mcp, Tools
-from gateway.wiring import mcp as wiring
+from gateway.wiring import mcp_room as wiring
 
 if TYPE_CHECKING:
     from gateway.store.postgres.database import Database
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 SEALER = Sealer([SealingSecret("key", b"secret" * 8)])
 SDK = """
 import sys
-import gateway.wiring.mcp, gateway.cli.commands, gateway.tools.mcp.operator_tools
+import gateway.wiring.mcp_room, gateway.cli.commands, gateway.tools.mcp.operator_tools
 print([name for name in ("mcp", "mcp_types", "jsonschema") if name in sys.modules])
 """
 

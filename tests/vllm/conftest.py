@@ -249,7 +249,7 @@ async def recorded_gateway(
         settings = patient_settings(database_url_of_all, [url])
         short = partial(Compactor, limits=CompactionLimits(SUMMARY_TOKENS_MAX))
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr("gateway.wiring.services.Compactor", short)
+            patch.setattr("gateway.wiring.process.Compactor", short)
             async with running_gateway(settings) as running:
                 yield running
 

@@ -33,7 +33,7 @@ def patient() -> Iterator[None]:
         pytest.MonkeyPatch.context() as patch,
     ):
         patch.setattr(
-            "gateway.wiring.services.Tokenization", partial(Tokenization, timeout_s=PATIENT_S)
+            "gateway.wiring.process.Tokenization", partial(Tokenization, timeout_s=PATIENT_S)
         )
         yield
 

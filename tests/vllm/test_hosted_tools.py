@@ -117,7 +117,7 @@ async def hosting(recorder: Recorder, database_url_of_all: str) -> AsyncIterator
     async with serving(recorder) as url:
         settings = patient_settings(database_url_of_all, [url], **SECTIONS)
         async with running_gateway(settings) as running:
-            database = running.process.services.foundation.database
+            database = running.process.foundation.database
             language = settings.tools.web.index_language
             await web_pages.put_documents(database, None, [PAGE], language=language)
             yield running

@@ -16,7 +16,7 @@ from gateway import ids
 from gateway.cli import terminal
 from gateway.cli.options import Config, Json, with_database
 from gateway.tenancy import DAY_S, HOUR_S, POLICY_VALUES, Dialect
-from gateway.wiring.database import access
+from gateway.wiring.databases import access
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable

@@ -31,7 +31,7 @@ from gateway.cli.tenancy.projects import ask
 from gateway.errors import InvalidRequest
 from gateway.protocol.request_errors import validated
 from gateway.tenancy.issuers import END_USER, PROJECT, ROLE, SCOPES_GRANTED, TENANT
-from gateway.wiring.database import access
+from gateway.wiring.databases import access
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence

@@ -13,7 +13,7 @@ from gateway.cli import terminal
 from gateway.cli.options import Config, Json, with_database
 from gateway.protocol.request_errors import validated
 from gateway.tenancy.permissions import OPERATOR_ROLES, OperatorRole
-from gateway.wiring.database import access
+from gateway.wiring.databases import access
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable

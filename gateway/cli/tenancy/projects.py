@@ -17,7 +17,7 @@ from gateway.cli.options import Config, Json, with_database
 from gateway.protocol.request_errors import validated
 from gateway.store import tenants
 from gateway.wiring.admin import admin_services
-from gateway.wiring.database import access
+from gateway.wiring.databases import access
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable

@@ -123,7 +123,7 @@ async def test_files_count_among_what_a_project_may_store(
     running: RunningGateway, python_settings: Settings
 ) -> None:
     key = await new_key(python_settings, name := f"files-{ids.new_uuid()}")
-    limits = Limits(running.process.services.foundation.database)
+    limits = Limits(running.process.foundation.database)
     project = default_project(await limits.tenant(name))
     place = LimitOwner(TenantId(project), "project", project)
     await limits.set_limits(place, {("stored_bytes", 0): 10_000})
@@ -388,7 +388,7 @@ async def test_an_expired_container_is_told_from_an_unknown_one(
     sdk: openai.AsyncOpenAI, running: RunningGateway
 ) -> None:
     container = await sdk.containers.create(name="c")
-    pool = running.process.services.foundation.containers
+    pool = running.process.foundation.containers
     now = pool.now
     later = timedelta(seconds=pool.policy.idle_s + 1)
     pool.now = lambda: now() + later

@@ -145,6 +145,6 @@ async def test_another_backend_goes_on_where_one_sends_nonsense(
             shown = await create(client, model=way, input="go")
             assert shown["status"] == "completed"
             assert shown["usage"]["output_tokens"] < 20
-        hostile, well = gateway.process.services.foundation.pool.members()
+        hostile, well = gateway.process.foundation.pool.members()
         assert well.failures == 0
         assert (hostile.failures > 0) == (way != "well")

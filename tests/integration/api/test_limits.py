@@ -76,13 +76,13 @@ class Limited:
         await self.limits.set_limits(self.owner, {(what, window_s): value}, **more)
 
     async def set_price(self, nano: dict[Component, int]) -> Price:
-        prices = Prices(self.gateway.process.services.foundation.database)
+        prices = Prices(self.gateway.process.foundation.database)
         body = PriceCreate(model=MODEL, tenant=self.tenant_name, nano_per_unit=nano)
         return await prices.set(body)
 
     def left(self, what: str) -> float:
         """What is left of the bucket, by the account of the process."""
-        gates = self.gateway.process.services.replica.limiter.gates
+        gates = self.gateway.process.replica.limiter.gates
         found = [
             bucket.available(gates._clock())
             for (tenant, name), bucket in gates.known()
@@ -101,7 +101,7 @@ class Limited:
         assert self.left("tokens") <= A_DAY - tokens + 15
 
     def places(self) -> int:
-        gates = self.gateway.process.services.replica.limiter.gates
+        gates = self.gateway.process.replica.limiter.gates
         return sum(n for (tenant, _), n in gates.places.items() if tenant == self.owner.tenant_id)
 
     def openai(self, **options: Any) -> AsyncOpenAI:
@@ -118,14 +118,14 @@ async def limited(
 ) -> AsyncIterator[Limited]:
     name = re.sub(r"[^A-Za-z0-9]", "-", request.node.name)[-60:].strip("-")
     key = await new_key(settings, name)
-    service = Limits(gateway.process.services.foundation.database)
+    service = Limits(gateway.process.foundation.database)
     owner = LimitOwner.of_tenant(await service.tenant(name))
     async with http_client(gateway.url, headers={"authorization": f"Bearer {key}"}) as client:
         yield Limited(gateway, client, key, service, owner, name)
 
 
 async def usage_lines(limited: Limited) -> int:
-    database = limited.gateway.process.services.foundation.database
+    database = limited.gateway.process.foundation.database
     async with database.transaction(limited.owner.tenant_id) as connection:
         rows = await connection.execute(COST, {"tenant": limited.owner.tenant_id})
     return len(list(rows))
@@ -267,9 +267,9 @@ async def test_whatever_its_end_a_response_is_charged_what_is_billed(
     await limited.set("tokens", A_DAY)
     await limited.set("responses", 5, 0)
     await ENDS[end](limited)
-    database = limited.gateway.process.services.foundation.database
+    database = limited.gateway.process.foundation.database
     tenant, left, billed = limited.owner.tenant_id, 0.0, 0
-    supervisor = limited.gateway.process.services.replica.dependencies.supervisor
+    supervisor = limited.gateway.process.replica.dependencies.supervisor
     while limited.places() or supervisor._of_tenants[tenant] or supervisor._prepared[tenant]:
         await limited.client.get("/v1/models")
     for _ in range(5_000):  # a line is written when it is its turn
@@ -324,15 +324,15 @@ async def test_a_raised_limit_gives_the_difference_and_a_new_one_all_of_it(
     async def ask(limit: int | None) -> int:
         await limited.limits.set_limits(limited.owner, {("tokens", DAY_S): limit})
         limited.gateway.process.access.forget()
-        await limited.gateway.process.services.replica.limiter.once()
+        await limited.gateway.process.replica.limiter.once()
         return (await limited.client.post("/v1/responses", json=body)).status_code
 
     await limited.set("tokens", A_DAY)
     await limited.charged(await post(limited, "/v1/responses", input="x"))
-    database = limited.gateway.process.services.foundation.database
+    database = limited.gateway.process.foundation.database
     async with database.runs_transaction() as connection:
         await connection.execute(DRAINED, {"tenant": limited.owner.tenant_id})
-    del limited.gateway.process.services.replica.limiter.gates._buckets[limited.owner.tenant_id]
+    del limited.gateway.process.replica.limiter.gates._buckets[limited.owner.tenant_id]
     assert await ask(A_DAY) == 429
     assert await ask(A_DAY + 10) == 429
     assert await ask(2 * A_DAY) == 200
@@ -373,8 +373,8 @@ async def test_who_hangs_up_while_a_response_is_recorded_is_given_nothing_back_t
 ) -> None:
     """It is recorded all the same, and whoever generates it settles."""
     await limited.set("tokens", A_DAY)
-    supervisor = limited.gateway.process.services.replica.dependencies.supervisor
-    database = limited.gateway.process.services.foundation.database
+    supervisor = limited.gateway.process.replica.dependencies.supervisor
+    database = limited.gateway.process.foundation.database
     body = {"model": MODEL, "input": "Hello there", "background": True}
     async with database.runs_transaction() as connection:
         await connection.execute(LOCKED, {})
@@ -395,7 +395,7 @@ async def test_what_limits_refuse_is_not_counted_as_stored(limited: Limited) -> 
     """Neither at the first gate nor at the second, when the tokens are known."""
     await limited.set("stored_bytes", 10_000_000, 0)
     await limited.set("tokens", 50, MINUTE_S)
-    storage = limited.gateway.process.services.replica.limiter.gates.storage
+    storage = limited.gateway.process.replica.limiter.gates.storage
     for path in ("/v1/responses", "/v1/chat/completions"):
         asked = {"messages": [{"role": "user", "content": "x"}], "store": True}
         sent = {"input": "x"} if path == "/v1/responses" else asked
@@ -416,7 +416,7 @@ async def test_a_summary_that_no_response_came_of_is_charged(limited: Limited) -
         "conversation": made.json()["id"],
         "background": True,
     }
-    database = limited.gateway.process.services.foundation.database
+    database = limited.gateway.process.foundation.database
     async with database.owner_transaction() as connection:
         await connection.execute(LOCKED, {})
         asking = [
@@ -525,7 +525,7 @@ async def test_what_can_never_fit_is_not_tried_again(limited: Limited) -> None:
 async def test_what_may_be_stored_is_refused_once_it_is_used_up_and_nothing_else(
     limited: Limited,
 ) -> None:
-    base = limited.gateway.process.services.foundation
+    base = limited.gateway.process.foundation
     meter = StorageMeter(base.database, base.counters, base.metrics, interval_s=1e-6)
     await limited.set("stored_bytes", 30_000, 0)
     body = {"model": MODEL, "input": "x" * 12_000, "max_output_tokens": 16}
@@ -561,7 +561,7 @@ async def test_what_may_be_stored_is_refused_once_it_is_used_up_and_nothing_else
         async with base.counters.runs_transaction() as connection:
             await connection.execute(DUE, {"tenant": limited.owner.tenant_id})
         await meter.once()
-        await limited.gateway.process.services.replica.limiter.once()
+        await limited.gateway.process.replica.limiter.once()
     metrics = (await limited.client.get("/metrics")).text
     assert 'gateway_limit_refused_total{what="stored_bytes"}' in metrics
     assert "gateway_stored_bytes_fullest" in metrics
@@ -648,8 +648,8 @@ async def test_a_spent_budget_is_tried_once_by_openais_client(limited: Limited) 
 async def test_a_limit_that_was_reached_is_tried_again_when_it_fits(limited: Limited) -> None:
     await limited.set("requests", 60, MINUTE_S)
     await post(limited, "/v1/responses", input="x", store=False)
-    gates = limited.gateway.process.services.replica.limiter.gates
-    database = limited.gateway.process.services.foundation.counters
+    gates = limited.gateway.process.replica.limiter.gates
+    database = limited.gateway.process.foundation.counters
     async with database.runs_transaction() as connection:
         await connection.execute(DRAINED, {"tenant": limited.owner.tenant_id})
     del gates._buckets[limited.owner.tenant_id]
@@ -670,9 +670,9 @@ async def test_a_line_costs_what_its_price_says(limited: Limited) -> None:
     price = await limited.set_price({"input": 50, "input_cached": 5, "output": 200})
     tenant = limited.owner.tenant_id
     await limited.limits.set_budget(limited.owner, NANO)
-    limited.gateway.process.services.replica.limiter._prices_at = float("-inf")
+    limited.gateway.process.replica.limiter._prices_at = float("-inf")
     await post(limited, "/v1/responses", input="Hello there")
-    database = limited.gateway.process.services.foundation.database
+    database = limited.gateway.process.foundation.database
     async with database.transaction(tenant) as connection:
         row = (await connection.execute(COST, {"tenant": tenant})).one()
     assert row.price_id == price.id
@@ -685,7 +685,7 @@ async def test_a_line_costs_what_its_price_says(limited: Limited) -> None:
     assert row.cost_nano == cost
     parts = row.input_cost_nano + row.cached_cost_nano + row.output_cost_nano + row.tools_cost_nano
     assert parts == cost
-    await limited.gateway.process.services.replica.limiter.once()
+    await limited.gateway.process.replica.limiter.once()
     state = await limited.limits.budget(limited.owner, "usd", "month")
     assert state is not None
     assert state.spent == cost
@@ -694,9 +694,9 @@ async def test_a_line_costs_what_its_price_says(limited: Limited) -> None:
 async def test_spending_that_somebody_changed_is_put_right(limited: Limited) -> None:
     await limited.limits.set_budget(limited.owner, 10**9, unit="tokens")
     tokens = await post(limited, "/v1/responses", input="Hello there")
-    replica = limited.gateway.process.services.replica
+    replica = limited.gateway.process.replica
     await replica.limiter.once()
-    database = limited.gateway.process.services.foundation.counters
+    database = limited.gateway.process.foundation.counters
     async with database.runs_transaction() as connection:
         await connection.execute(DOUBLED, {"tenant": limited.owner.tenant_id})
 
@@ -717,7 +717,7 @@ async def test_a_key_is_told_what_its_limits_budgets_and_the_ledger_say(
     limited: Limited, settings: Settings
 ) -> None:
     await limited.set_price({"input": 50, "output": 200})
-    limited.gateway.process.services.replica.limiter._prices_at = float("-inf")
+    limited.gateway.process.replica.limiter._prices_at = float("-inf")
     await limited.set("tokens", A_DAY)
     await limited.set("requests", 60, MINUTE_S)
     await limited.limits.set_limits(limited.owner, {("responses", 0): 7})
@@ -729,7 +729,7 @@ async def test_a_key_is_told_what_its_limits_budgets_and_the_ledger_say(
     assert before["rate_limit"] == {"requests": 60, "interval": "60s"}
     spent = sum([await streamed(limited), await background(limited)])
     told = (await limited.client.get("/v1/key")).json()["data"]
-    database = limited.gateway.process.services.foundation.database
+    database = limited.gateway.process.foundation.database
     async with database.transaction(limited.owner.tenant_id) as connection:
         lines = await connection.execute(COST, {"tenant": limited.owner.tenant_id})
     cost = sum(line.cost_nano for line in lines) / NANO

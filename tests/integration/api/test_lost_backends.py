@@ -53,7 +53,7 @@ def ask(drift: str, die_after: int) -> str:
 async def check(where: Site, shown: Shown) -> None:
     """It went on in the middle, and nothing of it was held."""
     assert shown.status == "completed"
-    base = where.running.process.services.foundation
+    base = where.running.process.foundation
     (tenant,) = [
         one for one in await where.running.process.access.list_tenants() if one.name == "acme"
     ]

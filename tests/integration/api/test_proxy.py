@@ -208,9 +208,7 @@ async def test_a_model_is_asked_only_for_what_it_does(
         generated = await where.client.post("/v1/responses", json=body)
         unknown = await where.embed(model="other")
         untyped = await where.embed(input=5)
-        key = await new_key(
-            where.running.process.services.foundation.settings, "no", {"models": "x"}
-        )
+        key = await new_key(where.running.process.foundation.settings, "no", {"models": "x"})
         denied = await where.client.post(
             "/v1/embeddings", json=body, headers={"authorization": f"Bearer {key}"}
         )

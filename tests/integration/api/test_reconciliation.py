@@ -32,7 +32,7 @@ WHERE tenant_id = :tenant LIMIT 1
 
 async def until_settled(gateway: RunningGateway, user: httpx2.AsyncClient) -> None:
     """A follower sees an end before its process has settled it."""
-    supervisor = gateway.process.services.replica.dependencies.supervisor
+    supervisor = gateway.process.replica.dependencies.supervisor
     while supervisor._running:
         await user.get("/v1/models")
 
@@ -42,7 +42,7 @@ async def test_sums_and_budgets_are_what_lines_have(database_url: str, backends:
     settings = gateway_settings(database_url, backends.urls)
     async with running_gateway(settings) as gateway:
         key = await new_key(settings, "reconciled")
-        foundation = gateway.process.services.foundation
+        foundation = gateway.process.foundation
         database, limits = foundation.database, Limits(foundation.database)
         tenant = await limits.tenant("reconciled")
         await limits.set_budget(LimitOwner.of_tenant(tenant), 10**9, unit="tokens")
@@ -55,7 +55,7 @@ async def test_sums_and_budgets_are_what_lines_have(database_url: str, backends:
             for one in more:
                 assert (await user.post("/v1/responses", json=body | one)).status_code == 200
             await until_settled(gateway, user)
-        await gateway.process.services.replica.limiter.flush()
+        await gateway.process.replica.limiter.flush()
         ledger = ledger_of(settings, database, foundation.metrics)
         found = await ledger.reconcile()
         assert (found.unmetered, found.wrong_hours) == ((), ())

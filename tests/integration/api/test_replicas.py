@@ -123,7 +123,7 @@ async def test_another_replica_goes_on_when_one_is_told_to_end(
 
 def generates(replica: tuple[RunningGateway, httpx2.AsyncClient]) -> int:
     """How many responses it generates right now."""
-    supervisor = replica[0].process.services.replica.dependencies.supervisor
+    supervisor = replica[0].process.replica.dependencies.supervisor
     return supervisor.in_flight + supervisor.claimed
 
 

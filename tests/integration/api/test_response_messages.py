@@ -91,7 +91,7 @@ async def test_a_tenant_is_asked_for_nothing_it_may_not_see(
                 "enable_response_messages",
             )
             assert "tenants set acme --response-messages allowed" in error["message"]
-        settings = where.running.process.services.foundation.settings
+        settings = where.running.process.foundation.settings
         key = await new_key(settings, "trusted", {"response_messages": "allowed"})
         answer = await where.client.post(
             "/v1/responses",

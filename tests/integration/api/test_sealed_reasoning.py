@@ -160,7 +160,7 @@ async def test_only_what_was_sealed_for_them_is_opened(where: Site) -> None:
     )
     assert other_model.status_code == 400
     assert other_model.json()["error"]["code"] == "invalid_encrypted_content"
-    key = await new_key(where.running.process.services.foundation.settings, "globex")
+    key = await new_key(where.running.process.foundation.settings, "globex")
     stranger = await where.client.post(
         "/v1/responses",
         json={"model": MODEL, "input": items},

@@ -31,7 +31,7 @@ TIERS: tuple[tuple[ServiceTierMax, str, str, int], ...] = (
 
 async def headers_of(running: RunningGateway, tenant: str, policy: PolicyChanges) -> dict[str, str]:
     """What authenticates a tenant with this policy."""
-    key = await new_key(running.process.services.foundation.settings, tenant, policy)
+    key = await new_key(running.process.foundation.settings, tenant, policy)
     return {"authorization": f"Bearer {key}"}
 
 

@@ -60,7 +60,7 @@ async def agent(gateway: RunningGateway) -> AsyncIterator[Agent[None]]:
 async def kept(gateway: RunningGateway, trace: str) -> list[StoredRecord]:
     """The records of a trace of the first tenant."""
     principal = await gateway.process.access.authenticate(gateway.key)
-    database = gateway.process.services.foundation.database
+    database = gateway.process.foundation.database
     return await traces.read(database, principal.tenant_id, trace, rows_max=1000)
 
 

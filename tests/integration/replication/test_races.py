@@ -165,7 +165,7 @@ async def test_nothing_that_was_claimed_while_a_process_began_to_drain_stays_wit
     specs = [background(tenant) for _ in range(2)]
     process = Process.of(gateway_settings(database_url, []))
     for spec in specs:
-        await process.services.replica.dependencies.archive.accept(spec, None, owned=False)
+        await process.replica.dependencies.archive.accept(spec, None, owned=False)
     async with AsyncExitStack() as meanwhile:
         await meanwhile.enter_async_context(locked(database_url, LOCK_LOGS))
         async with process.running(), asyncio.TaskGroup() as group:

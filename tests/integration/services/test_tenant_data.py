@@ -625,7 +625,7 @@ async def test_a_process_removes_what_is_due_with_its_keys(
     told = asyncio.Event()
     with captured_logs(told.set) as logged:
         async with running_gateway(settings) as gateway, asyncio.timeout(30):
-            base = gateway.process.services.foundation
+            base = gateway.process.foundation
             async with base.database.owner_transaction() as connection:
                 found = Statement("SELECT id FROM tenants")
                 tenant = TenantId(await connection.scalar(found))

@@ -11,7 +11,7 @@ import pytest
 from gateway.settings import Settings
 from gateway.settings.sections import Discovery
 from gateway.upstreams.backend_sources import Fault, SourceError
-from gateway.wiring.membership import sources
+from gateway.wiring.foundation import sources
 from tests.fakes.dns_server import dns_server
 
 if TYPE_CHECKING:

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Any
 
 import orjson
 from typing_extensions import override
@@ -29,15 +28,13 @@ BOUND = TokenRequest(
 )
 
 
-@dataclass(frozen=True, slots=True)
 class Third(InferenceEngine):
-    title: ClassVar[str] = "Third"
-    ids_since: ClassVar[Release] = (2, 0, 0)
-    max_whitespace_since: ClassVar[Release] = (9, 0, 0)
-    logprobs: ClassVar[bool] = False
-    questions: ClassVar[tuple[str, ...]] = ("/about",)
-    flag: ClassVar[str] = "/up"
-    context_overflow: ClassVar[re.Pattern[str]] = re.compile("no room for that")
+    title = "Third"
+    ids_since = (2, 0, 0)
+    max_whitespace_since = (9, 0, 0)
+    questions = ("/about",)
+    flag = "/up"
+    context_overflow = re.compile("no room for that")
 
     @classmethod
     @override
@@ -47,11 +44,6 @@ class Third(InferenceEngine):
     @override
     def grammars(self, release: Release) -> Grammars:
         return "turn"
-
-    @property
-    @override
-    def priority_sign(self) -> Literal[-1, 1]:
-        return 1
 
     @override
     def request_fields(self, request: TokenRequest, served: ServedModel) -> Fields:

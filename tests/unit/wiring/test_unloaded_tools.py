@@ -14,7 +14,7 @@ from tests.fakes.gateway import gateway_settings
 tools = {name: {"enabled": True} for name in sys.argv[1:]}
 settings = gateway_settings("postgresql://u:p@127.0.0.1:9/d", ["http://127.0.0.1:9"], tools=tools)
 process = Process.of(settings)
-assert (process.services.replica.rooms.executor is None) is not bool(tools)
+assert (process.replica.rooms.executor is None) is not bool(tools)
 print(*sys.modules)
 """
 LIBRARIES = {"mcp", "selectolax", "pypdf", "pydantic_monty"}

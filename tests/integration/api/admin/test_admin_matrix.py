@@ -107,7 +107,7 @@ GOOD_ALERT: Final[dict[str, Any]] = next(
 
 @pytest.fixture(scope="module")
 async def victim(site: AdminSite) -> Belongings:
-    prices = Prices(site.gateway.process.services.foundation.database)
+    prices = Prices(site.gateway.process.foundation.database)
     for tenant in ("acme", "globex"):
         await prices.set(
             PriceCreate(model="gpt-oss-20b", tenant=tenant, nano_per_unit={"output": 1})
@@ -118,7 +118,7 @@ async def victim(site: AdminSite) -> Belongings:
 
 def table(site: AdminSite) -> list[AdminRoute]:
     process = site.gateway.process
-    settings, database = process.foundation.settings, process.services.foundation.database
+    settings, database = process.foundation.settings, process.foundation.database
     return admin_routes(admin_services(settings, database, process.access))
 
 

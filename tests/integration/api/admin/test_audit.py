@@ -142,7 +142,7 @@ class Auditor:
     ids: dict[str, str] = field(default_factory=dict)
 
     async def entries(self) -> dict[tuple[UUID, int], AuditEntry]:
-        database = self.site.gateway.process.services.foundation.database
+        database = self.site.gateway.process.foundation.database
         return {
             (chain, one.number): one
             for chain in await audit_log.chains(database)
@@ -187,7 +187,7 @@ class Auditor:
 @pytest.fixture
 async def auditor(site: AdminSite) -> AsyncIterator[Auditor]:
     process = site.gateway.process
-    operators = Operators(process.services.foundation.database, process.access.peppers)
+    operators = Operators(process.foundation.database, process.access.peppers)
     key, secret = await operators.create(OperatorCreate(name="anna"))
     async with (
         http_client(site.admin_url, headers={"authorization": f"Bearer {site.admin_key}"}) as admin,
@@ -198,7 +198,7 @@ async def auditor(site: AdminSite) -> AsyncIterator[Auditor]:
 
 def admin_services_of(site: AdminSite) -> AdminServices:
     process = site.gateway.process
-    database = process.services.foundation.database
+    database = process.foundation.database
     return admin_services(process.foundation.settings, database, process.access)
 
 
@@ -215,7 +215,7 @@ async def test_every_route_that_changes_something_is_in_the_audit_log(
     for one in refused:
         changing.pop((str(one.method), one.path), None)
     assert set(changing) == {(method, path) for method, path, _ in ORDERED}, "say how to call it"
-    database = site.gateway.process.services.foundation.database
+    database = site.gateway.process.foundation.database
     price = PriceCreate(model=MODEL, tenant="acme", nano_per_unit={"output": 1})
     await Prices(database).set(price)
     backend = (await auditor.operator.get("/admin/v1/backends")).json()["data"][0]["name"]
@@ -243,7 +243,7 @@ async def new_sink(auditor: Auditor) -> None:
     """One that was begun, and is stopped."""
     from gateway.store.ledger import cursors
 
-    database = auditor.site.gateway.process.services.foundation.database
+    database = auditor.site.gateway.process.foundation.database
     await cursors.next_batch(database, "billing", "test", lease_s=1, lines_max=1)
     await cursors.stop_sink(database, "billing", "refused")
 

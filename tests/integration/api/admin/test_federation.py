@@ -179,7 +179,7 @@ async def test_the_subject_is_the_end_user_of_the_usage(
 async def test_limits_of_project_and_rule_hold_for_tokens(
     site: AdminSite, trust: Trust, admin: openai.AsyncOpenAI
 ) -> None:
-    limits = Limits(site.gateway.process.services.foundation.database)
+    limits = Limits(site.gateway.process.foundation.database)
     tenant_id = await limits.tenant("acme")
     rule = ids.parse_federation_rule_id(trust.rule_id)
     assert rule is not None

@@ -83,7 +83,7 @@ def with_values(body: Any, turn: Iterator[int]) -> Iterator[Any]:
 async def table_of(site: AdminSite, plane: str) -> tuple[str, list[AdminRoute]]:
     """A key that may do everything on a plane, and its routes."""
     process = site.gateway.process
-    database = process.services.foundation.database
+    database = process.foundation.database
     if plane == "operator":
         _, key = await Operators(database, process.access.peppers).create(
             OperatorCreate(name="hostile")

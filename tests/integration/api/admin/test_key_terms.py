@@ -154,7 +154,7 @@ async def test_a_rotated_key_has_the_lifetime_and_the_limits_of_the_one_before(
     keys = admin.admin.organization.projects.api_keys
     short = await keys.update(key.id, project_id=project.id, expires_in_seconds=3600)
     assert short.expires_at is not None
-    database = site.gateway.process.services.foundation.database
+    database = site.gateway.process.foundation.database
     owner = await tenants.find_tenant(database, "acme")
     assert owner is not None
     uuid = ids.parse_api_key_id(key.id)
@@ -183,7 +183,7 @@ async def test_what_is_set_for_a_rotated_key_takes_the_place_of_what_it_had(
     admin: openai.AsyncOpenAI, site: AdminSite
 ) -> None:
     project, key = await made(admin, "Raised")
-    database = site.gateway.process.services.foundation.database
+    database = site.gateway.process.foundation.database
     service = Limits(database)
     tenant = await service.tenant("acme")
 
@@ -230,7 +230,7 @@ async def test_a_key_that_has_expired_is_as_good_as_none(
     _, key = await made(admin, "Expired")
     async with site.user(key.value) as user:
         assert (await user.get("/v1/models")).status_code == 200
-        database = site.gateway.process.services.foundation.database
+        database = site.gateway.process.foundation.database
         async with database.owner_transaction() as connection:
             uuid = ids.parse_api_key_id(key.id)
             await connection.execute(
@@ -283,7 +283,7 @@ async def test_what_was_changed_is_in_the_audit_log(
     await projects.update(project.id, name="Audited again")
     await projects.api_keys.delete(key.id, project_id=project.id)
     await projects.archive(project.id)
-    database = site.gateway.process.services.foundation.database
+    database = site.gateway.process.foundation.database
     found = Statement(
         "SELECT type, target, actor, request_id FROM audit_log"
         " WHERE project_id = :id ORDER BY number"

@@ -98,7 +98,7 @@ async def test_what_a_rate_limit_does_not_have_is_said(admin: openai.AsyncOpenAI
 async def test_a_limit_is_taken_away_by_null_and_by_what_means_none(
     admin: openai.AsyncOpenAI, site: AdminSite
 ) -> None:
-    service = Limits(site.gateway.process.services.foundation.database)
+    service = Limits(site.gateway.process.foundation.database)
     tenant = LimitOwner.of_tenant(await service.tenant("acme"))
     rate_limits = admin.admin.organization.projects.rate_limits
     named: dict[str, Any] = {"rate_limit_id": f"rl-{MODEL}", "project_id": await new_project(admin)}
@@ -149,7 +149,7 @@ async def test_a_mode_that_is_left_out_stays(admin: openai.AsyncOpenAI) -> None:
 async def test_spend_limits_and_alerts_are_kept_as_openai_shows_them(
     admin: openai.AsyncOpenAI, site: AdminSite, of: str
 ) -> None:
-    database = site.gateway.process.services.foundation.database
+    database = site.gateway.process.foundation.database
     service = Limits(database)
     await Prices(database).set(
         PriceCreate(model=MODEL, tenant="acme", nano_per_unit={"output": 200})
@@ -198,7 +198,7 @@ async def test_what_the_operator_set_beside_a_budget_is_not_the_administrators(
     admin: openai.AsyncOpenAI, site: AdminSite
 ) -> None:
     """Not of dollars, nor of a month, as OpenAI's object has it, and not theirs to silence."""
-    service = Limits(site.gateway.process.services.foundation.database)
+    service = Limits(site.gateway.process.foundation.database)
     project = await new_project(admin)
     uuid = ids.parse_project_id(project)
     assert uuid is not None

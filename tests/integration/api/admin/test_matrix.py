@@ -152,7 +152,7 @@ async def intruders(site: AdminSite, admin_settings: Settings) -> AsyncIterator[
 async def trust_of_operators(site: AdminSite, issuer: Issuer) -> None:
     """Trust an issuer whose tokens name their tenant, whichever it is."""
     process = site.gateway.process
-    database = process.services.foundation.database
+    database = process.foundation.database
     named = {"attribute": "harmony.tenant", "expression": "assertion.org"}
     body = {
         "name": "sso", "issuer": issuer.url, "audience": issuer.audience, "tenants": ["*"],
@@ -293,7 +293,7 @@ def test_every_route_that_takes_a_key_says_what_scope_it_takes(site: AdminSite) 
 
 def admin_table(site: AdminSite) -> list[AdminRoute]:
     process = site.gateway.process
-    settings, database = process.foundation.settings, process.services.foundation.database
+    settings, database = process.foundation.settings, process.foundation.database
     return admin_routes(admin_services(settings, database, process.access))
 
 

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 async def operator(site: AdminSite) -> AsyncIterator[httpx2.AsyncClient]:
     """A client with an operator's key, on the admin listener."""
     process = site.gateway.process
-    operators = Operators(process.services.foundation.database, process.access.peppers)
+    operators = Operators(process.foundation.database, process.access.peppers)
     _, secret = await operators.create(OperatorCreate(name="ops"))
     headers = {"authorization": f"Bearer {secret}"}
     async with http_client(site.admin_url, headers=headers) as client:

@@ -146,7 +146,7 @@ async def test_no_more_alerts_are_made_at_once_than_there_may_be(
     owner: httpx2.AsyncClient, site: AdminSite
 ) -> None:
     project = await new_project(owner)
-    service = Limits(site.gateway.process.services.foundation.database)
+    service = Limits(site.gateway.process.foundation.database)
     place = await service.of_project(await service.tenant("acme"), project.rpartition("/")[2])
     for _ in range(ALERTS_MAX - 2):
         await service.add_alert(place, 1, ALERT["notification_channel"])

@@ -91,7 +91,7 @@ def chatting(gateway: Chatting) -> Chatting:
 @pytest.fixture
 def of_template(chatting: Chatting) -> Iterator[Callable[[Template], Chatting]]:
     """Has the template of the model be another one."""
-    formats = chatting.process.services.foundation.formats
+    formats = chatting.process.foundation.formats
 
     def change(template: Template) -> Chatting:
         chatting.server.template = template

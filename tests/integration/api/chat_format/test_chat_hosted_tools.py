@@ -206,7 +206,7 @@ async def test_a_template_without_a_frame_for_results_has_no_hosted_tools(
         return chatml({**body, "messages": messages})
 
     chatting.server.template = odd
-    formats = chatting.process.services.foundation.formats
+    formats = chatting.process.foundation.formats
     formats.for_model(MODEL)._learned = None  # type: ignore[attr-defined]
     error = await refused(chatting.client, 400, model=MODEL, input="Hi", tools=[mcp(server)])
     assert "no frame for results" in error["message"]

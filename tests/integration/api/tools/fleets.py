@@ -47,7 +47,7 @@ async def asker_of(
         yield Asker(
             client,
             Backends(tuple(urls), observer),
-            running.process.services.foundation.database,
+            running.process.foundation.database,
             holds=WITH_GRAMMARS in versions,
         )
     await postgres.drop(database)

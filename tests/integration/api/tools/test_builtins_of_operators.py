@@ -40,7 +40,7 @@ async def ask(client: httpx2.AsyncClient, **fields: Any) -> tuple[dict[str, Any]
 async def test_a_registered_server_does_the_work(
     database: Database, database_url: str, backends: Backends, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("gateway.wiring.mcp.Registry", partial(Registry, ttl_s=0.001))
+    monkeypatch.setattr("gateway.wiring.mcp_room.Registry", partial(Registry, ttl_s=0.001))
     with mcp_server.serving() as server:
         row = McpServerRow(
             OPERATOR, ids.new_uuid(), "workshop", server.url, purposes="browser python"
@@ -56,7 +56,7 @@ async def test_a_registered_server_does_the_work(
             assert "web_search" in dropped
             assert nothing["status"] == "completed"
             await mcp_servers.insert(database, row)
-            rooms = gateway.process.services.replica.rooms
+            rooms = gateway.process.replica.rooms
             await rooms._find_builtins()
             assert rooms.families >= {"web_search", "code_interpreter"}
             response, dropped = await ask(client, include=["code_interpreter_call.outputs"])

@@ -62,7 +62,7 @@ async def hosting(own_database_url: str, backends: Backends) -> AsyncIterator[Ru
         own_database_url, backends.urls, models=[{"id": MODEL}], tools=TOOLS
     )
     async with running_gateway(settings) as running:
-        database = running.process.services.foundation.database
+        database = running.process.foundation.database
         language = settings.tools.web.index_language
         await web_pages.put_documents(database, None, [PAGE], language=language)
         yield running
@@ -177,7 +177,7 @@ async def test_an_approval_is_of_its_tenant(
 ) -> None:
     tools, user = [mcp(server)], {"role": "user", "content": ADD}
     first = await post(hosted, input=[user], tools=tools, store=False)
-    key = await new_key(hosting.process.services.foundation.settings, "globex")
+    key = await new_key(hosting.process.foundation.settings, "globex")
     async with http_client(hosting.url, headers={"authorization": f"Bearer {key}"}) as other:
         items = [user, *first["output"], answer_to(first)]
         error = await refused(other, input=items, tools=tools, store=False)
@@ -231,7 +231,7 @@ async def test_what_cannot_be_accepted_uses_no_approval(
     hosting: RunningGateway, server: str
 ) -> None:
     policy: PolicyChanges = {"background_queued_max": 1, "background_running_max": 1}
-    key = await new_key(hosting.process.services.foundation.settings, "hooli", policy)
+    key = await new_key(hosting.process.foundation.settings, "hooli", policy)
     tools = [mcp(server)]
     async with http_client(hosting.url, headers={"authorization": f"Bearer {key}"}) as client:
         first = await post(client, input=ADD, tools=tools)
@@ -447,7 +447,7 @@ async def test_a_tenant_may_be_refused_a_tool(hosting: RunningGateway, server: s
         "mcp_servers": "registry",
         "tool_calls_max": 1,
     }
-    key = await new_key(hosting.process.services.foundation.settings, "initech", policy)
+    key = await new_key(hosting.process.foundation.settings, "initech", policy)
     async with http_client(hosting.url, headers={"authorization": f"Bearer {key}"}) as client:
         body = {"model": MODEL, "input": "Hi", "tools": [SEARCH, PYTHON]}
         answer = await client.post("/v1/responses", json=body)
@@ -520,7 +520,7 @@ async def test_tools_count_as_input(hosted: httpx2.AsyncClient, server: str) -> 
 async def row_of(hosting: RunningGateway, response: Json) -> Any:
     """What the database has of a response."""
     one = "SELECT request, body FROM responses WHERE id = :id"
-    async with hosting.process.services.foundation.database.owner_transaction() as connection:
+    async with hosting.process.foundation.database.owner_transaction() as connection:
         uuid = ids.parse_response_id(response["id"])
         return (await connection.execute(Statement(one), {"id": uuid})).one()
 

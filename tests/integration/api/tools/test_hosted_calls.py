@@ -123,7 +123,7 @@ async def test_a_background_response_calls_tools_and_can_be_streamed_again(
             again = [line async for line in answer.aiter_lines()]
         replayed = [orjson.loads(line[6:]) for line in again if line.startswith("data: {")]
         assert replayed == events[after + 1 :]
-    database = hosting.process.services.foundation.database
+    database = hosting.process.foundation.database
     async with database.runs_transaction() as connection:
         row = await connection.execute(
             Statement("SELECT fold_version FROM responses WHERE status = 'completed' AND durable")

@@ -62,7 +62,7 @@ async def hosting(own_database_url: str, backends: Backends) -> AsyncIterator[Ru
         own_database_url, backends.urls, models=[{"id": MODEL}], tools=TOOLS
     )
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("gateway.wiring.mcp.Registry", partial(Registry, ttl_s=1e-6))
+        patch.setattr("gateway.wiring.mcp_room.Registry", partial(Registry, ttl_s=1e-6))
         async with running_gateway(settings) as running:
             yield running
 
@@ -174,7 +174,7 @@ async def test_only_allowed_tools_are_listed_and_described(
 async def test_registered_server_is_named_by_its_label_and_has_its_own_credentials(
     client: httpx2.AsyncClient, hosting: RunningGateway, denied: str
 ) -> None:
-    base = hosting.process.services.foundation
+    base = hosting.process.foundation
     row = McpServerRow(OPERATOR, ids.new_uuid(), "crm", denied)
     secret = sealed_headers(base.sealer, OPERATOR, row.id, {"authorization": "Bearer good"})
     await mcp_servers.insert(base.database, replace(row, secret=secret))

@@ -66,7 +66,7 @@ async def hosting(own_database_url: str, backends: Backends) -> AsyncIterator[Ru
         own_database_url, backends.urls, models=[{"id": MODEL}], tools=tools
     )
     async with running_gateway(settings) as running:
-        database = running.process.services.foundation.database
+        database = running.process.foundation.database
         await web_pages.put_documents(
             database, None, PAGES, language=settings.tools.web.index_language
         )
@@ -77,7 +77,7 @@ async def hosting(own_database_url: str, backends: Backends) -> AsyncIterator[Ru
 async def tenant(hosting: RunningGateway, **policy: Any) -> AsyncIterator[httpx2.AsyncClient]:
     """A client of a tenant with this policy."""
     changes: PolicyChanges | None = policy or None
-    settings = hosting.process.services.foundation.settings
+    settings = hosting.process.foundation.settings
     key = await new_key(settings, f"tenant-{ids.new_uuid().hex}", changes)
     async with http_client(hosting.url, headers={"authorization": f"Bearer {key}"}) as client:
         yield client
@@ -207,7 +207,7 @@ async def test_containers_have_bounds(hosting: RunningGateway) -> None:
 
 async def audited(hosting: RunningGateway, response: Json, count: int) -> list[AuditedCall]:
     """What the audit says of a response, once it says so much."""
-    database = hosting.process.services.foundation.database
+    database = hosting.process.foundation.database
     uuid = ids.parse_response_id(response["id"])
     query = Statement("SELECT tenant_id FROM responses WHERE id = :id")
     async with database.owner_transaction() as connection:

@@ -170,7 +170,7 @@ async def test_what_was_stored_of_it_is_kept(
         while (answer := await client.get(path)).status_code == 404:  # noqa: ASYNC110
             await asyncio.sleep(0.01)
     assert answer.json()["status"] == "cancelled"
-    metrics = gateway.process.services.foundation.metrics.exposition().decode()
+    metrics = gateway.process.foundation.metrics.exposition().decode()
     assert "gateway_sse_disconnects_total 0.0" not in metrics
 
 
@@ -187,7 +187,7 @@ async def test_a_client_that_does_not_read_is_given_up(
             await backends.until(
                 lambda rows: any(row["max_tokens"] == marker and row["aborted"] for row in rows)
             )
-        metrics = gateway.process.services.foundation.metrics.exposition().decode()
+        metrics = gateway.process.foundation.metrics.exposition().decode()
     assert "gateway_sse_disconnects_total 1.0" in metrics
 
 
@@ -215,7 +215,7 @@ async def refusal_among(peer: Peer) -> dict[str, Any]:
 @pytest.mark.slow
 async def test_connections_and_their_requests_are_counted(settings: Settings) -> None:
     async with running_gateway(settings) as gateway:
-        metrics = gateway.process.services.foundation.metrics
+        metrics = gateway.process.foundation.metrics
         async with connected(gateway.url, gateway.key) as peer:
             await peer.response()
             await peer.refusal(temperature=9)

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from gateway.tools.tool_contract import HostedTools, ToolKind
     from gateway.tools.tool_executor import ToolExecutor
     from gateway.wiring.foundation import Foundation
-    from gateway.wiring.mcp import McpRoom
+    from gateway.wiring.mcp_room import McpRoom
 
 BUILTINS_INTERVAL_S: Final = 5.0
 """Between two looks whether the operator has registered a server for browser or Python."""
@@ -72,7 +72,7 @@ class Rooms:
             self._tools, tools.fill(ToolLimits), threads=base.executor, metrics=base.metrics
         )
         if tools.mcp.enabled:
-            from gateway.wiring.mcp import new_room
+            from gateway.wiring.mcp_room import new_room
 
             self.mcp = new_room(base.settings, base.database, base.sealer, base.metrics)
             self.ask_approval = partial(
