@@ -86,7 +86,7 @@ class LateWriter(ABC, Generic[Row]):
         bounds: LateBounds = USAGE_BOUNDS,
     ) -> None:
         """Write rows with `record`, which raises `StoreUnavailable`."""
-        self._record = record
+        self._record: Callable[[Sequence[tuple[TenantId, Row]]], Awaitable[None]] = record
         self._metrics = metrics
         self._bounds = bounds
         self._waiting: GroupCommit[_Waiting[Row]] = GroupCommit(

@@ -428,8 +428,8 @@ class SpecBuilder:
         # Both are cached, because clients send the same tools again and again. User content is
         # cached per tenant: the time of a request must not depend on other tenants' requests.
         request, tenant = given.command.request, given.command.principal.tenant_id
-        is_bound = request.tools or request.brought or request.stop or given.granted.grants
-        is_bound = is_bound or not isinstance(request.tool_choice, str)
+        demands = (request.tools, request.brought, request.stop, given.granted.grants)
+        is_bound = any(demands) or not isinstance(request.tool_choice, str)
         if not is_bound and echoed["text"]["format"]["type"] == "text":
             rules = rules_of(echoed)
             plain = rules.calls, rules.one_call, rules.summary
