@@ -21,8 +21,8 @@ from gateway.errors import StoreError
 from gateway.limits.money import begins
 from gateway.limits.rules import meter_of
 from gateway.store.ledger import cursors, rollup
-from gateway.store.ledger.cursors import ROLLUP, SINK_PREFIX, Cursor
-from gateway.store.ledger.rollup import LINE_KEY, LINE_VALUES
+from gateway.store.ledger.cursors import ROLLUP, SINK_PREFIX
+from gateway.store.ledger.rollup import LINE_KEY, LINE_KEY_AS, LINE_VALUES_AS
 from gateway.store.limits.counters import PRESENT
 from gateway.store.postgres.statements import Statement
 from gateway.store.schema import EVERYONE
@@ -209,8 +209,6 @@ SELECT count(*) FROM tenants t CROSS JOIN LATERAL (
 ) AS r
 """)
 _SUMMED_BY: Final = ", ".join(LINE_KEY)
-_KEY_VALUES: Final = ", ".join(f"{value} AS {name}" for name, value in LINE_KEY.items())
-_VALUES: Final = ", ".join(f"{value} AS {name}" for name, value in LINE_VALUES.items())
 _DIFFERS: Final = " OR ".join(
     f"coalesce(sum(line.{name}), 0) <> coalesce(sum(line.summed_{name}), 0)" for name in SUMS
 )
@@ -223,7 +221,7 @@ WITH cursor AS (
     SELECT coalesce(max(tx), CAST('0' AS xid8)) AS tx FROM usage_cursors WHERE name = '{ROLLUP}'
 )
 SELECT tenant_id, hour FROM (
-    SELECT date_trunc('hour', line.at, 'UTC') AS hour, {_KEY_VALUES}, {_VALUES}, {_NONE}
+    SELECT date_trunc('hour', line.at, 'UTC') AS hour, {LINE_KEY_AS}, {LINE_VALUES_AS}, {_NONE}
     FROM usage AS line, cursor
     WHERE line.at >= CAST(:since AS timestamptz) AND (line.tx IS NULL OR line.tx < cursor.tx)
     UNION ALL
@@ -369,7 +367,7 @@ async def compare(database: Database, *, back_s: float, rows_max: int) -> Found:
         unbilled = await connection.scalar(_UNBILLED, {"back_s": back_s})
         since = await connection.scalar(_SINCE, {"back_s": back_s})
         hours = await connection.execute(_WRONG_HOURS, {"since": since, "rows_max": rows_max})
-        cursor = await cursors.find(connection, ROLLUP) or Cursor(ROLLUP)
+        cursor = await cursors.of_rollup(connection)
         behind_s = await cursors.behind_s(connection, cursor.place)
         stopped = await connection.scalars(_STOPPED)
     return Found(

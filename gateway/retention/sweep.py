@@ -36,12 +36,11 @@ from gateway.errors import StoreError
 from gateway.store import audit_log, claim_order, flushes
 from gateway.store.audit_log import KEPT_DAYS
 from gateway.store.events import day_of
-from gateway.store.ledger.rollup import added_to
+from gateway.store.ledger import rollup
 from gateway.store.locks import Lock, removing, try_take
 from gateway.store.postgres.statements import Statement
 from gateway.store.schema import EVERYONE, RUNS_ROLE
 from gateway.store.tables import TABLES, about, keys_of_table
-from gateway.store.tables.ledger import SUMMED_BY, SUMS
 from gateway.telemetry.logs import EventLog
 
 if TYPE_CHECKING:
@@ -462,33 +461,6 @@ def _first_id(moment: datetime) -> UUID:
     return UUID(int=int(moment.timestamp() * 1000) << 80)
 
 
-_KEY: Final = ", ".join(name for name in SUMMED_BY if name != "at")
-_OLD_HOURS: Final = """
-    SELECT old.* FROM tenants CROSS JOIN LATERAL (
-        SELECT one.tenant_id, one.at, one.ctid AS place FROM usage_hours AS one
-        WHERE tenants.held_at IS NULL AND one.tenant_id = tenants.id
-          AND one.at < now() - make_interval(secs => CAST(:kept_s AS integer))
-        LIMIT :rows_max
-    ) AS old
-    LIMIT :rows_max
-"""
-# In one order, so that two processes that do it at once do not wait for each other.
-_TO_DAYS: Final = Statement(f"""
-WITH gone AS (
-    DELETE FROM usage_hours AS gone USING ({_OLD_HOURS}) AS expired
-    WHERE gone.tenant_id = expired.tenant_id AND gone.at = expired.at AND gone.ctid = expired.place
-    RETURNING gone.*
-), days AS (
-    INSERT INTO usage_days (at, {_KEY}, {", ".join(SUMS)})
-    SELECT date_trunc('day', at, 'UTC'), {_KEY}, {", ".join(f"sum({name})" for name in SUMS)}
-    FROM gone GROUP BY 1, {_KEY} ORDER BY 1, {_KEY}
-    ON CONFLICT (tenant_id, at, project_id, key_id, model, service_tier, background, kind)
-    {added_to("usage_days")}
-)
-SELECT count(*) FROM gone
-""")  # noqa: S608 - constants only
-
-
 async def remove_expired(
     database: Database, keep: Ledger, *, rows_max: int, batches_max: int = 100
 ) -> int:
@@ -503,8 +475,7 @@ async def remove_expired(
             async with database.runs_transaction() as connection:
                 await removing(connection)
                 if table == "usage_hours":
-                    bounds = {"kept_s": keep.hours_s, "rows_max": rows_max}
-                    rows = await connection.scalar(_TO_DAYS, bounds)
+                    rows = await rollup.days_of_hours(connection, keep.hours_s, rows_max=rows_max)
                 else:
                     rows = await _delete(connection, table, vars(keep), rows_max)
             removed += rows

@@ -10,7 +10,6 @@ from gateway.store.tables.columns import (
     Access,
     Kept,
     Lifetime,
-    TableInfo,
     bigint,
     bytea,
     double,
@@ -31,11 +30,9 @@ placements: Final = table(
     time("at"),
     bytea("load", Kept.DIGEST),
     bytea("entries", Kept.DIGEST),
-    about=TableInfo(
-        lifetime=OF_NO_TENANT,
-        access=Access(runs="SELECT, INSERT, DELETE", of_runs=True),
-        not_exported="of no tenant",
-    ),
+    lifetime=OF_NO_TENANT,
+    access=Access(runs="SELECT, INSERT, DELETE", of_runs=True),
+    not_exported="of no tenant",
     prefixes=["UNLOGGED"],
 )
 # Backends that operators have taken out of use, for all tenants, under the nil one.
@@ -45,12 +42,10 @@ backend_drains: Final = table(
     text("name", Kept.WORD, key=True),
     time("drained_at"),
     text("drained_by", Kept.WORD),
-    about=TableInfo(
-        lifetime=OF_NO_TENANT,
-        access=Access(runs="SELECT", operated=True),
-        not_exported="of no tenant",
-        is_upserted=True,
-    ),
+    lifetime=OF_NO_TENANT,
+    access=Access(runs="SELECT", operated=True),
+    not_exported="of no tenant",
+    is_upserted=True,
 )
 # What is under way at them, by each replica's own account. UNLOGGED.
 drain_reports: Final = table(
@@ -60,12 +55,10 @@ drain_reports: Final = table(
     text("replica", Kept.WORD, key=True),
     time("at"),
     integer("in_flight"),
-    about=TableInfo(
-        lifetime=OF_NO_TENANT,
-        access=Access(runs=EVERYTHING, operated=True),
-        not_exported="of no tenant",
-        is_upserted=True,
-    ),
+    lifetime=OF_NO_TENANT,
+    access=Access(runs=EVERYTHING, operated=True),
+    not_exported="of no tenant",
+    is_upserted=True,
     prefixes=["UNLOGGED"],
 )
 # What tenants were served in background, and one response is expected to cost
@@ -76,11 +69,9 @@ background_shares: Final = table(
     double("served"),
     double("expected"),
     time("at"),
-    about=TableInfo(
-        lifetime=Lifetime(expires="7 days after they were used"),
-        access=Access(runs=EVERYTHING, of_runs=True),
-        not_exported="how the gateway works",
-        is_upserted=True,
-    ),
+    lifetime=Lifetime(expires="7 days after they were used"),
+    access=Access(runs=EVERYTHING, of_runs=True),
+    not_exported="how the gateway works",
+    is_upserted=True,
     prefixes=["UNLOGGED"],
 )

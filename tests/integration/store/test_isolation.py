@@ -27,7 +27,7 @@ from gateway.store.responses import IdempotencyKey
 from gateway.store.schema import APP_ROLE
 from gateway.store.tables import metadata
 from gateway.store.tools import web_pages
-from gateway.store.tools.web_pages import Document, StoredPage
+from gateway.store.tools.web_pages import StoredPage
 from tests.fakes.rows import add_rows, all_rows
 from tests.fakes.stored import (
     COMPLETED,
@@ -348,7 +348,7 @@ async def fill_all_tables(database: Database, tenant: TenantId) -> None:
             await add_rows(connection, table, plain_row(table, tenant, uuid))
     await web_pages.put_page(database, tenant, StoredPage("", "secret", "secret"), asked="")
     await web_pages.put_documents(
-        database, tenant, [Document("x:", "secret", "secret")], language="simple"
+        database, tenant, [StoredPage("x:", "secret", "secret")], language="simple"
     )
 
 
