@@ -24,6 +24,7 @@ from gateway.store.ledger import cursors, rollup
 from gateway.store.ledger.cursors import ROLLUP, SINK_PREFIX
 from gateway.store.ledger.rollup import LINE_KEY, LINE_KEY_AS, LINE_VALUES_AS
 from gateway.store.limits.counters import PRESENT
+from gateway.store.limits.key_terms import IN_SCOPE
 from gateway.store.postgres.statements import Statement
 from gateway.store.schema import EVERYONE
 from gateway.store.tables.ledger import SUMS
@@ -248,24 +249,9 @@ FROM (
 ) AS wanted
 GROUP BY tenant_id, scope, scope_id, unit, span
 """)
-# Keys that took each other's place spend together.
-_OF_SCOPE: Final = {
-    "tenant": "true",
-    "organization": "true",
-    "project": "coalesce(line.project_id, line.tenant_id) = :scope_id",
-    "key": """line.key_id IN (
-        WITH RECURSIVE keys AS (
-            SELECT CAST(:scope_id AS uuid) AS id
-            UNION
-            SELECT k.replaced_by FROM api_keys AS k JOIN keys ON k.id = keys.id
-            WHERE k.tenant_id = :tenant AND k.replaced_by IS NOT NULL
-        )
-        SELECT id FROM keys
-    )""",
-}
 _AMOUNTS: Final = {
-    "usd": "coalesce(line.cost_nano, 0)",
-    "tokens": "line.input_tokens + line.output_tokens",
+    "usd": "coalesce(one.cost_nano, 0)",
+    "tokens": "one.input_tokens + one.output_tokens",
 }
 # Both of one statement, so that neither has what the other lacks. Lines may be missing, unless one
 # from before the interval, or a tenant from after it began, shows that none was removed.
@@ -278,18 +264,17 @@ SELECT lines.*, recorded.*,
 FROM (
     SELECT CAST(coalesce(sum({amount}), 0) AS bigint) AS amount,
            CAST(coalesce(sum({amount}) FILTER (
-               WHERE line.at < clock_timestamp() - make_interval(secs => :settled_s)
+               WHERE one.at < clock_timestamp() - make_interval(secs => :settled_s)
            ), 0) AS bigint) AS settled
-    FROM usage AS line
-    WHERE line.tenant_id = :tenant AND line.at >= CAST(:from_at AS timestamptz)
-      AND CAST(:scope_id AS uuid) IS NOT NULL AND {of_scope}
+    FROM usage AS one
+    WHERE one.tenant_id = :tenant AND one.at >= CAST(:from_at AS timestamptz) AND {of_scope}
 ) AS lines, (
     SELECT CAST(coalesce(sum(amount), 0) AS bigint) AS recorded,
            CAST(coalesce(sum(amount) FILTER (WHERE replica = ''), 0) AS bigint) AS corrected
     FROM spend WHERE tenant_id = :tenant AND meter = :meter AND starts_at = :starts_at
 ) AS recorded
 """)  # noqa: S608 - constants only
-    for scope, of_scope in _OF_SCOPE.items()
+    for scope, of_scope in IN_SCOPE.items()
     for unit, amount in _AMOUNTS.items()
 }
 _CORRECT: Final = Statement("""

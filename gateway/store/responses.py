@@ -289,8 +289,7 @@ async def insert_all(
     await database.keyring.ready([tenant_id for tenant_id, _ in groups])
     async with database.bulk_transaction(groups[0][0], is_only=len(groups) == 1) as connection:
         for tenant_id, group in groups:
-            if tenant_id != groups[0][0]:
-                await turn_to(connection, tenant_id)
+            await turn_to(connection, tenant_id)
             cipher = connection.cipher(tenant_id)
             statement, rows = _INSERT_ALL.of(*_all_rows(tenant_id, group, cipher))
             await connection.execute(statement, rows | {"tenant": tenant_id})
@@ -313,8 +312,7 @@ async def queue_all(
     begin = database.transaction(groups[0][0], in_bulk=True, lock_key=Lock.CLAIMS)
     async with begin as connection:
         for tenant_id, group in groups:
-            if tenant_id != groups[0][0]:
-                await turn_to(connection, tenant_id)
+            await turn_to(connection, tenant_id)
             # Of one tenant, and of one moment: whichever policy was read last is the one.
             last = group[-1][1]
             bounds = {"running_max": last.running_max, "queued_max": last.queued_max}

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Final
 
 from gateway.limits.accounting import BUSY_WAIT_S
 from gateway.limits.refusal import ReachedLimit, too_many
+from gateway.store.limits.key_terms import IN_SCOPE
 from gateway.store.locks import TenantLock, take_turns
 from gateway.store.postgres.statements import Statement
 
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from uuid import UUID
 
-    from gateway.limits.rules import Limit, Scope, Terms, What
+    from gateway.limits.rules import Limit, Terms, What
     from gateway.store.postgres.database import Connection, Database
     from gateway.tenancy import TenantId
 
@@ -26,30 +27,15 @@ _STATES: Final[Mapping[str, str]] = {
     "background_queued": "status = 'queued'",
     "background_running": "status = 'in_progress' AND durable AND background",
 }
-_OF_TENANT: Final = "tenant_id = CAST(:scope_id AS uuid)"
-# What a key was set holds for the one that takes its place.
-_SCOPES: Final[Mapping[Scope, str]] = {
-    "tenant": _OF_TENANT,
-    "organization": _OF_TENANT,
-    "project": "coalesce(project_id, tenant_id) = CAST(:scope_id AS uuid)",
-    "key": """key_id IN (
-        WITH RECURSIVE line AS (
-            SELECT CAST(:scope_id AS uuid) AS id
-            UNION
-            SELECT k.replaced_by FROM line JOIN api_keys AS k
-                ON k.tenant_id = :tenant AND k.id = line.id AND k.replaced_by IS NOT NULL
-        )
-        SELECT id FROM line
-    )""",
-}
 _COUNTS: Final = {
     (what, scope): Statement(f"""
 SELECT count(*) FROM (
-    SELECT FROM responses WHERE tenant_id = :tenant AND {state} AND {of_scope} LIMIT :value
+    SELECT FROM responses AS one
+    WHERE tenant_id = :tenant AND {state} AND {of_scope} LIMIT :value
 ) AS found
 """)  # noqa: S608 - constants only
     for what, state in _STATES.items()
-    for scope, of_scope in _SCOPES.items()
+    for scope, of_scope in IN_SCOPE.items()
 }
 
 
