@@ -264,7 +264,6 @@ def described(firing: Firing) -> dict[str, Any]:
 
 
 def signed(content: bytes, id_: str, at: datetime, secret: bytes) -> dict[str, str]:
-    """Return the signed headers of a webhook."""
     timestamp = str(int(at.timestamp()))
     payload = b".".join((id_.encode(), timestamp.encode(), content))
     signature = base64.b64encode(hmac.digest(secret, payload, sha256)).decode()

@@ -231,7 +231,6 @@ async def _page(
 async def write(
     database: Database, turn: MeasuredTenant, sizes: dict[UUID, int], *, interval_s: float
 ) -> StoredState:
-    """Store a measurement and remove what it replaces."""
     parameters = {
         "tenant": turn.tenant_id,
         "begun_at": turn.begun_at,

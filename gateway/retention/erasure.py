@@ -219,7 +219,6 @@ def _response(cipher: ContentCipher, row: Row) -> ReadResponse | None:
 
 
 async def metered(database: Database, tenant_id: TenantId, digest: bytes) -> set[UUID]:
-    """Return the ids of responses whose usage lines carry this end-user digest."""
     async with database.transaction(tenant_id) as connection:
         asked = {"tenant": tenant_id, "digest": digest}
         return set(await connection.scalars(_METERED, asked))

@@ -222,7 +222,6 @@ async def delete_audit(database: Database, _keep: Retention, *, rows_max: int) -
 
 
 def _deletions(table: Table) -> tuple[Statement, ...]:
-    """Return the statements that remove what has expired in a table (`Lifetime.expired`)."""
     keys = ("tenant_id", *keys_of_table(table.name))
     same = " AND ".join(f"gone.{key} = expired.{key}" for key in keys)
     return tuple(

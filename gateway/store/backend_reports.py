@@ -176,7 +176,6 @@ async def drains(database: Database) -> list[Drain]:
 
 
 async def drained(database: Database) -> list[str]:
-    """Return the names of drained backends. Raises `StoreError`."""
     return [one.name for one in await drains(database)]
 
 

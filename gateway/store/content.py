@@ -25,7 +25,6 @@ they are bound to what is copied with them."""
 
 
 def place_of(table: str, column: str) -> str:
-    """Return the name that seals in this column are bound to."""
     return f"{about(TABLES[table]).sealed_as or table}.{column}"
 
 

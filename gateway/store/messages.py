@@ -70,7 +70,6 @@ class NeededJson(NamedTuple):
 
     @property
     def parameters(self) -> dict[str, Any]:
-        """Return the parameters of `NEEDED_ITEM`."""
         return self._asdict() | {"repeated": [*map(pack_text, self.repeated)]}
 
     def includes(self, item: ContextItem) -> bool:
@@ -269,7 +268,6 @@ ADDED: Final = Rows("item", _ADDED)
 
 
 def rows_of(uuid: UUID, items: Iterable[StoredItem], cipher: ContentCipher) -> list[dict[str, Any]]:
-    """Return the item rows of the response `uuid`, without the tenant."""
     rows = []
     for stored in items:
         row = {"response_id": uuid, "position": stored.position, "is_output": stored.is_output}
@@ -297,7 +295,6 @@ def item_columns(context: ContextItem, cipher: ContentCipher) -> dict[str, Any]:
 async def add(
     connection: Connection, tenant_id: TenantId, uuid: UUID, items: Sequence[StoredItem]
 ) -> None:
-    """Add items of a response, inside the caller's transaction."""
     cipher = connection.cipher(tenant_id)
     for start in range(0, len(items), ROWS_AT_ONCE):
         rows = rows_of(uuid, items[start : start + ROWS_AT_ONCE], cipher)

@@ -125,7 +125,6 @@ class TenantKeys:
         return age_s
 
     async def replace(self, tenant_id: TenantId, key: WrappedKey) -> None:
-        """Store the same key with another wrapping."""
         async with self._database.owner_transaction() as connection:
             await connection.execute(_REPLACE, {"tenant": tenant_id, **asdict(key)})
 

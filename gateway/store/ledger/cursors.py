@@ -112,7 +112,6 @@ async def of_rollup(connection: Connection) -> Cursor:
 
 
 async def move(connection: Connection, cursor: Cursor) -> None:
-    """Store the cursor, creating it if it is new."""
     place = cursor.place
     await connection.execute(
         _PLACE,

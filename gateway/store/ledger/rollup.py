@@ -63,7 +63,6 @@ MINUTES_S: Final = 48 * 3600.0
 
 
 def _added_to(table: str) -> str:
-    """Return the SQL that adds new sums to existing ones."""
     added = ", ".join(f"{name} = {table}.{name} + excluded.{name}" for name in SUMS)
     return f"DO UPDATE SET {added}"
 

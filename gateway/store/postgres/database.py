@@ -618,7 +618,6 @@ async def require_owner(database: Database) -> None:
 
 
 async def check_owner(connection: Connection) -> None:
-    """Raise `StoreError` as `require_owner`, within a transaction."""
     row = (await connection.execute(_OWNERSHIP)).one()
     if not row.may:
         raise StoreError(

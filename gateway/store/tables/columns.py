@@ -302,7 +302,6 @@ def columns_of(one: Table) -> dict[str, Column[Any]]:
 
 
 def types(one: Table) -> dict[str, str]:
-    """Return the types of a table's columns, as casts name them."""
     return {name: column.info["type"] for name, column in columns_of(one).items()}
 
 

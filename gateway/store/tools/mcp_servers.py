@@ -86,7 +86,6 @@ async def remove(
 
 
 async def of_tenant(database: Database, tenant_id: TenantId) -> list[McpServerRow]:
-    """Return all servers of a tenant, or of `OPERATOR`, ordered by label."""
     async with database.transaction(tenant_id) as connection:
         rows = await connection.execute(_ALL, {"tenant": tenant_id, "rows_max": SERVERS_MAX})
     return [_row(row) for row in rows]
