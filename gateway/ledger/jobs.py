@@ -11,13 +11,11 @@ All statements are raw SQL: they compare whole tables, group by group.
 from __future__ import annotations
 
 import asyncio
-import random
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from gateway import ids
-from gateway.errors import StoreError
 from gateway.limits.money import begins
 from gateway.limits.rules import meter_of
 from gateway.store.ledger import cursors, rollup
@@ -26,13 +24,14 @@ from gateway.store.ledger.rollup import LINE_KEY, LINE_KEY_AS, LINE_VALUES_AS
 from gateway.store.limits.counters import PRESENT
 from gateway.store.limits.key_terms import IN_SCOPE
 from gateway.store.postgres.statements import Statement
+from gateway.store.rounds import again_and_again
 from gateway.store.schema import EVERYONE
 from gateway.store.tables.ledger import SUMS
 from gateway.telemetry.logs import EventLog
 from gateway.tenancy import TenantId
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Sequence
+    from collections.abc import Sequence
     from uuid import UUID
 
     from gateway.store.postgres.database import Connection, Database, Row
@@ -48,18 +47,6 @@ FOUND_MAX: Final = 1_000
 """Differences of each kind that one round finds."""
 LOGGED_MAX: Final = 10
 """Differences of each kind that one round logs."""
-
-
-async def again_and_again(
-    work: Callable[[], Awaitable[object]], interval_s: float, what: str
-) -> None:
-    # Errors of the database do not end the loop; random pauses spread the replicas out.
-    while True:
-        try:
-            await work()
-        except StoreError as error:
-            _log.warning(f"{what} failed, will be tried again", error=error)
-        await asyncio.sleep(random.uniform(0.5, 1.0) * interval_s)  # noqa: S311 - see above
 
 
 class Adding:
@@ -81,7 +68,8 @@ class Adding:
         self._metrics = metrics
 
     async def run(self) -> None:
-        await again_and_again(self.round, self._interval_s, "adding usage up")
+        failure = "adding usage up failed, will be tried again"
+        await again_and_again(self.round, self._interval_s, _log.warning, failure, at_once=True)
 
     async def round(self) -> int:
         """Add up all lines that are ready, and return their number. Raises `StoreError`."""
@@ -126,7 +114,9 @@ class Reconciliation:
                 (self.round, "reconciling usage"),
                 (self.forget, "removing old spending"),
             ):
-                group.create_task(again_and_again(work, self._interval_s, what))
+                failure = f"{what} failed, will be tried again"
+                job = again_and_again(work, self._interval_s, _log.warning, failure, at_once=True)
+                group.create_task(job)
 
     async def forget(self) -> None:
         """Remove the spending of intervals that ended long ago. Raises `StoreError`."""

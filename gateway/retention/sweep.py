@@ -19,8 +19,6 @@ everyone behind it wait as well; what cannot be had now is left to a later round
 
 from __future__ import annotations
 
-import asyncio
-import random
 import re
 from collections import defaultdict
 from dataclasses import dataclass
@@ -39,6 +37,7 @@ from gateway.store.events import day_of
 from gateway.store.ledger import rollup
 from gateway.store.locks import Lock, removing, try_take
 from gateway.store.postgres.statements import Statement
+from gateway.store.rounds import again_and_again
 from gateway.store.schema import EVERYONE, RUNS_ROLE
 from gateway.store.tables import TABLES, about, keys_of_table
 from gateway.telemetry.logs import EventLog
@@ -563,11 +562,12 @@ class Housekeeping:
 
         Database errors do not end it.
         """
-        await self._attempt(self._begin)
-        while True:
-            pause_s = random.uniform(0.5, 1.0) * self._interval_s  # noqa: S311 - replicas spread out
-            await asyncio.sleep(pause_s)
-            await self._attempt(self.round)
+        failure = "housekeeping failed, will be tried again"
+        try:
+            await self._begin()
+        except StoreError as error:
+            _log.warning(failure, error=error)
+        await again_and_again(self.round, self._interval_s, _log.warning, failure)
 
     async def _begin(self) -> None:
         if await owns_partitions(self._database):
@@ -613,13 +613,6 @@ class Housekeeping:
                 break
             removed += rows
         return removed
-
-    @staticmethod
-    async def _attempt(work: Callable[[], Awaitable[object]]) -> None:
-        try:
-            await work()
-        except StoreError as error:
-            _log.warning("housekeeping failed, will be tried again", error=error)
 
 
 def _tell(report: RetentionReport) -> None:
