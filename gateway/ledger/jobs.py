@@ -11,27 +11,27 @@ All statements are raw SQL: they compare whole tables, group by group.
 from __future__ import annotations
 
 import asyncio
-import random
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from gateway import ids
-from gateway.errors import StoreError
 from gateway.limits.money import begins
 from gateway.limits.rules import meter_of
 from gateway.store.ledger import cursors, rollup
-from gateway.store.ledger.cursors import ROLLUP, SINK_PREFIX, Cursor
-from gateway.store.ledger.rollup import LINE_KEY, LINE_VALUES
+from gateway.store.ledger.cursors import ROLLUP, SINK_PREFIX
+from gateway.store.ledger.rollup import LINE_KEY, LINE_KEY_AS, LINE_VALUES_AS
 from gateway.store.limits.counters import PRESENT
+from gateway.store.limits.key_terms import IN_SCOPE
 from gateway.store.postgres.statements import Statement
+from gateway.store.rounds import again_and_again
 from gateway.store.schema import EVERYONE
 from gateway.store.tables.ledger import SUMS
 from gateway.telemetry.logs import EventLog
 from gateway.tenancy import TenantId
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Sequence
+    from collections.abc import Sequence
     from uuid import UUID
 
     from gateway.store.postgres.database import Connection, Database, Row
@@ -47,18 +47,6 @@ FOUND_MAX: Final = 1_000
 """Differences of each kind that one round finds."""
 LOGGED_MAX: Final = 10
 """Differences of each kind that one round logs."""
-
-
-async def again_and_again(
-    work: Callable[[], Awaitable[object]], interval_s: float, what: str
-) -> None:
-    # Errors of the database do not end the loop; random pauses spread the replicas out.
-    while True:
-        try:
-            await work()
-        except StoreError as error:
-            _log.warning(f"{what} failed, will be tried again", error=error)
-        await asyncio.sleep(random.uniform(0.5, 1.0) * interval_s)  # noqa: S311 - see above
 
 
 class Adding:
@@ -80,7 +68,8 @@ class Adding:
         self._metrics = metrics
 
     async def run(self) -> None:
-        await again_and_again(self.round, self._interval_s, "adding usage up")
+        failure = "adding usage up failed, will be tried again"
+        await again_and_again(self.round, self._interval_s, _log.warning, failure, at_once=True)
 
     async def round(self) -> int:
         """Add up all lines that are ready, and return their number. Raises `StoreError`."""
@@ -125,7 +114,9 @@ class Reconciliation:
                 (self.round, "reconciling usage"),
                 (self.forget, "removing old spending"),
             ):
-                group.create_task(again_and_again(work, self._interval_s, what))
+                failure = f"{what} failed, will be tried again"
+                job = again_and_again(work, self._interval_s, _log.warning, failure, at_once=True)
+                group.create_task(job)
 
     async def forget(self) -> None:
         """Remove the spending of intervals that ended long ago. Raises `StoreError`."""
@@ -209,8 +200,6 @@ SELECT count(*) FROM tenants t CROSS JOIN LATERAL (
 ) AS r
 """)
 _SUMMED_BY: Final = ", ".join(LINE_KEY)
-_KEY_VALUES: Final = ", ".join(f"{value} AS {name}" for name, value in LINE_KEY.items())
-_VALUES: Final = ", ".join(f"{value} AS {name}" for name, value in LINE_VALUES.items())
 _DIFFERS: Final = " OR ".join(
     f"coalesce(sum(line.{name}), 0) <> coalesce(sum(line.summed_{name}), 0)" for name in SUMS
 )
@@ -223,7 +212,7 @@ WITH cursor AS (
     SELECT coalesce(max(tx), CAST('0' AS xid8)) AS tx FROM usage_cursors WHERE name = '{ROLLUP}'
 )
 SELECT tenant_id, hour FROM (
-    SELECT date_trunc('hour', line.at, 'UTC') AS hour, {_KEY_VALUES}, {_VALUES}, {_NONE}
+    SELECT date_trunc('hour', line.at, 'UTC') AS hour, {LINE_KEY_AS}, {LINE_VALUES_AS}, {_NONE}
     FROM usage AS line, cursor
     WHERE line.at >= CAST(:since AS timestamptz) AND (line.tx IS NULL OR line.tx < cursor.tx)
     UNION ALL
@@ -250,24 +239,9 @@ FROM (
 ) AS wanted
 GROUP BY tenant_id, scope, scope_id, unit, span
 """)
-# Keys that took each other's place spend together.
-_OF_SCOPE: Final = {
-    "tenant": "true",
-    "organization": "true",
-    "project": "coalesce(line.project_id, line.tenant_id) = :scope_id",
-    "key": """line.key_id IN (
-        WITH RECURSIVE keys AS (
-            SELECT CAST(:scope_id AS uuid) AS id
-            UNION
-            SELECT k.replaced_by FROM api_keys AS k JOIN keys ON k.id = keys.id
-            WHERE k.tenant_id = :tenant AND k.replaced_by IS NOT NULL
-        )
-        SELECT id FROM keys
-    )""",
-}
 _AMOUNTS: Final = {
-    "usd": "coalesce(line.cost_nano, 0)",
-    "tokens": "line.input_tokens + line.output_tokens",
+    "usd": "coalesce(one.cost_nano, 0)",
+    "tokens": "one.input_tokens + one.output_tokens",
 }
 # Both of one statement, so that neither has what the other lacks. Lines may be missing, unless one
 # from before the interval, or a tenant from after it began, shows that none was removed.
@@ -280,18 +254,17 @@ SELECT lines.*, recorded.*,
 FROM (
     SELECT CAST(coalesce(sum({amount}), 0) AS bigint) AS amount,
            CAST(coalesce(sum({amount}) FILTER (
-               WHERE line.at < clock_timestamp() - make_interval(secs => :settled_s)
+               WHERE one.at < clock_timestamp() - make_interval(secs => :settled_s)
            ), 0) AS bigint) AS settled
-    FROM usage AS line
-    WHERE line.tenant_id = :tenant AND line.at >= CAST(:from_at AS timestamptz)
-      AND CAST(:scope_id AS uuid) IS NOT NULL AND {of_scope}
+    FROM usage AS one
+    WHERE one.tenant_id = :tenant AND one.at >= CAST(:from_at AS timestamptz) AND {of_scope}
 ) AS lines, (
     SELECT CAST(coalesce(sum(amount), 0) AS bigint) AS recorded,
            CAST(coalesce(sum(amount) FILTER (WHERE replica = ''), 0) AS bigint) AS corrected
     FROM spend WHERE tenant_id = :tenant AND meter = :meter AND starts_at = :starts_at
 ) AS recorded
 """)  # noqa: S608 - constants only
-    for scope, of_scope in _OF_SCOPE.items()
+    for scope, of_scope in IN_SCOPE.items()
     for unit, amount in _AMOUNTS.items()
 }
 _CORRECT: Final = Statement("""
@@ -369,7 +342,7 @@ async def compare(database: Database, *, back_s: float, rows_max: int) -> Found:
         unbilled = await connection.scalar(_UNBILLED, {"back_s": back_s})
         since = await connection.scalar(_SINCE, {"back_s": back_s})
         hours = await connection.execute(_WRONG_HOURS, {"since": since, "rows_max": rows_max})
-        cursor = await cursors.find(connection, ROLLUP) or Cursor(ROLLUP)
+        cursor = await cursors.of_rollup(connection)
         behind_s = await cursors.behind_s(connection, cursor.place)
         stopped = await connection.scalars(_STOPPED)
     return Found(

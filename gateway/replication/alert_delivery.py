@@ -10,7 +10,6 @@ from __future__ import annotations
 import asyncio
 import base64
 import hmac
-import random
 import smtplib
 import ssl
 from datetime import UTC, datetime, timedelta
@@ -21,11 +20,11 @@ from typing import TYPE_CHECKING, Any, Final, Protocol, get_args
 import orjson
 
 from gateway import ids
-from gateway.errors import StoreError
 from gateway.limits.money import begins, dollars, ends
 from gateway.limits.rules import Interval
 from gateway.store.limits import alerts
 from gateway.store.limits.alerts import DatedInterval
+from gateway.store.rounds import again_and_again
 from gateway.telemetry.logs import EventLog
 from gateway.tools.egress.network_policy import EgressRefused
 from gateway.tools.egress.transport import EGRESS_ERRORS
@@ -167,23 +166,15 @@ class AlertDelivery:
         self._now = now
 
     async def run(self) -> None:
-        # Errors of the database do not end the loop.
+        failure = "alerts were not looked at, will be tried again"
         try:
-            while True:
-                await asyncio.sleep(self._interval_s * random.uniform(0.5, 1.0))  # noqa: S311
-                await self._attempt()
+            await again_and_again(self.round, self._interval_s, _log.warning, failure)
         finally:
             await self.close()
 
     async def close(self) -> None:
         for channel in self._channels:
             await channel.close()
-
-    async def _attempt(self) -> None:
-        try:
-            await self.round()
-        except StoreError as error:
-            _log.warning("alerts were not looked at, will be tried again", error=error)
 
     async def round(self) -> int:
         """Deliver due firings; return how many reached all channels. Raises `StoreError`."""
@@ -264,7 +255,6 @@ def described(firing: Firing) -> dict[str, Any]:
 
 
 def signed(content: bytes, id_: str, at: datetime, secret: bytes) -> dict[str, str]:
-    """Return the signed headers of a webhook."""
     timestamp = str(int(at.timestamp()))
     payload = b".".join((id_.encode(), timestamp.encode(), content))
     signature = base64.b64encode(hmac.digest(secret, payload, sha256)).decode()

@@ -269,7 +269,6 @@ class Limiter:
             yield
 
     async def run(self) -> None:
-        """Synchronize with the database until cancelled."""
         interval_s = self._timing.sync_interval_s
         due_at = self._clock() + interval_s * random.random()  # noqa: S311 - out of step
         while True:

@@ -6,13 +6,12 @@ have, or when no process is left of the release that began it.
 
 from __future__ import annotations
 
-import asyncio
-import random
 from typing import TYPE_CHECKING, Final
 
 from gateway import ids
-from gateway.errors import StoreError, StoreUnavailable
+from gateway.errors import StoreUnavailable
 from gateway.store import claims
+from gateway.store.rounds import again_and_again
 from gateway.telemetry.logs import EventLog
 
 if TYPE_CHECKING:
@@ -52,13 +51,8 @@ class OrphanReaper:
         self._orphan_s = orphan_s
 
     async def run(self) -> None:
-        # Random pauses, so that processes do not reap at the same moment.
-        while True:
-            await asyncio.sleep(self._interval_s * random.uniform(0.5, 1.5))  # noqa: S311 - no secret
-            try:
-                await self.round()
-            except StoreError as error:
-                _log.debug("a round of the orphan reaper was not finished", error=error)
+        failure = "a round of the orphan reaper was not finished"
+        await again_and_again(self.round, self._interval_s, _log.debug, failure)
 
     async def round(self) -> int:
         """End the responses abandoned now; return their number. Raises `StoreError`.

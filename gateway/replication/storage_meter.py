@@ -10,16 +10,14 @@ due.
 
 from __future__ import annotations
 
-import asyncio
-import random
 import time
 from collections import defaultdict
 from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 from uuid import UUID
 
-from gateway.errors import StoreError
 from gateway.limits.storage import WHOLE_TENANT
 from gateway.store.postgres.statements import Statement
+from gateway.store.rounds import again_and_again
 from gateway.telemetry.logs import EventLog
 from gateway.tenancy import TenantId, default_project
 
@@ -231,7 +229,6 @@ async def _page(
 async def write(
     database: Database, turn: MeasuredTenant, sizes: dict[UUID, int], *, interval_s: float
 ) -> StoredState:
-    """Store a measurement and remove what it replaces."""
     parameters = {
         "tenant": turn.tenant_id,
         "begun_at": turn.begun_at,
@@ -277,15 +274,13 @@ class StorageMeter:
         self._interval_s = interval_s
 
     async def run(self) -> None:
-        # Errors of the database do not end the loop.
         pause_s = min(LOOK_S, self._interval_s)
-        while True:
-            await asyncio.sleep(pause_s * random.uniform(0.5, 1.0))  # noqa: S311 - spread
-            try:
-                while await self.once():
-                    pass
-            except StoreError as error:
-                _log.warning("what is stored was not measured", error=error)
+        failure = "what is stored was not measured"
+        await again_and_again(self._measure_all, pause_s, _log.warning, failure)
+
+    async def _measure_all(self) -> None:
+        while await self.once():
+            pass
 
     async def once(self) -> bool:
         """Measure one tenant. Return False if none is due. Raises `StoreError`."""

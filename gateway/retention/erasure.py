@@ -33,7 +33,7 @@ from gateway.store.postgres.statements import Statement
 from gateway.store.tables import keys_of_table
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Collection, Iterable, Iterator, Mapping, Sequence
+    from collections.abc import AsyncIterator, Iterable, Iterator, Mapping, Sequence
 
     from gateway.encryption.cipher import ContentCipher
     from gateway.store.postgres.database import Database, Row
@@ -170,18 +170,6 @@ class UsedKeys:
         return bool(self.containers or self.files or self.tool_pages)
 
 
-class ReadPage(NamedTuple):
-    """Some responses, how many were there, and the last one; None: there are no more.
-
-    `sealed` of them could not be opened: whose they are nobody can tell.
-    """
-
-    responses: list[ReadResponse]
-    seen: int
-    sealed: int
-    last: UUID | None
-
-
 def used_in(json: Any) -> UsedKeys:
     """Return the keys that a request or an item names, at any depth.
 
@@ -208,40 +196,8 @@ def _note(found: UsedKeys, name: str, value: Any) -> None:
             kept.add(uuid)
 
 
-async def _page(database: Database, tenant_id: TenantId, *, after: UUID, rows_max: int) -> ReadPage:
-    """Return a page of the tenant's responses behind the id `after`.
-
-    Raises `ContentSealed` if the tenant has no key any more.
-    """
-    bounds = {"tenant": tenant_id, "after": after, "rows_max": rows_max}
-    rows, found = await _read_page(database, tenant_id, _PAGE, bounds)
-    last = rows[-1].id if len(rows) == rows_max else None
-    return ReadPage(found, len(rows), len(rows) - len(found), last)
-
-
-async def _continuing(
-    database: Database,
-    tenant_id: TenantId,
-    *,
-    responses: Collection[UUID] = (),
-    conversations: Collection[UUID] = (),
-) -> list[ReadResponse]:
-    """Return the responses that continue any of these responses or conversations."""
-    found: list[ReadResponse] = []
-    for statement, some in ((_CHILDREN, responses), (_OF_CONVERSATIONS, conversations)):
-        if some:
-            bounds = {"tenant": tenant_id, "ids": list(some)}
-            found += (await _read_page(database, tenant_id, statement, bounds))[1]
-    return found
-
-
-async def _read_page(
-    database: Database, tenant_id: TenantId, statement: Statement, bounds: dict[str, Any]
-) -> tuple[Sequence[Row], list[ReadResponse]]:
-    async with database.transaction(tenant_id) as connection:
-        rows = await connection.execute(statement, bounds)
-        cipher = connection.cipher(tenant_id)
-    return rows, [one for row in rows if (one := _response(cipher, row)) is not None]
+def _responses(cipher: ContentCipher, rows: Iterable[Row]) -> list[ReadResponse]:
+    return [one for row in rows if (one := _response(cipher, row)) is not None]
 
 
 def _response(cipher: ContentCipher, row: Row) -> ReadResponse | None:
@@ -263,61 +219,9 @@ def _response(cipher: ContentCipher, row: Row) -> ReadResponse | None:
 
 
 async def metered(database: Database, tenant_id: TenantId, digest: bytes) -> set[UUID]:
-    """Return the ids of responses whose usage lines carry this end-user digest."""
     async with database.transaction(tenant_id) as connection:
         asked = {"tenant": tenant_id, "digest": digest}
         return set(await connection.scalars(_METERED, asked))
-
-
-async def _metered_for_others(
-    database: Database, tenant_id: TenantId, digest: bytes | None, responses: Collection[UUID]
-) -> set[UUID]:
-    """Return those of the responses whose usage lines carry another end-user digest."""
-    asked = {"tenant": tenant_id, "digest": digest, "ids": list(responses)}
-    async with database.transaction(tenant_id) as connection:
-        return set(await connection.scalars(_OF_OTHERS, asked))
-
-
-async def _used_by_items(
-    database: Database,
-    tenant_id: TenantId,
-    *,
-    responses: Collection[UUID] = (),
-    conversations: Collection[UUID] = (),
-) -> UsedKeys:
-    """Return the keys that the items of these responses and conversations name."""
-    found = UsedKeys()
-    for table, some in (("messages", responses), ("conversation_items", conversations)):
-        if some:
-            async with database.transaction(tenant_id) as connection:
-                bounds = {"tenant": tenant_id, "ids": list(some)}
-                rows = await connection.execute(_ITEMS[table], bounds)
-                cipher = connection.cipher(tenant_id)
-            for _, used in _of_items(cipher, rows, table):
-                found |= used
-    return found
-
-
-async def _used_by_items_of_others(
-    database: Database, tenant_id: TenantId, without: Collection[UUID], *, rows_max: int
-) -> UsedKeys:
-    """Return the keys that the items of all other responses and conversations name."""
-    found = UsedKeys()
-    for table, statement in _ALL_ITEMS.items():
-        place: tuple[UUID, int] = (BEFORE_ALL, -1)
-        while True:
-            after, position = place
-            bounds = {"tenant": tenant_id, "after": after, "position": position}
-            async with database.transaction(tenant_id) as connection:
-                rows = await connection.execute(statement, bounds | {"rows_max": rows_max})
-                cipher = connection.cipher(tenant_id)
-            for owner, used in _of_items(cipher, rows, table):
-                if owner not in without:
-                    found |= used
-            if len(rows) < rows_max:
-                break
-            place = rows[-1].owner, rows[-1].position
-    return found
 
 
 def _of_items(
@@ -330,18 +234,6 @@ def _of_items(
         if row.kind == "mcp_approval_request":
             used.tool_approvals.add(row.item_id)
         yield row.owner, used
-
-
-async def _still_there(database: Database, tenant_id: TenantId, used: UsedKeys) -> UsedKeys:
-    """Return the keys that exist: most containers were never made, or have expired."""
-    found = UsedKeys()
-    async with database.transaction(tenant_id) as connection:
-        for table, statement in _THERE.items():
-            keys = list(getattr(used, table))
-            if keys:
-                asked = {"tenant": tenant_id, "keys": keys}
-                getattr(found, table).update(await connection.scalars(statement, asked))
-    return found
 
 
 @dataclass(frozen=True, slots=True)
@@ -409,17 +301,28 @@ class Erasing:
     async def _find(self) -> None:
         if self._digest is not None:
             self._metered = await metered(self._database, self._tenant_id, self._digest)
-        async for page in self._pages():
-            self._seen += page.seen
-            self._sealed += page.sealed
-            self._named |= {one.uuid: one for one in page.responses if self._is_named(one)}
+        async for rows, read in self._pages():
+            self._seen += len(rows)
+            self._sealed += len(rows) - len(read)
+            self._named |= {one.uuid: one for one in read if self._is_named(one)}
 
-    async def _pages(self) -> AsyncIterator[ReadPage]:
-        after: UUID | None = BEFORE_ALL
-        while after is not None:
-            page = await _page(self._database, self._tenant_id, after=after, rows_max=ROWS_AT_ONCE)
-            yield page
-            after = page.last
+    async def _pages(self) -> AsyncIterator[tuple[Sequence[Row], list[ReadResponse]]]:
+        # All responses of the tenant: the rows of each page, and those of them that open.
+        after = BEFORE_ALL
+        while True:
+            rows, cipher = await self._rows(_PAGE, after=after, rows_max=ROWS_AT_ONCE)
+            yield rows, _responses(cipher, rows)
+            if len(rows) < ROWS_AT_ONCE:
+                return
+            after = rows[-1].id
+
+    async def _rows(
+        self, statement: Statement, **parameters: Any
+    ) -> tuple[Sequence[Row], ContentCipher]:
+        # Raises `ContentSealed` if the tenant has no key any more.
+        async with self._database.transaction(self._tenant_id) as connection:
+            rows = await connection.execute(statement, {"tenant": self._tenant_id, **parameters})
+            return rows, connection.cipher(self._tenant_id)
 
     @property
     def _theirs(self) -> dict[UUID, ReadResponse]:
@@ -436,21 +339,24 @@ class Erasing:
             places -= self._places
             self._places |= places
             found: list[ReadResponse] = []
-            for some in _batches([one.uuid for one in newest]):
-                found += await _continuing(self._database, self._tenant_id, responses=some)
-            for some in _batches(list(places)):
-                found += await _continuing(self._database, self._tenant_id, conversations=some)
+            for statement, uuids in (
+                (_CHILDREN, [one.uuid for one in newest]),
+                (_OF_CONVERSATIONS, list(places)),
+            ):
+                for some in _batches(uuids):
+                    rows, cipher = await self._rows(statement, ids=some)
+                    found += _responses(cipher, rows)
             newest = await self._nobodys(found)
             self._nameless |= {one.uuid: one for one in newest}
 
     async def _nobodys(self, found: Iterable[ReadResponse]) -> list[ReadResponse]:
+        # Those that name nobody, nor does usage name another person.
         known = self._named.keys() | self._nameless.keys()
         some = {one.uuid: one for one in found if not one.names and one.uuid not in known}
         others: set[UUID] = set()
         for batch in _batches(list(some)):
-            others |= await _metered_for_others(
-                self._database, self._tenant_id, self._digest, batch
-            )
+            rows, _ = await self._rows(_OF_OTHERS, digest=self._digest, ids=batch)
+            others.update(row.response_id for row in rows)
         return [one for uuid, one in some.items() if uuid not in others]
 
     async def _erase_used(self) -> Mapping[str, int]:
@@ -458,11 +364,12 @@ class Erasing:
         used = UsedKeys()
         for one in theirs.values():
             used |= one.used
-        for some in _batches(list(theirs)):
-            used |= await _used_by_items(self._database, self._tenant_id, responses=some)
-        for some in _batches(list(self._places)):
-            used |= await _used_by_items(self._database, self._tenant_id, conversations=some)
-        used = await _still_there(self._database, self._tenant_id, used)
+        for table, owners in (("messages", theirs), ("conversation_items", self._places)):
+            for some in _batches(list(owners)):
+                rows, cipher = await self._rows(_ITEMS[table], ids=some)
+                for _, of_item in _of_items(cipher, rows, table):
+                    used |= of_item
+        await self._keep_existing(used)
         if used.may_be_shared:
             used -= await self._find_used_by_others(theirs.keys() | self._places)
         erased: dict[str, int] = {}
@@ -471,12 +378,30 @@ class Erasing:
                 erased |= await self._erase({table: statement}, keys=keys)
         return erased
 
+    async def _keep_existing(self, used: UsedKeys) -> None:
+        # Most containers were never made, or have expired.
+        for table, statement in _THERE.items():
+            if keys := list(getattr(used, table)):
+                rows, _ = await self._rows(statement, keys=keys)
+                setattr(used, table, {row[0] for row in rows})
+
     async def _find_used_by_others(self, theirs: set[UUID]) -> UsedKeys:
-        used = await _used_by_items_of_others(
-            self._database, self._tenant_id, theirs, rows_max=ROWS_AT_ONCE
-        )
-        async for page in self._pages():
-            for one in page.responses:
+        used = UsedKeys()
+        for table, statement in _ALL_ITEMS.items():
+            place: tuple[UUID, int] = (BEFORE_ALL, -1)
+            while True:
+                after, position = place
+                rows, cipher = await self._rows(
+                    statement, after=after, position=position, rows_max=ROWS_AT_ONCE
+                )
+                for owner, of_item in _of_items(cipher, rows, table):
+                    if owner not in theirs:
+                        used |= of_item
+                if len(rows) < ROWS_AT_ONCE:
+                    break
+                place = rows[-1].owner, rows[-1].position
+        async for _, read in self._pages():
+            for one in read:
                 if one.uuid not in theirs:
                     used |= one.used
         return used

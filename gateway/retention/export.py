@@ -16,9 +16,8 @@ from gateway.encryption.cipher import ContentCipher
 from gateway.errors import ContentSealed
 from gateway.json_lines import one_line
 from gateway.store import audit_log
-from gateway.store.content import BOUND_BY, CONTENT, place_of
+from gateway.store.content import BOUND_BY, CONTENT, pages_by_key, place_of
 from gateway.store.postgres.database import turn_to
-from gateway.store.postgres.statements import Statement
 from gateway.store.tables import TABLES as ALL_TABLES
 from gateway.store.tables import about, columns_of, keys_of_table
 from gateway.store.tables.columns import Kept
@@ -54,23 +53,7 @@ def _columns(table: str) -> list[str]:
     return [name for name, of in columns.items() if of.info["exported"] and name != "tenant_id"]
 
 
-def _page(table: str, *, is_first: bool) -> Statement:
-    keys = keys_of_table(table)
-    names, source = ", ".join(f"t.{name}" for name in _columns(table)), f"{table} t"
-    if table == "file_chunks":
-        names += ", f.digest"
-        source = "file_chunks t JOIN files f ON f.tenant_id = t.tenant_id AND f.id = t.file_id"
-    order = ", ".join(f"t.{name}" for name in keys)
-    given = ", ".join(f"CAST(:after_{name} AS {kind})" for name, kind in keys.items())
-    beyond = "" if is_first else f"AND ({order}) > ({given})"
-    return Statement(
-        f"SELECT {names} FROM {source} WHERE t.tenant_id = :tenant {beyond}"  # noqa: S608
-        f" ORDER BY {order} LIMIT :rows_max"
-    )
-
-
-_FIRST: Final = {table: _page(table, is_first=True) for table in TABLES}
-_NEXT: Final = {table: _page(table, is_first=False) for table in TABLES}
+_PAGES: Final = {table: pages_by_key(table, _columns(table)) for table in TABLES}
 
 
 class ExportedPage(NamedTuple):
@@ -133,7 +116,7 @@ async def pages(
         await database.keyring.ready([tenant_id])
         async with database.owner_transaction() as connection:
             await turn_to(connection, tenant_id)
-            statement = (_NEXT if after else _FIRST)[table]
+            statement = _PAGES[table][bool(after)]
             bounds = {"tenant": tenant_id, "rows_max": rows_max}
             page = await connection.execute(statement, bounds | after)
             cipher = _cipher(connection, tenant_id)

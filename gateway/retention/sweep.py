@@ -19,8 +19,6 @@ everyone behind it wait as well; what cannot be had now is left to a later round
 
 from __future__ import annotations
 
-import asyncio
-import random
 import re
 from collections import defaultdict
 from dataclasses import dataclass
@@ -36,12 +34,12 @@ from gateway.errors import StoreError
 from gateway.store import audit_log, claim_order, flushes
 from gateway.store.audit_log import KEPT_DAYS
 from gateway.store.events import day_of
-from gateway.store.ledger.rollup import added_to
+from gateway.store.ledger import rollup
 from gateway.store.locks import Lock, removing, try_take
 from gateway.store.postgres.statements import Statement
+from gateway.store.rounds import again_and_again
 from gateway.store.schema import EVERYONE, RUNS_ROLE
 from gateway.store.tables import TABLES, about, keys_of_table
-from gateway.store.tables.ledger import SUMMED_BY, SUMS
 from gateway.telemetry.logs import EventLog
 
 if TYPE_CHECKING:
@@ -223,7 +221,6 @@ async def delete_audit(database: Database, _keep: Retention, *, rows_max: int) -
 
 
 def _deletions(table: Table) -> tuple[Statement, ...]:
-    """Return the statements that remove what has expired in a table (`Lifetime.expired`)."""
     keys = ("tenant_id", *keys_of_table(table.name))
     same = " AND ".join(f"gone.{key} = expired.{key}" for key in keys)
     return tuple(
@@ -462,33 +459,6 @@ def _first_id(moment: datetime) -> UUID:
     return UUID(int=int(moment.timestamp() * 1000) << 80)
 
 
-_KEY: Final = ", ".join(name for name in SUMMED_BY if name != "at")
-_OLD_HOURS: Final = """
-    SELECT old.* FROM tenants CROSS JOIN LATERAL (
-        SELECT one.tenant_id, one.at, one.ctid AS place FROM usage_hours AS one
-        WHERE tenants.held_at IS NULL AND one.tenant_id = tenants.id
-          AND one.at < now() - make_interval(secs => CAST(:kept_s AS integer))
-        LIMIT :rows_max
-    ) AS old
-    LIMIT :rows_max
-"""
-# In one order, so that two processes that do it at once do not wait for each other.
-_TO_DAYS: Final = Statement(f"""
-WITH gone AS (
-    DELETE FROM usage_hours AS gone USING ({_OLD_HOURS}) AS expired
-    WHERE gone.tenant_id = expired.tenant_id AND gone.at = expired.at AND gone.ctid = expired.place
-    RETURNING gone.*
-), days AS (
-    INSERT INTO usage_days (at, {_KEY}, {", ".join(SUMS)})
-    SELECT date_trunc('day', at, 'UTC'), {_KEY}, {", ".join(f"sum({name})" for name in SUMS)}
-    FROM gone GROUP BY 1, {_KEY} ORDER BY 1, {_KEY}
-    ON CONFLICT (tenant_id, at, project_id, key_id, model, service_tier, background, kind)
-    {added_to("usage_days")}
-)
-SELECT count(*) FROM gone
-""")  # noqa: S608 - constants only
-
-
 async def remove_expired(
     database: Database, keep: Ledger, *, rows_max: int, batches_max: int = 100
 ) -> int:
@@ -503,8 +473,7 @@ async def remove_expired(
             async with database.runs_transaction() as connection:
                 await removing(connection)
                 if table == "usage_hours":
-                    bounds = {"kept_s": keep.hours_s, "rows_max": rows_max}
-                    rows = await connection.scalar(_TO_DAYS, bounds)
+                    rows = await rollup.days_of_hours(connection, keep.hours_s, rows_max=rows_max)
                 else:
                     rows = await _delete(connection, table, vars(keep), rows_max)
             removed += rows
@@ -593,11 +562,12 @@ class Housekeeping:
 
         Database errors do not end it.
         """
-        await self._attempt(self._begin)
-        while True:
-            pause_s = random.uniform(0.5, 1.0) * self._interval_s  # noqa: S311 - replicas spread out
-            await asyncio.sleep(pause_s)
-            await self._attempt(self.round)
+        failure = "housekeeping failed, will be tried again"
+        try:
+            await self._begin()
+        except StoreError as error:
+            _log.warning(failure, error=error)
+        await again_and_again(self.round, self._interval_s, _log.warning, failure)
 
     async def _begin(self) -> None:
         if await owns_partitions(self._database):
@@ -643,13 +613,6 @@ class Housekeeping:
                 break
             removed += rows
         return removed
-
-    @staticmethod
-    async def _attempt(work: Callable[[], Awaitable[object]]) -> None:
-        try:
-            await work()
-        except StoreError as error:
-            _log.warning("housekeeping failed, will be tried again", error=error)
 
 
 def _tell(report: RetentionReport) -> None:

@@ -7,13 +7,12 @@ log stay, without a word of the tenant's: somebody may have to be shown them.
 from __future__ import annotations
 
 import asyncio
-import random
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from gateway.audit import BY_ITSELF, COMMAND_LINE
-from gateway.errors import DataHeld, InvalidRequest, StoreError
+from gateway.errors import DataHeld, InvalidRequest
 from gateway.metering import end_user_of
 from gateway.retention.erasure import Erasing
 from gateway.retention.export import TenantArchive
@@ -21,6 +20,7 @@ from gateway.retention.sweep import owns_partitions
 from gateway.store import audit_log, holds, tenants
 from gateway.store.postgres.database import require_owner, turn_to
 from gateway.store.postgres.statements import Statement
+from gateway.store.rounds import again_and_again
 from gateway.store.tables import TABLES as ALL_TABLES
 from gateway.store.tables import about, columns_of, metadata
 from gateway.telemetry.logs import EventLog
@@ -227,13 +227,8 @@ class TenantData:
 
         Others leave it to `harmony-gateway data purge`, run as the owner.
         """
-        # Random pauses keep replicas from working at the same time.
-        while True:
-            await asyncio.sleep(PURGE_INTERVAL_S * random.uniform(0.5, 1.0))  # noqa: S311 - see above
-            try:
-                await self.round()
-            except StoreError as error:
-                _log.warning("deleted tenants were not removed, will be tried again", error=error)
+        failure = "deleted tenants were not removed, will be tried again"
+        await again_and_again(self.round, PURGE_INTERVAL_S, _log.warning, failure)
 
     async def round(self, *, window_s: float = RESTORE_S) -> list[Removed]:
         # Raises `StoreError`; the next round continues.

@@ -49,7 +49,7 @@ from gateway.services.runs.history_source import History
 from gateway.services.runs.run_builder import PRIORITIES, DueSummary
 from gateway.services.zero_retention import permitted
 from gateway.store import responses as rows
-from gateway.store.limits import background
+from gateway.store.limits import counters
 from gateway.store.responses import IdempotencyKey, find_key
 from gateway.tenancy import default_project
 from gateway.text_ids import prompt_tokens
@@ -568,7 +568,7 @@ class Creation:
     async def _queue(self, spec: RunSpec, key: IdempotencyKey | None) -> AcceptedGeneration:
         # Only for keys that limit how many background responses may be queued.
         principal = spec.principal
-        for limit in await background.observed(
+        for limit in await counters.observed_queues(
             self._database, principal.tenant_id, principal.terms
         ):
             self._limiter.would_refuse(limit.what)

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import asyncio
 import math
-import random
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
@@ -21,6 +20,7 @@ from gateway.retention import sweep
 from gateway.store import audit_log, holds, resealing
 from gateway.store.postgres.database import require_owner
 from gateway.store.resealing import KEYS
+from gateway.store.rounds import again_and_again
 from gateway.telemetry.logs import EventLog
 
 if TYPE_CHECKING:
@@ -221,13 +221,8 @@ class Resealing:
         self._hold_s = HOLD_S + ROWS_AT_ONCE / rows_per_s
 
     async def run(self) -> None:
-        # Random pauses keep replicas from working at the same time.
-        while True:
-            await asyncio.sleep(INTERVAL_S * random.uniform(0.5, 1.0))  # noqa: S311 - see above
-            try:
-                await self.round()
-            except StoreError as error:
-                _log.warning("content was not resealed, will be tried again", error=error)
+        failure = "content was not resealed, will be tried again"
+        await again_and_again(self.round, INTERVAL_S, _log.warning, failure)
 
     async def round(self) -> int:
         """Continue for each tenant with a newer key than its content; return how many were

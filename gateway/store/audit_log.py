@@ -135,7 +135,6 @@ def _reading(database: Database, tenant_id: UUID | None) -> Transaction:
 async def project_names(
     database: Database, tenant_id: UUID, projects: Collection[UUID]
 ) -> dict[UUID, str]:
-    """Return the names of these projects of a tenant, by id."""
     async with _reading(database, tenant_id) as connection:
         rows = await connection.execute(_PROJECTS, {"ids": list(projects)})
     return {row.id: row.name for row in rows}

@@ -114,9 +114,6 @@ DELETE FROM drain_reports WHERE tenant_id = :nobody AND name = CAST(:name AS tex
 _DRAINS: Final = Statement("""
 SELECT name, drained_at, drained_by FROM backend_drains WHERE tenant_id = :nobody ORDER BY name
 """)
-_NAMES: Final = Statement("""
-SELECT name FROM backend_drains WHERE tenant_id = :nobody
-""")
 _REPORT_DRAINED: Final = Statement("""
 INSERT INTO drain_reports (tenant_id, name, replica, at, in_flight)
 SELECT CAST(:nobody AS uuid), told.name, CAST(:replica AS text), clock_timestamp(), told.in_flight
@@ -179,9 +176,7 @@ async def drains(database: Database) -> list[Drain]:
 
 
 async def drained(database: Database) -> list[str]:
-    """Return the names of drained backends. Raises `StoreError`."""
-    async with database.runs_transaction(durable=False) as connection:
-        return list(await connection.scalars(_NAMES, {"nobody": EVERYONE}))
+    return [one.name for one in await drains(database)]
 
 
 async def report_drained(database: Database, replica: str, in_flight: Mapping[str, int]) -> None:

@@ -138,7 +138,6 @@ async def charge_starts(connection: Connection, starts: Sequence[Start]) -> None
 
 
 async def forget_shares(database: Database) -> None:
-    """Remove tenants without background work for a long time. Raises `StoreError`."""
     async with database.runs_transaction() as connection:
         await removing(connection)
         await connection.execute(_FORGET, {})

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
-from gateway.store.tables import TABLES, about, columns_of, kept
+from gateway.store.postgres.statements import Statement
+from gateway.store.tables import TABLES, about, columns_of, kept, keys_of_table
 from gateway.store.tables.columns import Kept
 
 if TYPE_CHECKING:
@@ -24,7 +25,6 @@ they are bound to what is copied with them."""
 
 
 def place_of(table: str, column: str) -> str:
-    """Return the name that seals in this column are bound to."""
     return f"{about(TABLES[table]).sealed_as or table}.{column}"
 
 
@@ -34,6 +34,32 @@ _SEALED: Final = {
     )
     for table, columns in CONTENT.items()
 }
+
+
+def pages_by_key(table: str, columns: Iterable[str]) -> tuple[Statement, Statement]:
+    """Return the statements of a page of a tenant's rows by primary key: the first, and a next one.
+
+    They read `columns`, and those that seals are bound to. A next page begins behind the row whose
+    key is in the parameters `after_*`.
+    """
+    source = f"{table} AS t"
+    if table == "file_chunks":
+        source += " JOIN files AS f ON f.tenant_id = t.tenant_id AND f.id = t.file_id"
+    names = ", ".join(
+        "f.digest" if (table, name) == ("file_chunks", "digest") else f"t.{name}"
+        for name in dict.fromkeys([*columns, *BOUND_BY[table]])
+    )
+    keys = keys_of_table(table)
+    order = ", ".join(f"t.{name}" for name in keys)
+    after = ", ".join(f"CAST(:after_{name} AS {kind})" for name, kind in keys.items())
+    first, behind = (
+        Statement(
+            f"SELECT {names} FROM {source} WHERE t.tenant_id = :tenant {beyond}"  # noqa: S608
+            f" ORDER BY {order} LIMIT :rows_max"
+        )
+        for beyond in ("", f"AND ({order}) > ({after})")
+    )
+    return first, behind
 
 
 def sealed(cipher: ContentCipher, table: str, row: dict[str, Any]) -> dict[str, Any]:

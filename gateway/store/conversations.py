@@ -20,8 +20,10 @@ from gateway.protocol.conversations import Conversation, unknown_conversation
 from gateway.protocol.items import INCLUDABLE
 from gateway.store import content, holds
 from gateway.store.messages import (
+    ALL_JSON,
     NEEDED_ITEM,
     ItemPage,
+    NeededJson,
     context_of,
     digests,
     item_columns,
@@ -462,30 +464,24 @@ WHERE m.tenant_id = :tenant AND m.response_id = :response
 """)
 
 
-async def read_contents(  # noqa: PLR0913 - what is read of it
+async def read_contents(
     database: Database,
     tenant_id: TenantId,
     uuid: UUID,
     *,
     items_max: int,
-    with_json: bool = True,
-    with_tool_lists: bool = False,
-    with_calls: bool = False,
-    repeated: Collection[str] = (),
+    needed: NeededJson = ALL_JSON,
 ) -> Contents | None:
     """Return everything that a response inherits from this conversation, or None if it is unknown.
 
-    `messages.history` tells which items have their `json`. Raises `InvalidRequest` for a
+    The `json` of an item is empty unless it is `needed`. Raises `InvalidRequest` for a
     conversation of more than `items_max` items.
     """
     parameters = {
         "tenant": tenant_id,
         "conversation": uuid,
         "row_limit": items_max + 1,
-        "with_json": with_json,
-        "with_tool_lists": with_tool_lists,
-        "with_calls": with_calls,
-        "repeated": [*map(pack_text, repeated)],
+        **needed.parameters,
     }
     async with database.bulk_transaction(tenant_id) as connection:
         row = (await connection.execute(_CONTENTS, parameters)).one_or_none()

@@ -159,8 +159,7 @@ async def finish_all(
     await database.keyring.ready([tenant_id for tenant_id, _ in groups])
     async with database.bulk_transaction(groups[0][0], is_only=len(groups) == 1) as connection:
         for tenant_id, group in groups:
-            if tenant_id != groups[0][0]:
-                await turn_to(connection, tenant_id)
+            await turn_to(connection, tenant_id)
             rows: list[dict[str, Any]] = []
             items: list[dict[str, Any]] = []
             cipher = connection.cipher(tenant_id)

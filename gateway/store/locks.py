@@ -22,6 +22,7 @@ class Lock(IntEnum):
     CLAIMS = 0x436C61696D  # "Claim"
     HOUSEKEEPING = 0x486F7573656B6570  # "Housekep": whoever removes what has expired
     REMOVALS = 0x52656D6F76616C73  # "Removals": who removes shares it, a hold has it alone
+    ROLLUP = 0x526F6C6C7570  # "Rollup"
     TENANT_KEYS = 0x54656E4B6579  # "TenKey"
     MIGRATION = 0x4861726D6F6E79  # "Harmony": held by a session, over all its transactions
 

@@ -55,6 +55,35 @@ class StoredHistory:
     placement: bytes | None = None
 
 
+class NeededJson(NamedTuple):
+    """Which items of a history are read with their `json`: of the others the ids are enough.
+
+    Rendering needs that of some items, whatever this says (`NEEDED_ITEM`). `with_all`: all are
+    shown, not only continued; `with_tool_lists`: lists of MCP servers' tools; `with_calls`: calls
+    and their outputs; `repeated`: items with these ids.
+    """
+
+    with_all: bool = True
+    with_tool_lists: bool = False
+    with_calls: bool = False
+    repeated: Collection[str] = ()
+
+    @property
+    def parameters(self) -> dict[str, Any]:
+        return self._asdict() | {"repeated": [*map(pack_text, self.repeated)]}
+
+    def includes(self, item: ContextItem) -> bool:
+        return (
+            self.with_all
+            or (self.with_tool_lists and item.kind == "mcp_list_tools")
+            or (self.with_calls and (item.is_call or item.is_output))
+            or item.item_id in self.repeated
+        )
+
+
+ALL_JSON: Final = NeededJson()
+
+
 class ItemPage(NamedTuple):
     """A page of a list of items, each the JSON that is shown."""
 
@@ -71,7 +100,7 @@ _CONTENT: Final = ("call_id", "name", "item", "ids", "includable")
 # that it was.
 _CALLS_AND_OUTPUTS: Final = ", ".join(f"'{kind}'" for kind in sorted(CALL_KINDS | OUTPUT_KINDS))
 NEEDED_ITEM: Final = f"""
-CASE WHEN :with_json OR i.ids IS NULL OR i.role IN ('system', 'developer')
+CASE WHEN :with_all OR i.ids IS NULL OR i.role IN ('system', 'developer')
           OR i.kind IN ('mcp_approval_request', 'mcp_approval_response')
           OR i.kind IN ('tool_search_output', 'additional_tools')
           OR :with_tool_lists AND i.kind = 'mcp_list_tools'
@@ -239,7 +268,6 @@ ADDED: Final = Rows("item", _ADDED)
 
 
 def rows_of(uuid: UUID, items: Iterable[StoredItem], cipher: ContentCipher) -> list[dict[str, Any]]:
-    """Return the item rows of the response `uuid`, without the tenant."""
     rows = []
     for stored in items:
         row = {"response_id": uuid, "position": stored.position, "is_output": stored.is_output}
@@ -267,7 +295,6 @@ def item_columns(context: ContextItem, cipher: ContentCipher) -> dict[str, Any]:
 async def add(
     connection: Connection, tenant_id: TenantId, uuid: UUID, items: Sequence[StoredItem]
 ) -> None:
-    """Add items of a response, inside the caller's transaction."""
     cipher = connection.cipher(tenant_id)
     for start in range(0, len(items), ROWS_AT_ONCE):
         rows = rows_of(uuid, items[start : start + ROWS_AT_ONCE], cipher)
@@ -293,23 +320,18 @@ def context_of(row: Row, cipher: ContentCipher) -> ContextItem:
     )
 
 
-async def history(  # noqa: PLR0913 - what is read of it
+async def history(
     database: Database,
     tenant_id: TenantId,
     uuid: UUID,
     *,
     depth_max: int,
     items_max: int,
-    with_json: bool = True,
-    with_tool_lists: bool = False,
-    with_calls: bool = False,
-    repeated: Collection[str] = (),
+    needed: NeededJson = ALL_JSON,
 ) -> StoredHistory | None:
     """Return everything that a successor of this response inherits, or None if it is unknown.
 
-    The `json` of an item is empty unless rendering needs it. It is also read for all items with
-    `with_json`, for lists of MCP servers' tools with `with_tool_lists`, for calls and their outputs
-    with `with_calls`, and for the ids in `repeated`. Raises `PreviousResponseNotFound` naming a
+    The `json` of an item is empty unless it is `needed`. Raises `PreviousResponseNotFound` naming a
     deleted ancestor, or the deleted conversation in which the chain began, and `InvalidRequest` for
     a chain of more than `depth_max` responses or `items_max` items.
     """
@@ -318,10 +340,7 @@ async def history(  # noqa: PLR0913 - what is read of it
         "response": uuid,
         "depth_max": depth_max,
         "row_limit": items_max + 1,
-        "with_json": with_json,
-        "with_tool_lists": with_tool_lists,
-        "with_calls": with_calls,
-        "repeated": [*map(pack_text, repeated)],
+        **needed.parameters,
     }
     async with database.bulk_transaction(tenant_id) as connection:
         row = (await connection.execute(_HISTORY, parameters)).one_or_none()

@@ -22,7 +22,7 @@ import orjson
 from gateway.encryption.cipher import keys_of, keys_of_log
 from gateway.errors import ContentSealed
 from gateway.store import audit_log, flushes
-from gateway.store.content import BOUND_BY, CONTENT, place_of
+from gateway.store.content import BOUND_BY, CONTENT, pages_by_key, place_of
 from gateway.store.postgres.database import turn_to
 from gateway.store.postgres.statements import Statement
 from gateway.store.tables import keys_of_table
@@ -65,29 +65,6 @@ class Resealed:
     lost: int = 0
 
 
-def _page(table: str, *, is_first: bool) -> Statement:
-    keys = KEYS[table]
-    columns = dict.fromkeys([*keys, *BOUND_BY[table], *_SEALED[table]])
-    if table == "events":
-        columns["epoch"] = None
-    source, names = table, ", ".join(f"t.{name}" for name in columns)
-    if table == "file_chunks":
-        names = names.replace("t.digest", "f.digest")
-        source = "file_chunks t JOIN files f ON f.tenant_id = t.tenant_id AND f.id = t.file_id"
-    else:
-        source = f"{table} AS t"
-    beyond = ""
-    if not is_first:
-        places = ", ".join(f"t.{name}" for name in keys)
-        given = ", ".join(f"CAST(:after_{name} AS {kind})" for name, kind in keys.items())
-        beyond = f"AND ({places}) > ({given})"
-    order = ", ".join(f"t.{name}" for name in keys)
-    return Statement(
-        f"SELECT {names} FROM {source} WHERE t.tenant_id = :tenant {beyond}"  # noqa: S608
-        f" ORDER BY {order} LIMIT :rows_max"
-    )
-
-
 def _write(table: str) -> Statement:
     columns = _SEALED[table]
     changes = ", ".join(f"{name} = CAST(:new_{name} AS bytea)" for name in columns)
@@ -113,8 +90,10 @@ _REWRITE: Final = Statement("""
 UPDATE flushes SET members = :members, entries = :entries
 WHERE tenant_id = :tenant AND owner = :owner AND number = :number
 """)
-_FIRST: Final = {table: _page(table, is_first=True) for table in KEYS}
-_NEXT: Final = {table: _page(table, is_first=False) for table in KEYS}
+_PAGES: Final = {
+    table: pages_by_key(table, [*keys, *_SEALED[table], *(["epoch"] if table == "events" else [])])
+    for table, keys in KEYS.items()
+}
 _WRITES: Final = {table: _write(table) for table in KEYS}
 
 
@@ -132,7 +111,7 @@ async def reseal(
     await database.keyring.ready([tenant_id])
     async with database.owner_transaction() as connection:
         await turn_to(connection, tenant_id)
-        statement = (_FIRST if after is None else _NEXT)[table]
+        statement = _PAGES[table][after is not None]
         rows: Sequence[Row] = await connection.execute(statement, parameters)
         cipher = connection.cipher(tenant_id)
         changes, lost = [], 0

@@ -16,7 +16,7 @@ from gateway.limits.rules import NO_TERMS
 from gateway.store import content, conversations, events, flushes, holds, messages
 from gateway.store.claims import Claim
 from gateway.store.events import LogRow, day_of
-from gateway.store.limits import background
+from gateway.store.limits import counters
 from gateway.store.locks import Lock
 from gateway.store.packing import pack_ids
 from gateway.store.postgres.database import turn_to
@@ -261,7 +261,7 @@ async def insert(database: Database, tenant_id: TenantId, new: NewResponse) -> N
     async with database.transaction(tenant_id) as connection:
         if new.queued_max is not None:
             await _check_queue(connection, tenant_id, new.queued_max)
-            await background.check_queue(connection, tenant_id, new.queue_terms, in_turn=True)
+            await counters.check_queue(connection, tenant_id, new.queue_terms, in_turn=True)
         row = _row(tenant_id, new, connection.cipher(tenant_id))
         if new.conversation is None:
             await connection.execute(_INSERT, row)
@@ -289,8 +289,7 @@ async def insert_all(
     await database.keyring.ready([tenant_id for tenant_id, _ in groups])
     async with database.bulk_transaction(groups[0][0], is_only=len(groups) == 1) as connection:
         for tenant_id, group in groups:
-            if tenant_id != groups[0][0]:
-                await turn_to(connection, tenant_id)
+            await turn_to(connection, tenant_id)
             cipher = connection.cipher(tenant_id)
             statement, rows = _INSERT_ALL.of(*_all_rows(tenant_id, group, cipher))
             await connection.execute(statement, rows | {"tenant": tenant_id})
@@ -313,8 +312,7 @@ async def queue_all(
     begin = database.transaction(groups[0][0], in_bulk=True, lock_key=Lock.CLAIMS)
     async with begin as connection:
         for tenant_id, group in groups:
-            if tenant_id != groups[0][0]:
-                await turn_to(connection, tenant_id)
+            await turn_to(connection, tenant_id)
             # Of one tenant, and of one moment: whichever policy was read last is the one.
             last = group[-1][1]
             bounds = {"running_max": last.running_max, "queued_max": last.queued_max}
@@ -352,7 +350,7 @@ async def check(
     async with database.transaction(tenant_id) as connection:
         if queued_max is not None:
             await _check_queue(connection, tenant_id, queued_max)
-            await background.check_queue(connection, tenant_id, queue_terms, in_turn=False)
+            await counters.check_queue(connection, tenant_id, queue_terms, in_turn=False)
         if conversation is not None:
             await conversations.check_writer(connection, tenant_id, conversation)
         if idempotency is not None:

@@ -7,6 +7,7 @@ retention, and no migrations either: it is one table, made by `prepare`.
 
 from __future__ import annotations
 
+from dataclasses import asdict, fields
 from typing import TYPE_CHECKING, Final
 
 from gateway.encryption.keyring import WrappedKey
@@ -29,7 +30,7 @@ CREATE TABLE IF NOT EXISTS tenant_keys (
 """
 _IS_THERE: Final = Statement("SELECT to_regclass('tenant_keys') IS NOT NULL")
 _IS_OF_CONTENT: Final = Statement("SELECT to_regclass('responses') IS NOT NULL")
-_COLUMNS: Final = "number, wrapped, provider, key_ref, created_at, retired_at, destroyed_at"
+_COLUMNS: Final = ", ".join(field.name for field in fields(WrappedKey))
 _KEYS: Final = Statement(f"""
 SELECT {_COLUMNS} FROM tenant_keys WHERE tenant_id = :tenant ORDER BY number
 """)  # noqa: S608 - constants only
@@ -112,15 +113,8 @@ class TenantKeys:
 
     async def add(self, tenant_id: TenantId, key: WrappedKey) -> None:
         """Store a key; earlier ones are retired. Raises `StoreConflict` for a taken number."""
-        row = {
-            "tenant": tenant_id,
-            "number": key.number,
-            "wrapped": key.wrapped,
-            "provider": key.provider,
-            "key_ref": key.key_ref,
-        }
         async with self._database.owner_transaction() as connection:
-            await connection.execute(_ADD, row)
+            await connection.execute(_ADD, {"tenant": tenant_id, **asdict(key)})
             await connection.execute(_RETIRE, {"tenant": tenant_id, "before": key.number})
 
     async def age_s(self, tenant_id: TenantId, number: int) -> float:
@@ -131,16 +125,8 @@ class TenantKeys:
         return age_s
 
     async def replace(self, tenant_id: TenantId, key: WrappedKey) -> None:
-        """Store the same key with another wrapping."""
-        row = {
-            "tenant": tenant_id,
-            "number": key.number,
-            "wrapped": key.wrapped,
-            "provider": key.provider,
-            "key_ref": key.key_ref,
-        }
         async with self._database.owner_transaction() as connection:
-            await connection.execute(_REPLACE, row)
+            await connection.execute(_REPLACE, {"tenant": tenant_id, **asdict(key)})
 
     async def retire(self, tenant_id: TenantId) -> int:
         # Returns the number of keys that can still open content.

@@ -157,7 +157,6 @@ async def all_tenants(database: Database) -> list[Tenant]:
 
 
 async def find_tenant(database: Database, name: str) -> Tenant | None:
-    """Return the tenant of that name, disabled ones included."""
     row = await _row(database, _FIND_TENANT, {"name": name})
     return _tenant(row) if row else None
 
@@ -192,7 +191,6 @@ async def disable_tenant(
 
 
 async def find_policy(database: Database, name: str) -> tuple[Tenant, OwnPolicy] | None:
-    """Return the tenant of that name with its own policy."""
     row = await _row(database, _FIND_POLICY, {"name": name})
     return _with_policy(row) if row else None
 

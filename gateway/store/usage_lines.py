@@ -95,8 +95,7 @@ async def record_all(database: Database, lines: Sequence[tuple[TenantId, UsageLi
     groups = by_tenant(lines)
     async with database.bulk_transaction(groups[0][0], is_only=len(groups) == 1) as connection:
         for tenant_id, group in groups:
-            if tenant_id != groups[0][0]:
-                await turn_to(connection, tenant_id)
+            await turn_to(connection, tenant_id)
             statement, parameters = _ADD_ALL.of([_row(line) for _, line in group])
             await connection.execute(statement, {"tenant": tenant_id, **parameters})
 

@@ -19,7 +19,7 @@ from gateway.eventlog.log_batches import Flusher
 from gateway.eventlog.log_watcher import LogWatcher
 from gateway.eventlog.log_writer import FLUSH_INTERVAL_S, LogWriter, WriterBounds
 from gateway.eventlog.notifications import Notifier
-from gateway.ledger.jobs import Adding, Reconciliation, again_and_again
+from gateway.ledger.jobs import Adding, Reconciliation
 from gateway.ledger.sinks import CloudEventsSink, Delivery
 from gateway.replication.alert_delivery import AlertDelivery, Mail, Webhook
 from gateway.replication.durable_runs import DurableRuns, RunDependencies
@@ -37,7 +37,9 @@ from gateway.store.claims import ClaimTerms
 from gateway.store.limits import counters, key_terms
 from gateway.store.notices import Listener, Notice
 from gateway.store.postgres.database import CONNECT_TIMEOUT_S
+from gateway.store.rounds import again_and_again
 from gateway.store.tenant_keys import TenantKeys
+from gateway.telemetry.logs import EventLog
 from gateway.tools.egress.network_policy import NetworkPolicy, host_and_port_of
 from gateway.tools.egress.transport import EgressLimits, client
 from gateway.upstreams.admission.slots import BACKGROUND_PROMOTION_S
@@ -67,6 +69,8 @@ CLAIM_INTERVAL_S: Final = 0.5
 QUIET_INTERVALS: Final = 5
 """Multiple of `CLAIM_INTERVAL_S` between two looks for work while there is none, where other
 replicas announce work."""
+
+_log = EventLog(__name__)
 
 
 class NotificationRouter:
@@ -233,11 +237,12 @@ def _accounting(base: Foundation) -> list[Callable[[], Coroutine[Any, Any, None]
 def _ledger_jobs(base: Foundation) -> list[Callable[[], Coroutine[Any, Any, None]]]:
     ledger, database, metrics = base.settings.ledger, base.database, base.metrics
     removing = partial(remove_expired, database, ledger, rows_max=BATCH_ROWS_MAX)
+    failure = "removing usage failed, will be tried again"
     sinks = [CloudEventsSink(sink, source=ledger.source) for sink in ledger.sinks]
     return [
         Adding(database, minutes_s=ledger.minutes_s, metrics=metrics).run,
         Reconciliation(database, metrics=metrics).run,
-        partial(again_and_again, removing, INTERVAL_S, "removing usage"),
+        partial(again_and_again, removing, INTERVAL_S, _log.warning, failure, at_once=True),
         *(Delivery(database, sink, holder=base.owner, metrics=metrics).run for sink in sinks),
     ]
 

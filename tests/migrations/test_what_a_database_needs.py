@@ -184,7 +184,7 @@ async def test_without_what_no_request_needs_it_serves_but_says_so(
 
 
 def test_requests_need_the_keys_that_statements_name() -> None:
-    sources = Path(verification.__file__).parents[1].rglob("*.py")
+    sources = Path(verification.__file__).parents[2].rglob("*.py")
     named = {
         columns
         for source in sources

@@ -7,7 +7,7 @@ the connection knows which it came on (WebSocket mode).
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from gateway import ids
 from gateway.context.assembly import may_repeat, referenced_ids
@@ -16,9 +16,10 @@ from gateway.protocol.conversations import unknown_conversation
 from gateway.protocol.hosted_tools import McpServerTool
 from gateway.services.known_urls import combines
 from gateway.store import conversations, messages
+from gateway.store.messages import NeededJson
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
     from uuid import UUID
 
     from gateway.protocol.context_item import ContextItem, ConversationPlace
@@ -89,24 +90,23 @@ class HistorySource:
         `StoreUnavailable`.
         """
         repeated = may_repeat(request.input)
-        asked: dict[str, Any] = {
-            "with_json": with_json or combines(request),
-            "with_tool_lists": _names_servers(request),
-            "with_calls": repeated.calls,
-            "repeated": repeated.ids,
-        }
+        needed = NeededJson(
+            with_json or combines(request), _names_servers(request), repeated.calls, repeated.ids
+        )
         if request.conversation is not None:
             return await self._read_conversation(
-                principal, request.conversation.id, is_written=request.store, **asked
+                principal, request.conversation.id, needed, is_written=request.store
             )
         previous = request.previous_response_id
         if previous is None:
             return History(None, (), created_at)
         found = local.get(previous)
         if found is None:
-            return await self._read_chain(principal, previous, **asked)
-        if found.parent is not None and _lacks_json(found.stored, **asked):
-            stored = await self._read_chain(principal, ids.response_id(found.parent), **asked)
+            return await self._read_chain(principal, previous, needed)
+        # Of most items only the ids were read.
+        lacks_json = any(not item.json and needed.includes(item) for item in found.stored)
+        if found.parent is not None and lacks_json:
+            stored = await self._read_chain(principal, ids.response_id(found.parent), needed)
             return replace(found, items=(*stored.items, *found.unstored))
         return found
 
@@ -123,7 +123,7 @@ class HistorySource:
         return self._database.within(principal.wall)
 
     async def _read_conversation(
-        self, principal: Principal, conversation_id: str, *, is_written: bool, **asked: Any
+        self, principal: Principal, conversation_id: str, needed: NeededJson, *, is_written: bool
     ) -> History:
         # `is_written`: the response will be added to the conversation.
         uuid = ids.parse_conversation_id(conversation_id)
@@ -132,7 +132,7 @@ class HistorySource:
             principal.tenant_id,
             uuid,
             items_max=self._items_max,
-            **asked,
+            needed=needed,
         )
         if not found:
             raise unknown_conversation(conversation_id)
@@ -148,7 +148,7 @@ class HistorySource:
             placement=found.placement,
         )
 
-    async def _read_chain(self, principal: Principal, previous: str, **asked: Any) -> History:
+    async def _read_chain(self, principal: Principal, previous: str, needed: NeededJson) -> History:
         uuid = ids.parse_response_id(previous)
         history = uuid and await messages.history(
             self._database_for(principal),
@@ -156,7 +156,7 @@ class HistorySource:
             uuid,
             depth_max=self._depth_max,
             items_max=self._items_max,
-            **asked,
+            needed=needed,
         )
         if not history:
             raise PreviousResponseNotFound(previous)
@@ -174,25 +174,6 @@ class HistorySource:
             tool_state=history.tool_state,
             placement=history.placement,
         )
-
-
-def _lacks_json(
-    items: Sequence[ContextItem],
-    *,
-    with_json: bool,
-    with_tool_lists: bool,
-    with_calls: bool,
-    repeated: Collection[str],
-) -> bool:
-    # Of most items only the ids were read.
-    return any(
-        with_json
-        or (with_tool_lists and item.kind == "mcp_list_tools")
-        or (with_calls and (item.is_call or item.is_output))
-        or item.item_id in repeated
-        for item in items
-        if not item.json
-    )
 
 
 def _names_servers(request: CreateResponse) -> bool:

@@ -28,7 +28,6 @@ from gateway.store.tables.ledger import usage
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
-    from datetime import datetime
 
     from gateway.store.postgres.database import Connection, Database, Row
 
@@ -58,19 +57,6 @@ ON CONFLICT (tenant_id, name) DO UPDATE
 SET tx = excluded.tx, of_tenant = excluded.of_tenant, response_id = excluded.response_id,
     seq = excluded.seq, batch = excluded.batch, lines = excluded.lines, moved_at = excluded.moved_at
 """)  # noqa: S608 - constants only
-_LOCK: Final = Statement("SELECT pg_try_advisory_xact_lock(:key, hashtext(:name))")
-_LOCK_KEY: Final = 0x4C656467  # "Ledg"
-_BEHIND: Final = Statement("""
-SELECT CAST(extract(epoch FROM now() - at) AS double precision) FROM usage
-WHERE tx >= CAST(CAST(:tx AS text) AS xid8) AND tx IS NOT NULL
-ORDER BY tx, tenant_id, response_id, seq
-LIMIT 1
-""")
-
-
-_AGE: Final = Statement(
-    "SELECT extract(epoch FROM now() - CAST(:at AS timestamptz))::double precision"
-)
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -111,11 +97,6 @@ async def read_horizon(connection: Connection) -> Horizon:
     return Horizon(row.tx, row.next_tx)
 
 
-async def try_lock(connection: Connection, name: str) -> bool:
-    """Lock the cursor to the end of the transaction. Return False if another process holds it."""
-    return bool(await connection.scalar(_LOCK, {"key": _LOCK_KEY, "name": name}))
-
-
 async def find(connection: Connection, name: str) -> Cursor | None:
     """Return the cursor of a reader, or None if the reader has not begun."""
     row = (await connection.execute(_FIND, {"name": name})).one_or_none()
@@ -125,8 +106,12 @@ async def find(connection: Connection, name: str) -> Cursor | None:
     return Cursor(row.name, place, row.batch, row.lines)
 
 
+async def of_rollup(connection: Connection) -> Cursor:
+    # Before anything was added up: at the beginning of the ledger.
+    return await find(connection, ROLLUP) or Cursor(ROLLUP)
+
+
 async def move(connection: Connection, cursor: Cursor) -> None:
-    """Store the cursor, creating it if it is new."""
     place = cursor.place
     await connection.execute(
         _PLACE,
@@ -144,13 +129,8 @@ async def move(connection: Connection, cursor: Cursor) -> None:
 
 async def behind_s(connection: Connection, place: LinePosition) -> float:
     """Return the age in seconds of the oldest line behind a place, 0.0 if none."""
-    seconds = await connection.scalar(_BEHIND, {"tx": str(place.tx)})
+    seconds = await connection.scalar(_BEHIND, _parameters(place))
     return 0.0 if seconds is None else max(0.0, float(seconds))
-
-
-async def age_s(connection: Connection, at: datetime) -> float:
-    """Return the seconds since `at` by the database's clock, 0.0 for a future time."""
-    return max(0.0, float(await connection.scalar(_AGE, {"at": at})))
 
 
 LINE_COLUMNS: Final = tuple(columns_of(usage))
@@ -170,6 +150,15 @@ WHERE line.tx IS NOT NULL
   AND ({_KEY}) <= (CAST(CAST(:end_tx AS text) AS xid8), :end_tenant, :end_response, :end_seq)
 ORDER BY {_KEY}
 LIMIT :lines_max
+""")  # noqa: S608 - constants only
+_BEHIND: Final = Statement(f"""
+SELECT CAST(extract(epoch FROM now() - line.at) AS double precision)
+FROM usage AS line
+WHERE line.tx IS NOT NULL
+  AND line.tx >= CAST(CAST(:tx AS text) AS xid8)
+  AND ({_KEY}) > (CAST(CAST(:tx AS text) AS xid8), :tenant, :response, :seq)
+ORDER BY {_KEY}
+LIMIT 1
 """)  # noqa: S608 - constants only
 _OWN: Final = f"tenant_id = '{EVERYONE}' AND name = :name"
 _BEGIN: Final = Statement(f"""
@@ -319,13 +308,7 @@ async def sink_behind_s(database: Database, sink: str) -> float:
     """Return the age in seconds of the oldest line that the sink has not received, 0.0 if none."""
     async with database.runs_transaction() as connection:
         cursor = await find(connection, SINK_PREFIX + sink)
-        if cursor is None:
-            return 0.0
-        rows = await _read_lines(connection, cursor.place, LinePosition(_TX_MAX), lines_max=1)
-        return await age_s(connection, rows[0].at) if rows else 0.0
-
-
-_TX_MAX: Final = 2**62
+        return 0.0 if cursor is None else await behind_s(connection, cursor.place)
 
 
 async def _read_lines(

@@ -13,7 +13,8 @@ from functools import cache
 from typing import TYPE_CHECKING, Any, Final, Literal
 
 from gateway.store.ledger import cursors
-from gateway.store.ledger.cursors import ROLLUP, Cursor, LinePosition
+from gateway.store.ledger.cursors import LinePosition
+from gateway.store.locks import Lock, try_take
 from gateway.store.postgres.statements import Statement
 from gateway.store.schema import COST_COLUMNS
 from gateway.store.tables.ledger import SUMMED_BY, SUMS
@@ -51,8 +52,8 @@ LINE_VALUES: Final = {name: _value(name) for name in SUMS}
 """SQL of what one line adds to each sum."""
 _KEY: Final = ", ".join(LINE_KEY)
 _SUMS: Final = ", ".join(SUMS)
-_KEY_VALUES: Final = ", ".join(f"{value} AS {name}" for name, value in LINE_KEY.items())
-_VALUES: Final = ", ".join(f"{value} AS {name}" for name, value in LINE_VALUES.items())
+LINE_KEY_AS: Final = ", ".join(f"{value} AS {name}" for name, value in LINE_KEY.items())
+LINE_VALUES_AS: Final = ", ".join(f"{value} AS {name}" for name, value in LINE_VALUES.items())
 _SUMMED: Final = ", ".join(f"sum({name})" for name in SUMS)
 
 
@@ -61,8 +62,7 @@ LINES_MAX: Final = 20_000
 MINUTES_S: Final = 48 * 3600.0
 
 
-def added_to(table: str) -> str:
-    """Return the SQL that adds new sums to existing ones."""
+def _added_to(table: str) -> str:
     added = ", ".join(f"{name} = {table}.{name} + excluded.{name}" for name in SUMS)
     return f"DO UPDATE SET {added}"
 
@@ -74,7 +74,7 @@ ORDER BY tx OFFSET :lines_max LIMIT 1
 """)
 _ADD: Final = Statement(f"""
 WITH added AS MATERIALIZED (
-    SELECT line.at, {_KEY_VALUES}, line.end_user, {_VALUES}
+    SELECT line.at, {LINE_KEY_AS}, line.end_user, {LINE_VALUES_AS}
     FROM usage AS line
     WHERE line.tx >= CAST(CAST(:from_tx AS text) AS xid8)
       AND line.tx < CAST(CAST(:to_tx AS text) AS xid8)
@@ -83,14 +83,14 @@ WITH added AS MATERIALIZED (
     SELECT date_trunc('hour', at, 'UTC'), {_KEY}, {_SUMMED} FROM added
     GROUP BY date_trunc('hour', at, 'UTC'), {_KEY}
     ON CONFLICT (tenant_id, at, project_id, key_id, model, service_tier, background, kind)
-    {added_to("usage_hours")}
+    {_added_to("usage_hours")}
 ), minutes AS (
     INSERT INTO usage_minutes (at, {_KEY}, {_SUMS})
     SELECT date_trunc('minute', at, 'UTC'), {_KEY}, {_SUMMED} FROM added
     WHERE at >= now() - make_interval(secs => :minutes_s)
     GROUP BY date_trunc('minute', at, 'UTC'), {_KEY}
     ON CONFLICT (tenant_id, at, project_id, key_id, model, service_tier, background, kind)
-    {added_to("usage_minutes")}
+    {_added_to("usage_minutes")}
 ), days AS (
     INSERT INTO usage_end_user_days (tenant_id, day, project_id, end_user, model, {_SUMS})
     SELECT tenant_id, CAST(at AT TIME ZONE 'UTC' AS date), project_id, end_user, model, {_SUMMED}
@@ -99,7 +99,7 @@ WITH added AS MATERIALIZED (
       AND tenant_id IN (SELECT id FROM tenants WHERE usage_by_end_user = 'allowed')
     GROUP BY tenant_id, CAST(at AT TIME ZONE 'UTC' AS date), project_id, end_user, model
     ON CONFLICT (tenant_id, day, project_id, end_user, model)
-    {added_to("usage_end_user_days")}
+    {_added_to("usage_end_user_days")}
 )
 SELECT count(*) FROM added
 """)  # noqa: S608 - constants only
@@ -110,11 +110,36 @@ _ADD_HOUR: Final = Statement(f"""
 INSERT INTO usage_hours (at, {_KEY}, {_SUMS})
 SELECT CAST(:hour AS timestamptz), {_KEY}, {_SUMMED}
 FROM (
-    SELECT {_KEY_VALUES}, {_VALUES} FROM usage AS line
+    SELECT {LINE_KEY_AS}, {LINE_VALUES_AS} FROM usage AS line
     WHERE line.tenant_id = :tenant AND line.at >= :hour AND line.at < :next_hour
       AND (line.tx IS NULL OR line.tx < CAST(CAST(:tx AS text) AS xid8))
 ) AS added
 GROUP BY {_KEY}
+""")  # noqa: S608 - constants only
+
+
+# In one order, so that two processes that do it at once do not wait for each other.
+_TO_DAYS: Final = Statement(f"""
+WITH gone AS (
+    DELETE FROM usage_hours AS gone USING (
+        SELECT old.* FROM tenants CROSS JOIN LATERAL (
+            SELECT one.tenant_id, one.at, one.ctid AS place FROM usage_hours AS one
+            WHERE tenants.held_at IS NULL AND one.tenant_id = tenants.id
+              AND one.at < now() - make_interval(secs => CAST(:kept_s AS integer))
+            LIMIT :rows_max
+        ) AS old
+        LIMIT :rows_max
+    ) AS expired
+    WHERE gone.tenant_id = expired.tenant_id AND gone.at = expired.at AND gone.ctid = expired.place
+    RETURNING gone.*
+), days AS (
+    INSERT INTO usage_days (at, {_KEY}, {_SUMS})
+    SELECT date_trunc('day', at, 'UTC'), {_KEY}, {_SUMMED}
+    FROM gone GROUP BY 1, {_KEY} ORDER BY 1, {_KEY}
+    ON CONFLICT (tenant_id, at, project_id, key_id, model, service_tier, background, kind)
+    {_added_to("usage_days")}
+)
+SELECT count(*) FROM gone
 """)  # noqa: S608 - constants only
 
 
@@ -137,9 +162,9 @@ async def advance(
     Lines younger than `minutes_s` are added up by the minute, too. Raises `StoreUnavailable`.
     """
     async with database.runs_transaction() as connection:
-        if not await cursors.try_lock(connection, ROLLUP):
+        if not await try_take(connection, Lock.ROLLUP):
             return None
-        cursor = await cursors.find(connection, ROLLUP) or Cursor(ROLLUP)
+        cursor = await cursors.of_rollup(connection)
         horizon = await cursors.read_horizon(connection)
         if horizon.is_foreign(cursor.place):
             return Advance(is_foreign=True)
@@ -159,13 +184,19 @@ async def advance(
         return Advance(lines, is_done=bound is None)
 
 
+async def days_of_hours(connection: Connection, kept_s: int, *, rows_max: int) -> int:
+    """Make sums by the day of up to `rows_max` sums by the hour older than `kept_s` seconds."""
+    bounds = {"kept_s": kept_s, "rows_max": rows_max}
+    return int(await connection.scalar(_TO_DAYS, bounds))
+
+
 async def behind_s(database: Database) -> float:
     """Return the age in seconds of the oldest line that is in no sum yet, 0.0 if none.
 
     Raises `StoreUnavailable`.
     """
     async with database.runs_transaction() as connection:
-        cursor = await cursors.find(connection, ROLLUP) or Cursor(ROLLUP)
+        cursor = await cursors.of_rollup(connection)
         return await cursors.behind_s(connection, cursor.place)
 
 
@@ -175,14 +206,14 @@ async def add_hour_again(database: Database, tenant_id: TenantId, hour: datetime
     Call it only while all lines of the hour exist. Raises `StoreUnavailable`.
     """
     async with database.runs_transaction() as connection:
-        if not await cursors.try_lock(connection, ROLLUP):
+        if not await try_take(connection, Lock.ROLLUP):
             return False
         await _add_hour_again(connection, tenant_id, hour)
         return True
 
 
 async def _add_hour_again(connection: Connection, tenant_id: TenantId, hour: datetime) -> None:
-    cursor = await cursors.find(connection, ROLLUP) or Cursor(ROLLUP)
+    cursor = await cursors.of_rollup(connection)
     of_hour = {"tenant": tenant_id, "hour": hour}
     await connection.execute(_FORGET_HOUR, of_hour)
     next_hour = hour + timedelta(hours=1)
@@ -273,7 +304,7 @@ async def read_usage(
     )
     async with transaction as connection:
         await connection.script(_SNAPSHOT)
-        cursor = await cursors.find(connection, ROLLUP) or Cursor(ROLLUP)
+        cursor = await cursors.of_rollup(connection)
         parameters: dict[str, Any] = {
             "tenant": tenant_id,
             "start": span.start,
@@ -450,7 +481,7 @@ async def usage_of_key(
     """
     async with database.transaction(tenant_id) as connection:
         await connection.script(_SNAPSHOT)
-        cursor = await cursors.find(connection, ROLLUP) or Cursor(ROLLUP)
+        cursor = await cursors.of_rollup(connection)
         parameters = {"tenant": tenant_id, "key": key_id, "tx": str(cursor.place.tx)}
         row = (await connection.execute(_OF_KEY, parameters)).one()
     return {

@@ -3,6 +3,11 @@
 Each process makes one transaction a second, and another when a request does not fit its slice. Rows
 are locked in the order of their keys. Only the database's clock counts: a bucket fills by it, and
 reports of a process do not count once it has been silent for `FRESH_S`.
+
+Background responses have no counter that would have to be decreased: those in the scope of a limit,
+queued or generated, are counted by their rows. The process that accepts a response counts before it
+queues the response, in turn with others of its tenant; the process that claims counts the generated
+ones (`store.claims`).
 """
 
 from __future__ import annotations
@@ -12,9 +17,11 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from uuid import UUID
 
-from gateway.limits.accounting import Elsewhere, interval_starts
+from gateway.limits.accounting import BUSY_WAIT_S, Elsewhere, interval_starts
+from gateway.limits.refusal import ReachedLimit, too_many
 from gateway.limits.storage import Measurement, account_of, project_of
-from gateway.store.limits import background
+from gateway.store.limits.key_terms import IN_SCOPE
+from gateway.store.locks import TenantLock, take_turns
 from gateway.store.postgres.statements import Statement
 from gateway.store.schema import EVERYONE
 
@@ -22,7 +29,7 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
 
     from gateway.limits.buckets import Ask
-    from gateway.limits.rules import Limit, Terms
+    from gateway.limits.rules import Limit, Terms, What
     from gateway.store.postgres.database import Connection, Database
     from gateway.tenancy import TenantId
 
@@ -234,7 +241,7 @@ async def read(database: Database, replica: str, tenant_id: UUID, terms: Terms) 
     rows = [SpendRow(tenant_id, meter, at, 0) for meter, at in starts.items()]
     async with database.runs_transaction(durable=False) as connection:
         rows_of = {
-            (tenant_id, one.name): await background.count(connection, tenant_id, one)
+            (tenant_id, one.name): await count_background(connection, tenant_id, one)
             for one in terms.background
         }
         parameters = {
@@ -283,7 +290,6 @@ async def resize(
 
 
 async def forget(database: Database) -> None:
-    """Remove reports of processes that are gone. Raises `StoreError`."""
     async with database.runs_transaction(durable=False) as connection:
         await connection.execute(_FORGET, {})
 
@@ -367,3 +373,61 @@ def _meters(rows: Sequence[SpendRow]) -> dict[str, Any]:
         "meters": [row.meter for row in rows],
         "starts": [row.starts_at for row in rows],
     }
+
+
+_STATES: Final[Mapping[str, str]] = {
+    "background_queued": "status = 'queued'",
+    "background_running": "status = 'in_progress' AND durable AND background",
+}
+_COUNTS: Final = {
+    (what, scope): Statement(f"""
+SELECT count(*) FROM (
+    SELECT FROM responses AS one
+    WHERE tenant_id = :tenant AND {state} AND {of_scope} LIMIT :value
+) AS found
+""")  # noqa: S608 - constants only
+    for what, state in _STATES.items()
+    for scope, of_scope in IN_SCOPE.items()
+}
+
+
+async def count_background(connection: Connection, tenant_id: UUID, limit: Limit) -> int:
+    """Count background responses of the limit's scope, up to the limit."""
+    parameters = {"tenant": tenant_id, "scope_id": limit.scope_id, "value": limit.value}
+    found: int = await connection.scalar(_COUNTS[limit.what, limit.scope], parameters)
+    return found
+
+
+async def check_queue(
+    connection: Connection, tenant_id: TenantId, terms: Terms, *, in_turn: bool
+) -> None:
+    """Raise `RateLimited` if one more response may not be queued.
+
+    With `in_turn` the caller's transaction queues it, and others of the tenant that do the same
+    wait until the transaction ends.
+    """
+    binding = _queues(terms, "enforce")
+    if binding and in_turn:
+        await take_turns(connection, tenant_id, TenantLock.BACKGROUND)
+    for limit in binding:
+        used = await count_background(connection, tenant_id, limit)
+        if used >= limit.value:
+            raise too_many(ReachedLimit(limit, terms, ""), used=used, wait_s=BUSY_WAIT_S)
+
+
+async def observed_queues(database: Database, tenant_id: TenantId, terms: Terms) -> list[Limit]:
+    """Return the observed limits that would refuse one more. Raises `StoreError`."""
+    observing = _queues(terms, "observe")
+    if not observing:
+        return []
+    async with database.transaction(tenant_id) as connection:
+        return [
+            limit
+            for limit in observing
+            if await count_background(connection, tenant_id, limit) >= limit.value
+        ]
+
+
+def _queues(terms: Terms, mode: str) -> list[Limit]:
+    queued: What = "background_queued"
+    return [one for one in terms.background if (one.what, one.mode) == (queued, mode)]

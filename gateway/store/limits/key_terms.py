@@ -10,13 +10,29 @@ from gateway.limits.rules import NO_TERMS, Budget, Limit, Meter, Terms, meter_of
 from gateway.store.postgres.statements import Statement
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Mapping
     from uuid import UUID
 
     from gateway.limits.money import Component
+    from gateway.limits.rules import Scope
     from gateway.store.postgres.database import Database, Row
     from gateway.tenancy import Principal
 
+IN_SCOPE: Final[Mapping[Scope, str]] = {
+    **dict.fromkeys(("tenant", "organization"), "CAST(:scope_id AS uuid) IS NOT NULL"),
+    "project": "coalesce(one.project_id, one.tenant_id) = CAST(:scope_id AS uuid)",
+    "key": """one.key_id IN (
+        WITH RECURSIVE line AS (
+            SELECT CAST(:scope_id AS uuid) AS id
+            UNION
+            SELECT k.replaced_by FROM line JOIN api_keys AS k
+                ON k.tenant_id = :tenant AND k.id = line.id AND k.replaced_by IS NOT NULL
+        )
+        SELECT id FROM line
+    )""",
+}
+"""Conditions on a row `one` of the tenant: it counts for this scope. What a key was set holds for
+the one that takes its place, and they spend together."""
 # Raw SQL: recursive, and run at each look-up of a key. What a key was set goes on for the one that
 # takes its place: they share buckets and meters.
 _OWN: Final = """

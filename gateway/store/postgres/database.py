@@ -501,7 +501,7 @@ class Database:
         """Return a transaction for statements of a tenant that get arrays of rows or read by key.
 
         If the tenant is the only one, each statement may be committed by itself. Otherwise call
-        `turn_to` before the statement of each further tenant. Raises as `transaction` does.
+        `turn_to` before the statement of each tenant. Raises as `transaction` does.
         """
         words = {"role": APP_ROLE, "tenant": tenant_id, "timeout_ms": self._timeout_ms}
         project = self._project_id or ""
@@ -562,6 +562,8 @@ async def turn_to(connection: Connection, tenant_id: TenantId) -> None:
 
     So rows of several tenants can be committed together, while each statement sees one tenant's.
     """
+    if connection.tenant_id == tenant_id:
+        return
     await connection.script(_TURN_TO.format(tenant=tenant_id))
     connection.tenant_id = tenant_id
 
@@ -616,7 +618,6 @@ async def require_owner(database: Database) -> None:
 
 
 async def check_owner(connection: Connection) -> None:
-    """Raise `StoreError` as `require_owner`, within a transaction."""
     row = (await connection.execute(_OWNERSHIP)).one()
     if not row.may:
         raise StoreError(

@@ -77,9 +77,7 @@ def translate(error: BaseException) -> StoreError:
 def ends_connection(error: asyncpg.PostgresError) -> bool:
     """Return True if the server closes the connection after this error, which may take a moment.
 
-    Severities: https:
-
-    www.postgresql.org/docs/18/runtime-config-logging.html.
+    Severities: https://www.postgresql.org/docs/18/runtime-config-logging.html.
     """
     return error.severity_en in _LAST_WORDS
 

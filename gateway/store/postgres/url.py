@@ -35,12 +35,10 @@ _ENCODED: Final = "In user and password write / as %2F, # as %23, ? as %3F, @ as
 def driver_url(url: str) -> str:
     """Return an operator's URL in the form that asyncpg reads.
 
-    asyncpg understands libpq's form (https:
-
-    www.postgresql.org/docs/18/libpq-connect.html): hosts, unix sockets, `?host=`, `sslmode`,
-    `sslrootcert`. Only the scheme, SQLAlchemy's spelling of the TLS mode, and libpq options that
-    asyncpg would pass on as server settings are changed here. Raises `StartupError`, without the
-    password in it.
+    asyncpg understands libpq's form (https://www.postgresql.org/docs/18/libpq-connect.html): hosts,
+    unix sockets, `?host=`, `sslmode`, `sslrootcert`. Only the scheme, SQLAlchemy's spelling of the
+    TLS mode, and libpq options that asyncpg would pass on as server settings are changed here.
+    Raises `StartupError`, without the password in it.
     """
     parts = _parts(url)
     if parts.scheme not in _SCHEMES:

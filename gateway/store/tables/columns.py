@@ -223,8 +223,12 @@ def tenant_id() -> Column[Any]:
     return uuid("tenant_id", key=True)
 
 
-def table(name: str, *items: SchemaItem, about: TableInfo, **options: Any) -> Table:
-    # `options` are those of SQLAlchemy's `Table`.
+def table(
+    name: str, *items: SchemaItem, lifetime: Lifetime, access: Access, **options: Any
+) -> Table:
+    # `options` are the other fields of `TableInfo`, and those of SQLAlchemy's `Table`.
+    facts = {one: options.pop(one) for one in TableInfo.__slots__ if one in options}
+    about = TableInfo(lifetime, access, **facts)
     return Table(name, metadata, *items, info={"about": about}, **options)
 
 
@@ -298,7 +302,6 @@ def columns_of(one: Table) -> dict[str, Column[Any]]:
 
 
 def types(one: Table) -> dict[str, str]:
-    """Return the types of a table's columns, as casts name them."""
     return {name: column.info["type"] for name, column in columns_of(one).items()}
 
 

@@ -14,7 +14,6 @@ from gateway.store.tables.columns import (
     Access,
     Kept,
     Lifetime,
-    TableInfo,
     bigint,
     boolean,
     bytea,
@@ -103,15 +102,13 @@ usage: Final = table(
     index("tenant_id", "at"),
     # Not by tenant first: it is for who reads the new lines of all, in the order of their commits.
     index("tx", "tenant_id", "response_id", "seq", name="ix_usage_tx", where="tx IS NOT NULL"),
-    about=TableInfo(
-        lifetime=Lifetime(
-            erased="the end user, and tags",
-            expires="ledger.lines_s",
-            stays=f"{_BILLED}; no words",
-            expired=(f"{older_than('at', ':lines_s')} AND {_READ_BY_ALL}",),
-        ),
-        access=Access(app="SELECT, INSERT", runs="SELECT, DELETE", of_runs=True),
+    lifetime=Lifetime(
+        erased="the end user, and tags",
+        expires="ledger.lines_s",
+        stays=f"{_BILLED}; no words",
+        expired=(f"{older_than('at', ':lines_s')} AND {_READ_BY_ALL}",),
     ),
+    access=Access(app="SELECT, INSERT", runs="SELECT, DELETE", of_runs=True),
 )
 # Sums of lines, by the hour and, of the last days, by the minute (`at`: its beginning). Where a
 # line has null, these have what it means: the default project, no background.
@@ -119,27 +116,23 @@ usage_hours: Final = table(
     "usage_hours",
     *_summed_by(),
     *_sums(),
-    about=TableInfo(
-        lifetime=Lifetime(expires="ledger.hours_s", stays=_BILLED),
-        access=Access(app="SELECT", runs=EVERYTHING, of_runs=True),
-        is_upserted=True,
-    ),
+    lifetime=Lifetime(expires="ledger.hours_s", stays=_BILLED),
+    access=Access(app="SELECT", runs=EVERYTHING, of_runs=True),
+    is_upserted=True,
     postgresql_with=ROOM_FOR_UPDATES,
 )
 usage_minutes: Final = table(
     "usage_minutes",
     *_summed_by(),
     *_sums(),
-    about=TableInfo(
-        lifetime=Lifetime(
-            expires="ledger.minutes_s",
-            stays=_BILLED,
-            expired=(older_than("at", ":minutes_s"),),
-        ),
-        access=Access(app="SELECT", runs=EVERYTHING, of_runs=True),
-        not_exported=DERIVED,
-        is_upserted=True,
+    lifetime=Lifetime(
+        expires="ledger.minutes_s",
+        stays=_BILLED,
+        expired=(older_than("at", ":minutes_s"),),
     ),
+    access=Access(app="SELECT", runs=EVERYTHING, of_runs=True),
+    not_exported=DERIVED,
+    is_upserted=True,
     postgresql_with=ROOM_FOR_UPDATES,
 )
 # What those by the hour become after a while: none is in both.
@@ -147,13 +140,11 @@ usage_days: Final = table(
     "usage_days",
     *_summed_by(),
     *_sums(),
-    about=TableInfo(
-        lifetime=Lifetime(
-            expires="ledger.days_s", stays=_BILLED, expired=(older_than("at", ":days_s"),)
-        ),
-        access=Access(app="SELECT", runs=EVERYTHING, of_runs=True),
-        is_upserted=True,
+    lifetime=Lifetime(
+        expires="ledger.days_s", stays=_BILLED, expired=(older_than("at", ":days_s"),)
     ),
+    access=Access(app="SELECT", runs=EVERYTHING, of_runs=True),
+    is_upserted=True,
 )
 # By the day and end user, of tenants that want it.
 usage_end_user_days: Final = table(
@@ -164,15 +155,13 @@ usage_end_user_days: Final = table(
     bytea("end_user", Kept.DIGEST, key=True),
     text("model", Kept.WORD, key=True),
     *_sums(),
-    about=TableInfo(
-        lifetime=Lifetime(
-            erased="those of the end user",
-            expires="ledger.end_user_days_s",
-            expired=("day < CAST(now() - make_interval(secs => :end_user_days_s) AS date)",),
-        ),
-        access=Access(app="SELECT", runs=EVERYTHING, of_runs=True),
-        is_upserted=True,
+    lifetime=Lifetime(
+        erased="those of the end user",
+        expires="ledger.end_user_days_s",
+        expired=("day < CAST(now() - make_interval(secs => :end_user_days_s) AS date)",),
     ),
+    access=Access(app="SELECT", runs=EVERYTHING, of_runs=True),
+    is_upserted=True,
 )
 # How far a reader of lines of all tenants has come (rows under the nil tenant): behind the
 # line of this place. `batch`: how many batches; `moved_at`: when. `end_*`: where the batch ends
@@ -196,12 +185,10 @@ usage_cursors: Final = table(
     text("holder", Kept.WORD, null=True),
     time("held_until", null=True),
     text("stopped", Kept.WORD, null=True),
-    about=TableInfo(
-        lifetime=OF_NO_TENANT,
-        access=Access(app="SELECT", runs=EVERYTHING, of_runs=True, shared=True),
-        not_exported="of no tenant",
-        is_upserted=True,
-    ),
+    lifetime=OF_NO_TENANT,
+    access=Access(app="SELECT", runs=EVERYTHING, of_runs=True, shared=True),
+    not_exported="of no tenant",
+    is_upserted=True,
 )
 # Of one tenant, or of all, under the nil one. Only added to; an end is set once.
 prices: Final = table(
@@ -214,11 +201,9 @@ prices: Final = table(
     bigint("nano_per_unit"),
     time("valid_from"),
     time("valid_until", null=True),
-    about=TableInfo(
-        lifetime=Lifetime(stays=_BILLED),
-        access=Access(app="SELECT", runs="SELECT", operated=True, of_runs=True, shared=True),
-        not_exported="the operator's",
-    ),
+    lifetime=Lifetime(stays=_BILLED),
+    access=Access(app="SELECT", runs="SELECT", operated=True, of_runs=True, shared=True),
+    not_exported="the operator's",
 )
 # What the tenant, a project or a key (`scope`, `scope_id`) may use: see `gateway.limits.rules`.
 limits: Final = table(
@@ -232,11 +217,9 @@ limits: Final = table(
     bigint("value"),
     text("mode", Kept.WORD),
     time("updated_at"),
-    about=TableInfo(
-        lifetime=SETTINGS,
-        access=Access(app=EVERYTHING, runs="SELECT", operated=True, of_runs=True),
-        is_upserted=True,
-    ),
+    lifetime=SETTINGS,
+    access=Access(app=EVERYTHING, runs="SELECT", operated=True, of_runs=True),
+    is_upserted=True,
 )
 # `cap`, like `threshold` and `amount` below, is in nano-dollars or in tokens, by `unit`; `span`
 # is the interval. `channel`: where an alert goes, as JSON.
@@ -256,10 +239,8 @@ budgets: Final = table(
         name="uq_budgets_tenant_id_scope",
         is_upserted=True,
     ),
-    about=TableInfo(
-        lifetime=SETTINGS,
-        access=Access(app=EVERYTHING, runs="SELECT", operated=True, of_runs=True),
-    ),
+    lifetime=SETTINGS,
+    access=Access(app=EVERYTHING, runs="SELECT", operated=True, of_runs=True),
 )
 spend_alerts: Final = table(
     "spend_alerts",
@@ -272,10 +253,8 @@ spend_alerts: Final = table(
     bigint("threshold"),
     bytea("channel", Kept.WORD),
     time("created_at"),
-    about=TableInfo(
-        lifetime=SETTINGS,
-        access=Access(app=EVERYTHING, runs="SELECT", operated=True, of_runs=True),
-    ),
+    lifetime=SETTINGS,
+    access=Access(app=EVERYTHING, runs="SELECT", operated=True, of_runs=True),
 )
 # `told`: the ways by which it was told (words with spaces between them); `sent_at`: since when
 # by all.
@@ -289,12 +268,10 @@ alert_firings: Final = table(
     smallint("attempts"),
     time("due_at"),
     text("told", Kept.WORD, null=True),
-    about=TableInfo(
-        lifetime=SETTINGS,
-        access=Access(runs=EVERYTHING, of_runs=True),
-        not_exported=DERIVED,
-        is_upserted=True,
-    ),
+    lifetime=SETTINGS,
+    access=Access(runs=EVERYTHING, of_runs=True),
+    not_exported=DERIVED,
+    is_upserted=True,
 )
 # What each replica has spent of a meter in one interval, ever more; the replica '' is what
 # reconciliation found besides.
@@ -306,12 +283,10 @@ spend: Final = table(
     text("replica", Kept.WORD, key=True),
     bigint("amount"),
     time("at"),
-    about=TableInfo(
-        lifetime=SETTINGS,
-        access=Access(runs=EVERYTHING, of_runs=True),
-        not_exported=DERIVED,
-        is_upserted=True,
-    ),
+    lifetime=SETTINGS,
+    access=Access(runs=EVERYTHING, of_runs=True),
+    not_exported=DERIVED,
+    is_upserted=True,
 )
 # What is left in a bucket that all replicas share, and what it gave last. UNLOGGED.
 buckets: Final = table(
@@ -321,12 +296,10 @@ buckets: Final = table(
     double("level"),
     time("at"),
     double("granted"),
-    about=TableInfo(
-        lifetime=SETTINGS,
-        access=Access(runs=EVERYTHING, of_runs=True),
-        not_exported=DERIVED,
-        is_upserted=True,
-    ),
+    lifetime=SETTINGS,
+    access=Access(runs=EVERYTHING, of_runs=True),
+    not_exported=DERIVED,
+    is_upserted=True,
     prefixes=["UNLOGGED"],
 )
 # What is under way, or set aside, in each replica. UNLOGGED.
@@ -337,12 +310,10 @@ limit_reports: Final = table(
     text("replica", Kept.WORD, key=True),
     time("at"),
     bigint("amount"),
-    about=TableInfo(
-        lifetime=SETTINGS,
-        access=Access(runs=EVERYTHING, of_runs=True),
-        not_exported=DERIVED,
-        is_upserted=True,
-    ),
+    lifetime=SETTINGS,
+    access=Access(runs=EVERYTHING, of_runs=True),
+    not_exported=DERIVED,
+    is_upserted=True,
     prefixes=["UNLOGGED"],
 )
 # What was stored when that was measured last (`replication.storage_meter`); under the nil project
@@ -354,12 +325,10 @@ stored_bytes: Final = table(
     bigint("bytes", null=True),
     time("at", null=True),
     time("due_at"),
-    about=TableInfo(
-        lifetime=SETTINGS,
-        access=Access(runs=EVERYTHING, of_runs=True),
-        not_exported=DERIVED,
-        is_upserted=True,
-    ),
+    lifetime=SETTINGS,
+    access=Access(runs=EVERYTHING, of_runs=True),
+    not_exported=DERIVED,
+    is_upserted=True,
 )
 
 COUNTS: Final = typed(usage, " ".join((*_COUNTED, *_CHANNELS)))

@@ -1,4 +1,6 @@
-"""Define the tables of responses, their logs and items, and of conversations."""
+"""Define the tables of responses, their logs and items, and of conversations; and those by which
+replicas tell each other what they do with them.
+"""
 
 from __future__ import annotations
 
@@ -9,16 +11,17 @@ from sqlalchemy import Index, func
 from gateway.store.schema import RUNNING, TERMINAL
 from gateway.store.tables.columns import (
     EVERYTHING,
+    OF_NO_TENANT,
     ROOM_FOR_UPDATES,
     SETTINGS,
     Access,
     Kept,
     Lifetime,
-    TableInfo,
     bigint,
     boolean,
     bytea,
     date,
+    double,
     index,
     integer,
     of_parent,
@@ -110,20 +113,18 @@ responses: Final = table(
     index(
         "tenant_id", "id", name="ix_responses_generated", where="status = 'in_progress' AND durable"
     ),
-    about=TableInfo(
-        lifetime=Lifetime(
-            deleted="itself",
-            erased="those for them, and what goes on from these for nobody",
-            expires="retention.response_s",
-        ),
-        access=Access(
-            app=EVERYTHING,
-            runs=f"SELECT ({_SEEN}), UPDATE ({_CLAIM}), DELETE",
-            of_runs=True,
-            of_projects=True,
-        ),
-        bound_by=("id",),
+    lifetime=Lifetime(
+        deleted="itself",
+        erased="those for them, and what goes on from these for nobody",
+        expires="retention.response_s",
     ),
+    access=Access(
+        app=EVERYTHING,
+        runs=f"SELECT ({_SEEN}), UPDATE ({_CLAIM}), DELETE",
+        of_runs=True,
+        of_projects=True,
+    ),
+    bound_by=("id",),
     postgresql_with=ROOM_FOR_UPDATES,
 )
 # An item is a context item, with what a query must know of it. `ids` null: not rendered yet.
@@ -136,11 +137,9 @@ messages: Final = table(
     boolean("is_output"),
     *_item(),
     of_parent("response_id", "responses"),
-    about=TableInfo(
-        lifetime=_WITH_RESPONSE,
-        access=Access(app=EVERYTHING),
-        bound_by=("item_id",),
-    ),
+    lifetime=_WITH_RESPONSE,
+    access=Access(app=EVERYTHING),
+    bound_by=("item_id",),
 )
 # A digest of the key, because an index entry is limited in size and a client's key must not be.
 idempotency_keys: Final = table(
@@ -152,17 +151,15 @@ idempotency_keys: Final = table(
     time("created_at"),
     of_parent("response_id", "responses"),
     index("tenant_id", "response_id"),
-    about=TableInfo(
-        lifetime=Lifetime(
-            deleted="its response",
-            erased="with the response",
-            expires="retention.idempotency_key_s",
-            expired=(older_than("created_at", ":idempotency_key_s"),),
-        ),
-        access=Access(app=EVERYTHING, runs="SELECT, DELETE", of_runs=True),
-        not_exported="secrets, and digests of what others have",
-        is_upserted=True,
+    lifetime=Lifetime(
+        deleted="its response",
+        erased="with the response",
+        expires="retention.idempotency_key_s",
+        expired=(older_than("created_at", ":idempotency_key_s"),),
     ),
+    access=Access(app=EVERYTHING, runs="SELECT, DELETE", of_runs=True),
+    not_exported="secrets, and digests of what others have",
+    is_upserted=True,
 )
 # What a request gave to be sent to MCP servers, sealed; gone when its response ends.
 run_secrets: Final = table(
@@ -171,13 +168,11 @@ run_secrets: Final = table(
     uuid("response_id", key=True),
     bytea("sealed", Kept.ELSEWHERE),
     of_parent("response_id", "responses"),
-    about=TableInfo(
-        lifetime=Lifetime(
-            deleted="its response", erased="with the response", expires="when the response ends"
-        ),
-        access=Access(app="SELECT, INSERT, DELETE"),
-        not_exported="secrets, and digests of what others have",
+    lifetime=Lifetime(
+        deleted="its response", erased="with the response", expires="when the response ends"
     ),
+    access=Access(app="SELECT, INSERT, DELETE"),
+    not_exported="secrets, and digests of what others have",
 )
 # `day` (UTC) is when the response was created, so that retention drops whole partitions.
 events: Final = table(
@@ -189,13 +184,11 @@ events: Final = table(
     integer("epoch"),
     integer("entry_count"),
     bytea("entries", Kept.LOG),
-    about=TableInfo(
-        lifetime=Lifetime(
-            deleted="its response", erased="with the response", expires="retention.log_s"
-        ),
-        access=Access(app="SELECT, INSERT, DELETE", runs="SELECT, INSERT, DELETE", of_runs=True),
-        is_log=True,
+    lifetime=Lifetime(
+        deleted="its response", erased="with the response", expires="retention.log_s"
     ),
+    access=Access(app="SELECT, INSERT, DELETE", runs="SELECT, INSERT, DELETE", of_runs=True),
+    is_log=True,
     postgresql_partition_by="RANGE (day)",
 )
 # How far a process has come with the log of a tenant, and whether it may go on: see `flushes`.
@@ -206,13 +199,11 @@ writers: Final = table(
     bigint("fence"),
     bigint("number"),
     time("used_at"),
-    about=TableInfo(
-        lifetime=Lifetime(expires="a minute after their process"),
-        access=Access(app="SELECT, UPDATE", runs=EVERYTHING, of_runs=True),
-        not_exported="on their way into events",
-        is_log=True,
-        is_upserted=True,
-    ),
+    lifetime=Lifetime(expires="a minute after their process"),
+    access=Access(app="SELECT, UPDATE", runs=EVERYTHING, of_runs=True),
+    not_exported="on their way into events",
+    is_log=True,
+    is_upserted=True,
     postgresql_with=ROOM_FOR_UPDATES,
 )
 # `members`: of which responses the entries are, packed as the module `flushes` says.
@@ -224,16 +215,14 @@ flushes: Final = table(
     # Rows are gone in a second or two: packing them smaller would cost more than it saves.
     bytea("members", Kept.ID, packed=False),
     bytea("entries", Kept.LOG, packed=False),
-    about=TableInfo(
-        lifetime=Lifetime(
-            deleted="its response",
-            erased="with the response",
-            expires="a minute after their process",
-        ),
-        access=Access(app="SELECT, UPDATE", runs=EVERYTHING, of_runs=True),
-        not_exported="on their way into events",
-        is_log=True,
+    lifetime=Lifetime(
+        deleted="its response",
+        erased="with the response",
+        expires="a minute after their process",
     ),
+    access=Access(app="SELECT, UPDATE", runs=EVERYTHING, of_runs=True),
+    not_exported="on their way into events",
+    is_log=True,
 )
 # `writer`: the response that will add to it, for as long as that one is running.
 conversations: Final = table(
@@ -245,11 +234,9 @@ conversations: Final = table(
     bigint("next_position", default="0"),
     uuid("writer", null=True),
     uuid("project_id", null=True),
-    about=TableInfo(
-        lifetime=Lifetime(deleted="itself", erased="those that the responses are of"),
-        access=Access(app=EVERYTHING, of_projects=True),
-        bound_by=("id",),
-    ),
+    lifetime=Lifetime(deleted="itself", erased="those that the responses are of"),
+    access=Access(app=EVERYTHING, of_projects=True),
+    bound_by=("id",),
 )
 conversation_items: Final = table(
     "conversation_items",
@@ -258,12 +245,10 @@ conversation_items: Final = table(
     bigint("position", key=True),
     *_item(),
     of_parent("conversation_id", "conversations"),
-    about=TableInfo(
-        lifetime=Lifetime(deleted="itself, its conversation", erased="with the conversation"),
-        access=Access(app="SELECT, INSERT, DELETE"),
-        bound_by=("item_id",),
-        sealed_as="messages",
-    ),
+    lifetime=Lifetime(deleted="itself, its conversation", erased="with the conversation"),
+    access=Access(app="SELECT, INSERT, DELETE"),
+    bound_by=("item_id",),
+    sealed_as="messages",
 )
 # `key` is a digest of kind, trace and record: ids are the client's, and may be of any length.
 traces: Final = table(
@@ -278,18 +263,16 @@ traces: Final = table(
     bytea("record", Kept.SEALED),
     one_of("kind", "trace", "span"),
     index("tenant_id", "received_at"),
-    about=TableInfo(
-        lifetime=Lifetime(
-            erased="those that name the responses",
-            expires="retention.traces_s",
-            expired=(older_than("received_at", ":traces_s"),),
-        ),
-        access=Access(
-            app=EVERYTHING, runs="SELECT (tenant_id, key, received_at), DELETE", of_runs=True
-        ),
-        bound_by=("key",),
-        is_upserted=True,
+    lifetime=Lifetime(
+        erased="those that name the responses",
+        expires="retention.traces_s",
+        expired=(older_than("received_at", ":traces_s"),),
     ),
+    access=Access(
+        app=EVERYTHING, runs="SELECT (tenant_id, key, received_at), DELETE", of_runs=True
+    ),
+    bound_by=("key",),
+    is_upserted=True,
 )
 # How far what a tenant has was brought under its key `number`: behind the row with the key
 # `place` (JSON) of `of_table`; null: at the beginning of the next pass. Rows that were written
@@ -305,12 +288,65 @@ reseals: Final = table(
     time("begun_at"),
     time("held_until"),
     time("finished_at", null=True),
-    about=TableInfo(
-        lifetime=SETTINGS,
-        access=Access(operated=True),
-        not_exported="how the gateway works",
-        is_upserted=True,
-    ),
+    lifetime=SETTINGS,
+    access=Access(operated=True),
+    not_exported="how the gateway works",
+    is_upserted=True,
+)
+# What replicas tell each other of where they sent prompts (`upstreams.routing.exchange`): rows
+# of all tenants, under the nil one, without content. UNLOGGED: a crash may empty it.
+placements: Final = table(
+    "placements",
+    tenant_id(),
+    text("replica", Kept.WORD, key=True),
+    bigint("number", key=True),
+    time("at"),
+    bytea("load", Kept.DIGEST),
+    bytea("entries", Kept.DIGEST),
+    lifetime=OF_NO_TENANT,
+    access=Access(runs="SELECT, INSERT, DELETE", of_runs=True),
+    not_exported="of no tenant",
+    prefixes=["UNLOGGED"],
+)
+# Backends that operators have taken out of use, for all tenants, under the nil one.
+backend_drains: Final = table(
+    "backend_drains",
+    tenant_id(),
+    text("name", Kept.WORD, key=True),
+    time("drained_at"),
+    text("drained_by", Kept.WORD),
+    lifetime=OF_NO_TENANT,
+    access=Access(runs="SELECT", operated=True),
+    not_exported="of no tenant",
+    is_upserted=True,
+)
+# What is under way at them, by each replica's own account. UNLOGGED.
+drain_reports: Final = table(
+    "drain_reports",
+    tenant_id(),
+    text("name", Kept.WORD, key=True),
+    text("replica", Kept.WORD, key=True),
+    time("at"),
+    integer("in_flight"),
+    lifetime=OF_NO_TENANT,
+    access=Access(runs=EVERYTHING, operated=True),
+    not_exported="of no tenant",
+    is_upserted=True,
+    prefixes=["UNLOGGED"],
+)
+# What tenants were served in background, and one response is expected to cost
+# (`store.claim_order`); under the nil one where the last claim began. UNLOGGED.
+background_shares: Final = table(
+    "background_shares",
+    tenant_id(),
+    double("served"),
+    double("expected"),
+    time("at"),
+    lifetime=Lifetime(expires="7 days after they were used"),
+    access=Access(runs=EVERYTHING, of_runs=True),
+    not_exported="how the gateway works",
+    is_upserted=True,
+    prefixes=["UNLOGGED"],
 )
 
 # Of digests, because an index entry is limited to 2,704 bytes and a client's id is not.

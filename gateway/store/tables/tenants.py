@@ -13,7 +13,6 @@ from gateway.store.tables.columns import (
     Access,
     Kept,
     Lifetime,
-    TableInfo,
     bigint,
     boolean,
     bytea,
@@ -86,11 +85,9 @@ tenants: Final = table(
         for value in POLICY_VALUES.values()
         if value.column_check is not None
     ),
-    about=TableInfo(
-        lifetime=Lifetime(stays="its name, and when it was purged"),
-        access=Access(app="SELECT", runs="SELECT", operated=True, of_runs=True),
-        not_exported="the operator's",
-    ),
+    lifetime=Lifetime(stays="its name, and when it was purged"),
+    access=Access(app="SELECT", runs="SELECT", operated=True, of_runs=True),
+    not_exported="the operator's",
 )
 # The default project of a tenant has the tenant's id. It may have no row: what is null here
 # holds then. `models`: those that it may ask for, or not, by `models_mode`; null: no list.
@@ -111,11 +108,9 @@ projects: Final = table(
     text("service_tier_default", Kept.WORD, null=True),
     of_tenant(),
     one_of("models_mode", "allow_list", "deny_list"),
-    about=TableInfo(
-        lifetime=SETTINGS,
-        access=Access(app="SELECT, INSERT, UPDATE", operated=True),
-        is_upserted=True,
-    ),
+    lifetime=SETTINGS,
+    access=Access(app="SELECT, INSERT, UPDATE", operated=True),
+    is_upserted=True,
 )
 service_accounts: Final = table(
     "service_accounts",
@@ -129,10 +124,8 @@ service_accounts: Final = table(
     refers("project_id", "projects"),
     one_of("role", "owner", "member", "none"),
     index("tenant_id", "project_id"),
-    about=TableInfo(
-        lifetime=SETTINGS,
-        access=Access(app="SELECT, INSERT, UPDATE", operated=True),
-    ),
+    lifetime=SETTINGS,
+    access=Access(app="SELECT, INSERT, UPDATE", operated=True),
 )
 # `dialect` is how its responses are spelled; null: `openai`. `project_id` null: the default
 # project, here as in all tables that have it. `pepper_id`: under which pepper `hash` was made.
@@ -164,13 +157,11 @@ api_keys: Final = table(
     one_of("kind", "project", "admin"),
     one_of("owner_type", "service_account", "user"),
     index("tenant_id", "project_id"),
-    about=TableInfo(
-        lifetime=SETTINGS,
-        access=Access(
-            app=f"SELECT ({_KEY_SEEN}), INSERT, UPDATE ({_KEY_CHANGED})",
-            runs="SELECT (tenant_id, id, replaced_by)",
-            operated=True,
-        ),
+    lifetime=SETTINGS,
+    access=Access(
+        app=f"SELECT ({_KEY_SEEN}), INSERT, UPDATE ({_KEY_CHANGED})",
+        runs="SELECT (tenant_id, id, replaced_by)",
+        operated=True,
     ),
 )
 # Issuers of tokens that a tenant trusts; `transformations` are JSON. `bearer`: a token is a
@@ -209,10 +200,8 @@ identity_providers: Final = table(
         "audience",
         where="bearer AND deleted_at IS NULL",
     ),
-    about=TableInfo(
-        lifetime=SETTINGS,
-        access=Access(app="SELECT, INSERT, UPDATE", operated=True, of_others="tenants IS NULL"),
-    ),
+    lifetime=SETTINGS,
+    access=Access(app="SELECT, INSERT, UPDATE", operated=True, of_others="tenants IS NULL"),
 )
 # Which of their tokens act for a service account; `matchers` are JSON.
 federation_rules: Final = table(
@@ -230,10 +219,8 @@ federation_rules: Final = table(
     refers("provider_id", "identity_providers"),
     refers("service_account_id", "service_accounts"),
     index("tenant_id", "provider_id"),
-    about=TableInfo(
-        lifetime=SETTINGS,
-        access=Access(app="SELECT, INSERT, UPDATE", operated=True),
-    ),
+    lifetime=SETTINGS,
+    access=Access(app="SELECT, INSERT, UPDATE", operated=True),
 )
 # Of those who run the gateway, under the nil tenant.
 operator_keys: Final = table(
@@ -250,11 +237,9 @@ operator_keys: Final = table(
     smallint("pepper_id", null=True),
     text("role", Kept.WORD, null=True),
     unique("hash"),
-    about=TableInfo(
-        lifetime=OF_NO_TENANT,
-        access=Access(operated=True),
-        not_exported="of no tenant",
-    ),
+    lifetime=OF_NO_TENANT,
+    access=Access(operated=True),
+    not_exported="of no tenant",
 )
 # Who changed what, chained (`gateway.audit`); the nil tenant's are the operator's. `actor`
 # and `details` are JSON. No foreign key: it outlives the tenant.
@@ -275,12 +260,10 @@ audit_log: Final = table(
     bytea("hash", Kept.DIGEST),
     unique("tenant_id", "id"),
     index("tenant_id", "at"),
-    about=TableInfo(
-        lifetime=Lifetime(expires="400 days", stays="who did what, without content"),
-        access=Access(
-            app="SELECT, INSERT",
-            runs="SELECT (tenant_id, number, at, hash), INSERT, DELETE",
-            operated=True,
-        ),
+    lifetime=Lifetime(expires="400 days", stays="who did what, without content"),
+    access=Access(
+        app="SELECT, INSERT",
+        runs="SELECT (tenant_id, number, at, hash), INSERT, DELETE",
+        operated=True,
     ),
 )

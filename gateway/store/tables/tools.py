@@ -11,7 +11,6 @@ from gateway.store.tables.columns import (
     Access,
     Kept,
     Lifetime,
-    TableInfo,
     bigint,
     boolean,
     bytea,
@@ -44,20 +43,14 @@ tool_pages: Final = table(
     time("fetched_at"),
     index("tenant_id", "asked"),
     index("tenant_id", "fetched_at"),
-    about=TableInfo(
-        lifetime=Lifetime(
-            erased="those that nobody else was shown",
-            expires="retention.response_s",
-            expired=(
-                older_than("fetched_at", "coalesce(tenants.response_retention_s, :response_s)"),
-            ),
-        ),
-        access=Access(
-            app=EVERYTHING, runs="SELECT (tenant_id, key, fetched_at), DELETE", of_runs=True
-        ),
-        bound_by=("key",),
-        is_upserted=True,
+    lifetime=Lifetime(
+        erased="those that nobody else was shown",
+        expires="retention.response_s",
+        expired=(older_than("fetched_at", "coalesce(tenants.response_retention_s, :response_s)"),),
     ),
+    access=Access(app=EVERYTHING, runs="SELECT (tenant_id, key, fetched_at), DELETE", of_runs=True),
+    bound_by=("key",),
+    is_upserted=True,
 )
 # Pages that the operator lets be searched. `tenant_id` is nil where they are for all tenants,
 # `key` a digest of the URL. `text` here is plain text: it was cleaned when it was read.
@@ -72,11 +65,9 @@ web_documents: Final = table(
     text("links", Kept.OPERATOR),
     tsvector("words", exported=False),
     time("added_at"),
-    about=TableInfo(
-        lifetime=SETTINGS,
-        access=Access(app="SELECT", operated=True, shared=True),
-        is_upserted=True,
-    ),
+    lifetime=SETTINGS,
+    access=Access(app="SELECT", operated=True, shared=True),
+    is_upserted=True,
 )
 # MCP servers that operators registered: of one tenant, or of all (a tenant id of zeros).
 # `secret`: the headers that it is sent, sealed. `allowed_tools`: a JSON list; null: all.
@@ -94,10 +85,8 @@ mcp_servers: Final = table(
     integer("call_timeout_s", null=True),
     time("created_at"),
     unique("tenant_id", "label"),
-    about=TableInfo(
-        lifetime=SETTINGS,
-        access=Access(app=EVERYTHING),
-    ),
+    lifetime=SETTINGS,
+    access=Access(app=EVERYTHING),
 )
 # Approvals that were asked for; `used_by`: the response that used it. Digests and times only.
 tool_approvals: Final = table(
@@ -110,16 +99,14 @@ tool_approvals: Final = table(
     uuid("used_by", null=True),
     time("used_at", null=True),
     index("tenant_id", "expires_at"),
-    about=TableInfo(
-        lifetime=Lifetime(
-            deleted="its response",
-            erased="those that were asked for",
-            expires="7 days after they end",
-            expired=("expires_at < now() - interval '7 days'",),
-        ),
-        access=Access(app=EVERYTHING, runs="SELECT, DELETE", of_runs=True),
-        is_upserted=True,
+    lifetime=Lifetime(
+        deleted="its response",
+        erased="those that were asked for",
+        expires="7 days after they end",
+        expired=("expires_at < now() - interval '7 days'",),
     ),
+    access=Access(app=EVERYTHING, runs="SELECT, DELETE", of_runs=True),
+    is_upserted=True,
 )
 # No foreign key, like `usage`. `server`, `tool`, `approval_request_id` and `hosts` (with spaces
 # between them) are names that others chose.
@@ -144,19 +131,17 @@ tool_calls: Final = table(
     bytea("approval_request_id", Kept.ID, null=True),
     bytea("hosts", Kept.SEALED, null=True),
     index("tenant_id", "at"),
-    about=TableInfo(
-        lifetime=Lifetime(
-            erased="those of the responses",
-            expires="retention.tool_calls_s",
-            expired=(older_than("at", ":tool_calls_s"),),
-        ),
-        access=Access(
-            app="SELECT, INSERT",
-            runs="SELECT (tenant_id, response_id, ordinal, attempt, at), DELETE",
-            of_runs=True,
-        ),
-        bound_by=("response_id", "ordinal"),
+    lifetime=Lifetime(
+        erased="those of the responses",
+        expires="retention.tool_calls_s",
+        expired=(older_than("at", ":tool_calls_s"),),
     ),
+    access=Access(
+        app="SELECT, INSERT",
+        runs="SELECT (tenant_id, response_id, ordinal, attempt, at), DELETE",
+        of_runs=True,
+    ),
+    bound_by=("response_id", "ordinal"),
 )
 # `expires_at` moves with `last_active_at`. `owner`, `epoch`, `engine`, `handle`: in which
 # process its interpreter is, if it has one; `epoch` counts interpreters.
@@ -177,22 +162,20 @@ containers: Final = table(
     uuid("project_id", null=True),
     index("tenant_id", "created_at"),
     index("tenant_id", "expires_at"),
-    about=TableInfo(
-        lifetime=Lifetime(
-            deleted="itself",
-            erased="those that nobody else uses",
-            expires="a day after they end",
-            # Until then it says that it ended; its files go at once.
-            expired=("expires_at < now() - interval '1 day'",),
-        ),
-        access=Access(
-            app=EVERYTHING,
-            runs="SELECT (tenant_id, id, expires_at), DELETE",
-            of_runs=True,
-            of_projects=True,
-        ),
-        is_upserted=True,
+    lifetime=Lifetime(
+        deleted="itself",
+        erased="those that nobody else uses",
+        expires="a day after they end",
+        # Until then it says that it ended; its files go at once.
+        expired=("expires_at < now() - interval '1 day'",),
     ),
+    access=Access(
+        app=EVERYTHING,
+        runs="SELECT (tenant_id, id, expires_at), DELETE",
+        of_runs=True,
+        of_projects=True,
+    ),
+    is_upserted=True,
     postgresql_with=ROOM_FOR_UPDATES,
 )
 # `name`: the path of a file of a container, else the name that it was uploaded by. One of a
@@ -214,23 +197,21 @@ files: Final = table(
     one_of("source", "user", "assistant"),
     index("tenant_id", "container_id", "created_at"),
     index("tenant_id", "expires_at", where="expires_at IS NOT NULL"),
-    about=TableInfo(
-        lifetime=Lifetime(
-            deleted="itself, its container",
-            erased="those that nobody else uses",
-            expires="as they say",
-            expired=(
-                "expires_at < now()",
-                "container_id IN (SELECT id FROM containers"
-                " WHERE containers.tenant_id = tenants.id AND containers.expires_at < now())",
-            ),
+    lifetime=Lifetime(
+        deleted="itself, its container",
+        erased="those that nobody else uses",
+        expires="as they say",
+        expired=(
+            "expires_at < now()",
+            "container_id IN (SELECT id FROM containers"
+            " WHERE containers.tenant_id = tenants.id AND containers.expires_at < now())",
         ),
-        access=Access(
-            app=EVERYTHING,
-            runs="SELECT (tenant_id, id, container_id, expires_at), DELETE",
-            of_runs=True,
-            of_projects=True,
-        ),
+    ),
+    access=Access(
+        app=EVERYTHING,
+        runs="SELECT (tenant_id, id, container_id, expires_at), DELETE",
+        of_runs=True,
+        of_projects=True,
     ),
 )
 file_chunks: Final = table(
@@ -240,9 +221,7 @@ file_chunks: Final = table(
     integer("number", key=True),
     bytea("content", Kept.SEALED),
     of_parent("file_id", "files"),
-    about=TableInfo(
-        lifetime=Lifetime(deleted="its file", erased="with the file", expires="with the file"),
-        access=Access(app="SELECT, INSERT, DELETE"),
-        bound_by=("digest", "number"),
-    ),
+    lifetime=Lifetime(deleted="its file", erased="with the file", expires="with the file"),
+    access=Access(app="SELECT, INSERT, DELETE"),
+    bound_by=("digest", "number"),
 )

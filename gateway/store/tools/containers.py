@@ -6,7 +6,7 @@ had it before finds at its next run that the epoch is not its own any more.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, fields
 from typing import TYPE_CHECKING, Any, Final, Generic, Literal, NamedTuple, TypeVar
 
 from gateway.protocol.request_errors import unknown_place
@@ -72,14 +72,10 @@ class RowPage(NamedTuple, Generic[T]):
     has_more: bool
 
 
-_COLUMNS: Final = (
-    "id, name, created_at, last_active_at, expires_at, idle_s, memory_bytes, owner, epoch, engine,"
-    " handle, project_id"
-)
-_NEW: Final = (
-    *("tenant_id", "id", "name", "created_at", "last_active_at", "expires_at", "idle_s"),
-    *("memory_bytes", "project_id"),
-)
+_FIELDS: Final = tuple(field.name for field in fields(ContainerRow))
+_COLUMNS: Final = ", ".join("id AS uuid" if name == "uuid" else name for name in _FIELDS)
+_OF_INTERPRETER: Final = {"owner", "epoch", "engine", "handle"}
+_NEW: Final = ("tenant_id", "id", *(name for name in _FIELDS[1:] if name not in _OF_INTERPRETER))
 _NAME: Final = place_of("containers", "name")
 _COUNT: Final = Statement("""
 SELECT count(*) FROM (
@@ -289,17 +285,8 @@ def _of(tenant_id: TenantId, uuid: UUID) -> dict[str, Any]:
 
 
 def _new(connection: Connection, tenant_id: TenantId, row: ContainerRow) -> dict[str, Any]:
-    return {
-        "tenant_id": tenant_id,
-        "id": row.uuid,
-        "name": connection.cipher(tenant_id).seal_name(pack_text(row.name), _NAME),
-        "created_at": row.created_at,
-        "last_active_at": row.last_active_at,
-        "expires_at": row.expires_at,
-        "idle_s": row.idle_s,
-        "memory_bytes": row.memory_bytes,
-        "project_id": row.project_id,
-    }
+    name = connection.cipher(tenant_id).seal_name(pack_text(row.name), _NAME)
+    return asdict(row) | {"tenant_id": tenant_id, "id": row.uuid, "name": name}
 
 
 def _row(connection: Connection, tenant_id: TenantId, row: Row | None) -> ContainerRow | None:

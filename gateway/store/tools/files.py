@@ -6,7 +6,7 @@ uploaded files wherever a function takes one.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from typing import TYPE_CHECKING, Final, Literal
 
 from gateway.errors import InvalidRequest, RateLimited
@@ -57,16 +57,15 @@ class FileBounds:
     container_files_max: int = 200
 
 
-_COLUMNS: Final = (
-    "id, container_id, name, purpose, source, size_bytes, digest, created_at, expires_at,"
-    " project_id"
-)
-_NEW: Final = ["tenant_id", *_COLUMNS.split(", ")]
+_ALIASES: Final = {"uuid": "id", "container": "container_id"}
+_NAMES: Final = {field.name: _ALIASES.get(field.name, field.name) for field in fields(FileRow)}
+"""The columns of `FileRow`'s fields."""
+_COLUMNS: Final = ", ".join(f"{column} AS {name}" for name, column in _NAMES.items())
 _IN: Final = "container_id IS NOT DISTINCT FROM CAST(:container AS uuid)"
 _ALIVE: Final = "(expires_at IS NULL OR expires_at > CAST(:now AS timestamptz))"
 _NAME: Final = place_of("files", "name")
 _CONTENT: Final = place_of("file_chunks", "content")
-_INSERT: Final = Statement(insert_into("files", _NEW))
+_INSERT: Final = Statement(insert_into("files", ["tenant_id", *_NAMES.values()]))
 _REPLACE: Final = Statement("""
 UPDATE files SET source = :source, size_bytes = :size_bytes, digest = :digest
 WHERE tenant_id = :tenant_id AND id = :id
@@ -263,24 +262,13 @@ async def _write_row(
         if not await connection.scalar(_LOCK_CONTAINER, parameters):
             return None
         there = (await connection.execute(_OF_PATH, parameters)).one_or_none()
-    replaced = None if there is None else there.id
+    replaced = None if there is None else there.uuid
     sizes = (await connection.execute(_SIZES, parameters | {"replaced": replaced})).one()
     _check_room(row, sizes, bounds)
     if there is not None:
-        row = replace(row, uuid=there.id, created_at=there.created_at)
-    columns = {
-        "tenant_id": tenant_id,
-        "id": row.uuid,
-        "container_id": row.container,
-        "name": cipher.seal_name(name, _NAME),
-        "purpose": row.purpose,
-        "source": row.source,
-        "size_bytes": row.size_bytes,
-        "digest": row.digest,
-        "created_at": row.created_at,
-        "expires_at": row.expires_at,
-        "project_id": row.project_id,
-    }
+        row = replace(row, uuid=there.uuid, created_at=there.created_at)
+    columns = {column: getattr(row, name) for name, column in _NAMES.items()}
+    columns |= {"tenant_id": tenant_id, "name": cipher.seal_name(name, _NAME)}
     if there is None:
         await connection.execute(_INSERT, columns)
     else:

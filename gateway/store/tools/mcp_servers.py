@@ -6,7 +6,7 @@ label, its own counts.
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 from typing import TYPE_CHECKING, Final
 from uuid import UUID
 
@@ -45,14 +45,11 @@ class McpServerRow:
     call_timeout_s: int | None = None
 
 
-_COLUMNS: Final = (
-    "tenant_id, id, label, url, secret, trusted, always_asks, allowed_tools, purposes,"
-    " call_timeout_s"
-)
+_NAMES: Final = tuple(field.name for field in fields(McpServerRow))
+_COLUMNS: Final = ", ".join(_NAMES)
 _PUT: Final = Statement(f"""
 INSERT INTO mcp_servers ({_COLUMNS}, created_at)
-VALUES (:tenant_id, :id, :label, :url, :secret, :trusted, :always_asks, :allowed_tools, :purposes,
-    :call_timeout_s, now())
+VALUES ({", ".join(f":{name}" for name in _NAMES)}, now())
 """)  # noqa: S608 - constants only
 _REMOVE: Final = Statement("""
 DELETE FROM mcp_servers WHERE tenant_id = :tenant AND label = :label
@@ -89,7 +86,6 @@ async def remove(
 
 
 async def of_tenant(database: Database, tenant_id: TenantId) -> list[McpServerRow]:
-    """Return all servers of a tenant, or of `OPERATOR`, ordered by label."""
     async with database.transaction(tenant_id) as connection:
         rows = await connection.execute(_ALL, {"tenant": tenant_id, "rows_max": SERVERS_MAX})
     return [_row(row) for row in rows]

@@ -88,8 +88,7 @@ async def record_all(database: Database, calls: Sequence[tuple[TenantId, Audited
     await database.keyring.ready([tenant_id for tenant_id, _ in groups])
     async with database.bulk_transaction(groups[0][0], is_only=len(groups) == 1) as connection:
         for tenant_id, group in groups:
-            if tenant_id != groups[0][0]:
-                await turn_to(connection, tenant_id)
+            await turn_to(connection, tenant_id)
             cipher = connection.cipher(tenant_id)
             made = [content.sealed(cipher, "tool_calls", _row(call)) for _, call in group]
             statement, rows = _ADD_ALL.of(made)

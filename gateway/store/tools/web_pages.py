@@ -35,7 +35,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class StoredPage:
-    """A page as it is stored. `url` is empty for results of a search; no link has a line end."""
+    """A page as it is stored. `url` is empty for results of a search; no link has a line end.
+
+    The text of a document is as the browser shows it, without NUL and surrogates.
+    """
 
     url: str
     title: str
@@ -44,7 +47,7 @@ class StoredPage:
 
     @property
     def key(self) -> bytes:
-        """Return the SHA-256 digest of the whole page."""
+        """Return the SHA-256 digest of the whole page, the key of one that was shown."""
         digest = sha256()
         for part in (self.url, self.title, self.text, "\n".join(self.links)):
             content = pack_text(part)
@@ -131,18 +134,6 @@ INDEXED_CHARS_MAX: Final = 400_000
 """Words behind are not found: Postgres keeps a megabyte of words of one text at most."""
 _LINK: Final = "【[0-9]+†([^†】]*)(†[^】]*)?】"
 """As `gateway.tools.browser.page.link` writes links: here they are their words."""
-
-
-@dataclass(frozen=True, slots=True)
-class Document:
-    """A page to be found. `text` is as the browser shows it, without NUL and surrogates."""
-
-    url: str
-    title: str
-    text: str
-    links: tuple[str, ...] = ()
-
-
 _WORDS: Final = (
     f"regexp_replace(left(CAST(:text AS text), {INDEXED_CHARS_MAX}), '{_LINK}', '\\1', 'g')"
 )
@@ -211,7 +202,7 @@ FROM found ORDER BY score DESC, is_shared, url
 async def put_documents(
     database: Database,
     tenant_id: TenantId | None,
-    documents: Sequence[Document],
+    documents: Sequence[StoredPage],
     *,
     language: str,
 ) -> None:
@@ -278,7 +269,7 @@ async def remove_documents(
         return count
 
 
-async def get_document(database: Database, tenant_id: TenantId, url: str) -> Document | None:
+async def get_document(database: Database, tenant_id: TenantId, url: str) -> StoredPage | None:
     """Return the document of a URL, the tenant's own or the one for all.
 
     Raises `StoreUnavailable`.
@@ -289,7 +280,7 @@ async def get_document(database: Database, tenant_id: TenantId, url: str) -> Doc
     if row is None:
         return None
     links = tuple(row.links.split("\n")) if row.links else ()
-    return Document(row.url, row.title, row.text, links)
+    return StoredPage(row.url, row.title, row.text, links)
 
 
 async def search_documents(

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final
 from urllib.parse import quote, urldefrag, urljoin, urlsplit
 
 from gateway.store.tools import web_pages
-from gateway.store.tools.web_pages import Document
+from gateway.store.tools.web_pages import StoredPage
 from gateway.tools.browser.fetch import FetchFailed
 from gateway.tools.browser.page import Fetched, Unreadable
 from gateway.tools.egress.network_policy import EgressRefused
@@ -97,7 +97,7 @@ class Loader:
                 yield await self._put(page)
 
     async def _put(self, page: Page) -> Loaded:
-        document = Document(page.url, page.title, page.text, page.links)
+        document = StoredPage(page.url, page.title, page.text, page.links)
         await web_pages.put_documents(
             self.database, self.tenant_id, [document], language=self.language
         )

@@ -20,14 +20,13 @@ from gateway.store import (
     tenants,
     usage_lines,
 )
-from gateway.store import conversations as conversation_rows
 from gateway.store.postgres.database import Database
 from gateway.store.postgres.statements import Statement
 from gateway.store.responses import IdempotencyKey
 from gateway.store.schema import APP_ROLE
 from gateway.store.tables import metadata
 from gateway.store.tools import web_pages
-from gateway.store.tools.web_pages import Document, StoredPage
+from gateway.store.tools.web_pages import StoredPage
 from tests.fakes.rows import add_rows, all_rows
 from tests.fakes.stored import (
     COMPLETED,
@@ -104,42 +103,42 @@ async def check_acceptance(database: Database, intruder: TenantId, uuid: UUID) -
 
 ATTACKS: dict[str, tuple[Attack, Any]] = {
     "conversations.create": (
-        lambda db, who, uuid: conversation_rows.create(
+        lambda db, who, uuid: conversations.create(
             db, who, Conversation(uuid, CREATED, {}), [item("held")]
         ),
         None,
     ),
-    "conversations.load": (conversation_rows.load, None),
+    "conversations.load": (conversations.load, None),
     "conversations.set_metadata": (
-        lambda db, who, uuid: conversation_rows.set_metadata(db, who, uuid, {"planted": ""}),
+        lambda db, who, uuid: conversations.set_metadata(db, who, uuid, {"planted": ""}),
         None,
     ),
-    "conversations.delete_conversation": (conversation_rows.delete_conversation, False),
+    "conversations.delete_conversation": (conversations.delete_conversation, False),
     "conversations.find_items": (
-        lambda db, who, uuid: conversation_rows.find_items(db, who, uuid, ["held"]),
+        lambda db, who, uuid: conversations.find_items(db, who, uuid, ["held"]),
         {},
     ),
     "conversations.add_items": (
-        lambda db, who, uuid: conversation_rows.add_items(
+        lambda db, who, uuid: conversations.add_items(
             db, who, uuid, [item("planted")], items_max=9
         ),
         False,
     ),
     "conversations.delete_item": (
-        lambda db, who, uuid: conversation_rows.delete_item(db, who, uuid, "held"),
+        lambda db, who, uuid: conversations.delete_item(db, who, uuid, "held"),
         None,
     ),
     "conversations.find_item": (
-        lambda db, who, uuid: conversation_rows.find_item(db, who, uuid, "held"),
+        lambda db, who, uuid: conversations.find_item(db, who, uuid, "held"),
         None,
     ),
     "conversations.list_items": (
-        lambda db, who, uuid: conversation_rows.list_items(
+        lambda db, who, uuid: conversations.list_items(
             db, who, uuid, limit=9, order="asc", after="held"
         ),
         None,
     ),
-    "turns.read": (
+    "conversations.read_contents": (
         lambda db, who, uuid: conversations.read_contents(db, who, uuid, items_max=9),
         None,
     ),
@@ -159,10 +158,11 @@ ATTACKS: dict[str, tuple[Attack, Any]] = {
         lambda db, who, uuid: events.read(db, who, uuid, CREATED.date(), bytes_max=99),
         [],
     ),
-    "idempotency.find_key": (
+    "responses.find_key": (
         lambda db, who, uuid: responses.find_key(db, who, uuid.bytes, ttl_s=600),
         None,
     ),
+    "responses.load_secrets": (responses.load_secrets, None),
     "responses.insert": (continue_from, []),
     "messages.history": (
         lambda db, who, uuid: messages.history(db, who, uuid, depth_max=9, items_max=9),
@@ -193,7 +193,7 @@ ATTACKS: dict[str, tuple[Attack, Any]] = {
         {0: True},
     ),
     "responses.queue_all": (queue_behind, {0: True}),
-    "usage.record_all": (
+    "usage_lines.record_all": (
         lambda db, who, uuid: usage_lines.record_all(
             db,
             [(who, usage_lines.UsageLine(uuid, ids.new_uuid(), "gpt-oss-20b", COMPLETED, USAGE))],
@@ -206,10 +206,7 @@ ATTACKS: dict[str, tuple[Attack, Any]] = {
 def test_every_store_function_of_a_tenant_is_attacked() -> None:
     found = {
         f"{module.__name__.rpartition('.')[2]}.{name}"
-        for module in (
-            *(conversation_rows, endings, events, responses),
-            *(messages, responses, conversations, usage_lines),
-        )
+        for module in (*(conversations, endings, events, messages, responses, usage_lines),)
         for name, function in inspect.getmembers(module, inspect.iscoroutinefunction)
         if function.__module__ == module.__name__
         and (
@@ -250,7 +247,7 @@ async def test_a_foreign_response_is_as_good_as_unknown(
     await responses.insert(database, tenant, replace(running, idempotency=key))
     for target in (uuid, running.uuid):
         made = Conversation(target, CREATED, {})
-        await conversation_rows.create(database, tenant, made, [item("held")])
+        await conversations.create(database, tenant, made, [item("held")])
     before = await everything_of(database, tenant)
     attack, nothing = ATTACKS[name]
     for target in (uuid, running.uuid):
@@ -348,7 +345,7 @@ async def fill_all_tables(database: Database, tenant: TenantId) -> None:
             await add_rows(connection, table, plain_row(table, tenant, uuid))
     await web_pages.put_page(database, tenant, StoredPage("", "secret", "secret"), asked="")
     await web_pages.put_documents(
-        database, tenant, [Document("x:", "secret", "secret")], language="simple"
+        database, tenant, [StoredPage("x:", "secret", "secret")], language="simple"
     )
 
 

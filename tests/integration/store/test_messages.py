@@ -8,6 +8,7 @@ import pytest
 from gateway import ids
 from gateway.errors import InvalidRequest, PreviousResponseNotFound
 from gateway.store import endings, messages, responses
+from gateway.store.messages import NeededJson
 from tests.fakes.stored import CREATED, finished, item, new_response, store_turn
 
 if TYPE_CHECKING:
@@ -238,8 +239,7 @@ async def test_json_comes_with_what_prompts_and_grants_take_it_for(
             new.uuid,
             depth_max=9,
             items_max=9,
-            with_json=False,
-            with_tool_lists=with_lists,
+            needed=NeededJson(with_all=False, with_tool_lists=with_lists),
         )
         assert found is not None
         assert tuple(one.kind for one in found.items if one.json) == wanted
@@ -262,9 +262,7 @@ async def test_json_comes_with_what_may_be_sent_back(database: Database, tenant:
             *(database, tenant, new.uuid),
             depth_max=9,
             items_max=9,
-            with_json=False,
-            with_calls=with_calls,
-            repeated=repeated,
+            needed=NeededJson(with_all=False, with_calls=with_calls, repeated=repeated),
         )
         assert found is not None
         assert [one.item_id for one in found.items if one.json] == wanted

@@ -14,7 +14,7 @@ from gateway.settings.sections import Retention
 from gateway.store.postgres.statements import Statement
 from gateway.store.schema import EVERYONE
 from gateway.store.tools import web_pages
-from gateway.store.tools.web_pages import Document, StoredPage
+from gateway.store.tools.web_pages import StoredPage
 from tests.fakes.rows import count
 
 if TYPE_CHECKING:
@@ -69,13 +69,13 @@ async def test_pages_are_kept_as_long_as_responses(
     assert await count(database, tenant, "tool_pages") == 1
 
 
-LIGHT = Document(
+LIGHT = StoredPage(
     "https://docs.a.example/light",
     "The lighthouse",
     "URL: https://docs.a.example/light\n\nThe lighthouse burns 【0†rape oil†b.example】 at night.",
     ("https://b.example/oil",),
 )
-FERRY = Document("https://b.example/ferry", "The ferry", "The ferry burns coal.")
+FERRY = StoredPage("https://b.example/ferry", "The ferry", "The ferry burns coal.")
 
 
 async def found(

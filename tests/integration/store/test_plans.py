@@ -326,7 +326,7 @@ async def test_items_of_responses_and_conversations_are_found_by_index(filled: F
     of_tenant: dict[str, Any] = {"tenant": filled.tenant}
     one = of_tenant | {"conversation": ids.new_uuid()}
     chain = of_tenant | {"response": ids.new_uuid(), "depth_max": 1000, "row_limit": 6000}
-    some: dict[str, Any] = {"row_limit": 6000, "with_json": False, "with_tool_lists": False}
+    some: dict[str, Any] = {"row_limit": 6000, "with_all": False, "with_tool_lists": False}
     some |= {"with_calls": False, "repeated": [b"item"]}
     page = {"after": b"item", "row_limit": 21, "with_includable": True}
     digests = {"digests": [b"d" * 32] * 3}
@@ -376,7 +376,7 @@ async def test_histories_are_found_by_key_under_the_one_plan_of_a_session(filled
     of_tenant = {
         "tenant": filled.tenant,
         "row_limit": 20,
-        "with_json": False,
+        "with_all": False,
         "with_tool_lists": False,
         "with_calls": True,
         "repeated": [b"item"],

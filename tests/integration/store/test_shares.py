@@ -15,7 +15,7 @@ from gateway.errors import RateLimited
 from gateway.limits.rules import Terms
 from gateway.store import claim_order, claims, responses
 from gateway.store.claim_order import EXPECTED_AT_FIRST, EndedResponse
-from gateway.store.limits import background
+from gateway.store.limits import counters
 from gateway.store.postgres.statements import Statement
 from tests.conftest import new_tenant
 from tests.fakes.limited import at_once, caller, limiter
@@ -190,7 +190,9 @@ async def test_a_project_over_its_limit_is_passed_over_and_others_go_on(
     assert runs == {first[1], *others, default[0]}
     assert await claim(database, 99) == []
     async with database.transaction(tenant) as connection:
-        assert await background.count(connection, tenant, replace(of_project, value=9)) == 2
+        assert (
+            await counters.count_background(connection, tenant, replace(of_project, value=9)) == 2
+        )
     await responses.delete(database, tenant, first[0])
     assert [run.claim.uuid for run in await claim(database, 99)] == [first[2]]
 
@@ -210,7 +212,7 @@ async def test_a_limit_of_a_key_holds_for_the_key_that_took_its_place(
     runs = await claim(database, 99)
     assert sorted(run.key_id == other for run in runs) == [False] * 3 + [True] * 2
     async with database.transaction(tenant) as connection:
-        assert await background.count(connection, tenant, replace(limit, value=9)) == 3
+        assert await counters.count_background(connection, tenant, replace(limit, value=9)) == 3
     one = limiter(database, "one")
     (figure,) = (await one.figures(caller(replace(limit, value=9), tenant_id=tenant))).limits
     assert figure.remaining == 6
@@ -240,7 +242,7 @@ async def test_requests_at_the_same_moment_queue_no_more_than_may_wait(
     await claim(database, 99)
     await queue(database, tenant, 1, **fields)
     observed = Terms((at_once("background_queued", 1, mode="observe", **what),))
-    assert await background.observed(database, tenant, observed) == list(observed.limits)
+    assert await counters.observed_queues(database, tenant, observed) == list(observed.limits)
     await queue(database, tenant, 1, **{**fields, "queue_terms": observed})
 
 

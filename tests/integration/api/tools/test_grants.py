@@ -12,7 +12,7 @@ from openai import AsyncOpenAI
 from gateway import ids
 from gateway.store.postgres.statements import Statement
 from gateway.store.tools import web_pages
-from gateway.store.tools.web_pages import Document
+from gateway.store.tools.web_pages import StoredPage
 from tests.fakes import mcp_server
 from tests.fakes.gateway import RunningGateway, gateway_settings, new_key, running_gateway
 from tests.fakes.harmony_oracle import vocabulary
@@ -43,7 +43,7 @@ TOOLS = {
         "list_timeout_s": 60,
     },
 }
-PAGE = Document(
+PAGE = StoredPage(
     "https://zebra.example/stripes",
     "Quaggas",
     "The quagga had stripes on its neck only.\nThe last one died in 1883.",

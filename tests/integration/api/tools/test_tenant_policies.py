@@ -15,7 +15,7 @@ from starlette.routing import Route
 from gateway import ids
 from gateway.store.postgres.statements import Statement
 from gateway.store.tools import tool_calls, web_pages
-from gateway.store.tools.web_pages import Document
+from gateway.store.tools.web_pages import StoredPage
 from gateway.tenancy import TenantId
 from tests.fakes import mcp_server
 from tests.fakes.gateway import RunningGateway, gateway_settings, new_key, running_gateway
@@ -38,8 +38,8 @@ MODEL = "gpt-oss-20b"
 SEARCH: Json = {"type": "web_search"}
 PYTHON: Json = {"type": "code_interpreter", "container": {"type": "auto"}}
 PAGES = [
-    Document("https://zebra.example/stripes", "Quaggas", "The quagga had stripes."),
-    Document("https://horse.example/hooves", "Horses", "The quagga had hooves."),
+    StoredPage("https://zebra.example/stripes", "Quaggas", "The quagga had stripes."),
+    StoredPage("https://horse.example/hooves", "Horses", "The quagga had hooves."),
 ]
 
 
