@@ -26,7 +26,7 @@ from gateway.sealing import Sealer, SealingSecret
 from gateway.services.executor import ThreadExecutor
 from gateway.services.runs.images import ImageFetcher, ImageVisits
 from gateway.services.sessions import Sessions
-from gateway.settings.backends_file import read_backends
+from gateway.settings.loading import read_backends
 from gateway.store.tenant_keys import TenantKeys
 from gateway.telemetry.metrics import Metrics
 from gateway.tools.egress.network_policy import NetworkPolicy
