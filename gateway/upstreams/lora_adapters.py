@@ -11,13 +11,11 @@ import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-import httpx2
 import orjson
 
-from gateway.errors import UpstreamError, UpstreamRejected, UpstreamUnavailable
+from gateway.errors import UpstreamError, UpstreamRejected
 from gateway.upstreams.engines import UnknownEngine
-from gateway.upstreams.http.client import read_body
-from gateway.upstreams.probe import describe
+from gateway.upstreams.probe import answer, describe
 from gateway.upstreams.problems import message_of_body
 
 if TYPE_CHECKING:
@@ -170,7 +168,7 @@ class Adapters:
             return _failure(backend, error.reason, remedy)
         return _done(backend, f"{what}ed")
 
-    async def _ask(self, backend: Backend, path: str, body: dict[str, str]) -> None:
+    async def _ask(self, backend: Backend, path: str, fields: dict[str, str]) -> None:
         headers = {**backend.headers(), "content-type": "application/json"}
         if backend.admin_key:
             headers["authorization"] = f"Bearer {backend.admin_key}"
@@ -178,16 +176,10 @@ class Adapters:
             "POST",
             backend.url(path),
             headers=headers,
-            content=orjson.dumps(body),
+            content=orjson.dumps(fields),
             timeout=self._load_s,
         )
-        try:
-            response = await self._client.send(request, stream=True)
-            answer = await read_body(response.aiter_raw(), _ANSWER_BYTES_MAX)
-        except httpx2.TransportError as error:
-            raise UpstreamUnavailable(
-                f"{type(error).__name__}: {error}", upstream=backend.name
-            ) from error
-        if response.status_code != 200:
-            why = f"answered {response.status_code}: {message_of_body(answer)}"
+        status, body = await answer(self._client, backend, request, self._load_s, _ANSWER_BYTES_MAX)
+        if status != 200:
+            why = f"answered {status}: {message_of_body(body)}"
             raise UpstreamRejected(why, upstream=backend.name)

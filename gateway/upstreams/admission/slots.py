@@ -20,11 +20,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import IntEnum
-from typing import TYPE_CHECKING, Final
-
-if TYPE_CHECKING:
-    from types import TracebackType
-    from typing import Self
+from typing import Final
 
 
 class WorkClass(IntEnum):
@@ -305,8 +301,8 @@ class MemberSlots:
 class Slot:
     """A slot that one request holds from being sent until it has ended.
 
-    `used` is the share of its class's bound that was in use when it was taken, itself included. A
-    context manager that releases it; `release` may be called more than once.
+    `used` is the share of its class's bound that was in use when it was taken, itself included.
+    `release` may be called more than once.
     """
 
     __slots__ = (
@@ -351,14 +347,3 @@ class Slot:
             self._slots.begun -= self.has_begun
             self._slots.background -= self._is_background
             self._slots.beyond -= self._is_extra
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        self.release()
