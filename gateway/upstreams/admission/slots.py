@@ -47,8 +47,6 @@ def class_of(priority: int, *, is_background: bool) -> WorkClass:
     return WorkClass(min(max(rank, WorkClass.PRIORITY), WorkClass.BACKGROUND))
 
 
-SLOTS_START: Final = 16
-SLOTS_MIN: Final = 4
 BACKGROUND_PROMOTION_S: Final = 300.0
 """After which what waits in the lowest class goes one class up, here as in the database."""
 
@@ -71,8 +69,8 @@ class AdmissionPolicy:
     then, or `overload_wait_max_s`.
     """
 
-    slots_start: int = SLOTS_START
-    slots_min: int = SLOTS_MIN
+    slots_start: int = 16
+    slots_min: int = 4
     slots_max: int = 16_384
     first_token_target_s: float = 2.0
     read_tokens_per_s: float = 2_000.0
