@@ -13,11 +13,13 @@ from array import array
 from collections import deque
 from dataclasses import dataclass
 from hashlib import blake2b
+from operator import attrgetter
 from random import Random
 from statistics import median
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from gateway.errors import UpstreamError
+from gateway.telemetry.metrics import Metrics
 from gateway.upstreams.routing.costs import (
     EXPECTED_MIN,
     MISS,
@@ -44,7 +46,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from gateway.generation import Route, TokenChunk, TokenRequest, TokenSink
-    from gateway.telemetry.metrics import Metrics
     from gateway.upstreams.routing.costs import Reason, RoutingPolicy
     from gateway.upstreams.routing.prefix_index import Prefix
 
@@ -116,7 +117,7 @@ class Router:
         # `secret` is the same in all replicas, and keys the digests.
         self.policy = policy
         self._keys = PrefixKeys(secret)
-        self._metrics = metrics
+        self._metrics = metrics = metrics or Metrics()
         self._clock = clock
         self._wall = wall
         self._random = random or Random()  # noqa: S311 - spreads load, no secret
@@ -131,8 +132,7 @@ class Router:
         self._news: deque[PlacedEntry] = deque(maxlen=policy.exchange_entries_max)
         self._exchanged_at: float | None = None
         self._has_peers = False
-        if metrics is not None:
-            metrics.routing_reads(age_s=lambda: self.exchange_age_s, entries=self.index.__len__)
+        metrics.routing_reads(age_s=lambda: self.exchange_age_s, entries=self.index.__len__)
 
     def member(self, name: str) -> MemberLoad:
         """Return the load of the member of that name, creating it the first time."""
@@ -177,7 +177,7 @@ class Router:
         known = self._find_known(members, prefix, placement, route)
         candidates = self._candidates(members, prefix, known)
         prompt = prefix.length
-        warmest = max(candidates, key=_held_tokens)
+        warmest = max(candidates, key=attrgetter("held"))
         owner = None
         if warmest.held < WARM_SHARE * prompt and placement is None and self._is_cut_off():
             owner = self._owner(members, prefix, route)
@@ -195,8 +195,7 @@ class Router:
             reason,
             placement,
         )
-        if self._metrics is not None:
-            self._metrics.routed(chosen.name, reason, prompt=prompt, expected=chosen.held)
+        self._metrics.routed(chosen.name, reason, prompt=prompt, expected=chosen.held)
         return decision
 
     def candidates(
@@ -247,7 +246,7 @@ class Router:
         if waiting is not None:
             member.note_waiting(waiting, now)
         if epoch is not None and member.note_start(epoch, self._wall() - epoch, now):
-            self._note_lost(member)
+            self._metrics.cache_lost(member.name)
         if kv_tokens is not None and kv_tokens != member.kv_tokens:
             member.kv_tokens = kv_tokens
             self._bound_index()
@@ -263,7 +262,7 @@ class Router:
         member.forget_cache(self._clock())
         if epoch is not None:
             member.epoch = epoch
-        self._note_lost(member)
+        self._metrics.cache_lost(member.name)
 
     def report(self) -> tuple[dict[int, tuple[int, int]], list[PlacedEntry]]:
         """Return what other replicas need to know.
@@ -424,20 +423,14 @@ class Router:
     def reported(self, decision: Decision, cached: int) -> None:
         """Note that a member reports how many tokens of a prompt it had `cached`."""
         member, expected = decision.member, decision.expected
-        if self._metrics is not None:
-            is_wrong = expected > EXPECTED_MIN and cached < MISS * expected
-            self._metrics.cache_reported(
-                member.name,
-                expected=expected,
-                cached=cached,
-                mispredicted=is_wrong,
-                horizon_s=member.horizon_s,
-            )
+        self._metrics.cache_reported(
+            member.name,
+            expected=expected,
+            cached=cached,
+            mispredicted=expected > EXPECTED_MIN and cached < MISS * expected,
+            horizon_s=member.horizon_s,
+        )
         if member.note_cached(expected, cached, decision.age_s, self._clock()):
-            self._note_lost(member)
-
-    def _note_lost(self, member: MemberLoad) -> None:
-        if self._metrics is not None:
             self._metrics.cache_lost(member.name)
 
     def _bound_index(self) -> None:
@@ -510,10 +503,6 @@ class Flight:
         # However the request ended.
         self._decision.member.add(self._router.now, -self._in_flight, -self._owed)
         self._in_flight = self._owed = 0
-
-
-def _held_tokens(one: Candidate) -> int:
-    return one.held
 
 
 def _reason(
