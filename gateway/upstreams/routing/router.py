@@ -47,7 +47,6 @@ if TYPE_CHECKING:
 
     from gateway.generation import Route, TokenChunk, TokenRequest, TokenSink
     from gateway.upstreams.routing.costs import Reason, RoutingPolicy
-    from gateway.upstreams.routing.prefix_index import Prefix
 
 
 NO_AGE: Final = 0.0
@@ -70,7 +69,7 @@ class Decision:
     """
 
     member: MemberLoad
-    prefix: Prefix
+    prefix: HashedPrefix
     expected: int
     age_s: float
     reason: Reason
@@ -170,7 +169,9 @@ class Router:
     def prefix(self, request: TokenRequest) -> HashedPrefix:
         return HashedPrefix(request.prompt_ids, self._keys.of(request.cache_salt, request.model))
 
-    def choose(self, names: Sequence[str], prefix: Prefix, route: Route | None = None) -> Decision:
+    def choose(
+        self, names: Sequence[str], prefix: HashedPrefix, route: Route | None = None
+    ) -> Decision:
         """Choose the member for a prompt, of those with these names; there must be one."""
         members = [self.member(name) for name in names]
         placement = self._placement(route)
@@ -199,7 +200,7 @@ class Router:
         return decision
 
     def candidates(
-        self, names: Sequence[str], prefix: Prefix, route: Route | None = None
+        self, names: Sequence[str], prefix: HashedPrefix, route: Route | None = None
     ) -> list[Candidate]:
         """Return what a choice would be made from now, to decide whether a request may be sent."""
         members = [self.member(name) for name in names]
@@ -328,7 +329,7 @@ class Router:
     def _find_known(
         self,
         members: Iterable[MemberLoad],
-        prefix: Prefix,
+        prefix: HashedPrefix,
         placement: Placement | None,
         route: Route | None,
     ) -> dict[str, Known]:
@@ -351,7 +352,7 @@ class Router:
         return known
 
     def _held_by_row(
-        self, member: MemberLoad, placement: Placement, prefix: Prefix, now: float
+        self, member: MemberLoad, placement: Placement, prefix: HashedPrefix, now: float
     ) -> tuple[int, float]:
         # Returns (tokens held, seconds since the last use).
         age_s = max(0.0, self._wall() - placement.at)
@@ -361,7 +362,7 @@ class Router:
         return placement.held(prefix), age_s
 
     def _candidates(
-        self, members: Iterable[MemberLoad], prefix: Prefix, known: Mapping[str, Known]
+        self, members: Iterable[MemberLoad], prefix: HashedPrefix, known: Mapping[str, Known]
     ) -> list[Candidate]:
         now, most = self._clock(), max(0, prefix.length - 1)
         made = []
@@ -375,7 +376,7 @@ class Router:
         return self._has_peers and self.exchange_age_s > self.policy.peer_expiry_s
 
     def _owner(
-        self, members: Sequence[MemberLoad], prefix: Prefix, route: Route | None
+        self, members: Sequence[MemberLoad], prefix: HashedPrefix, route: Route | None
     ) -> str | None:
         # Rendezvous hashing: every replica sends an unknown session to the same member.
         if route is None or (route.cache_key is None and not route.opening):
@@ -388,7 +389,7 @@ class Router:
         return max(weights, key=weights.__getitem__)
 
     def placed(
-        self, member: MemberLoad, prefix: Prefix, ends: Sequence[int], *, from_place: int = 0
+        self, member: MemberLoad, prefix: HashedPrefix, ends: Sequence[int], *, from_place: int = 0
     ) -> None:
         """Note that a member has read the prefix.
 
@@ -398,7 +399,7 @@ class Router:
         news = self.index.touch(prefix, member.number, ticks, ends, from_place=from_place)
         self._news.extend(PlacedEntry(digest, member.id, tail) for digest, tail in news)
 
-    def placement(self, decision: Decision, prefix: Prefix) -> Placement:
+    def placement(self, decision: Decision, prefix: HashedPrefix) -> Placement:
         """Return the placement for the row of a response whose last turn was just generated.
 
         `prefix` is its prompt with the ids that were generated.
