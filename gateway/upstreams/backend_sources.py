@@ -159,14 +159,6 @@ later."""
 _log = EventLog(__name__)
 
 
-class SourceState(NamedTuple):
-    """A source now: how many backends it has, and why it cannot say more; None: it can."""
-
-    name: str
-    members: int
-    fault: str | None
-
-
 class Membership:
     """Watches the sources, and calls `apply` with all backends whenever these have changed.
 
@@ -212,12 +204,6 @@ class Membership:
     def awaits_backends(self) -> bool:
         # True if a source has no members now.
         return any(not known.members for known in self._known.values())
-
-    def states(self) -> tuple[SourceState, ...]:
-        return tuple(
-            SourceState(name, len(known.members), known.fault)
-            for name, known in self._known.items()
-        )
 
     async def start(self) -> None:
         async with asyncio.TaskGroup() as group:

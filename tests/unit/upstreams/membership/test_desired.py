@@ -111,16 +111,15 @@ def test_after_any_answers_the_pool_has_what_was_said_last_and_nothing_else(
         clock=lambda: 0.0,
     )
     last: dict[str, tuple[Backend, ...]] = {"one": (), "two": ()}
+    faulty: set[str] = set()
     for source, answer in said:
         membership.update(source, answer)
-        if not isinstance(answer, SourceError):
+        if isinstance(answer, SourceError):
+            faulty.add(source)
+        else:
+            faulty.discard(source)
             last[source] = answer
         assert applied[-1] == list(merged({"": fixed, **last}, 100).backends.values())
-        faulty = {
-            one
-            for one, other in zip(("one", "two"), membership.states(), strict=True)
-            if other.fault
-        }
         assert all(
             any(text.startswith(f"{one} does") for text in membership.warnings) for one in faulty
         )
