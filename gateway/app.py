@@ -89,7 +89,7 @@ class AdminGateway(RequestContext):
         from gateway.admin.table import operator_routes
         from gateway.wiring.admin import operator_services
 
-        probes = _probes(process)
+        probes = _probes(process, OpenApiEndpoints(ADMIN_FILE))
         services = operator_services(process)
         of_operators = starlette_routes(
             operator_routes(services),
@@ -137,10 +137,9 @@ def _trusted_proxies(process: Process) -> list[Network]:
     return list(map(ip_network, process.foundation.settings.server.trusted_proxies))
 
 
-def _probes(process: Process) -> list[Route]:
-    # The routes of the admin listener that need no key.
+def _probes(process: Process, openapi: OpenApiEndpoints) -> list[Route]:
+    # The routes of both listeners that need no key.
     system = SystemEndpoints(process.models, process.health)
-    openapi = OpenApiEndpoints(ADMIN_FILE)
     return [
         Route("/openapi.json", openapi.document, methods=["GET"]),
         Route("/docs", openapi.page, methods=["GET"]),
@@ -172,7 +171,6 @@ def routes(process: Process) -> list[BaseRoute]:
     embeddings = ProxyEndpoint("embeddings", process.proxy, bodies)
     rerank = ProxyEndpoint("rerank", process.proxy, bodies)
     system = SystemEndpoints(process.models, process.health)
-    openapi = OpenApiEndpoints()
     federation = process.federation
     exchange = TokenExchangeEndpoint(
         federation, replace(bodies, bytes_max=federation.body_bytes_max)
@@ -201,13 +199,8 @@ def routes(process: Process) -> list[BaseRoute]:
         Route(EXCHANGE_PATH, exchange, methods=["POST"]),
         Route("/v1/models", system.list_models, methods=["GET"]),
         Route("/v1/models/{model_id:path}", system.get_model, methods=["GET"]),
-        Route("/healthz", system.healthz, methods=["GET"]),
-        Route("/readyz", system.readyz, methods=["GET"]),
-        Route("/version", system.version, methods=["GET"]),
-        Route("/metrics", system.metrics, methods=["GET"]),
         Route("/", system.landing, methods=["GET"]),
-        Route("/openapi.json", openapi.document, methods=["GET"]),
-        Route("/docs", openapi.page, methods=["GET"]),
+        *_probes(process, OpenApiEndpoints()),
     ]
 
 

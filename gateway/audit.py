@@ -14,7 +14,7 @@ An entry never has content of requests, secrets, or bodies of mails.
 from __future__ import annotations
 
 import hashlib
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC
 from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
 
@@ -95,14 +95,7 @@ class Actor:
 
     def json(self) -> bytes:
         """Return the stored form: sorted names, without those that are None."""
-        named = {
-            "kind": self.kind,
-            "key_id": self.key_id,
-            "owner_type": self.owner_type,
-            "owner_id": self.owner_id,
-            "email": self.email,
-        }
-        return _json({name: value for name, value in named.items() if value is not None})
+        return _json({name: value for name, value in asdict(self).items() if value is not None})
 
     @classmethod
     def of(cls, json: bytes) -> Actor:

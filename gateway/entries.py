@@ -46,7 +46,7 @@ from __future__ import annotations
 import math
 import struct
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final, Literal, TypeVar, cast, get_args
+from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, TypeVar, cast, get_args
 
 from gateway.generation import (
     IN_TOKEN,
@@ -309,26 +309,8 @@ Portion = Entry | Singles
 SINGLES_MAX: Final = 256
 """Entries in one portion at most: their deltas fill one write of a stream."""
 
-_TURN_STARTED, _TOKENS, _ALIVE, _TURN_ENDED, _FINISHED, _QUEUED, _HOP = range(1, 8)
-_TOKENS_WITH_LOGPROBS, _HOLD, _REPAIR, _COMPACTED, _TOOL_STARTED, _TOOL_ENDED = range(8, 14)
-_TOOLS_LISTED, _TOOL_HANDLE = range(14, 16)
+_TEXT, _TOKENS, _TOKENS_WITH_LOGPROBS = 0, 2, 8
 _TAG_BITS: Final = 4
-_TEXT: Final = 0
-_EMPTY: Final[dict[int, type[Alive | Queued | Hold]]] = {
-    _ALIVE: Alive,
-    _QUEUED: Queued,
-    _HOLD: Hold,
-}
-_FINISH_REASONS: Final = (
-    FinishReason.STOP,
-    FinishReason.LENGTH,
-    FinishReason.CUT,
-    FinishReason.LOST,
-    FinishReason.FILTERED,
-)
-_HOP_REASONS: Final[tuple[Literal["backend", "replica"], ...]] = ("backend", "replica")
-_OUTCOMES: Final[tuple[ToolOutcome, ...]] = get_args(ToolOutcome)
-_STATUSES: Final[tuple[Status, ...]] = ("completed", "incomplete", "failed", "cancelled")
 _ID_BYTES: Final = 4
 _ONE_ID: Final = struct.Struct("<BI")
 _ONE_ID_HEAD: Final = _ID_BYTES << _TAG_BITS | _TOKENS
@@ -355,11 +337,11 @@ def packed_entry(entry: Entry) -> bytes:
             return _ONE_ID.pack(_ONE_ID_HEAD, entry.ids[0])
         except struct.error as error:
             raise ValueError(f"an id cannot be packed: {error}") from error
-    if type(entry) is Tokens:
-        tag, body = _pack_tokens(entry)
+    if isinstance(entry, Tokens):
+        tag, body = _pack_text_ids(entry) if isinstance(entry, Text) else _pack_tokens(entry)
     else:
-        tag, pack_body = _PACKERS[type(entry)]
-        body = pack_body(entry)
+        tag, fields = _TAGS[type(entry)]
+        body = b"".join(form.pack(getattr(entry, name)) for name, form in fields)
     return _pack_number(len(body) << _TAG_BITS | tag) + body
 
 
@@ -481,14 +463,14 @@ def _pack_tokens(entry: Tokens) -> tuple[int, bytes]:
     )
 
 
-def _pack_text_ids(entry: Text) -> bytes:
+def _pack_text_ids(entry: Text) -> tuple[int, bytes]:
     text = packed_text(entry.ids)
     if not entry.logprobs:
-        return text
+        return _TEXT, text
     if len(entry.logprobs) != len(entry.ids):
         raise ValueError("not one logprob for each id")
     told = cast("tuple[TextLogprob, ...]", entry.logprobs)
-    return _SPELLED + _pack_bytes(text) + b"".join(map(_pack_text_logprob, told))
+    return _TEXT, _SPELLED + _pack_bytes(text) + b"".join(map(_pack_text_logprob, told))
 
 
 def _pack_text_logprob(told: TextLogprob) -> bytes:
@@ -506,78 +488,8 @@ def _pack_text_token(token: TextToken) -> bytes:
         raise ValueError(f"a logprob cannot be packed: {error}") from error
 
 
-def _pack_turn_ended(entry: TurnEnded) -> bytes:
-    head = bytes([_FINISH_REASONS.index(entry.finish)]) + _pack_number(entry.cached_tokens)
-    if (told := entry.usage) is None:
-        return head
-    counts = told.input_tokens, told.output_tokens, told.reasoning_tokens, told.cached_tokens
-    return head + b"".join(map(_pack_number, counts))
-
-
-def _pack_compacted(entry: Compacted) -> bytes:
-    counts = (entry.input_tokens, entry.cached_tokens, entry.output_tokens, entry.reasoning_tokens)
-    return b"".join(map(_pack_number, counts)) + _pack_counted(entry.ids) + entry.seal.encode()
-
-
-def _pack_finished(entry: Finished) -> bytes:
-    texts = (entry.reason, entry.code, entry.message)
-    head = bytes([_STATUSES.index(entry.status)]) + _pack_number(entry.at)
-    return head + b"".join(map(_pack_text, texts))
-
-
-def _pack_tool_ended(entry: ToolEnded) -> bytes:
-    outcome = bytes([_OUTCOMES.index(entry.outcome)])
-    texts = _pack_bytes(entry.shown) + _pack_bytes(entry.state)
-    return _pack_number(entry.ordinal) + _pack_counted(entry.ids) + outcome + texts
-
-
 def _pack_bytes(content: bytes) -> bytes:
     return _pack_number(len(content)) + content
-
-
-_PACKERS: Final[Mapping[type[Entry], tuple[int, Callable[[Any], bytes]]]] = {
-    TurnStarted: (
-        _TURN_STARTED,
-        lambda entry: _pack_number(entry.input_tokens) + _pack_ids(entry.prefill),
-    ),
-    Text: (_TEXT, _pack_text_ids),
-    TurnEnded: (_TURN_ENDED, _pack_turn_ended),
-    Finished: (_FINISHED, _pack_finished),
-    Hop: (
-        _HOP,
-        lambda entry: (
-            bytes([_HOP_REASONS.index(entry.reason)]) + _pack_number(entry.recomputed_tokens)
-        ),
-    ),
-    Repair: (_REPAIR, lambda entry: _pack_number(entry.voided) + entry.rule.encode()),
-    Compacted: (_COMPACTED, _pack_compacted),
-    ToolStarted: (
-        _TOOL_STARTED,
-        lambda entry: _pack_number(entry.ordinal) + bytes([entry.repeatable]) + entry.shown,
-    ),
-    ToolEnded: (_TOOL_ENDED, _pack_tool_ended),
-    ToolsListed: (
-        _TOOLS_LISTED,
-        lambda entry: b"".join(map(_pack_bytes, (entry.label.encode(), entry.tools, entry.error))),
-    ),
-    ToolHandle: (_TOOL_HANDLE, lambda entry: _pack_number(entry.ordinal) + entry.handle),
-    **{kind: (tag, lambda _: b"") for tag, kind in _EMPTY.items()},
-}
-"""Tag and body of every entry but `Tokens`, which has two tags."""
-
-
-def _unpack_compacted(body: _Reader) -> Compacted:
-    counts = [body.number() for _ in range(4)]
-    ids = body.counted_ids()
-    return Compacted(ids, body.rest().decode(), *counts)
-
-
-def _unpack_turn_ended(body: _Reader) -> TurnEnded:
-    finish, cached_tokens = _pick(_FINISH_REASONS, body), body.number()
-    if body.is_at_end:
-        return TurnEnded(finish, cached_tokens)
-    counts = [body.number() for _ in range(4)]
-    return TurnEnded(finish, cached_tokens, ToldUsage(*counts))
 
 
 def _unpack_text_ids(body: _Reader) -> Text:
@@ -616,35 +528,16 @@ def _unpack_tokens(body: _Reader) -> Tokens:
     return Tokens(ids, tuple(_unpack_logprob(body) for _ in ids))
 
 
-def _unpack_finished(body: _Reader) -> Finished:
-    status = _pick(_STATUSES, body)
-    return Finished(status, body.number(), body.text(), body.text(), body.text())
-
-
-_UNPACKERS: Final[Mapping[int, Callable[[_Reader], Entry]]] = {
-    _TURN_STARTED: lambda body: TurnStarted(body.number(), _unpack_ids(body.rest())),
-    _TEXT: _unpack_text_ids,
-    _TURN_ENDED: _unpack_turn_ended,
-    _FINISHED: _unpack_finished,
-    _HOP: lambda body: Hop(_pick(_HOP_REASONS, body), body.number()),
-    _TOKENS_WITH_LOGPROBS: _unpack_tokens,
-    _REPAIR: lambda body: Repair(body.number(), body.rest().decode()),
-    _COMPACTED: _unpack_compacted,
-    _TOOL_STARTED: lambda body: ToolStarted(body.number(), _pick((False, True), body), body.rest()),
-    _TOOL_ENDED: lambda body: ToolEnded(
-        body.number(), body.counted_ids(), _pick(_OUTCOMES, body), body.counted(), body.counted()
-    ),
-    _TOOLS_LISTED: lambda body: ToolsListed(
-        body.counted().decode(), body.counted(), body.counted()
-    ),
-    _TOOL_HANDLE: lambda body: ToolHandle(body.number(), body.rest()),
-}
-"""The body of an entry, by its tag; an empty one and ids alone need no reader."""
-
-
 def _unpack_entry(tag: int, body: _Reader) -> Entry:
     # Each of the 16 possible tags belongs to some entry.
-    entry: Entry = _EMPTY[tag]() if tag in _EMPTY else _UNPACKERS[tag](body)
+    entry: Entry
+    if tag == _TEXT:
+        entry = _unpack_text_ids(body)
+    elif tag == _TOKENS_WITH_LOGPROBS:
+        entry = _unpack_tokens(body)
+    else:
+        kind, fields = _FORMS[tag]
+        entry = kind(**{name: form.read(body) for name, form in fields})
     if not body.is_at_end:
         raise ValueError("a log entry is longer than it should be")
     return entry
@@ -714,3 +607,89 @@ def _unpack_ids(content: bytes | bytearray) -> tuple[int, ...]:
     if surplus:
         raise ValueError("ids in a log entry are cut off")
     return struct.unpack(f"<{count}I", content)
+
+
+def _pack_usage(told: ToldUsage | None) -> bytes:
+    if told is None:
+        return b""
+    counts = told.input_tokens, told.output_tokens, told.reasoning_tokens, told.cached_tokens
+    return b"".join(map(_pack_number, counts))
+
+
+def _unpack_usage(body: _Reader) -> ToldUsage | None:
+    return None if body.is_at_end else ToldUsage(*(body.number() for _ in range(4)))
+
+
+class _Form(NamedTuple):
+    """Packed form of one field of an entry."""
+
+    pack: Callable[[Any], bytes]
+    read: Callable[[_Reader], Any]
+
+
+def _one_of(values: tuple[Any, ...]) -> _Form:
+    return _Form(lambda value: bytes([values.index(value)]), lambda body: _pick(values, body))
+
+
+_NUMBER: Final = _Form(_pack_number, _Reader.number)
+_BYTES: Final = _Form(_pack_bytes, _Reader.counted)
+_LABEL: Final = _Form(lambda text: _pack_bytes(text.encode()), lambda body: body.counted().decode())
+_TEXT_OR_NONE: Final = _Form(_pack_text, _Reader.text)
+_IDS: Final = _Form(_pack_counted, _Reader.counted_ids)
+_USAGE: Final = _Form(_pack_usage, _unpack_usage)
+# What goes on to the end of the body.
+_REST: Final = _Form(bytes, _Reader.rest)
+_REST_TEXT: Final = _Form(str.encode, lambda body: body.rest().decode())
+_REST_IDS: Final = _Form(_pack_ids, lambda body: _unpack_ids(body.rest()))
+
+_FORMS: Final[Mapping[int, tuple[type[Entry], tuple[tuple[str, _Form], ...]]]] = {
+    1: (TurnStarted, (("input_tokens", _NUMBER), ("prefill", _REST_IDS))),
+    3: (Alive, ()),
+    4: (
+        TurnEnded,
+        (("finish", _one_of(tuple(FinishReason))), ("cached_tokens", _NUMBER), ("usage", _USAGE)),
+    ),
+    5: (
+        Finished,
+        (
+            ("status", _one_of(get_args(Status))),
+            ("at", _NUMBER),
+            ("reason", _TEXT_OR_NONE),
+            ("code", _TEXT_OR_NONE),
+            ("message", _TEXT_OR_NONE),
+        ),
+    ),
+    6: (Queued, ()),
+    7: (Hop, (("reason", _one_of(("backend", "replica"))), ("recomputed_tokens", _NUMBER))),
+    9: (Hold, ()),
+    10: (Repair, (("voided", _NUMBER), ("rule", _REST_TEXT))),
+    11: (
+        Compacted,
+        (
+            ("input_tokens", _NUMBER),
+            ("cached_tokens", _NUMBER),
+            ("output_tokens", _NUMBER),
+            ("reasoning_tokens", _NUMBER),
+            ("ids", _IDS),
+            ("seal", _REST_TEXT),
+        ),
+    ),
+    12: (
+        ToolStarted,
+        (("ordinal", _NUMBER), ("repeatable", _one_of((False, True))), ("shown", _REST)),
+    ),
+    13: (
+        ToolEnded,
+        (
+            ("ordinal", _NUMBER),
+            ("ids", _IDS),
+            ("outcome", _one_of(get_args(ToolOutcome))),
+            ("shown", _BYTES),
+            ("state", _BYTES),
+        ),
+    ),
+    14: (ToolsListed, (("label", _LABEL), ("tools", _BYTES), ("error", _BYTES))),
+    15: (ToolHandle, (("ordinal", _NUMBER), ("handle", _REST))),
+}
+"""By tag, the entry and the fields of its body, in order; those of ids and texts have their own."""
+_TAGS: Final = {kind: (tag, fields) for tag, (kind, fields) in _FORMS.items()}

@@ -1,48 +1,4 @@
-"""All errors that this package raises on purpose. `api.error_responses` has their statuses.
-
-```
-GatewayError
-├── RequestError                     the caller can mend it; carries message, code, param
-│   ├── InvalidRequest               shape, type, bound, cross-field
-│   │   ├── ContextLengthExceeded
-│   │   ├── PreviousResponseNotFound
-│   │   ├── ConversationLocked        a response is being added to it, or it has changed meanwhile
-│   │   └── DataHeld                 nothing that the tenant has may be removed
-│   ├── ModelNotFound
-│   │   └── ModelNotServed           configured, and no backend lists it
-│   ├── ResourceNotFound             a response, an item: unknown, deleted, or another tenant's
-│   ├── PayloadTooLarge
-│   ├── UnsupportedEncoding          the body is compressed as nothing here reads it
-│   ├── AuthenticationError
-│   ├── PermissionDenied
-│   ├── ConnectorFailed              an MCP server that a request names did not list its tools
-│   └── RateLimited
-├── UpstreamError                    a backend did not do its work
-│   ├── UpstreamUnavailable          refused, overloaded or unreachable before the first token
-│   │   └── UpstreamLost              took the request and was gone before the first token
-│   ├── UpstreamRejected             a backend calls the request itself wrong
-│   │   └── ContextOverflow           because prompt and output do not fit into its window
-│   ├── UpstreamFailed               broke off after the first token
-│   │   └── UpstreamRecalled         was broken off by this gateway, for another tenant
-│   └── NoUpstreamAvailable          none is left to try
-│       └── Overloaded                all have as much to do as they can, and enough wait
-├── StoreError
-│   ├── StoreUnavailable             no connection, a timeout, a restart
-│   ├── StoreConflict                a named constraint says no
-│   │   └── KeyTaken                  an idempotency key stands for another response already
-│   ├── ClaimLost                    another replica goes on with the response, or has ended it
-│   └── ContentSealed                what is stored cannot be opened: its key is not there
-├── SinkFailed                       who is told of usage did not take it
-│   └── SinkRefused                  and never will: an operator has to look
-├── SummaryFailed                    a model wrote nothing that could stand for a conversation
-├── Draining                         this process ends, and others go on with what was asked for
-├── Leaving                          this process ends, and takes nothing more
-├── TooManyConnections               this process has as many as it takes
-└── StartupError                     the process cannot start; carries what to do next
-    ├── ConfigError
-    └── VocabularyError
-```
-"""
+"""All errors that this package raises on purpose. `api.error_responses` has their statuses."""
 
 from __future__ import annotations
 
@@ -123,26 +79,19 @@ class DataHeld(InvalidRequest):
 class ModelNotFound(RequestError):
     """Refusal of a model that does not exist, or not for this key."""
 
+    text = "The requested model '{}' does not exist. GET /v1/models lists the models."
+
     def __init__(self, model: str) -> None:
-        super().__init__(
-            f"The requested model '{model}' does not exist. GET /v1/models lists the models.",
-            code="model_not_found",
-            param="model",
-        )
+        super().__init__(self.text.format(model), code="model_not_found", param="model")
 
 
 class ModelNotServed(ModelNotFound):
     """Refusal of a configured model that none of its backends serves."""
 
-    def __init__(self, model: str) -> None:
-        RequestError.__init__(
-            self,
-            f"The model '{model}' is set up here, but no model server serves it. The operator "
-            "finds out why with 'harmony-gateway doctor'; GET /v1/models lists the models that "
-            "are served.",
-            code="model_not_found",
-            param="model",
-        )
+    text = (
+        "The model '{}' is set up here, but no model server serves it. The operator finds out why "
+        "with 'harmony-gateway doctor'; GET /v1/models lists the models that are served."
+    )
 
 
 class ResourceNotFound(RequestError):
@@ -218,20 +167,17 @@ class UpstreamError(GatewayError):
     `reason` is the message without the backend's name.
     """
 
-    def __init__(self, message: str, *, upstream: str) -> None:
+    def __init__(self, message: str, *, upstream: str, retry_after_s: float | None = None) -> None:
         super().__init__(f"{upstream}: {message}")
         self.upstream = upstream
         self.reason = message
+        self.retry_after_s = retry_after_s
 
 
 class UpstreamUnavailable(UpstreamError):
     """Failure before anything was generated: another backend may be tried at no cost.
     `retry_after_s` is from the backend itself, if it sent one.
     """
-
-    def __init__(self, message: str, *, upstream: str, retry_after_s: float | None = None) -> None:
-        super().__init__(message, upstream=upstream)
-        self.retry_after_s = retry_after_s
 
 
 class UpstreamLost(UpstreamUnavailable):
@@ -266,8 +212,7 @@ class NoUpstreamAvailable(UpstreamError):
     """
 
     def __init__(self, model: str, reason: str, *, retry_after_s: float | None = None) -> None:
-        super().__init__(reason, upstream=f"model {model}")
-        self.retry_after_s = retry_after_s
+        super().__init__(reason, upstream=f"model {model}", retry_after_s=retry_after_s)
 
 
 class Overloaded(NoUpstreamAvailable):
@@ -277,15 +222,7 @@ class Overloaded(NoUpstreamAvailable):
 
 
 class StoreError(GatewayError):
-    """Failure of the database. `state` is its SQLSTATE; empty where the server sent none."""
-
-    def __init__(self, message: str, *, state: str = "") -> None:
-        super().__init__(message)
-        self.state = state
-
-
-class StoreUnavailable(StoreError):
-    """Loss, refusal or timeout of a connection; the same statement may work in a moment.
+    """Failure of the database. `state` is its SQLSTATE; empty where the server sent none.
 
     `retry_after_s` is until the database is tried again, where known.
     """
@@ -293,8 +230,13 @@ class StoreUnavailable(StoreError):
     def __init__(
         self, message: str, *, state: str = "", retry_after_s: float | None = None
     ) -> None:
-        super().__init__(message, state=state)
+        super().__init__(message)
+        self.state = state
         self.retry_after_s = retry_after_s
+
+
+class StoreUnavailable(StoreError):
+    """Loss, refusal or timeout of a connection; the same statement may work in a moment."""
 
 
 class StoreConflict(StoreError):

@@ -102,45 +102,55 @@ class Sealer:
         key = self._keys.get(binding.key_id)
         if key is None:
             return None
-        return key.seal(_bound_to(binding.tenant, binding.model, key.name), content)
+        bound_to = _bound_to(binding.tenant, binding.model, key.name)
+        return _spelled(bytes([len(key.name)]) + key.name + key.cipher.seal(content, bound_to))
 
     def open(self, seal: str, tenant: UUID, model: str) -> bytes:
         """Return the content. Raises `SealBroken` for a text that was not sealed for these two."""
-        name, nonce, ciphertext = _parts(seal)
+        name, sealed = _parts(seal)
         key = self._keys.get(name.decode(errors="replace"))
         if key is None:
             raise SealBroken("its key is not known here")
-        return key.open(_bound_to(tenant, model, name), nonce, ciphertext)
+        return key.cipher.open(sealed, _bound_to(tenant, model, name))
+
+
+class _Cipher:
+    """AES-256-GCM with keys derived from one secret: one encrypts, another makes nonces."""
+
+    def __init__(self, secret: bytes, info: bytes) -> None:
+        self._key, self._nonce_key = derived_keys(secret, info)
+
+    @cached_property
+    def _aes(self) -> AESGCM:
+        # It takes 6 MiB of a process, which may never seal anything.
+        from cryptography.hazmat.primitives.ciphers.aead import AESGCM  # noqa: PLC0415
+
+        return AESGCM(self._key)
+
+    def seal(self, content: bytes, bound_to: bytes, nonce: bytes | None = None) -> bytes:
+        # Without a `nonce` it is derived from what is sealed: same content, same bytes.
+        if nonce is None:
+            derived = hmac.digest(self._nonce_key, bound_to + content, hashlib.sha256)
+            nonce = derived[:_NONCE_BYTES]
+        return nonce + self._aes.encrypt(nonce, content, bound_to)
+
+    def open(self, sealed: bytes, bound_to: bytes) -> bytes:
+        from cryptography.exceptions import InvalidTag  # noqa: PLC0415
+
+        try:
+            return self._aes.decrypt(sealed[:_NONCE_BYTES], sealed[_NONCE_BYTES:], bound_to)
+        except (InvalidTag, ValueError) as error:
+            raise SealBroken("it was made for others, or it was changed") from error
 
 
 class _Key:
-    """Keys that are derived from one secret: one encrypts, and another makes nonces."""
+    """A sealing secret in use."""
 
     def __init__(self, key: SealingSecret) -> None:
         self.name = key.id.encode()
         if not 0 < len(self.name) <= _KEY_ID_BYTES_MAX:
             raise ValueError(f"a sealing key's id has 1 to {_KEY_ID_BYTES_MAX} bytes")
-        self._cipher_key, self._nonce_key = derived_keys(key.secret, f"{VERSION} seal".encode())
-
-    @cached_property
-    def _cipher(self) -> AESGCM:
-        # It takes 6 MiB of a process, which may never seal anything.
-        from cryptography.hazmat.primitives.ciphers.aead import AESGCM  # noqa: PLC0415
-
-        return AESGCM(self._cipher_key)
-
-    def seal(self, bound_to: bytes, content: bytes) -> str:
-        nonce = hmac.digest(self._nonce_key, bound_to + content, hashlib.sha256)[:_NONCE_BYTES]
-        ciphertext = self._cipher.encrypt(nonce, content, bound_to)
-        return _spelled(bytes([len(self.name)]) + self.name + nonce + ciphertext)
-
-    def open(self, bound_to: bytes, nonce: bytes, ciphertext: bytes) -> bytes:
-        from cryptography.exceptions import InvalidTag  # noqa: PLC0415
-
-        try:
-            return self._cipher.decrypt(nonce, ciphertext, bound_to)
-        except (InvalidTag, ValueError) as error:
-            raise SealBroken("it was made for others, or it was changed") from error
+        self.cipher = _Cipher(key.secret, f"{VERSION} seal".encode())
 
 
 class DataKey:
@@ -158,35 +168,22 @@ class DataKey:
         # Raises `ValueError` for a secret that has not 32 bytes.
         if len(secret) != _KEY_BYTES:
             raise ValueError(f"a data key has {_KEY_BYTES} bytes")
-        self._cipher_key, self._nonce_key = derived_keys(secret, b"hgc1 content")
-
-    @cached_property
-    def _cipher(self) -> AESGCM:
-        from cryptography.hazmat.primitives.ciphers.aead import AESGCM  # noqa: PLC0415
-
-        return AESGCM(self._cipher_key)
+        self._cipher = _Cipher(secret, b"hgc1 content")
 
     def seal(self, content: bytes, bound_to: bytes) -> bytes:
         """Return nonce, ciphertext and tag; only the same `bound_to` opens them."""
-        nonce = secrets.token_bytes(_NONCE_BYTES)
-        return nonce + self._cipher.encrypt(nonce, content, bound_to)
+        return self._cipher.seal(content, bound_to, secrets.token_bytes(_NONCE_BYTES))
 
     def seal_name(self, name: bytes, bound_to: bytes) -> bytes:
         """Seal a name, to the same bytes each time.
 
         Anyone who sees two sealed names sees whether they differ.
         """
-        nonce = hmac.digest(self._nonce_key, bound_to + name, hashlib.sha256)[:_NONCE_BYTES]
-        return nonce + self._cipher.encrypt(nonce, name, bound_to)
+        return self._cipher.seal(name, bound_to)
 
     def open(self, sealed: bytes, bound_to: bytes) -> bytes:
         """Return the content. Raises `SealBroken` if it was sealed otherwise, or changed since."""
-        from cryptography.exceptions import InvalidTag  # noqa: PLC0415
-
-        try:
-            return self._cipher.decrypt(sealed[:_NONCE_BYTES], sealed[_NONCE_BYTES:], bound_to)
-        except (InvalidTag, ValueError) as error:
-            raise SealBroken("it was sealed for another place, or it was changed") from error
+        return self._cipher.open(sealed, bound_to)
 
 
 def derived_keys(secret: bytes, info: bytes) -> tuple[bytes, bytes]:
@@ -206,8 +203,8 @@ def _spelled(packed: bytes) -> str:
     return _PREFIX + urlsafe_b64encode(packed).decode().rstrip("=")
 
 
-def _parts(seal: str) -> tuple[bytes, bytes, bytes]:
-    # Key name, nonce, ciphertext. Raises `SealBroken` for text that `_spelled` cannot produce.
+def _parts(seal: str) -> tuple[bytes, bytes]:
+    # Key name, and nonce with ciphertext. Raises `SealBroken` for text that was never spelled.
     body = seal.removeprefix(_PREFIX)
     try:
         packed = b64decode(body + "=" * (-len(body) % 4), altchars=b"-_", validate=True)
@@ -217,5 +214,4 @@ def _parts(seal: str) -> tuple[bytes, bytes, bytes]:
     if _spelled(packed) != seal or not packed:
         raise SealBroken("it was not made here")
     nonce_at = 1 + packed[0]
-    ciphertext_at = nonce_at + _NONCE_BYTES
-    return packed[1:nonce_at], packed[nonce_at:ciphertext_at], packed[ciphertext_at:]
+    return packed[1:nonce_at], packed[nonce_at:]

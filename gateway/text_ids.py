@@ -32,6 +32,9 @@ TEXT_STATE: Final = b"text"
 """The `ModelFormat.template_state` of a run whose turns are text."""
 CHARACTERS_PER_TOKEN: Final = 4
 """About how many characters a token is, where nobody tells how many tokens there were."""
+MESSAGE_START: Final = b'{"role":'
+"""Begins each line of a conversation but that of its options."""
+ASSISTANT_START: Final = b'{"role":"assistant"'
 IMAGE_TOKENS: Final = 1024
 """About what an image takes of a window."""
 
@@ -39,8 +42,6 @@ _MARK_BYTE: Final = 0xF8
 """The first of the bytes that no UTF-8 has: each of them is a mark."""
 _MARKS: Final = re.compile(b"([\xf8-\xff])")
 _WORD: Final = 4
-_MESSAGE: Final = b'{"role":'
-_ASSISTANT: Final = b'{"role":"assistant"'
 _IMAGE: Final = re.compile(rb'\{"type":"image_url","image_url":\{"url":("data:[^"]*")')
 """The part of a message that shows an image, and its URL. A text cannot look like it: in JSON its
 quotes have a backslash before them."""
@@ -125,7 +126,7 @@ def prompt_tokens(ids: Sequence[int]) -> int:
     images = [
         found.end(1) - found.start(1)
         for line in content.split(b"\n")
-        if line.startswith(_MESSAGE) and not line.startswith(_ASSISTANT)
+        if line.startswith(MESSAGE_START) and not line.startswith(ASSISTANT_START)
         for found in _IMAGE.finditer(line)
     ]
     return (len(content) - sum(images)) // _WORD + IMAGE_TOKENS * len(images)

@@ -43,7 +43,6 @@ from gateway.cli.provision import (
 from gateway.errors import AuthenticationError, DatabaseInUse, StartupError
 from gateway.server.access_log import AccessLog
 from gateway.server.server import PortTaken, Server, listen, stopped_by_signals, until_stopped
-from gateway.server.websocket_protocol import FrameBounds
 from gateway.settings import Server as ServerSettings
 from gateway.settings import load_settings
 from gateway.store.schema import REVISION
@@ -136,8 +135,7 @@ async def _demo(port: int | None, *, once: bool, examples: bool) -> None:
             app = create_app(settings)
             logged = AccessLog(app, terminal.show)
             logged.is_paused = True  # the demo's own requests are steps
-            frames = FrameBounds.of(settings)
-            gateway = Server(logged, listener, settings.server, app.process, frames)
+            gateway = Server(logged, listener, settings.server, app.process, websockets=settings)
             others = (simulator, *tools.servers)
             stack.enter_context(stopped_by_signals(gateway, *others))
             await stack.enter_async_context(simulator)

@@ -37,7 +37,7 @@ from gateway.upstreams.inference_server import InferenceServer
 from gateway.upstreams.pool import DESCRIBE_TIMEOUT_S
 from gateway.upstreams.probe import describe
 from gateway.upstreams.served_models import REMEDY, offers, overlooked, unserved
-from gateway.upstreams.tokenization import RenderTarget, render
+from gateway.upstreams.tokenization import render
 from gateway.wiring import foundation
 
 if TYPE_CHECKING:
@@ -403,10 +403,12 @@ async def _chat_format(
     if not format_.questions:
         return []
     about, served = f"model {model} at {probe.backend.name}", probe.served[model]
-    asked = RenderTarget(probe.backend, probe.engine.tokenize_path, served.parent or served.name)
+    path, name = probe.engine.tokenize_path, served.parent or served.name
     try:
         rendered = {
-            question: await render(client, asked, question, timeout_s=PROBE_TIMEOUT_S)
+            question: await render(
+                client, probe.backend, path, name, question, timeout_s=PROBE_TIMEOUT_S
+            )
             for question in format_.questions
         }
         misfits = format_.misfits(rendered)

@@ -14,7 +14,6 @@ from gateway.cli.options import PORT_MAX, Config, run
 from gateway.cli.provision import provisioned
 from gateway.errors import StartupError
 from gateway.server.server import Server, listen, stopped_by_signals, until_stopped
-from gateway.server.websocket_protocol import FrameBounds
 from gateway.settings import Server as ServerSettings
 from gateway.settings import Settings, load_settings
 from gateway.telemetry.logs import EventLog, configure_logging
@@ -84,8 +83,7 @@ async def serve_gateway(
     The settings must be complete.
     """
     app, log = create_app(settings), EventLog(__name__)
-    frames = FrameBounds.of(settings)
-    server = Server(app, listener, settings.server, app.process, frames)
+    server = Server(app, listener, settings.server, app.process, websockets=settings)
     if admin_listener is None:
         await _until_signal(server, log)
         return

@@ -19,15 +19,15 @@ from typing_extensions import override
 
 from gateway.errors import StartupError
 from gateway.server.http_protocol import bounded
-from gateway.server.websocket_protocol import BoundedWebSocketProtocol
+from gateway.server.websocket_protocol import TOLERATED, BoundedWebSocketProtocol
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-    from gateway.server.websocket_protocol import FrameBounds
     from gateway.settings import Server as ServerSettings
+    from gateway.settings import Settings
 
 BACKLOG_MAX: Final = 2048
 """Connections that wait to be accepted."""
@@ -132,10 +132,12 @@ class Server(uvicorn.Server):
         listener: socket.socket,
         settings: ServerSettings,
         draining: DrainableApp | None = None,
-        frames: FrameBounds | None = None,
+        *,
+        websockets: Settings | None = None,
     ) -> None:
-        # `draining` is notified when the server stops. WebSockets are served if `frames` bounds
-        # them; they are not compressed, because the size of compressed data reveals its content.
+        # `draining` is notified when the server stops. WebSockets are served within the bounds of
+        # `websockets` (None: they are not). They are not compressed, because the size of compressed
+        # data reveals its content.
         self._stopping = asyncio.Event()
         self._app = app
         self._lifespan_of_app = Lifespan(app, self._stop)
@@ -147,7 +149,7 @@ class Server(uvicorn.Server):
                 self._lifespan_of_app,
                 interface="asgi3",
                 http=bounded(settings, time.monotonic),
-                **_websockets(frames),
+                **_websockets(websockets),
                 lifespan="on",
                 log_config=None,
                 access_log=False,
@@ -236,14 +238,15 @@ class Server(uvicorn.Server):
         self._stop()
 
 
-def _websockets(frames: FrameBounds | None) -> dict[str, Any]:
-    if frames is None:
+def _websockets(settings: Settings | None) -> dict[str, Any]:
+    if settings is None:
         return {"ws": "none"}
+    ping_interval_s = settings.websockets.ping_interval_s
     return {
         "ws": BoundedWebSocketProtocol,
-        "ws_max_size": frames.bytes_max,
-        "ws_ping_interval": frames.ping_interval_s,
-        "ws_ping_timeout": frames.ping_interval_s,
+        "ws_max_size": TOLERATED * settings.limits.body_bytes_max,
+        "ws_ping_interval": ping_interval_s,
+        "ws_ping_timeout": ping_interval_s,
         "ws_per_message_deflate": False,
     }
 

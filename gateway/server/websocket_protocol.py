@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from typing_extensions import override
@@ -18,8 +17,6 @@ if TYPE_CHECKING:
     from uvicorn._types import ASGISendEvent
     from websockets.frames import Frame
 
-    from gateway.settings import Settings
-
 TOLERATED: Final = 2
 """Length of the longest frame that is read, and refused with a reason, as a multiple of the largest
 request. A longer one ends its connection."""
@@ -33,25 +30,6 @@ NO_UPGRADE: Final = (
     "headers of at most 8 KiB each."
 )
 """The `websockets` package's own bounds."""
-
-
-@dataclass(frozen=True, slots=True)
-class FrameBounds:
-    """A frame has at most `bytes_max`. Every `ping_interval_s` a client is asked whether it is
-    there, and has as long to answer.
-    """
-
-    bytes_max: int
-    ping_interval_s: float
-
-    @classmethod
-    def of(cls, settings: Settings) -> FrameBounds:
-        # Frames may be larger than bodies, so that the gateway itself can refuse a body that is too
-        # large.
-        return cls(
-            bytes_max=TOLERATED * settings.limits.body_bytes_max,
-            ping_interval_s=settings.websockets.ping_interval_s,
-        )
 
 
 class BoundedWebSocketProtocol(WebSocketsSansIOProtocol):

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from gateway.settings.loading import load_settings
+from gateway.settings.loading import inherited, load_settings
 from gateway.settings.model import Settings
 from gateway.settings.sections import Server
-from gateway.settings.sources import inherited
 
 __all__ = ["Server", "Settings", "inherited", "load_settings"]

@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Any
 from pydantic import BaseModel
 from pydantic_core import PydanticUndefined
 
+from gateway.settings.loading import CONFIG_VARIABLE, CUSTOMARY, FILE_SUFFIX, variables
 from gateway.settings.model import Settings
 from gateway.settings.sections import Backend, Discovery, Model
-from gateway.settings.sources import CONFIG_VARIABLE, CUSTOMARY, FILE_SUFFIX, variables
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping

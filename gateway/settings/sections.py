@@ -23,6 +23,7 @@ from pydantic import (
     BaseModel,
     ConfigDict,
     Field,
+    NonNegativeFloat,
     NonNegativeInt,
     PositiveFloat,
     PositiveInt,
@@ -126,8 +127,13 @@ def _bearer(secret: SecretStr) -> SecretStr:
     return secret
 
 
+HttpUrl = Annotated[str, AfterValidator(http_url)]
+PostgresUrl = Annotated[SecretStr, AfterValidator(postgres_url)]
 BearerKey = Annotated[Secret, AfterValidator(_bearer)]
 LongSecret = Annotated[SecretStr, AfterValidator(_long)]
+Port = Annotated[int, Field(ge=1, le=PORT_MAX)]
+ListenPort = Annotated[int, Field(ge=0, le=PORT_MAX)]
+"""A port to listen on; 0: any that is free."""
 
 
 def not_below(other: str) -> AfterValidator:
@@ -185,10 +191,12 @@ def _network(given: str) -> str:
 Network = Annotated[str, AfterValidator(_network)]
 
 
-def _host_and_port(text: str) -> tuple[str, int]:
+def _host_and_port(
+    text: str, expected: str = "a host and a port such as wiki.internal:8080"
+) -> tuple[str, int]:
     host, _, port = text.rpartition(":")
     if not host or not port.isdecimal() or not 0 < int(port) <= PORT_MAX:
-        raise ValueError("expected a host and a port such as wiki.internal:8080")
+        raise ValueError(f"expected {expected}")
     return host.strip("[]").lower(), int(port)
 
 
@@ -198,9 +206,7 @@ def _known_host(text: str) -> str:
 
 
 def _named_server(server: str) -> str:
-    host, _, port = server.rpartition(":")
-    if not host or not port.isdecimal() or not 0 < int(port) <= PORT_MAX:
-        raise ValueError("expected an address with a port, such as 10.96.0.10:53")
+    _host_and_port(server, "an address with a port, such as 10.96.0.10:53")
     return server
 
 
@@ -222,10 +228,8 @@ class Server(Section):
         "127.0.0.1",
         description="Address to listen on. Set 0.0.0.0 where clients or the proxy are elsewhere.",
     )
-    port: int = Field(
+    port: ListenPort = Field(
         8000,
-        ge=0,
-        le=65535,
         description="Port to listen on; 0 picks a free one. Set it where the port is taken.",
     )
     connections_max: PositiveInt = Field(
@@ -259,15 +263,13 @@ class Server(Section):
         description="Seconds an idle client connection stays open. It must be longer than the "
         "proxy's, or requests meet a connection that is being closed.",
     )
-    drain_grace_s: int = Field(
+    drain_grace_s: NonNegativeInt = Field(
         110,
-        ge=0,
         description="Seconds that streams may go on after SIGTERM. Keep it below the time after "
         "which the process is killed.",
     )
-    drain_notice_s: float = Field(
+    drain_notice_s: NonNegativeFloat = Field(
         0.0,
-        ge=0,
         description="Seconds after SIGTERM in which /readyz says no and requests are still taken. "
         "Set it to the time that a load balancer takes to notice.",
     )
@@ -276,10 +278,8 @@ class Server(Section):
 class Admin(Section):
     """OpenAI's admin API (/v1/organization) and the operator's own (/admin/v1)."""
 
-    port: int | None = Field(
+    port: ListenPort | None = Field(
         None,
-        ge=0,
-        le=65535,
         description="Port of a listener of their own; 0 picks a free one. Set it to have the "
         "operator's API, which no other listener serves.",
     )
@@ -297,9 +297,6 @@ class Admin(Section):
         description="Seconds after which a key ends that the admin API makes. Default: when it is "
         "deleted. Set it where a policy demands that keys are renewed.",
     )
-
-
-PostgresUrl = Annotated[SecretStr, AfterValidator(postgres_url)]
 
 
 class Database(Section):
@@ -355,9 +352,8 @@ class Auth(Section):
         description="Seconds until a disabled key is refused by every replica. Raise it to spare "
         "the database, lower it where a stolen key must end sooner.",
     )
-    stale_keys_max_s: float = Field(
+    stale_keys_max_s: NonNegativeFloat = Field(
         900.0,
-        ge=0,
         description="Seconds a known key goes on working while the database is away. Set 0 where "
         "no request may be served that cannot be checked.",
     )
@@ -473,12 +469,12 @@ class Model(Section):
 class Prefill(Section):
     """The prefill server of an SGLang pair. Built from SGLang's source; it was not run."""
 
-    url: Annotated[str, AfterValidator(http_url)] = Field(description="Such as http://gpu-3:30000.")
+    url: HttpUrl = Field(description="Such as http://gpu-3:30000.")
     host: Name | None = Field(
         None,
         description="Where the decode server finds it. Set it where that is not the host of url.",
     )
-    port: Annotated[int, Field(ge=1, le=65_535)] = Field(
+    port: Port = Field(
         8998, description="Its --disaggregation-bootstrap-port. Set it where that is another."
     )
 
@@ -487,7 +483,7 @@ class Backend(Section):
     """Inference server."""
 
     name: Name = Field(description="Its name in logs and metrics.")
-    url: Annotated[str, AfterValidator(http_url)] = Field(description="Such as http://gpu-1:8000.")
+    url: HttpUrl = Field(description="Such as http://gpu-1:8000.")
     api_key: BearerKey | None = Field(
         None, description="Sent as a bearer token. Set it where the server asks for one."
     )
@@ -540,10 +536,8 @@ class Discovery(Section):
         description="dns, srv: name servers, such as 10.96.0.10:53. Set it where the system's do "
         "not know the name.",
     )
-    port: int | None = Field(
+    port: Port | None = Field(
         None,
-        ge=1,
-        le=65535,
         description="dns: the port of all backends. Set it where that is not 8000.",
     )
     scheme: Literal["http", "https"] = Field(
@@ -589,9 +583,8 @@ class Membership(Section):
         description="Seconds between two looks at a file or into DNS. Raise it where the name "
         "server is slow or shared.",
     )
-    leave_s: float = Field(
+    leave_s: NonNegativeFloat = Field(
         600.0,
-        ge=0,
         description="Seconds that streams may go on at a backend that has left. Lower it where "
         "machines are taken away at once: others then go on with the streams.",
     )
@@ -614,9 +607,8 @@ class Upstream(Section):
         description="Backends tried in a row for one that begins to generate. Raise it where many "
         "may be away at once.",
     )
-    hops_max: int = Field(
+    hops_max: NonNegativeInt = Field(
         3,
-        ge=0,
         description="Times one response that has begun may go on at another backend. Raise it "
         "where machines are taken away often and responses are long.",
     )
@@ -625,9 +617,8 @@ class Upstream(Section):
         description="Backends that may be lost on one request before it is given up. Raise it "
         "where machines are taken away often; a request that breaks servers breaks so many.",
     )
-    hop_wait_s: float = Field(
+    hop_wait_s: NonNegativeFloat = Field(
         10.0,
-        ge=0,
         description="Seconds a response that has begun waits for another backend. Raise it to the "
         "time in which a single backend is restarted.",
     )
@@ -735,9 +726,8 @@ class RateLimits(Section):
         "share. Lower it where a budget must not be overdrawn: then requests of keys that have "
         "limits are answered 503.",
     )
-    reads_per_minute_max: int = Field(
+    reads_per_minute_max: NonNegativeInt = Field(
         6_000,
-        ge=0,
         description="Requests a minute of one key that only read (GET), in each replica. Raise it "
         "for clients that poll many responses; 0: any number. More are answered 429.",
     )
@@ -749,9 +739,7 @@ class Smtp(Section):
     host: str = Field(
         "", description="Name of the SMTP server; empty: no mail is sent. Set it to send mail."
     )
-    port: int = Field(
-        587, ge=1, le=65_535, description="Its port. Set 25 for a relay in one's own network."
-    )
+    port: Port = Field(587, description="Its port. Set 25 for a relay in one's own network.")
     sender: str = Field(
         "harmony-gateway@localhost",
         description="Who mail is from. Set an address that the server may send for.",
@@ -823,9 +811,8 @@ def _key_of(secret: SecretStr | None) -> bytes:
 class Stream(Section):
     """Server-sent events."""
 
-    start_grace_s: float = Field(
+    start_grace_s: NonNegativeFloat = Field(
         1.0,
-        ge=0,
         description="Seconds a stream's status waits for the first token. Set 0 where clients want "
         "response.created at once; a failure before the first token is then no HTTP status.",
     )
@@ -901,7 +888,7 @@ class FileKeysSection(Section):
 class VaultSection(Section):
     """HashiCorp Vault or OpenBao: a derived key of the transit engine."""
 
-    url: Annotated[str, AfterValidator(http_url)] | None = Field(
+    url: HttpUrl | None = Field(
         None, description="Such as https://vault:8200. Set it for the provider vault-transit."
     )
     token: Secret | None = Field(
@@ -949,7 +936,7 @@ class Encryption(Section):
         description="Which tenants get a key when they are first met. Set listed where only those "
         "are sealed that `harmony-gateway encryption enable` was called for.",
     )
-    keys_url: Annotated[SecretStr, AfterValidator(postgres_url)] | None = Field(
+    keys_url: PostgresUrl | None = Field(
         None,
         description="The database of wrapped keys. Needed with a provider, and not that of the "
         "content: a destroyed key makes content unreadable in all backups without the key.",
@@ -998,9 +985,7 @@ class Sink(Section):
     """A receiver of usage lines, which are sent as they come."""
 
     name: Name = Field(description="What it is called; its place in the lines is kept under it.")
-    url: Annotated[str, AfterValidator(http_url)] = Field(
-        description="What batches of CloudEvents 1.0 are posted to."
-    )
+    url: HttpUrl = Field(description="What batches of CloudEvents 1.0 are posted to.")
     secret: Secret | None = Field(
         None, description="Sent as a bearer token. Set it where the receiver asks for one."
     )

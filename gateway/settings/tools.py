@@ -23,10 +23,11 @@ from pydantic import (
 from gateway.settings.sections import (
     ID_RANGE_PATTERN,
     Destinations,
+    HttpUrl,
     Network,
+    Port,
     Secret,
     Section,
-    http_url,
     tenant_default,
 )
 from gateway.tenancy import McpApprovals, McpServersAllowed, ToolAccess, are_domains
@@ -172,7 +173,7 @@ class Python(Section):
         description="User ids of the containers of a gateway that is root, one each. Set others "
         "where these have owners on this machine.",
     )
-    remote_url: Annotated[str, AfterValidator(http_url)] | None = Field(
+    remote_url: HttpUrl | None = Field(
         None,
         description="Where the containers of the engine remote are. Set it to keep code off this "
         "machine.",
@@ -214,9 +215,6 @@ class Python(Section):
         description="Bytes of all files of a tenant; one more is answered 429. Size it by the "
         "disk of the database.",
     )
-
-
-Port = Annotated[int, Field(ge=1, le=65_535)]
 
 
 class Mcp(Section):

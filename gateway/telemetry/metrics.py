@@ -75,7 +75,8 @@ class Metrics:
         self._add_requests()
         self.requests_in_flight = 0
         """Each request counts itself; `request_finished` takes it off again."""
-        self._read_gauge("requests_in_flight", "Requests being answered.")
+        in_flight = self._gauge("requests_in_flight", "Requests being answered.")
+        in_flight.set_function(lambda: self.requests_in_flight)
         responses = "Responses that ended."
         self._responses = Children(self._counter("responses", responses, "status", "model"))
         tokens = "Tokens, by what they are."
@@ -191,14 +192,14 @@ class Metrics:
         self.ledger_behind = self._gauge(
             "ledger_behind_seconds", "Age of the oldest usage line that is in no sum."
         ).set
-        self._ledger_sink_behind = self._gauge(
+        self.ledger_sink_behind = self._setting(
             "ledger_sink_behind_seconds", "Age of the oldest line that a sink has not got.", "sink"
         )
         self._ledger_sent = self._counter(
             "ledger_sink_batches", "Batches of usage lines sent.", "sink", "outcome"
         )
         self._ledger_lines = self._counter("ledger_sink_lines", "Lines that sinks took.", "sink")
-        self._ledger_found = self._gauge(
+        self.ledger_found = self._setting(
             "ledger_discrepancies", "What did not agree when it was last compared.", "check"
         )
 
@@ -243,14 +244,14 @@ class Metrics:
             Gauge(f"gateway_{name}", text, labels, registry=self.registry), labels
         )
 
+    def _setting(self, name: str, text: str, label: str) -> Callable[[str, float], None]:
+        gauge = self._gauge(name, text, label)
+        return lambda value, amount: gauge.labels(value).set(amount)
+
     def _register(self, metric: T, labels: Sequence[str]) -> T:
         if UPSTREAM in labels:
             self._of_upstreams.append(metric)
         return metric
-
-    def _read_gauge(self, name: str, text: str) -> None:
-        # The gauge reads the attribute of the same name at each scrape.
-        self._gauge(name, text).set_function(partial(getattr, self, name))
 
     def _summed_gauge(self, name: str, text: str) -> list[Callable[[], int]]:
         # The gauge is the sum of the callbacks, read at each scrape.
@@ -309,18 +310,10 @@ class Metrics:
         for rule, count in recoveries.items():
             self._recoveries.labels(rule).inc(count)
 
-    def ledger_sink_behind(self, sink: str, seconds: float) -> None:
-        # Age in seconds of the oldest line that was not sent to the sink.
-        self._ledger_sink_behind.labels(sink).set(seconds)
-
     def ledger_sent(self, sink: str, outcome: str, lines: int) -> None:
         """Count a batch that was sent to a sink, and its lines."""
         self._ledger_sent.labels(sink, outcome).inc()
         self._ledger_lines.labels(sink).inc(lines)
-
-    def ledger_found(self, check: str, count: int) -> None:
-        # `count` is the number of disagreements.
-        self._ledger_found.labels(check).set(count)
 
     def passed(self, *, kind: str, model: str, outcome: str, tokens: int) -> None:
         """Count a request that was passed through, and its tokens."""

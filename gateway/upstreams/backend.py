@@ -7,11 +7,12 @@ from typing import TYPE_CHECKING, Final
 
 import httpx2
 
+from gateway.settings.sections import PORT_MAX
+
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
 
-PORT_MAX: Final = 65_535
 DP_RANK: Final = "x-data-parallel-rank"
 """vLLM and SGLang read it; a rank that they do not have they refuse with 400."""
 

@@ -12,8 +12,6 @@ from __future__ import annotations
 import asyncio
 import time
 from abc import ABC, abstractmethod
-from contextlib import aclosing
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 
 from typing_extensions import override
@@ -22,28 +20,17 @@ from gateway.errors import StartupError, StoreError
 from gateway.telemetry.logs import EventLog
 
 if TYPE_CHECKING:
-    from collections.abc import (
-        AsyncGenerator,
-        Awaitable,
-        Callable,
-        Collection,
-        Iterable,
-        Mapping,
-        Sequence,
-    )
+    from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 
     from gateway.telemetry.metrics import Metrics
     from gateway.upstreams.backend import Backend
 
 
-@dataclass(frozen=True, slots=True)
-class Fault:
-    """A source could not say what there is, and why."""
-
-    reason: str
+class SourceError(Exception):
+    """A source cannot say which backends there are; its text says why."""
 
 
-Answer = tuple["Backend", ...] | Fault
+Answer = tuple["Backend", ...] | SourceError
 """Answer of a source: all backends that there are, or why it cannot list them."""
 
 
@@ -68,8 +55,8 @@ class SourceBackends:
 
     def update(self, answer: Answer, now: float) -> bool:
         """Take in an answer; returns True if the `members` have changed."""
-        if isinstance(answer, Fault):
-            self.fault = answer.reason
+        if isinstance(answer, SourceError):
+            self.fault = str(answer)
             return False
         self.fault = None
         if answer:
@@ -131,10 +118,6 @@ def named(backends: Iterable[Backend]) -> dict[str, Backend]:
     return {backend.name: backend for backend in backends}
 
 
-class SourceError(Exception):
-    """A source cannot say which backends there are; its text says why."""
-
-
 class BackendSource(ABC):
     """Finds backends, asked every `refresh_s`; an empty answer is not believed for `empty_s`."""
 
@@ -142,20 +125,11 @@ class BackendSource(ABC):
 
     def __init__(self, name: str, *, refresh_s: float) -> None:
         self.name = name
-        self._refresh_s = refresh_s
+        self.refresh_s = refresh_s
 
     @abstractmethod
     async def fetch(self) -> tuple[Backend, ...]:
         """Return all backends now. Raises `SourceError`."""
-
-    async def watch(self) -> AsyncGenerator[Answer]:
-        """Yield all backends, or a `Fault`, each time that they may have changed; never ends."""
-        while True:
-            try:
-                yield await self.fetch()
-            except SourceError as error:
-                yield Fault(str(error))
-            await asyncio.sleep(self._refresh_s)
 
 
 class FileSource(BackendSource):
@@ -183,14 +157,6 @@ START_WAIT_S: Final = 10.0
 later."""
 
 _log = EventLog(__name__)
-
-
-class SourceState(NamedTuple):
-    """A source now: how many backends it has, and why it cannot say more; None: it can."""
-
-    name: str
-    members: int
-    fault: str | None
 
 
 class Membership:
@@ -239,36 +205,30 @@ class Membership:
         # True if a source has no members now.
         return any(not known.members for known in self._known.values())
 
-    def states(self) -> tuple[SourceState, ...]:
-        return tuple(
-            SourceState(name, len(known.members), known.fault)
-            for name, known in self._known.items()
-        )
-
     async def start(self) -> None:
         async with asyncio.TaskGroup() as group:
             for source in self._sources:
-                group.create_task(self._fetch(source))
+                group.create_task(self._fetch(source, wait_s=START_WAIT_S))
 
     async def run(self) -> None:
         async with asyncio.TaskGroup() as group:
             for source in self._sources:
                 group.create_task(self._follow(source))
 
-    async def _fetch(self, source: BackendSource) -> None:
+    async def _fetch(self, source: BackendSource, wait_s: float | None = None) -> None:
         try:
-            async with asyncio.timeout(START_WAIT_S):
+            async with asyncio.timeout(wait_s):
                 answer: Answer = await source.fetch()
         except SourceError as error:
-            answer = Fault(str(error))
+            answer = error
         except TimeoutError:
-            answer = Fault("it does not answer")
+            answer = SourceError("it does not answer")
         self.update(source.name, answer)
 
     async def _follow(self, source: BackendSource) -> None:
-        async with aclosing(source.watch()) as answers:
-            async for answer in answers:
-                self.update(source.name, answer)
+        while True:
+            await self._fetch(source)
+            await asyncio.sleep(source.refresh_s)
 
     def update(self, source: str, answer: Answer) -> None:
         known = self._known[source]

@@ -37,8 +37,10 @@ from gateway.generation import IN_TOKEN, UNTOLD, FinishReason, TextLogprob, Text
 from gateway.text_ids import (
     ANSWER,
     ARGUMENTS,
+    ASSISTANT_START,
     CALL,
     END,
+    MESSAGE_START,
     THOUGHT,
     estimated_tokens,
     ids_of,
@@ -112,8 +114,6 @@ def spelled(text: str, tokens: Sequence[TextToken]) -> Iterator[tuple[str, list[
     yield content[start:].decode(), begun
 
 
-_MESSAGE: Final = b'{"role":'
-_ASSISTANT: Final = b'{"role":"assistant"'
 _RESULT: Final = b'{"role":"tool"'
 FORMAT: Final = "response_format"
 _OF_A_FORMAT: Final = re.compile(
@@ -128,7 +128,7 @@ def chat_body(request: TokenRequest, served: ServedModel, engine: InferenceEngin
     lines = unpacked_lines(request.prompt_ids)
     options: dict[str, Any] = {}
     for line in lines:
-        if not line.startswith(_MESSAGE):
+        if not line.startswith(MESSAGE_START):
             options |= orjson.loads(line)
     bound = dict(request.constraint.chat or {}) if request.constraint is not None else {}
     allowed = bound.pop("allowed", None)
@@ -144,7 +144,7 @@ def chat_body(request: TokenRequest, served: ServedModel, engine: InferenceEngin
         **bound,
         **engine.chat_fields(request),
     }
-    messages = b",".join(_answering(line for line in lines if line.startswith(_MESSAGE)))
+    messages = b",".join(_answering(line for line in lines if line.startswith(MESSAGE_START)))
     return [b'{"messages":[', messages, b"],", orjson.dumps(body)[1:]]
 
 
@@ -204,7 +204,7 @@ def _answering(lines: Iterable[bytes]) -> Iterator[bytes]:
     # A tool result that names no call answers the last assistant message before it.
     assistant = b""
     for line in lines:
-        if line.startswith(_ASSISTANT):
+        if line.startswith(ASSISTANT_START):
             assistant = line
         elif line.startswith(_RESULT) and assistant:
             message = orjson.loads(line)

@@ -11,23 +11,19 @@ import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-import httpx2
 import orjson
 
-from gateway.errors import UpstreamError, UpstreamRejected, UpstreamUnavailable
+from gateway.errors import UpstreamError, UpstreamRejected
 from gateway.upstreams.engines import UnknownEngine
-from gateway.upstreams.http.client import read_body
-from gateway.upstreams.probe import describe
+from gateway.upstreams.probe import answer, describe
 from gateway.upstreams.problems import message_of_body
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Sequence
+    from collections.abc import Sequence
 
     from gateway.upstreams.backend import Backend, Listed
+    from gateway.upstreams.engines import InferenceEngine
     from gateway.upstreams.http.client import Client
-    from gateway.upstreams.probe import Description
-
-    _Call = Callable[[Backend, Description], Awaitable["AdapterOutcome"]]
 
 _ANSWER_BYTES_MAX: Final = 64 * 1024
 _NOT_STARTED_FOR_IT: Final = re.compile(
@@ -83,14 +79,10 @@ class Adapters:
 
     async def load(self, name: str, path: str, *, base: str | None = None) -> list[AdapterOutcome]:
         # With `base`, only backends that serve that model; without, all.
-        return await self._call_all(
-            base, lambda backend, description: self._load(backend, description, name, path)
-        )
+        return await self._change_all(base, name, path)
 
     async def unload(self, name: str, *, base: str | None = None) -> list[AdapterOutcome]:
-        return await self._call_all(
-            base, lambda backend, description: self._unload(backend, description, name)
-        )
+        return await self._change_all(base, name, None)
 
     async def _describe(self, backend: Backend) -> list[Adapter | AdapterOutcome]:
         try:
@@ -103,74 +95,59 @@ class Adapters:
             if row.parent is not None
         ]
 
-    async def _call_all(self, base: str | None, call: _Call) -> list[AdapterOutcome]:
+    async def _change_all(
+        self, base: str | None, name: str, path: str | None
+    ) -> list[AdapterOutcome]:
+        # `path` None: unload it.
         servers: dict[str, list[Backend]] = {}
         for backend in self._backends:
             servers.setdefault(backend.base_url, []).append(backend)
-        found = await asyncio.gather(
-            *(self._call_server(own, base, call) for own in servers.values())
-        )
-        outcomes = {one.backend: one for of_server in found for one in of_server}
+
+        async def change(ranks: Sequence[Backend]) -> list[AdapterOutcome | None]:
+            # Backends of one URL are ranks of one server, which refuses to repeat what it did for
+            # the first.
+            return [await self._change(one, base, name, path) for one in ranks]
+
+        found = await asyncio.gather(*map(change, servers.values()))
+        outcomes = {one.backend: one for of_server in found for one in of_server if one is not None}
         return [outcomes[one.name] for one in self._backends if one.name in outcomes]
 
-    async def _call_server(
-        self, backends: Sequence[Backend], base: str | None, call: _Call
-    ) -> list[AdapterOutcome]:
-        # Backends of one URL are ranks of one server, which refuses to repeat what it did for the
-        # first.
-        found = [await self._call(one, base, call) for one in backends]
-        return [outcome for outcome in found if outcome is not None]
-
-    async def _call(self, backend: Backend, base: str | None, call: _Call) -> AdapterOutcome | None:
+    async def _change(
+        self, backend: Backend, base: str | None, name: str, path: str | None
+    ) -> AdapterOutcome | None:
         # Returns None if the backend does not serve `base`.
         try:
             description = await describe(self._client, backend, timeout_s=self._ask_s)
             if base is not None and backend.models.get(base, base) not in description.models:
                 return None
-            return await call(backend, description)
+            row, engine = description.models.get(name), description.engine or UnknownEngine()
+            if path is None:
+                if row is None or row.parent is None:
+                    return _done(backend, "was not there")
+                return await self._post(backend, engine, "unload", {"lora_name": name})
+            if row is not None:
+                return _is_there(backend, row, name, path)
+            fields = {"lora_name": name, "lora_path": path}
+            return await self._post(backend, engine, "load", fields)
         except UpstreamError as error:
             return _failure(backend, error.reason, "Run the same command again.")
 
-    async def _load(
-        self, backend: Backend, description: Description, name: str, path: str
-    ) -> AdapterOutcome:
-        row = description.models.get(name)
-        if row is not None and row.parent is None:
-            return _failure(backend, f"{name} is a base model there", "Give it another name.")
-        if row is not None and row.root in {path, None}:
-            return _done(backend, "was there already")
-        if row is not None:
-            detail, remedy = f"is there from {row.root}", f"Run: adapters unload {name}"
-            return _failure(backend, detail, remedy)
-        return await self._post(
-            backend, description, "load", {"lora_name": name, "lora_path": path}
-        )
-
-    async def _unload(
-        self, backend: Backend, description: Description, name: str
-    ) -> AdapterOutcome:
-        row: Listed | None = description.models.get(name)
-        if row is None or row.parent is None:
-            return _done(backend, "was not there")
-        return await self._post(backend, description, "unload", {"lora_name": name})
-
     async def _post(
-        self, backend: Backend, description: Description, what: str, body: dict[str, str]
+        self, backend: Backend, engine: InferenceEngine, what: str, fields: dict[str, str]
     ) -> AdapterOutcome:
-        engine = description.engine or UnknownEngine()
         paths = engine.adapter_paths
         if paths is None:
             remedy = "Name its adapters when it is started."
             return _failure(backend, f"{engine} loads none while it runs", remedy)
         path = paths.load if what == "load" else paths.unload
         try:
-            await self._ask(backend, path, body)
+            await self._ask(backend, path, fields)
         except UpstreamRejected as error:
             remedy = paths.remedy if _NOT_STARTED_FOR_IT.search(error.reason) else _LOOK_AT_IT
             return _failure(backend, error.reason, remedy)
         return _done(backend, f"{what}ed")
 
-    async def _ask(self, backend: Backend, path: str, body: dict[str, str]) -> None:
+    async def _ask(self, backend: Backend, path: str, fields: dict[str, str]) -> None:
         headers = {**backend.headers(), "content-type": "application/json"}
         if backend.admin_key:
             headers["authorization"] = f"Bearer {backend.admin_key}"
@@ -178,16 +155,19 @@ class Adapters:
             "POST",
             backend.url(path),
             headers=headers,
-            content=orjson.dumps(body),
+            content=orjson.dumps(fields),
             timeout=self._load_s,
         )
-        try:
-            response = await self._client.send(request, stream=True)
-            answer = await read_body(response.aiter_raw(), _ANSWER_BYTES_MAX)
-        except httpx2.TransportError as error:
-            raise UpstreamUnavailable(
-                f"{type(error).__name__}: {error}", upstream=backend.name
-            ) from error
-        if response.status_code != 200:
-            why = f"answered {response.status_code}: {message_of_body(answer)}"
+        status, body = await answer(self._client, backend, request, self._load_s, _ANSWER_BYTES_MAX)
+        if status != 200:
+            why = f"answered {status}: {message_of_body(body)}"
             raise UpstreamRejected(why, upstream=backend.name)
+
+
+def _is_there(backend: Backend, row: Listed, name: str, path: str) -> AdapterOutcome:
+    # The outcome of loading what the backend lists already.
+    if row.parent is None:
+        return _failure(backend, f"{name} is a base model there", "Give it another name.")
+    if row.root in {path, None}:
+        return _done(backend, "was there already")
+    return _failure(backend, f"is there from {row.root}", f"Run: adapters unload {name}")

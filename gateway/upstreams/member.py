@@ -308,9 +308,7 @@ class Member:
         # Of this process only.
         return self._in_flight
 
-    async def generate(
-        self, request: TokenRequest, sink: TokenSink, placed: PlacedRequest | None = None
-    ) -> None:
+    async def generate(self, placed: PlacedRequest) -> None:
         """Generate at this backend, and learn from it. Raises what `InferenceServer` does."""
         started_at = self._clock()
         on_trial = self._begin(started_at)
@@ -321,21 +319,20 @@ class Member:
             outcome = "ok"
             self.health.completed()
             self._faults.clear("request")
-            if placed is not None:
-                placed.on_finish()
+            placed.on_finish()
 
         try:
             await self._server.generate(
-                request,
-                sink,
+                placed.request,
+                placed.sink,
                 on_first=partial(self._on_first_ids, started_at, placed),
                 on_finish=finish,
-                on_end=None if placed is None else placed.on_end,
+                on_end=placed.on_end,
             )
         except UpstreamError as error:
-            if placed is not None and isinstance(error, BackendBusy):
+            if isinstance(error, BackendBusy):
                 placed.on_busy()
-            outcome = self._note_failure(error, request.model)
+            outcome = self._note_failure(error, placed.request.model)
             raise
         finally:
             self._end(outcome, on_trial=on_trial)
@@ -462,11 +459,10 @@ class Member:
         if count:
             _log.warning("silent streams are broken off", upstream=self.name, count=count)
 
-    def _on_first_ids(self, started_at: float, placed: PlacedRequest | None) -> None:
+    def _on_first_ids(self, started_at: float, placed: PlacedRequest) -> None:
         seconds = self._clock() - started_at
         self._metrics.upstream_first_token(self.name, seconds)
-        if placed is not None:
-            placed.on_first_token(seconds)
+        placed.on_first_token(seconds)
         is_back = self.health.answered()
         if is_back or not self._reached:
             self._reached = True
@@ -508,8 +504,8 @@ class PlacedRequest:
     """
 
     __slots__ = (
-        "_admission", "_cancelling", "_flight", "_load", "_request", "_service", "_slot", "_task",
-        "_timer", "_tokens", "member", "sink",
+        "_admission", "_cancelling", "_flight", "_load", "_service", "_slot", "_task",
+        "_timer", "_tokens", "member", "request", "sink",
     )  # fmt: skip
 
     def __init__(  # noqa: PLR0913 - what has to be told of its end
@@ -527,7 +523,7 @@ class PlacedRequest:
         self.sink: TokenSink = sink if flight is None else flight
         self._flight = flight
         self._load = None if flight is not None else member.load
-        self._request = request
+        self.request = request
         self._slot = slot
         self._admission = admission
         self._service = service
@@ -542,7 +538,7 @@ class PlacedRequest:
 
     @property
     def share(self) -> float:
-        return self._request.share
+        return self.request.share
 
     @property
     def has_begun(self) -> bool:
@@ -551,7 +547,7 @@ class PlacedRequest:
     @property
     def can_go_on(self) -> bool:
         # Another backend can continue from ids, but not in the middle of a grammar.
-        return self._request.chat is None and self._request.constraint is None
+        return self.request.chat is None and self.request.constraint is None
 
     def on_first_token(self, seconds: float) -> None:
         # `seconds` since the request was sent.
@@ -565,7 +561,7 @@ class PlacedRequest:
     def on_finish(self) -> None:
         # After the last token there is nothing left to recall.
         if self._admission is not None:
-            self._admission.running.discard(self._request.tenant, self)
+            self._admission.running.discard(self.request.tenant, self)
 
     def on_end(self, tokens: int) -> None:
         self._tokens = tokens
@@ -585,7 +581,7 @@ class PlacedRequest:
         assert self._admission is not None, "nothing is expected without it"
         assert self._slot is not None
         self._slot.overdue()
-        self._admission.make_room(self._request.tenant, [self.member.name], self._request.share)
+        self._admission.make_room(self.request.tenant, [self.member.name], self.request.share)
 
     def recall(self) -> None:
         """Stop the request, so that it waits for its turn again."""
@@ -605,7 +601,7 @@ class PlacedRequest:
     def __enter__(self) -> Self:
         if self._admission is not None:
             self._task = asyncio.current_task()
-            self._admission.running.add(self._request.tenant, self)
+            self._admission.running.add(self.request.tenant, self)
         if self._load is not None:
             self._load.in_flight += 1
         return self
@@ -625,7 +621,7 @@ class PlacedRequest:
             if self._timer is not None:
                 self._timer.cancel()
             if self._admission is not None:
-                self._admission.running.discard(self._request.tenant, self)
+                self._admission.running.discard(self.request.tenant, self)
             if self._service is not None:
                 self._service.end(self._tokens)
             if self._slot is not None:

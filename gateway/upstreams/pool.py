@@ -393,7 +393,7 @@ class Pool:
             member = placed.member
             try:
                 with placed:
-                    await member.generate(request, placed.sink, placed)
+                    await member.generate(placed)
             except asyncio.CancelledError as error:
                 request = _after_recall(request, placed, error)
             except UpstreamUnavailable as error:

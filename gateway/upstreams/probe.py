@@ -33,6 +33,8 @@ if TYPE_CHECKING:
 
 _MODELS: Final = "/v1/models"
 ANSWER_BYTES_MAX: Final = 4 * 1024 * 1024
+ERROR_BYTES_MAX: Final = 64 * 1024
+"""Bytes of an answer other than 200: of these a message is read."""
 _QUESTIONS: Final = tuple((kind, path) for kind in KINDS for path in kind.questions)
 
 
@@ -198,17 +200,36 @@ async def _get(client: Client, backend: Backend, path: str, timeout_s: float) ->
         "GET", backend.url(path), headers=backend.headers(), timeout=timeout_s
     )
     try:
+        return await answer(client, backend, request, timeout_s, ANSWER_BYTES_MAX)
+    except UpstreamUnavailable as error:
+        if isinstance(error.__cause__, TimeoutError):
+            why = f"GET {path}: {error.reason}"
+            raise UpstreamUnavailable(why, upstream=backend.name) from error.__cause__
+        raise
+
+
+async def answer(
+    client: Client, backend: Backend, request: httpx2.Request, timeout_s: float, bytes_max: int
+) -> tuple[int, bytes]:
+    """Return status and body of the answer; `bytes_max` bytes of a 200 are read at most.
+
+    Raises `UpstreamUnavailable` if none comes within `timeout_s`; its `__cause__` says why.
+    """
+    try:
         async with asyncio.timeout(timeout_s):  # for all of it: it may come a byte at a time
             response = await client.send(request, stream=True)
-            body = await read_body(response.aiter_raw(), ANSWER_BYTES_MAX)
+            try:
+                status = response.status_code
+                size = bytes_max if status == 200 else min(bytes_max, ERROR_BYTES_MAX)
+                return status, await read_body(response.aiter_raw(), size)
+            finally:
+                await response.aclose()
     except TimeoutError as error:
-        why = f"GET {path}: no answer within {timeout_s:g} s"
+        why = f"no answer within {timeout_s:g} s"
         raise UpstreamUnavailable(why, upstream=backend.name) from error
     except httpx2.TransportError as error:
-        raise UpstreamUnavailable(
-            f"{type(error).__name__}: {error}", upstream=backend.name
-        ) from error
-    return response.status_code, body
+        why = f"{type(error).__name__}: {error}"
+        raise UpstreamUnavailable(why, upstream=backend.name) from error
 
 
 METRICS_PATH: Final = "/metrics"

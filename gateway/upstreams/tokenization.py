@@ -9,18 +9,15 @@ different ids, and a conversation that goes on should keep its beginning.
 
 from __future__ import annotations
 
-import asyncio
 from array import array
-from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Final, TypeAlias
 
-import httpx2
 import msgspec
 import orjson
 
 from gateway.errors import NoUpstreamAvailable, UpstreamUnavailable
-from gateway.upstreams.http.client import read_body
-from gateway.upstreams.inference_server import describe
 from gateway.upstreams.pool import candidates
+from gateway.upstreams.probe import answer
 from gateway.upstreams.problems import message_of_body
 
 if TYPE_CHECKING:
@@ -35,7 +32,6 @@ if TYPE_CHECKING:
     """Ids, or why the template refuses the conversation."""
 
 _REFUSED: Final = frozenset({400, 422})
-_ERROR_BYTES_MAX: Final = 64 * 1024
 _BYTES_OF_ID: Final = 8
 TIMEOUT_S: Final = 10.0
 """Seconds that a backend may take to render a prompt."""
@@ -98,59 +94,45 @@ class Tokenization:
         return [*alike[first:], *alike[:first], *others]
 
     async def _ask(self, member: Member, model: str, question: bytes) -> Rendering:
-        target = RenderTarget(member.backend, member.tokenize_path, member.name_of(model))
-        return await render(self._client, target, question, timeout_s=self._timeout_s)
-
-
-class RenderTarget(NamedTuple):
-    """Target of a request to render: a backend, the path, and the backend's name for the model."""
-
-    backend: Backend
-    path: str
-    model: str
+        name = member.name_of(model)
+        return await render(
+            self._client,
+            member.backend,
+            member.tokenize_path,
+            name,
+            question,
+            timeout_s=self._timeout_s,
+        )
 
 
 async def render(
-    client: Client, target: RenderTarget, question: bytes, *, timeout_s: float
+    client: Client, backend: Backend, path: str, model: str, question: bytes, *, timeout_s: float
 ) -> Rendering:
-    """Return one backend's rendering of a question. Raises `UpstreamUnavailable` without one."""
-    name = target.backend.name
-    try:
-        async with asyncio.timeout(timeout_s):
-            status, body = await _post(client, target, question)
-    except TimeoutError as error:
-        raise UpstreamUnavailable(f"no answer within {timeout_s:g} s", upstream=name) from error
-    except httpx2.TransportError as error:
-        raise UpstreamUnavailable(describe(error), upstream=name) from error
+    """Return one backend's rendering of a question; `model` is its name there.
+
+    Raises `UpstreamUnavailable` without one.
+    """
+    request = client.build_request(
+        "POST",
+        backend.url(path),
+        headers={**backend.headers(), "content-type": "application/json"},
+        content=b'{"model":%b,%b' % (orjson.dumps(model), question[1:]),
+    )
+    status, body = await answer(client, backend, request, timeout_s, IDS_MAX * _BYTES_OF_ID)
     if status in _REFUSED:
         return message_of_body(body)
     if status != 200:
-        raise UpstreamUnavailable(f"answered {status}: {message_of_body(body)}", upstream=name)
+        why = f"answered {status}: {message_of_body(body)}"
+        raise UpstreamUnavailable(why, upstream=backend.name)
     try:
         return ids_of(body)
     except (ValueError, RecursionError, OverflowError) as error:
-        raise UpstreamUnavailable("it answered no token ids", upstream=name) from error
+        raise UpstreamUnavailable("it answered no token ids", upstream=backend.name) from error
 
 
 def ids_of(body: bytes) -> array[int]:
     # Raises `ValueError`, `RecursionError` or `OverflowError`.
     return array("I", _decode(body).tokens)
-
-
-async def _post(client: Client, target: RenderTarget, question: bytes) -> tuple[int, bytes]:
-    backend = target.backend
-    request = client.build_request(
-        "POST",
-        backend.url(target.path),
-        headers={**backend.headers(), "content-type": "application/json"},
-        content=b'{"model":%b,%b' % (orjson.dumps(target.model), question[1:]),
-    )
-    response = await client.send(request, stream=True)
-    bytes_max = IDS_MAX * _BYTES_OF_ID if response.status_code == 200 else _ERROR_BYTES_MAX
-    try:
-        return response.status_code, await read_body(response.aiter_raw(), bytes_max)
-    finally:
-        await response.aclose()
 
 
 def _failure(reasons: dict[str, str]) -> str:

@@ -26,13 +26,13 @@ from gateway.sealing import Sealer, SealingSecret
 from gateway.services.executor import ThreadExecutor
 from gateway.services.runs.images import ImageFetcher, ImageVisits
 from gateway.services.sessions import Sessions
-from gateway.settings.backends_file import read_backends
+from gateway.settings.loading import read_backends
 from gateway.store.tenant_keys import TenantKeys
 from gateway.telemetry.metrics import Metrics
 from gateway.tools.egress.network_policy import NetworkPolicy
 from gateway.tools.egress.transport import EgressLimits, client
 from gateway.upstreams.admission.admit import Admission
-from gateway.upstreams.admission.slots import SLOTS_MIN, SLOTS_START, AdmissionPolicy
+from gateway.upstreams.admission.slots import AdmissionPolicy
 from gateway.upstreams.backend import Backend, Prefill, Timeouts
 from gateway.upstreams.backend_sources import SETTINGS, FileSource, Membership
 from gateway.upstreams.http.client import KeepAlivePolicy, build_client
@@ -235,9 +235,7 @@ def _pool(settings: Settings, metrics: Metrics) -> Pool:
         )
     admission = None
     if settings.admission.enabled:
-        slots_max = settings.admission.slots_max
-        slots = {"slots_start": min(SLOTS_START, slots_max), "slots_min": min(SLOTS_MIN, slots_max)}
-        admission = Admission(settings.admission.fill(AdmissionPolicy, **slots), metrics=metrics)
+        admission = Admission(settings.admission.fill(AdmissionPolicy), metrics=metrics)
     return Pool(
         backends(settings),
         client,

@@ -37,8 +37,8 @@ from gateway.tools.egress.transport import EgressLimits, client
 from gateway.upstreams.tokenization import Tokenization
 from gateway.wiring.databases import access
 from gateway.wiring.foundation import Foundation
-from gateway.wiring.hosted_tools import Sources
 from gateway.wiring.replica import Replica
+from gateway.wiring.tool_rooms import Sources
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
@@ -47,7 +47,7 @@ if TYPE_CHECKING:
     from gateway.services.access import Access
     from gateway.settings import Settings
     from gateway.tenancy import TenantId
-    from gateway.wiring.hosted_tools import Rooms
+    from gateway.wiring.tool_rooms import Rooms
 
 CLAIMS_WAIT_S = 3.0
 """Seconds that a process that drains waits for the answer to its last look for work, at most."""

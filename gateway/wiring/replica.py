@@ -45,7 +45,7 @@ from gateway.tools.egress.transport import EgressLimits, client
 from gateway.upstreams.admission.slots import BACKGROUND_PROMOTION_S
 from gateway.upstreams.backend_sources import Drains
 from gateway.upstreams.routing.exchange import Exchange
-from gateway.wiring.hosted_tools import Rooms
+from gateway.wiring.tool_rooms import Rooms
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Coroutine, Sequence

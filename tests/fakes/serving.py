@@ -7,22 +7,23 @@ from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Final
 
 from gateway.server.server import Server, listen
-from gateway.server.websocket_protocol import FrameBounds
 from gateway.settings import Server as ServerSettings
+from gateway.settings import Settings
+from gateway.settings.sections import Limits
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
     from starlette.types import ASGIApp
 
-FRAMES: Final = FrameBounds(bytes_max=1 << 24, ping_interval_s=20)
+WEBSOCKETS: Final = Settings(limits=Limits(body_bytes_max=1 << 23))
 
 
 @asynccontextmanager
 async def serving(app: ASGIApp) -> AsyncIterator[str]:
     """The base URL of `app` while entered, on the gateway's own server; its lifespan runs."""
     with listen("127.0.0.1", 0, 100) as listener:
-        server = Server(app, listener, ServerSettings(drain_grace_s=5), frames=FRAMES)
+        server = Server(app, listener, ServerSettings(drain_grace_s=5), websockets=WEBSOCKETS)
         async with server:
             # Not a task group: a failing test should fail with what failed, not with a group of it.
             ticking = asyncio.create_task(server.main_loop())

@@ -16,8 +16,8 @@ import pytest
 import yaml
 
 from gateway.settings import load_settings
+from gateway.settings.loading import FILE_SUFFIX
 from gateway.settings.reference import rows
-from gateway.settings.sources import FILE_SUFFIX
 from gateway.store.schema import APP_ROLE, RUNS_ROLE
 
 ROOT = Path(__file__).parents[2]

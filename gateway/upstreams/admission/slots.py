@@ -20,11 +20,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import IntEnum
-from typing import TYPE_CHECKING, Final
-
-if TYPE_CHECKING:
-    from types import TracebackType
-    from typing import Self
+from typing import Final
 
 
 class WorkClass(IntEnum):
@@ -51,8 +47,6 @@ def class_of(priority: int, *, is_background: bool) -> WorkClass:
     return WorkClass(min(max(rank, WorkClass.PRIORITY), WorkClass.BACKGROUND))
 
 
-SLOTS_START: Final = 16
-SLOTS_MIN: Final = 4
 BACKGROUND_PROMOTION_S: Final = 300.0
 """After which what waits in the lowest class goes one class up, here as in the database."""
 
@@ -75,8 +69,8 @@ class AdmissionPolicy:
     then, or `overload_wait_max_s`.
     """
 
-    slots_start: int = SLOTS_START
-    slots_min: int = SLOTS_MIN
+    slots_start: int = 16
+    slots_min: int = 4
     slots_max: int = 16_384
     first_token_target_s: float = 2.0
     read_tokens_per_s: float = 2_000.0
@@ -305,8 +299,8 @@ class MemberSlots:
 class Slot:
     """A slot that one request holds from being sent until it has ended.
 
-    `used` is the share of its class's bound that was in use when it was taken, itself included. A
-    context manager that releases it; `release` may be called more than once.
+    `used` is the share of its class's bound that was in use when it was taken, itself included.
+    `release` may be called more than once.
     """
 
     __slots__ = (
@@ -351,14 +345,3 @@ class Slot:
             self._slots.begun -= self.has_begun
             self._slots.background -= self._is_background
             self._slots.beyond -= self._is_extra
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        self.release()

@@ -31,7 +31,7 @@ from array import array
 from collections import OrderedDict
 from dataclasses import dataclass
 from hashlib import blake2b
-from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from gateway.cache import LruCache
 
@@ -65,34 +65,9 @@ def boundary(place: int) -> int:
     return WIDE_FROM + (place + 1 - _FINE) * WIDE_STEP
 
 
-class Prefix(Protocol):
-    """A prompt, or a prompt with its output, as routing sees it."""
-
-    @property
-    def length(self) -> int:
-        """Return the number of ids."""
-        ...
-
-    @property
-    def digests(self) -> Sequence[int]:
-        """Return one digest for each boundary, the shortest prefix first."""
-        ...
-
-    def at(self, length: int) -> int:
-        """Return the digest of the first `length` ids, which need not be a boundary."""
-        ...
-
-    def longer(self, ids: Sequence[int]) -> Prefix:
-        """Return the prefix with these ids appended."""
-        ...
-
-    def named(self, name: str) -> int:
-        """Return a digest of a name that the tenant chose; other tenants' digests of it differ."""
-        ...
-
-
 class HashedPrefix:
-    """The prefixes of `ids` under a key.
+    """The prefixes of `ids` (a prompt, or one with its output) under a key; `digests` has one for
+    each boundary, the shortest prefix first.
 
     Each digest is made of the one before and the ids between, so it can be found for any length
     without reading what lies before, and a longer prompt begins where a shorter one ended.
@@ -122,6 +97,7 @@ class HashedPrefix:
         return len(self.ids)
 
     def at(self, length: int) -> int:
+        # The digest of the first `length` ids, which need not be a boundary.
         place = count_of(length)
         start = boundary(place - 1) if place else 0
         if place and start == length:
@@ -136,6 +112,7 @@ class HashedPrefix:
         return HashedPrefix(self.ids + array("I", ids), self._key, self.digests)
 
     def named(self, name: str) -> int:
+        # The digest of a name that the tenant chose; other tenants' digests of it differ.
         state = blake2b(name.encode(), digest_size=DIGEST_BYTES, key=self._key, person=b"name")
         return int.from_bytes(state.digest())
 
@@ -203,7 +180,7 @@ class Placement:
         marks = tuple(_MARK.iter_unpack(memoryview(packed)[_HEAD.size :]))[:MARKS_MAX]
         return cls(member, epoch, at, marks)
 
-    def held(self, prefix: Prefix) -> int:
+    def held(self, prefix: HashedPrefix) -> int:
         """Return how many of the first ids the member was sent, up to the last common mark."""
         for length, digest in reversed(self.marks):
             if 0 < length <= prefix.length and prefix.at(length) == digest:
@@ -211,7 +188,9 @@ class Placement:
         return 0
 
 
-def marks_of(prefix: Prefix, lengths: Iterable[int], before: Iterable[Mark] = ()) -> list[Mark]:
+def marks_of(
+    prefix: HashedPrefix, lengths: Iterable[int], before: Iterable[Mark] = ()
+) -> list[Mark]:
     """Return marks at these lengths, with those of an earlier turn that this prefix also has."""
     marks = {length: prefix.at(length) for length in lengths if 0 < length <= prefix.length}
     for length, digest in before:
@@ -277,7 +256,7 @@ class PrefixIndex:
         while len(self._entries) > entries_max:
             self._entries.popitem(last=False)
 
-    def find(self, prefix: Prefix, oldest: Sequence[int]) -> dict[int, Held]:
+    def find(self, prefix: HashedPrefix, oldest: Sequence[int]) -> dict[int, Held]:
         """Find how much of the prefix each member holds that holds any.
 
         `oldest` has for each member's number the least time of last use that counts; there is no
@@ -305,7 +284,7 @@ class PrefixIndex:
 
     def _find_tails(
         self,
-        prefix: Prefix,
+        prefix: HashedPrefix,
         place: int,
         tails: int,
         oldest: Sequence[int],
@@ -326,7 +305,7 @@ class PrefixIndex:
 
     def touch(
         self,
-        prefix: Prefix,
+        prefix: HashedPrefix,
         member: int,
         now: int,
         ends: Sequence[int] = (),

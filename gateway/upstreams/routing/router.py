@@ -13,11 +13,13 @@ from array import array
 from collections import deque
 from dataclasses import dataclass
 from hashlib import blake2b
+from operator import attrgetter
 from random import Random
 from statistics import median
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from gateway.errors import UpstreamError
+from gateway.telemetry.metrics import Metrics
 from gateway.upstreams.routing.costs import (
     EXPECTED_MIN,
     MISS,
@@ -44,9 +46,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from gateway.generation import Route, TokenChunk, TokenRequest, TokenSink
-    from gateway.telemetry.metrics import Metrics
     from gateway.upstreams.routing.costs import Reason, RoutingPolicy
-    from gateway.upstreams.routing.prefix_index import Prefix
 
 
 NO_AGE: Final = 0.0
@@ -69,7 +69,7 @@ class Decision:
     """
 
     member: MemberLoad
-    prefix: Prefix
+    prefix: HashedPrefix
     expected: int
     age_s: float
     reason: Reason
@@ -116,7 +116,7 @@ class Router:
         # `secret` is the same in all replicas, and keys the digests.
         self.policy = policy
         self._keys = PrefixKeys(secret)
-        self._metrics = metrics
+        self._metrics = metrics = metrics or Metrics()
         self._clock = clock
         self._wall = wall
         self._random = random or Random()  # noqa: S311 - spreads load, no secret
@@ -131,8 +131,7 @@ class Router:
         self._news: deque[PlacedEntry] = deque(maxlen=policy.exchange_entries_max)
         self._exchanged_at: float | None = None
         self._has_peers = False
-        if metrics is not None:
-            metrics.routing_reads(age_s=lambda: self.exchange_age_s, entries=self.index.__len__)
+        metrics.routing_reads(age_s=lambda: self.exchange_age_s, entries=self.index.__len__)
 
     def member(self, name: str) -> MemberLoad:
         """Return the load of the member of that name, creating it the first time."""
@@ -170,14 +169,16 @@ class Router:
     def prefix(self, request: TokenRequest) -> HashedPrefix:
         return HashedPrefix(request.prompt_ids, self._keys.of(request.cache_salt, request.model))
 
-    def choose(self, names: Sequence[str], prefix: Prefix, route: Route | None = None) -> Decision:
+    def choose(
+        self, names: Sequence[str], prefix: HashedPrefix, route: Route | None = None
+    ) -> Decision:
         """Choose the member for a prompt, of those with these names; there must be one."""
         members = [self.member(name) for name in names]
         placement = self._placement(route)
         known = self._find_known(members, prefix, placement, route)
         candidates = self._candidates(members, prefix, known)
         prompt = prefix.length
-        warmest = max(candidates, key=_held_tokens)
+        warmest = max(candidates, key=attrgetter("held"))
         owner = None
         if warmest.held < WARM_SHARE * prompt and placement is None and self._is_cut_off():
             owner = self._owner(members, prefix, route)
@@ -195,12 +196,11 @@ class Router:
             reason,
             placement,
         )
-        if self._metrics is not None:
-            self._metrics.routed(chosen.name, reason, prompt=prompt, expected=chosen.held)
+        self._metrics.routed(chosen.name, reason, prompt=prompt, expected=chosen.held)
         return decision
 
     def candidates(
-        self, names: Sequence[str], prefix: Prefix, route: Route | None = None
+        self, names: Sequence[str], prefix: HashedPrefix, route: Route | None = None
     ) -> list[Candidate]:
         """Return what a choice would be made from now, to decide whether a request may be sent."""
         members = [self.member(name) for name in names]
@@ -247,7 +247,7 @@ class Router:
         if waiting is not None:
             member.note_waiting(waiting, now)
         if epoch is not None and member.note_start(epoch, self._wall() - epoch, now):
-            self._note_lost(member)
+            self._metrics.cache_lost(member.name)
         if kv_tokens is not None and kv_tokens != member.kv_tokens:
             member.kv_tokens = kv_tokens
             self._bound_index()
@@ -263,7 +263,7 @@ class Router:
         member.forget_cache(self._clock())
         if epoch is not None:
             member.epoch = epoch
-        self._note_lost(member)
+        self._metrics.cache_lost(member.name)
 
     def report(self) -> tuple[dict[int, tuple[int, int]], list[PlacedEntry]]:
         """Return what other replicas need to know.
@@ -329,7 +329,7 @@ class Router:
     def _find_known(
         self,
         members: Iterable[MemberLoad],
-        prefix: Prefix,
+        prefix: HashedPrefix,
         placement: Placement | None,
         route: Route | None,
     ) -> dict[str, Known]:
@@ -352,7 +352,7 @@ class Router:
         return known
 
     def _held_by_row(
-        self, member: MemberLoad, placement: Placement, prefix: Prefix, now: float
+        self, member: MemberLoad, placement: Placement, prefix: HashedPrefix, now: float
     ) -> tuple[int, float]:
         # Returns (tokens held, seconds since the last use).
         age_s = max(0.0, self._wall() - placement.at)
@@ -362,7 +362,7 @@ class Router:
         return placement.held(prefix), age_s
 
     def _candidates(
-        self, members: Iterable[MemberLoad], prefix: Prefix, known: Mapping[str, Known]
+        self, members: Iterable[MemberLoad], prefix: HashedPrefix, known: Mapping[str, Known]
     ) -> list[Candidate]:
         now, most = self._clock(), max(0, prefix.length - 1)
         made = []
@@ -376,7 +376,7 @@ class Router:
         return self._has_peers and self.exchange_age_s > self.policy.peer_expiry_s
 
     def _owner(
-        self, members: Sequence[MemberLoad], prefix: Prefix, route: Route | None
+        self, members: Sequence[MemberLoad], prefix: HashedPrefix, route: Route | None
     ) -> str | None:
         # Rendezvous hashing: every replica sends an unknown session to the same member.
         if route is None or (route.cache_key is None and not route.opening):
@@ -389,7 +389,7 @@ class Router:
         return max(weights, key=weights.__getitem__)
 
     def placed(
-        self, member: MemberLoad, prefix: Prefix, ends: Sequence[int], *, from_place: int = 0
+        self, member: MemberLoad, prefix: HashedPrefix, ends: Sequence[int], *, from_place: int = 0
     ) -> None:
         """Note that a member has read the prefix.
 
@@ -399,7 +399,7 @@ class Router:
         news = self.index.touch(prefix, member.number, ticks, ends, from_place=from_place)
         self._news.extend(PlacedEntry(digest, member.id, tail) for digest, tail in news)
 
-    def placement(self, decision: Decision, prefix: Prefix) -> Placement:
+    def placement(self, decision: Decision, prefix: HashedPrefix) -> Placement:
         """Return the placement for the row of a response whose last turn was just generated.
 
         `prefix` is its prompt with the ids that were generated.
@@ -424,20 +424,14 @@ class Router:
     def reported(self, decision: Decision, cached: int) -> None:
         """Note that a member reports how many tokens of a prompt it had `cached`."""
         member, expected = decision.member, decision.expected
-        if self._metrics is not None:
-            is_wrong = expected > EXPECTED_MIN and cached < MISS * expected
-            self._metrics.cache_reported(
-                member.name,
-                expected=expected,
-                cached=cached,
-                mispredicted=is_wrong,
-                horizon_s=member.horizon_s,
-            )
+        self._metrics.cache_reported(
+            member.name,
+            expected=expected,
+            cached=cached,
+            mispredicted=expected > EXPECTED_MIN and cached < MISS * expected,
+            horizon_s=member.horizon_s,
+        )
         if member.note_cached(expected, cached, decision.age_s, self._clock()):
-            self._note_lost(member)
-
-    def _note_lost(self, member: MemberLoad) -> None:
-        if self._metrics is not None:
             self._metrics.cache_lost(member.name)
 
     def _bound_index(self) -> None:
@@ -510,10 +504,6 @@ class Flight:
         # However the request ended.
         self._decision.member.add(self._router.now, -self._in_flight, -self._owed)
         self._in_flight = self._owed = 0
-
-
-def _held_tokens(one: Candidate) -> int:
-    return one.held
 
 
 def _reason(

@@ -3,23 +3,23 @@
 from __future__ import annotations
 
 import asyncio
-from contextlib import aclosing
 from typing import TYPE_CHECKING
 
 import pytest
 
 from gateway.settings import Settings
 from gateway.settings.sections import Discovery
-from gateway.upstreams.backend_sources import Fault, SourceError
+from gateway.telemetry.metrics import Metrics
+from gateway.upstreams.backend_sources import Membership, SourceError
 from gateway.wiring.foundation import sources
 from tests.fakes.dns_server import dns_server
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator
+    from collections.abc import Sequence
     from pathlib import Path
 
     from gateway.upstreams.backend import Backend
-    from gateway.upstreams.backend_sources import Answer, BackendSource
+    from gateway.upstreams.backend_sources import BackendSource
 
 ONE = "backends:\n  - {name: gpu-1, url: 'http://gpu-1:8000'}\n"
 TWO = ONE + "  - {name: gpu-2, url: 'http://gpu-2:8000'}\n"
@@ -33,26 +33,16 @@ def source(**fields: object) -> BackendSource:
     return sources(settings)[0]
 
 
-def names(answer: Answer) -> list[str]:
-    assert not isinstance(answer, Fault), answer
-    return [one.name for one in answer]
+def names(backends: Sequence[Backend]) -> list[str]:
+    return [one.name for one in backends]
 
 
-async def heard(answers: AsyncGenerator[Answer], *wanted: str) -> tuple[Backend, ...]:
-    """The next answer with these names."""
+async def applied(changes: asyncio.Queue[Sequence[Backend]], *wanted: str) -> Sequence[Backend]:
+    """The next backends of the pool that have these names."""
     async with asyncio.timeout(30):
-        async for answer in answers:
-            if not isinstance(answer, Fault) and [one.name for one in answer] == list(wanted):
-                return answer
-    raise AssertionError("it ended")
-
-
-async def fault(answers: AsyncGenerator[Answer]) -> str:
-    async with asyncio.timeout(30):
-        async for answer in answers:
-            if isinstance(answer, Fault):
-                return answer.reason
-    raise AssertionError("it ended")
+        while names(found := await changes.get()) != list(wanted):
+            pass
+    return found
 
 
 async def test_a_file_is_followed_however_it_is_replaced(
@@ -61,21 +51,27 @@ async def test_a_file_is_followed_however_it_is_replaced(
     path = tmp_path / "backends.yaml"
     path.write_text(ONE)
     monkeypatch.setenv("THE_KEY", "sesame")
-    async with aclosing(source(kind="file", path=path).watch()) as answers:
-        (one,) = await heard(answers, "gpu-1")
-        assert one.source == "found"
-        assert one.base_url == "http://gpu-1:8000"
-        path.write_text(TWO)
-        await heard(answers, "gpu-1", "gpu-2")
-        new = tmp_path / "new.yaml"
-        new.write_text("backends: [{name: gpu-3, url: 'http://g:1', api_key: '${THE_KEY}'}]")
-        new.replace(path)
-        (three,) = await heard(answers, "gpu-3")
-        assert three.api_key == "sesame"
-        path.unlink()
-        assert "cannot read it" in await fault(answers)
-        path.write_text("backends: []")
-        await heard(answers)
+    found = source(kind="file", path=path)
+    changes: asyncio.Queue[Sequence[Backend]] = asyncio.Queue()
+    membership = Membership((), [found], changes.put_nowait, metrics=Metrics())
+    following = asyncio.create_task(membership.run())
+    (one,) = await applied(changes, "gpu-1")
+    assert one.source == "found"
+    assert one.base_url == "http://gpu-1:8000"
+    path.write_text(TWO)
+    await applied(changes, "gpu-1", "gpu-2")
+    new = tmp_path / "new.yaml"
+    new.write_text("backends: [{name: gpu-3, url: 'http://g:1', api_key: '${THE_KEY}'}]")
+    new.replace(path)
+    (three,) = await applied(changes, "gpu-3")
+    assert three.api_key == "sesame"
+    path.unlink()
+    with pytest.raises(SourceError, match="cannot read it"):
+        await found.fetch()
+    assert not following.done(), "it goes on behind a fault"
+    path.write_text("backends: []")
+    await applied(changes)
+    following.cancel()
 
 
 @pytest.mark.slow

@@ -222,7 +222,7 @@ class Routed(Chooser):
     @override
     def choose(self, asked: Asked) -> SimulatedMember:
         up = {one.name: one for one in self.up}
-        decision = self.router.choose(list(up), asked.prefix, asked.route)
+        decision = self.router.choose(list(up), asked.prefix, asked.route)  # type: ignore[arg-type]
         self._flights[asked] = self.router.begin(decision, asked.route)
         return up[decision.member.name]
 

@@ -1,7 +1,7 @@
 """Prompts as the messages that they are made of; no ids, which would be all of the work.
 
-`SimulatedPrefix` is a `gateway.upstreams.routing.prefix_index.Prefix`: two of them have the same
-digest at a length exactly if their messages agree up to it.
+`SimulatedPrefix` stands for a `gateway.upstreams.routing.prefix_index.HashedPrefix`: two of them
+have the same digest at a length exactly if their messages agree up to it.
 """
 
 from __future__ import annotations

@@ -10,13 +10,13 @@ import pytest
 
 from gateway.errors import ConfigError
 from gateway.settings import Settings, load_settings
-from gateway.settings.sources import variables
+from gateway.settings.loading import variables
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
 
-    from gateway.settings.sources import Variable
+    from gateway.settings.loading import Variable
 
 
 SECRETS = ("a secret of 16 characters", "another one of 16")

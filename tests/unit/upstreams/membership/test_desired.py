@@ -10,9 +10,9 @@ from gateway.telemetry.metrics import Metrics
 from gateway.upstreams.backend import Backend
 from gateway.upstreams.backend_sources import (
     Answer,
-    Fault,
     Membership,
     SourceBackends,
+    SourceError,
     changes,
     merged,
     named,
@@ -23,7 +23,7 @@ BACKENDS = st.builds(
     Backend, name=NAMES, base_url=st.sampled_from(["http://one:1", "http://two:2"])
 )
 SETS = st.lists(BACKENDS, max_size=6, unique_by=lambda one: one.name).map(tuple)
-ANSWERS: st.SearchStrategy[Answer] = st.one_of(SETS, st.just(Fault("away")))
+ANSWERS: st.SearchStrategy[Answer] = st.one_of(SETS, st.just(SourceError("away")))
 
 
 @pytest.mark.slow
@@ -70,7 +70,7 @@ def test_a_source_is_believed_but_for_faults_and_what_is_empty_for_too_short(
         now += seconds
         has_changed = known.update(answer, now)
         before = believed
-        if isinstance(answer, Fault):
+        if isinstance(answer, SourceError):
             assert known.fault == "away"
         else:
             assert known.fault is None
@@ -111,16 +111,15 @@ def test_after_any_answers_the_pool_has_what_was_said_last_and_nothing_else(
         clock=lambda: 0.0,
     )
     last: dict[str, tuple[Backend, ...]] = {"one": (), "two": ()}
+    faulty: set[str] = set()
     for source, answer in said:
         membership.update(source, answer)
-        if not isinstance(answer, Fault):
+        if isinstance(answer, SourceError):
+            faulty.add(source)
+        else:
+            faulty.discard(source)
             last[source] = answer
         assert applied[-1] == list(merged({"": fixed, **last}, 100).backends.values())
-        faulty = {
-            one
-            for one, other in zip(("one", "two"), membership.states(), strict=True)
-            if other.fault
-        }
         assert all(
             any(text.startswith(f"{one} does") for text in membership.warnings) for one in faulty
         )
