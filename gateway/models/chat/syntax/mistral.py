@@ -23,10 +23,11 @@ from gateway.models.chat.call_syntax import (
     Mark,
     Noted,
     Rule,
-    Said,
     function_name,
+    no_call,
 )
-from gateway.models.chat.syntax.json_call import WHITE, JsonBody, JsonCall
+from gateway.models.chat.syntax.json_call import JsonBody, JsonCall
+from gateway.models.json_values import WHITE
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -177,8 +178,7 @@ class MistralReader:
             yield Noted(Rule.UNCLOSED_CALL)
         elif self._where in {_Where.FRONT, _Where.JUNK}:
             junk = [self._word] if self._where is _Where.FRONT else self._junk
-            word = "" if cut else "".join(junk).strip()
-            yield Said(word, (Rule.NOT_A_CALL if word else Rule.ABANDONED_CALL,))
+            yield no_call("" if cut else "".join(junk).strip())
 
     def close(self, *, cut: bool) -> Iterator[CallEvent]:
         yield from self._end(cut=cut)
