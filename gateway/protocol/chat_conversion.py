@@ -760,10 +760,7 @@ COMPLETION_PARAMETERS: Final = frozenset(CompletionRequest.model_fields) | SHARE
 
 
 def parse_completion(body: bytes, *, limits: InputLimits, strict: bool = False) -> Converted:
-    """Parse `body` into a request to the Responses API.
-
-    Raises only `InvalidRequest`, with OpenAI's message, code and param, whatever the bytes are.
-    """
+    """Parse `body` into a request to the Responses API. Raises as `parse_chat`."""
     document = _document(body, limits, IN_COMPLETIONS, required="prompt")
     ignored = tuple(name for name in document if name not in COMPLETION_PARAMETERS)
     if strict and ignored:

@@ -275,7 +275,7 @@ class ChatFormat(ServerRenderedFormat):
         return Prompt(answer, made.spans(len(answer)))
 
     def render_item(self, item: ContextItem, function: str | None = None) -> Sequence[int]:  # noqa: ARG002 - a message has none
-        """Return the text of a message; other items are empty without their conversation."""
+        # Other items than messages say nothing without their conversation.
         typed = item.item()
         text = message_text(typed) if isinstance(typed, Message) else ""
         return self.vocabulary.encode(text) if text else ()

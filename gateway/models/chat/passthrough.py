@@ -473,7 +473,7 @@ class PassThroughFormat(FixedFormat, ServerRenderedFormat):
         return [*ids, *result]
 
     def render_item(self, item: ContextItem, function: str | None = None) -> Sequence[int]:  # noqa: ARG002 - a message has none
-        """Return the line of a message; other items are empty without their conversation."""
+        # Other items than messages say nothing without their conversation.
         typed = item.item()
         text = message_text(typed) if isinstance(typed, Message) else ""
         return packed_lines((orjson.dumps({"role": "user", "content": text}),)) if text else ()
@@ -502,7 +502,6 @@ class PassThroughFormat(FixedFormat, ServerRenderedFormat):
         *,
         with_ids: bool = False,  # noqa: ARG002 - there are none
     ) -> list[dict[str, Any]]:
-        """Return the turn as one text, then the parts of it that were taken back."""
         void = [
             {"type": RAW, "message": text_of(voided), "taken_back": rule}
             for rule, voided in taken_back

@@ -463,15 +463,8 @@ class Renderer(MessageWriter):
         options: RenderOptions,
         repeated: RepeatedHistory | None = None,
     ) -> Prompt:
-        """Return the prompt that continues `items`, ending with `<|start|>assistant`.
-
-        They may stand behind a history of which only is known what is `repeated` of it.
-
-        Items that carry ids are repeated id for id. Items that are not shown (what a compaction
-        made short, stale reasoning, calls that were cut off) and leading instructions, which are
-        part of the preamble, have no span; nor has what is repeated of a history. Raises
-        `InvalidRequest` for text, names, schemas and outputs that have no rendering.
-        """
+        # Items that are not shown have no span, nor have leading instructions, which are part of
+        # the preamble, and what is repeated of a history.
         leading = 0 if repeated else leading_instructions(items)
         instructing = repeated.instructions if repeated else items[:leading]
         ids = array("I", self._system_ids(SystemFacts.from_options(options)))
@@ -511,10 +504,6 @@ class Renderer(MessageWriter):
         return ids
 
     def render_item(self, item: ContextItem, function: str | None = None) -> Sequence[int]:
-        """Make the ids of one item anew; empty for an item without content.
-
-        `function` names the function that an output belongs to.
-        """
         typed = item.item()
         if isinstance(typed, Message) and (opening := self._opening(typed)):
             text = message_text(typed)
