@@ -137,15 +137,13 @@ class ResultFrame:
 @dataclass(frozen=True, slots=True)
 class Template:
     """Facts learned about a template. `opening` are the ids that open a turn; some templates have
-    none. `result` is None where hosted tools cannot be used, for one of the `faults`. `unthinks`:
-    the template has a way to turn thinking off.
+    none. `result` is None where hosted tools cannot be used, for one of the `faults`.
     """
 
     habits: Habits = ANY
     opening: tuple[int, ...] = ()
     result: ResultFrame | None = None
     takes_tools: bool = False
-    unthinks: bool = False
     faults: tuple[str, ...] = ()
 
     @property
@@ -199,7 +197,6 @@ class TemplateReader:
             opening=opening or (),
             result=result,
             takes_tools=self.shows(self._probes.tools, _TOOL.encode()),
-            unthinks=self._ids(self._probes.opened) != self._ids(self._probes.unthinking),
             faults=tuple(self.faults),
         )
 
