@@ -31,7 +31,6 @@ from gateway.api.urls import WebSocketElsewhere
 from gateway.api.websocket.connection_turns import Dependencies
 from gateway.api.websocket.endpoint import WebSocketEndpoint
 from gateway.protocol.json_body import InputLimits
-from gateway.protocol.traces import TraceLimits
 from gateway.wiring.process import Process
 
 if TYPE_CHECKING:
@@ -167,7 +166,7 @@ def routes(process: Process) -> list[BaseRoute]:
     conversations = ConversationEndpoints(process.conversations, bodies)
     chat = generating(ChatCreateRequest.parse)
     completions = generating(ChatCreateRequest.parse_completion)
-    traces = TracesEndpoint(process.keep_traces, bodies, TraceLimits())
+    traces = TracesEndpoint(process.keep_traces, bodies)
     embeddings = ProxyEndpoint("embeddings", process.proxy, bodies)
     rerank = ProxyEndpoint("rerank", process.proxy, bodies)
     system = SystemEndpoints(process.models, process.health)

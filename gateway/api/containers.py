@@ -15,7 +15,7 @@ from gateway.api.files import (
     require_file_storage,
 )
 from gateway.api.query import ORDERS, choice
-from gateway.protocol.containers import parse_container, parse_container_file
+from gateway.protocol.container_bodies import parse_container, parse_container_file
 from gateway.protocol.responses.create_request import refuse_key
 
 if TYPE_CHECKING:

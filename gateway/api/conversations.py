@@ -8,7 +8,7 @@ import orjson
 from starlette.responses import Response
 
 from gateway.api.query import include_of, list_body, page_query
-from gateway.protocol.conversations import parse_conversation, parse_items, parse_metadata
+from gateway.protocol.conversation_bodies import parse_conversation, parse_items, parse_metadata
 from gateway.protocol.responses.create_request import refuse_key
 
 if TYPE_CHECKING:

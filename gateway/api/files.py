@@ -10,7 +10,7 @@ from starlette.responses import Response, StreamingResponse
 
 from gateway.api.query import ORDERS, PAGE_ITEMS_MAX, choice, integer
 from gateway.errors import ResourceNotFound
-from gateway.protocol.containers import PURPOSES, deleted, parse_upload
+from gateway.protocol.container_bodies import PURPOSES, deleted, parse_upload
 from gateway.services.zero_retention import require_storage
 
 if TYPE_CHECKING:

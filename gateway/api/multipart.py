@@ -18,7 +18,7 @@ from starlette.formparsers import MultiPartException, MultiPartParser
 from gateway.api.client_connection import ClientDisconnected
 from gateway.api.content_encoding import check_unencoded
 from gateway.errors import InvalidRequest, PayloadTooLarge
-from gateway.protocol.containers import check_file_name
+from gateway.protocol.container_bodies import check_file_name
 from gateway.protocol.request_errors import missing
 from gateway.protocol.responses.create_request import refuse_key
 from gateway.services.files import Upload

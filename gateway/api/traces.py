@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from starlette.responses import Response
 
-from gateway.protocol.traces import parse_traces
+from gateway.protocol.trace_records import parse_traces
 from gateway.services.zero_retention import require_storage
 
 if TYPE_CHECKING:
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from starlette.types import Receive, Scope, Send
 
     from gateway.api.client_connection import BodyReader
-    from gateway.protocol.traces import TraceLimits, TraceRecord
+    from gateway.protocol.trace_records import TraceRecord
     from gateway.tenancy import TenantId
 
     Keep = Callable[[TenantId, Sequence[TraceRecord]], Awaitable[None]]
@@ -27,16 +27,14 @@ if TYPE_CHECKING:
 class TracesEndpoint:
     """Answers 204 once all records of the body are stored; exporters look at the status only."""
 
-    def __init__(self, keep: Keep, bodies: BodyReader, trace_limits: TraceLimits) -> None:
+    def __init__(self, keep: Keep, bodies: BodyReader) -> None:
         self._keep = keep
         self._bodies = bodies
-        self._limits = trace_limits
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         require_storage(scope["principal"], "A trace")
         body = await self._bodies.read(scope, receive)
-        input_limits = self._bodies.input_limits
-        parse = partial(parse_traces, body, input_limits=input_limits, limits=self._limits)
+        parse = partial(parse_traces, body, limits=self._bodies.input_limits)
         records = await self._bodies.executor.run(parse, size_bytes=len(body))
         if records:
             await self._keep(scope["principal"].tenant_id, records)

@@ -348,9 +348,9 @@ def _code(point: int) -> str:
 
 
 def _count(least: int, most: int | None) -> str:
-    short = {(0, None): "*", (1, None): "+", (0, 1): "?"}.get((least, most))
-    if short is not None:
-        return short
+    for sign, counts in COUNTS.items():
+        if counts == (least, most):
+            return sign
     return f"{{{least},{'' if most is None else most}}}"
 
 
@@ -547,7 +547,8 @@ _CODE: Final = re.compile(r"x([0-9A-Fa-f]{2})|u([0-9A-Fa-f]{4})|U([0-9A-Fa-f]{8}
 _BRACED: Final = re.compile(r"[xuU]\{([0-9A-Fa-f]{1,6})\}")
 _QUANTIFIER: Final = re.compile(r"(?:([*+?])|\{(\d{1,4})(,)?(\d{1,4})?\})\??")
 _GROUP: Final = re.compile(r"\((?:\?:|\?P?<[A-Za-z_]\w*>|(?!\?))")
-_COUNTS: Final[dict[str, tuple[int, int | None]]] = {"*": (0, None), "+": (1, None), "?": (0, 1)}
+COUNTS: Final[dict[str, tuple[int, int | None]]] = {"*": (0, None), "+": (1, None), "?": (0, 1)}
+"""How often what stands before each sign may come."""
 
 
 def language_of(pattern: str, flags: str = "") -> Language:
@@ -742,7 +743,7 @@ class _Reader:
 def _counts(found: re.Match[str]) -> tuple[int, int | None]:
     short, least, comma, most = found.groups()
     if short:
-        return _COUNTS[short]
+        return COUNTS[short]
     if not comma:
         return int(least), int(least)
     return int(least), int(most) if most else None

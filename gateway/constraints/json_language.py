@@ -11,7 +11,7 @@ from __future__ import annotations
 import json
 import math
 from codecs import getincrementaldecoder
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final
 
 from gateway.constraints.gbnf import (
@@ -471,12 +471,7 @@ def body_of(schema: object) -> Body:
     return Body(documents.root, documents.rules, documents.exact)
 
 
-def _any_json() -> Body:
-    documents = JsonLanguage({})
-    return Body(documents.root, documents.rules, exact=False)
-
-
-ANY_JSON: Final = _any_json()
+ANY_JSON: Final = replace(body_of({}), exact=False)
 
 
 def remainder_of(body: Body, begun: bytes, byte_ids: Sequence[int]) -> Remainder | None:

@@ -13,6 +13,7 @@ import re
 from typing import TYPE_CHECKING, Final
 
 from gateway.constraints.gbnf import (
+    COUNTS,
     GROUP_DEPTH_MAX,
     Chain,
     Chars,
@@ -30,6 +31,7 @@ from gateway.constraints.gbnf import (
     text,
     unescaped,
 )
+from gateway.constraints.output_rules import INPUT_OBJECT
 from gateway.generation import Ebnf, Json
 
 if TYPE_CHECKING:
@@ -75,19 +77,7 @@ _TOKEN: Final = re.compile(
     """,
     re.VERBOSE,
 )
-_POSTFIXES: Final[dict[str, tuple[int, int | None]]] = {
-    "?": (0, 1),
-    "*": (0, None),
-    "+": (1, None),
-}
 _IGNORED: Final = "ignored"
-INPUT_OBJECT: Final = {
-    "type": "object",
-    "properties": {"input": {"type": "string"}},
-    "required": ["input"],
-    "additionalProperties": False,
-}
-"""JSON Schema of the arguments of a custom tool."""
 _LANGUAGES: Final = "languages"
 
 
@@ -96,11 +86,9 @@ def languages_of(rules: OutputRules) -> dict[TextGrammar, Node]:
 
     CPU work, for a thread, before a grammar of a turn needs them.
     """
-    derived = rules.derived  # once: two threads that ask for it first may get one each
-    if _LANGUAGES not in derived:
-        derived[_LANGUAGES] = {grammar: _language(grammar) for grammar in rules.grammars}
-    languages: dict[TextGrammar, Node] = derived[_LANGUAGES]
-    return languages
+    return rules.derive(
+        _LANGUAGES, lambda: {grammar: _language(grammar) for grammar in rules.grammars}
+    )
 
 
 def are_translated(rules: OutputRules) -> bool:
@@ -263,8 +251,8 @@ class _Reader:
         return part if (least, most) == (1, 1) else Times(part, least, most)
 
     def _count(self) -> tuple[int, int | None]:
-        if self._kind == "mark" and self._text in _POSTFIXES:
-            return _POSTFIXES[self._take()]
+        if self._kind == "mark" and self._text in COUNTS:
+            return COUNTS[self._take()]
         if not self._took("~"):
             return 1, 1
         least = int(self._take("number"))

@@ -7,13 +7,15 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, Final, Literal
+from typing import TYPE_CHECKING, Any, Final, Literal, TypeVar
 
+from gateway.constraints.schemas import ANY_OBJECT, object_schema
 from gateway.generation import HOSTED_KINDS, SegmentKind
 
 if TYPE_CHECKING:
-    from collections.abc import Hashable, Mapping
+    from collections.abc import Callable, Hashable, Mapping
 
+T = TypeVar("T")
 
 CallMode = Literal["none", "auto", "required"]
 Summary = Literal["off", "concise", "detailed"]
@@ -27,6 +29,9 @@ WHOLE_KINDS: Final = frozenset(
     }
 )
 """Calls whose items have no text that could stream, and a shape that their arguments must have."""
+INPUT_OBJECT: Final = object_schema({"input": {"type": "string"}}, "input")
+"""JSON Schema of the arguments of a custom tool."""
+_CODE_OBJECT: Final = object_schema({"code": {"type": "string"}}, "code")
 _MCP_KINDS: Final = frozenset({SegmentKind.MCP_CALL, SegmentKind.MCP_APPROVAL_REQUEST})
 
 
@@ -77,6 +82,19 @@ class ToolRule:
         is_bound = self.schema is not None or self.grammar is not None
         return is_bound or self.kind in WHOLE_KINDS
 
+    @property
+    def takes_any_object(self) -> bool:
+        return self.schema is None and self.grammar is None and self.arguments is ANY_OBJECT
+
+    @property
+    def arguments(self) -> dict[str, Any]:
+        """Return the JSON Schema of the arguments, for a tool whose input has no grammar."""
+        if self.schema is not None:
+            return self.schema
+        if self.kind is SegmentKind.CODE_INTERPRETER_CALL:
+            return _CODE_OBJECT
+        return INPUT_OBJECT if self.kind is SegmentKind.CUSTOM_CALL else ANY_OBJECT
+
 
 @dataclass(frozen=True, slots=True)
 class AnswerFormat:
@@ -96,7 +114,7 @@ class AnswerFormat:
         if self.kind == "json_schema" and self.strict:
             return self.schema
         is_object = self.kind == "json_object" or self.schema.get("type") == "object"
-        return {"type": "object"} if is_object else {}
+        return ANY_OBJECT if is_object else {}
 
 
 @dataclass(frozen=True)
@@ -170,6 +188,13 @@ class OutputRules:
     def derived(self) -> dict[Hashable, Any]:
         # A cache for all requests with these rules, shared between threads.
         return {}
+
+    def derive(self, key: Hashable, make: Callable[[], T]) -> T:
+        """Return what was made for `key`. Two threads that ask for it first may get one each."""
+        if key not in self.derived:
+            self.derived[key] = make()
+        made: T = self.derived[key]
+        return made
 
 
 class UnusableSchema(ValueError):

@@ -13,7 +13,8 @@ knows may hold anything.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import unquote
 
 import orjson
@@ -27,27 +28,10 @@ if TYPE_CHECKING:
     Form = tuple[str, Callable[[Any], bool]]
     Path = tuple[Any, ...]
 
-_MAPS: Final = frozenset(
-    {"properties", "patternProperties", "$defs", "definitions", "dependentSchemas"}
-)
-_BESIDE: Final = ("if", "then", "else", "not")
+BESIDE: Final = ("if", "then", "else", "not")
 """Keywords whose schemas look at the same value, and so may lead in a circle, as those of
-`_CHOICES` do."""
-_ONE: Final = frozenset(
-    {
-        *_BESIDE,
-        "additionalItems",
-        "additionalProperties",
-        "contains",
-        "contentSchema",
-        "items",
-        "propertyNames",
-        "unevaluatedItems",
-        "unevaluatedProperties",
-    }
-)
-_CHOICES: Final = ("allOf", "anyOf", "oneOf")
-_LISTS: Final = frozenset({*_CHOICES, "prefixItems", "items"})
+`CHOICES` do."""
+CHOICES: Final = ("allOf", "anyOf", "oneOf")
 _REFERENCES: Final = ("$ref", "$dynamicRef")
 _SHAPING: Final = (b'"pattern":', b'"patternProperties":', b'"$ref":', b'"$dynamicRef":')
 """Keywords, as JSON has them, without which a schema has no pattern and no reference."""
@@ -66,21 +50,20 @@ _VALUE_TYPES: Final = (
 )
 TYPE_NAMES: Final = ("array", "boolean", "integer", "null", "number", "object", "string")
 _PLACE_CHARS_MAX: Final = 128
+ANY_OBJECT: Final[dict[str, Any]] = {"type": "object"}
 MISSING: Final = object()
 """Target of a pointer that leads to nothing; null is something."""
 
 
-class SchemaBounds(Protocol):
-    """Bounds of a schema: bytes of JSON, nested containers, characters of a pattern."""
+@dataclass(frozen=True, slots=True)
+class SchemaBounds:
+    """Bounds of a schema that binds the output: bytes of JSON, nested objects and arrays,
+    characters of a pattern.
+    """
 
-    @property
-    def schema_bytes_max(self) -> int: ...
-
-    @property
-    def schema_depth_max(self) -> int: ...
-
-    @property
-    def pattern_chars_max(self) -> int: ...
+    schema_bytes_max: int = 256 * 1024
+    schema_depth_max: int = 32
+    pattern_chars_max: int = 1024
 
 
 def size_fault(schema: Schema, limits: SchemaBounds) -> str | None:
@@ -169,18 +152,10 @@ def _schemas(root: Schema) -> Iterator[Schema]:
             continue
         seen.add(id(part))
         yield part
-        waiting += _children(part)
+        for keyword, value in part.items():
+            if keyword in _SUBSCHEMAS:
+                waiting += [inner for inner, _ in _members((), keyword, value)]
         waiting += [at_pointer(root, reference) for reference in _references(part)]
-
-
-def _children(part: Schema) -> Iterator[object]:
-    for key, inner in part.items():
-        if isinstance(inner, list):
-            yield from inner if key in _LISTS else ()
-        elif key in _MAPS and isinstance(inner, dict):
-            yield from inner.values()
-        elif key in _ONE:
-            yield inner
 
 
 def _references(part: Schema) -> Iterator[str]:
@@ -215,6 +190,16 @@ def types_of(value: object) -> frozenset[str]:
         if isinstance(value, known):
             return names
     return _NUMBER if isinstance(value, float) and not value.is_integer() else _WHOLE_NUMBER
+
+
+def object_schema(properties: Mapping[str, Any], *required: str) -> dict[str, Any]:
+    """Return the JSON Schema of an object with these properties and no others."""
+    return {
+        "type": "object",
+        "properties": properties,
+        "required": list(required),
+        "additionalProperties": False,
+    }
 
 
 def as_list(value: object) -> list[Any]:
@@ -304,8 +289,8 @@ def _circle_fault(root: Schema, schemas: list[Schema], targets: dict[str, Schema
 
 def _beside(root: Schema, part: Schema, targets: dict[str, Schema]) -> Iterator[int]:
     others: list[object] = [_target(root, reference, targets) for reference in _references(part)]
-    others += [part.get(key) for key in _BESIDE]
-    for key in _CHOICES:
+    others += [part.get(key) for key in BESIDE]
+    for key in CHOICES:
         others += as_list(part.get(key))
     yield from (id(other) for other in others if isinstance(other, dict))
 
@@ -385,6 +370,8 @@ value."""
 _OF_SCHEMAS: Final = frozenset(
     keyword for keyword, form in _FORMS.items() if form in {_SCHEMA, _SCHEMAS, _MAP}
 ) | {"items", "dependencies"}
+_SUBSCHEMAS: Final = _OF_SCHEMAS - {"dependencies"}
+"""Keywords of 2020-12 that hold schemas."""
 _FORM_MAPS: Final = frozenset(keyword for keyword, form in _FORMS.items() if form is _MAP) | {
     "dependencies"
 }
@@ -412,7 +399,7 @@ def form_fault(schema: Schema) -> str | None:
 def _members(path: Path, keyword: str, value: Any) -> list[tuple[Any, Path]]:
     if isinstance(value, list):
         return [(one, (path, index)) for index, one in enumerate(value)]
-    if keyword in _FORM_MAPS:
+    if keyword in _FORM_MAPS and isinstance(value, dict):
         return [(one, (path, name)) for name, one in value.items()]
     return [(value, path)]
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from hashlib import sha256
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final
@@ -12,7 +11,7 @@ import orjson
 
 from gateway.cache import LruCache
 from gateway.constraints.output_rules import ToolRule, UnusableGrammar, UnusableSchema
-from gateway.constraints.schemas import patterns_in
+from gateway.constraints.schemas import ANY_OBJECT, patterns_in
 from gateway.errors import InvalidRequest
 from gateway.generation import SegmentKind
 
@@ -29,16 +28,12 @@ CallFields = Callable[[ToolRule, str, str], dict[str, Any]]
 _FAULT_CHARS_MAX: Final = 300
 
 
-@dataclass(frozen=True, slots=True)
-class CheckLimits:
-    """Bounds of checks. `work_max` bounds the applications of a schema to a value in one check, of
-    a few microseconds each; `grammar_seconds_max` the time to check one text against a grammar;
-    `patterns_max` the regular expressions in all schemas of one response.
-    """
-
-    work_max: int = 50_000
-    grammar_seconds_max: float = 1.0
-    patterns_max: int = 512
+WORK_MAX: Final = 50_000
+"""Applications of a schema to a value in one check, at most, of a few microseconds each."""
+GRAMMAR_SECONDS_MAX: Final = 1.0
+"""Time in which one text is checked against a grammar."""
+PATTERNS_MAX: Final = 512
+"""Regular expressions in all schemas of one response, at most."""
 
 
 class SchemaCache:
@@ -67,8 +62,6 @@ def _digest(scope: bytes, spelled: bytes) -> bytes:
     return sha256(b"%d:%b%b" % (len(scope), scope, spelled)).digest()
 
 
-_DEFAULT_LIMITS: Final = CheckLimits()
-_ANY_OBJECT: Final[dict[str, object]] = {"type": "object"}
 _NO_PATHS: Final[Mapping[str, str]] = MappingProxyType({})
 
 
@@ -82,7 +75,6 @@ class Checker:
         self,
         rules: OutputRules,
         call_fields: CallFields,
-        limits: CheckLimits = _DEFAULT_LIMITS,
         *,
         cache: SchemaCache | None = None,
         scope: bytes = b"",
@@ -96,7 +88,6 @@ class Checker:
         """
         self._rules = rules
         self._call_fields = call_fields
-        self._limits = limits
         self._cache = cache
         self._scope = scope
         self._paths = paths
@@ -132,10 +123,10 @@ class Checker:
             schemas.append(self._rules.answer.demand)
         patterns = sum(len(patterns_in(schema)) for schema in schemas)
         self.has_patterns = patterns > 0
-        if patterns > self._limits.patterns_max:
+        if patterns > PATTERNS_MAX:
             raise InvalidRequest(
                 f"The schemas of this request have {patterns} patterns. Expected at most "
-                f"{self._limits.patterns_max}.",
+                f"{PATTERNS_MAX}.",
                 code="invalid_value",
                 param="tools",
             )
@@ -155,15 +146,14 @@ class Checker:
             return None
         if tool.is_checked:
             check = self._call_check(name, tool)
-            checked = self._input(tool, name, arguments) if tool.grammar is not None else arguments
+            checked = arguments
+            if tool.grammar is not None:
+                checked = str(self._call_fields(tool, name, arguments)["input"])
             if tool.is_hosted and not arguments.strip():
                 checked = "{}"  # nothing at all stands for no arguments
             if fault := check.fault(checked):
                 return _short(fault)
         return self._shape_fault(tool, name, arguments)
-
-    def _input(self, tool: ToolRule, name: str, arguments: str) -> str:
-        return str(self._call_fields(tool, name, arguments)["input"])
 
     def _shape_fault(self, tool: ToolRule, name: str, arguments: str) -> str | None:
         if tool.kind is SegmentKind.FUNCTION_CALL or tool.is_hosted:
@@ -202,27 +192,27 @@ class Checker:
         if tool.grammar is not None:
             from gateway.constraints.validators import GrammarValidator
 
-            return GrammarValidator(tool.grammar, seconds_max=self._limits.grammar_seconds_max)
+            return GrammarValidator(tool.grammar, seconds_max=GRAMMAR_SECONDS_MAX)
         if tool.is_hosted:
-            return self._hosted_validator(tool.schema or _ANY_OBJECT)
+            return self._hosted_validator(tool.schema or ANY_OBJECT)
         return self._schema_validator(tool.schema or {})
 
     def _hosted_validator(self, schema: dict[str, object]) -> SchemaValidator:
         # The caller did not write this schema: one that is unusable or has patterns is left to the
         # tool.
         if patterns_in(schema):
-            return self._schema_validator(_ANY_OBJECT)
+            return self._schema_validator(ANY_OBJECT)
         try:
             return self._schema_validator(schema)
         except UnusableSchema:
-            return self._schema_validator(_ANY_OBJECT)
+            return self._schema_validator(ANY_OBJECT)
 
     def _schema_validator(self, schema: dict[str, object]) -> SchemaValidator:
         from gateway.constraints.validators import SchemaValidator
 
         found = self._cache.get(self._scope, schema) if self._cache is not None else None
         if found is None:
-            found = SchemaValidator(schema, work_max=self._limits.work_max)
+            found = SchemaValidator(schema, work_max=WORK_MAX)
             if self._cache is not None:
                 self._cache.put(self._scope, schema, found)
         return found

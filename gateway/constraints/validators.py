@@ -25,6 +25,8 @@ from llguidance import LLMatcher, LLParserLimits, LLTokenizer, TokenizerWrapper
 
 from gateway.constraints.output_rules import UnusableGrammar, UnusableSchema
 from gateway.constraints.schemas import (
+    BESIDE,
+    CHOICES,
     as_dict,
     as_list,
     at_pointer,
@@ -146,8 +148,6 @@ def _empty_parts(pattern: str) -> int:
     return sum(1 for _ in _EMPTY.finditer(pattern))
 
 
-_IN_PLACE: Final = ("not", "if", "then", "else")
-_IN_PLACE_LISTS: Final = ("allOf", "anyOf", "oneOf")
 _OF_EACH_MEMBER: Final = ("additionalProperties", "unevaluatedProperties")
 _OF_EACH_ITEM: Final = ("items", "contains", "unevaluatedItems")
 Pair = tuple[Any, Any]
@@ -252,10 +252,10 @@ class Cost:
     def _parts(self, schema: dict[str, Any], value: Any) -> Iterator[Pair]:
         if isinstance(reference := schema.get("$ref"), str):
             yield self._target(reference), value
-        for word in _IN_PLACE:
+        for word in BESIDE:
             if word in schema:
                 yield schema[word], value
-        for word in _IN_PLACE_LISTS:
+        for word in CHOICES:
             for part in as_list(schema.get(word)):
                 yield part, value
         for part in as_dict(schema.get("dependentSchemas")).values():
@@ -430,7 +430,10 @@ class SchemaValidator:
             patterns = len(patterns_in(schema))
             self.has_patterns = patterns > 0
             options = _regex_options(patterns)
-            self._validators = [_compiled(part, options) for part in parts_of(schema)]
+            self._validators = [
+                Draft202012Validator(part, offline=True, mask="it", pattern_options=options)
+                for part in parts_of(schema)
+            ]
             self._cost.count(None)
             if (place := impossible(schema)) is not None:
                 raise UnusableSchema(f"nothing can satisfy what it demands at {place}")
@@ -464,10 +467,6 @@ class SchemaValidator:
         return (
             _explained(first, value) if work <= _EXPLAINED_MAX else "it does not match its schema"
         )
-
-
-def _compiled(part: dict[str, Any], options: RegexOptions) -> Draft202012Validator:
-    return Draft202012Validator(part, offline=True, mask="it", pattern_options=options)
 
 
 def _explained(validator: Draft202012Validator, value: object) -> str:

@@ -15,6 +15,8 @@ them, too. Clients drop ids as well. A call is known by its `call_id`, then, its
 the call, and an answer to an MCP approval request by the id of the request. A copy has not all
 members of its item: clients drop some, and add empty ones. What it has must be the same, as far as
 a model is shown it.
+
+Reasoning and summaries that a client got sealed and sends back are opened first (`unseal`).
 """
 
 from __future__ import annotations
@@ -22,6 +24,7 @@ from __future__ import annotations
 import re
 from array import array
 from collections import defaultdict
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from itertools import chain
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
@@ -30,13 +33,14 @@ import orjson
 
 from gateway import ids
 from gateway.cache import lasting_json
-from gateway.context.shortening import compaction_item
+from gateway.context.shortening import compaction_item, summary_message
 from gateway.errors import InvalidRequest, ResourceNotFound
 from gateway.protocol.call_items import asked_tool, author_of, call_of, hosted_call_id
 from gateway.protocol.context_item import CALL_KINDS, OUTPUT_KINDS, ContextItem
 from gateway.protocol.items import (
     ApplyPatchCallOutput,
     CodeInterpreterCall,
+    Compaction,
     CustomToolCallOutput,
     FunctionCallOutput,
     HostedItem,
@@ -53,6 +57,7 @@ from gateway.protocol.items import (
     implied_members,
 )
 from gateway.protocol.request_errors import unknown_approval
+from gateway.sealing import SealBroken, Unsealed
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -63,14 +68,13 @@ if TYPE_CHECKING:
     from gateway.protocol.items import (
         AnyHostedItem,
         CallItem,
-        Compaction,
         ContentPart,
         InputItem,
         Item,
         OutputItem,
         PlainItem,
     )
-    from gateway.sealing import Unsealed
+    from gateway.sealing import Sealer
 
 
 _NO_COPIES: Final = frozenset({"item_reference", "compaction", "compaction_trigger"})
@@ -411,7 +415,7 @@ class _Intake:
             case "item_reference":
                 taken = self._look_up(ordinal, item)
             case "compaction":
-                taken = self._summary(ordinal, item)
+                taken = self._take_compaction(ordinal, item)
             case "reasoning":
                 taken = self._take_reasoning(ordinal, item)
             case "compaction_trigger":
@@ -450,7 +454,7 @@ class _Intake:
         content = (ReasoningText(text=sealed.text),)
         return replace(context, parsed=item.model_copy(update={"content": content}))
 
-    def _summary(self, ordinal: int, item: Compaction) -> ContextItem | None:
+    def _take_compaction(self, ordinal: int, item: Compaction) -> ContextItem | None:
         if item.id in self.known:
             return None
         item_id = self._item_id(ordinal, item)
@@ -619,11 +623,7 @@ def _no_call_found(kind: str, call_id: str | None, *, is_answered: bool) -> Inva
 
 def _check_answered(waiting: Mapping[str | None, str]) -> None:
     for call_id, kind in waiting.items():
-        raise _no_output_found(kind, call_id)
-
-
-def _no_output_found(kind: str, call_id: str | None) -> InvalidRequest:
-    return InvalidRequest(f"No tool output found for {_words(kind)} {call_id}.", param="input")
+        raise InvalidRequest(f"No tool output found for {_words(kind)} {call_id}.", param="input")
 
 
 def _words(kind: str) -> str:
@@ -799,3 +799,88 @@ def without_orphans(
         if index < gone_on_at and call_id not in answered
     }
     return [item for index, item in enumerate(history) if index not in orphans]
+
+
+# Opening of what a client got sealed and sends back: reasoning, and summaries of conversations.
+
+COMPACTION: Final = "compaction"
+"""Name that summaries are bound to in place of a model: any model may go on with a conversation."""
+
+
+def unseal(
+    items: Iterable[InputItem],
+    sealer: Sealer,
+    *,
+    tenant: UUID,
+    models: Sequence[str],
+    param: str = "input",
+) -> dict[int, Unsealed]:
+    """Return the content of `encrypted_content` of reasoning and compaction items, by index.
+
+    `param` names the array of items. Raises `InvalidRequest` for content sealed elsewhere or for
+    another tenant, and for reasoning sealed for none of the `models`, of which there is at least
+    one.
+    """
+    contents = {}
+    for index, item in enumerate(items):
+        try:
+            if isinstance(item, Reasoning) and item.encrypted_content:
+                contents[index] = _open_seal(item.encrypted_content, sealer, tenant, models)
+            elif isinstance(item, Compaction):
+                contents[index] = _summary(item, sealer, tenant)
+        except SealBroken as broken:
+            raise _unverified_content(f"{param}[{index}]", item.id, broken) from broken
+    return contents
+
+
+def _open_seal(seal: str, sealer: Sealer, tenant: UUID, models: Sequence[str]) -> Unsealed:
+    *others, last = models
+    for model in others:
+        with suppress(SealBroken):
+            return Unsealed.of(sealer.open(seal, tenant, model))
+    return Unsealed.of(sealer.open(seal, tenant, last))
+
+
+def with_last_opened(
+    history: Sequence[ContextItem], sealer: Sealer, *, tenant: UUID
+) -> Sequence[ContextItem]:
+    """Return the history with its last compaction `opened`; no other one is shown."""
+    for index in reversed(range(len(history))):
+        if history[index].kind == "compaction":
+            shown = opened(history[index], sealer, tenant=tenant)
+            return [*history[:index], shown, *history[index + 1 :]]
+    return history
+
+
+def opened(item: ContextItem, sealer: Sealer, *, tenant: UUID) -> ContextItem:
+    """Return a stored item; a compaction without ids becomes the message that it stands for.
+
+    Raises `InvalidRequest` for one that cannot be opened: without it the earlier context is lost.
+    """
+    if item.kind != "compaction" or item.ids is not None or item.parsed is not None:
+        return item
+    sealed = item.item()
+    assert isinstance(sealed, Compaction), "it is one by its kind"
+    try:
+        summary = _summary(sealed, sealer, tenant)
+    except SealBroken as broken:
+        raise _unverified_content("input", item.item_id, broken) from broken
+    return replace(item, parsed=summary_message(summary.text))
+
+
+def _summary(item: Compaction, sealer: Sealer, tenant: UUID) -> Unsealed:
+    summary = Unsealed.of(sealer.open(item.encrypted_content, tenant, COMPACTION))
+    if summary.ids is not None:
+        raise SealBroken("it is no summary")
+    return summary
+
+
+def _unverified_content(place: str, item_id: str | None, broken: SealBroken) -> InvalidRequest:
+    # OpenAI's code and wording: clients drop the item when they see it.
+    which = f"for item {item_id}" if item_id else f"of {place}"
+    return InvalidRequest(
+        f"The encrypted content {which} could not be verified. Reason: {broken}. Send it unchanged "
+        "with a key of the same tenant and to the same model, or leave the item out.",
+        code="invalid_encrypted_content",
+        param=place if place == "input" else f"{place}.encrypted_content",
+    )

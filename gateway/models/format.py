@@ -16,6 +16,7 @@ from gateway.errors import ConfigError
 if TYPE_CHECKING:
     from array import array
     from collections.abc import Iterable, Mapping, Sequence
+    from enum import StrEnum
 
     from gateway.constraints.output_rules import AnswerFormat, OutputRules
     from gateway.generation import (
@@ -35,6 +36,15 @@ if TYPE_CHECKING:
 AFTER_ANSWER_RULE = "after_answer_dropped"
 """The recovery rule for ids behind a whole answer, whose meaning would be a guess: parsers drop
 them, and a run takes them back."""
+
+
+def count_recoveries(recoveries: dict[str, int], rules: Iterable[StrEnum], times: int = 1) -> None:
+    for rule in rules:
+        recoveries[rule.value] = recoveries.get(rule.value, 0) + times
+
+
+RAW: Final = "raw_message_tokens"
+"""The shape that vLLM has for messages that it does not take apart."""
 UNTHINKS: Final = "reasoning_off"
 """The ability of a model whose thinking can be switched off."""
 SEES: Final = "vision"
@@ -136,26 +146,6 @@ class RepeatedHistory:
     ids: array[int]
 
 
-SCHEMA_NODES_MAX: Final = 40_000
-"""Nodes of the schemas of all tools of one request, at most, `$ref` inlined."""
-
-
-@dataclass(frozen=True, slots=True)
-class SchemaLimits:
-    """Bounds of the schemas of all tools of one request together, `depth_max` of each.
-
-    `nodes_max` counts schemas, properties and enum values after `$ref`s were inlined,
-    `characters_max` the keys, descriptions, defaults and literals among them. What comes from
-    `$ref`s is also bounded by `inlined_nodes_max` in each schema: recursive definitions could
-    otherwise fill a context window.
-    """
-
-    depth_max: int = 32
-    nodes_max: int = SCHEMA_NODES_MAX
-    inlined_nodes_max: int = 2_000
-    characters_max: int = 2_000_000
-
-
 @dataclass(frozen=True, slots=True)
 class ImageLimits:
     """Bounds of the images of one context: `bytes_max` of each as a file, `images_max` images, and
@@ -242,10 +232,7 @@ class ModelFormat(Protocol):
         """Return what does not fit in a server's answers to all `questions`, for operators."""
 
     def check(self) -> None:
-        """Raise `StartupError` if prompts differ from those of the reference of the family.
-
-        May take seconds, so only `doctor` does it, never a process that serves.
-        """
+        """Raise `StartupError` if prompts differ from those of the reference of the family."""
 
     # Ids.
 
@@ -361,7 +348,7 @@ class ModelFormat(Protocol):
         """Return the ids of finished turns as a backend is sent them behind the prompt.
 
         These are their messages as the model should have written them, and the opening of another
-        one behind each.
+        one behind each. A call that was cut off is left out: nobody can answer it.
         """
 
     # A turn that is taken up again: what is put into the model's mouth.
@@ -453,7 +440,7 @@ FORMAT_CLASSES: Final = {
     CHAT: "gateway.models.chat.chat_format:ChatFormat",
     PASSTHROUGH: "gateway.models.chat.passthrough:PassThroughFormat",
 }
-"""Module and class of each. A class has `load(limits, options)`, which may read files and raises
+"""Module and class of each. A class has `load(options)`, which may read files and raises
 `StartupError` for what is damaged or missing. None is imported before a model has it."""
 NO_OPTIONS: Final = FormatOptions()
 
@@ -477,10 +464,7 @@ class Formats:
 
     @classmethod
     def load(
-        cls,
-        named: Mapping[str, str],
-        limits: SchemaLimits,
-        options: Mapping[str, FormatOptions] | None = None,
+        cls, named: Mapping[str, str], options: Mapping[str, FormatOptions] | None = None
     ) -> Formats:
         """`named`: public id → name; `options` are those of the models that have some. Raises
         `ConfigError` for an unknown name, and what loading raises.
@@ -488,11 +472,10 @@ class Formats:
         own = options or {}
         wanted = {model: (name, own.get(model, NO_OPTIONS)) for model, name in named.items()}
         harmony = HARMONY, NO_OPTIONS
-        loaded = {key: _load(*key, limits) for key in dict.fromkeys((harmony, *wanted.values()))}
+        loaded = {key: _load(*key) for key in dict.fromkeys((harmony, *wanted.values()))}
         return cls({model: loaded[key] for model, key in wanted.items()}, loaded[harmony])
 
     def for_model(self, model: str) -> ModelFormat:
-        """Return the format of a model, by its public id."""
         found = self._by_model.get(model)
         if found is None and self._parent_of is not None and (parent := self._parent_of(model)):
             found = self._by_model.get(parent)
@@ -505,7 +488,7 @@ class Formats:
         return Formats(self._by_model, self.default, parent_of)
 
 
-def _load(name: str, options: FormatOptions, limits: SchemaLimits) -> ModelFormat:
+def _load(name: str, options: FormatOptions) -> ModelFormat:
     if name not in FORMAT_CLASSES:
         raise ConfigError(
             f"there is no format '{name}'",
@@ -513,4 +496,4 @@ def _load(name: str, options: FormatOptions, limits: SchemaLimits) -> ModelForma
             remedy=f"Set the model's format to one of: {', '.join(FORMAT_CLASSES)}.",
         )
     module, _, made = FORMAT_CLASSES[name].partition(":")
-    return cast("ModelFormat", getattr(import_module(module), made).load(limits, options))
+    return cast("ModelFormat", getattr(import_module(module), made).load(options))

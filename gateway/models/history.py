@@ -11,23 +11,21 @@ from typing import TYPE_CHECKING, Final
 
 from gateway.errors import InvalidRequest
 from gateway.generation import PREAMBLE
-from gateway.protocol.call_items import FILE_NOTE, IMAGE_NOTE, NO_RESULT, hosted_author
+from gateway.protocol.call_items import NO_RESULT, hosted_author, part_text
 from gateway.protocol.context_item import ContextItem
 from gateway.protocol.items import (
     ComputerCallOutput,
-    InputFile,
-    InputImage,
-    InputText,
     McpApprovalResponse,
-    OutputText,
+    Message,
     ProgramOutput,
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
+    from gateway.models.format import RenderOptions
     from gateway.protocol.context_item import Columns, Kind, Label
-    from gateway.protocol.items import Message, Reasoning, Refusal
+    from gateway.protocol.items import Reasoning
 
 
 INSTRUCTING_ROLES = frozenset({"system", "developer"})
@@ -213,33 +211,19 @@ class _Approvals:
         return [request, PlacedItem(source, item, request.item.name)]
 
 
-_HOSTED_RESULTS: Final[Mapping[Kind, tuple[Kind, ContextItem]]] = {
-    "program": (
-        "program_output",
-        ContextItem(
-            *("program_output", "", b'{"type":"program_output"}'),
-            parsed=ProgramOutput(result=NO_RESULT),
-        ),
-    ),
-    "computer_call": (
-        "computer_call_output",
-        ContextItem(
-            *("computer_call_output", "", b'{"type":"computer_call_output"}'),
-            parsed=ComputerCallOutput(),
-        ),
-    ),
-    "mcp_approval_request": (
+_HOSTED_RESULTS: Final[Mapping[Kind, ContextItem]] = {
+    "program": ContextItem("program_output", "", b"{}", parsed=ProgramOutput(result=NO_RESULT)),
+    "computer_call": ContextItem("computer_call_output", "", b"{}", parsed=ComputerCallOutput()),
+    # What was approved elsewhere was made there, in an item of its own.
+    "mcp_approval_request": ContextItem(
         "mcp_approval_response",
-        # What was approved elsewhere was made there, in an item of its own.
-        ContextItem(
-            *("mcp_approval_response", "", b'{"type":"mcp_approval_response"}'),
-            parsed=McpApprovalResponse(approval_request_id="unanswered", approve=True),
-        ),
+        "",
+        b"{}",
+        parsed=McpApprovalResponse(approval_request_id="unanswered", approve=True),
     ),
 }
-"""Calls of tools that ran elsewhere, the kind of the items of what they returned, and what the
-model is shown where there is none."""
-_RESULT_KINDS: Final = frozenset(kind for kind, _ in _HOSTED_RESULTS.values())
+"""Calls of tools that ran elsewhere, and what the model is shown where their result is missing."""
+_RESULT_KINDS: Final = frozenset(result.kind for result in _HOSTED_RESULTS.values())
 
 
 def with_hosted_results(items: Iterable[PlacedItem]) -> list[PlacedItem]:
@@ -253,10 +237,10 @@ def with_hosted_results(items: Iterable[PlacedItem]) -> list[PlacedItem]:
     moved: set[int] = set()
     for at, placed in enumerate(ordered):
         item = placed.item
-        if _asks_elsewhere(item):
-            kind, unknown = _HOSTED_RESULTS[item.kind]
+        if item.kind in _HOSTED_RESULTS and item.name is None:
+            unknown = _HOSTED_RESULTS[item.kind]
             is_question = item.kind == "mcp_approval_request"
-            waiting[kind, item.item_id if is_question else item.call_id].append(at)
+            waiting[unknown.kind, item.item_id if is_question else item.call_id].append(at)
             results[at] = PlacedItem(PREAMBLE, unknown, hosted_author(item.kind))
         elif item.kind in _RESULT_KINDS and waiting[item.kind, item.call_id]:
             call = waiting[item.kind, item.call_id].popleft()
@@ -266,10 +250,6 @@ def with_hosted_results(items: Iterable[PlacedItem]) -> list[PlacedItem]:
         return ordered
     shown = [(at, placed) for at, placed in enumerate(ordered) if at not in moved]
     return [one for at, placed in shown for one in (placed, results.get(at)) if one is not None]
-
-
-def _asks_elsewhere(item: ContextItem) -> bool:
-    return item.kind in _HOSTED_RESULTS and item.name is None
 
 
 def is_answer(item: ContextItem | Label | Message) -> bool:
@@ -322,13 +302,37 @@ def reasoning_text(item: Reasoning) -> str:
     )
 
 
-def part_text(part: InputText | InputImage | InputFile | OutputText | Refusal) -> str:
-    match part:
-        case InputText() | OutputText():
-            return part.text
-        case InputImage():
-            return IMAGE_NOTE
-        case InputFile():
-            return FILE_NOTE
-        case _:
-            return part.refusal
+def shown_items(
+    items: Sequence[ContextItem], leading: int, approved: str | None = None
+) -> Iterable[PlacedItem]:
+    """Return the items behind the `leading` instructions that become messages, in their order.
+
+    `approved` is that of `RenderOptions`.
+    """
+    behind = items[leading:]
+    if len(behind) == 1 and behind[0].kind == "message":
+        return [PlacedItem(leading, behind[0])]
+    placed = (PlacedItem(index, item) for index, item in enumerate(behind, leading))
+    if all(item.kind == "message" for item in behind):
+        return placed  # only reasoning and calls, and what is behind a summary, are ever left out
+    ordered = with_approvals(placed, approved)
+    return list(in_call_order(without_stale_reasoning(since_compaction(ordered))))
+
+
+def instructions_of(items: Sequence[ContextItem]) -> list[str]:
+    """Return the texts of these items, all of which are messages."""
+    typed = (item.item() for item in items)
+    return [message_text(item) for item in typed if isinstance(item, Message)]
+
+
+_LOCATION: Final = "Where the user is, roughly, in case a web search depends on it: "
+
+
+def instructions_before(options: RenderOptions, leading: Sequence[str]) -> str:
+    """Return the request's instructions, then its context's first ones, then the user's location.
+
+    The location is the request's word, too, and no fact of the system.
+    """
+    location = " ".join((options.builtins.location or "").split())
+    where = f"{_LOCATION}{location}." if location else ""
+    return "\n\n".join(text for text in (options.instructions, *leading, where) if text)

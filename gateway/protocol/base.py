@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 import re
-from typing import Annotated, Any, Final, Literal, TypeVar, get_args
+from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, TypeVar, get_args
 
 from pydantic import (
     BaseModel,
     BeforeValidator,
     ConfigDict,
+    Discriminator,
     Field,
     StringConstraints,
     model_validator,
 )
+from pydantic_core import PydanticCustomError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 T = TypeVar("T")
 
@@ -48,7 +53,36 @@ class BodyModel(WireModel):
 
     @classmethod
     def parameters(cls) -> frozenset[str]:
-        return frozenset(cls.model_fields.keys() - BodyModel.model_fields.keys())
+        return frozenset(name for name, field in cls.model_fields.items() if not field.exclude)
+
+
+def by_shape(text: str, other: str, *kinds: type) -> Discriminator:
+    """Return the discriminator of a union: `text` tags a string, `other` one of `kinds`."""
+
+    def tag_of(value: object) -> str | None:
+        if isinstance(value, str):
+            return text
+        return other if isinstance(value, kinds) else None
+
+    return Discriminator(tag_of)
+
+
+def string_or(
+    what: str, kinds: tuple[type, ...], convert: Callable[[str], object]
+) -> BeforeValidator:
+    """Return the validator of a value of these `kinds`, or of a string that is converted to one.
+
+    `what` names the kinds for who sends another.
+    """
+
+    def read(value: object) -> object:
+        if isinstance(value, str):
+            return convert(value)
+        if isinstance(value, kinds):
+            return value
+        raise PydanticCustomError("expected", "", {"expected": f"one of a string or {what}"})
+
+    return BeforeValidator(read)
 
 
 ITEM_ID_CHARS_MAX: Final = 512

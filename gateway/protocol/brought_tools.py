@@ -94,20 +94,17 @@ def brought_before(items: Sequence[ContextItem]) -> tuple[BroughtTools, ...]:
     """
     kept: list[BroughtTools] = []
     count = 0
-    for each in _brought_before(reversed(items)):
-        count += each.count
-        if count > BROUGHT_TOOLS_MAX:
-            break
-        kept.append(each)
-    return tuple(reversed(kept))
-
-
-def _brought_before(items: Iterable[ContextItem]) -> Iterator[BroughtTools]:
-    for context in items:
+    for context in reversed(items):
         item = context.item() if context.kind in BRINGING and context.json else None
-        if isinstance(item, AdditionalTools | ToolSearchOutput):
-            with suppress(InvalidRequest):
-                yield BroughtTools.from_item(item, "input.")
+        if not isinstance(item, AdditionalTools | ToolSearchOutput):
+            continue
+        with suppress(InvalidRequest):
+            each = BroughtTools.from_item(item, "input.")
+            count += each.count
+            if count > BROUGHT_TOOLS_MAX:
+                break
+            kept.append(each)
+    return tuple(reversed(kept))
 
 
 def brought_by(items: Iterable[InputItem], param: str = "input") -> tuple[BroughtTools, ...]:

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any, Final, TypeVar
 
 import orjson
-from pydantic import AfterValidator, BaseModel, ConfigDict, ValidationError
+from pydantic import AfterValidator, ValidationError
 from pydantic_core import PydanticCustomError
 
 from gateway import ids
@@ -43,6 +43,7 @@ from gateway.protocol.items import (
     McpApprovalResponse,
     McpCall,
     Message,
+    OutputText,
     Program,
     ProgramOutput,
     ShellAction,
@@ -66,7 +67,7 @@ if TYPE_CHECKING:
 
     from gateway.constraints.output_rules import ToolRule
     from gateway.protocol.context_item import HostedKind, Kind
-    from gateway.protocol.items import AnyHostedItem, CallItem, Item, OutputItem
+    from gateway.protocol.items import AnyHostedItem, CallItem, ContentPart, Item, OutputItem
 
 
 _Arguments = TypeVar("_Arguments", bound=WireModel)
@@ -126,7 +127,7 @@ def output_text(item: OutputItem) -> str:
         case FunctionCallOutput() | CustomToolCallOutput():
             if isinstance(item.output, str):
                 return item.output
-            return "\n".join(map(_part_text, item.output))
+            return "\n".join(map(part_text, item.output))
         case LocalShellCallOutput():
             return item.output
         case ShellCallOutput():
@@ -188,7 +189,6 @@ def mcp_name(item: McpCall | McpApprovalRequest) -> str | None:
 
 
 def asked_tool(item: Item) -> str | None:
-    """Return the model's name of the tool of an MCP approval request; None for other items."""
     return mcp_name(item) if isinstance(item, McpApprovalRequest) else None
 
 
@@ -250,6 +250,32 @@ def hosted_result(item: AnyHostedItem) -> str | None:
     if item.status in _UNFINISHED:
         members["status"] = item.status
     return _json(members) if members else NO_RESULT
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """Result of the tool that the model knows as `name`."""
+
+    name: str
+    text: str
+
+
+def hosted_exchange(item: AnyHostedItem, function: str | None) -> tuple[Call | None, Result | None]:
+    """Return what the model is shown of an item of a hosted tool: a call, a result, or both.
+
+    `function` is the function of the call that is shown before the item, if there is one: of the
+    approval request that an MCP call or an answer belongs to.
+    """
+    if isinstance(item, McpCall) and (name := mcp_name(item)):
+        result = Result(name, mcp_result_text(item))
+        return None if function else Call(name, item.arguments), result
+    if isinstance(item, McpApprovalRequest) and (name := mcp_name(item)):
+        return Call(name, item.arguments), None
+    if isinstance(item, McpApprovalResponse) and function:
+        return None, Result(function, refusal_text(item))
+    author, arguments, returned = hosted_author(item.type), hosted_call(item), hosted_result(item)
+    call = None if arguments is None else Call(author, arguments)
+    return call, None if returned is None else Result(author, returned)
 
 
 def _members_of(item: AnyHostedItem, names: tuple[str, ...]) -> dict[str, Any]:
@@ -365,21 +391,23 @@ def _operation(operation: FileOperation) -> dict[str, Any]:
     return operation.model_dump(exclude={"diff"} if operation.type == "delete_file" else None)
 
 
-def _part_text(part: InputText | InputImage | InputFile) -> str:
+def part_text(part: ContentPart) -> str:
+    """Return the text of a part, or the note that stands for what the model cannot read."""
     match part:
-        case InputText():
+        case InputText() | OutputText():
             return part.text
         case InputImage():
             return IMAGE_NOTE
-        case _:
+        case InputFile():
             return FILE_NOTE
+        case _:
+            return part.refusal
 
 
 def _json(value: object) -> str:
     return orjson.dumps(value).decode()
 
 
-_Approval = TypeVar("_Approval", bound=BaseModel)
 APPROVAL_FUNCTION: Final = "mcp_approval_request"
 """The name of the function."""
 APPROVAL_ID_PREFIX: Final = ids.HOSTED_PREFIXES[APPROVAL_FUNCTION]
@@ -390,20 +418,16 @@ _APPROVAL_EXPECTED: Final = {
 }
 
 
-class _AskedCall(BaseModel):
+class _AskedCall(WireModel):
     """The arguments of such a call: what is to be called if the user approves it."""
-
-    model_config = ConfigDict(strict=True)
 
     server_label: str
     name: str
     arguments: str
 
 
-class _ApprovalAnswer(BaseModel):
+class _ApprovalAnswer(WireModel):
     """The output of such a call: whether the user approves."""
-
-    model_config = ConfigDict(strict=True)
 
     approve: bool
     reason: str | None = None
@@ -437,7 +461,7 @@ def _is_approval_id(call_id: str) -> bool:
     return call_id.startswith(APPROVAL_ID_PREFIX)
 
 
-def _parse_approval(model: type[_Approval], field: str, text: str) -> _Approval:
+def _parse_approval(model: type[_Arguments], field: str, text: str) -> _Arguments:
     try:
         return model.model_validate_json(text)
     except ValidationError:

@@ -199,7 +199,6 @@ def finish_reason(response: Json, *, is_deprecated: bool) -> str:
 
 
 def call_body(item: Json) -> Json:
-    """Return an entry of `tool_calls` from a call item."""
     kind, text = CALL_KINDS[item["type"]], CALL_TEXTS[item["type"]]
     return {
         "id": item["call_id"],
@@ -366,8 +365,8 @@ class Chunks:
 
     def _begin(self, field: Field, separator: str) -> None: ...
 
-    def _annotation_chunks(self, annotation: Json) -> list[bytes]:
-        raise NotImplementedError
+    def _annotation_chunks(self, annotation: Json) -> list[bytes]:  # noqa: ARG002 - an API may show none
+        return []
 
     def _name(self, response: Json, **more: str) -> None:
         # Must run before the first chunk of the stream.
@@ -400,9 +399,9 @@ class Chunks:
     def _text_chunks(self, field: Field, text: bytes, logprobs: list[Json]) -> list[bytes]:
         raise NotImplementedError
 
-    def _call(self, position: int, call: Json) -> list[bytes]:
+    def _call(self, position: int, call: Json) -> list[bytes]:  # noqa: ARG002 - nor calls
         # `position` counts the calls of the response from 0.
-        raise NotImplementedError
+        return []
 
     def _last_choice(self, response: Json) -> Json:
         raise NotImplementedError
@@ -479,20 +478,12 @@ class CompletionChunks(Chunks):
     @override
     def _first(self, response: Json) -> list[bytes]:
         self._name(response)
-        self._around_text = self._around(_completed, "text")
+        self._around_text = self._around(lambda text: {**text_choice("", None), **text}, "text")
         return []
 
     @override
     def _text_chunks(self, field: Field, text: bytes, logprobs: list[Json]) -> list[bytes]:
         return [text.join(self._around_text)] if field == "content" else []
-
-    @override
-    def _call(self, position: int, call: Json) -> list[bytes]:
-        return []
-
-    @override
-    def _annotation_chunks(self, annotation: Json) -> list[bytes]:
-        return []
 
     @override
     def _last_choice(self, response: Json) -> Json:
@@ -501,10 +492,6 @@ class CompletionChunks(Chunks):
 
 def _choice(delta: Json, *, logprobs: Json | None = None, finish: str | None = None) -> Json:
     return {"index": 0, "delta": delta, "logprobs": logprobs, "finish_reason": finish}
-
-
-def _completed(text: Json) -> Json:
-    return {**text_choice("", None), **text}
 
 
 @dataclass(frozen=True, slots=True)

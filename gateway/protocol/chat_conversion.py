@@ -220,10 +220,6 @@ class ChatRequest(NullableModel):
     stream_options: ChatStreamOptions | None = None
     web_search_options: dict[str, Any] | None = None
 
-    @property
-    def has_names(self) -> bool:
-        return any(message.name and message.role != "function" for message in self.messages)
-
 
 class CompletionRequest(NullableModel):
     """The parameters of `POST /v1/completions` that are not the same in the Responses API."""
@@ -263,40 +259,40 @@ def parse_chat(
     """
     document = _document(body, limits, IN_CHATS, required="messages")
     ignored = tuple(name for name in document if name not in CHAT_PARAMETERS)
-    if strict:
-        _check_known(ignored)
+    if strict and (unheard := [n for n in ignored if n not in documented.CHAT_PARAMETERS]):
+        raise unknown(unheard[0])
     places = ParameterPaths({"input": "messages", "text.verbosity": "verbosity"})
     try:
         check_counts({"input": document["messages"]}, limits)
     except InvalidRequest as error:
         raise places.restated(error) from None
     request = validated(ChatRequest, document)
-    check_served(request)
+    _check_served(request)
     adapter = ChatAdapter(
         logprobs=request.logprobs,
         is_deprecated=bool(request.functions),
         include_usage=bool(request.stream_options and request.stream_options.include_usage),
     )
-    names = ("messages.name",) if request.has_names else ()
+    is_named = any(one.name and one.role != "function" for one in request.messages)
     return _convert(
         _shared_parameters(document) | _members(request, places),
         partial(parse_create, limits=limits, strict=strict, served=served),
         places=places,
         adapter=adapter,
-        ignored=(*ignored, *names),
+        ignored=(*ignored, "messages.name") if is_named else ignored,
     )
 
 
 def _members(request: ChatRequest, places: ParameterPaths) -> Json:
     options = request.stream_options
     places.add("include", "logprobs")
-    text = {"format": format_of(request.response_format, places), "verbosity": request.verbosity}
+    text = {"format": _format_of(request.response_format, places), "verbosity": request.verbosity}
     members: Json = {
-        "input": items_of(request.messages, places),
-        "tools": tools_of(request, places),
-        "tool_choice": tool_choice_of(request, places),
+        "input": _items_of(request.messages, places),
+        "tools": _tools_of(request, places),
+        "tool_choice": _tool_choice_of(request, places),
         "text": without_nulls(text),
-        "reasoning": reasoning_of(request, places),
+        "reasoning": _reasoning_of(request, places),
         "max_output_tokens": _output_tokens(request, places),
         "include": [LOGPROBS] if request.logprobs else None,
         "top_logprobs": request.top_logprobs,
@@ -312,17 +308,10 @@ def _output_tokens(request: ChatRequest, places: ParameterPaths) -> int | None:
     return request.max_completion_tokens or request.max_tokens
 
 
-def _check_known(ignored: tuple[str, ...]) -> None:
-    for name in ignored:
-        if name not in documented.CHAT_PARAMETERS:
-            raise unknown(name)
-
-
 TOOL_TYPES: Final = ("function", "custom")
 
 
-def tools_of(request: ChatRequest, places: ParameterPaths) -> list[Json]:
-    """Return the tools, or the deprecated functions. Raises `InvalidRequest` for both."""
+def _tools_of(request: ChatRequest, places: ParameterPaths) -> list[Json]:
     if request.tools and request.functions:
         raise InvalidRequest(
             "Mutually exclusive parameters: 'functions' and 'tools'. 'functions' is deprecated: "
@@ -381,8 +370,7 @@ def _object(value: object, path: str) -> Json:
     return value
 
 
-def tool_choice_of(request: ChatRequest, places: ParameterPaths) -> object:
-    """Return the tool choice, or the deprecated function choice; None for neither."""
+def _tool_choice_of(request: ChatRequest, places: ParameterPaths) -> object:
     choice = request.tool_choice
     if choice is None:
         return _function_call(request.function_call, places)
@@ -424,8 +412,7 @@ def _type_of(value: object) -> object:
     return value.get("type") if isinstance(value, dict) else None
 
 
-def format_of(response_format: object, places: ParameterPaths) -> object:
-    """Return `response_format` in the form of `text.format`."""
+def _format_of(response_format: object, places: ParameterPaths) -> object:
     places.add("text.format", "response_format")
     if not isinstance(response_format, dict) or response_format.get("type") != "json_schema":
         return response_format
@@ -435,8 +422,7 @@ def format_of(response_format: object, places: ParameterPaths) -> object:
     return {**_object(response_format.get("json_schema"), path), "type": "json_schema"}
 
 
-def reasoning_of(request: ChatRequest, places: ParameterPaths) -> object:
-    """Return `reasoning`, with the effort of `reasoning_effort`."""
+def _reasoning_of(request: ChatRequest, places: ParameterPaths) -> object:
     if request.reasoning_effort is None:
         return request.reasoning
     places.add("reasoning.effort", "reasoning_effort")
@@ -449,8 +435,7 @@ def reasoning_of(request: ChatRequest, places: ParameterPaths) -> object:
             return other
 
 
-def check_served(request: ChatRequest) -> None:
-    """Raise `InvalidRequest` for parameters that the gateway would not honour."""
+def _check_served(request: ChatRequest) -> None:
     if request.n is not None and request.n > 1:
         raise unsupported("n", "Send the request as often as you want answers.")
     if request.logit_bias:
@@ -461,12 +446,7 @@ def check_served(request: ChatRequest) -> None:
         raise invalid("top_logprobs", "it needs 'logprobs' to be true.")
 
 
-def items_of(messages: Sequence[ChatMessage], places: ParameterPaths) -> list[Json]:
-    """Return the items of these messages; note the origin of each in `places`.
-
-    Raises `InvalidRequest` for a message without content, a part that its role does not allow, a
-    call without output and an output without call.
-    """
+def _items_of(messages: Sequence[ChatMessage], places: ParameterPaths) -> list[Json]:
     builder = _ItemBuilder(places)
     for index, message in enumerate(messages):
         builder.add(message, f"messages[{index}]")
@@ -584,12 +564,12 @@ class _ItemBuilder:
         item_type = "custom_tool_call_output" if kind == "custom" else "function_call_output"
         output: str | list[Json] | None = message.text
         if output is None:
-            output = converted_parts(message, path, self._places, f"{self._next}.output")
+            output = _parts(message, path, self._places, f"{self._next}.output")
         item = {"type": item_type, "call_id": call_id, "output": output}
         self._add(item, path, {".output": ".content", ".call_id": ".tool_call_id"})
 
     def _message(self, message: ChatMessage, path: str) -> Json:
-        content = converted_parts(message, path, self._places, f"{self._next}.content")
+        content = _parts(message, path, self._places, f"{self._next}.content")
         return {"type": "message", "role": message.role, "content": content}
 
     @property
@@ -656,12 +636,8 @@ PART_TYPES: Final[dict[str, tuple[str, ...]]] = {
 return what they saw, such as images."""
 
 
-def converted_parts(message: ChatMessage, path: str, places: ParameterPaths, to: str) -> list[Json]:
-    """Return the content of the message at `path`, converted for `to` of the new request.
-
-    Notes the origin of each part in `places`. Raises `InvalidRequest` for a part of a type that its
-    role does not allow, or without the member that its type names.
-    """
+def _parts(message: ChatMessage, path: str, places: ParameterPaths, to: str) -> list[Json]:
+    # The content of the message at `path`, for `to` of the new request.
     if message.text is not None:
         places.add(f"{to}[0].text", f"{path}.content")
         return [{"type": "input_text", "text": message.text}]
@@ -784,10 +760,7 @@ COMPLETION_PARAMETERS: Final = frozenset(CompletionRequest.model_fields) | SHARE
 
 
 def parse_completion(body: bytes, *, limits: InputLimits, strict: bool = False) -> Converted:
-    """Parse `body` into a request to the Responses API.
-
-    Raises only `InvalidRequest`, with OpenAI's message, code and param, whatever the bytes are.
-    """
+    """Parse `body` into a request to the Responses API. Raises as `parse_chat`."""
     document = _document(body, limits, IN_COMPLETIONS, required="prompt")
     ignored = tuple(name for name in document if name not in COMPLETION_PARAMETERS)
     if strict and ignored:

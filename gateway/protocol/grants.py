@@ -136,8 +136,7 @@ class ServerGrant:
 
     `server` is its identity: `registry:` and an id, or its host and a digest of the URL that the
     request named, which may be a secret itself. `credential` is a digest of what the request gave
-    to be sent to it; empty for nothing. `is_listed`: the tools were listed for this response, and
-    the log tells so; otherwise an earlier one of its context did.
+    to be sent to it; empty for nothing.
     """
 
     label: str
@@ -145,7 +144,6 @@ class ServerGrant:
     credential: str = ""
     description: str = ""
     tools: tuple[McpTool, ...] = ()
-    is_listed: bool = True
 
     @property
     def has_secrets(self) -> bool:

@@ -10,10 +10,10 @@ import re
 from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, get_args
 from urllib.parse import urlsplit
 
-from pydantic import AfterValidator, BeforeValidator, Discriminator, Field, StringConstraints, Tag
+from pydantic import AfterValidator, BeforeValidator, Field, StringConstraints, Tag
 from pydantic_core import PydanticCustomError
 
-from gateway.protocol.base import Many, NullableModel
+from gateway.protocol.base import Many, NullableModel, by_shape
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -145,12 +145,6 @@ class AutoContainer(NullableModel):
     network_policy: NetworkPolicy | None = None
 
 
-def _container_shape(value: object) -> str | None:
-    if isinstance(value, str):
-        return "container_id"
-    return "container_auto" if isinstance(value, dict | AutoContainer) else None
-
-
 class CodeInterpreterTool(NullableModel):
     """Python in a container: one that exists, by its id, or one that is found or made."""
 
@@ -158,7 +152,7 @@ class CodeInterpreterTool(NullableModel):
     container: Annotated[
         Annotated[str, StringConstraints(min_length=1, max_length=128), Tag("container_id")]
         | Annotated[AutoContainer, Tag("container_auto")],
-        Discriminator(_container_shape),
+        by_shape("container_id", "container_auto", dict, AutoContainer),
     ]
 
 
@@ -191,12 +185,6 @@ def _names_alone(value: object) -> object:
     return {"tool_names": value} if isinstance(value, list | tuple) else value
 
 
-def _approval_shape(value: object) -> str | None:
-    if isinstance(value, str):
-        return "approval_mode"
-    return "approval_filters" if isinstance(value, dict | ApprovalFilters) else None
-
-
 class McpServerTool(NullableModel):
     """The tools of an MCP server: of the one that the operator registered under the label, or, with
     a `server_url`, of any that the tenant may use.
@@ -222,7 +210,7 @@ class McpServerTool(NullableModel):
         Annotated[
             Annotated[ApprovalMode, Tag("approval_mode")]
             | Annotated[ApprovalFilters, Tag("approval_filters")],
-            Discriminator(_approval_shape),
+            by_shape("approval_mode", "approval_filters", dict, ApprovalFilters),
         ]
         | None
     ) = None

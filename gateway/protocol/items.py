@@ -39,6 +39,7 @@ from gateway.protocol.base import (
     Many,
     NullableModel,
     WireModel,
+    by_shape,
     without_nulls,
 )
 
@@ -277,12 +278,6 @@ def _readable(part: object) -> object:
     return without_nulls(part)
 
 
-def _shape_of(value: object) -> str | None:
-    if isinstance(value, str):
-        return "text"
-    return "parts" if isinstance(value, list | tuple) else None
-
-
 ContentPart = Annotated[
     InputText | InputImage | InputFile | OutputText | Refusal, Discriminator("type")
 ]
@@ -291,7 +286,7 @@ ToolOutputPart = Annotated[
 ]
 ToolOutput = Annotated[
     Annotated[str, Tag("text")] | Annotated[Many[ToolOutputPart], Tag("parts")],
-    Discriminator(_shape_of),
+    by_shape("text", "parts", list, tuple),
 ]
 
 

@@ -11,13 +11,11 @@ from typing import TYPE_CHECKING, Any, Final
 
 import orjson
 
+from gateway.constraints.schemas import SchemaBounds
 from gateway.errors import InvalidRequest
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
-
-DEPTH_MAX: Final = 200
-"""Whatever the settings say: what is read must be written again, and orjson writes 254 levels."""
 
 VALUES_MAX: Final = 2_000_000
 """Values of one body, at most. orjson makes all of them in one go, in which no other thread runs:
@@ -28,39 +26,21 @@ PIECE_BYTES: Final = 64 * 1024
 _CONTAINERS: Final = (dict, list)
 
 
-JSON_DEPTH_MAX: Final = 128
-"""Nested containers of one body."""
-JSON_CONTAINERS_MAX: Final = 100_000
-TEXT_CHARS_MAX: Final = 10 * 1024 * 1024
-"""Characters of one text, at most."""
-ITEMS_MAX: Final = 10_000
-"""In the input of one request."""
-TOOLS_MAX: Final = 512
-SCHEMA_BYTES_MAX: Final = 256 * 1024
-"""Bytes of one schema, at most."""
-GRAMMAR_BYTES_MAX: Final = 64 * 1024
-"""Bytes of the grammars of all custom tools of one request, at most."""
-PATTERN_CHARS_MAX: Final = 1024
-"""Characters of one pattern in a schema, at most."""
-
-
 @dataclass(frozen=True, slots=True)
-class InputLimits:
-    """Bounds of one body, for the parser and the stages after it.
+class InputLimits(SchemaBounds):
+    """Bounds of one body, for the parser and the stages after it. What is read must be written
+    again, and orjson writes 254 levels.
 
-    `schema_depth_max` counts nested objects and arrays of a schema that binds the output. With
-    `rejects_media` new messages must not hold images or files.
+    `grammar_bytes_max` is for the grammars of all custom tools of one request. With `rejects_media`
+    new messages must not hold images or files.
     """
 
-    json_depth_max: int = JSON_DEPTH_MAX
-    items_max: int = ITEMS_MAX
-    tools_max: int = TOOLS_MAX
-    schema_bytes_max: int = SCHEMA_BYTES_MAX
-    text_chars_max: int = TEXT_CHARS_MAX
-    json_containers_max: int = JSON_CONTAINERS_MAX
-    grammar_bytes_max: int = GRAMMAR_BYTES_MAX
-    pattern_chars_max: int = PATTERN_CHARS_MAX
-    schema_depth_max: int = 32
+    json_depth_max: int = 128
+    json_containers_max: int = 100_000
+    items_max: int = 10_000
+    tools_max: int = 512
+    text_chars_max: int = 10 * 1024 * 1024
+    grammar_bytes_max: int = 64 * 1024
     rejects_media: bool = False
 
 
@@ -82,8 +62,7 @@ def parse_object(body: bytes, limits: InputLimits) -> dict[str, Any]:
         )
     # Level by level, so that nothing recurses and a hostile body costs one look at each value.
     level: list[Any] = [document]
-    depth_max = min(limits.json_depth_max, DEPTH_MAX)
-    for _ in range(depth_max):
+    for _ in range(limits.json_depth_max):
         level = [
             child
             for container in level
@@ -93,44 +72,37 @@ def parse_object(body: bytes, limits: InputLimits) -> dict[str, Any]:
         if not level:
             return document
     raise InvalidRequest(
-        f"The JSON body of your request is nested too deeply. Expected at most {depth_max} levels."
+        "The JSON body of your request is nested too deeply. Expected at most "
+        f"{limits.json_depth_max} levels."
     )
 
 
 def _check_size(body: bytes, containers_max: int) -> None:
     # Runs before parsing: parsing millions of values at once would block the event loop.
-    signs = _Count.in_parts(_pieces(body))
-    if signs.containers <= containers_max and signs.values <= VALUES_MAX:
+    containers, values = _count(_pieces(body))
+    if containers <= containers_max and values <= VALUES_MAX:
         return
-    count = _Count.in_parts(_outside_texts(body))
-    if count.containers > containers_max:
+    containers, values = _count(_outside_texts(body))
+    if containers > containers_max:
         raise InvalidRequest(
             "The JSON body of your request has too many parts. Expected at most "
             f"{containers_max} objects and arrays."
         )
-    if count.values > VALUES_MAX:
+    if values > VALUES_MAX:
         raise InvalidRequest(
             "The JSON body of your request has too many parts. Expected at most "
             f"{VALUES_MAX} values, of which each member of an object counts as {MEMBER_VALUES}."
         )
 
 
-@dataclass(frozen=True, slots=True)
-class _Count:
-    """Number of objects and arrays, and number of values after the first one of each."""
-
-    containers: int
-    values: int
-
-    @classmethod
-    def in_parts(cls, parts: Iterable[bytes]) -> _Count:
-        """Count what brackets, commas and colons in these parts stand for."""
-        containers = commas = colons = 0
-        for part in parts:
-            containers += part.count(b"{") + part.count(b"[")
-            commas += part.count(b",")
-            colons += part.count(b":")
-        return cls(containers, commas + (MEMBER_VALUES - 1) * colons)
+def _count(parts: Iterable[bytes]) -> tuple[int, int]:
+    # Objects and arrays, and values after the first one of each, as the signs in the parts tell.
+    containers = commas = colons = 0
+    for part in parts:
+        containers += part.count(b"{") + part.count(b"[")
+        commas += part.count(b",")
+        colons += part.count(b":")
+    return containers, commas + (MEMBER_VALUES - 1) * colons
 
 
 def _pieces(body: bytes) -> Iterator[bytes]:

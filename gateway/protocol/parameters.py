@@ -19,7 +19,7 @@ from pydantic import (
 from pydantic_core import PydanticCustomError
 
 from gateway.protocol import documented
-from gateway.protocol.base import Integer, Many, NullableModel
+from gateway.protocol.base import Integer, Many, NullableModel, string_or
 from gateway.protocol.documented import EFFORTS, TOOL_CHOICE_TYPES, TOOL_TYPES
 
 RESPONSE_ID_CHARS_MAX: Final = 512
@@ -170,16 +170,13 @@ CHOICE_TYPES: Final = (
 _NAMED: Final = frozenset({"function", "custom", "namespace"})
 
 
-def _known_choice(kind: str) -> str:
-    if kind not in CHOICE_TYPES:
-        raise PydanticCustomError("unknown_name", "", {"supported": CHOICE_TYPES})
-    return kind
+def _among(kinds: tuple[str, ...]) -> AfterValidator:
+    def check(kind: str) -> str:
+        if kind not in kinds:
+            raise PydanticCustomError("unknown_name", "", {"supported": kinds})
+        return kind
 
-
-def _known_tool(kind: str) -> str:
-    if kind not in TOOL_TYPES:
-        raise PydanticCustomError("unknown_name", "", {"supported": TOOL_TYPES})
-    return kind
+    return AfterValidator(check)
 
 
 class ToolName(NullableModel):
@@ -189,7 +186,7 @@ class ToolName(NullableModel):
     of an MCP server the label of the server is said; without a name all of its tools are meant.
     """
 
-    type: Annotated[str, AfterValidator(_known_tool)]
+    type: Annotated[str, _among(TOOL_TYPES)]
     name: str | None = None
     namespace: str | None = None
     server_label: str | None = None
@@ -204,7 +201,7 @@ class ToolName(NullableModel):
 class ToolChoice(ToolName):
     """The one tool that must be called."""
 
-    type: Annotated[str, AfterValidator(_known_choice)]
+    type: Annotated[str, _among(CHOICE_TYPES)]
 
 
 class AllowedTools(NullableModel):
@@ -236,16 +233,6 @@ def _choice(value: object) -> object:
             return value
 
 
-def _conversation(value: object) -> object:
-    match value:
-        case str():
-            return {"id": value}
-        case dict() | Conversation():
-            return value
-        case _:
-            raise PydanticCustomError("expected", "", {"expected": "one of a string or object"})
-
-
 AnyToolChoice = Annotated[
     Annotated[ToolChoiceMode, Tag("mode")]
     | Annotated[AllowedTools, Tag("allowed")]
@@ -253,7 +240,9 @@ AnyToolChoice = Annotated[
     Discriminator(_shape_of),
     BeforeValidator(_choice),
 ]
-AnyConversation = Annotated[Conversation, BeforeValidator(_conversation)]
+AnyConversation = Annotated[
+    Conversation, string_or("object", (dict, Conversation), lambda id_: {"id": id_})
+]
 Metadata = dict[
     Annotated[str, Field(max_length=METADATA_KEY_CHARS_MAX)],
     Annotated[str, Field(max_length=METADATA_VALUE_CHARS_MAX)],

@@ -15,6 +15,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, NamedTuple
 from pydantic import BeforeValidator, Discriminator, Tag, ValidationInfo
 from pydantic_core import PydanticCustomError
 
+from gateway.constraints.output_rules import INPUT_OBJECT
+from gateway.constraints.schemas import object_schema
 from gateway.generation import SegmentKind
 from gateway.protocol.base import Many, NullableModel, WireModel
 from gateway.protocol.documented import TOOL_TYPES
@@ -28,7 +30,7 @@ from gateway.protocol.hosted_tools import (
 from gateway.protocol.parameters import AllowedTools, ToolChoice
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Collection, Iterable, Iterator, Sequence
 
     from gateway.protocol.hosted_tools import HostedFamily, RunTool
     from gateway.protocol.parameters import AnyToolChoice, ToolName
@@ -305,16 +307,6 @@ KINDS: Final[dict[type[ClientTool], SegmentKind]] = {
 }
 
 
-def object_schema(properties: Mapping[str, Any], *required: str) -> dict[str, Any]:
-    """Return the JSON Schema of an object with these properties and no others."""
-    return {
-        "type": "object",
-        "properties": properties,
-        "required": list(required),
-        "additionalProperties": False,
-    }
-
-
 def _file_operation(kind: str, *texts: str) -> dict[str, Any]:
     texts_schema = {name: {"type": "string"} for name in texts}
     return object_schema(
@@ -350,10 +342,7 @@ APPLY_PATCH_PARAMETERS: Final = object_schema(
     },
     "operation",
 )
-CUSTOM_PARAMETERS: Final = object_schema({CUSTOM_INPUT: {"type": "string"}}, CUSTOM_INPUT)
 NO_ARGUMENTS: Final = object_schema({})
-ANY_OBJECT: Final = {"type": "object"}
-"""JSON Schema of the arguments of a tool search, whose item has no field for anything else."""
 PARAMETERS: Final[dict[type[ClientTool], dict[str, Any]]] = {
     LocalShellTool: LOCAL_SHELL_PARAMETERS,
     ShellTool: SHELL_PARAMETERS,
@@ -498,7 +487,7 @@ def _custom(tool: CustomTool) -> FunctionTool:
         language = f"The input must match {_SYNTAXES[tool.format.syntax]}:"
         paragraph = f"{language}\n{tool.format.definition}"
         description = f"{description}\n\n{paragraph}" if description else paragraph
-    return FunctionTool(name=tool.name, description=description, parameters=CUSTOM_PARAMETERS)
+    return FunctionTool(name=tool.name, description=description, parameters=INPUT_OBJECT)
 
 
 def means(wanted: ToolName, tool: NamedTool) -> bool:

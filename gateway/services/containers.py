@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from gateway import ids
 from gateway.errors import InvalidRequest, RateLimited
-from gateway.protocol.containers import (
-    CONTAINER_FILES_MAX,
+from gateway.protocol.container_bodies import (
     MEMORY_LIMITS,
     expired_container,
     memory_limit_of,
@@ -18,6 +17,7 @@ from gateway.protocol.containers import (
     unknown_file,
 )
 from gateway.protocol.grants import PythonGrant
+from gateway.protocol.hosted_tools import FILE_IDS_MAX
 from gateway.protocol.request_errors import (
     array_too_long,
     unknown_place,
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from uuid import UUID
 
-    from gateway.protocol.containers import NewContainer
+    from gateway.protocol.container_bodies import NewContainer
     from gateway.services.files import Download, Files, Upload
     from gateway.settings.tools import Python
     from gateway.store.postgres.database import Database
@@ -100,8 +100,8 @@ class Containers:
             uuid = ids.auto_container(response)
             if (used := await self._find_inherited(principal, inherited)) is not None:
                 uuid, memory_bytes = used.uuid, used.memory_bytes
-        if len(asked.file_ids) > CONTAINER_FILES_MAX:
-            raise array_too_long(f"{param}.file_ids", len(asked.file_ids), CONTAINER_FILES_MAX)
+        if len(asked.file_ids) > FILE_IDS_MAX:
+            raise array_too_long(f"{param}.file_ids", len(asked.file_ids), FILE_IDS_MAX)
         names = [
             (await self._files.find(principal, one, param=f"{param}.file_ids")).name
             for one in asked.file_ids

@@ -8,10 +8,9 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Final, Literal
 
 from gateway import ids
-from gateway.context.assembly import may_repeat, referenced_ids, take_in
-from gateway.context.unsealing import unseal
+from gateway.context.assembly import may_repeat, referenced_ids, take_in, unseal
 from gateway.errors import InvalidRequest, NoUpstreamAvailable
-from gateway.protocol.conversations import Conversation, unknown_conversation, unknown_item
+from gateway.protocol.conversation_bodies import Conversation, unknown_conversation, unknown_item
 from gateway.protocol.items import Reasoning
 from gateway.services.approvals import pending
 from gateway.services.runs.history_source import ITEMS_MAX
@@ -25,7 +24,7 @@ if TYPE_CHECKING:
 
     from gateway.models.format import ModelFormat
     from gateway.protocol.context_item import ContextItem
-    from gateway.protocol.conversations import NewConversation
+    from gateway.protocol.conversation_bodies import NewConversation
     from gateway.protocol.items import InputItem
     from gateway.replication.limiter import Limiter
     from gateway.sealing import Sealer, Unsealed

@@ -9,7 +9,7 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Any, BinaryIO
 
 from gateway import ids
-from gateway.protocol.containers import unknown_file
+from gateway.protocol.container_bodies import unknown_file
 from gateway.protocol.request_errors import unknown_place
 from gateway.services.zero_retention import require_storage
 from gateway.store.tools import files as rows

@@ -16,7 +16,7 @@ import orjson
 from gateway import ids
 from gateway.errors import ConversationLocked, InvalidRequest
 from gateway.protocol.context_item import ConversationPlace
-from gateway.protocol.conversations import Conversation, unknown_conversation
+from gateway.protocol.conversation_bodies import Conversation, unknown_conversation
 from gateway.protocol.items import INCLUDABLE
 from gateway.store import content, holds
 from gateway.store.messages import (

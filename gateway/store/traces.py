@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from datetime import datetime
     from uuid import UUID
 
-    from gateway.protocol.traces import TraceKind, TraceRecord
+    from gateway.protocol.trace_records import TraceKind, TraceRecord
     from gateway.store.postgres.database import Database
     from gateway.tenancy import TenantId
 

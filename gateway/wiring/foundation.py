@@ -19,7 +19,6 @@ from gateway.models.format import (
     FormatOptions,
     Formats,
     ImageLimits,
-    SchemaLimits,
 )
 from gateway.protocol.responses.response_rules import rules_of
 from gateway.sealing import Sealer, SealingSecret
@@ -174,7 +173,7 @@ class Foundation:
 
 def load_vocabulary() -> None:
     """Load the vocabulary of Harmony once per process, for `Foundation.of`."""
-    Formats.load({}, SchemaLimits(depth_max=1, nodes_max=1))
+    Formats.load({})
 
 
 def formats(settings: Settings) -> Formats:
@@ -184,7 +183,6 @@ def formats(settings: Settings) -> Formats:
     """
     return Formats.load(
         {model.id: model.format for model in settings.models},
-        SchemaLimits(),
         {
             model.id: _format_options(model, settings.images)
             for model in settings.models

@@ -43,7 +43,7 @@ from gateway.wiring.tool_rooms import Sources
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 
-    from gateway.protocol.traces import TraceRecord
+    from gateway.protocol.trace_records import TraceRecord
     from gateway.services.access import Access
     from gateway.settings import Settings
     from gateway.tenancy import TenantId

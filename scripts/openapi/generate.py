@@ -47,7 +47,7 @@ from gateway import __version__
 from gateway.api.access.tokens import JWT_BEARER, SUBJECT_TYPES, TOKEN_EXCHANGE
 from gateway.api.dialects import BASE_PATH
 from gateway.api.openapi.endpoints import REFERENCE, Json
-from gateway.protocol.containers import PURPOSES, SECONDS_MAX, SECONDS_MIN
+from gateway.protocol.container_bodies import PURPOSES, SECONDS_MAX, SECONDS_MIN
 from gateway.protocol.documented import ITEM_TYPES, TOOL_CHOICE_TYPES, TOOL_TYPES
 from gateway.protocol.hosted_tools import FAMILIES
 from gateway.protocol.responses.create_request import CreateResponse

@@ -50,7 +50,6 @@ if TYPE_CHECKING:
         Rendering,
         RenderOptions,
         RepeatedHistory,
-        SchemaLimits,
         Turn,
     )
     from gateway.protocol.context_item import Columns, ContextItem
@@ -142,7 +141,7 @@ class ByteFormat:
     plain_header_ids_max: Final = 0
 
     @classmethod
-    def load(cls, limits: SchemaLimits, options: FormatOptions) -> ByteFormat:
+    def load(cls, options: FormatOptions) -> ByteFormat:
         return cls()
 
     def misfits(self, rendered: Mapping[bytes, Rendering]) -> tuple[str, ...]:

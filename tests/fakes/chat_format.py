@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import orjson
 
 from gateway.models.chat.chat_format import ChatFormat
-from gateway.models.format import FormatOptions, SchemaLimits, Unrendered
+from gateway.models.format import FormatOptions, Unrendered
 from tests.fakes.chat_server import Refused, chatml, toy_tokenizer, write_model
 from tests.fakes.contexts import options as plain_options
 
@@ -29,7 +29,7 @@ def loaded(**options: Any) -> ChatFormat:
     with TemporaryDirectory() as folder:
         path = str(write_model(Path(folder)))
         known = {"reasoning": "think", "calls": "hermes", **options}
-        return ChatFormat.load(SchemaLimits(), FormatOptions("toy", path, **known))
+        return ChatFormat.load(FormatOptions("toy", path, **known))
 
 
 @cache

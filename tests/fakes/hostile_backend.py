@@ -14,11 +14,11 @@ import sys
 from itertools import chain, repeat
 from typing import TYPE_CHECKING, Any, Final
 
-from gateway.models.harmony.framing import FINAL_HEADER
 from gateway.models.harmony.vocabulary import (
     ASSISTANT,
     CHANNEL,
     END,
+    FINAL_HEADER,
     MESSAGE,
     RETURN,
     START,

@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from gateway import ids
-from gateway.protocol.conversations import Conversation
+from gateway.protocol.conversation_bodies import Conversation
 from gateway.store import conversations, endings, responses
 from tests.fakes.stored import CREATED, finished, item, new_response
 

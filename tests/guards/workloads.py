@@ -12,12 +12,12 @@ from gateway.api import sse
 from gateway.entries import Tokens, TurnStarted
 from gateway.eventlog.fold.fold import Fold
 from gateway.generation import Framing, Sampling
-from gateway.models.harmony.framing import FINAL_HEADER
 from gateway.models.harmony.parsing import Parser
 from gateway.models.harmony.vocabulary import (
     ASSISTANT,
     CHANNEL,
     END,
+    FINAL_HEADER,
     MESSAGE,
     OPENING,
     RETURN,

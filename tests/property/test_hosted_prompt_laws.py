@@ -17,8 +17,7 @@ from gateway.engine.row_mapping import Endings
 from gateway.entries import Finished, Tokens, ToolEnded, ToolStarted, TurnEnded, TurnStarted
 from gateway.generation import FinishReason
 from gateway.models.format import Builtins
-from gateway.models.harmony.framing import rerendered_ids
-from gateway.models.harmony.harmony_reference import library_message, prompt_messages
+from gateway.models.harmony.harmony_format import rerendered_ids
 from gateway.models.harmony.parsing import Parser
 from gateway.models.harmony.rendering import MessageWriter, call_message, result_message
 from gateway.models.harmony.vocabulary import FIRST_SPECIAL, OPENING
@@ -27,6 +26,7 @@ from gateway.protocol.responses.response_rules import rules_of
 from tests.fakes.contexts import options, user
 from tests.fakes.examples import examples
 from tests.fakes.harmony_oracle import library_prompt, spelled, vocabulary, well_formed
+from tests.fakes.harmony_reference import library_message, prompt_messages
 from tests.fakes.harmony_script import HOSTED, TOOLS, harmony, harmony_of, script_ids
 from tests.fakes.response_heads import ECHO, response_head
 from tests.fakes.staged_run import folds, run_spec

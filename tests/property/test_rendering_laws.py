@@ -16,8 +16,6 @@ from gateway.constraints.output_rules import AnswerFormat
 from gateway.errors import InvalidRequest
 from gateway.generation import PREAMBLE
 from gateway.ids import output_item_id
-from gateway.models.format import SchemaLimits
-from gateway.models.harmony.harmony_reference import prompt_messages
 from gateway.models.harmony.rendering import Renderer
 from gateway.models.harmony.tool_typescript import SchemaNormaliser, function_text
 from gateway.models.harmony.vocabulary import (
@@ -43,6 +41,7 @@ from tests.fakes.contexts import (
 )
 from tests.fakes.examples import examples
 from tests.fakes.harmony_oracle import library_declaration, library_prompt, vocabulary
+from tests.fakes.harmony_reference import prompt_messages
 
 if TYPE_CHECKING:
     from gateway.models.format import RenderOptions
@@ -198,7 +197,7 @@ anything = st.recursive(
 
 
 def normalised(schema: Schema) -> Schema:
-    return SchemaNormaliser(SchemaLimits()).normalise(schema, param="tools[0].parameters")
+    return SchemaNormaliser().normalise(schema, param="tools[0].parameters")
 
 
 descriptions = st.text(

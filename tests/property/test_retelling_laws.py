@@ -14,10 +14,17 @@ from gateway.engine.row_mapping import output_context
 from gateway.entries import Entry, Finished, Tokens, TurnEnded, TurnStarted
 from gateway.eventlog.fold.fold import Fold
 from gateway.generation import FinishReason, Framing
-from gateway.models.harmony.framing import FINAL_HEADER, rerendered_ids, said_ids
+from gateway.models.harmony.harmony_format import rerendered_ids, said_ids
 from gateway.models.harmony.parsing import Parser
 from gateway.models.harmony.rendering import MessageWriter, Renderer
-from gateway.models.harmony.vocabulary import CHANNEL, END, NAMED_SPECIALS, OPENING, RETURN
+from gateway.models.harmony.vocabulary import (
+    CHANNEL,
+    END,
+    FINAL_HEADER,
+    NAMED_SPECIALS,
+    OPENING,
+    RETURN,
+)
 from tests.fakes.harmony_oracle import well_formed
 from tests.fakes.harmony_script import TOOLS, Segment, collect, script_ids, vocabulary
 from tests.fakes.response_heads import NO_RULES, response_head

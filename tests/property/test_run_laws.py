@@ -17,7 +17,7 @@ from gateway.engine.output_guard import WITHIN_TURN
 from gateway.entries import Entry, Hop
 from gateway.errors import UpstreamError, UpstreamFailed, UpstreamLost, UpstreamUnavailable
 from gateway.generation import FinishReason, TokenChunk, TokenRequest
-from gateway.models.harmony.framing import answer_header, said_ids
+from gateway.models.harmony.harmony_format import answer_header, said_ids
 from gateway.models.harmony.vocabulary import END, STOP_IDS
 from gateway.protocol.call_items import call_fields
 from tests.fakes.guarded_run import ANY_TOOL, FREE, IN_JSON, JSON_ANSWER, REQUIRED, STRICT

@@ -19,8 +19,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gateway.constraints.output_rules import OutputRules, ToolRule
-from gateway.context.assembly import assemble
-from gateway.context.unsealing import unseal
+from gateway.context.assembly import assemble, unseal
 from gateway.engine.row_mapping import output_context
 from gateway.entries import Finished, Tokens, TurnEnded, TurnStarted
 from gateway.eventlog.fold.fold import Fold

@@ -18,14 +18,11 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
-from gateway.constraints.lark import INPUT_OBJECT
-from gateway.generation import BUILTIN_PREFIX, SegmentKind
-from gateway.protocol.tool_types import FUNCTION_NAME, object_schema
+from gateway.generation import BUILTIN_PREFIX
+from gateway.protocol.tool_types import FUNCTION_NAME
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Iterator, Mapping
-
-    from gateway.constraints.output_rules import ToolRule
+    from collections.abc import Collection, Iterator, Mapping
 
 
 class Rule(StrEnum):
@@ -56,11 +53,6 @@ class Rule(StrEnum):
 
     # The turn.
     NO_VISIBLE_OUTPUT = "no_visible_output"  # nothing but reasoning, or nothing at all
-
-
-def count_rules(recoveries: dict[str, int], rules: Iterable[Rule], times: int = 1) -> None:
-    for rule in rules:
-        recoveries[rule.value] = recoveries.get(rule.value, 0) + times
 
 
 QUOTES: Final = "\"'`"
@@ -137,6 +129,11 @@ def function_name(written: str) -> str | None:
     """Return the function's name that a model wrote, without quotes; None if it cannot be one."""
     name = written.strip()
     return name if FUNCTION_NAME.fullmatch(name.strip(QUOTES)) else None
+
+
+def no_call(text: str) -> Said:
+    """Return what becomes of text that stands in place of a call."""
+    return Said(text, (Rule.NOT_A_CALL if text else Rule.ABANDONED_CALL,))
 
 
 SchemaOf = Callable[[str], "Mapping[str, Any]"]
@@ -266,9 +263,6 @@ class Syntax:
 
 NAMESPACE: Final = "functions."
 """Prefix of function names that models write that have read much of OpenAI's text."""
-ANY_OBJECT: Final = {"type": "object"}
-_CODE_OBJECT: Final = object_schema({"code": {"type": "string"}}, "code")
-"""JSON Schema of the arguments with which Python is called."""
 
 
 def offered_name(tool: str) -> str:
@@ -290,12 +284,3 @@ def called_tool(written: str, tools: Collection[str]) -> tuple[str, tuple[Rule, 
         if candidate in tools:
             return candidate, (Rule.RECIPIENT_NORMALISED,)
     return unquoted, (Rule.UNDECLARED_FUNCTION,)
-
-
-def schema_of(tool: ToolRule) -> dict[str, Any]:
-    """Return the schema of a tool's arguments, for a tool whose input has no grammar."""
-    if tool.schema is not None:
-        return tool.schema
-    if tool.kind is SegmentKind.CODE_INTERPRETER_CALL:
-        return _CODE_OBJECT
-    return INPUT_OBJECT if tool.kind is SegmentKind.CUSTOM_CALL else ANY_OBJECT

@@ -29,16 +29,17 @@ from gateway.models.chat.chat_messages import (
     functions,
     question,
     require_some,
+    with_summary_text,
 )
 from gateway.models.chat.chat_parser import ChatParser
-from gateway.models.chat.chat_template import RULES, Probes, Template, learned, opened_turn
+from gateway.models.chat.chat_template import RULES, Probes, Template, TemplateReader, opened_turn
 from gateway.models.chat.families import NO_EFFORT, Family
 from gateway.models.chat.image_gallery import has_images
 from gateway.models.chat.passthrough import EitherParser, PassThroughFormat
 from gateway.models.chat.tokenizer import ModelConfig, Vocabulary, lexicon_of
-from gateway.models.format import SEES, UNTHINKS, ServerRenderedFormat, Unrendered
+from gateway.models.format import RAW, SEES, UNTHINKS, ServerRenderedFormat, Unrendered
 from gateway.models.history import message_text
-from gateway.protocol.items import InputText, Message
+from gateway.protocol.items import Message
 from gateway.text_ids import TEXT_STATE, is_text
 
 if TYPE_CHECKING:
@@ -53,14 +54,11 @@ if TYPE_CHECKING:
         Rendering,
         RenderOptions,
         RepeatedHistory,
-        SchemaLimits,
         Turn,
     )
     from gateway.protocol.context_item import ContextItem
 
 
-RAW: Final = "raw_message_tokens"
-"""The shape that vLLM has for messages that it does not take apart."""
 TAIL_IDS: Final = 64
 """Number of last ids of a prompt that are searched for what it puts into the model's mouth."""
 SIZE_STEP: Final = 512
@@ -117,7 +115,7 @@ class ChatFormat(ServerRenderedFormat):
         )
 
     @classmethod
-    def load(cls, limits: SchemaLimits, options: FormatOptions) -> ChatFormat:  # noqa: ARG003 - the server writes schemas
+    def load(cls, options: FormatOptions) -> ChatFormat:
         """Load the tokenizer of a model.
 
         Raises `ConfigError` for a model without a tokenizer or of an unknown family, and
@@ -145,7 +143,6 @@ class ChatFormat(ServerRenderedFormat):
 
     @property
     def abilities(self) -> tuple[str, ...]:
-        """Thoughts and calls, where its syntax has them."""
         reasoning, calls = self.syntax.reasoning, self.syntax.calls
         return (
             *(["reasoning"] if reasoning else []),
@@ -160,7 +157,6 @@ class ChatFormat(ServerRenderedFormat):
         return b"" if self._learned is None else self._learned.template_state
 
     def with_state(self, template_state: bytes) -> ModelFormat:
-        """Return the same format with these frames. Raises `ValueError` for invalid ones."""
         if template_state == TEXT_STATE:
             # Also for a run that began before the settings took images away.
             return self._format_with_images or PassThroughFormat()
@@ -180,7 +176,6 @@ class ChatFormat(ServerRenderedFormat):
         return (*self.probes.questions, _SAMPLE_QUESTION)
 
     def misfits(self, rendered: Mapping[bytes, Rendering]) -> tuple[str, ...]:
-        """Return how the servers differ from this family, in their tokenizer or their template."""
         found, own = rendered[_SAMPLE_QUESTION], self.vocabulary.encode(_SAMPLE)
         if isinstance(found, str) or list(found) != own:
             return ("the server makes other ids of a text: it has another tokenizer",)
@@ -215,7 +210,7 @@ class ChatFormat(ServerRenderedFormat):
 
         A prompt with images is sent as it is.
         """
-        items = [self._with_summary_text(item) for item in items]
+        items = [with_summary_text(item, self.vocabulary.decode) for item in items]
         if self._format_with_images is not None and has_images(items):
             prompt = self._format_with_images.render(items, options)
             return replace(prompt, opens_thought=self._opens_thought(options))
@@ -253,12 +248,13 @@ class ChatFormat(ServerRenderedFormat):
         return self._learned
 
     def _learn(self, rendered: Mapping[bytes, Rendering]) -> Template:
-        return learned(
-            self.probes, rendered, self.vocabulary, self._probe_parser, self.prefill_size
-        )
-
-    def _probe_parser(self) -> TokenParser:
-        return self.new_parser(RULES)
+        return TemplateReader(
+            self.probes,
+            rendered,
+            self.vocabulary,
+            lambda: self.new_parser(RULES),
+            self.prefill_size,
+        ).template()
 
     def _prompt(
         self, made: ChatConversation, request: bytes, rendered: Mapping[bytes, Rendering]
@@ -278,16 +274,8 @@ class ChatFormat(ServerRenderedFormat):
             raise NoUpstreamAvailable(self._model, why)
         return Prompt(answer, made.spans(len(answer)))
 
-    def _with_summary_text(self, item: ContextItem) -> ContextItem:
-        # A summary made during this request has only its ids so far.
-        if item.kind != "compaction" or item.ids is None or item.json:
-            return item
-        text = self.vocabulary.decode(list(item.ids))
-        message = Message(role="user", content=(InputText(text=text),))
-        return replace(item, parsed=message)
-
     def render_item(self, item: ContextItem, function: str | None = None) -> Sequence[int]:  # noqa: ARG002 - a message has none
-        """Return the text of a message; other items are empty without their conversation."""
+        # Other items than messages say nothing without their conversation.
         typed = item.item()
         text = message_text(typed) if isinstance(typed, Message) else ""
         return self.vocabulary.encode(text) if text else ()
@@ -328,7 +316,6 @@ class ChatFormat(ServerRenderedFormat):
         return [*front, *result, *opening]
 
     def render_result(self, name: str, text: str) -> tuple[int, ...]:  # noqa: ARG002 - templates name no tool
-        """Return the message of a tool, in the frame of the template."""
         frame = self._learned.result if self._learned is not None else None
         if frame is None:
             return tuple(self.vocabulary.encode(text))
@@ -336,7 +323,6 @@ class ChatFormat(ServerRenderedFormat):
         return (*frame.front, *self.vocabulary.encode(written), *frame.behind)
 
     def render_call(self, name: str, arguments: str) -> tuple[int, ...]:
-        """Return a call as the model should have written it."""
         calls = self.syntax.calls
         if calls is None:
             return tuple(self.vocabulary.encode(arguments))
@@ -452,7 +438,6 @@ class ChatFormat(ServerRenderedFormat):
         )
 
     def has_body(self, message: Sequence[int]) -> bool:  # noqa: ARG002 - there are no headers
-        # There are no headers.
         return True
 
     def turn_constraint(
@@ -462,7 +447,6 @@ class ChatFormat(ServerRenderedFormat):
         message: Sequence[int],
         options: GrammarOptions,
     ) -> Constraint | None:
-        # CPU work.
         return turn_constraint(rules, place, message, options, self.vocabulary, self.syntax)
 
     def _openers(self) -> list[str]:
@@ -473,12 +457,15 @@ class ChatFormat(ServerRenderedFormat):
 
 def _new_format_with_images(options: FormatOptions, family: Family) -> PassThroughFormat:
     # Servers of models that see need no parser of thoughts, but one of calls.
-    syntax, plain = family.syntax, PassThroughFormat.from_options(replace(options, reasoning=None))
-    thought = syntax.reasoning
-    return plain.reading(
-        None if thought is None else (thought.opening, thought.closing),
-        family.switched,
+    syntax, thought = family.syntax, family.syntax.reasoning
+    return PassThroughFormat(
+        thought=None if thought is None else (thought.opening, thought.closing),
+        thinks=thought is not None,
         calls=syntax.calls is not None,
+        sees=options.sees,
+        images=options.images,
+        template_kwargs=orjson.loads(options.template_kwargs),
+        switched=family.switched,
     )
 
 

@@ -19,7 +19,6 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Final, TypeGuard
 
 from gateway.constraints.json_language import body_of, remainder_of
-from gateway.constraints.lark import languages_of
 from gateway.generation import (
     CALL_KINDS,
     NOTHING,
@@ -36,13 +35,13 @@ from gateway.generation import (
     Token,
     Where,
 )
-from gateway.models.chat.call_syntax import ANY_OBJECT, Mark, offered_name, schema_of
+from gateway.models.chat.call_syntax import Mark, offered_name
 from gateway.models.chat.syntax.tagged_arguments import types_of
 from gateway.models.chat.tokenizer import lexicon_of
-from gateway.models.refusal_grammar import one_of, refusal, rest_of_refusal
+from gateway.models.grammar_parts import arguments_of, one_of, refusal, rest_of_refusal
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Hashable, Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from gateway.constraints.output_rules import OutputRules, ToolRule
     from gateway.generation import Node, ParserPosition
@@ -165,17 +164,14 @@ def turn_constraint(
     """
     if options.reasoning and not rules.is_binding:
         return None
-    key: Hashable = None
-    if not message and place.where is not Where.BODY:
-        # How a turn goes that has not begun depends on nothing else.
-        key = ("chat", syntax, vocabulary, place.where, place.called, options)
-        if key in rules.derived:
-            found: Constraint | None = rules.derived[key]
-            return found
-    made = _Turn(rules, options, vocabulary, syntax).constraint(place, tuple(message))
-    if key is not None:
-        rules.derived[key] = made
-    return made
+
+    def made() -> Constraint | None:
+        return _Turn(rules, options, vocabulary, syntax).constraint(place, tuple(message))
+
+    if message or place.where is Where.BODY:
+        return made()
+    # How a turn goes that has not begun depends on nothing else.
+    return rules.derive(("chat", syntax, vocabulary, place.where, place.called, options), made)
 
 
 @dataclass(frozen=True, slots=True)
@@ -223,7 +219,7 @@ class _Turn:
             return self._rest_of_body(place, message)
         if place.where is Where.OVER:
             return None
-        if not b"".join(map(self._vocabulary.piece, message)).strip() and not self._marked(message):
+        if not self._content(message).strip() and self._lexicon.markers.isdisjoint(message):
             if place.called:
                 return self._behind_calls(place)
             return self._whole() if place.where is Where.HEADER else self._behind_thought()
@@ -234,16 +230,13 @@ class _Turn:
         is_closed = calls is not None and calls.closed and place.where is Where.BETWEEN
         return NOTHING if is_closed else self._more_calls()
 
-    def _marked(self, message: tuple[int, ...]) -> bool:
-        return not self._lexicon.markers.isdisjoint(message)
-
     def _rest_of_body(self, place: ParserPosition, message: tuple[int, ...]) -> Node | None:
         if place.kind is SegmentKind.REASONING:
             return self._rest_of_thought()
         if place.kind in CALL_KINDS:
             return self._rest_of_front(message) or self._rest_of_call(place.name, message)
         if self._rules.calls == "required":
-            return self._text_and_calls()
+            return InOrder((self._text, self._calls())) if self._is_marked else None
         if self._rules.answer is None:
             return self._free()
         return self._rest_of_answer(self._content(message).lstrip())
@@ -298,7 +291,7 @@ class _Turn:
         begin = content.find(b"{", content.find(offered_name(name).encode()))
         if begin < 0 or tool.grammar is not None:
             return None
-        rest = self._rest_of_json(schema_of(tool), content[begin:])
+        rest = self._rest_of_json(tool.arguments, content[begin:])
         if rest is None:
             return None
         return InOrder((rest, self._spelled(calls.behind), self._more_calls()))
@@ -337,9 +330,6 @@ class _Turn:
         text = text_between(self._syntax.markers, front=_CALL_BEGINS)
         return OneOf((self._calls(), text))
 
-    def _text_and_calls(self) -> Node | None:
-        return InOrder((self._text, self._calls())) if self._is_marked else None
-
     @property
     def _is_marked(self) -> bool:
         calls = self._syntax.calls
@@ -373,11 +363,11 @@ class _Turn:
 
     def _callables(self) -> list[_Callable]:
         # Tools that take any object are one entry.
-        free = [tool for tool in self._tools if _is_free(tool)]
+        free = [tool for tool in self._tools if tool.takes_any_object]
         bound = [
             _Callable((offered_name(tool.name),), self._arguments(tool))
             for tool in self._tools
-            if not _is_free(tool)
+            if not tool.takes_any_object
         ]
         if free:
             names = tuple(offered_name(tool.name) for tool in free)
@@ -388,14 +378,12 @@ class _Turn:
         calls = self._syntax.calls
         assert calls is not None, "there are tools, which a model without calls has not"
         if calls.tags is None:
-            if tool.grammar is not None:
-                return languages_of(self._rules)[tool.grammar]
-            return Json(schema_of(tool))
+            return arguments_of(tool, self._rules)
         self._exact = self._exact and tool.grammar is None
         closing = next(part.text for part in calls.tags.behind_value if isinstance(part, Mark))
         is_id = closing in self._lexicon.ids
         text = self._text if is_id else text_between(self._syntax.markers)
-        schema = None if _is_free(tool) else schema_of(tool)
+        schema = None if tool.takes_any_object else tool.arguments
         node, exact = arguments_in_tags(calls.tags, schema, self._spelled, text)
         self._exact = self._exact and exact
         return node
@@ -415,7 +403,3 @@ class _Turn:
             else:
                 parts.append(Literal(text))
         return parts[0] if len(parts) == 1 else InOrder(tuple(parts)) if parts else NOTHING
-
-
-def _is_free(tool: ToolRule) -> bool:
-    return tool.grammar is None and schema_of(tool) is ANY_OBJECT

@@ -22,52 +22,40 @@ from __future__ import annotations
 import hashlib
 import re
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Final
 
 import orjson
 
+from gateway.constraints.schemas import object_schema
 from gateway.errors import InvalidRequest
 from gateway.generation import BROWSER_TOOLS, PREAMBLE, PYTHON_TOOL, Span
 from gateway.models.chat.call_syntax import offered_name
 from gateway.models.history import (
     INSTRUCTING_ROLES,
     PlacedItem,
-    in_call_order,
+    instructions_before,
+    instructions_of,
     leading_instructions,
     message_text,
-    part_text,
     reasoning_text,
-    since_compaction,
-    with_approvals,
-    without_stale_reasoning,
+    shown_items,
 )
-from gateway.protocol.call_items import (
-    call_of,
-    hosted_author,
-    hosted_call,
-    hosted_result,
-    mcp_name,
-    mcp_result_text,
-    output_text,
-    refusal_text,
-)
+from gateway.protocol.call_items import Call, call_of, hosted_exchange, output_text, part_text
 from gateway.protocol.items import (
     CallItem,
     Compaction,
     HostedItem,
     InputImage,
-    McpApprovalRequest,
-    McpApprovalResponse,
-    McpCall,
+    InputText,
     Message,
     OutputItem,
     Reasoning,
 )
-from gateway.protocol.tool_types import object_schema
 from gateway.text_ids import CHARACTERS_PER_TOKEN, IMAGE_TOKENS
 
 if TYPE_CHECKING:
+    from array import array
     from collections.abc import Iterable, Sequence
 
     from gateway.constraints.output_rules import AnswerFormat
@@ -75,14 +63,9 @@ if TYPE_CHECKING:
     from gateway.protocol.context_item import ContextItem
     from gateway.protocol.items import (
         AnyHostedItem,
-        InputFile,
-        InputText,
+        ContentPart,
         Item,
-        OutputText,
-        Refusal,
     )
-
-    AnyPart = InputText | InputImage | InputFile | OutputText | Refusal
 
 _SEARCH, _OPEN, _FIND = map(offered_name, BROWSER_TOOLS)
 _CITE: Final = (
@@ -130,7 +113,6 @@ _BROWSER: Final = (
 
 
 def builtin_functions(builtins: Builtins) -> list[dict[str, Any]]:
-    """Return the functions that stand for these tools."""
     functions = list(_BROWSER) if builtins.browser else []
     if builtins.python:
         about = builtins.python_description or _PYTHON
@@ -149,7 +131,6 @@ FRAME_CHARS: Final = 16
 """Characters of the frame of a message, approximately."""
 UNSEEN: Final = "\u200b"
 """A space of no width, put into the spelling of a marker."""
-_LOCATION: Final = "Where the user is, roughly, in case a web search depends on it: "
 
 
 @dataclass(frozen=True, slots=True)
@@ -245,15 +226,9 @@ def system_text(options: RenderOptions, leading: Sequence[ContextItem]) -> str:
     It holds the request's own instructions, those that its context begins with, the user's
     location, and the format of the answer.
     """
-    texts = [message_text(item) for item in map(_typed, leading) if isinstance(item, Message)]
-    location = " ".join((options.builtins.location or "").split())
-    where = f"{_LOCATION}{location}." if location else ""
+    instructions = instructions_before(options, instructions_of(leading))
     answer = answer_text(options.answer) if options.answer is not None else ""
-    return "\n\n".join(text for text in (options.instructions, *texts, where, answer) if text)
-
-
-def _typed(item: ContextItem) -> Item:
-    return item.item()
+    return "\n\n".join(text for text in (instructions, answer) if text)
 
 
 @dataclass(slots=True)
@@ -287,7 +262,7 @@ class ChatConversation:
 
     def say(self, source: int, role: str, text: str) -> None:
         """Add a message of the user, or of the system."""
-        self._settle()
+        self.close()
         if role == "system" and not (
             self.habits.late_system if self.messages else self.habits.system
         ):
@@ -301,14 +276,14 @@ class ChatConversation:
             self.messages.append({"role": role, "content": text})
         self._note(source, text)
 
-    def show(self, source: int, parts: Sequence[AnyPart]) -> None:
+    def show(self, source: int, parts: Sequence[ContentPart]) -> None:
         """Add a user's message with images among its parts, or images that a tool returned."""
-        self._settle()
+        self.close()
         assert self.see is not None, "somebody sees"
         content = [self._part(source, part, self.see) for part in parts]
         self.messages.append({"role": "user", "content": content})
 
-    def _part(self, source: int, part: AnyPart, see: Look) -> dict[str, Any]:
+    def _part(self, source: int, part: ContentPart, see: Look) -> dict[str, Any]:
         if isinstance(part, InputImage):
             shown = see(source, part)
             if shown["type"] == "image_url":
@@ -321,7 +296,6 @@ class ChatConversation:
         return {"type": "text", "text": text}
 
     def answer(self, source: int, text: str) -> None:
-        """Add words of the assistant."""
         message = self._assistant()
         if message.get("tool_calls"):
             message = self._new_assistant()
@@ -366,25 +340,23 @@ class ChatConversation:
         )
         self._note(source, text)
 
-    def close(self) -> None:
-        self._settle()
-
     def _note(self, source: int, text: str) -> None:
         self.sizes[source] = self.sizes.get(source, 0) + len(text) + FRAME_CHARS
 
-    def _settle(self) -> None:
+    def close(self) -> None:
+        # The results of calls that were made at once stand behind all of them.
         self.messages += self._results
         self._results, self._called_at = [], None
 
     def _assistant(self) -> ChatMessage:
         if self._results:
-            self._settle()
+            self.close()
         if self.messages and self.messages[-1]["role"] == "assistant":
             return self.messages[-1]
         return self._new_assistant()
 
     def _new_assistant(self) -> ChatMessage:
-        self._settle()
+        self.close()
         message: ChatMessage = {"role": "assistant", "content": ""}
         self.messages.append(message)
         return message
@@ -418,12 +390,18 @@ def chat_conversation(
     made = ChatConversation(habits, see)
     if text := system_text(options, items[:leading]):
         made.say(PREAMBLE, "system", text)
-    placed = (PlacedItem(at, item) for at, item in enumerate(items[leading:], leading))
-    ordered = with_approvals(placed, options.approved)
-    for one in in_call_order(without_stale_reasoning(since_compaction(ordered))):
+    for one in shown_items(items, leading, options.approved):
         _tell(made, one)
     made.close()
     return made
+
+
+def with_summary_text(item: ContextItem, text_of: Callable[[array[int]], str]) -> ContextItem:
+    """Return a summary that was made during this request, of which there are only ids, as text."""
+    if item.kind != "compaction" or item.ids is None or item.json:
+        return item
+    content = (InputText(text=text_of(item.ids)),)
+    return replace(item, parsed=Message(role="user", content=content))
 
 
 def require_some(messages: Sequence[ChatMessage]) -> None:
@@ -484,26 +462,12 @@ def _tell_message(made: ChatConversation, source: int, message: Message) -> None
 
 
 def _tell_hosted(made: ChatConversation, placed: PlacedItem, item: AnyHostedItem) -> None:
-    source, call_id = placed.source, f"item {placed.source}"
-    if isinstance(item, McpCall) and (name := mcp_name(item)):
-        if not placed.function:
-            made.call(source, call_id, name, item.arguments)
-        made.give(source, made.last_call, name, mcp_result_text(item))
-        made.close()
-    elif isinstance(item, McpApprovalRequest) and (name := mcp_name(item)):
-        made.call(source, call_id, name, item.arguments)
-    elif isinstance(item, McpApprovalResponse) and placed.function:
-        made.give(source, made.last_call, placed.function, refusal_text(item))
-        made.close()
-    else:
-        _tell_foreign(made, placed, item)
-
-
-def _tell_foreign(made: ChatConversation, placed: PlacedItem, item: AnyHostedItem) -> None:
-    source, author = placed.source, hosted_author(item.type)
-    arguments, returned = hosted_call(item), hosted_result(item)
-    if arguments is not None or (returned is not None and not placed.function):
-        made.call(source, f"item {source}", author, arguments or "{}")
-    if returned is not None:
-        made.give(source, made.last_call, author, returned)
+    source = placed.source
+    call, result = hosted_exchange(item, placed.function)
+    if call is None and result is not None and not placed.function:
+        call = Call(result.name, "{}")  # no server takes a result without one
+    if call is not None:
+        made.call(source, f"item {source}", call.name, call.arguments)
+    if result is not None:
+        made.give(source, made.last_call, result.name, result.text)
         made.close()

@@ -50,10 +50,9 @@ from gateway.models.chat.call_syntax import (
     Said,
     Unnamed,
     called_tool,
-    count_rules,
-    schema_of,
 )
 from gateway.models.chat.tokenizer import lexicon_of
+from gateway.models.format import count_recoveries
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -160,6 +159,11 @@ def _without_end(unit: Unit) -> Unit:
     return unit if len(text) == len(unit.text) else Unit(text, unit.start, unit.end)
 
 
+def text_kind(rules: OutputRules) -> SegmentKind:
+    """Return the kind of text for the user: before a call that is demanded it is no answer."""
+    return SegmentKind.COMMENTARY if rules.calls == "required" else SegmentKind.FINAL
+
+
 _REASONING: Final = SegmentKind.REASONING
 """Looked up for every id."""
 
@@ -239,7 +243,6 @@ class ChatParser:
 
     @property
     def place(self) -> ParserPosition:
-        """Return the position of the next id."""
         start, prose, broken = self._start, self._prose, self._broken
         if self._state is _State.OVER:
             kind = SegmentKind.FUNCTION_CALL if self._ended_by else None
@@ -265,7 +268,6 @@ class ChatParser:
         return b"" if token in self._lexicon.texts else self._vocabulary.piece(token)
 
     def feed(self, ids: Sequence[int]) -> list[SegmentEvent]:
-        """Take the next ids, any number of them."""
         prose = self._prose
         if prose is not None and prose.is_started and not (self._trace or self._held):
             # Nearly every read is text and nothing else: it takes a few calls however long it is.
@@ -292,11 +294,6 @@ class ChatParser:
         return [SegmentText(text)]
 
     def feed_each(self, ids: Sequence[int]) -> list[str]:
-        """Return the text that `feed` makes of each of the next ids alone.
-
-        Stops before the first id that is not only more text of a segment that has begun; the ids
-        from there on are not read.
-        """
         texts: list[str] = []
         prose = self._prose
         if prose is None or not prose.is_started or self._trace or self._held or self._broken_end:
@@ -315,7 +312,6 @@ class ChatParser:
         return texts
 
     def finish(self, reason: FinishReason | None) -> list[SegmentEvent]:
-        """End the turn (`reason` None: it was broken off). Ids fed after this are ignored."""
         if self._state is not _State.OVER:
             self._close_turn(cut=reason is not FinishReason.STOP, end=self._position)
         is_whole = reason is not None and reason is not FinishReason.CUT
@@ -343,7 +339,7 @@ class ChatParser:
         return self._state is _State.OVER
 
     def _note(self, *rules: Rule) -> None:
-        count_rules(self.recoveries, rules)
+        count_recoveries(self.recoveries, rules)
 
     # Ids.
 
@@ -538,7 +534,9 @@ class ChatParser:
         self._state, self._start = _State.CONTENT, start
         self._reader, self._region, self._is_unnamed = None, None, False
         front, trace = self._is_front, self._trace
-        self._prose = Prose(self._text_kind, start, self._events, keeps_front=front, trace=trace)
+        self._prose = Prose(
+            text_kind(self._rules), start, self._events, keeps_front=front, trace=trace
+        )
         opening = (thought.opening,) if thought else ()
         self._matcher = self._lexicon.matcher((*self._openers, *opening))
         return self._prose
@@ -551,16 +549,11 @@ class ChatParser:
         self._reader = calls.reader(opener, self._schema_of)
         self._matcher = self._lexicon.matcher(calls.markers)
 
-    @property
-    def _text_kind(self) -> SegmentKind:
-        is_owed = self._rules.calls == "required"
-        return SegmentKind.COMMENTARY if is_owed else SegmentKind.FINAL
-
     # Calls.
 
     def _schema_of(self, function: str) -> Mapping[str, Any]:
         tool = self._rules.tools.get(called_tool(function, self._rules.tools)[0])
-        return {} if tool is None else tool.declared or schema_of(tool)
+        return {} if tool is None else tool.declared or tool.arguments
 
     def _apply(self, event: CallStep, start: int, end: int, *, cut: bool = False) -> None:
         self._is_unnamed = isinstance(event, Unnamed)
@@ -578,7 +571,7 @@ class ChatParser:
                 self._end_call(event, start, end, cut=cut)
             case Said(text, rules):
                 self._note(*rules)
-                prose = Prose(self._text_kind, self._start, self._events, trace=self._trace)
+                prose = Prose(text_kind(self._rules), self._start, self._events, trace=self._trace)
                 if text:
                     self._write_prose(prose, Unit(text, self._start, end))
                 prose.close(end, complete=True, at_marker=True)

@@ -9,7 +9,7 @@ model has read and written before, and the result is framed as it would be in a 
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from itertools import accumulate
 from typing import TYPE_CHECKING, Any, Final
 
@@ -137,15 +137,13 @@ class ResultFrame:
 @dataclass(frozen=True, slots=True)
 class Template:
     """Facts learned about a template. `opening` are the ids that open a turn; some templates have
-    none. `result` is None where hosted tools cannot be used, for one of the `faults`. `unthinks`:
-    the template has a way to turn thinking off.
+    none. `result` is None where hosted tools cannot be used, for one of the `faults`.
     """
 
     habits: Habits = ANY
     opening: tuple[int, ...] = ()
     result: ResultFrame | None = None
     takes_tools: bool = False
-    unthinks: bool = False
     faults: tuple[str, ...] = ()
 
     @property
@@ -153,16 +151,7 @@ class Template:
         """Return all that a run needs to go on elsewhere, as JSON."""
         if self.result is None:
             return b""
-        frame = self.result
-        return orjson.dumps(
-            {
-                "opening": self.opening,
-                "call_end": frame.call_end,
-                "front": frame.front,
-                "behind": frame.behind,
-                "is_json": frame.is_json,
-            }
-        )
+        return orjson.dumps({"opening": self.opening, **asdict(self.result)})
 
     @classmethod
     def from_state(cls, template_state: bytes) -> Template:
@@ -178,33 +167,8 @@ class Template:
         return cls(opening=opening, result=frame, takes_tools=True)
 
 
-def learned(
-    probes: Probes,
-    answers: Mapping[bytes, Rendering],
-    vocabulary: Vocabulary,
-    new_parser: Callable[[], TokenParser],
-    prefill_size: Callable[[Sequence[int]], int],
-) -> Template:
-    """Return the template that the answers to all probes show.
-
-    `new_parser` reads by `RULES`; `prefill_size` counts the last ids of a prompt that are the
-    beginning of the model's turn.
-    """
-    reading = _Reading(probes, answers, vocabulary, new_parser, prefill_size)
-    opening = reading.opening()
-    result = None if opening is None else reading.result_frame(opening)
-    return Template(
-        habits=reading.habits(),
-        opening=opening or (),
-        result=result,
-        takes_tools=reading.shows(probes.tools, _TOOL.encode()),
-        unthinks=reading.unthinks(),
-        faults=tuple(reading.faults),
-    )
-
-
-class _Reading:
-    """The answers, while they are read. `faults` say what does not fit."""
+class TemplateReader:
+    """Reader of a template from the answers to all probes. `faults` say what does not fit."""
 
     def __init__(
         self,
@@ -214,12 +178,27 @@ class _Reading:
         new_parser: Callable[[], TokenParser],
         prefill_size: Callable[[Sequence[int]], int],
     ) -> None:
+        """`new_parser` reads by `RULES`; `prefill_size` counts the last ids of a prompt that are
+        the beginning of the model's turn.
+        """
         self.faults: list[str] = []
         self._probes = probes
         self._answers = answers
         self._vocabulary = vocabulary
         self._new_parser = new_parser
         self._prefill_size = prefill_size
+
+    def template(self) -> Template:
+        """Return the template that the answers show."""
+        opening = self.opening()
+        result = None if opening is None else self.result_frame(opening)
+        return Template(
+            habits=self.habits(),
+            opening=opening or (),
+            result=result,
+            takes_tools=self.shows(self._probes.tools, _TOOL.encode()),
+            faults=tuple(self.faults),
+        )
 
     def habits(self) -> Habits:
         """Return which conversations the template takes, and shows."""
@@ -231,11 +210,6 @@ class _Reading:
             user_behind_result=bool(self._ids(probes.user_behind_result)),
             several_calls=self.shows(probes.several_calls, _OTHER.encode()),
         )
-
-    def unthinks(self) -> bool:
-        """Return True if prompts differ by whether the model is to think."""
-        thinking, not_thinking = self._probes.opened, self._probes.unthinking
-        return self._ids(thinking) != self._ids(not_thinking)
 
     def shows(self, probe: bytes, text: bytes) -> bool:
         return text in b"".join(map(self._vocabulary.piece, self._ids(probe)))

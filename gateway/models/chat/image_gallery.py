@@ -213,6 +213,5 @@ def _checked(url: str, limits: ImageLimits) -> str:
 
 
 def has_images(items: Sequence[ContextItem]) -> bool:
-    """Return True if a context has images."""
     may_have = any(map(_may_show, items))
     return may_have and bool(_found(items))

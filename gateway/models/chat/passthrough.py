@@ -13,8 +13,9 @@ cut of the ids leads anywhere else.
 
 from __future__ import annotations
 
-from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Final
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 import orjson
 
@@ -32,7 +33,7 @@ from gateway.generation import (
     SegmentText,
     Where,
 )
-from gateway.models.chat.call_syntax import THINK, Rule, called_tool, count_rules, offered_name
+from gateway.models.chat.call_syntax import THINK, Rule, called_tool, offered_name
 from gateway.models.chat.chat_messages import (
     ANY,
     call_id_of,
@@ -40,13 +41,22 @@ from gateway.models.chat.chat_messages import (
     functions,
     object_of,
     require_some,
+    with_summary_text,
 )
-from gateway.models.chat.chat_parser import Prose, Unit
+from gateway.models.chat.chat_parser import Prose, Unit, text_kind
 from gateway.models.chat.families import NO_EFFORT, NONE, REASONING, preset_for
 from gateway.models.chat.image_gallery import Gallery
-from gateway.models.format import SEES, UNTHINKS, FixedFormat, ImageLimits, ServerRenderedFormat
+from gateway.models.format import (
+    RAW,
+    SEES,
+    UNTHINKS,
+    FixedFormat,
+    ImageLimits,
+    ServerRenderedFormat,
+    count_recoveries,
+)
 from gateway.models.history import message_text
-from gateway.protocol.items import InputText, Message
+from gateway.protocol.items import Message
 from gateway.text_ids import (
     ANSWER,
     ARGUMENTS,
@@ -65,7 +75,7 @@ from gateway.text_ids import (
 
 if TYPE_CHECKING:
     from array import array
-    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from gateway.constraints.output_rules import AnswerFormat, OutputRules
     from gateway.generation import SegmentEvent, TokenParser
@@ -75,7 +85,6 @@ if TYPE_CHECKING:
         GrammarOptions,
         RenderOptions,
         RepeatedHistory,
-        SchemaLimits,
         Turn,
     )
     from gateway.protocol.context_item import ContextItem
@@ -114,7 +123,6 @@ class TextParser:
 
     @property
     def place(self) -> ParserPosition:
-        """Return the position of the next id."""
         start, called = self._start, self._has_called
         if self._is_over:
             kind = SegmentKind.FUNCTION_CALL if self._ended_by else None
@@ -129,7 +137,6 @@ class TextParser:
         return text_of((token,)).encode("utf-8", "replace")
 
     def feed(self, ids: Sequence[int]) -> list[SegmentEvent]:
-        """Take the next ids, any number of them."""
         for begin, end in _runs(ids):
             if self._is_over:
                 self._note(Rule.AFTER_TURN_END, times=end - begin)
@@ -147,7 +154,6 @@ class TextParser:
         return []
 
     def finish(self, reason: FinishReason | None) -> list[SegmentEvent]:
-        """End the turn (`reason` None: it was broken off). Ids fed after this are ignored."""
         if not self._is_over:
             self._close(self._position, complete=reason is FinishReason.STOP, at_mark=False)
         is_whole = reason not in {None, FinishReason.CUT}
@@ -162,7 +168,7 @@ class TextParser:
         return events
 
     def _note(self, *rules: Rule, times: int = 1) -> None:
-        count_rules(self.recoveries, rules, times)
+        count_recoveries(self.recoveries, rules, times)
 
     def _write(self, text: str, size: int) -> None:
         prose = self._prose
@@ -173,19 +179,13 @@ class TextParser:
             self._events.append(SegmentText(text))
         else:
             if prose is None:  # without a mark it is an answer
-                prose = self._begin(self._text_kind, self._position)
+                prose = self._begin(text_kind(self._rules), self._position)
             if prose.kind is SegmentKind.REASONING:
                 self.reasoning_tokens += size
             end = self._position + size
             prose.write(Unit(text, self._position, end, is_exact=self._trace))
             is_shown = prose.is_started and prose.kind is not SegmentKind.REASONING
             self._visible = self._visible or is_shown
-
-    @property
-    def _text_kind(self) -> SegmentKind:
-        # Text before a call that is demanded is no answer.
-        is_owed = self._rules.calls == "required"
-        return SegmentKind.COMMENTARY if is_owed else SegmentKind.FINAL
 
     def _begin(self, kind: SegmentKind, start: int) -> Prose:
         self._start = start
@@ -208,7 +208,7 @@ class TextParser:
             self._name = ""
         else:
             self._begin(
-                SegmentKind.REASONING if mark == THOUGHT else self._text_kind, self._position
+                SegmentKind.REASONING if mark == THOUGHT else text_kind(self._rules), self._position
             )
 
     def _begin_arguments(self) -> None:
@@ -276,7 +276,6 @@ class EitherParser:
         return self._parser.piece(token)
 
     def feed(self, ids: Sequence[int]) -> list[SegmentEvent]:
-        """Take the next ids, any number of them, all of one kind."""
         self._decide(ids)
         return self._parser.feed(ids)
 
@@ -316,7 +315,6 @@ def turn_line(ids: Sequence[int]) -> array[int]:
 
 
 def assistant_line(text: str, calls: Sequence[dict[str, Any]]) -> array[int]:
-    """Return the line with a message of the assistant."""
     message: dict[str, Any] = {"role": "assistant", "content": text}
     if calls:
         message["tool_calls"] = calls
@@ -359,54 +357,41 @@ def _parts(ids: Sequence[int]) -> Iterator[tuple[int, str, bool]]:
         mark, text = one, ""
 
 
-RAW: Final = "raw_message_tokens"
-"""The shape that vLLM has for messages that it does not take apart."""
 _THOUGHTS: Final = ("reasoning", "reasoning_content")
 _SPEAKING: Final = frozenset({"user", "system", "tool"})
 _ABILITIES: Final = ("structured_outputs", "streaming", "background")
 FRAMING: Final = Framing(opening=(), turn_end=END, message_end=END, stores_ids=False, is_text=True)
 
 
+@dataclass(frozen=True, eq=False)
 class PassThroughFormat(FixedFormat, ServerRenderedFormat):
-    """A `ModelFormat`, of one model."""
+    """Format of one model: how its server handles thoughts and calls, and what it is sent.
 
-    name: Final = "passthrough"
-    template_state: Final = TEXT_STATE
-    questions: Final[tuple[bytes, ...]] = ()
-    vocabulary_size: Final = TEXT_IDS_END
-    text_ids: Final = TEXT_IDS
-    stop_ids: Final = (END,)
-    framing_tokens: Final = 0
-    header_markers: Final = frozenset({THOUGHT, ANSWER, CALL, ARGUMENTS})
+    `thought` are the markers of thoughts that the server does not separate from an answer.
+    `switched` makes template arguments of an effort; None: the server gets the effort itself.
+    `opens_thought`: the output begins within a thought.
+    """
 
-    def __init__(  # noqa: PLR0913 - all that is known of a model
-        self,
-        *,
-        thought: tuple[str, str] | None = None,
-        thinks: bool = True,
-        calls: bool = True,
-        sees: bool = False,
-        images: ImageLimits | None = None,
-        template_kwargs: Mapping[str, Any] | None = None,
-        switched: Switched | None = None,
-        opens_thought: bool = False,
-    ) -> None:
-        """Set how the server handles thoughts and calls, and what each request sends it.
-        `thought` are the markers of thoughts that the server does not separate from an answer.
-        `switched` makes template arguments of an effort; None: the server gets the effort itself.
-        `opens_thought`: the output begins within a thought.
-        """
-        self._opens_thought = opens_thought
-        self._switched = switched
-        self.framing = replace(FRAMING, thought=thought)
-        self._thinks = thinks
-        self._calls = calls
-        self._sees = sees
-        self._images = images or ImageLimits()
-        self._kwargs = dict(template_kwargs or {})
+    name = "passthrough"
+    template_state = TEXT_STATE
+    questions: ClassVar[tuple[bytes, ...]] = ()
+    vocabulary_size = TEXT_IDS_END
+    text_ids = TEXT_IDS
+    stop_ids = (END,)
+    framing_tokens = 0
+    header_markers = frozenset({THOUGHT, ANSWER, CALL, ARGUMENTS})
+
+    thought: tuple[str, str] | None = None
+    thinks: bool = True
+    calls: bool = True
+    sees: bool = False
+    images: ImageLimits = field(default_factory=ImageLimits)
+    template_kwargs: dict[str, Any] = field(default_factory=dict)
+    switched: Switched | None = None
+    opens_thought: bool = False
 
     @classmethod
-    def load(cls, limits: SchemaLimits, options: FormatOptions) -> PassThroughFormat:  # noqa: ARG003 - the server writes schemas
+    def load(cls, options: FormatOptions) -> PassThroughFormat:
         """Load the format. Raises `ConfigError` for unknown `reasoning`, or set `calls`."""
         if options.reasoning is not None and options.reasoning not in REASONING:
             raise ConfigError(
@@ -421,11 +406,6 @@ class PassThroughFormat(FixedFormat, ServerRenderedFormat):
                 where="models",
                 remedy="Leave its calls out, or set it to none where it makes none.",
             )
-        return cls.from_options(options)
-
-    @classmethod
-    def from_options(cls, options: FormatOptions) -> PassThroughFormat:
-        """Return the format of a model, whichever way it writes calls."""
         reasoning, preset = REASONING.get(options.reasoning or NONE), preset_for(options.model)
         return cls(
             opens_thought=reasoning is THINK and preset is not None and preset.opens_thoughts,
@@ -437,28 +417,19 @@ class PassThroughFormat(FixedFormat, ServerRenderedFormat):
             template_kwargs=orjson.loads(options.template_kwargs),
         )
 
-    def reading(
-        self, thought: tuple[str, str] | None, switched: Switched, *, calls: bool
-    ) -> PassThroughFormat:
-        return PassThroughFormat(
-            thought=thought,
-            thinks=thought is not None,
-            calls=calls,
-            sees=self._sees,
-            images=self._images,
-            template_kwargs=self._kwargs,
-            switched=switched,
-        )
-
     @property
     def abilities(self) -> tuple[str, ...]:
         # These come from the settings: servers do not report them.
         return (
-            *(["reasoning", UNTHINKS] if self._thinks else []),
-            *(["tools"] if self._calls else []),
-            *([SEES] if self._sees else []),
+            *(["reasoning", UNTHINKS] if self.thinks else []),
+            *(["tools"] if self.calls else []),
+            *([SEES] if self.sees else []),
             *_ABILITIES,
         )
+
+    @cached_property
+    def framing(self) -> Framing:
+        return replace(FRAMING, thought=self.thought)
 
     # Prompts.
 
@@ -469,16 +440,16 @@ class PassThroughFormat(FixedFormat, ServerRenderedFormat):
         repeated: RepeatedHistory | None = None,  # noqa: ARG002 - ids are not stored
     ) -> Prompt:
         """Return the conversation with its images; its spans are estimates."""
-        items = [_with_summary_text(item) for item in items]
+        items = [with_summary_text(item, _summary_of) for item in items]
         see = None
-        if self._sees:
-            see = Gallery(items, options.rendered, self._images, options.new_items).part
+        if self.sees:
+            see = Gallery(items, options.rendered, self.images, options.new_items).part
         made = chat_conversation(items, options, ANY, see)
-        messages = made.messages if self._switched else _without_thoughts(made.messages)
+        messages = made.messages if self.switched else _without_thoughts(made.messages)
         require_some(messages)
         ids = packed_lines([orjson.dumps(self._options(options)), *map(orjson.dumps, messages)])
         tokens = prompt_tokens(ids)
-        return Prompt(ids, made.spans(tokens), tokens, opens_thought=self._opens_thought)
+        return Prompt(ids, made.spans(tokens), tokens, opens_thought=self.opens_thought)
 
     def _options(self, options: RenderOptions) -> dict[str, Any]:
         # The options are the first line of a packed prompt.
@@ -489,10 +460,10 @@ class PassThroughFormat(FixedFormat, ServerRenderedFormat):
                 if tool["function"]["name"] in strict:
                     tool["function"]["strict"] = True  # else vLLM does not bind the arguments
             fields["tools"] = tools
-        effort, template_kwargs = options.asked_effort, self._kwargs
-        if self._switched is not None:
-            template_kwargs = self._switched(effort, options.effort) | template_kwargs
-        elif self._thinks and effort is not None:
+        effort, template_kwargs = options.asked_effort, self.template_kwargs
+        if self.switched is not None:
+            template_kwargs = self.switched(effort, options.effort) | template_kwargs
+        elif self.thinks and effort is not None:
             fields["reasoning_effort"] = effort if effort == NO_EFFORT else options.effort
         if template_kwargs:
             fields["chat_template_kwargs"] = template_kwargs
@@ -502,7 +473,7 @@ class PassThroughFormat(FixedFormat, ServerRenderedFormat):
         return [*ids, *result]
 
     def render_item(self, item: ContextItem, function: str | None = None) -> Sequence[int]:  # noqa: ARG002 - a message has none
-        """Return the line of a message; other items are empty without their conversation."""
+        # Other items than messages say nothing without their conversation.
         typed = item.item()
         text = message_text(typed) if isinstance(typed, Message) else ""
         return packed_lines((orjson.dumps({"role": "user", "content": text}),)) if text else ()
@@ -531,7 +502,6 @@ class PassThroughFormat(FixedFormat, ServerRenderedFormat):
         *,
         with_ids: bool = False,  # noqa: ARG002 - there are none
     ) -> list[dict[str, Any]]:
-        """Return the turn as one text, then the parts of it that were taken back."""
         void = [
             {"type": RAW, "message": text_of(voided), "taken_back": rule}
             for rule, voided in taken_back
@@ -556,12 +526,10 @@ class PassThroughFormat(FixedFormat, ServerRenderedFormat):
             for one in turn_line(ids)
         ]
 
-    def answer_opening(self, rules: OutputRules, *, attempt: int) -> tuple[int, ...]:  # noqa: ARG002 - as above
-        # The model is asked again instead.
+    def answer_opening(self, rules: OutputRules, *, attempt: int) -> tuple[int, ...]:  # noqa: ARG002 - it is asked again instead
         return ()
 
     def call_opening(self, rules: OutputRules) -> tuple[int, ...]:  # noqa: ARG002 - as above
-        # The model is asked again instead.
         return ()
 
     def has_body(self, message: Sequence[int]) -> bool:
@@ -598,12 +566,8 @@ def _without_thoughts(messages: Iterable[ChatMessage]) -> list[ChatMessage]:
     ]
 
 
-def _with_summary_text(item: ContextItem) -> ContextItem:
-    # A summary made during this request has only its line so far.
-    if item.kind != "compaction" or item.ids is None or item.json:
-        return item
-    text = "".join(orjson.loads(line)["content"] for line in unpacked_lines(item.ids))
-    return replace(item, parsed=Message(role="user", content=(InputText(text=text),)))
+def _summary_of(ids: Sequence[int]) -> str:
+    return "".join(orjson.loads(line)["content"] for line in unpacked_lines(ids))
 
 
 def _response_format(answer: AnswerFormat) -> dict[str, Any]:

@@ -30,7 +30,7 @@ from gateway.models.chat.call_syntax import Mark
 from gateway.models.chat.syntax.deepseek import full_width
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterator, Mapping, Sequence
 
     from tokenizers import Tokenizer
 
@@ -183,7 +183,7 @@ class Vocabulary:
             raise InvalidRequest(fault, code="invalid_value", param="input") from error
         return ids
 
-    def decode(self, ids: list[int]) -> str:
+    def decode(self, ids: Sequence[int]) -> str:
         # Special ids are left out; bytes that are not UTF-8 become U+FFFD.
         return b"".join(map(self.pieces.__getitem__, ids)).decode("utf-8", "replace")
 

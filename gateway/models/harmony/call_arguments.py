@@ -17,9 +17,8 @@ from dataclasses import dataclass
 from enum import Enum, auto
 
 from gateway.models.harmony.recovery import Rule
+from gateway.models.json_values import DEPTH_MAX, ValueScanner
 
-_STRUCTURE = re.compile(r'["{}\[\]]')
-_STRING = re.compile(r'["\\]')
 _NOT_SPACE = re.compile(r"\S")
 _FENCE = re.compile(r"`{1,4}[A-Za-z]{0,16}\s*")
 _FENCE_MAX = 64
@@ -51,21 +50,15 @@ class Conclusion:
 
 
 class Arguments:
-    """Reader of the body of one call; a regular expression reads each character once.
+    """Reader of the body of one call."""
 
-    A value nested deeper than `depth_max` counts as no JSON: whether Python's decoder takes such a
-    value depends on how deep the caller's own stack is, and the result must depend on nothing.
-    """
-
-    def __init__(self, *, depth_max: int = 128) -> None:
+    def __init__(self, *, depth_max: int = DEPTH_MAX) -> None:
+        # A value nested deeper than that counts as no JSON.
         self._depth_max = depth_max
-        self._deepest = 0
         self._phase = _Phase.BLANK
         self._held = ""
         self._value = bytearray()  # UTF-8: a list of short texts takes ten times as much.
-        self._depth = 0
-        self._in_string = False
-        self._escaped = False
+        self._scanner = ValueScanner()
         self._tail: list[str] = []
         self._padded = False
         self._fenced = False
@@ -143,37 +136,17 @@ class Arguments:
         return rest
 
     def _scan(self, text: str) -> str:
-        end = self._end_of_value(text)
+        end = self._scanner.end(text)
         if end is None:
             self._value += text.encode()
             return text
         self._value += text[:end].encode()
-        if self._deepest > self._depth_max or not _is_json(self._value.decode()):
+        if self._scanner.deepest > self._depth_max or not _is_json(self._value.decode()):
             self._phase = _Phase.RAW
             return text
         self._phase = _Phase.AFTER
         self._tail.append(text[end:])
         return text[:end]
-
-    def _end_of_value(self, text: str) -> int | None:
-        at = 0
-        if self._escaped and text:
-            self._escaped = False
-            at = 1
-        while found := (_STRING if self._in_string else _STRUCTURE).search(text, at):
-            at = found.end()
-            mark = found.group()
-            if mark == "\\":
-                self._escaped = at == len(text)
-                at += 1
-            elif mark == '"':
-                self._in_string = not self._in_string
-            else:
-                self._depth += 1 if mark in "{[" else -1
-                self._deepest = max(self._deepest, self._depth)
-            if not self._in_string and self._depth == 0:
-                return at
-        return None
 
 
 def is_object(text: str) -> bool:

@@ -19,7 +19,9 @@ from typing import TYPE_CHECKING, Any, Final
 
 from gateway.constraints.gbnf import UntranslatableGrammar
 from gateway.constraints.json_language import Body, body_of, remainder_of
-from gateway.constraints.lark import INPUT_OBJECT, input_of, languages_of
+from gateway.constraints.lark import input_of
+from gateway.constraints.output_rules import INPUT_OBJECT
+from gateway.constraints.schemas import ANY_OBJECT
 from gateway.generation import (
     CALL_KINDS,
     AnyText,
@@ -34,7 +36,7 @@ from gateway.generation import (
     Token,
     Where,
 )
-from gateway.models.harmony.framing import CALL_PREFIX, RECIPIENT_PREFIX
+from gateway.models.grammar_parts import arguments_of, one_of, refusal, rest_of_refusal
 from gateway.models.harmony.message_headers import (
     CALL_CHANNEL,
     NAMESPACE,
@@ -43,6 +45,7 @@ from gateway.models.harmony.message_headers import (
     is_code,
 )
 from gateway.models.harmony.vocabulary import (
+    CALL_PREFIX,
     CHANNEL,
     CONSTRAIN,
     END,
@@ -51,9 +54,9 @@ from gateway.models.harmony.vocabulary import (
     MESSAGE,
     NAMED_SPECIALS,
     OPENING,
+    RECIPIENT_PREFIX,
     START,
 )
-from gateway.models.refusal_grammar import one_of, refusal, rest_of_refusal
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -62,8 +65,6 @@ if TYPE_CHECKING:
     from gateway.generation import Node, ParserPosition
     from gateway.models.format import GrammarOptions
     from gateway.models.harmony.vocabulary import Vocabulary
-
-_ANY_OBJECT: Final = {"type": "object"}
 
 _TEXT: Final = AnyText(tuple(sorted(NAMED_SPECIALS.values())))
 _NEXT: Final = InOrder((Token(START), Literal("assistant")))
@@ -96,38 +97,14 @@ def turn_constraint(
     """
     if options.reasoning and not rules.is_binding:
         return None
+
+    def made() -> Constraint | None:
+        return _Turn(rules, options, vocabulary).constraint(place, tuple(message))
+
     if message or place.where is Where.BODY:
-        return _constraint(rules, place, message, options, vocabulary)
+        return made()
     # How a turn goes that has not begun depends on nothing else.
-    key, derived = ("harmony", place.where, options), rules.derived
-    if key not in derived:
-        derived[key] = _constraint(rules, place, message, options, vocabulary)
-    found: Constraint | None = derived[key]
-    return found
-
-
-def _constraint(
-    rules: OutputRules,
-    place: ParserPosition,
-    message: Sequence[int],
-    options: GrammarOptions,
-    vocabulary: Vocabulary,
-) -> Constraint | None:
-    turn = _Turn(rules, options, vocabulary)
-    rest = turn.rest(place, tuple(message))
-    if rest is None:
-        return None
-    more_than_answer = rules.binds_messages or not options.reasoning
-    answer = rules.answer.demand if rules.answer and not more_than_answer else None
-    return Constraint(
-        rest,
-        answer,
-        calls=len(rules.tools),
-        exact=turn.exact,
-        bare=turn.bare,
-        markers=(START, CHANNEL, CONSTRAIN, MESSAGE, END),
-        answer_opening=(CHANNEL, FINAL),
-    )
+    return rules.derive(("harmony", place.where, options), made)
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,15 +154,29 @@ class _Turn:
         self._tools = {name: rules.tools[name] for name in allowed}
         self._is_owing = rules.calls == "required" or rules.answer is not None
         self._thoughts = options.reasoning and not (self._is_owing and options.has_thought)
-        self._refusals = options.refusals
+        self._options = options
         self._vocabulary = vocabulary
-        self.exact = True
-        """True if the rest allows nothing but what the request demands."""
-        self.bare = False
-        """No marker comes in it."""
+        self._exact = True  # the rest allows nothing but what the request demands
+        self._bare = False  # no marker comes in it
 
-    def rest(self, place: ParserPosition, message: tuple[int, ...]) -> Node | None:
+    def constraint(self, place: ParserPosition, message: tuple[int, ...]) -> Constraint | None:
         """Return a grammar of everything behind `message`; None where there can be none."""
+        rest, rules = self._rest(place, message), self._rules
+        if rest is None:
+            return None
+        more_than_answer = rules.binds_messages or not self._options.reasoning
+        answer = rules.answer.demand if rules.answer and not more_than_answer else None
+        return Constraint(
+            rest,
+            answer,
+            calls=len(rules.tools),
+            exact=self._exact,
+            bare=self._bare,
+            markers=(START, CHANNEL, CONSTRAIN, MESSAGE, END),
+            answer_opening=(CHANNEL, FINAL),
+        )
+
+    def _rest(self, place: ParserPosition, message: tuple[int, ...]) -> Node | None:
         if self._rules.calls == "required" and not self._tools:
             return None
         if place.where is Where.HEADER:
@@ -221,7 +212,7 @@ class _Turn:
         if is_text:
             return _TEXT
         if message[-1:] == (MESSAGE,):
-            return self._answer() if tool is None else self._arguments(tool)
+            return self._answer() if tool is None else arguments_of(tool, self._rules)
         content = self._body_in(message)
         return None if content is None else self._rest_of_body(content, tool)
 
@@ -235,20 +226,17 @@ class _Turn:
         return b"".join(map(self._vocabulary.piece, ids))
 
     def _rest_of_body(self, begun: bytes, tool: ToolRule | None) -> Node | None:
-        if tool is None and self._refusals and (rest_of := rest_of_refusal(begun, _TEXT)):
+        if tool is None and self._options.refusals and (rest_of := rest_of_refusal(begun, _TEXT)):
             return rest_of
         rest = remainder_of(self._body(tool), begun, self._vocabulary.byte_ids)
         if rest is None:
             return None
-        self.exact, self.bare = rest.exact, True
+        self._exact, self._bare = rest.exact, True
         return rest.node
 
     def _body(self, tool: ToolRule | None) -> Body:
-        key, derived = ("harmony", "body", tool and tool.name), self._rules.derived
-        if key not in derived:
-            derived[key] = self._new_body(tool)
-        body: Body = derived[key]
-        return body
+        key = ("harmony", "body", tool and tool.name)
+        return self._rules.derive(key, lambda: self._new_body(tool))
 
     def _new_body(self, tool: ToolRule | None) -> Body:
         if tool is not None and tool.grammar is not None:
@@ -256,7 +244,7 @@ class _Turn:
                 return Body(*input_of(tool.grammar), exact=True)
             except UntranslatableGrammar:
                 return replace(body_of(INPUT_OBJECT), exact=False)
-        return body_of(self._schema(tool))
+        return body_of(self._demand if tool is None else tool.arguments)
 
     def _behind(self, earlier: SegmentKind | None) -> Node:
         calls = [tools.call(tools.either) for tools in self._callables()]
@@ -291,53 +279,42 @@ class _Turn:
             return []
         if self._rules.answer is None:
             return [InOrder((Literal("final"), Token(MESSAGE), _TEXT))]
-        message = InOrder((_JSON_BEGINS, Json(self._rules.answer.demand)))
+        message: Node = InOrder((_JSON_BEGINS, Json(self._rules.answer.demand)))
         refused = InOrder((Token(MESSAGE), _REFUSAL))
         return [
-            InOrder((Literal("final"), OneOf((message, refused)) if self._refusals else message))
+            InOrder(
+                (Literal("final"), OneOf((message, refused)) if self._options.refusals else message)
+            )
         ]
 
     def _answer(self) -> Node:
-        answer = Json(self._schema(None))
-        return OneOf((answer, _REFUSAL)) if self._refusals else answer
+        answer = Json(self._demand)
+        return OneOf((answer, _REFUSAL)) if self._options.refusals else answer
 
     def _callables(self) -> list[_Callable]:
         # Functions that take any object are one entry.
-        free = [Literal(name) for name, tool in self._tools.items() if _is_free(tool)]
+        free = [Literal(name) for name, tool in self._tools.items() if tool.takes_any_object]
         bound = [
             self._builtin(tool)
             if is_builtin(name)
-            else _Callable(Literal(name), self._arguments(tool))
+            else _Callable(Literal(name), arguments_of(tool, self._rules))
             for name, tool in self._tools.items()
-            if not _is_free(tool)
+            if not tool.takes_any_object
         ]
-        return [*bound, *([_Callable(one_of(free), Json(_ANY_OBJECT))] if free else [])]
+        return [*bound, *([_Callable(one_of(free), Json(ANY_OBJECT))] if free else [])]
 
     def _builtin(self, tool: ToolRule) -> _Callable:
         channel, recipient = addressed(tool.name)
         if is_code(tool.name):
             return _Callable(Literal(recipient), _TEXT, "", channel, _CODE_BEGINS)
-        body = self._arguments(tool)
+        body = arguments_of(tool, self._rules)
         return _Callable(Literal(recipient), body, "", channel, _BUILTIN_BEGINS)
 
-    def _arguments(self, tool: ToolRule) -> Node:
-        if tool.grammar is not None:
-            return languages_of(self._rules)[tool.grammar]
-        return Json(self._schema(tool))
-
-    def _schema(self, tool: ToolRule | None) -> dict[str, Any]:
-        if tool is None:
-            assert self._rules.answer is not None, "else any text would be an answer"
-            return self._rules.answer.demand
-        if tool.schema is not None:
-            return tool.schema
-        return _ANY_OBJECT if _is_free(tool) else INPUT_OBJECT
+    @property
+    def _demand(self) -> dict[str, Any]:
+        assert self._rules.answer is not None, "else any text would be an answer"
+        return self._rules.answer.demand
 
 
 def _in_channel(messages: Iterable[Node]) -> list[Node]:
     return [InOrder((Token(CHANNEL), message)) for message in messages]
-
-
-def _is_free(tool: ToolRule) -> bool:
-    is_function = tool.kind is SegmentKind.FUNCTION_CALL or tool.is_hosted
-    return is_function and tool.schema is None and not is_builtin(tool.name)

@@ -6,28 +6,52 @@ of it. Ids that are no well-formed message (a header that says too little or too
 where none may stand, text behind the end of a message) are shown as they are, in the shape that
 vLLM has for raw messages: `{"type": "raw_message_tokens", "message": …, "tokens": […]}`, with the
 markers spelled out.
+
+A response may take several turns. Each that follows another is generated behind all output so far,
+and that may be malformed: a header without a body, an answer without a word, text
+between two messages. A model goes on as it finds itself to have begun. So of a turn that is over
+only its messages are rendered again (`rerendered_ids`), each as the prompts of all later responses
+render its item: id for id if the model wrote and closed it as it was trained to, and otherwise its
+text, tokenised again. A message that was cut off is text, too: its last id may be half a character,
+which no text has.
 """
 
 from __future__ import annotations
 
 import re
+from array import array
+from dataclasses import dataclass
+from hashlib import sha256
 from typing import TYPE_CHECKING, Any, Final
 
-from gateway.generation import Framing
-from gateway.models.format import FixedFormat
-from gateway.models.harmony import framing as frames
+from gateway.constraints.output_rules import AnswerFormat
+from gateway.errors import StartupError
+from gateway.generation import (
+    BROWSER_TOOLS,
+    SEARCH_TOOL,
+    Framing,
+    SegmentEnded,
+    SegmentKind,
+    SegmentStarted,
+)
+from gateway.models.format import RAW, Builtins, FixedFormat, RenderOptions
 from gateway.models.harmony.grammar import turn_constraint
+from gateway.models.harmony.message_headers import addressed, is_builtin, is_code
 from gateway.models.harmony.parsing import Parser
-from gateway.models.harmony.rendering import Renderer
+from gateway.models.harmony.rendering import HarmonyMessage, MessageWriter, Renderer, call_message
 from gateway.models.harmony.vocabulary import (
     CALL,
+    CALL_PREFIX,
     CHANNEL,
     CONSTRAIN,
     END,
+    FINAL,
+    FINAL_HEADER,
     FIRST_SPECIAL,
     MESSAGE,
     NAMED_SPECIALS,
     OPENING,
+    RECIPIENT_PREFIX,
     RETURN,
     START,
     STOP_IDS,
@@ -35,16 +59,24 @@ from gateway.models.harmony.vocabulary import (
     Vocabulary,
 )
 from gateway.models.history import repeated_ids
+from gateway.protocol.context_item import ContextItem
+from gateway.protocol.items import InputText, Message
+from gateway.protocol.tool_types import FunctionTool
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from gateway.constraints.output_rules import OutputRules
-    from gateway.generation import Constraint, ParserPosition, Prompt, TokenParser
-    from gateway.models.format import FormatOptions, GrammarOptions, SchemaLimits, Turn
+    from gateway.generation import (
+        Constraint,
+        FinishReason,
+        ParserPosition,
+        Prompt,
+        TokenParser,
+    )
+    from gateway.models.format import FormatOptions, GrammarOptions, Turn
 
 
-RAW: Final = "raw_message_tokens"
 _ROLES: Final = ("system", "developer", "user", "assistant")
 _ENDS: Final = frozenset({END, CALL, RETURN})
 _MARKERS: Final = {token: marker for marker, token in NAMED_SPECIALS.items()}
@@ -65,24 +97,6 @@ def transcript(
     any ids, and raises nothing.
     """
     return [_message(vocabulary, part, with_ids=with_ids) for part in _parts(ids)]
-
-
-def messages_of_turn(
-    vocabulary: Vocabulary,
-    ids: Sequence[int],
-    taken_back: Sequence[tuple[str, Sequence[int]]] = (),
-    *,
-    with_ids: bool = False,
-) -> list[dict[str, Any]]:
-    """Return the messages behind the opening of a turn, prefill included, then those taken back.
-
-    `taken_back` pairs the rule that did it with the ids. Those are raw, and `taken_back_by` names
-    the rule.
-    """
-    shown = transcript(vocabulary, (*OPENING, *ids), with_ids=with_ids)
-    return shown + [
-        {**raw_message(vocabulary, voided), "taken_back_by": rule} for rule, voided in taken_back
-    ]
 
 
 def raw_message(vocabulary: Vocabulary, ids: Sequence[int]) -> dict[str, Any]:
@@ -165,6 +179,197 @@ def _header(vocabulary: Vocabulary, head: list[int]) -> dict[str, Any] | None:
     return fields
 
 
+_SPACE = 220
+_JSON = 4108
+_BRACE = 90
+_BROWSER: Final = frozenset(BROWSER_TOOLS)
+_JSON_CONTENT = (_SPACE, CONSTRAIN, _JSON, MESSAGE)
+PLAIN_HEADER_IDS_MAX: Final = 5
+"""The most ids of a header that names a channel and no recipient."""
+_ENDINGS: Final = frozenset({*STOP_IDS, END, START})
+_CHANNEL_NAMES: Final = {
+    SegmentKind.REASONING: "analysis",
+    SegmentKind.COMMENTARY: "commentary",
+    SegmentKind.FINAL: "final",
+}
+
+
+def said_ids(turns: Sequence[tuple[Sequence[int], Sequence[int]]]) -> list[int]:
+    """Return the model's output in these turns, one behind the other, id for id.
+
+    A turn is its prefill and the output after it. Each earlier one becomes whole messages and
+    another is begun behind it; one without output, or with no more than its end, leaves no
+    trace. The last one stands as it is. (A backend is sent earlier turns as `rerendered_ids`,
+    which are the same where the model closed its messages.)
+    """
+    ids: list[int] = []
+    for prefill, output in turns[:-1]:
+        if spoken := _without_ending(output):
+            ids += (*prefill, *spoken, END, *OPENING)
+    for prefill, output in turns[-1:]:
+        ids += (*prefill, *output)
+    return ids
+
+
+def _without_ending(output: Sequence[int]) -> Sequence[int]:
+    size = len(output)
+    while size and output[size - 1] in _ENDINGS:
+        size -= 1
+    return output[:size]
+
+
+def call_header(rules: OutputRules, vocabulary: Vocabulary) -> tuple[int, ...]:
+    """Return the ids that open the call that is demanded.
+
+    They are all of its header where only one tool may be called, or only the browser, which has
+    to search first; otherwise the ids before the name, or before the namespace where the tools
+    have several.
+    """
+    allowed = rules.allowed
+    if allowed == _BROWSER:
+        return _tool_header(SEARCH_TOOL, vocabulary)
+    if len(allowed) == 1:
+        [name] = allowed
+        return _tool_header(name, vocabulary)
+    return RECIPIENT_PREFIX if any(map(is_builtin, allowed)) else CALL_PREFIX
+
+
+def _tool_header(name: str, vocabulary: Vocabulary) -> tuple[int, ...]:
+    channel, recipient = addressed(name)
+    front = (*vocabulary.encode(f" to={recipient}"), CHANNEL, *vocabulary.encode(channel))
+    return (
+        (*front, *vocabulary.encode(" code"), MESSAGE)
+        if is_code(name)
+        else (
+            *front,
+            *_JSON_CONTENT,
+        )
+    )
+
+
+def answer_header(rules: OutputRules, *, attempt: int) -> tuple[int, ...]:
+    """Return the ids that open the answer, in the requested format if there is one.
+
+    From the second attempt (1) on they include the brace of an object.
+    """
+    if rules.answer is None:
+        return FINAL_HEADER
+    header = (CHANNEL, FINAL, *_JSON_CONTENT)
+    if attempt and rules.answer.demand.get("type") == "object":
+        return (*header, _BRACE)
+    return header
+
+
+def plain_header(ids: Sequence[int], at: int) -> int:
+    """Count the ids of a header that begins with a channel and has no recipient; 0 without one."""
+    header = ids[at : at + PLAIN_HEADER_IDS_MAX]
+    if header[0] != CHANNEL or MESSAGE not in header:
+        return 0
+    end = header.index(MESSAGE)
+    return end + 1 if max(header[1:end], default=0) < FIRST_SPECIAL else 0
+
+
+@dataclass(frozen=True, slots=True)
+class _WrittenMessage:
+    """A message of a turn: its kind, the place of its ids, and its text."""
+
+    begun: SegmentStarted
+    ended: SegmentEnded
+    text: str
+
+    @property
+    def is_call(self) -> bool:
+        return self.begun.kind is SegmentKind.FUNCTION_CALL
+
+    @property
+    def is_told(self) -> bool:
+        # Nobody can answer a call that was cut off.
+        return not self.is_call or (self.ended.complete and not self.ended.broken)
+
+
+def rerendered_ids(
+    turns: Iterable[Turn], new_parser: Callable[[], TokenParser], writer: MessageWriter
+) -> list[int]:
+    """Return the ids behind a prompt once these turns are over.
+
+    They are messages, and another is begun behind each turn. A turn is its ids, prefill
+    included, and why it ended; `new_parser` makes the parser of each. A call that was cut off is
+    left out: nobody can answer it.
+    """
+    rerendered: list[int] = []
+    for ids, finish in turns:
+        for message in _written_messages(new_parser(), ids, finish):
+            if message.is_told:
+                rerendered += (*_message_ids(message, ids, writer), *OPENING)
+    return rerendered
+
+
+def with_result(ids: Sequence[int], result: Sequence[int]) -> Sequence[int]:
+    """Insert a result into ids that end with a call and the opening of another message.
+
+    A long prompt stays packed: a number for each of its ids would take the loop milliseconds.
+    """
+    call = ids[: len(ids) - len(OPENING)]
+    behind = (*result, *OPENING)
+    return call + array("I", behind) if isinstance(call, array) else [*call, *behind]
+
+
+def _message_ids(
+    message: _WrittenMessage, ids: Sequence[int], writer: MessageWriter
+) -> Sequence[int]:
+    begun, ended = message.begun, message.ended
+    if ended.verbatim and ended.complete:
+        message_ids = ids[ended.start : ended.end]
+        begin = len(OPENING) if message_ids[0] == START else 0
+        return (*message_ids[begin:-1], CALL if message.is_call else END)
+    if message.is_call:
+        written = call_message(begun.name, message.text)
+    else:
+        written = HarmonyMessage("assistant", message.text, _CHANNEL_NAMES[begun.kind])
+    return writer.message_ids(written, form=begun.form)[len(OPENING) :]
+
+
+def _written_messages(
+    parser: TokenParser, ids: Sequence[int], finish: FinishReason | None
+) -> Iterator[_WrittenMessage]:
+    begun = SegmentStarted(SegmentKind.REASONING)
+    texts: list[str] = []
+    for event in (*parser.feed(ids), *parser.finish(finish)):
+        if isinstance(event, SegmentStarted):
+            begun, texts = event, []
+        elif isinstance(event, SegmentEnded):
+            yield _WrittenMessage(begun, event, "".join(texts))
+        else:
+            texts.append(event.text)
+
+
+SAMPLE_ITEM: Final = ContextItem(
+    "message",
+    "msg_1",
+    b"{}",
+    role="user",
+    parsed=Message(role="user", content=(InputText(text="Say hello in 日本語, naïvely 🙂."),)),
+)
+SAMPLE_OPTIONS: Final = RenderOptions(
+    instructions="Be brief.",
+    tools=(
+        FunctionTool(
+            name="get_weather",
+            description="Current weather.",
+            parameters={"type": "object", "properties": {"city": {"type": "string"}}},
+        ),
+    ),
+    effort="low",
+    current_date="2026-01-31",
+    model_identity="You are ChatGPT, a large language model trained by OpenAI.",
+    knowledge_cutoff="2024-06",
+    commentary_without_tools=False,
+    answer=AnswerFormat("json_schema", {"type": "object"}, name="greeting", description="One."),
+    builtins=Builtins(browser=True, python=True),
+)
+SAMPLE_SHA256: Final = "14487410ea51346e8fff584386d6509c18c82f7480b555a6510904cfe2e607e9"
+"""Digest of the ids that openai-harmony 0.0.8 makes of the sample, each in four bytes; the tests
+make it anew."""
 _NO_TOOLS: Final[frozenset[str]] = frozenset()
 """An empty set has 200 bytes, and nearly every response would have one."""
 
@@ -184,23 +389,28 @@ class HarmonyFormat(Renderer, FixedFormat):
     """`<|channel|>analysis<|message|>`, `<|end|><|start|>assistant`, and the header of an answer in
     JSON."""
     header_markers: Final = frozenset({CHANNEL, CONSTRAIN, MESSAGE})
-    plain_header_ids_max: Final = frames.PLAIN_HEADER_IDS_MAX
-    plain_header = staticmethod(frames.plain_header)
-    said_ids = staticmethod(frames.said_ids)
-    answer_opening = staticmethod(frames.answer_header)
-    with_result = staticmethod(frames.with_result)
+    plain_header_ids_max: Final = PLAIN_HEADER_IDS_MAX
+    plain_header = staticmethod(plain_header)
+    said_ids = staticmethod(said_ids)
+    answer_opening = staticmethod(answer_header)
+    with_result = staticmethod(with_result)
     repeated_ids = staticmethod(repeated_ids)
 
     @classmethod
-    def load(cls, limits: SchemaLimits, options: FormatOptions | None = None) -> HarmonyFormat:  # noqa: ARG003 - one family has none
+    def load(cls, options: FormatOptions | None = None) -> HarmonyFormat:  # noqa: ARG003 - one family has none
         # Raises `StartupError` when the vocabulary is damaged.
-        return cls(Vocabulary.load(), limits)
+        return cls(Vocabulary.load())
 
     def check(self) -> None:
-        """Render a prompt as openai-harmony does, whose 20 MiB nothing that serves has to load."""
-        from gateway.models.harmony.harmony_reference import check_prompt
-
-        check_prompt(self)
+        """Raise `StartupError` if the sample has other ids than openai-harmony makes of it: a wrong
+        prompt does not fail, the model just gets worse.
+        """
+        ids = self.render([SAMPLE_ITEM], SAMPLE_OPTIONS).ids
+        if sha256(ids).hexdigest() != SAMPLE_SHA256:
+            raise StartupError(
+                "prompts differ from openai-harmony's",
+                remedy="Reinstall the package with the versions in its requirements.lock.",
+            )
 
     def messages(self, prompt: Prompt, *, with_ids: bool) -> list[dict[str, Any]]:
         # The last message of a prompt is an opening, and left out.
@@ -213,28 +423,23 @@ class HarmonyFormat(Renderer, FixedFormat):
         *,
         with_ids: bool = False,
     ) -> list[dict[str, Any]]:
-        """Return the messages of a turn's `ids` (`transcript`), then those `taken_back`.
-
-        `taken_back` pairs the rule that took ids back with those ids. `with_ids` adds `token_ids`.
-        """
-        return messages_of_turn(self.vocabulary, ids, taken_back, with_ids=with_ids)
+        shown = transcript(self.vocabulary, (*OPENING, *ids), with_ids=with_ids)
+        return shown + [
+            {**raw_message(self.vocabulary, voided), "taken_back_by": rule}
+            for rule, voided in taken_back
+        ]
 
     def new_parser(self, rules: OutputRules, *, trace: bool = False) -> Parser:
-        """Return a parser for one turn of a response that is held to `rules`.
-
-        It knows their tools, and beside an answer in a format preambles are reasoning. With
-        `trace` text has positions.
-        """
+        # Beside an answer in a format preambles are reasoning.
         tools = None if rules.calls == "none" else frozenset(rules.tools) or _NO_TOOLS
         preambles, hosted = rules.answer is None, rules.hosted or _NO_TOOLS
         return Parser(self.vocabulary, tools, trace=trace, preambles=preambles, hosted=hosted)
 
     def rerender(self, turns: Iterable[Turn], new_parser: Callable[[], TokenParser]) -> list[int]:
-        # Each turn is read by a parser of its own; calls that were cut off are left out.
-        return frames.rerendered_ids(turns, new_parser, self._writer)
+        return rerendered_ids(turns, new_parser, self)
 
     def call_opening(self, rules: OutputRules) -> tuple[int, ...]:
-        return frames.call_header(rules, self.vocabulary)
+        return call_header(rules, self.vocabulary)
 
     def message_opening(self) -> tuple[int, ...]:
         # Behind this marker the model has to name a channel.
@@ -250,5 +455,4 @@ class HarmonyFormat(Renderer, FixedFormat):
         message: Sequence[int],
         options: GrammarOptions,
     ) -> Constraint | None:
-        # None when nothing is bound, or can be. CPU work.
         return turn_constraint(rules, place, message, options, self.vocabulary)

@@ -57,6 +57,7 @@ from gateway.generation import (
     SegmentText,
     Where,
 )
+from gateway.models.format import count_recoveries
 from gateway.models.harmony.call_arguments import Arguments, is_object
 from gateway.models.harmony.message_headers import (
     ASSISTANT,
@@ -71,7 +72,7 @@ from gateway.models.harmony.message_headers import (
     whole_header,
     with_callee,
 )
-from gateway.models.harmony.recovery import Rule, count, doubts, unreadable
+from gateway.models.harmony.recovery import Rule, doubts, unreadable
 from gateway.models.harmony.vocabulary import (
     CALL,
     CHANNEL,
@@ -201,7 +202,7 @@ class SegmentWriter:
         rules = tuple(rules)
         draft.verbatim = draft.verbatim and not rules
         draft.doubts += tuple(rule.value for rule in unreadable(rules))
-        count(self._recoveries, rules)
+        count_recoveries(self._recoveries, rules)
 
     def begin(self, draft: Draft) -> None:
         """Announce a call before its first argument; anything else when it has text.
@@ -459,10 +460,6 @@ class Parser:
 
     @property
     def place(self) -> ParserPosition:
-        """Return the position of the next id.
-
-        Text between two messages so far begins the next one.
-        """
         where, writer = self._state, self._writer
         waiting, answered = writer.waiting.text_ids if writer.waiting else 0, writer.answered
         if where is Where.BODY:
@@ -476,7 +473,7 @@ class Parser:
             kind = SegmentKind.FUNCTION_CALL
             return ParserPosition(where, self._position, kind, self._ended_by, answered=answered)
         start = self._opening.start
-        if where is not Where.HEADER:
+        if where is not Where.HEADER:  # text between two messages so far begins the next one
             is_spoken = where is Where.BETWEEN and self._orphan.ids
             start = self._orphan.start if is_spoken else self._position
         return ParserPosition(
@@ -487,7 +484,6 @@ class Parser:
         return self._vocabulary.piece(token)
 
     def feed(self, ids: Sequence[int]) -> list[SegmentEvent]:
-        """Take the next ids, any number of them."""
         if self._state is _BODY and not self._trace:
             # Nearly every read is text and nothing else: it takes a few calls however long it is.
             text = self._detokenizer.read(ids)
@@ -507,11 +503,6 @@ class Parser:
         return self._writer.take()
 
     def feed_each(self, ids: Sequence[int]) -> list[str]:
-        """Return the text that `feed` makes of each of the next ids alone.
-
-        Stops before the first id that is not only more text of a segment that has begun; the ids
-        from there on are not read.
-        """
         draft = self._draft
         is_flowing = self._state is _BODY and draft.started and not draft.glue
         if not is_flowing or self._trace:
@@ -521,7 +512,6 @@ class Parser:
         return self._writer.write_each(draft, texts)
 
     def finish(self, reason: FinishReason | None) -> list[SegmentEvent]:
-        """End the turn (`reason` None: it was broken off). Ids fed after this are ignored."""
         if self._finished:
             return []
         self._finished = True
@@ -537,10 +527,10 @@ class Parser:
         self._writer.conclude(is_cut=is_cut)
         writer = self._writer
         if reason is not None and not is_cut and not writer.visible:
-            count(self.recoveries, (Rule.NO_VISIBLE_OUTPUT,))
+            count_recoveries(self.recoveries, (Rule.NO_VISIBLE_OUTPUT,))
         is_announcement = writer.announced and not writer.settled
         if reason is FinishReason.STOP and self._tools and is_announcement:
-            count(self.recoveries, (Rule.PREAMBLE_ONLY,))
+            count_recoveries(self.recoveries, (Rule.PREAMBLE_ONLY,))
         return self._writer.take()
 
     def _step(self, token: TokenClass, run: Sequence[int]) -> None:
@@ -591,7 +581,7 @@ class Parser:
             self._abandon(Closing(self._position))
             self._opening = _Opening(start=self._position, parts=[(START, [])])
         else:
-            count(self.recoveries, (Rule.DOUBLED_START,))
+            count_recoveries(self.recoveries, (Rule.DOUBLED_START,))
             self._opening = _Opening(start=opening.start, parts=[(START, [])], verbatim=False)
 
     def _trap(self, run: Sequence[int]) -> None:
@@ -600,7 +590,7 @@ class Parser:
 
     def _abandon(self, closing: Closing) -> None:
         if not self._release(self._opening, closing):
-            count(self.recoveries, (Rule.ABANDONED_HEADER,))
+            count_recoveries(self.recoveries, (Rule.ABANDONED_HEADER,))
 
     def _release(self, opening: _Opening, closing: Closing) -> bool:
         header = read_header(self._read_parts(opening.parts, opening.spoken), trapped=True)
@@ -614,7 +604,7 @@ class Parser:
         )
         if not called and (not header.prose or (closing.cut and header.is_fragment)):
             if not closing.cut:
-                count(self.recoveries, header.rules)
+                count_recoveries(self.recoveries, header.rules)
             return False
         draft = self._draft_trapped(header, opening, closing.terminator)
         self._end_message(draft, closing)
@@ -772,11 +762,11 @@ class Parser:
         start = orphan.start if orphan.ids else self._position
         self._opening = _Opening(start=start, parts=[], spoken=part, verbatim=False)
         heard = (Rule.ORPHAN_TEXT,) if rule is Rule.MISSING_START and text.strip() else ()
-        count(self.recoveries, (rule, *heard))
+        count_recoveries(self.recoveries, (rule, *heard))
 
     def _mark_missing_start(self) -> None:
         self._opening.verbatim = False
-        count(self.recoveries, (Rule.MISSING_START,))
+        count_recoveries(self.recoveries, (Rule.MISSING_START,))
 
     def _settle_orphan(self, closing: Closing) -> None:
         orphan = self._orphan
@@ -785,13 +775,13 @@ class Parser:
         if not text.strip():
             return
         if orphan.after_call:
-            count(self.recoveries, (Rule.TEXT_AFTER_CALL,))
+            count_recoveries(self.recoveries, (Rule.TEXT_AFTER_CALL,))
             return
-        count(self.recoveries, (Rule.ORPHAN_TEXT,))
+        count_recoveries(self.recoveries, (Rule.ORPHAN_TEXT,))
         if is_spoken_header(text):
             self._release(_Opening(orphan.start, parts=[(START, orphan.ids)]), closing)
         elif self._writer.answered:
-            count(self.recoveries, (Rule.AFTER_ANSWER,))
+            count_recoveries(self.recoveries, (Rule.AFTER_ANSWER,))
         elif any(map(str.isalnum, text)):
             faint = not any(map(str.isalpha, text))
             draft = Draft(orphan.start, None, verbatim=False, faint=faint)
@@ -804,15 +794,15 @@ class Parser:
         # The id must not come back in a prompt either.
         self._opening.verbatim = False
         self._draft.verbatim = False
-        count(self.recoveries, (Rule.RESERVED_ID,))
+        count_recoveries(self.recoveries, (Rule.RESERVED_ID,))
 
     def _end_turn(self) -> None:
         # The model speaks for somebody else; everything from here on is made up.
-        count(self.recoveries, (Rule.FOREIGN_ROLE,))
+        count_recoveries(self.recoveries, (Rule.FOREIGN_ROLE,))
         self._state = Where.OVER
 
     def _ignore(self, run: Sequence[int]) -> None:
-        count(self.recoveries, (Rule.AFTER_TURN_END,), len(run))
+        count_recoveries(self.recoveries, (Rule.AFTER_TURN_END,), len(run))
 
     STEPS: ClassVar[Mapping[Where, Mapping[TokenClass, _Step]]] = {
         Where.HEADER: {

@@ -109,8 +109,3 @@ def doubts(rules: Iterable[Rule]) -> tuple[Rule, ...]:
 def unreadable(rules: Iterable[Rule]) -> tuple[Rule, ...]:
     # A foreign role is not among them: what came before such a message is complete.
     return tuple(rule for rule in doubts(rules) if rule not in _READ)
-
-
-def count(recoveries: dict[str, int], rules: Iterable[Rule], times: int = 1) -> None:
-    for rule in rules:
-        recoveries[rule.value] = recoveries.get(rule.value, 0) + times

@@ -58,7 +58,6 @@ from gateway.cache import LruCache, lasting_json
 from gateway.errors import InvalidRequest
 from gateway.generation import PREAMBLE, Prompt, Span
 from gateway.ids import call_form, message_form
-from gateway.models.format import RenderOptions, RepeatedHistory, SchemaLimits
 from gateway.models.harmony.message_headers import (
     CALL_CHANNEL,
     NAMESPACE,
@@ -75,31 +74,17 @@ from gateway.models.harmony.tool_typescript import (
 )
 from gateway.models.harmony.vocabulary import CALL, CHANNEL, CONSTRAIN, END, MESSAGE, OPENING, START
 from gateway.models.history import (
-    PlacedItem,
-    in_call_order,
+    instructions_before,
+    instructions_of,
     leading_instructions,
     message_text,
     reasoning_text,
-    since_compaction,
-    with_approvals,
-    without_stale_reasoning,
+    shown_items,
 )
-from gateway.protocol.call_items import (
-    call_of,
-    hosted_author,
-    hosted_call,
-    hosted_result,
-    mcp_name,
-    mcp_result_text,
-    output_text,
-    refusal_text,
-)
+from gateway.protocol.call_items import call_of, hosted_exchange, output_text
 from gateway.protocol.items import (
     CallItem,
     HostedItem,
-    McpApprovalRequest,
-    McpApprovalResponse,
-    McpCall,
     Message,
     OutputItem,
     Reasoning,
@@ -107,16 +92,16 @@ from gateway.protocol.items import (
 from gateway.protocol.tool_types import FUNCTION_NAME
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Iterator, Sequence
 
     from gateway.constraints.output_rules import AnswerFormat
+    from gateway.models.format import RenderOptions, RepeatedHistory
     from gateway.models.harmony.vocabulary import Vocabulary
+    from gateway.models.history import PlacedItem
     from gateway.protocol.context_item import ContextItem
     from gateway.protocol.items import AnyHostedItem, Item
 
 
-JSON_CONTENT: Final = "<|constrain|>json"
-CODE_CONTENT: Final = "code"
 INSTRUCTIONS: Final = "# Instructions\n\n"
 """Beginning of the instructions of a developer message, as openai-harmony 0.0.8 writes them."""
 PIECE_CHARS: Final = 32 * 1024
@@ -212,16 +197,9 @@ def _function_result(name: str, text: str) -> HarmonyMessage:
 
 
 def _hosted_messages(item: AnyHostedItem, function: str | None) -> tuple[HarmonyMessage, ...]:
-    if isinstance(item, McpCall) and (name := mcp_name(item)):
-        result = _function_result(name, mcp_result_text(item))
-        return (result,) if function else (_function_call(name, item.arguments), result)
-    if isinstance(item, McpApprovalRequest) and (name := mcp_name(item)):
-        return (_function_call(name, item.arguments),)
-    if isinstance(item, McpApprovalResponse) and function:
-        return (_function_result(function, refusal_text(item)),)
-    author, arguments, returned = hosted_author(item.type), hosted_call(item), hosted_result(item)
-    calls = () if arguments is None else (_function_call(author, arguments),)
-    return calls if returned is None else (*calls, _function_result(author, returned))
+    call, result = hosted_exchange(item, function)
+    calls = () if call is None else (_function_call(call.name, call.arguments),)
+    return calls if result is None else (*calls, _function_result(result.name, result.text))
 
 
 def _message(message: Message) -> HarmonyMessage | None:
@@ -346,7 +324,6 @@ there are tools."""
 ID_BYTES: Final = 4
 ENTRY_IDS: Final = 120
 """Size of an entry of the cache besides its ids and their source, in ids."""
-_LOCATION: Final = "Where the user is, roughly, in case a web search depends on it: "
 _DECLARED: Final = " "
 """Stands where an item has the name of a function, which is another."""
 
@@ -406,17 +383,7 @@ def system_text(facts: SystemFacts) -> str:
     return "\n\n".join(["\n".join(about), f"Reasoning: {facts.effort}", *tools, channels])
 
 
-def instructions_before(options: RenderOptions, leading: Sequence[str]) -> str:
-    """Return the request's instructions, then its context's first ones, then the user's location.
-
-    The location is the request's word, too, and no fact of the system.
-    """
-    location = " ".join((options.builtins.location or "").split())
-    where = f"{_LOCATION}{location}." if location else ""
-    return "\n\n".join(text for text in (options.instructions, *leading, where) if text)
-
-
-def developer_text(options: RenderOptions, leading: Sequence[str], limits: SchemaLimits) -> str:
+def developer_text(options: RenderOptions, leading: Sequence[str]) -> str:
     """Return the body of the first developer message, as openai-harmony 0.0.8 writes it.
 
     Empty for none. The last section is in the form that OpenAI's guide to Harmony shows. Raises
@@ -426,14 +393,14 @@ def developer_text(options: RenderOptions, leading: Sequence[str], limits: Schem
     if instructions := instructions_before(options, leading):
         sections += ["# Instructions", instructions]
     if options.tools:
-        sections += ["# Tools", "\n".join(_function_lines(options, limits))]
+        sections += ["# Tools", "\n".join(_function_lines(options))]
     if options.answer is not None:
         sections += format_sections(options.answer)
     return "\n\n".join(sections)
 
 
-def _function_lines(options: RenderOptions, limits: SchemaLimits) -> Iterator[str]:
-    normaliser = SchemaNormaliser(limits)
+def _function_lines(options: RenderOptions) -> Iterator[str]:
+    normaliser = SchemaNormaliser()
     paths = options.tool_paths or tuple(f"tools[{index}]" for index in range(len(options.tools)))
     yield "## functions\n"
     yield "namespace functions {\n"
@@ -464,7 +431,7 @@ def _comment(text: str) -> list[str]:
     return [f"// {line}" for line in comment_lines(text)]
 
 
-class Renderer:
+class Renderer(MessageWriter):
     """Renderer of contexts and of single items, shared by all threads.
 
     What a text costs must not depend on what another tenant sent before. So only system messages
@@ -473,19 +440,12 @@ class Renderer:
     same scope (`RenderOptions.scope`).
     """
 
-    def __init__(
-        self,
-        vocabulary: Vocabulary,
-        schema_limits: SchemaLimits | None = None,
-        *,
-        repeated_ids_max: int = 1 << 22,
-    ) -> None:
+    def __init__(self, vocabulary: Vocabulary, *, repeated_ids_max: int = 1 << 22) -> None:
         """`repeated_ids_max` bounds the ids of declarations and of items that are kept, of
         `ID_BYTES` each; what they were made from counts, too.
         """
+        super().__init__(vocabulary)
         self.vocabulary = vocabulary
-        self._writer = MessageWriter(vocabulary)
-        self._schema_limits = schema_limits or SchemaLimits()
         self._system_ids = lru_cache(SYSTEM_MESSAGES_MAX)(self._new_system_ids)
         self._repeated: LruCache[tuple[bytes, str, bytes], Sequence[int]] = LruCache(
             size_max=repeated_ids_max
@@ -503,15 +463,8 @@ class Renderer:
         options: RenderOptions,
         repeated: RepeatedHistory | None = None,
     ) -> Prompt:
-        """Return the prompt that continues `items`, ending with `<|start|>assistant`.
-
-        They may stand behind a history of which only is known what is `repeated` of it.
-
-        Items that carry ids are repeated id for id. Items that are not shown (what a compaction
-        made short, stale reasoning, calls that were cut off) and leading instructions, which are
-        part of the preamble, have no span; nor has what is repeated of a history. Raises
-        `InvalidRequest` for text, names, schemas and outputs that have no rendering.
-        """
+        # Items that are not shown have no span, nor have leading instructions, which are part of
+        # the preamble, and what is repeated of a history.
         leading = 0 if repeated else leading_instructions(items)
         instructing = repeated.instructions if repeated else items[:leading]
         ids = array("I", self._system_ids(SystemFacts.from_options(options)))
@@ -521,7 +474,7 @@ class Renderer:
         if repeated:
             ids.extend(repeated.ids)
         start, last = len(ids), len(items) - 1
-        for placed in shown(items, leading, options.approved):
+        for placed in shown_items(items, leading, options.approved):
             item, source = placed.item, placed.source
             own = item.ids
             if own is not None:
@@ -551,27 +504,20 @@ class Renderer:
         return ids
 
     def render_item(self, item: ContextItem, function: str | None = None) -> Sequence[int]:
-        """Make the ids of one item anew; empty for an item without content.
-
-        `function` names the function that an output belongs to.
-        """
         typed = item.item()
         if isinstance(typed, Message) and (opening := self._opening(typed)):
             text = message_text(typed)
-            return self._writer.plain_message(opening, text) if text or typed.role == "user" else []
+            return self.plain_message(opening, text) if text or typed.role == "user" else []
         ids = array("I")
         for message in harmony_messages(typed, function):
-            ids.extend(self._writer.message_ids(message, form=_form(typed)))
+            ids.extend(self.message_ids(message, form=_form(typed)))
         return ids
 
     def render_result(self, name: str, text: str) -> tuple[int, ...]:
-        return tuple(self._writer.message_ids(result_message(name, text)))
+        return tuple(self.message_ids(result_message(name, text)))
 
     def render_call(self, name: str, arguments: str) -> tuple[int, ...]:
-        return tuple(self._writer.message_ids(call_message(name, arguments)))
-
-    def count_ids(self, text: str) -> int:
-        return self._writer.count_ids(text)
+        return tuple(self.message_ids(call_message(name, arguments)))
 
     def _opening(self, message: Message) -> tuple[int, ...]:
         if message.role == "user":
@@ -581,7 +527,7 @@ class Renderer:
         return self._commentary if message.phase == "commentary" else self._final
 
     def _new_system_ids(self, facts: SystemFacts) -> Sequence[int]:
-        return self._writer.plain_message(self._system, system_text(facts))
+        return self.plain_message(self._system, system_text(facts))
 
     def _developer_ids(self, options: RenderOptions, leading: Sequence[str]) -> Sequence[int]:
         location = options.builtins.location
@@ -593,8 +539,8 @@ class Renderer:
         return self._repeated.get(key) or self._keep(key, self._new_developer_ids(options, leading))
 
     def _new_developer_ids(self, options: RenderOptions, leading: Sequence[str]) -> Sequence[int]:
-        text = developer_text(options, leading, self._schema_limits)
-        return self._writer.plain_message(self._developer, text) if text else ()
+        text = developer_text(options, leading)
+        return self.plain_message(self._developer, text) if text else ()
 
 
 def _form(item: Item) -> int:
@@ -602,12 +548,6 @@ def _form(item: Item) -> int:
         return call_form(item.call_id or "")
     is_answer = isinstance(item, Message) and item.role == "assistant"
     return message_form(item.id or "") if is_answer else 0
-
-
-def instructions_of(items: Sequence[ContextItem]) -> list[str]:
-    """Return the texts of these items, all of which are messages."""
-    typed = (item.item() for item in items)
-    return [message_text(item) for item in typed if isinstance(item, Message)]
 
 
 def _declarations(options: RenderOptions, leading: Sequence[str]) -> bytes:
@@ -624,20 +564,3 @@ def _cacheable_json(item: ContextItem) -> bytes | None:
     if typed.id is not None:
         return item.json
     return item.json.replace(b'"id":"%b"' % item.item_id.encode(), b"", 1)
-
-
-def shown(
-    items: Sequence[ContextItem], leading: int, approved: str | None = None
-) -> Iterable[PlacedItem]:
-    """Return the items behind the `leading` instructions that become messages, in their order.
-
-    `approved` is that of `RenderOptions`.
-    """
-    behind = items[leading:]
-    if len(behind) == 1 and behind[0].kind == "message":
-        return [PlacedItem(leading, behind[0])]
-    placed = (PlacedItem(index, item) for index, item in enumerate(behind, leading))
-    if all(item.kind == "message" for item in behind):
-        return placed  # only reasoning and calls, and what is behind a summary, are ever left out
-    ordered = with_approvals(placed, approved)
-    return list(in_call_order(without_stale_reasoning(since_compaction(ordered))))

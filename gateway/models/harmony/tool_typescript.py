@@ -21,18 +21,24 @@ from typing import TYPE_CHECKING, Any, Final
 
 import orjson
 
-from gateway.constraints.schemas import MISSING, as_dict, as_list, at_pointer, is_one_of
+from gateway.constraints.schemas import MISSING, TYPE_NAMES, as_dict, as_list, at_pointer, is_one_of
 from gateway.errors import InvalidRequest
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from gateway.models.format import SchemaLimits
 
-
+DEPTH_MAX: Final = 32
+"""Levels of one schema, at most."""
+NODES_MAX: Final = 40_000
+"""Schemas, properties and enum values of all tools of one request, at most, `$ref`s inlined."""
+INLINED_NODES_MAX: Final = 2_000
+"""Those of them that come from `$ref`s, of one schema: recursive definitions could otherwise fill a
+context window."""
+CHARACTERS_MAX: Final = 2_000_000
+"""Characters of all keys, descriptions, defaults and literals of one request, at most."""
 Refs = frozenset[str]
 _NO_REFS: Final[Refs] = frozenset()
-_TYPES: Final = frozenset({"string", "number", "integer", "boolean", "null", "object", "array"})
 _OBJECT_KEYS: Final = ("properties", "additionalProperties", "patternProperties")
 _ARRAY_KEYS: Final = ("items", "prefixItems")
 _SHAPE_KEYS: Final = frozenset(
@@ -65,8 +71,7 @@ class SchemaNormaliser:
     refer to each other so much that writing them out exceeds the limits are followed less deep.
     """
 
-    def __init__(self, limits: SchemaLimits) -> None:
-        self._limits = limits
+    def __init__(self) -> None:
         self._inlined_refs = list(_INLINED_REFS)
         self._nodes = 0
         self._inlined_nodes = 0
@@ -99,8 +104,8 @@ class SchemaNormaliser:
     # `$ref` and `allOf` -------------------------------------------------------------------------
 
     def _flatten(self, schema: object, refs: Refs, depth: int) -> tuple[Schema, Refs]:
-        if depth > self._limits.depth_max:
-            raise self._error(f"it is nested more than {self._limits.depth_max} levels deep")
+        if depth > DEPTH_MAX:
+            raise self._error(f"it is nested more than {DEPTH_MAX} levels deep")
         if not isinstance(schema, dict):
             self._spend(1, refs)
             return {}, refs
@@ -242,17 +247,15 @@ class SchemaNormaliser:
         self._nodes += nodes
         if refs:
             self._inlined_nodes += nodes
-        if self._nodes > self._limits.nodes_max:
-            raise self._error(f"the tools' schemas hold more than {self._limits.nodes_max} nodes")
-        if self._inlined_nodes > self._limits.inlined_nodes_max:
-            limit = self._limits.inlined_nodes_max
-            raise self._error(f"its references bring in more than {limit} nodes")
+        if self._nodes > NODES_MAX:
+            raise self._error(f"the tools' schemas hold more than {NODES_MAX} nodes")
+        if self._inlined_nodes > INLINED_NODES_MAX:
+            raise self._error(f"its references bring in more than {INLINED_NODES_MAX} nodes")
 
     def _text(self, text: str) -> str:
         self._characters += len(text)
-        if self._characters > self._limits.characters_max:
-            limit = self._limits.characters_max
-            raise self._error(f"the tools' schemas hold more than {limit} characters")
+        if self._characters > CHARACTERS_MAX:
+            raise self._error(f"the tools' schemas hold more than {CHARACTERS_MAX} characters")
         return text
 
     def _value(self, value: object) -> object:
@@ -273,7 +276,7 @@ class SchemaNormaliser:
 def _types(flat: Schema) -> list[str]:
     declared = flat.get("type")
     names: Iterable[object] = declared if isinstance(declared, list) else [declared]
-    known = [name for name in names if isinstance(name, str) and name in _TYPES]
+    known = [name for name in names if isinstance(name, str) and name in TYPE_NAMES]
     if known or "enum" in flat or declared is not None:
         return known
     if any(isinstance(flat.get(key), dict) for key in _OBJECT_KEYS):

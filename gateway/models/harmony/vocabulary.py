@@ -274,3 +274,9 @@ FINAL: Final = 17196
 """The id of the word `final`."""
 OPENING: Final = (START, ASSISTANT)
 """A prompt ends with it; a message stored for the next prompt begins with it."""
+FINAL_HEADER: Final = (CHANNEL, FINAL, MESSAGE)
+"""Puts the model into the body of its answer."""
+RECIPIENT_PREFIX: Final = (316, 28)
+"""` to=`: the front of any call's header."""
+CALL_PREFIX: Final = (*RECIPIENT_PREFIX, 44580, 13)
+"""` to=functions.`: the front of the header of a function's call, up to the name."""

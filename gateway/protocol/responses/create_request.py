@@ -19,10 +19,17 @@ from hashlib import sha256
 from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
 
 from pydantic import BeforeValidator, Field, InstanceOf
-from pydantic_core import PydanticCustomError
 
 from gateway.errors import InvalidRequest
-from gateway.protocol.base import Integer, Many, WireModel, as_integer, presentable, without_nulls
+from gateway.protocol.base import (
+    BodyModel,
+    Integer,
+    Many,
+    as_integer,
+    presentable,
+    string_or,
+    without_nulls,
+)
 from gateway.protocol.brought_tools import (
     BroughtTools,
     offered,
@@ -114,35 +121,19 @@ TokenIds = Literal["input_messages.token_ids", "output_messages.token_ids"]
 TOKEN_ID_VALUES: Final = literal_values(TokenIds)
 
 
-def _input_items(value: object) -> object:
-    match value:
-        case "":
-            return ()
-        case str():
-            return ({"role": "user", "content": value},)
-        case list() | tuple():
-            return value
-        case _:
-            expected = "one of a string or array of input items"
-            raise PydanticCustomError("expected", "", {"expected": expected})
-
-
-def _stops(value: object) -> object:
-    match value:
-        case str():
-            return (value,)
-        case list() | tuple():
-            return value
-        case _:
-            expected = "one of a string or array of strings"
-            raise PydanticCustomError("expected", "", {"expected": expected})
+_ARRAYS: Final = (list, tuple)
+_InputItems = string_or(
+    "array of input items",
+    _ARRAYS,
+    lambda text: ({"role": "user", "content": text},) if text else (),
+)
 
 
 def _top_k(value: object) -> object:
     return None if value == TOP_K_OFF else value
 
 
-class CreateResponse(WireModel):
+class CreateResponse(BodyModel):
     """Every documented parameter, with OpenAI's default where one is left out.
 
     Accepted without any effect, because there is nothing they could change here: `prompt_cache_*`
@@ -155,7 +146,7 @@ class CreateResponse(WireModel):
     """
 
     model: Annotated[str, Field(max_length=MODEL_CHARS_MAX)]
-    input: Annotated[Many[ReadItem], BeforeValidator(_input_items)] = ()
+    input: Annotated[Many[ReadItem], _InputItems] = ()
     conversation: AnyConversation | None = None
     previous_response_id: Annotated[str, Field(max_length=RESPONSE_ID_CHARS_MAX)] | None = None
     prompt: PromptTemplate | None = None
@@ -175,7 +166,7 @@ class CreateResponse(WireModel):
     stop: Annotated[
         Many[Annotated[str, Field(min_length=1, max_length=STOP_CHARS_MAX)]],
         Field(max_length=STOPS_MAX),
-        BeforeValidator(_stops),
+        string_or("array of strings", _ARRAYS, lambda text: (text,)),
     ] = ()
     top_k: Annotated[
         int | None, Field(ge=1, le=TOP_K_MAX), BeforeValidator(_top_k), BeforeValidator(as_integer)
@@ -201,9 +192,6 @@ class CreateResponse(WireModel):
     top_logprobs: Integer = Field(0, ge=0, le=TOP_LOGPROBS_MAX)
     context_management: Many[ContextManagement] | None = Field(None, min_length=1)
 
-    ignored: tuple[str, ...] = Field((), exclude=True)
-    """Top-level keys that were sent and mean nothing here, as far as their names are fit for a
-    header, `HINTS` among them. Not a parameter itself."""
     rejects_images: bool = Field(default=False, exclude=True)
     brought: tuple[InstanceOf[BroughtTools], ...] = Field((), exclude=True)
     """The tools that items bring: those of the input, once it is looked up those of the context."""
@@ -270,9 +258,7 @@ class CreateResponse(WireModel):
         return self.stream_options is None or self.stream_options.include_obfuscation
 
 
-PARAMETERS: Final = frozenset(CreateResponse.model_fields) - {
-    *("ignored", "rejects_images", "brought"),
-}
+PARAMETERS: Final = CreateResponse.parameters()
 """The names a body may use."""
 HINTS: Final = ("prompt_cache_options", "prompt_cache_retention")
 """Parameters that are checked and change nothing: backends cache every prefix, as long as they can.
@@ -367,7 +353,10 @@ def parse_create(
         document = {**document, "tools": without_unserved(document["tools"], served)}
     request = _validated(document, served)
     check_items(request.input, limits)
-    request = _with_tools(request, limits)
+    brought = check_brought(request.input, limits)
+    if request.tools:
+        check_tools(request.tools, limits)
+    request = request.model_copy(update={"brought": brought}) if brought else request
     if isinstance(request.text.format, JsonSchemaFormat):
         _check_format(request.text.format, limits)
     if request.instructions:
@@ -419,13 +408,6 @@ def warm_up(request: CreateResponse, parameter: str) -> CreateResponse:
                 param="input",
             )
     return request.model_copy(update={"context_management": None})
-
-
-def _with_tools(request: CreateResponse, limits: InputLimits) -> CreateResponse:
-    brought = check_brought(request.input, limits)
-    if request.tools:
-        check_tools(request.tools, limits)
-    return request.model_copy(update={"brought": brought}) if brought else request
 
 
 def _without_unserved(

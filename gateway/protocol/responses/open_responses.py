@@ -207,18 +207,27 @@ def _message(item: Json) -> Json:
 
 
 def _call(item: Json) -> Json:
-    # Arguments are not known before the call is complete.
     call = call_of(_CALL.validate_python(item))
+    return _function_call(
+        item,
+        item["call_id"],
+        call.arguments,
+        name=item.get("name", call.name),
+        namespace=item.get("namespace"),
+    )
+
+
+def _function_call(item: Json, call_id: str, arguments: str, **names: str | None) -> Json:
+    # Arguments are not known before the call is complete.
     status = item.get("status") or "completed"
-    names = {"name": item.get("name", call.name), "namespace": item.get("namespace")}
     return without_nulls(
         {
             "id": item["id"],
             "type": "function_call",
             "status": status,
-            "call_id": item["call_id"],
+            "call_id": call_id,
             **names,
-            "arguments": "" if status == "in_progress" else call.arguments,
+            "arguments": "" if status == "in_progress" else arguments,
         }
     )
 
@@ -232,37 +241,28 @@ def _function_output(item: Json) -> Json:
 
 
 def _output(item: Json) -> Json:
+    return _text_output(item, item["call_id"], output_text(_OUTPUT.validate_python(item)))
+
+
+def _text_output(item: Json, call_id: str, output: str) -> Json:
     return {
         "id": item["id"],
         "type": "function_call_output",
         "status": "completed",
-        "call_id": item["call_id"],
-        "output": output_text(_OUTPUT.validate_python(item)),
+        "call_id": call_id,
+        "output": output,
     }
 
 
 def _approval(item: Json) -> Json:
-    status = item.get("status") or "completed"
     arguments = {name: item[name] for name in ("server_label", "name", "arguments")}
-    return {
-        "id": item["id"],
-        "type": "function_call",
-        "status": status,
-        "call_id": item["id"],
-        "name": APPROVAL_FUNCTION,
-        "arguments": "" if status == "in_progress" else orjson.dumps(arguments).decode(),
-    }
+    written = orjson.dumps(arguments).decode()
+    return _function_call(item, item["id"], written, name=APPROVAL_FUNCTION)
 
 
 def _approval_answer(item: Json) -> Json:
     answer = without_nulls({"approve": item["approve"], "reason": item.get("reason")})
-    return {
-        "id": item["id"],
-        "type": "function_call_output",
-        "status": "completed",
-        "call_id": item["approval_request_id"],
-        "output": orjson.dumps(answer).decode(),
-    }
+    return _text_output(item, item["approval_request_id"], orjson.dumps(answer).decode())
 
 
 _ITEMS: Final[Mapping[str, Callable[[Json], Json]]] = {

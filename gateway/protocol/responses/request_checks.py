@@ -195,23 +195,16 @@ def _check_run_tools(tools: Sequence[Tool], limits: InputLimits) -> None:
                     what = f"there is more than one tool of type '{family}'"
                     raise invalid(f"{path}.type", f"{what}. Leave all but one of them out.")
                 families.add(family)
-                _check_container(path, tool)
+                container = tool.container if isinstance(tool, CodeInterpreterTool) else None
+                policy = container.network_policy if isinstance(container, AutoContainer) else None
+                if policy is not None and policy.type != "disabled":
+                    raise unsupported(
+                        f"{path}.container.network_policy.type",
+                        "Containers have no network here. Send 'disabled', or leave it out.",
+                        value=policy.type,
+                    )
             case _:
                 pass
-
-
-def _check_container(path: str, tool: RunTool) -> None:
-    match tool:
-        case CodeInterpreterTool(container=AutoContainer(network_policy=policy)) if (
-            policy is not None and policy.type != "disabled"
-        ):
-            raise unsupported(
-                f"{path}.container.network_policy.type",
-                "Containers have no network here. Send 'disabled', or leave it out.",
-                value=policy.type,
-            )
-        case _:
-            pass
 
 
 _WHERE: Final = ("server_url", "connector_id", "tunnel_id")

@@ -11,10 +11,9 @@ from typing import TYPE_CHECKING, Any, Final
 from pydantic import TypeAdapter
 
 from gateway.constraints.output_rules import AnswerFormat, OutputRules, TextGrammar, ToolRule
-from gateway.constraints.schemas import schema_fault
+from gateway.constraints.schemas import ANY_OBJECT, SchemaBounds, object_schema, schema_fault
 from gateway.generation import BROWSER_TOOLS, BUILTIN_PREFIX, PYTHON_TOOL, SegmentKind
 from gateway.protocol.base import Many
-from gateway.protocol.json_body import InputLimits
 from gateway.protocol.parameters import (
     AllowedTools,
     AnyFormat,
@@ -23,7 +22,6 @@ from gateway.protocol.parameters import (
     ToolChoice,
 )
 from gateway.protocol.tool_types import (
-    ANY_OBJECT,
     NO_ARGUMENTS,
     PARAMETERS,
     AnyTool,
@@ -34,7 +32,6 @@ from gateway.protocol.tool_types import (
     allowed_names,
     flat_name,
     named,
-    object_schema,
 )
 
 if TYPE_CHECKING:
@@ -45,7 +42,7 @@ if TYPE_CHECKING:
     from gateway.protocol.tool_types import NamedTool, Tool
 
 
-_SCHEMA_BOUNDS: Final = InputLimits(schema_bytes_max=16 << 10, pattern_chars_max=512)
+_SCHEMA_BOUNDS: Final = SchemaBounds(schema_bytes_max=16 << 10, pattern_chars_max=512)
 """Bounds of the schema of an MCP tool: a larger one does not bind the arguments of calls."""
 _TEXT: Final = {"type": "string"}
 _NUMBER: Final = {"type": "integer"}
@@ -209,7 +206,7 @@ def _tool_rule(tool: NamedTool) -> ToolRule:
     )
     match tool.tool:
         case ToolSearchTool():
-            schema = ANY_OBJECT
+            schema = ANY_OBJECT  # its item has no field for anything else
         case FunctionTool(strict=True, parameters=parameters):
             schema = NO_ARGUMENTS if parameters is None else parameters
         case CustomTool(format=GrammarFormat() as format_):
@@ -240,4 +237,4 @@ def _answer(format_: Mapping[str, Any]) -> AnswerFormat | None:
                 strict=bound.strict,
             )
         case _:
-            return AnswerFormat("json_object", {"type": "object"})
+            return AnswerFormat("json_object", ANY_OBJECT)

@@ -21,8 +21,8 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 import orjson
 
 from gateway import ids
+from gateway.context.assembly import COMPACTION
 from gateway.context.shortening import compaction_item, droppable, instruction
-from gateway.context.unsealing import COMPACTION
 from gateway.engine import outcome
 from gateway.engine.outcome import now
 from gateway.engine.output_guard import OutputViolation

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final
 from gateway import ids
 from gateway.context.assembly import may_repeat, referenced_ids
 from gateway.errors import ConversationLocked, InvalidRequest, PreviousResponseNotFound
-from gateway.protocol.conversations import unknown_conversation
+from gateway.protocol.conversation_bodies import unknown_conversation
 from gateway.protocol.hosted_tools import McpServerTool
 from gateway.services.known_urls import combines
 from gateway.store import conversations, messages

@@ -22,9 +22,8 @@ import orjson
 from gateway import ids
 from gateway.cache import LruCache
 from gateway.constraints.validation import Checker, SchemaCache
-from gateway.context.assembly import assemble, may_repeat, opening
+from gateway.context.assembly import assemble, may_repeat, opened, opening, unseal, with_last_opened
 from gateway.context.shortening import costs_of, drop_oldest_turns, missing_tokens
-from gateway.context.unsealing import opened, unseal, with_last_opened
 from gateway.engine.run_spec import RunSpec
 from gateway.errors import ContextLengthExceeded, InvalidRequest, PermissionDenied
 from gateway.generation import Route, Sampling

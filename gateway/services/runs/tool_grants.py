@@ -239,12 +239,11 @@ class ToolGrants:
         approved = next((one.call for one in decided if one.call is not None), None)
         shown = _known_tool_lists(request, stored, history.items)
         fresh = [listing for listing in listings if _identity(listing) not in shown]
-        labels = {listing.grant.label for listing in fresh}
         browser = _browser(principal.policy, offered, state, _urls(request, history))
         grants = Grants(
             browser=browser,
             python=python,
-            servers=tuple(replace(one, is_listed=one.label in labels) for one in servers),
+            servers=servers,
             approved=approved,
             budget=self._lesser(principal.policy, request.max_tool_calls),
             include=tuple(value for value in request.include if value in INCLUDED),

@@ -17,7 +17,7 @@ from typing_extensions import override
 from gateway.context.assembly import assemble
 from gateway.errors import InvalidRequest
 from gateway.generation import FinishReason, SegmentKind, SegmentStarted, SegmentText, Where
-from gateway.models.format import RenderOptions, SchemaLimits
+from gateway.models.format import RenderOptions
 from gateway.models.harmony.harmony_format import HarmonyFormat
 from gateway.models.harmony.vocabulary import FIRST_SPECIAL
 from gateway.protocol.chat_conversion import parse_chat
@@ -62,7 +62,7 @@ class Conversations:
     """Reader of these requests, with the gateway's own rendering and limits for gpt-oss."""
 
     def __init__(self, vocabulary: Vocabulary, *, context_length: int) -> None:
-        self.format = HarmonyFormat(vocabulary, SchemaLimits())
+        self.format = HarmonyFormat(vocabulary)
         self._context_length = context_length
 
     def as_completion(

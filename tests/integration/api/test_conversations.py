@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import openai
 import pytest
 
-from gateway.protocol.conversations import unknown_conversation
+from gateway.protocol.conversation_bodies import unknown_conversation
 from tests.integration.api.bodies import create
 
 if TYPE_CHECKING:

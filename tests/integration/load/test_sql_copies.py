@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from gateway import ids
 from gateway.entries import Queued, Tokens, pack, unpack
-from gateway.protocol.conversations import Conversation
+from gateway.protocol.conversation_bodies import Conversation
 from gateway.store import conversations, events, messages, responses
 from gateway.store.events import day_of
 from tests.fakes.stored import durable_response, item, store_turn

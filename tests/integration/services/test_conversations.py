@@ -10,7 +10,7 @@ import pytest
 
 from gateway import ids
 from gateway.errors import InvalidRequest, NoUpstreamAvailable, ResourceNotFound
-from gateway.protocol.conversations import NewConversation, parse_items
+from gateway.protocol.conversation_bodies import NewConversation, parse_items
 from gateway.sealing import Binding, Sealer, SealingSecret, Unsealed
 from gateway.services.conversations import Conversations
 from gateway.services.executor import ThreadExecutor

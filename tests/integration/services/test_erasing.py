@@ -15,8 +15,8 @@ from gateway import ids
 from gateway.errors import ConversationLocked, StoreUnavailable
 from gateway.metering import Metering, end_user_of
 from gateway.protocol.context_item import ConversationPlace
-from gateway.protocol.conversations import Conversation
-from gateway.protocol.traces import TraceRecord
+from gateway.protocol.conversation_bodies import Conversation
+from gateway.protocol.trace_records import TraceRecord
 from gateway.retention import erasure
 from gateway.retention.erasure import Erasing, used_in
 from gateway.store import conversations, endings, responses, traces, usage_lines

@@ -12,7 +12,6 @@ import pytest
 from gateway import ids
 from gateway.errors import ContextLengthExceeded, ConversationLocked, InvalidRequest, KeyTaken
 from gateway.metering import NOBODY
-from gateway.models.format import SchemaLimits
 from gateway.models.harmony.harmony_format import HarmonyFormat
 from gateway.protocol.grants import ToolBudget
 from gateway.sealing import Binding, Sealer, SealingSecret, Unsealed
@@ -96,7 +95,7 @@ async def desk(
             history_source=HistorySource(database, depth_max=9, items_max=99),
             models=models,
             specs=SpecBuilder(
-                lambda _: HarmonyFormat(vocabulary(), SchemaLimits(depth_max=20)),
+                lambda _: HarmonyFormat(vocabulary()),
                 system_message=Harmony(identity="You.", date="off"),
                 cache_salt_key=b"salt",
                 sealer=SEALER,

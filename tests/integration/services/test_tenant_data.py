@@ -23,8 +23,8 @@ from gateway.encryption.cipher import PLAIN_KEY, keys_of
 from gateway.encryption.keyring import OFF, Keyring, KeyringPolicy
 from gateway.errors import ConfigError, ContentSealed, InvalidRequest, ResourceNotFound
 from gateway.metering import end_user_of
-from gateway.protocol.conversations import Conversation
-from gateway.protocol.traces import TraceRecord
+from gateway.protocol.conversation_bodies import Conversation
+from gateway.protocol.trace_records import TraceRecord
 from gateway.retention import tenant_data
 from gateway.retention.export import PAGE_BYTES, ROWS_MAX, rows_next
 from gateway.retention.tenant_data import TenantData

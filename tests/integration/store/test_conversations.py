@@ -8,7 +8,7 @@ import pytest
 
 from gateway import ids
 from gateway.errors import ConversationLocked, InvalidRequest
-from gateway.protocol.conversations import Conversation
+from gateway.protocol.conversation_bodies import Conversation
 from gateway.store import conversations, messages
 from tests.fakes.stored import item
 from tests.fakes.turns import begin, conversation_of, end

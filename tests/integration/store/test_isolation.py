@@ -9,7 +9,7 @@ import pytest
 from gateway import ids
 from gateway.errors import ClaimLost, ResourceNotFound, StoreError
 from gateway.protocol.context_item import ConversationPlace
-from gateway.protocol.conversations import Conversation
+from gateway.protocol.conversation_bodies import Conversation
 from gateway.store import (
     claims,
     conversations,

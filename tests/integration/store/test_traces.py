@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from gateway import ids
-from gateway.protocol.traces import TraceRecord
+from gateway.protocol.trace_records import TraceRecord
 from gateway.retention import sweep
 from gateway.settings.sections import Retention
 from gateway.store import traces

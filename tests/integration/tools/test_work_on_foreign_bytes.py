@@ -24,7 +24,7 @@ from gateway.api.multipart import FormReader
 from gateway.constraints.gbnf import UntranslatableGrammar
 from gateway.constraints.lark import ebnf_of
 from gateway.constraints.output_rules import TextGrammar, UnusableGrammar, UnusableSchema
-from gateway.constraints.validation import CheckLimits
+from gateway.constraints.validation import WORK_MAX
 from gateway.constraints.validators import GrammarValidator, SchemaValidator
 from gateway.errors import InvalidRequest, PayloadTooLarge, TokenRefused, UpstreamFailed
 from gateway.generation import Sampling
@@ -227,7 +227,7 @@ def doubled(levels: int, leaf: str) -> str:
 
 
 def check_schema(schema: dict[str, Any]) -> object:
-    validator = SchemaValidator(schema, work_max=CheckLimits().work_max)
+    validator = SchemaValidator(schema, work_max=WORK_MAX)
     return validator.fault("[" + "{}," * 20_000 + "{}]")
 
 

@@ -7,8 +7,9 @@ from typing import Any
 import orjson
 import pytest
 
+from gateway.constraints import validation
 from gateway.constraints.output_rules import AnswerFormat, OutputRules, ToolRule
-from gateway.constraints.validation import Checker, CheckLimits, SchemaCache
+from gateway.constraints.validation import Checker, SchemaCache
 from gateway.constraints.validators import SchemaValidator
 from gateway.errors import InvalidRequest
 from gateway.generation import SegmentKind
@@ -94,10 +95,13 @@ def test_a_checker_takes_what_another_has_compiled() -> None:
     assert second.answer_fault('{"b": 1}') is None
 
 
-def test_the_patterns_of_all_schemas_stay_bounded_beside_what_is_kept() -> None:
-    kept, limits = SchemaCache(), CheckLimits(patterns_max=1)
+def test_the_patterns_of_all_schemas_stay_bounded_beside_what_is_kept(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(validation, "PATTERNS_MAX", 1)
+    kept = SchemaCache()
     plain, patterned = schema("a"), [schema(name, pattern=f"^{name}") for name in "bc"]
-    Checker(rules(plain), call_fields, limits, cache=kept).compile()
-    Checker(rules(plain, patterned[0]), call_fields, limits, cache=kept).compile()
+    Checker(rules(plain), call_fields, cache=kept).compile()
+    Checker(rules(plain, patterned[0]), call_fields, cache=kept).compile()
     with pytest.raises(InvalidRequest, match="2 patterns"):
-        Checker(rules(plain, *patterned), call_fields, limits, cache=kept).compile()
+        Checker(rules(plain, *patterned), call_fields, cache=kept).compile()

@@ -14,7 +14,6 @@ from gateway.constraints.schemas import form_fault
 from gateway.constraints.validation import Checker
 from gateway.errors import InvalidRequest
 from gateway.eventlog.fold.screen import Beginning
-from gateway.models.format import SchemaLimits
 from gateway.models.harmony.tool_typescript import SchemaNormaliser, function_text
 from gateway.protocol.call_items import call_fields
 from gateway.protocol.chat_conversion import parse_chat
@@ -121,7 +120,7 @@ def test_a_function_that_is_only_shown_is_shown_as_far_as_it_can_be_read(
     (tool,) = named(request.tools)
     assert isinstance(tool.tool, FunctionTool)
     assert tool.tool.parameters == schema
-    text = function_text("f", SchemaNormaliser(SchemaLimits()).normalise(schema, param="x"))
+    text = function_text("f", SchemaNormaliser().normalise(schema, param="x"))
     assert f"a?: {shown}," in text
     assert refusal(**PLACES[place](schema, strict=True))[1] == place
 

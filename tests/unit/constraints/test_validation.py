@@ -10,8 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from gateway.constraints import validation
 from gateway.constraints.output_rules import AnswerFormat, OutputRules, TextGrammar, ToolRule
-from gateway.constraints.validation import Checker, CheckLimits
+from gateway.constraints.validation import Checker
 from gateway.errors import InvalidRequest
 from gateway.generation import SegmentKind
 from gateway.protocol.call_items import call_fields
@@ -172,9 +173,11 @@ def test_a_grammar_that_is_none_is_the_callers_mistake(grammar: TextGrammar) -> 
     assert caught.value.param == "tools"
 
 
-def test_the_limits_are_those_of_the_checker() -> None:
+def test_checks_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(validation, "WORK_MAX", 10)
+    monkeypatch.setattr(validation, "GRAMMAR_SECONDS_MAX", 0.0)
     answer = AnswerFormat("json_schema", {"items": {"type": "integer"}}, strict=True)
-    checker = Checker(rules(TOOLS[2], answer=answer), call_fields, CheckLimits(10, 0.0))
+    checker = Checker(rules(TOOLS[2], answer=answer), call_fields)
     assert checker.answer_fault("[1,2,3]") is None
     assert checker.answer_fault("[1,2,3,4,5,6,7,8,9,10]") is not None
     assert "too long" in str(checker.call_fault("patch", custom(PATCH)))
@@ -202,13 +205,17 @@ def test_not_even_text_that_is_not_unicode_does(text: str) -> None:
     CHECKER.answer_fault(f'"{text}')
 
 
-def test_the_schemas_of_one_request_have_only_so_many_patterns() -> None:
+def test_the_schemas_of_one_request_have_only_so_many_patterns(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(validation, "PATTERNS_MAX", 30)
     schema = {"properties": {f"p{n}": {"pattern": f"^{n}$"} for n in range(10)}}
     tools = [ToolRule(f"f{n}", SegmentKind.FUNCTION_CALL, f"f{n}", schema=schema) for n in range(2)]
     answer = AnswerFormat("json_schema", schema, strict=True)
-    Checker(rules(*tools, answer=answer), call_fields, CheckLimits(patterns_max=30)).compile()
+    Checker(rules(*tools, answer=answer), call_fields).compile()
+    monkeypatch.setattr(validation, "PATTERNS_MAX", 29)
     with pytest.raises(InvalidRequest, match="have 30 patterns") as raised:
-        Checker(rules(*tools, answer=answer), call_fields, CheckLimits(patterns_max=29)).compile()
+        Checker(rules(*tools, answer=answer), call_fields).compile()
     assert (raised.value.code, raised.value.param) == ("invalid_value", "tools")
 
 

@@ -9,13 +9,13 @@ from uuid import UUID
 
 import pytest
 
-from gateway.context.shortening import INTRODUCTION, compaction_item
-from gateway.context.unsealing import (
+from gateway.context.assembly import (
     COMPACTION,
     opened,
     unseal,
     with_last_opened,
 )
+from gateway.context.shortening import INTRODUCTION, compaction_item
 from gateway.errors import InvalidRequest
 from gateway.protocol.context_item import ContextItem
 from gateway.protocol.items import InputText, Message

@@ -12,7 +12,8 @@ from gateway.engine.output_guard import REASONING_BUDGET, GuardLimits, OutputGua
 from gateway.entries import Repair, Tokens, ToolEnded, ToolStarted, TurnEnded, TurnStarted
 from gateway.eventlog.fold.fold import Fold
 from gateway.generation import BROWSER_TOOLS, PYTHON_TOOL, FinishReason
-from gateway.models.harmony.framing import FINAL_HEADER, answer_header, call_header
+from gateway.models.harmony.harmony_format import answer_header, call_header
+from gateway.models.harmony.vocabulary import FINAL_HEADER
 from gateway.protocol.grants import (
     BrowserGrant,
     Grants,

@@ -14,9 +14,9 @@ from gateway.entries import Hold, Repair, Tokens, TurnEnded, TurnStarted
 from gateway.errors import UpstreamFailed, UpstreamLost
 from gateway.generation import FinishReason, ParserPosition, SegmentKind, Where
 from gateway.models.format import GrammarOptions
-from gateway.models.harmony.framing import FINAL_HEADER, answer_header, call_header
 from gateway.models.harmony.grammar import turn_constraint
-from gateway.models.harmony.vocabulary import END, OPENING
+from gateway.models.harmony.harmony_format import answer_header, call_header
+from gateway.models.harmony.vocabulary import END, FINAL_HEADER, OPENING
 from tests.fakes.guarded_run import (
     ANY_TOOL,
     FORBIDDEN,

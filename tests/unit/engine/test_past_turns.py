@@ -10,9 +10,8 @@ import pytest
 from gateway.engine.turn import INLINE_IDS, PastTurns
 from gateway.eventlog.fold.turn_reader import Turn
 from gateway.generation import FinishReason
-from gateway.models.harmony.framing import FINAL_HEADER
 from gateway.models.harmony.parsing import Parser
-from gateway.models.harmony.vocabulary import END, OPENING
+from gateway.models.harmony.vocabulary import END, FINAL_HEADER, OPENING
 from tests.fakes.harmony_script import harmony, script_ids, vocabulary
 
 if TYPE_CHECKING:

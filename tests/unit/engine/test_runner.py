@@ -23,8 +23,7 @@ from gateway.errors import (
 )
 from gateway.eventlog.live_log import LiveLog
 from gateway.limits.accounting import Charge
-from gateway.models.harmony.framing import FINAL_HEADER
-from gateway.models.harmony.vocabulary import OPENING
+from gateway.models.harmony.vocabulary import FINAL_HEADER, OPENING
 from gateway.store.claims import Claim
 from tests.fakes.following import collected
 from tests.fakes.harmony_script import script_ids

@@ -21,7 +21,8 @@ from gateway.errors import (
     UpstreamUnavailable,
 )
 from gateway.generation import TokenChunk
-from gateway.models.harmony.framing import FINAL_HEADER, said_ids
+from gateway.models.harmony.harmony_format import said_ids
+from gateway.models.harmony.vocabulary import FINAL_HEADER
 from tests.fakes.harmony_script import script_ids
 from tests.fakes.staged_run import (
     ANSWER,

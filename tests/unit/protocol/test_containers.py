@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gateway.errors import InvalidRequest
-from gateway.protocol.containers import (
+from gateway.protocol.container_bodies import (
     MEMORY_LIMITS,
     PURPOSES,
     check_file_name,

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from openai.types.conversations import Conversation as OpenAIConversation
 
 from gateway.errors import InvalidRequest
-from gateway.protocol.conversations import (
+from gateway.protocol.conversation_bodies import (
     ADDED_ITEMS_MAX,
     Conversation,
     NewMetadata,

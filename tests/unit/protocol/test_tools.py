@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 from jsonschema_rs import Draft202012Validator
 
+from gateway.constraints.output_rules import INPUT_OBJECT
 from gateway.generation import SegmentKind
 from gateway.protocol.tool_types import (
     APPLY_PATCH_PARAMETERS,
-    CUSTOM_PARAMETERS,
     LOCAL_SHELL_PARAMETERS,
     SHELL_PARAMETERS,
     declared,
@@ -67,7 +67,7 @@ def test_a_custom_tool_takes_one_text_and_is_described_with_its_grammar() -> Non
     plain, grammar, both = declared(
         parse(tools=[CUSTOM, GRAMMAR, {**GRAMMAR, "name": "h", "description": "d"}]).tools
     )
-    assert plain.parameters == grammar.parameters == CUSTOM_PARAMETERS
+    assert plain.parameters == grammar.parameters == INPUT_OBJECT
     assert plain.description == "Runs code."
     assert grammar.description == 'The input must match this Lark grammar:\nstart: "a"+'
     assert both.description == f"d\n\n{grammar.description}"

@@ -11,10 +11,9 @@ from hypothesis import strategies as st
 
 from gateway import ids
 from gateway.errors import InvalidRequest
-from gateway.protocol.traces import TRACE_ID_CHARS_MAX, TraceLimits, TraceRecord, parse_traces
+from gateway.protocol.trace_records import TRACE_ID_CHARS_MAX, TraceRecord, parse_traces
 from tests.fakes.create_bodies import LIMITS
 
-BOUNDS = TraceLimits(records_max=3, record_bytes_max=300)
 TRACE: dict[str, Any] = {
     "object": "trace",
     "id": "trace_1",
@@ -47,9 +46,15 @@ RECORDS = VALUES | st.fixed_dictionaries(
 )
 
 
+@pytest.fixture(autouse=True)
+def small_bounds(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("gateway.protocol.trace_records.RECORDS_MAX", 3)
+    monkeypatch.setattr("gateway.protocol.trace_records.RECORD_BYTES_MAX", 300)
+
+
 def parse(data: Any) -> list[TraceRecord]:
     body = json.dumps({"data": data}).encode()
-    return parse_traces(body, input_limits=LIMITS, limits=BOUNDS)
+    return parse_traces(body, limits=LIMITS)
 
 
 def with_response(response_id: Any) -> dict[str, Any]:

@@ -389,7 +389,6 @@ async def test_a_list_that_the_context_has_is_not_told_again(
         stored = {"mcpl_1": stored_item(item)}
         granted = await decide(stored=stored, tools=[SERVER], input=[reference, user])
     assert granted.grants is not None
-    assert granted.grants.servers[0].is_listed is is_listed
     assert len(granted.listings) == is_listed
 
 

@@ -6,12 +6,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gateway.models.harmony.framing import FINAL_HEADER, said_ids
+from gateway.models.harmony.harmony_format import said_ids
 from gateway.models.harmony.vocabulary import (
     CALL,
     CHANNEL,
     CONSTRAIN,
     END,
+    FINAL_HEADER,
     FIRST_SPECIAL,
     MESSAGE,
     OPENING,

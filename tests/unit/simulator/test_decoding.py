@@ -10,8 +10,14 @@ from hypothesis import strategies as st
 from jsonschema_rs import validator_for
 
 from gateway.generation import FinishReason
-from gateway.models.harmony.framing import FINAL_HEADER
-from gateway.models.harmony.vocabulary import CALL, CHANNEL, CONSTRAIN, MESSAGE, RETURN
+from gateway.models.harmony.vocabulary import (
+    CALL,
+    CHANNEL,
+    CONSTRAIN,
+    FINAL_HEADER,
+    MESSAGE,
+    RETURN,
+)
 from tests.fakes.examples import examples
 from tests.fakes.harmony_oracle import vocabulary
 from tests.fakes.random_schemas import random_schema

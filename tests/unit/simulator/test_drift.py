@@ -4,12 +4,12 @@ import json
 
 import pytest
 
-from gateway.models.harmony.framing import FINAL_HEADER
 from gateway.models.harmony.vocabulary import (
     CALL,
     CHANNEL,
     CONSTRAIN,
     END,
+    FINAL_HEADER,
     FIRST_SPECIAL,
     MESSAGE,
     RETURN,

@@ -13,9 +13,8 @@ from gateway.constraints.output_rules import AnswerFormat, OutputRules, TextGram
 from gateway.constraints.structural_tags import tag_of
 from gateway.generation import ParserPosition, SegmentKind, Where
 from gateway.models.format import GrammarOptions
-from gateway.models.harmony.framing import FINAL_HEADER
 from gateway.models.harmony.grammar import turn_constraint
-from gateway.models.harmony.vocabulary import CALL, END, RETURN
+from gateway.models.harmony.vocabulary import CALL, END, FINAL_HEADER, RETURN
 from tests.fakes.harmony_script import vocabulary
 from tests.fakes.simulated_conversation import (
     TIME,

@@ -11,8 +11,14 @@ from hypothesis import strategies as st
 from jsonschema import Draft202012Validator
 from openai_harmony import ToolDescription
 
-from gateway.models.harmony.framing import FINAL_HEADER
-from gateway.models.harmony.vocabulary import CALL, CHANNEL, CONSTRAIN, MESSAGE, RETURN
+from gateway.models.harmony.vocabulary import (
+    CALL,
+    CHANNEL,
+    CONSTRAIN,
+    FINAL_HEADER,
+    MESSAGE,
+    RETURN,
+)
 from gateway.simulator.scripting.typescript import Tool
 from tests.fakes.examples import examples
 from tests.fakes.harmony_oracle import vocabulary

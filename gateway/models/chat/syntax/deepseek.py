@@ -28,8 +28,8 @@ from gateway.models.chat.call_syntax import (
     Mark,
     Noted,
     Rule,
-    Said,
     function_name,
+    no_call,
 )
 from gateway.models.chat.syntax.json_call import JsonBody
 
@@ -146,8 +146,7 @@ class DeepSeekReader:
         if self._where in _OPEN:
             yield from self._body.finish(*self._rules, *self._behind_body(), *rules, cut=cut)
         elif self._where is not _Where.OUTSIDE:
-            word = "" if cut else "".join(self._word).strip()
-            yield Said(word, (Rule.NOT_A_CALL if word else Rule.ABANDONED_CALL,))
+            yield no_call("" if cut else "".join(self._word).strip())
         self._word = []
 
     def _behind_body(self) -> tuple[Rule, ...]:

@@ -21,9 +21,9 @@ from gateway.models.chat.call_syntax import (
     Left,
     Mark,
     Rule,
-    Said,
     Tags,
     function_name,
+    no_call,
 )
 from gateway.models.chat.syntax.tagged_arguments import ANY, TaggedArguments
 
@@ -121,8 +121,7 @@ class GlmReader:
 
     def _end_call(self, rules: tuple[Rule, ...]) -> Iterator[CallEvent]:
         if self._where is _Where.JUNK:
-            word = "".join(self._word).strip()
-            yield Said(word, (Rule.NOT_A_CALL if word else Rule.ABANDONED_CALL,))
+            yield no_call("".join(self._word).strip())
             return
         if self._where is _Where.VALUE:
             self._rules.append(Rule.UNCLOSED_PARAMETER)

@@ -14,7 +14,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from gateway.models.chat.call_syntax import CallSyntax, Ended, Left, Mark, Rule
-from gateway.models.chat.syntax.json_call import WHITE, JsonCall
+from gateway.models.chat.syntax.json_call import JsonCall
+from gateway.models.json_values import WHITE
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

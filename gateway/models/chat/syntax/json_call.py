@@ -3,15 +3,10 @@ arguments alone of a call that is named outside of its JSON (`JsonBody`).
 
 The arguments flow as soon as they begin and the name is known. A model that writes them first is
 listened to until the name came. Whatever the object holds besides is passed over.
-
-Positions in the object are found by regular expressions: each character is looked at once or twice,
-and a value is decoded only where its text is needed.
 """
 
 from __future__ import annotations
 
-import json
-import re
 from enum import Enum, auto
 from typing import TYPE_CHECKING, ClassVar, Final
 
@@ -20,114 +15,16 @@ from gateway.models.chat.call_syntax import (
     Called,
     Ended,
     Rule,
-    Said,
     Unnamed,
     function_name,
+    no_call,
 )
+from gateway.models.json_values import WHITE, ValueScanner, escaped, is_json, string_in
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Mapping
 
     from gateway.models.chat.call_syntax import CallEvent
-
-
-_STRUCTURE: Final = re.compile(r'["{}\[\]]')
-_STRING: Final = re.compile(r'["\\\x00-\x1f]')
-_SCALAR_END: Final = re.compile(r"[,}\]\s]")
-WHITE: Final = " \t\n\r"
-"""Characters that are white space in JSON."""
-DEPTH_MAX: Final = 128
-"""A value nested deeper than that counts as no JSON: whether Python's decoder takes it depends on
-how deep the caller's own stack is, and the result must depend on nothing."""
-
-
-def no_number(name: str) -> None:
-    # Python accepts NaN and infinities as JSON.
-    raise ValueError(name)
-
-
-# Models break lines inside of strings.
-_DECODER: Final = json.JSONDecoder(strict=False, parse_int=str, parse_constant=no_number)
-
-
-class ValueScanner:
-    """Scanner for the end of one JSON value that begins with the first character fed to it."""
-
-    __slots__ = (
-        "_depth", "_escaped", "_in_string", "_is_scalar", "controls", "deepest", "is_begun",
-    )  # fmt: skip
-
-    def __init__(self) -> None:
-        self.is_begun = False
-        self.deepest = 0
-        self.controls: list[int] = []
-        """Offsets of the control characters in the strings of the last text."""
-        self._depth = 0
-        self._in_string = self._escaped = self._is_scalar = False
-
-    def end(self, text: str) -> int | None:
-        """Return the offset behind the value if it ends in `text`, the next piece; else None."""
-        self.controls.clear()
-        if not self.is_begun and text:
-            self.is_begun = True
-            self._is_scalar = text[0] not in '{["'
-        if self._is_scalar:
-            found = _SCALAR_END.search(text)
-            return None if found is None else found.start()
-        return self._end_of_nested(text)
-
-    def _end_of_nested(self, text: str) -> int | None:
-        at = 0
-        if self._escaped and text:
-            self._escaped, at = False, 1
-        while found := (_STRING if self._in_string else _STRUCTURE).search(text, at):
-            at = found.end()
-            mark = found.group()
-            if mark == "\\":
-                self._escaped = at == len(text)
-                at += 1
-            elif mark == '"':
-                self._in_string = not self._in_string
-            elif mark < " ":
-                self.controls.append(at - 1)
-            else:
-                self._depth += 1 if mark in "{[" else -1
-                self.deepest = max(self.deepest, self._depth)
-            if not self._in_string and self._depth <= 0:
-                return at
-        return None
-
-
-def escaped(text: str, controls: Sequence[int]) -> str:
-    """Replace the control characters at `controls` by escapes."""
-    parts: list[str] = []
-    at = 0
-    for control in controls:
-        parts += (text[at:control], json.dumps(text[control])[1:-1])
-        at = control + 1
-    return "".join((*parts, text[at:]))
-
-
-def is_json(text: str, deepest: int = 0) -> bool:
-    """Return True if a text is a JSON value, one nested `deepest` levels."""
-    if deepest > DEPTH_MAX:
-        return False
-    try:
-        _DECODER.decode(text.strip())
-    except ValueError:
-        return False
-    return True
-
-
-def string_in(text: str) -> str | None:
-    """Return the text of a JSON string; None if it is none."""
-    if not text.startswith('"'):
-        return None
-    try:
-        value: str = _DECODER.decode(text)
-    except ValueError:
-        return None
-    return value
 
 
 class ArgumentsReader:
@@ -204,6 +101,15 @@ class _Phase(Enum):
     __hash__ = object.__hash__
 
 
+_KEY_SIGNS: Final = {'"': _Phase.IN_KEY, ",": _Phase.KEY, "}": _Phase.OVER}
+_SIGNS: Final[Mapping[_Phase, Mapping[str, _Phase]]] = {
+    _Phase.BEFORE: {"{": _Phase.FIRST_KEY},
+    _Phase.FIRST_KEY: _KEY_SIGNS,
+    _Phase.KEY: _KEY_SIGNS,
+    _Phase.COLON: {":": _Phase.VALUE},
+    _Phase.BEHIND: {",": _Phase.KEY, "}": _Phase.OVER},
+}
+"""Signs that may come in each phase, and the phases that follow them."""
 _ARGUMENTS: Final = frozenset({"arguments", "parameters"})
 
 
@@ -255,15 +161,11 @@ class JsonCall:
 
     # Each step takes text from the front, and returns what is left.
 
-    def _before(self, text: str, _: list[CallEvent]) -> str:
-        return self._at_sign(text, {"{": _Phase.FIRST_KEY})
-
-    def _before_key(self, text: str, _: list[CallEvent]) -> str:
-        signs = {'"': _Phase.IN_KEY, ",": _Phase.KEY, "}": _Phase.OVER}
+    def _before_key(self, text: str, events: list[CallEvent]) -> str:
         sign = text.lstrip(WHITE)[:1]
         if sign == "," or (sign == "}" and self._phase is _Phase.KEY):
             self._is_sloppy = True
-        rest = self._at_sign(text, signs)
+        rest = self._at_sign(text, events)
         if self._phase is _Phase.IN_KEY:
             self._scanner, self._token = ValueScanner(), []
             self._scanner.end('"')
@@ -279,9 +181,6 @@ class JsonCall:
         self.keys.append(self._key)
         self._phase = _Phase.COLON
         return text[end:]
-
-    def _before_colon(self, text: str, _: list[CallEvent]) -> str:
-        return self._at_sign(text, {":": _Phase.VALUE})
 
     def _before_value(self, text: str, events: list[CallEvent]) -> str:
         rest = text.lstrip(WHITE)
@@ -332,21 +231,19 @@ class JsonCall:
             events.append(Argued(waiting))
         self._waiting = []
 
-    def _behind(self, text: str, _: list[CallEvent]) -> str:
-        return self._at_sign(text, {",": _Phase.KEY, "}": _Phase.OVER})
-
     def _in_junk(self, text: str, _: list[CallEvent]) -> str:
         self._junk.append(text)
         return ""
 
-    def _at_sign(self, text: str, following: Mapping[str, _Phase]) -> str:
-        # Any other sign than these spoils the object.
+    def _at_sign(self, text: str, _: list[CallEvent]) -> str:
+        # Any other sign than those of the phase spoils the object.
         rest = text.lstrip(WHITE)
         if not rest:
             return ""
-        if rest[0] not in following:
+        following = _SIGNS[self._phase].get(rest[0])
+        if following is None:
             return self._spoil(rest)
-        self._phase = following[rest[0]]
+        self._phase = following
         return rest[1:]
 
     def _spoil(self, rest: str) -> str:
@@ -354,24 +251,20 @@ class JsonCall:
         return rest
 
     _STEPS: ClassVar[Mapping[_Phase, Callable[[JsonCall, str, list[CallEvent]], str]]] = {
-        _Phase.BEFORE: _before,
+        _Phase.BEFORE: _at_sign,
         _Phase.FIRST_KEY: _before_key,
         _Phase.KEY: _before_key,
         _Phase.IN_KEY: _in_key,
-        _Phase.COLON: _before_colon,
+        _Phase.COLON: _at_sign,
         _Phase.VALUE: _before_value,
         _Phase.IN_VALUE: _in_value,
-        _Phase.BEHIND: _behind,
+        _Phase.BEHIND: _at_sign,
         _Phase.JUNK: _in_junk,
     }
 
     def finish(self, *, cut: bool) -> Iterator[CallEvent]:
         if self.name is None:
-            raw = self.raw.strip()
-            if not raw or (cut and not self.is_over):
-                yield Said("", (Rule.ABANDONED_CALL,))
-            else:
-                yield Said(raw, (Rule.NOT_A_CALL,))
+            yield no_call("" if cut and not self.is_over else self.raw.strip())
             return
         if not self.is_told:
             yield Called(self.name)

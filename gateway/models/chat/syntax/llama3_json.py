@@ -13,7 +13,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from gateway.models.chat.call_syntax import CallSyntax, Left, Noted, Rule
-from gateway.models.chat.syntax.json_call import WHITE, JsonCall
+from gateway.models.chat.syntax.json_call import JsonCall
+from gateway.models.json_values import WHITE
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -23,10 +23,11 @@ from gateway.models.chat.call_syntax import (
     Mark,
     Noted,
     Rule,
-    Said,
     function_name,
+    no_call,
 )
-from gateway.models.chat.syntax.json_call import WHITE, JsonBody, JsonCall
+from gateway.models.chat.syntax.json_call import JsonBody, JsonCall
+from gateway.models.json_values import WHITE
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -42,7 +43,7 @@ CALL_ID: Final = "[CALL_ID]"
 
 class _Where(Enum):
     FRONT = auto()  # before the arguments, or a list
-    ID = auto()
+    ID = auto()  # whose text says nothing
     BODY = auto()
     LIST = auto()  # between its objects
     OBJECT = auto()
@@ -64,9 +65,11 @@ class MistralReader:
 
     def text(self, text: str) -> Iterator[CallEvent]:
         while text:
-            if self._where is _Where.BEHIND:
-                if text.strip():
-                    yield Left(text)
+            if self._where is _Where.BEHIND and text.strip():
+                yield Left(text)
+            if self._where is _Where.JUNK:
+                self._junk.append(text)
+            if self._where not in self._STEPS:
                 return
             text = yield from self._STEPS[self._where](self, text)
 
@@ -134,25 +137,13 @@ class MistralReader:
         if rest:
             self._where, self._junk = _Where.JUNK, []
             return rest
-        yield from ()
-        return ""
-
-    def _in_junk(self, text: str) -> Step:
-        self._junk.append(text)
-        yield from ()
-        return ""
-
-    def _in_id(self, _text: str) -> Step:
-        yield from ()
         return ""
 
     _STEPS: ClassVar[Mapping[_Where, Callable[[MistralReader, str], Step]]] = {
         _Where.FRONT: _in_front,
-        _Where.ID: _in_id,
         _Where.BODY: _in_body,
         _Where.LIST: _in_list,
         _Where.OBJECT: _in_object,
-        _Where.JUNK: _in_junk,
     }
 
     def mark(self, marker: str) -> Iterator[CallEvent]:
@@ -177,8 +168,7 @@ class MistralReader:
             yield Noted(Rule.UNCLOSED_CALL)
         elif self._where in {_Where.FRONT, _Where.JUNK}:
             junk = [self._word] if self._where is _Where.FRONT else self._junk
-            word = "" if cut else "".join(junk).strip()
-            yield Said(word, (Rule.NOT_A_CALL if word else Rule.ABANDONED_CALL,))
+            yield no_call("" if cut else "".join(junk).strip())
 
     def close(self, *, cut: bool) -> Iterator[CallEvent]:
         yield from self._end(cut=cut)

@@ -28,9 +28,9 @@ from gateway.models.chat.call_syntax import (
     Mark,
     Noted,
     Rule,
-    Said,
     Tags,
     function_name,
+    no_call,
 )
 from gateway.models.chat.syntax.tagged_arguments import TaggedArguments
 
@@ -186,7 +186,7 @@ class Qwen3CoderReader:
         stray, self._stray = "".join(self._stray).strip(), []
         if stray or not (self._has_called or self._has_said):
             self._has_said = True
-            yield Said(stray, (Rule.NOT_A_CALL if stray else Rule.ABANDONED_CALL,))
+            yield no_call(stray)
 
     def close(self, *, cut: bool) -> Iterator[CallEvent]:
         if self._where in _OPEN and (cut or self._where is not _Where.FUNCTION):

@@ -14,14 +14,14 @@ import re
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
-from gateway.constraints.schemas import at_pointer
-from gateway.models.chat.syntax.json_call import DEPTH_MAX, ValueScanner, escaped, no_number
+from gateway.constraints.schemas import CHOICES, TYPE_NAMES, at_pointer
+from gateway.models.json_values import DEPTH_MAX, ValueScanner, escaped, no_number
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
 STRING: Final = frozenset({"string"})
-ANY: Final = frozenset({"null", "integer", "number", "boolean", "object", "array", "string"})
+ANY: Final = frozenset(TYPE_NAMES)
 REFERENCES_MAX: Final = 16
 """Number of `$ref`s, `anyOf`s and the like that are followed, one within the other, at most."""
 _INTEGER: Final = re.compile(r"[+-]?[0-9]+")
@@ -45,7 +45,6 @@ _AS_JSON: Final[Mapping[str, str]] = {
     '"': '\\"',
 }
 _LITERALS: Final = frozenset({"integer", "number", "boolean"})
-_CHOICES: Final = ("anyOf", "oneOf", "allOf")
 _TYPE_NAMES: Final[Mapping[type, str]] = {
     bool: "boolean",
     int: "integer",
@@ -121,7 +120,7 @@ def _types(schema: Any, root: Mapping[str, Any], left: int) -> Iterator[str]:
         yield _TYPE_NAMES[type(value)]
     if "const" in schema:
         yield _TYPE_NAMES[type(schema["const"])]
-    for choice in _CHOICES:
+    for choice in CHOICES:
         options = schema.get(choice)
         for option in options if isinstance(options, list) else ():
             yield from _types(option, root, left - 1)

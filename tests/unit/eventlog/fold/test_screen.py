@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from gateway.constraints.output_rules import AnswerFormat, OutputRules
 from gateway.eventlog.fold.screen import Beginning, Body, Screen, Stops, Verdict
 from gateway.generation import SegmentEnded, SegmentEvent, SegmentKind, SegmentStarted, SegmentText
-from gateway.models.refusal_grammar import REFUSALS
+from gateway.models.grammar_parts import REFUSALS
 from tests.fakes.response_heads import NO_RULES
 from tests.fakes.toy_logs import ALLOWED, ANSWER, TOOL_RULES
 

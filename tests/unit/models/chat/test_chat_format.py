@@ -18,7 +18,7 @@ from gateway.generation import FinishReason, Prompt, SegmentKind
 from gateway.models.chat.chat_format import ChatFormat
 from gateway.models.chat.families import SWITCHES, Family
 from gateway.models.chat.tokenizer import ModelConfig
-from gateway.models.format import Builtins, FormatOptions, SchemaLimits, Unrendered
+from gateway.models.format import Builtins, FormatOptions, Unrendered
 from gateway.protocol.tool_types import FunctionTool
 from gateway.services.runs.compaction import summary_in
 from gateway.text_ids import ANSWER
@@ -355,7 +355,7 @@ def test_a_server_that_does_not_fit_is_told_apart() -> None:
 
 def test_a_model_without_a_tokenizer_or_a_family_is_a_mistake(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="needs the tokenizer"):
-        ChatFormat.load(SchemaLimits(), FormatOptions("m"))
+        ChatFormat.load(FormatOptions("m"))
     with pytest.raises(ConfigError, match="not known how the model"):
         Family.from_options(FormatOptions("m", "t"))
     with pytest.raises(ConfigError, match="no calls 'x'"):
@@ -363,7 +363,7 @@ def test_a_model_without_a_tokenizer_or_a_family_is_a_mistake(tmp_path: Path) ->
     with pytest.raises(ConfigError, match="no reasoning 'x'"):
         Family.from_options(FormatOptions("m", "t", reasoning="x"))
     with pytest.raises(VocabularyError):
-        ChatFormat.load(SchemaLimits(), FormatOptions("Qwen/Qwen3-8B", str(tmp_path)))
+        ChatFormat.load(FormatOptions("Qwen/Qwen3-8B", str(tmp_path)))
 
 
 def test_a_known_name_tells_the_family() -> None:

@@ -31,7 +31,7 @@ def test_frames_are_cut_out_of_what_was_rendered() -> None:
         behind=tuple(ids_of("\n</tool_response><|im_end|>\n")),
     )
     assert template.opening == tuple(ids_of(OPENING))
-    assert (template.faults, template.takes_tools, template.unthinks) == ((), True, True)
+    assert (template.faults, template.takes_tools) == ((), True)
     assert template.habits == ANY
 
 

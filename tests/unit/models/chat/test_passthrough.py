@@ -23,7 +23,7 @@ from gateway.generation import (
     Where,
 )
 from gateway.models.chat.passthrough import EitherParser, PassThroughFormat, TextParser
-from gateway.models.format import FormatOptions, GrammarOptions, SchemaLimits
+from gateway.models.format import FormatOptions, GrammarOptions
 from gateway.text_ids import (
     ANSWER,
     ARGUMENTS,
@@ -262,18 +262,18 @@ def test_a_transcript_has_its_text() -> None:
 def test_what_is_said_begins_within_a_thought_that_the_template_always_opens(
     model: str, reasoning: str | None, is_open: bool
 ) -> None:
-    format_ = PassThroughFormat.load(SchemaLimits(), FormatOptions(model, reasoning=reasoning))
+    format_ = PassThroughFormat.load(FormatOptions(model, reasoning=reasoning))
     assert format_.render([items.user()], items.options()).opens_thought is is_open
 
 
 def test_settings_say_what_it_can_do() -> None:
-    plain = PassThroughFormat.load(SchemaLimits(), FormatOptions(reasoning="none", calls="none"))
+    plain = PassThroughFormat.load(FormatOptions(reasoning="none", calls="none"))
     assert plain.abilities == ("structured_outputs", "streaming", "background")
     assert {"vision", "tools", "reasoning", "reasoning_off"} <= set(FORMAT.abilities)
-    tagged = PassThroughFormat.load(SchemaLimits(), FormatOptions(reasoning="think"))
+    tagged = PassThroughFormat.load(FormatOptions(reasoning="think"))
     assert tagged.framing.thought == ("<think>", "</think>")
     with pytest.raises(ConfigError, match="no reasoning 'deep'"):
-        PassThroughFormat.load(SchemaLimits(), FormatOptions(reasoning="deep"))
+        PassThroughFormat.load(FormatOptions(reasoning="deep"))
     with pytest.raises(ConfigError, match="reads calls itself"):
-        PassThroughFormat.load(SchemaLimits(), FormatOptions(calls="hermes"))
+        PassThroughFormat.load(FormatOptions(calls="hermes"))
     assert orjson.dumps(plain.abilities)

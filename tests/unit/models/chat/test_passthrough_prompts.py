@@ -186,7 +186,7 @@ def first_line(format_: PassThroughFormat, asked: str | None) -> dict[str, Any]:
 
 def test_an_effort_is_told_as_the_server_takes_it() -> None:
     thoughtless = PassThroughFormat(thinks=False, template_kwargs={"a": 1})
-    switched = FORMAT.reading(None, lambda asked, effort: {asked or "": effort}, calls=True)
+    switched = replace(FORMAT, switched=lambda asked, effort: {asked or "": effort})
     assert first_line(FORMAT, None) == {}
     assert first_line(FORMAT, "none") == {"reasoning_effort": "none"}
     assert first_line(FORMAT, "high") == {"reasoning_effort": "medium"}
@@ -209,6 +209,6 @@ def test_a_summary_is_told_as_what_it_stands_for() -> None:
 def test_thoughts_of_the_history_are_for_templates_alone() -> None:
     context = items.user(), items.thought(), items.call(), items.output()
     assert not any(b"reasoning" in line for line in prompt(PassThroughFormat(), *context))
-    chat = PassThroughFormat().reading(None, lambda _asked, _effort: {}, calls=True)
+    chat = PassThroughFormat(thinks=False, switched=lambda _asked, _effort: {})
     assert any(b'"reasoning":"hm"' in line for line in prompt(chat, *context))
     assert len(prompt(PassThroughFormat(), items.user(), items.thought())) == 2

@@ -11,12 +11,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gateway.models.format import NO_BUILTINS, Builtins
-from gateway.models.harmony.harmony_reference import prompt_messages
 from gateway.models.harmony.rendering import SYSTEM_MESSAGES_MAX, Renderer
 from gateway.protocol.grants import BrowserGrant, Grants, PythonGrant
 from gateway.protocol.tool_types import FunctionTool
 from tests.fakes.contexts import options, user
 from tests.fakes.harmony_oracle import library_prompt, spelled, vocabulary
+from tests.fakes.harmony_reference import prompt_messages
 
 F = FunctionTool(name="f", parameters={})
 BOTH = Builtins(browser=True, python=True)

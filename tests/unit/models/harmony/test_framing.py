@@ -6,8 +6,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.models.harmony.framing import FINAL_HEADER, said_ids
-from gateway.models.harmony.vocabulary import CALL, CHANNEL, END, END_OF_TEXT, OPENING, RETURN
+from gateway.models.harmony.harmony_format import said_ids
+from gateway.models.harmony.vocabulary import (
+    CALL,
+    CHANNEL,
+    END,
+    END_OF_TEXT,
+    FINAL_HEADER,
+    OPENING,
+    RETURN,
+)
 
 _IDS = st.lists(st.sampled_from([5, 6, CHANNEL, END, RETURN, CALL, END_OF_TEXT]), max_size=6)
 _TURNS = st.lists(st.tuples(_IDS, _IDS), max_size=4)

@@ -23,10 +23,16 @@ from gateway.generation import (
     Where,
 )
 from gateway.models.format import GrammarOptions
-from gateway.models.harmony.framing import CALL_PREFIX, RECIPIENT_PREFIX
+from gateway.models.grammar_parts import REFUSALS
 from gateway.models.harmony.grammar import turn_constraint
-from gateway.models.harmony.vocabulary import CHANNEL, MESSAGE, NAMED_SPECIALS, OPENING
-from gateway.models.refusal_grammar import REFUSALS
+from gateway.models.harmony.vocabulary import (
+    CALL_PREFIX,
+    CHANNEL,
+    MESSAGE,
+    NAMED_SPECIALS,
+    OPENING,
+    RECIPIENT_PREFIX,
+)
 from tests.fakes.harmony_script import script_ids, vocabulary
 from tests.fakes.turn_matching import allows
 

@@ -14,7 +14,6 @@ from pydantic import TypeAdapter
 
 from gateway.context.assembly import assemble
 from gateway.generation import PREAMBLE
-from gateway.models.harmony.harmony_reference import prompt_messages
 from gateway.models.harmony.rendering import Renderer
 from gateway.protocol.call_items import IMAGE_NOTE, NO_RESULT, NOT_APPROVED, UNKNOWN_RESULT
 from gateway.protocol.items import AnyInputItem, InputItem
@@ -33,6 +32,7 @@ from tests.fakes.contexts import (
     user,
 )
 from tests.fakes.harmony_oracle import library_prompt, spelled, vocabulary, well_formed
+from tests.fakes.harmony_reference import prompt_messages
 
 if TYPE_CHECKING:
     from gateway.protocol.context_item import ContextItem

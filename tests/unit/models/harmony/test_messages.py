@@ -8,7 +8,6 @@ from openai_harmony import Message as LibraryMessage
 
 from gateway.errors import InvalidRequest
 from gateway.models.harmony import rendering
-from gateway.models.harmony.harmony_reference import library_message
 from gateway.models.harmony.rendering import (
     MessageWriter,
     Renderer,
@@ -53,6 +52,7 @@ from gateway.protocol.items import (
 )
 from tests.fakes.contexts import context_item
 from tests.fakes.harmony_oracle import encoding, spelled, vocabulary
+from tests.fakes.harmony_reference import library_message
 
 
 def rendered(item: Item, function: str | None = None) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from gateway.generation import FinishReason
-from gateway.models.harmony.framing import rerendered_ids
+from gateway.models.harmony.harmony_format import rerendered_ids
 from gateway.models.harmony.parsing import Parser
 from gateway.models.harmony.rendering import MessageWriter, Renderer
 from gateway.protocol.items import Reasoning, ReasoningText

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from gateway.models.harmony.framing import CALL_PREFIX, FINAL_HEADER
-from gateway.models.harmony.vocabulary import CHANNEL, CONSTRAIN, MESSAGE
+from gateway.models.harmony.vocabulary import CALL_PREFIX, CHANNEL, CONSTRAIN, FINAL_HEADER, MESSAGE
 from tests.fakes.harmony_script import harmony
 
 

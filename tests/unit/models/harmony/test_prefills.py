@@ -14,15 +14,14 @@ from gateway.generation import (
     SegmentKind,
     SegmentStarted,
 )
-from gateway.models.harmony.framing import (
+from gateway.models.harmony.harmony_format import answer_header, call_header
+from gateway.models.harmony.parsing import Parser
+from gateway.models.harmony.vocabulary import (
     CALL_PREFIX,
     FINAL_HEADER,
     RECIPIENT_PREFIX,
-    answer_header,
-    call_header,
+    Vocabulary,
 )
-from gateway.models.harmony.parsing import Parser
-from gateway.models.harmony.vocabulary import Vocabulary
 from tests.fakes.harmony_script import harmony, script_ids
 
 TOOLS = {

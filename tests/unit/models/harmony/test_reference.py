@@ -1,37 +1,34 @@
+"""`HarmonyFormat.check`: an installation that makes other prompts than openai-harmony is found."""
+
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from array import array
+from hashlib import sha256
 
 import pytest
 
 from gateway.errors import StartupError
-from gateway.models.format import SchemaLimits
-from gateway.models.harmony.harmony_format import HarmonyFormat
-from gateway.models.harmony.harmony_reference import check_prompt
-from tests.fakes.byte_format import ByteFormat
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-
-@pytest.fixture(autouse=True)
-def environment(monkeypatch: pytest.MonkeyPatch) -> None:
-    """openai-harmony is told by a variable where its vocabulary is; that is undone."""
-    monkeypatch.setenv("TIKTOKEN_ENCODINGS_BASE", "")
+from gateway.models.harmony import tool_typescript
+from gateway.models.harmony.harmony_format import (
+    SAMPLE_ITEM,
+    SAMPLE_OPTIONS,
+    SAMPLE_SHA256,
+    HarmonyFormat,
+)
+from tests.fakes.harmony_oracle import library_prompt
+from tests.fakes.harmony_reference import prompt_messages
 
 
-@pytest.mark.slow
+def test_the_digest_is_that_of_openai_harmonys_prompt() -> None:
+    ids = library_prompt(prompt_messages([SAMPLE_ITEM], SAMPLE_OPTIONS))
+    assert sha256(array("I", ids)).hexdigest() == SAMPLE_SHA256
+
+
 def test_prompts_of_this_installation_are_those_of_openai_harmony() -> None:
-    HarmonyFormat.load(SchemaLimits()).check()
+    HarmonyFormat.load().check()
 
 
-@pytest.mark.slow
-def test_other_prompts_than_openai_harmonys_are_reported() -> None:
+def test_other_prompts_are_reported(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(tool_typescript._NAMES, "string", "text")
     with pytest.raises(StartupError, match="prompts differ"):
-        check_prompt(ByteFormat())
-
-
-def test_a_vocabulary_that_openai_harmony_cannot_load_is_reported(tmp_path: Path) -> None:
-    (tmp_path / "o200k_base.tiktoken").write_text("damaged")
-    with pytest.raises(StartupError, match="cannot load its vocabulary"):
-        check_prompt(HarmonyFormat.load(SchemaLimits()), tmp_path)
+        HarmonyFormat.load().check()

@@ -11,8 +11,7 @@ from gateway.constraints.output_rules import AnswerFormat
 from gateway.errors import InvalidRequest
 from gateway.generation import PREAMBLE, Prompt, Span
 from gateway.ids import output_item_id
-from gateway.models.format import SchemaLimits
-from gateway.models.harmony.harmony_reference import prompt_messages
+from gateway.models.harmony import tool_typescript
 from gateway.models.harmony.rendering import Renderer
 from gateway.models.harmony.vocabulary import FIRST_SPECIAL
 from gateway.protocol.tool_types import FunctionTool
@@ -28,6 +27,7 @@ from tests.fakes.contexts import (
     user,
 )
 from tests.fakes.harmony_oracle import library_prompt, spelled, vocabulary
+from tests.fakes.harmony_reference import prompt_messages
 
 SYSTEM = (
     "<|start|>system<|message|>You are ChatGPT, a large language model trained by OpenAI.\n"
@@ -206,11 +206,11 @@ def test_an_error_names_the_place_where_the_request_declares_the_tool() -> None:
     assert caught.value.param == "tools[2].tools[1].name"
 
 
-def test_a_schema_beyond_the_limits_is_refused() -> None:
+def test_a_schema_beyond_the_limits_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tool_typescript, "DEPTH_MAX", 0)
     tool = FunctionTool(name="g", parameters={"type": "array", "items": {"type": "string"}})
-    small = Renderer(vocabulary(), SchemaLimits(depth_max=0))
     with pytest.raises(InvalidRequest) as caught:
-        small.render([], options(tools=(F, tool)))
+        renderer().render([], options(tools=(F, tool)))
     assert caught.value.param == "tools[1].parameters"
 
 

@@ -13,11 +13,11 @@ from pydantic import TypeAdapter
 from gateway.constraints.output_rules import AnswerFormat
 from gateway.generation import Prompt, Span
 from gateway.models.format import RenderOptions
-from gateway.models.harmony.harmony_reference import prompt_messages
 from gateway.models.harmony.rendering import Renderer
 from gateway.protocol.tool_types import AnyTool, Tool, declared
 from tests.fakes.contexts import from_wire
 from tests.fakes.harmony_oracle import library_prompt, spelled, vocabulary
+from tests.fakes.harmony_reference import prompt_messages
 
 GOLDEN = Path(__file__).parents[3] / "data" / "golden"
 CASES = {path.stem: json.loads(path.read_text()) for path in sorted(GOLDEN.glob("*.json"))}

@@ -5,8 +5,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from gateway.errors import InvalidRequest
-from gateway.models.format import SchemaLimits
-from gateway.models.harmony.tool_typescript import SchemaNormaliser, type_text
+from gateway.models.harmony import tool_typescript
+from gateway.models.harmony.tool_typescript import DEPTH_MAX, SchemaNormaliser, type_text
 
 if TYPE_CHECKING:
     from gateway.models.harmony.tool_typescript import Schema
@@ -15,17 +15,17 @@ PARAM = "tools[3].parameters"
 STRING = {"type": "string"}
 
 
-def normalise(schema: Schema, limits: SchemaLimits | None = None) -> Schema:
-    return SchemaNormaliser(limits or SchemaLimits()).normalise(schema, param=PARAM)
+def normalise(schema: Schema) -> Schema:
+    return SchemaNormaliser().normalise(schema, param=PARAM)
 
 
 def written(schema: Schema) -> str:
     return type_text(normalise(schema))
 
 
-def refused(schema: Schema, limits: SchemaLimits | None = None) -> str:
+def refused(schema: Schema) -> str:
     with pytest.raises(InvalidRequest) as caught:
-        normalise(schema, limits)
+        normalise(schema)
     assert caught.value.code == "invalid_function_parameters"
     assert caught.value.param == PARAM
     return caught.value.message
@@ -87,13 +87,16 @@ def test_definitions_that_explode_are_followed_less_deep() -> None:
     assert len(text) < 20_000
 
 
-def test_a_schema_that_explodes_leaves_the_budget_to_the_next() -> None:
+def test_a_schema_that_explodes_leaves_the_budget_to_the_next(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(tool_typescript, "NODES_MAX", 300)
     twice = {
         f"T{i}": {"allOf": [{"$ref": f"#/$defs/T{i + 1}"}, {"$ref": f"#/$defs/U{i + 1}"}]}
         for i in range(20)
     }
     twice |= {name.replace("T", "U"): schema for name, schema in twice.items()}
-    normaliser = SchemaNormaliser(SchemaLimits(nodes_max=300))
+    normaliser = SchemaNormaliser()
     for _ in range(3):
         schema = {"$defs": twice, "$ref": "#/$defs/T0"}
         assert normaliser.normalise(schema, param=PARAM) == {}
@@ -158,36 +161,37 @@ def nested(depth: int) -> dict[str, Any]:
 
 
 def test_a_schema_may_be_as_deep_as_the_limit() -> None:
-    limits = SchemaLimits(depth_max=10)
-    assert normalise(nested(10), limits)
-    assert "more than 10 levels" in refused(nested(11), limits)
+    assert type_text(normalise(nested(DEPTH_MAX))).startswith("string[]")
+    assert f"more than {DEPTH_MAX} levels" in refused(nested(DEPTH_MAX + 1))
 
 
-def test_the_deepest_allowed_schema_fits_the_stack() -> None:
-    assert type_text(normalise(nested(SchemaLimits().depth_max))).startswith("string[]")
-
-
-def test_nodes_are_counted() -> None:
+def test_nodes_are_counted(monkeypatch: pytest.MonkeyPatch) -> None:
     schema = {"type": "object", "properties": {str(i): {} for i in range(100)}}
-    assert "more than 50 nodes" in refused(schema, SchemaLimits(nodes_max=50))
-    assert normalise(schema, SchemaLimits(nodes_max=500))
+    assert normalise(schema)
+    monkeypatch.setattr(tool_typescript, "NODES_MAX", 50)
+    assert "more than 50 nodes" in refused(schema)
 
 
-def test_characters_are_counted_as_often_as_they_are_written() -> None:
+def test_characters_are_counted_as_often_as_they_are_written(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(tool_typescript, "CHARACTERS_MAX", 50_000)
     properties = {str(i): {"$ref": "#/$defs/P"} for i in range(100)}
     schema = {
         "$defs": {"P": {"type": "string", "description": "x" * 1000}},
         "type": "object",
         "properties": properties,
     }
-    limits = SchemaLimits(characters_max=50_000)
-    assert normalise(schema, limits)["properties"]["7"] == {}
+    assert normalise(schema)["properties"]["7"] == {}
     schema |= {"description": "x" * 50_000}
-    assert "more than 50000 characters" in refused(schema, limits)
+    assert "more than 50000 characters" in refused(schema)
 
 
-def test_the_limits_hold_for_all_schemas_of_a_request_together() -> None:
-    normaliser = SchemaNormaliser(SchemaLimits(nodes_max=6))
+def test_the_limits_hold_for_all_schemas_of_a_request_together(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(tool_typescript, "NODES_MAX", 6)
+    normaliser = SchemaNormaliser()
     schema: Schema = {"type": "array", "items": STRING}
     normaliser.normalise(schema, param="tools[0].parameters")
     normaliser.normalise(schema, param="tools[1].parameters")

@@ -11,7 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from openai_harmony import Role
 
-from gateway.models.harmony.harmony_format import RAW, messages_of_turn, transcript
+from gateway.models.format import RAW
+from gateway.models.harmony.harmony_format import HarmonyFormat, transcript
 from gateway.models.harmony.vocabulary import FIRST_SPECIAL, NAMED_SPECIALS, VOCABULARY_SIZE
 from tests.fakes.harmony_oracle import encoding, vocabulary
 
@@ -142,7 +143,7 @@ def test_an_id_that_means_nothing_is_spelled_by_its_number() -> None:
 def test_a_turn_shows_what_was_taken_back() -> None:
     said = ids_of("<|channel|>final<|message|>Yes<|return|>")
     voided = ids_of("<|channel|>nonsense")
-    shown, taken_back = messages_of_turn(vocabulary(), said, [("R1", voided)])
+    shown, taken_back = HarmonyFormat(vocabulary()).messages_of_turn(said, [("R1", voided)])
     assert (shown["channel"], text_of(shown)) == ("final", "Yes")
     assert taken_back == {
         "type": RAW,
@@ -169,7 +170,8 @@ def test_what_openai_harmony_reads_is_read_alike(subtests: pytest.Subtests) -> N
 
 def check_messages(case: dict[str, Any]) -> None:
     ids = case["tokens"]
-    shown = [one for one in messages_of_turn(vocabulary(), ids) if one.get("type") != RAW]
+    messages = HarmonyFormat(vocabulary()).messages_of_turn(ids)
+    shown = [one for one in messages if one.get("type") != RAW]
     try:
         parsed = encoding().parse_messages_from_completion_tokens(ids, Role.ASSISTANT)
     except Exception:  # noqa: BLE001 - the library has no class of its own for this

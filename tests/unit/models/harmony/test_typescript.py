@@ -4,7 +4,6 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pytest
 
-from gateway.models.format import SchemaLimits
 from gateway.models.harmony.tool_typescript import SchemaNormaliser, function_text, single_line
 from tests.fakes.harmony_oracle import library_declaration
 
@@ -13,7 +12,7 @@ if TYPE_CHECKING:
 
 
 def declaration(parameters: Schema) -> str:
-    normaliser = SchemaNormaliser(SchemaLimits())
+    normaliser = SchemaNormaliser()
     return function_text("f", normaliser.normalise(parameters, param="tools[0].parameters"))
 
 

@@ -9,10 +9,11 @@ from typing import Any
 import orjson
 import pytest
 
+from gateway.constraints.output_rules import INPUT_OBJECT
 from gateway.eventlog.fold.lifecycle import EVENT_FIELDS
 from gateway.protocol.responses import open_responses
 from gateway.protocol.stream_events import HOSTED_ITEMS, DeltaPattern, Deltas, Event
-from gateway.protocol.tool_types import CUSTOM_PARAMETERS, SHELL_PARAMETERS
+from gateway.protocol.tool_types import SHELL_PARAMETERS
 from tests.fakes.call_items import CALLS, OUTPUTS
 from tests.fakes.response_heads import ECHO
 
@@ -334,12 +335,12 @@ def test_tools_are_the_functions_that_the_model_is_told_of() -> None:
         ("note", "ns"),
         ("shell", None),
     ]
-    assert [tool["parameters"] for tool in tools[2:]] == [CUSTOM_PARAMETERS, SHELL_PARAMETERS]
+    assert [tool["parameters"] for tool in tools[2:]] == [INPUT_OBJECT, SHELL_PARAMETERS]
     assert tools[2] == {
         "type": "function",
         "name": "note",
         "description": "Keeps a text.",
-        "parameters": CUSTOM_PARAMETERS,
+        "parameters": INPUT_OBJECT,
         "strict": None,
         "namespace": "ns",
     }

@@ -36,14 +36,10 @@ TraceKind = Literal["trace", "span"]
 KINDS: Final[Mapping[str, TraceKind]] = {"trace": "trace", "trace.span": "span"}
 """By what a record says it is."""
 TRACE_ID_CHARS_MAX: Final = 256
-
-
-@dataclass(frozen=True, slots=True)
-class TraceLimits:
-    """Bounds of one body: the number of its traces and spans, and the bytes of one of them."""
-
-    records_max: int = 1000
-    record_bytes_max: int = 1024 * 1024
+RECORDS_MAX: Final = 1000
+"""Traces and spans of one body."""
+RECORD_BYTES_MAX: Final = 1024 * 1024
+"""Bytes of one of them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,26 +62,24 @@ class TraceRecord:
         return hashlib.sha256(orjson.dumps([self.kind, self.trace_id, self.record_id])).digest()
 
 
-def parse_traces(
-    body: bytes, *, input_limits: InputLimits, limits: TraceLimits
-) -> list[TraceRecord]:
+def parse_traces(body: bytes, *, limits: InputLimits) -> list[TraceRecord]:
     """Parse the records of a body; of several with the same key the last counts.
 
     Raises `InvalidRequest` for the first malformed one; then nothing of the body is to be kept.
     """
-    document = parse_object(body, input_limits)
+    document = parse_object(body, limits)
     if document.get("data") is None:
         raise missing("data")
     data = document["data"]
     if not isinstance(data, list):
         raise wrong_type("data", "an array of objects", data)
-    if len(data) > limits.records_max:
-        raise array_too_long("data", len(data), limits.records_max)
-    records = [_record(value, f"data[{index}]", limits) for index, value in enumerate(data)]
+    if len(data) > RECORDS_MAX:
+        raise array_too_long("data", len(data), RECORDS_MAX)
+    records = [_record(value, f"data[{index}]") for index, value in enumerate(data)]
     return list({record.key: record for record in records}.values())
 
 
-def _record(value: object, path: str, limits: TraceLimits) -> TraceRecord:
+def _record(value: object, path: str) -> TraceRecord:
     if not isinstance(value, dict):
         raise wrong_type(path, "an object", value)
     name = _text(value, "object", path)
@@ -95,15 +89,15 @@ def _record(value: object, path: str, limits: TraceLimits) -> TraceRecord:
     record_id = _text(value, "id", path)
     trace_id = record_id if kind == "trace" else _text(value, "trace_id", path)
     response = None if kind == "trace" else _response_of(value, path)
-    return TraceRecord(kind, trace_id, record_id, _json(value, path, limits), response)
+    return TraceRecord(kind, trace_id, record_id, _json(value, path), response)
 
 
-def _json(record: dict[str, Any], path: str, limits: TraceLimits) -> bytes:
+def _json(record: dict[str, Any], path: str) -> bytes:
     json = orjson.dumps(record)
-    if len(json) > limits.record_bytes_max:
+    if len(json) > RECORD_BYTES_MAX:
         raise invalid(
             path,
-            f"it has {len(json)} bytes. Expected at most {limits.record_bytes_max} bytes; shorten "
+            f"it has {len(json)} bytes. Expected at most {RECORD_BYTES_MAX} bytes; shorten "
             "the texts in it.",
         )
     return json

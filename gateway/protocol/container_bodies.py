@@ -6,15 +6,16 @@ OpenAI's client have them.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, get_args
 
 from pydantic import Field, StringConstraints
 
 from gateway.errors import InvalidRequest, ResourceNotFound, shown
 from gateway.protocol.base import AS_INTEGER, BodyModel, Many, WireModel, without_nulls
-from gateway.protocol.hosted_tools import MemoryLimit
+from gateway.protocol.hosted_tools import FILE_IDS_MAX, MemoryLimit
 from gateway.protocol.json_body import parse_object
 from gateway.protocol.request_errors import (
+    B,
     missing,
     number_out_of_range,
     string_too_long,
@@ -29,19 +30,12 @@ if TYPE_CHECKING:
 
     from gateway.protocol.json_body import InputLimits
 
-AnyBody = TypeVar("AnyBody", bound=BodyModel)
-
 GIB: Final = 1024**3
 MEMORY_LIMITS: Final[Mapping[str, int]] = {
-    "1g": GIB,
-    "4g": 4 * GIB,
-    "16g": 16 * GIB,
-    "64g": 64 * GIB,
+    name: int(name.removesuffix("g")) * GIB for name in get_args(MemoryLimit)
 }
 """Bytes of memory by what a request calls them."""
 NAME_CHARS_MAX: Final = 256
-CONTAINER_FILES_MAX: Final = 50
-"""Files that one request names."""
 MINUTES_MAX: Final = 20
 """OpenAI's bound on the minutes after which a container expires that is not used."""
 PURPOSES: Final = ("assistants", "batch", "fine-tune", "vision", "user_data", "evals")
@@ -69,7 +63,7 @@ class NewContainer(BodyModel):
 
     name: Annotated[str, StringConstraints(min_length=1, max_length=NAME_CHARS_MAX)]
     expires_after: ExpiresAfter = ExpiresAfter(anchor="last_active_at", minutes=MINUTES_MAX)
-    file_ids: Annotated[Many[_FileId], Field(max_length=CONTAINER_FILES_MAX)] = ()
+    file_ids: Annotated[Many[_FileId], Field(max_length=FILE_IDS_MAX)] = ()
     memory_limit: MemoryLimit = "1g"
     network_policy: NetworkPolicy = NetworkPolicy(type="disabled")
 
@@ -98,13 +92,13 @@ def parse_container_file(
 
 
 def _parse(
-    model: type[AnyBody],
+    model: type[B],
     body: bytes,
     limits: InputLimits,
     *,
     strict: bool,
     extra: tuple[str, ...] = (),
-) -> AnyBody:
+) -> B:
     document = without_nulls(parse_object(body, limits))
     for name in extra:
         if document.get(name):

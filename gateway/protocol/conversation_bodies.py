@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, Any, Final, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 from pydantic import BeforeValidator, Field
 
@@ -14,7 +14,7 @@ from gateway.protocol.call_items import ReadItem
 from gateway.protocol.items import CompactionTrigger
 from gateway.protocol.json_body import parse_object
 from gateway.protocol.parameters import Metadata
-from gateway.protocol.request_errors import array_too_long, unsupported, validated_body
+from gateway.protocol.request_errors import B, array_too_long, unsupported, validated_body
 from gateway.protocol.responses.request_checks import (
     check_brought,
     check_items,
@@ -34,8 +34,6 @@ ADDED_ITEMS_MAX: Final = 20
 """OpenAI's bound on the items of one request."""
 
 _TEXT_PARTS: Final = frozenset({"text", "summary_text", "reasoning_text"})
-
-AnyBody = TypeVar("AnyBody", bound=BodyModel)
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,7 +124,7 @@ def parse_metadata(body: bytes, *, limits: InputLimits, strict: bool = False) ->
     return _parse(NewMetadata, document, strict=strict)
 
 
-def _parse(model: type[AnyBody], raw: dict[str, Any], *, strict: bool) -> AnyBody:
+def _parse(model: type[B], raw: dict[str, Any], *, strict: bool) -> B:
     document = without_nulls(raw)
     items = document.get("items")
     if isinstance(items, list) and len(items) > ADDED_ITEMS_MAX:

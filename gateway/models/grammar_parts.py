@@ -1,13 +1,20 @@
-"""Beginnings of refusals in words: a model that is to answer in JSON may refuse instead."""
+"""Parts of the grammars of turns that are the same in every format of models.
+
+A model that is to answer in JSON may refuse in words instead: these have to begin in one of a few
+ways.
+"""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from gateway.generation import AnyText, InOrder, Literal, Node, OneOf
+from gateway.constraints.lark import languages_of
+from gateway.generation import AnyText, InOrder, Json, Literal, Node, OneOf
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+
+    from gateway.constraints.output_rules import OutputRules, ToolRule
 
 _REFUSALS: Final = (
     "I'm sorry",
@@ -24,6 +31,13 @@ REFUSALS: Final = tuple(dict.fromkeys((*_REFUSALS, *(w.replace("'", "\u2019") fo
 
 def one_of(options: Sequence[Node]) -> Node:
     return options[0] if len(options) == 1 else OneOf(tuple(options))
+
+
+def arguments_of(tool: ToolRule, rules: OutputRules) -> Node:
+    """Return the arguments of a call as JSON, with the language of a custom tool's input."""
+    if tool.grammar is not None:
+        return languages_of(rules)[tool.grammar]
+    return Json(tool.arguments)
 
 
 def refusal(text: AnyText) -> Node:

@@ -1,0 +1,113 @@
+"""JSON values in text that comes in pieces.
+
+Positions are found by regular expressions: each character is looked at once or twice, and a value
+is decoded only where its text is needed.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+
+_STRUCTURE: Final = re.compile(r'["{}\[\]]')
+_STRING: Final = re.compile(r'["\\\x00-\x1f]')
+_SCALAR_END: Final = re.compile(r"[,}\]\s]")
+WHITE: Final = " \t\n\r"
+"""Characters that are white space in JSON."""
+DEPTH_MAX: Final = 128
+"""A value nested deeper than that counts as no JSON: whether Python's decoder takes it depends on
+how deep the caller's own stack is, and the result must depend on nothing."""
+
+
+def no_number(name: str) -> None:
+    # Python accepts NaN and infinities as JSON.
+    raise ValueError(name)
+
+
+# Models break lines inside of strings.
+_DECODER: Final = json.JSONDecoder(strict=False, parse_int=str, parse_constant=no_number)
+
+
+class ValueScanner:
+    """Scanner for the end of one JSON value that begins with the first character fed to it."""
+
+    __slots__ = (
+        "_depth", "_escaped", "_in_string", "_is_scalar", "controls", "deepest", "is_begun",
+    )  # fmt: skip
+
+    def __init__(self) -> None:
+        self.is_begun = False
+        self.deepest = 0
+        self.controls: list[int] = []
+        """Offsets of the control characters in the strings of the last text."""
+        self._depth = 0
+        self._in_string = self._escaped = self._is_scalar = False
+
+    def end(self, text: str) -> int | None:
+        """Return the offset behind the value if it ends in `text`, the next piece; else None."""
+        self.controls.clear()
+        if not self.is_begun and text:
+            self.is_begun = True
+            self._is_scalar = text[0] not in '{["'
+        if self._is_scalar:
+            found = _SCALAR_END.search(text)
+            return None if found is None else found.start()
+        return self._end_of_nested(text)
+
+    def _end_of_nested(self, text: str) -> int | None:
+        at = 0
+        if self._escaped and text:
+            self._escaped, at = False, 1
+        while found := (_STRING if self._in_string else _STRUCTURE).search(text, at):
+            at = found.end()
+            mark = found.group()
+            if mark == "\\":
+                self._escaped = at == len(text)
+                at += 1
+            elif mark == '"':
+                self._in_string = not self._in_string
+            elif mark < " ":
+                self.controls.append(at - 1)
+            else:
+                self._depth += 1 if mark in "{[" else -1
+                self.deepest = max(self.deepest, self._depth)
+            if not self._in_string and self._depth <= 0:
+                return at
+        return None
+
+
+def escaped(text: str, controls: Sequence[int]) -> str:
+    """Replace the control characters at `controls` by escapes."""
+    parts: list[str] = []
+    at = 0
+    for control in controls:
+        parts += (text[at:control], json.dumps(text[control])[1:-1])
+        at = control + 1
+    return "".join((*parts, text[at:]))
+
+
+def is_json(text: str, deepest: int = 0) -> bool:
+    """Return True if a text is a JSON value, one nested `deepest` levels."""
+    if deepest > DEPTH_MAX:
+        return False
+    try:
+        _DECODER.decode(text.strip())
+    except ValueError:
+        return False
+    return True
+
+
+def string_in(text: str) -> str | None:
+    """Return the text of a JSON string; None if it is none."""
+    if not text.startswith('"'):
+        return None
+    try:
+        value: str = _DECODER.decode(text)
+    except ValueError:
+        return None
+    return value
