@@ -13,7 +13,7 @@ from openai_harmony import ToolDescription
 
 from gateway.models.harmony.framing import FINAL_HEADER
 from gateway.models.harmony.vocabulary import CALL, CHANNEL, CONSTRAIN, MESSAGE, RETURN
-from gateway.simulator.scripting.typescript import Tool
+from gateway.simulator.argument_values import Tool
 from tests.fakes.examples import examples
 from tests.fakes.harmony_oracle import vocabulary
 from tests.fakes.random_schemas import random_schema
