@@ -156,7 +156,7 @@ class ToolScope:
 class ToolSession(Protocol):
     """The tools of one response. One call at a time.
 
-    A subclass whose calls cannot be resumed need not say so.
+    A subclass whose calls cannot be resumed, or that has nothing to free, need not say so.
     """
 
     def start(self, call: ToolCall) -> ToolStart:
@@ -176,8 +176,8 @@ class ToolSession(Protocol):
         return None
 
     async def close(self) -> None:
-        """Free the resources of the response. Raises nothing."""
-        ...
+        """Free the resources of the response, if it has any. Raises nothing."""
+        return
 
 
 class HostedTools(Protocol):

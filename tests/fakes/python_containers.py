@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import shutil
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from ipaddress import ip_network
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from gateway import ids
 from gateway.protocol.grants import Grants, PythonGrant
@@ -18,7 +18,7 @@ from gateway.tools.egress.transport import EgressLimits, client
 from gateway.tools.python.container_pool import ContainerPolicy, ContainerPool
 from gateway.tools.python.linux import Cgroups, LinuxEngine, LinuxOptions
 from gateway.tools.python.monty import MontyEngine
-from gateway.tools.python.python_tool import NAME, PythonLimits, PythonTools
+from gateway.tools.python.python_tool import NAME, PythonTools
 from gateway.tools.python.remote import RemoteEngine, port_of
 from gateway.tools.python.worker_server import WorkerServer, WorkerServerLimits
 from gateway.tools.tool_contract import ToolCall, ToolScope
@@ -158,12 +158,13 @@ def caller(
     tenant_id: TenantId,
     container: UUID | None = None,
     *,
-    limits: PythonLimits | None = None,
     file_ids: tuple[str, ...] = (),
+    **bounds: Any,
 ) -> Caller:
-    """A response that has a container of its own, unless it is given one."""
+    """A response that has a container of its own, unless it is given one. `bounds` are of calls."""
+    pool.policy = replace(pool.policy, **bounds)
     uuid = container or ids.auto_container(ids.new_uuid())
     grant = PythonGrant(
         ids.container_id(uuid), pool.engine or "", pool.policy.limits.memory_bytes, file_ids
     )
-    return Caller(PythonTools(pool, limits or PythonLimits()), tenant_id, grant)
+    return Caller(PythonTools(pool), tenant_id, grant)

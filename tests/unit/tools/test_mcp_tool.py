@@ -22,11 +22,11 @@ from gateway.tools.mcp.operator_tools import (
     display_of,
     search_call,
 )
-from gateway.tools.mcp.server_tools import NOBODY_KNOWS, McpLimits, McpTools
+from gateway.tools.mcp.server_tools import NOBODY_KNOWS, McpTools
 from gateway.tools.mcp.servers import Registry, ServerPolicy
-from gateway.tools.mcp.session_pool import PoolLimits
+from gateway.tools.mcp.session import McpLimits
 from gateway.tools.tool_contract import ToolCall, ToolScope
-from tests.fakes.mcp_peers import SEALER, TENANT, asked, pool, resolver_of, row, servers_of
+from tests.fakes.mcp_peers import PATIENT, SEALER, TENANT, asked, pool, resolver_of, row, servers_of
 from tests.fakes.mcp_server import KEY, Process, serving
 
 if TYPE_CHECKING:
@@ -397,7 +397,7 @@ def lines(file: Path) -> list[str]:
 async def test_call_that_finds_no_room_is_refused_and_never_sent(
     server: Process, tmp_path: Path
 ) -> None:
-    async with pool(limits=PoolLimits(calls_max=1, busy_wait_s=0.05)) as sessions:
+    async with pool(limits=replace(PATIENT, calls_max=1, busy_wait_s=0.05)) as sessions:
         session = await opened(sessions, asked("ours", server.url))
         async with asyncio.TaskGroup() as tasks:
             running = tasks.create_task(run(session, "ours.wait", folder=str(tmp_path / "made")))
