@@ -14,6 +14,8 @@ import re
 from dataclasses import dataclass
 from typing import Any, Final
 
+from gateway.constraints.schemas import at_pointer
+
 Schema = dict[str, Any]
 
 TYPE_DEPTH_MAX: Final = 64
@@ -346,20 +348,12 @@ def _resolve(schema: Any, root: Schema) -> Schema:
         if not isinstance(schema, dict):
             return {}
         if "$ref" in schema:
-            schema = _at(root, str(schema["$ref"]))
+            schema = at_pointer(root, str(schema["$ref"]))
         elif "allOf" in schema:
             schema = _merged(schema, root)
         else:
             return schema
     return {}
-
-
-def _at(root: Schema, reference: str) -> Any:
-    place: Any = root
-    for step in reference.removeprefix("#").split("/")[1:]:
-        name = step.replace("~1", "/").replace("~0", "~")
-        place = place.get(name, {}) if isinstance(place, dict) else {}
-    return place
 
 
 def _merged(schema: Schema, root: Schema) -> Schema:

@@ -174,6 +174,10 @@ _log = EventLog(__name__)
 T = TypeVar("T")
 
 
+CALL_MAX_S: Final[Mapping[ToolKind, float]] = {"browser": 20.0, "python": 120.0, "mcp": 600.0}
+"""Seconds that one call may take."""
+
+
 class Threads(Protocol):
     """Pool of threads for work that would hold up the event loop."""
 
@@ -190,9 +194,7 @@ class ToolLimits:
     had its share of ids.
     """
 
-    browser_call_max_s: float = 20.0
-    python_call_max_s: float = 120.0
-    mcp_call_max_s: float = 600.0
+    call_max_s: Mapping[ToolKind, float] = CALL_MAX_S
     running_max: int = 64
     tenant_running_max: int = 16
     server_running_max: int = 8
@@ -203,15 +205,6 @@ class ToolLimits:
     arguments_bytes_max: int = 64 * 1024
     arguments_depth_max: int = 32
     error_ids_max: int = 512
-
-    def call_max_s(self, kind: ToolKind) -> float:
-        """Return the seconds that one call of this kind may take."""
-        seconds = {
-            "browser": self.browser_call_max_s,
-            "python": self.python_call_max_s,
-            "mcp": self.mcp_call_max_s,
-        }
-        return seconds[kind]
 
 
 class ToolExecutor:
@@ -353,7 +346,7 @@ class _Session:
         self, call: ToolCall, work: Awaitable[ToolResult | None]
     ) -> ToolResult | None:
         left_s = self.scope.grants.budget.time_max_s - self.time_s
-        time_max_s = min(self.executor.limits.call_max_s(kind_of(call.name)), max(left_s, 1.0))
+        time_max_s = min(self.executor.limits.call_max_s[kind_of(call.name)], max(left_s, 1.0))
         try:
             async with asyncio.timeout(time_max_s):
                 return await work

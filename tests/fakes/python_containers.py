@@ -13,13 +13,13 @@ from typing import TYPE_CHECKING, Any
 from gateway import ids
 from gateway.protocol.grants import Grants, PythonGrant
 from gateway.telemetry.metrics import Metrics
-from gateway.tools.egress.network_policy import NetworkPolicy
+from gateway.tools.egress.network_policy import NetworkPolicy, host_and_port_of
 from gateway.tools.egress.transport import EgressLimits, client
 from gateway.tools.python.container_pool import ContainerPolicy, ContainerPool
 from gateway.tools.python.linux import Cgroups, LinuxEngine, LinuxOptions
 from gateway.tools.python.monty import MontyEngine
 from gateway.tools.python.python_tool import NAME, PythonTools
-from gateway.tools.python.remote import RemoteEngine, port_of
+from gateway.tools.python.remote import RemoteEngine
 from gateway.tools.python.worker_server import WorkerServer, WorkerServerLimits
 from gateway.tools.tool_contract import ToolCall, ToolScope
 from tests.fakes.serving import serving
@@ -79,7 +79,7 @@ async def serving_containers(
 def remote_engine(url: str, token: str = TOKEN) -> RemoteEngine:
     """An engine whose containers are at that URL."""
     policy = NetworkPolicy(
-        networks=(ip_network("127.0.0.0/8"),), network_ports=frozenset({port_of(url)})
+        networks=(ip_network("127.0.0.0/8"),), network_ports=frozenset({host_and_port_of(url)[1]})
     )
     connected = client(policy, EgressLimits(body_bytes_max=80 << 20))
     connected.base_url = url
