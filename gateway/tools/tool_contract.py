@@ -186,3 +186,10 @@ class HostedTools(Protocol):
     def session(self, scope: ToolScope) -> ToolSession:
         """Create a session, which uses no resources before its first call."""
         ...
+
+
+@dataclass(frozen=True, slots=True)
+class ToolFamily:
+    """`HostedTools` by how a session of theirs is made."""
+
+    session: Callable[[ToolScope], ToolSession]

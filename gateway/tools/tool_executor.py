@@ -194,7 +194,7 @@ class ToolLimits:
     had its share of ids.
     """
 
-    call_max_s: Mapping[ToolKind, float] = CALL_MAX_S
+    call_max_s: Mapping[ToolKind, float] = field(default_factory=lambda: CALL_MAX_S)
     running_max: int = 64
     tenant_running_max: int = 16
     server_running_max: int = 8

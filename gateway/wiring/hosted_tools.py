@@ -146,7 +146,8 @@ class Rooms:
         return browser, await browser.check()
 
     async def _start_python(self) -> tuple[HostedTools, str]:
-        from gateway.tools.python.python_tool import PythonTools
+        from gateway.tools.python.python_tool import PythonSession
+        from gateway.tools.tool_contract import ToolFamily
 
         containers = self._base.containers
         self._open.push_async_callback(containers.close)
@@ -154,7 +155,7 @@ class Rooms:
         if containers.engine is None:
             raise RuntimeError(found)
         self._helpers.append(containers.run)
-        return PythonTools(containers), found
+        return ToolFamily(partial(PythonSession, containers)), found
 
     async def _look_for_builtins(self) -> None:
         while True:

@@ -12,11 +12,12 @@ from gateway.errors import StartupError, installation
 from gateway.store.tools import mcp_servers
 from gateway.tools.egress.network_policy import NetworkPolicy
 from gateway.tools.mcp.listing import McpServers
-from gateway.tools.mcp.operator_tools import McpBuiltins
-from gateway.tools.mcp.server_tools import McpTools
+from gateway.tools.mcp.operator_tools import BuiltinSession
+from gateway.tools.mcp.server_tools import McpToolSession
 from gateway.tools.mcp.servers import Registry, ServerPolicy, ServerResolver
 from gateway.tools.mcp.session import McpLimits
 from gateway.tools.mcp.session_pool import Networks, SessionPool
+from gateway.tools.tool_contract import ToolFamily
 
 if TYPE_CHECKING:
     from gateway.sealing import Sealer
@@ -34,8 +35,8 @@ class McpRoom:
     """
 
     servers: McpServers
-    tools: McpTools
-    builtins: McpBuiltins
+    tools: ToolFamily
+    builtins: ToolFamily
     sessions: SessionPool
     registry: Registry
 
@@ -60,8 +61,8 @@ def new_room(
     sessions = SessionPool(networks, limits, metrics=metrics)
     return McpRoom(
         servers=McpServers(resolver, sessions, limits),
-        tools=McpTools(resolver, sessions, limits),
-        builtins=McpBuiltins(registry, sessions, limits),
+        tools=ToolFamily(partial(McpToolSession, resolver, sessions, limits)),
+        builtins=ToolFamily(partial(BuiltinSession, registry, sessions, limits)),
         sessions=sessions,
         registry=registry,
     )

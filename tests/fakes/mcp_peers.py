@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from contextlib import asynccontextmanager
+from functools import partial
 from ipaddress import ip_network
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
@@ -15,9 +16,12 @@ from gateway.store.tools.mcp_servers import OPERATOR, McpServerRow
 from gateway.tenancy import TenantId
 from gateway.tools.egress.network_policy import NetworkPolicy
 from gateway.tools.mcp.listing import AskedServer, McpServers
+from gateway.tools.mcp.operator_tools import BuiltinSession
+from gateway.tools.mcp.server_tools import McpToolSession
 from gateway.tools.mcp.servers import Registry, ServerPolicy, ServerResolver
 from gateway.tools.mcp.session import McpLimits
 from gateway.tools.mcp.session_pool import Networks, Peer, SessionPool
+from gateway.tools.tool_contract import ToolFamily
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Mapping
@@ -80,3 +84,11 @@ def asked(label: str, url: str | None = None, **fields: Any) -> AskedServer:
     """What a request says of a server, in its own words."""
     tool = {"type": "mcp", "server_label": label, "server_url": url, **fields}
     return AskedServer.of(McpServerTool.model_validate(tool), "tools[0]")
+
+
+def mcp_tools(resolver: ServerResolver, sessions: SessionPool, limits: McpLimits) -> ToolFamily:
+    return ToolFamily(partial(McpToolSession, resolver, sessions, limits))
+
+
+def mcp_builtins(registry: Registry, sessions: SessionPool, limits: McpLimits) -> ToolFamily:
+    return ToolFamily(partial(BuiltinSession, registry, sessions, limits))

@@ -6,6 +6,7 @@ import shutil
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from ipaddress import ip_network
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -18,10 +19,10 @@ from gateway.tools.egress.transport import EgressLimits, client
 from gateway.tools.python.container_pool import ContainerPolicy, ContainerPool
 from gateway.tools.python.linux import Cgroups, LinuxEngine, LinuxOptions
 from gateway.tools.python.monty import MontyEngine
-from gateway.tools.python.python_tool import NAME, PythonTools
+from gateway.tools.python.python_tool import NAME, PythonSession
 from gateway.tools.python.remote import RemoteEngine
 from gateway.tools.python.worker_server import WorkerServer, WorkerServerLimits
-from gateway.tools.tool_contract import ToolCall, ToolScope
+from gateway.tools.tool_contract import ToolCall, ToolFamily, ToolScope
 from tests.fakes.serving import serving
 
 if TYPE_CHECKING:
@@ -101,7 +102,7 @@ async def reaching(url: str, token: str = TOKEN) -> AsyncIterator[RemoteEngine]:
 class Caller:
     """One response of a tenant that runs code. `handles` are what its runs can be found by."""
 
-    tools: PythonTools
+    tools: ToolFamily
     tenant_id: TenantId
     grant: PythonGrant
     response: UUID = field(default_factory=ids.new_uuid)
@@ -167,4 +168,4 @@ def caller(
     grant = PythonGrant(
         ids.container_id(uuid), pool.engine or "", pool.policy.limits.memory_bytes, file_ids
     )
-    return Caller(PythonTools(pool), tenant_id, grant)
+    return Caller(ToolFamily(partial(PythonSession, pool)), tenant_id, grant)

@@ -18,6 +18,7 @@ from urllib.parse import urlsplit
 
 import orjson
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from typing_extensions import override
 
 from gateway.errors import StoreError
 from gateway.protocol.grants import EVERY_DOMAIN, DomainRules, is_within
@@ -174,6 +175,7 @@ class SearXNG(Provider):
     base_url: str
     api_key: str = ""
 
+    @override
     def request(self, query: Query) -> SearchRequest:
         params = {"q": _with_sites(query), "format": "json", "safesearch": "1"}
         headers = {"authorization": f"Bearer {self.api_key}"} if self.api_key else {}
@@ -185,6 +187,7 @@ class Brave(Provider):
     api_key: str
     base_url: str = "https://api.search.brave.com"
 
+    @override
     def request(self, query: Query) -> SearchRequest:
         params = {
             "q": _with_sites(query, chars_max=400, words_max=50),
@@ -196,6 +199,7 @@ class Brave(Provider):
             params["country"] = query.country
         return SearchRequest("/res/v1/web/search", params, {"x-subscription-token": self.api_key})
 
+    @override
     def hits(self, answer: bytes) -> list[Hit]:
         return _hits(_parse(_BraveAnswer, answer).web.results)
 
@@ -205,6 +209,7 @@ class Exa(Provider):
     api_key: str
     base_url: str = "https://api.exa.ai"
 
+    @override
     def request(self, query: Query) -> SearchRequest:
         body: dict[str, Any] = {
             "query": query.text,
@@ -223,6 +228,7 @@ class Tavily(Provider):
     api_key: str
     base_url: str = "https://api.tavily.com"
 
+    @override
     def request(self, query: Query) -> SearchRequest:
         body: dict[str, Any] = {
             "query": _shorten(query.text, chars_max=400),
@@ -240,6 +246,7 @@ class YouCom(Provider):
     api_key: str
     base_url: str = "https://ydc-index.io"
 
+    @override
     def request(self, query: Query) -> SearchRequest:
         body: dict[str, Any] = {"query": query.text, "count": query.count}
         if query.domains:
@@ -248,6 +255,7 @@ class YouCom(Provider):
             body["country"] = query.country
         return SearchRequest("/v1/search", headers={"x-api-key": self.api_key}, json=body)
 
+    @override
     def hits(self, answer: bytes) -> list[Hit]:
         results = _parse(_YouAnswer, answer).results
         return _hits((*results.web, *results.news))

@@ -59,7 +59,7 @@ _ANY: Final[dict[str, Any]] = {"type": "object", "properties": {}}
 
 
 Matches = Callable[[str, bool], bool]
-"""Whether a rule of a request applies to a tool, by its name and whether it only reads."""
+"""Rule of a request for tools: the name of one, and whether it only reads → does it apply?"""
 
 
 def matches(wanted: ToolFilter | None) -> Matches:

@@ -278,24 +278,11 @@ URL_CHARS_MAX: Final = 2048
 NO_STATE: Final[Mapping[str, Any]] = MappingProxyType({})
 
 
-class McpBuiltins:
-    """The browser and Python, where operators registered MCP servers for them."""
-
-    def __init__(self, registry: Registry, sessions: SessionPool, limits: McpLimits) -> None:
-        self._registry = registry
-        self._sessions = sessions
-        self._limits = limits
-
-    def session(self, scope: ToolScope) -> BuiltinSession:
-        # Connects to nothing before the first call.
-        return BuiltinSession(scope, self._registry, self._sessions, self._limits)
-
-
 class BuiltinSession(ToolSession):
-    """The built-in tools of one response."""
+    """The browser and Python of one response, where operators registered MCP servers for them."""
 
     def __init__(
-        self, scope: ToolScope, registry: Registry, sessions: SessionPool, limits: McpLimits
+        self, registry: Registry, sessions: SessionPool, limits: McpLimits, scope: ToolScope
     ) -> None:
         self._scope = scope
         self._registry = registry

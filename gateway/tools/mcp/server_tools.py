@@ -113,24 +113,11 @@ NOBODY_KNOWS: Final = (
 _log = EventLog(__name__)
 
 
-class McpTools:
-    """The tools of MCP servers, of all responses. Whoever runs `sessions` holds them."""
-
-    def __init__(self, resolver: ServerResolver, sessions: SessionPool, limits: McpLimits) -> None:
-        self._resolver = resolver
-        self._sessions = sessions
-        self._limits = limits
-
-    def session(self, scope: ToolScope) -> McpToolSession:
-        # Connects to nothing before the first call.
-        return McpToolSession(scope, self._resolver, self._sessions, self._limits)
-
-
 class McpToolSession(ToolSession):
-    """The tools of MCP servers that one response may use."""
+    """The tools of MCP servers that one response may use. Whoever runs `sessions` holds them."""
 
     def __init__(
-        self, scope: ToolScope, resolver: ServerResolver, sessions: SessionPool, limits: McpLimits
+        self, resolver: ServerResolver, sessions: SessionPool, limits: McpLimits, scope: ToolScope
     ) -> None:
         self._scope = scope
         self._resolver = resolver

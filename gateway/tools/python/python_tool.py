@@ -150,16 +150,6 @@ _UNAVAILABLE: Final[tuple[str, ToolOutcome]] = (
 _log = EventLog(__name__)
 
 
-class PythonTools:
-    """`HostedTools` for `builtin:python`."""
-
-    def __init__(self, pool: ContainerPool) -> None:
-        self._pool = pool
-
-    def session(self, scope: ToolScope) -> PythonSession:
-        return PythonSession(self._pool, scope)
-
-
 class PythonSession(ToolSession):
     """Session that runs the calls of one response in its container, which outlives the session."""
 

@@ -35,7 +35,7 @@ from tests.fakes.simulated_conversation import (
     system,
     user,
 )
-from tests.fakes.wayward_engine.misbehaviour import SYNTAX
+from tests.fakes.wayward_engine.misbehaviour import SYNTAX, steps_of
 from tests.fakes.wayward_engine.prompt_checks import PromptChecks
 from tests.fakes.wayward_engine.steps import Step
 
@@ -128,7 +128,7 @@ def test_the_step_is_due_after_so_many_results_of_any_tool() -> None:
 
 
 def test_repeated_steps_and_an_ordinary_answer_after_the_last() -> None:
-    steps = SYNTAX.parse("[[sim steps=find x; again 2; quote]]").steps
+    steps = steps_of(SYNTAX.parse("[[sim steps=find x; again 2; quote]]"))
     assert steps == (*[Step("find", "x")] * 3, Step("quote"))
     found = resulted("browser.find", PAGE)
     assert "browser.find says" in say(TOOLS, user("[[sim steps=find x]]"), found).final
