@@ -30,10 +30,10 @@ from __future__ import annotations
 import hashlib
 import re
 from array import array
-from collections import OrderedDict
 from dataclasses import dataclass, field, fields, replace
 from typing import TYPE_CHECKING, Any, ClassVar, Final
 
+from gateway.cache import LruCache
 from gateway.simulator.simulated_errors import bad_request
 
 if TYPE_CHECKING:
@@ -211,19 +211,17 @@ class Attempts:
 
     def __init__(self, prompts_max: int) -> None:
         self._prompts_max = prompts_max
-        self._counts: OrderedDict[str, int] = OrderedDict()
+        self.clear()
 
     def count(self, prompt: str) -> int:
         """Count the requests of this prompt, this one included."""
-        number = self._counts.pop(prompt, 0) + 1
-        self._counts[prompt] = number
-        if len(self._counts) > self._prompts_max:
-            self._counts.popitem(last=False)
+        number = (self._counts.get(prompt) or 0) + 1
+        self._counts.put(prompt, number, size=1)
         return number
 
     def clear(self) -> None:
         # The next request of each prompt is its first.
-        self._counts.clear()
+        self._counts: LruCache[str, int] = LruCache(size_max=self._prompts_max)
 
 
 class FaultPlan:

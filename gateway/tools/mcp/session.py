@@ -20,7 +20,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager, nullcontext, suppress
 from dataclasses import dataclass, field, replace
 from functools import cache
 from importlib import import_module
@@ -506,22 +506,10 @@ async def _streams(
     else:
         from mcp.client.sse import sse_client
 
-        connected = sse_client(url, httpx_client_factory=lambda **_: _Entered(http))  # type: ignore[arg-type]
+        # Its client is in use: leaving it does not close it.
+        connected = sse_client(url, httpx_client_factory=lambda **_: nullcontext(http))  # type: ignore[arg-type]
     async with connected as (reading, writing):
         yield CheckedStream(reading, check), writing
-
-
-class _Entered:
-    """Context manager of a client that is in use: leaving it does not close the client."""
-
-    def __init__(self, http: EgressClient) -> None:
-        self._http = http
-
-    async def __aenter__(self) -> EgressClient:
-        return self._http
-
-    async def __aexit__(self, *_: object) -> None:
-        return None
 
 
 def _list_tools(limits: McpLimits) -> Callable[[Client], Awaitable[ToolPages]]:

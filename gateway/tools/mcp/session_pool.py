@@ -19,6 +19,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, TypeVar
 from urllib.parse import urlsplit
 
+from gateway.cache import LruCache
 from gateway.telemetry.metrics import Metrics
 from gateway.tools.egress import transport
 from gateway.tools.egress.transport import EgressLimits
@@ -177,7 +178,7 @@ class SessionPool:
         self._idle: OrderedDict[Peer, None] = OrderedDict()
         """Peers whose session has no call in progress, the least recently used one first."""
         self._slots = SessionSlots(limits.sessions_max, limits.tenant_sessions_max, self._end_idle)
-        self._sse_until: OrderedDict[str, float] = OrderedDict()
+        self._sse_until: LruCache[str, float] = LruCache(size_max=TRANSPORTS_MAX)
         self._tasks: asyncio.TaskGroup | None = None
         self._began = asyncio.Event()
         self.on_list_changed: Callable[[Peer], None] = lambda _: None
@@ -381,7 +382,7 @@ class SessionPool:
 
     def _forget(self, peer: Peer) -> None:
         # The next call opens a new session; this one goes on for those who wait.
-        self._sse_until.pop(peer.url, None)
+        self._sse_until.drop(peer.url)
         shared = self._shared.get(peer)
         if shared is not None:
             self._remove(peer, shared)
@@ -390,17 +391,13 @@ class SessionPool:
 
     def _remember_sse(self, url: str) -> None:
         # Later sessions need not try the other transport first.
-        if url not in self._sse_until:
-            self._sse_until[url] = asyncio.get_running_loop().time() + TRANSPORT_KNOWN_S
-        if len(self._sse_until) > TRANSPORTS_MAX:
-            self._sse_until.popitem(last=False)
+        if self._known_transport(url) is None:
+            until = asyncio.get_running_loop().time() + TRANSPORT_KNOWN_S
+            self._sse_until.put(url, until, size=1)
 
     def _known_transport(self, url: str) -> Transport | None:
-        until = self._sse_until.get(url)
-        if until is not None and until <= asyncio.get_running_loop().time():
-            del self._sse_until[url]
-            return None
-        return None if until is None else "sse"
+        until = self._sse_until.get(url) or 0.0
+        return "sse" if until > asyncio.get_running_loop().time() else None
 
 
 def _outcome_of_listing(error: McpError) -> str:
