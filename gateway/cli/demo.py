@@ -116,8 +116,8 @@ def demo(
 
 
 async def _demo(port: int | None, *, once: bool, examples: bool) -> None:
-    from gateway.simulator.app import create_simulator
-    from gateway.simulator.options import SimulatorOptions
+    from gateway.simulator.simulated_server import create_simulator
+    from gateway.simulator.simulator_options import SimulatorOptions
 
     details = terminal.Details(are_shown=examples)
     terminal.show(f"Harmony Gateway {__version__}: the Responses API for gpt-oss\n")

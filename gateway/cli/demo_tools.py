@@ -281,7 +281,7 @@ def _listen() -> socket.socket:
 
 
 def _site(listener: socket.socket) -> Server:
-    from gateway.simulator.site.app import create_site
+    from gateway.simulator.demo_site import create_site
 
     return Server(create_site(), listener, ServerSettings())
 

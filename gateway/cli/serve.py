@@ -121,8 +121,8 @@ def simulate(  # noqa: PLR0913 - each is an option
     There is no model in it: what it answers is written in a script. It is for trying the gateway,
     for tests and for load.
     """
-    from gateway.simulator.app import create_simulator
-    from gateway.simulator.options import SimulatorOptions
+    from gateway.simulator.simulated_server import create_simulator
+    from gateway.simulator.simulator_options import SimulatorOptions
 
     configure_logging("info", "auto")
     chosen: dict[str, Any] = {"models": tuple(model)} if model else {}

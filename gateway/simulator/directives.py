@@ -4,7 +4,6 @@ r"""Directives in the user's text: `[[sim key=value key=value]]`, any number of 
 |---|---|---|
 | `say` | text to the end of the directive | the answer |
 | `arguments` | text to the end of the directive | the arguments of every call |
-| `steps` | to the end of the directive | what the model does, one step a turn |
 | `think` | `none` or a number of ids | length of the analysis |
 | `tokens` | number of ids | length of the answer |
 | `call` | a tool's name, or `none` | call it, or call nothing |
@@ -21,24 +20,6 @@ r"""Directives in the user's text: `[[sim key=value key=value]]`, any number of 
 | `times` | n | faults only for the first n requests of this prompt |
 | `only` | instance name | faults only at this instance |
 
-Steps, as in `steps=A; B; C`:
-
-| step | effect |
-|---|---|
-| `search QUERY` | a search |
-| `open N`, `open URL`, `open first` | a link, a URL, the lowest link of the last page |
-| `scroll LINE`, `find PATTERN` | another place of a page, a text in it |
-| `python CODE` | Python code; `\n` is a new line, two backslashes are one |
-| `mcp NAME ARGUMENTS` | a call of `functions.NAME`; the arguments are written as they are |
-| `quote` | answer with the first characters of the last result |
-| `cite`, `cite all` | answer and cite lines of the last page shown, or of each |
-| `say TEXT` | answer so |
-| `again N` | the step before, N times more |
-| `obey` | do the step that the last result tells of, as `[[obey STEP]]` |
-
-`open@3 1`, `find@3 words`, `scroll@3 40` and `cite@3` mean the page of cursor 3. A semicolon ends a
-step only before a word that begins one.
-
 A plan of an instance says what goes wrong with every request that does not say so itself; in it
 `health=503` makes `GET /health` answer that as well.
 A directive with an unknown key or a bad value is refused, so that no test passes by a typing error.
@@ -49,11 +30,11 @@ from __future__ import annotations
 import hashlib
 import re
 from array import array
-from collections import OrderedDict
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, field, fields, replace
 from typing import TYPE_CHECKING, Any, ClassVar, Final
 
-from gateway.simulator.errors import bad_request
+from gateway.cache import LruCache
+from gateway.simulator.simulated_errors import bad_request
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -61,122 +42,7 @@ if TYPE_CHECKING:
     from _typeshed import DataclassInstance
 
 _DIRECTIVE: Final = re.compile(r"\[\[sim\s+(.*?)\]\]", re.DOTALL)
-_TO_THE_END: Final = re.compile(r"(?:^|\s)(say|arguments|steps)=(.*)\Z", re.DOTALL)
 _NUMBER_MAX: Final = 10_000_000
-STEPS_MAX: Final = 1000
-_BARE: Final = ("quote", "obey")
-_WITH_TEXT: Final = ("search", "open", "scroll", "find", "python", "mcp", "say", "again")
-_VERBS: Final = "|".join((*_BARE, *_WITH_TEXT, "cite"))
-_BETWEEN: Final = re.compile(rf";\s*(?=(?:{_VERBS})(?:@\d+)?(?:\s|;|\Z))")
-_STEP: Final = re.compile(rf"({_VERBS})(?:@(\d{{1,9}}))?(?:\s+(.*))?", re.DOTALL)
-_MCP: Final = re.compile(r"\S+(?:\s+.*)?", re.DOTALL)
-
-
-@dataclass(frozen=True, slots=True)
-class Step:
-    """Step of a directive. `text` is all behind its verb; `cursor` that of the page it is about."""
-
-    verb: str
-    text: str = ""
-    cursor: int | None = None
-
-
-def read_steps(text: str) -> tuple[Step, ...]:
-    """Return the steps in order, with repetitions written out. Raises `ValueError`."""
-    steps: list[Step] = []
-    for piece in _BETWEEN.split(text.strip().removesuffix(";")):
-        step = read_step(piece)
-        steps += steps[-1:] * int(step.text) if step.verb == "again" else [step]
-        if not 0 < len(steps) <= STEPS_MAX:
-            raise ValueError(text)
-    return tuple(steps)
-
-
-def read_step(text: str) -> Step:
-    """Return one step. Raises `ValueError` for invalid text."""
-    match = _STEP.fullmatch(text.strip())
-    if match is None:
-        raise ValueError(text)
-    step = Step(match[1], (match[3] or "").strip(), int(match[2]) if match[2] else None)
-    if not _is_sensible(step):
-        raise ValueError(text)
-    return step
-
-
-def _is_sensible(step: Step) -> bool:
-    match step.verb:
-        case "cite":
-            return step.text in {"", "all"}
-        case "quote" | "obey":
-            return not step.text
-        case "scroll" | "again":
-            return step.text.isdecimal() and int(step.text) <= STEPS_MAX**2
-        case _:
-            return bool(step.text)
-
-
-@dataclass(frozen=True, slots=True)
-class Wishes:
-    """Demands of the user's text on the script. None: the script decides."""
-
-    say: str | None = None
-    arguments: str | None = None
-    think: int | None = None
-    tokens: int | None = None
-    call: str | None = None
-    calls: int | None = None
-    steps: tuple[Step, ...] | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Pace:
-    """Demands of the user's text on the stream's speed. None: the setting of the instance."""
-
-    tokens_per_s: float | None = None
-    ids_per_event: int | None = None
-    first_token_delay_s: float | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Faults:
-    """Faults to simulate. The `_after` counts are ids of one request, not of the turn."""
-
-    status: int | None = None
-    first_event_error: int | None = None
-    slow_accept_s: float | None = None
-    die_after: int | None = None
-    stall_after: int | None = None
-    abort_after: int | None = None
-    error_after: int | None = None
-    end_after: int | None = None
-    times: int | None = None
-    only: str | None = None
-    health: int | None = None
-
-    @property
-    def breakage(self) -> tuple[int, str] | None:
-        """Return after how many ids a request breaks off, and how (`die`, `stall`, ...)."""
-        marks = {
-            "die": self.die_after,
-            "stall": self.stall_after,
-            "abort": self.abort_after,
-            "error": self.error_after,
-            "end": self.end_after,
-        }
-        return min(((at, how) for how, at in marks.items() if at is not None), default=None)
-
-    def __bool__(self) -> bool:
-        others = (self.status, self.first_event_error, self.slow_accept_s)
-        return self.breakage is not None or any(value is not None for value in others)
-
-
-@dataclass(frozen=True, slots=True)
-class Directives:
-    """All directives of one text."""
-
-    wishes: Wishes = Wishes()
-    pace: Pace = Pace()
-    faults: Faults = Faults()
 
 
 def _count(text: str) -> int:
@@ -208,35 +74,82 @@ def _ids_or_none(text: str) -> int:
     return 0 if text == "none" else _count(text)
 
 
-_READ: Final[Mapping[str, Callable[[str], object]]] = {
-    "say": str,
-    "arguments": str,
-    "steps": read_steps,
-    "think": _ids_or_none,
-    "tokens": _count,
-    "call": str,
-    "calls": _count,
-    "tokens_per_s": _amount,
-    "ids_per_event": _positive,
-    "first_token_delay_s": _amount,
-    "status": _error_status,
-    "first_event_error": _error_status,
-    "slow_accept_s": _amount,
-    "die_after": _count,
-    "stall_after": _count,
-    "abort_after": _count,
-    "error_after": _count,
-    "end_after": _count,
-    "health": _error_status,
-    "times": _count,
-    "only": str,
-}
+def _read(reader: Callable[[str], object]) -> Any:
+    # A key of directives, and the function that reads its value.
+    return field(default=None, metadata={"read": reader})
+
+
+@dataclass(frozen=True, slots=True)
+class Wishes:
+    """Demands of the user's text on the script. None: the script decides."""
+
+    say: str | None = _read(str)
+    arguments: str | None = _read(str)
+    think: int | None = _read(_ids_or_none)
+    tokens: int | None = _read(_count)
+    call: str | None = _read(str)
+    calls: int | None = _read(_count)
+
+
+@dataclass(frozen=True, slots=True)
+class Pace:
+    """Demands of the user's text on the stream's speed. None: the setting of the instance."""
+
+    tokens_per_s: float | None = _read(_amount)
+    ids_per_event: int | None = _read(_positive)
+    first_token_delay_s: float | None = _read(_amount)
+
+
+@dataclass(frozen=True, slots=True)
+class Faults:
+    """Faults to simulate. The `_after` counts are ids of one request, not of the turn."""
+
+    status: int | None = _read(_error_status)
+    first_event_error: int | None = _read(_error_status)
+    slow_accept_s: float | None = _read(_amount)
+    die_after: int | None = _read(_count)
+    stall_after: int | None = _read(_count)
+    abort_after: int | None = _read(_count)
+    error_after: int | None = _read(_count)
+    end_after: int | None = _read(_count)
+    times: int | None = _read(_count)
+    only: str | None = _read(str)
+    health: int | None = _read(_error_status)
+
+    @property
+    def breakage(self) -> tuple[int, str] | None:
+        """Return after how many ids a request breaks off, and how (`die`, `stall`, ...)."""
+        marks = {
+            "die": self.die_after,
+            "stall": self.stall_after,
+            "abort": self.abort_after,
+            "error": self.error_after,
+            "end": self.end_after,
+        }
+        return min(((at, how) for how, at in marks.items() if at is not None), default=None)
+
+    def __bool__(self) -> bool:
+        others = (self.status, self.first_event_error, self.slow_accept_s)
+        return self.breakage is not None or any(value is not None for value in others)
+
+
+@dataclass(frozen=True, slots=True)
+class Directives:
+    """All directives of one text."""
+
+    wishes: Wishes = Wishes()
+    pace: Pace = Pace()
+    faults: Faults = Faults()
 
 
 class Syntax:
     """The keys of directives, by the function that reads the value of each."""
 
-    readers: ClassVar[Mapping[str, Callable[[str], object]]] = _READ
+    readers: ClassVar[Mapping[str, Callable[[str], object]]] = {
+        one.name: one.metadata["read"] for kind in (Wishes, Pace, Faults) for one in fields(kind)
+    }
+    long_keys: ClassVar[tuple[str, ...]] = ("say", "arguments")
+    """Keys whose values go on to the end of the directive."""
 
     def parse(self, text: str) -> Directives:
         """Return the directives in a user's text; later ones replace earlier ones.
@@ -270,7 +183,8 @@ class Syntax:
     def _values(self, directive: str) -> dict[str, Any]:
         values: dict[str, Any] = {}
         words = []
-        if found := _TO_THE_END.search(directive):
+        long = rf"(?:^|\s)({'|'.join(self.long_keys)})=(.*)\Z"
+        if found := re.search(long, directive, re.DOTALL):
             words.append(f"{found[1]}={found[2]}")
             directive = directive[: found.start()]
         for word in (*words, *directive.split()):
@@ -284,7 +198,7 @@ class Syntax:
 
 def values_of(kind: type[DataclassInstance], values: dict[str, Any]) -> dict[str, Any]:
     """Return the values that are fields of the dataclass `kind`."""
-    names = {field.name for field in fields(kind)}
+    names = {one.name for one in fields(kind)}
     return {key: value for key, value in values.items() if key in names}
 
 
@@ -297,19 +211,17 @@ class Attempts:
 
     def __init__(self, prompts_max: int) -> None:
         self._prompts_max = prompts_max
-        self._counts: OrderedDict[str, int] = OrderedDict()
+        self.clear()
 
     def count(self, prompt: str) -> int:
         """Count the requests of this prompt, this one included."""
-        number = self._counts.pop(prompt, 0) + 1
-        self._counts[prompt] = number
-        if len(self._counts) > self._prompts_max:
-            self._counts.popitem(last=False)
+        number = (self._counts.get(prompt) or 0) + 1
+        self._counts.put(prompt, number, size=1)
         return number
 
     def clear(self) -> None:
         # The next request of each prompt is its first.
-        self._counts.clear()
+        self._counts: LruCache[str, int] = LruCache(size_max=self._prompts_max)
 
 
 class FaultPlan:

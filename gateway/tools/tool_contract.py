@@ -156,7 +156,7 @@ class ToolScope:
 class ToolSession(Protocol):
     """The tools of one response. One call at a time.
 
-    A subclass whose calls cannot be resumed need not say so.
+    A subclass whose calls cannot be resumed, or that has nothing to free, need not say so.
     """
 
     def start(self, call: ToolCall) -> ToolStart:
@@ -176,8 +176,8 @@ class ToolSession(Protocol):
         return None
 
     async def close(self) -> None:
-        """Free the resources of the response. Raises nothing."""
-        ...
+        """Free the resources of the response, if it has any. Raises nothing."""
+        return
 
 
 class HostedTools(Protocol):
@@ -186,3 +186,10 @@ class HostedTools(Protocol):
     def session(self, scope: ToolScope) -> ToolSession:
         """Create a session, which uses no resources before its first call."""
         ...
+
+
+@dataclass(frozen=True, slots=True)
+class ToolFamily:
+    """`HostedTools` by how a session of theirs is made."""
+
+    session: Callable[[ToolScope], ToolSession]

@@ -21,12 +21,13 @@ from __future__ import annotations
 import asyncio
 import re
 import time
-from collections import Counter, OrderedDict
+from collections import Counter
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
 from functools import cache, partial
 from typing import TYPE_CHECKING, Any, Final, Literal, Protocol, TypeVar
 
+from gateway.cache import LruCache
 from gateway.errors import ClaimLost
 from gateway.telemetry.logs import EventLog
 from gateway.tools.result_text import truncated
@@ -123,32 +124,30 @@ class Breaker:
         self._failures_max = failures_max
         self._rest_s = rest_s
         self._clock = clock
-        self._failures: OrderedDict[Hashable, tuple[int, float]] = OrderedDict()
+        self._failures: LruCache[Hashable, tuple[int, float]] = LruCache(size_max=BREAKERS_MAX)
 
     def is_open(self, key: Hashable) -> bool:
         """Return True if the server must not be called.
 
         After the rest one caller gets False and may try; the others get True meanwhile.
         """
-        failures, since = self._failures.get(key, (0, 0.0))
+        failures, since = self._failures.get(key) or (0, 0.0)
         if failures < self._failures_max:
             return False
         now = self._clock()
         if now - since < self._rest_s:
             return True
-        self._failures[key] = (failures, now)
+        self._failures.put(key, (failures, now), size=1)
         return False
 
     def failed(self, key: Hashable) -> None:
         """Count a call that could not reach the server, or had no answer in time."""
-        failures = self._failures.pop(key, (0, 0.0))[0]
-        self._failures[key] = (failures + 1, self._clock())
-        if len(self._failures) > BREAKERS_MAX:
-            self._failures.popitem(last=False)
+        failures, _ = self._failures.get(key) or (0, 0.0)
+        self._failures.put(key, (failures + 1, self._clock()), size=1)
 
     def answered(self, key: Hashable) -> None:
         # An answer of any kind shows that the peer works.
-        self._failures.pop(key, None)
+        self._failures.drop(key)
 
 
 RESULT_BYTES: Final = "bytes"
@@ -174,6 +173,10 @@ _log = EventLog(__name__)
 T = TypeVar("T")
 
 
+CALL_MAX_S: Final[Mapping[ToolKind, float]] = {"browser": 20.0, "python": 120.0, "mcp": 600.0}
+"""Seconds that one call may take."""
+
+
 class Threads(Protocol):
     """Pool of threads for work that would hold up the event loop."""
 
@@ -190,9 +193,7 @@ class ToolLimits:
     had its share of ids.
     """
 
-    browser_call_max_s: float = 20.0
-    python_call_max_s: float = 120.0
-    mcp_call_max_s: float = 600.0
+    call_max_s: Mapping[ToolKind, float] = field(default_factory=lambda: CALL_MAX_S)
     running_max: int = 64
     tenant_running_max: int = 16
     server_running_max: int = 8
@@ -203,15 +204,6 @@ class ToolLimits:
     arguments_bytes_max: int = 64 * 1024
     arguments_depth_max: int = 32
     error_ids_max: int = 512
-
-    def call_max_s(self, kind: ToolKind) -> float:
-        """Return the seconds that one call of this kind may take."""
-        seconds = {
-            "browser": self.browser_call_max_s,
-            "python": self.python_call_max_s,
-            "mcp": self.mcp_call_max_s,
-        }
-        return seconds[kind]
 
 
 class ToolExecutor:
@@ -353,7 +345,7 @@ class _Session:
         self, call: ToolCall, work: Awaitable[ToolResult | None]
     ) -> ToolResult | None:
         left_s = self.scope.grants.budget.time_max_s - self.time_s
-        time_max_s = min(self.executor.limits.call_max_s(kind_of(call.name)), max(left_s, 1.0))
+        time_max_s = min(self.executor.limits.call_max_s[kind_of(call.name)], max(left_s, 1.0))
         try:
             async with asyncio.timeout(time_max_s):
                 return await work

@@ -11,12 +11,13 @@ from typing import TYPE_CHECKING
 from gateway.errors import StartupError, installation
 from gateway.store.tools import mcp_servers
 from gateway.tools.egress.network_policy import NetworkPolicy
-from gateway.tools.mcp.listing import ListingLimits, McpServers
-from gateway.tools.mcp.operator_tools import McpBuiltins
-from gateway.tools.mcp.server_tools import McpLimits, McpTools
+from gateway.tools.mcp.listing import McpServers
+from gateway.tools.mcp.operator_tools import BuiltinSession
+from gateway.tools.mcp.server_tools import McpToolSession
 from gateway.tools.mcp.servers import Registry, ServerPolicy, ServerResolver
-from gateway.tools.mcp.session import SessionLimits
-from gateway.tools.mcp.session_pool import Networks, PoolLimits, SessionPool
+from gateway.tools.mcp.session import McpLimits
+from gateway.tools.mcp.session_pool import Networks, SessionPool
+from gateway.tools.tool_contract import ToolFamily
 
 if TYPE_CHECKING:
     from gateway.sealing import Sealer
@@ -28,14 +29,14 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class McpRoom:
-    """Room of MCP tools: `servers` are asked when a response is created; `tools` are called, and
-    hold all connections while their `run` runs; `builtins` are the browser and Python of operators'
-    servers.
+    """Room of MCP tools: `servers` are asked when a response is created; `tools` are called;
+    `builtins` are the browser and Python of operators' servers; `sessions` hold all connections
+    while their `run` runs.
     """
 
     servers: McpServers
-    tools: McpTools
-    builtins: McpBuiltins
+    tools: ToolFamily
+    builtins: ToolFamily
     sessions: SessionPool
     registry: Registry
 
@@ -56,12 +57,12 @@ def new_room(
     hosts = tuple(host.lower() for host in mcp.hosts)
     policy = ServerPolicy(mcp.servers, hosts, networks.named)
     resolver = ServerResolver(registry, policy, settings.mcp_identity_key)
-    sessions = SessionPool(networks, PoolLimits(), mcp.fill(SessionLimits), metrics=metrics)
     limits = mcp.fill(McpLimits)
+    sessions = SessionPool(networks, limits, metrics=metrics)
     return McpRoom(
-        servers=McpServers(resolver, sessions, ListingLimits()),
-        tools=McpTools(resolver, sessions, limits),
-        builtins=McpBuiltins(registry, sessions, limits),
+        servers=McpServers(resolver, sessions, limits),
+        tools=ToolFamily(partial(McpToolSession, resolver, sessions, limits)),
+        builtins=ToolFamily(partial(BuiltinSession, registry, sessions, limits)),
         sessions=sessions,
         registry=registry,
     )

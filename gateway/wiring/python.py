@@ -90,12 +90,12 @@ def _remote(python: Python) -> ContainerEngine:
 def _client(url: str, authorization: str, body_bytes_max: int) -> EgressClient:
     from ipaddress import ip_network
 
-    from gateway.tools.egress.network_policy import NetworkPolicy
+    from gateway.tools.egress.network_policy import NetworkPolicy, host_and_port_of
     from gateway.tools.egress.transport import EgressLimits, client
-    from gateway.tools.python.remote import port_of
 
+    _, port = host_and_port_of(url)
     everywhere = (ip_network("0.0.0.0/0"), ip_network("::/0"))
-    policy = NetworkPolicy(networks=everywhere, network_ports=frozenset({port_of(url)}))
+    policy = NetworkPolicy(networks=everywhere, network_ports=frozenset({port}))
     connected = client(policy, EgressLimits(body_bytes_max=body_bytes_max))
     connected.base_url = url
     connected.headers["authorization"] = authorization

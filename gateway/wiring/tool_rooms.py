@@ -103,7 +103,7 @@ class Rooms:
             await self._add("python", self._start_python)
         if self.mcp is not None:
             self._own["mcp"] = self.mcp.tools
-            self._helpers += [self.mcp.tools.run, self._look_for_builtins]
+            self._helpers += [self.mcp.sessions.run, self._look_for_builtins]
             await self._find_builtins()
         self._tools.update(self._own)
 
@@ -146,16 +146,16 @@ class Rooms:
         return browser, await browser.check()
 
     async def _start_python(self) -> tuple[HostedTools, str]:
-        from gateway.tools.python.python_tool import PythonLimits, PythonTools
+        from gateway.tools.python.python_tool import PythonSession
+        from gateway.tools.tool_contract import ToolFamily
 
-        limits = self._base.settings.tools.python.fill(PythonLimits)
-        python = PythonTools(self._base.containers, limits)
-        self._open.push_async_callback(python.close)
-        found = await python.check()
-        if self._base.containers.engine is None:
+        containers = self._base.containers
+        self._open.push_async_callback(containers.close)
+        found = await containers.check()
+        if containers.engine is None:
             raise RuntimeError(found)
-        self._helpers.append(python.run)
-        return python, found
+        self._helpers.append(containers.run)
+        return ToolFamily(partial(PythonSession, containers)), found
 
     async def _look_for_builtins(self) -> None:
         while True:
@@ -248,10 +248,7 @@ class Sources:
         from gateway.tools.mcp.servers import UrlTerms
 
         assert self._rooms.mcp is not None, "tools of MCP servers are served"
-        asked = [
-            AskedServer.parse(tool.model_dump(mode="json", exclude_none=True), path)
-            for path, tool in tools
-        ]
+        asked = [AskedServer.of(tool, path) for path, tool in tools]
         terms = UrlTerms(allowed, domains)
         return await self._rooms.mcp.servers.list(tenant_id, asked, terms, anew=anew)
 

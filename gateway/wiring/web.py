@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final
 from gateway.errors import StartupError, installation
 from gateway.store.schema import EVERYONE
 from gateway.tenancy import TenantId
-from gateway.tools.browser.browser import BrowserTools, Views
+from gateway.tools.browser.browser import BrowserTools
 from gateway.tools.browser.document_reader import DocumentReader
 from gateway.tools.browser.extraction import ReadLimits, missing_libraries
 from gateway.tools.browser.fetch import FetchLimits, PageFetcher
@@ -33,7 +33,7 @@ from gateway.tools.egress.network_policy import NetworkPolicy, host_and_port_of
 from gateway.tools.egress.transport import EgressLimits, client
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Mapping
+    from collections.abc import Awaitable, Callable
     from typing import Any
 
     from gateway.settings import Settings
@@ -42,8 +42,8 @@ if TYPE_CHECKING:
     from gateway.telemetry.metrics import Metrics
     from gateway.tools.browser.search import Provider, SearchSource
 
-    McpCall = Callable[[dict[str, Any]], Awaitable[Mapping[str, Any] | str]]
-    """The arguments of a search → its structured result, or text."""
+    McpCall = Callable[[dict[str, Any]], Awaitable[str]]
+    """The arguments of a search → its text."""
 
 _KEYED: Final[dict[str, type[Brave | Exa | Tavily | YouCom]]] = {
     "brave": Brave,
@@ -75,7 +75,7 @@ def browser_tools(
         kept_s=settings.retention.response_s,
     )
     cache = Cache(size_max=CACHE_CHARS_MAX)
-    return BrowserTools(workplace, cache, views=Views(), close=workshop.close)
+    return BrowserTools(workplace, cache, close=workshop.close)
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,7 +2,7 @@
 
 `python -m tests.chaos.backend PORT OPTIONS JOURNAL`
 
-OPTIONS is JSON with fields of `SimulatorOptions`, all of which can be set here, unlike with
+OPTIONS is JSON with fields of `WaywardOptions`, all of which can be set here, unlike with
 `harmony-gateway simulate`. What it is asked to complete is written to the file JOURNAL before it is
 looked at, so that it outlives the process (`prompts`); without a third argument nothing is.
 """
@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING
 
 import uvicorn
 
-from gateway.simulator.options import SimulatorOptions
 from tests.fakes.wayward_engine.engine import create_simulator
+from tests.fakes.wayward_engine.options import WaywardOptions
 
 if TYPE_CHECKING:
     from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -51,7 +51,7 @@ class Journaled:
 def main() -> None:
     """Serve until it is told to end, or killed."""
     port, options, *journal = sys.argv[1:]
-    app = create_simulator(SimulatorOptions(**json.loads(options)))
+    app = create_simulator(WaywardOptions(**json.loads(options)))
     for path in journal:
         app = Journaled(app, path)
     uvicorn.run(app, port=int(port), log_level="critical", loop="uvloop", timeout_keep_alive=60)

@@ -6,12 +6,12 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from gateway.simulator.options import SimulatorOptions
 from tests.conformance.checking import Checker, Document, read_specification
 from tests.fakes.gateway import gateway_settings, running_gateway
 from tests.fakes.http_client import http_client
 from tests.fakes.serving import serving
 from tests.fakes.wayward_engine.engine import create_simulator
+from tests.fakes.wayward_engine.options import WaywardOptions
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -57,7 +57,7 @@ def checker(checkers: dict[Dialect, Document], dialect: Dialect) -> Document:
 async def gateway(postgres: PostgresServer, template: str) -> AsyncIterator[RunningGateway]:
     """With a simulated backend."""
     name = await postgres.create(template)
-    backend = create_simulator(SimulatorOptions(context_length=CONTEXT_LENGTH))
+    backend = create_simulator(WaywardOptions(context_length=CONTEXT_LENGTH))
     async with serving(backend) as url:
         settings = gateway_settings(postgres.database_url(name), [url])
         async with running_gateway(settings) as running:

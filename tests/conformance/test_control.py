@@ -10,11 +10,11 @@ import pytest
 from jsonschema import Draft202012Validator
 from openai.types.responses import Response
 
-from gateway.simulator.options import SimulatorOptions
 from tests.fakes.gateway import gateway_settings, running_gateway
 from tests.fakes.serving import serving
 from tests.fakes.stream import stream
 from tests.fakes.wayward_engine.engine import create_simulator
+from tests.fakes.wayward_engine.options import WaywardOptions
 from tests.integration.api.tools.toolbox import CLOCK, SUM, WEATHER
 
 if TYPE_CHECKING:
@@ -54,7 +54,7 @@ async def gateway(
 ) -> AsyncIterator[RunningGateway]:
     """With a backend of a vLLM that can hold a model to a grammar, or of one that cannot."""
     name = await postgres.create(template)
-    async with serving(create_simulator(SimulatorOptions(version=request.param))) as url:
+    async with serving(create_simulator(WaywardOptions(version=request.param))) as url:
         settings = gateway_settings(postgres.database_url(name), [url])
         async with running_gateway(settings) as running:
             yield running

@@ -12,8 +12,7 @@ from openai.types.responses import Response, ResponseStreamEvent
 from pydantic import TypeAdapter
 
 from gateway.cli.pages import PageSource, load
-from gateway.simulator.options import SimulatorOptions
-from gateway.simulator.site.app import create_site
+from gateway.simulator.demo_site import create_site
 from gateway.store.postgres.database import Database
 from tests.conformance.asking import MODEL, created, path_of
 from tests.fakes.gateway import gateway_settings, running_gateway
@@ -22,6 +21,7 @@ from tests.fakes.http_client import http_client
 from tests.fakes.serving import serving
 from tests.fakes.tool_server import server_of
 from tests.fakes.wayward_engine.engine import create_simulator
+from tests.fakes.wayward_engine.options import WaywardOptions
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -90,7 +90,7 @@ async def client(postgres: PostgresServer, template: str) -> AsyncIterator[httpx
 
 @asynccontextmanager
 async def _served(database_url: str) -> AsyncIterator[httpx2.AsyncClient]:
-    backend = create_simulator(SimulatorOptions())
+    backend = create_simulator(WaywardOptions())
     async with serving(backend) as backend_url, serving(create_site()) as site_url:
         sections = sections_with_tools(site_url.removeprefix("http://"))
         settings = gateway_settings(database_url, [backend_url], **sections)

@@ -11,7 +11,6 @@ import orjson
 from openai.types.responses import Response
 
 from gateway.simulator.directives import Attempts
-from gateway.simulator.options import SimulatorOptions
 from tests.fakes.event_grammar import check_stream
 from tests.fakes.gateway import gateway_settings, running_gateway
 from tests.fakes.http_client import http_client
@@ -20,6 +19,7 @@ from tests.fakes.recount import log_of, recounted, used
 from tests.fakes.serving import serving
 from tests.fakes.stream import as_events, parse_stream
 from tests.fakes.wayward_engine.engine import create_simulator
+from tests.fakes.wayward_engine.options import WaywardOptions
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -32,15 +32,15 @@ if TYPE_CHECKING:
 Json = dict[str, Any]
 
 MODEL: Final = "gpt-oss-20b"
-TURN: Final = SimulatorOptions()
+TURN: Final = WaywardOptions()
 """An engine that holds whole turns to a grammar."""
-ANSWER: Final = SimulatorOptions(version="0.11.0")
+ANSWER: Final = WaywardOptions(version="0.11.0")
 """One that holds no more than an answer."""
-NONE: Final = SimulatorOptions(version="0.10.2")
+NONE: Final = WaywardOptions(version="0.10.2")
 """One that holds nothing."""
-SGLANG: Final = SimulatorOptions(engine="sglang")
+SGLANG: Final = WaywardOptions(engine="sglang")
 """Holds whole turns."""
-SGLANG_RUST: Final = SimulatorOptions(engine="sglang", frontend="rust")
+SGLANG_RUST: Final = WaywardOptions(engine="sglang", frontend="rust")
 """The same, asked at `/generate`."""
 FLEETS: Final = {
     "grammars": (TURN, TURN),
@@ -185,7 +185,7 @@ def check_model(response: Json) -> None:
 
 @asynccontextmanager
 async def site(
-    postgres: PostgresServer, template: str, *fleet: SimulatorOptions, **sections: Any
+    postgres: PostgresServer, template: str, *fleet: WaywardOptions, **sections: Any
 ) -> AsyncIterator[Site]:
     """A gateway with a database of its own. The backends are called `b0`, `b1` …"""
     name = await postgres.create(template)

@@ -4,19 +4,24 @@ from __future__ import annotations
 
 import asyncio
 from contextlib import asynccontextmanager
+from functools import partial
 from ipaddress import ip_network
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
 from gateway import ids
+from gateway.protocol.hosted_tools import McpServerTool
 from gateway.sealing import Sealer, SealingSecret
 from gateway.store.tools.mcp_servers import OPERATOR, McpServerRow
 from gateway.tenancy import TenantId
 from gateway.tools.egress.network_policy import NetworkPolicy
-from gateway.tools.mcp.listing import AskedServer, ListingLimits, McpServers
+from gateway.tools.mcp.listing import AskedServer, McpServers
+from gateway.tools.mcp.operator_tools import BuiltinSession
+from gateway.tools.mcp.server_tools import McpToolSession
 from gateway.tools.mcp.servers import Registry, ServerPolicy, ServerResolver
-from gateway.tools.mcp.session import SessionLimits
-from gateway.tools.mcp.session_pool import Networks, Peer, PoolLimits, SessionPool
+from gateway.tools.mcp.session import McpLimits
+from gateway.tools.mcp.session_pool import Networks, Peer, SessionPool
+from gateway.tools.tool_contract import ToolFamily
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Mapping
@@ -25,7 +30,7 @@ if TYPE_CHECKING:
     from gateway.tools.egress.transport import Resolver
 
 LOOPBACK = NetworkPolicy(networks=(ip_network("127.0.0.1/32"),))
-PATIENT = SessionLimits(connect_timeout_s=20, list_timeout_s=20)
+PATIENT = McpLimits(connect_timeout_s=20, list_timeout_s=20)
 TENANT = TenantId(UUID(int=7))
 IDENTITY_KEY = b"key of identities"
 SEALER = Sealer([SealingSecret("key", b"secret" * 8)])
@@ -34,17 +39,14 @@ SEALER = Sealer([SealingSecret("key", b"secret" * 8)])
 @asynccontextmanager
 async def pool(
     policy: NetworkPolicy = LOOPBACK,
-    limits: PoolLimits | None = None,
-    session_limits: SessionLimits = PATIENT,
+    limits: McpLimits = PATIENT,
     resolver: Resolver | None = None,
     metrics: Metrics | None = None,
 ) -> AsyncIterator[SessionPool]:
     """SessionPool that are closed in the end."""
     given: dict[str, Any] = {} if resolver is None else {"resolver": resolver}
     given["metrics"] = metrics
-    sessions = SessionPool(
-        Networks(policy, policy), limits or PoolLimits(), session_limits, **given
-    )
+    sessions = SessionPool(Networks(policy, policy), limits, **given)
     async with asyncio.TaskGroup() as tasks:
         running = tasks.create_task(sessions.run())
         try:
@@ -69,9 +71,9 @@ def resolver_of(*rows: McpServerRow, policy: ServerPolicy | None = None) -> Serv
 
 
 def servers_of(
-    sessions: SessionPool, *rows: McpServerRow, limits: ListingLimits | None = None
+    sessions: SessionPool, *rows: McpServerRow, limits: McpLimits = PATIENT
 ) -> McpServers:
-    return McpServers(resolver_of(*rows), sessions, limits or ListingLimits())
+    return McpServers(resolver_of(*rows), sessions, limits)
 
 
 def peer(url: str, **headers: str) -> Peer:
@@ -81,4 +83,12 @@ def peer(url: str, **headers: str) -> Peer:
 def asked(label: str, url: str | None = None, **fields: Any) -> AskedServer:
     """What a request says of a server, in its own words."""
     tool = {"type": "mcp", "server_label": label, "server_url": url, **fields}
-    return AskedServer.parse(tool, "tools[0]")
+    return AskedServer.of(McpServerTool.model_validate(tool), "tools[0]")
+
+
+def mcp_tools(resolver: ServerResolver, sessions: SessionPool, limits: McpLimits) -> ToolFamily:
+    return ToolFamily(partial(McpToolSession, resolver, sessions, limits))
+
+
+def mcp_builtins(registry: Registry, sessions: SessionPool, limits: McpLimits) -> ToolFamily:
+    return ToolFamily(partial(BuiltinSession, registry, sessions, limits))

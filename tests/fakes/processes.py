@@ -207,7 +207,7 @@ def module_process(
 
 @contextmanager
 def simulator_process(port: int, **options: Any) -> Iterator[SimulatorProcess]:
-    """A simulated backend on a port that is reserved for it, with `SimulatorOptions`.
+    """A simulated backend on a port that is reserved for it, with `WaywardOptions`.
 
     Not `gateway simulate`: this one obeys grammars, and misbehaves where directives say so.
     """

@@ -4,24 +4,25 @@ from __future__ import annotations
 
 import shutil
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from ipaddress import ip_network
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from gateway import ids
 from gateway.protocol.grants import Grants, PythonGrant
 from gateway.telemetry.metrics import Metrics
-from gateway.tools.egress.network_policy import NetworkPolicy
+from gateway.tools.egress.network_policy import NetworkPolicy, host_and_port_of
 from gateway.tools.egress.transport import EgressLimits, client
 from gateway.tools.python.container_pool import ContainerPolicy, ContainerPool
 from gateway.tools.python.linux import Cgroups, LinuxEngine, LinuxOptions
 from gateway.tools.python.monty import MontyEngine
-from gateway.tools.python.python_tool import NAME, PythonLimits, PythonTools
-from gateway.tools.python.remote import RemoteEngine, port_of
+from gateway.tools.python.python_tool import NAME, PythonSession
+from gateway.tools.python.remote import RemoteEngine
 from gateway.tools.python.worker_server import WorkerServer, WorkerServerLimits
-from gateway.tools.tool_contract import ToolCall, ToolScope
+from gateway.tools.tool_contract import ToolCall, ToolFamily, ToolScope
 from tests.fakes.serving import serving
 
 if TYPE_CHECKING:
@@ -79,7 +80,7 @@ async def serving_containers(
 def remote_engine(url: str, token: str = TOKEN) -> RemoteEngine:
     """An engine whose containers are at that URL."""
     policy = NetworkPolicy(
-        networks=(ip_network("127.0.0.0/8"),), network_ports=frozenset({port_of(url)})
+        networks=(ip_network("127.0.0.0/8"),), network_ports=frozenset({host_and_port_of(url)[1]})
     )
     connected = client(policy, EgressLimits(body_bytes_max=80 << 20))
     connected.base_url = url
@@ -101,7 +102,7 @@ async def reaching(url: str, token: str = TOKEN) -> AsyncIterator[RemoteEngine]:
 class Caller:
     """One response of a tenant that runs code. `handles` are what its runs can be found by."""
 
-    tools: PythonTools
+    tools: ToolFamily
     tenant_id: TenantId
     grant: PythonGrant
     response: UUID = field(default_factory=ids.new_uuid)
@@ -158,12 +159,13 @@ def caller(
     tenant_id: TenantId,
     container: UUID | None = None,
     *,
-    limits: PythonLimits | None = None,
     file_ids: tuple[str, ...] = (),
+    **bounds: Any,
 ) -> Caller:
-    """A response that has a container of its own, unless it is given one."""
+    """A response that has a container of its own, unless it is given one. `bounds` are of calls."""
+    pool.policy = replace(pool.policy, **bounds)
     uuid = container or ids.auto_container(ids.new_uuid())
     grant = PythonGrant(
         ids.container_id(uuid), pool.engine or "", pool.policy.limits.memory_bytes, file_ids
     )
-    return Caller(PythonTools(pool, limits or PythonLimits()), tenant_id, grant)
+    return Caller(ToolFamily(partial(PythonSession, pool)), tenant_id, grant)

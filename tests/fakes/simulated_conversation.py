@@ -20,12 +20,12 @@ from openai_harmony import (
 )
 
 from gateway.models.harmony.vocabulary import NAMED_SPECIALS
-from gateway.simulator.options import SimulatorOptions
 from tests.fakes.harmony_oracle import encoding, library_prompt, vocabulary
 from tests.fakes.wayward_engine import corpus
 from tests.fakes.wayward_engine.constraint_fields import read_constraint
 from tests.fakes.wayward_engine.decoding import constrained
 from tests.fakes.wayward_engine.matcher import Guide
+from tests.fakes.wayward_engine.options import WaywardOptions
 from tests.fakes.wayward_engine.scripted_misbehaviour import WaywardModel
 
 if TYPE_CHECKING:
@@ -155,9 +155,7 @@ def formatted(schema: dict[str, Any], *tools: ToolDescription) -> Message:
 
 def obeyed(prompt: list[int], tag: dict[str, Any], *, ids_max: int = 400, **options: Any) -> Obeyed:
     """What is said under a structural tag, or before it where the engine binds answers alone."""
-    constraint = read_constraint(
-        {"structural_tag": json.dumps(tag)}, {}, SimulatorOptions(**options)
-    )
+    constraint = read_constraint({"structural_tag": json.dumps(tag)}, {}, WaywardOptions(**options))
     assert constraint is not None
     said = scripted_model().continuation(prompt)
     held = constrained(said, prompt, constraint, ids_max=ids_max, vocabulary=vocabulary())

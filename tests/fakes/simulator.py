@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, Any
 
 import uvicorn
 
-from gateway.simulator.options import SimulatorOptions
 from tests.fakes.wayward_engine.engine import create_simulator
+from tests.fakes.wayward_engine.options import WaywardOptions
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -30,8 +30,8 @@ STEP_S = 0.005
 _SERVE = """
 import ast, sys, uvicorn
 from tests.fakes.wayward_engine.engine import create_simulator
-from gateway.simulator.options import SimulatorOptions
-app = create_simulator(SimulatorOptions(**ast.literal_eval(sys.argv[2])))
+from tests.fakes.wayward_engine.options import WaywardOptions
+app = create_simulator(WaywardOptions(**ast.literal_eval(sys.argv[2])))
 uvicorn.run(app, fd=int(sys.argv[1]), log_level="critical", timeout_graceful_shutdown=0)
 """
 
@@ -108,10 +108,10 @@ class RunningSimulator:
 
 @contextmanager
 def simulator(
-    options: SimulatorOptions | None = None, attempts: Attempts | None = None
+    options: WaywardOptions | None = None, attempts: Attempts | None = None
 ) -> Iterator[RunningSimulator]:
     """Served by uvicorn in a thread, on a loop of its own."""
-    app = create_simulator(options or SimulatorOptions(), attempts)
+    app = create_simulator(options or WaywardOptions(), attempts)
     config = uvicorn.Config(app, log_level="critical", timeout_graceful_shutdown=0)
     server = uvicorn.Server(config)
     with socket.create_server(("127.0.0.1", 0)) as listener:
@@ -129,7 +129,7 @@ def simulator(
 
 @contextmanager
 def simulator_process(**options: Any) -> Iterator[RunningSimulator]:
-    """Served by a Python of its own, which can be killed. `options`: SimulatorOptions' fields."""
+    """Served by a Python of its own, which can be killed. `options`: WaywardOptions' fields."""
     with socket.create_server(("127.0.0.1", 0)) as listener:
         listener.set_inheritable(True)
         arguments = [sys.executable, "-c", _SERVE, str(listener.fileno()), repr(options)]

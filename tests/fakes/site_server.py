@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final
 
 import uvicorn
 
-from gateway.simulator.site.app import create_site
+from gateway.simulator.demo_site import create_site
 from gateway.simulator.workshop import create_workshop
 from tests.fakes.tool_server import Healthy
 

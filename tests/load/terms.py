@@ -18,13 +18,13 @@ from gateway.admin.limits import LimitOwner, Limits
 from gateway.admin.prices import PriceCreate, Prices
 from gateway.limits.money import NANO
 from gateway.limits.rules import DAY_S, MINUTE_S
-from gateway.simulator.options import SimulatorOptions
 from gateway.store.migration.migrate import upgrade
 from tests.fakes.gateway import gateway_settings, new_key, running_gateway
 from tests.fakes.http_client import http_client
 from tests.fakes.postgres import PostgresServer, embedded, reachable_folder
 from tests.fakes.serving import serving
 from tests.fakes.wayward_engine.engine import create_simulator
+from tests.fakes.wayward_engine.options import WaywardOptions
 
 if TYPE_CHECKING:
     import httpx2
@@ -78,7 +78,7 @@ async def measure(database_url: str, requests: int) -> None:
     )
     told: tuple[list[float], list[float]] = ([], [])
     async with AsyncExitStack() as stack:
-        backend = await stack.enter_async_context(serving(create_simulator(SimulatorOptions())))
+        backend = await stack.enter_async_context(serving(create_simulator(WaywardOptions())))
         settings = gateway_settings(database_url, [backend])
         gateway = await stack.enter_async_context(running_gateway(settings))
         keys = [await new_key(settings, "none")]

@@ -463,21 +463,9 @@ HEAD_IDS_MAX: Final = 1024
 NO_DOMAIN: Final = "invalid"
 """For an allowed domain that is none: a list of nothing else must not allow everything."""
 HITS: Final[dict[SearchContextSize, int]] = {"low": 5, "medium": 10, "high": 20}
+VIEW_IDS: Final[dict[SearchContextSize, int]] = {"low": 512, "medium": 1024, "high": 2048}
+"""Ids of a page that one call shows, at most."""
 _PAGE: Final = TypeAdapter(ShownPage)
-
-
-@dataclass(frozen=True, slots=True)
-class Views:
-    """Number of ids that one call shows, by the context size that the request sets."""
-
-    low_ids_max: int = 512
-    medium_ids_max: int = 1024
-    high_ids_max: int = 2048
-
-    def ids_max(self, size: SearchContextSize) -> int:
-        """Return how many ids of a page one call shows for this `search_context_size`."""
-        sizes = {"low": self.low_ids_max, "high": self.high_ids_max}
-        return sizes.get(size, self.medium_ids_max)
 
 
 class BrowserTools:
@@ -488,18 +476,16 @@ class BrowserTools:
         workplace: Workplace,
         cache: Cache,
         *,
-        views: Views = Views(),
         close: Callable[[], Awaitable[None]] | None = None,
     ) -> None:
         # `close` closes the connections of the workplace.
         self._workplace = workplace
         self._cache = cache
-        self._views = views
         self._close = close
 
     def session(self, scope: ToolScope) -> BrowserSession:
         # The scope must grant a browser.
-        return BrowserSession(scope, self._workplace, self._cache, self._views)
+        return BrowserSession(scope, self._workplace, self._cache)
 
     async def check(self) -> str:
         """Return a line for the start-up log that names the search sources."""
@@ -515,7 +501,7 @@ class BrowserTools:
 class BrowserSession(ToolSession):
     """The browser of one response."""
 
-    def __init__(self, scope: ToolScope, workplace: Workplace, cache: Cache, views: Views) -> None:
+    def __init__(self, scope: ToolScope, workplace: Workplace, cache: Cache) -> None:
         self._grant = grant = scope.grants.browser or BrowserGrant("web_search")
         self._earlier = (*grant.pages, *_pages_of(scope.states))
         self._shown: dict[int, ShownPage] = {}
@@ -527,7 +513,7 @@ class BrowserSession(ToolSession):
         self._web = TenantWeb(
             workplace, scope.tenant_id, self._store, domains, grant.is_live, rules
         )
-        self._view_ids_max = views.ids_max(grant.context_size)
+        self._view_ids_max = VIEW_IDS[grant.context_size]
         self._options = BrowserOptions(
             count_ids=scope.count_ids,
             view_ids_max=self._view_ids_max,

@@ -18,6 +18,7 @@ from urllib.parse import urlsplit
 
 import orjson
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from typing_extensions import override
 
 from gateway.errors import StoreError
 from gateway.protocol.grants import EVERY_DOMAIN, DomainRules, is_within
@@ -87,23 +88,6 @@ class BadAnswer(ValueError):
     """Answer of a provider that does not have the form that the provider documents."""
 
 
-class Provider(Protocol):
-    """Search engine that is reached over HTTP."""
-
-    @property
-    def base_url(self) -> str:
-        """Return the provider's URL, without a slash at the end."""
-        ...
-
-    def request(self, query: Query) -> SearchRequest:
-        """Return the HTTP request for `query`."""
-        ...
-
-    def hits(self, answer: bytes) -> list[Hit]:
-        """Parse the hits of an answer, best first. Raises `BadAnswer`."""
-        ...
-
-
 AnswerT = TypeVar("AnswerT", bound=BaseModel)
 
 
@@ -168,8 +152,21 @@ class _YouAnswer(_Answer):
     results: _YouResults = _YouResults()
 
 
+class Provider(Protocol):
+    """Search engine that is reached over HTTP, below `base_url` (without a slash at the end)."""
+
+    @property
+    def base_url(self) -> str: ...
+
+    def request(self, query: Query) -> SearchRequest: ...
+
+    def hits(self, answer: bytes) -> list[Hit]:
+        """Parse the hits of an answer, best first. Raises `BadAnswer`."""
+        return _hits(_parse(_Results, answer).results)
+
+
 @dataclass(frozen=True, slots=True)
-class SearXNG:
+class SearXNG(Provider):
     """An instance of one's own. It has to allow `format=json` (`search.formats`).
 
     `api_key` is for a proxy in front of it, as a bearer token.
@@ -178,20 +175,19 @@ class SearXNG:
     base_url: str
     api_key: str = ""
 
+    @override
     def request(self, query: Query) -> SearchRequest:
         params = {"q": _with_sites(query), "format": "json", "safesearch": "1"}
         headers = {"authorization": f"Bearer {self.api_key}"} if self.api_key else {}
         return SearchRequest("/search", params, headers)
 
-    def hits(self, answer: bytes) -> list[Hit]:
-        return _hits(_parse(_Results, answer).results)
-
 
 @dataclass(frozen=True, slots=True)
-class Brave:
+class Brave(Provider):
     api_key: str
     base_url: str = "https://api.search.brave.com"
 
+    @override
     def request(self, query: Query) -> SearchRequest:
         params = {
             "q": _with_sites(query, chars_max=400, words_max=50),
@@ -203,15 +199,17 @@ class Brave:
             params["country"] = query.country
         return SearchRequest("/res/v1/web/search", params, {"x-subscription-token": self.api_key})
 
+    @override
     def hits(self, answer: bytes) -> list[Hit]:
         return _hits(_parse(_BraveAnswer, answer).web.results)
 
 
 @dataclass(frozen=True, slots=True)
-class Exa:
+class Exa(Provider):
     api_key: str
     base_url: str = "https://api.exa.ai"
 
+    @override
     def request(self, query: Query) -> SearchRequest:
         body: dict[str, Any] = {
             "query": query.text,
@@ -224,15 +222,13 @@ class Exa:
             body["userLocation"] = query.country
         return SearchRequest("/search", headers={"x-api-key": self.api_key}, json=body)
 
-    def hits(self, answer: bytes) -> list[Hit]:
-        return _hits(_parse(_Results, answer).results)
-
 
 @dataclass(frozen=True, slots=True)
-class Tavily:
+class Tavily(Provider):
     api_key: str
     base_url: str = "https://api.tavily.com"
 
+    @override
     def request(self, query: Query) -> SearchRequest:
         body: dict[str, Any] = {
             "query": _shorten(query.text, chars_max=400),
@@ -244,15 +240,13 @@ class Tavily:
         headers = {"authorization": f"Bearer {self.api_key}"}
         return SearchRequest("/search", headers=headers, json=body)
 
-    def hits(self, answer: bytes) -> list[Hit]:
-        return _hits(_parse(_Results, answer).results)
-
 
 @dataclass(frozen=True, slots=True)
-class YouCom:
+class YouCom(Provider):
     api_key: str
     base_url: str = "https://ydc-index.io"
 
+    @override
     def request(self, query: Query) -> SearchRequest:
         body: dict[str, Any] = {"query": query.text, "count": query.count}
         if query.domains:
@@ -261,29 +255,27 @@ class YouCom:
             body["country"] = query.country
         return SearchRequest("/v1/search", headers={"x-api-key": self.api_key}, json=body)
 
+    @override
     def hits(self, answer: bytes) -> list[Hit]:
         results = _parse(_YouAnswer, answer).results
         return _hits((*results.web, *results.news))
 
 
-def hits_of_tool(answer: Mapping[str, Any] | str) -> list[Hit]:
+def hits_of_tool(answer: str) -> list[Hit]:
     """Parse the hits in the result of an MCP server's tool.
 
     The result is `results` or a list, of objects with a `url`; or text whose paragraphs have a URL
     each. Raises `BadAnswer`.
     """
     try:
-        said = orjson.loads(answer) if isinstance(answer, str) else answer
+        said = orjson.loads(answer)
     except orjson.JSONDecodeError:
-        return _hits(_paragraphs(str(answer)))
+        return _hits(_paragraphs(answer))
     try:
-        return _hits(_Results.model_validate({"results": said} if _is_list(said) else said).results)
+        results = {"results": said} if isinstance(said, list) else said
+        return _hits(_Results.model_validate(results).results)
     except ValidationError as error:
         raise BadAnswer(_first(error)) from None
-
-
-def _is_list(value: object) -> bool:
-    return isinstance(value, list)
 
 
 def _paragraphs(text: str) -> Iterator[_Result]:
@@ -463,11 +455,11 @@ class IndexSource:
 
 @dataclass(frozen=True, slots=True)
 class McpSource:
-    """A tool of an MCP server. `call` is given its arguments, and gives its structured result or
-    its text; whatever it raises means that the server did not answer.
+    """A tool of an MCP server. `call` maps its arguments to its text; whatever it raises means that
+    the server did not answer.
     """
 
-    call: Callable[[dict[str, Any]], Awaitable[Mapping[str, Any] | str]]
+    call: Callable[[dict[str, Any]], Awaitable[str]]
     name: str = "mcp"
     is_live: bool = True
 

@@ -17,8 +17,6 @@ if TYPE_CHECKING:
 
     from gateway.settings.sections import Destinations
 
-Purpose = Literal["page", "provider", "mcp", "remote_engine", "image", "issuer"]
-"""Purpose of a connection; each has a policy of its own."""
 Reason = Literal["scheme", "userinfo", "host", "port", "address", "redirect"]
 
 HOST_CHARS_MAX: Final = 253

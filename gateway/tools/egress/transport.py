@@ -19,11 +19,12 @@ from __future__ import annotations
 import asyncio
 import re
 import socket
+from collections.abc import Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import cached_property, partial
-from typing import TYPE_CHECKING, Any, Final, Protocol, cast
+from typing import TYPE_CHECKING, Any, Final, cast
 
 import httpcore2
 import httpx2
@@ -32,14 +33,7 @@ from typing_extensions import override
 from gateway.tools.tool_contract import note_reached
 
 if TYPE_CHECKING:
-    from collections.abc import (
-        AsyncIterable,
-        AsyncIterator,
-        Awaitable,
-        Callable,
-        Iterable,
-        Iterator,
-    )
+    from collections.abc import AsyncIterable, AsyncIterator, Iterable, Iterator
 
     from gateway.tools.egress.network_policy import NetworkPolicy
 
@@ -149,10 +143,8 @@ _RESOLVING: Final = ThreadPoolExecutor(8, thread_name_prefix="egress-resolver")
 """Threads of its own: a name server that does not answer holds up no name but a tool's."""
 
 
-class Resolver(Protocol):
-    """Function from a name to its addresses, each as `ipaddress` reads it. Raises `OSError`."""
-
-    async def __call__(self, host: str, port: int) -> tuple[str, ...]: ...
+Resolver = Callable[[str, int], Awaitable[tuple[str, ...]]]
+"""Function from a name and a port to addresses, as `ipaddress` reads them. Raises `OSError`."""
 
 
 async def resolve(host: str, port: int) -> tuple[str, ...]:

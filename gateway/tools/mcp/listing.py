@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from math import inf
 from typing import TYPE_CHECKING, Any, Final
@@ -22,26 +23,26 @@ import orjson
 from gateway.cache import LruCache, lasting_json
 from gateway.entries import ToolsListed
 from gateway.protocol.grants import McpTool, ServerGrant
+from gateway.protocol.hosted_tools import ApprovalFilters, ToolFilter
 from gateway.protocol.tool_types import FUNCTION_NAME
 from gateway.telemetry.logs import EventLog
 from gateway.tools.mcp.failures import McpError
-from gateway.tools.mcp.servers import ANY_URL, LABEL, kept_secrets, outgoing_headers, refusal
+from gateway.tools.mcp.servers import ANY_URL, kept_secrets, outgoing_headers, refusal
 from gateway.tools.mcp.session import ToolPages
 from gateway.tools.result_text import bounded, shown_in_json
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+    from gateway.protocol.hosted_tools import ApprovalMode, McpServerTool
     from gateway.tenancy import TenantId
     from gateway.tools.mcp.failures import ErrorType
     from gateway.tools.mcp.servers import McpServer, Purpose, ServerResolver, UrlTerms
-    from gateway.tools.mcp.session import ServerTool
+    from gateway.tools.mcp.session import McpLimits, ServerTool
     from gateway.tools.mcp.session_pool import Peer, SessionPool
 
 SERVER_DESCRIPTION_CHARS_MAX: Final = 2048
 TOOL_DESCRIPTION_CHARS_MAX: Final = 1024
-NAMES_MAX: Final = 1024
-"""In a list of names of a request."""
 SCHEMA_DEPTH_MAX: Final = 32
 REASON_CHARS_MAX: Final = 500
 TTL_S_MAX: Final = 24 * 3600.0
@@ -57,133 +58,55 @@ _NAMING: Final = frozenset(
 _ANY: Final[dict[str, Any]] = {"type": "object", "properties": {}}
 
 
-@dataclass(frozen=True, slots=True)
-class ListingLimits:
-    """Bounds of what servers list. `schema_bytes_max` is of all tools of one server that a request
-    uses, `tools_max` of all servers of a request together.
+Matches = Callable[[str, bool], bool]
+"""Rule of a request for tools: the name of one, and whether it only reads → does it apply?"""
+
+
+def matches(wanted: ToolFilter | None) -> Matches:
+    """Return the rule of a filter: a tool has to satisfy what is given."""
+    if wanted is None:
+        return lambda _name, _is_read_only: True
+    names = None if wanted.tool_names is None else frozenset(wanted.tool_names)
+    return lambda name, is_read_only: (
+        (names is None or name in names) and wanted.read_only in {None, is_read_only}
+    )
+
+
+def needs_approval(rule: ApprovalMode | ApprovalFilters | None) -> Matches:
+    """Return the rule of the calls that need the client's approval: all, except those that `never`
+    matches and `always` does not. An empty `never`, which would match every tool, counts as none.
     """
-
-    tools_max: int = 256
-    schema_bytes_max: int = 64 * 1024
-    ttl_s: float = 300.0
-    cache_bytes_max: int = 32 * 1024 * 1024
-
-
-@dataclass(frozen=True, slots=True)
-class ToolFilter:
-    """Tools by name, and by whether they only read; a tool has to satisfy what is given."""
-
-    names: frozenset[str] | None = None
-    read_only: bool | None = None
-
-    @property
-    def is_empty(self) -> bool:
-        return self.names is None and self.read_only is None
-
-    def matches(self, name: str, *, is_read_only: bool) -> bool:
-        if self.names is not None and name not in self.names:
-            return False
-        return self.read_only is None or self.read_only == is_read_only
-
-    @classmethod
-    def parse(cls, value: Mapping[str, Any] | Sequence[str], param: str) -> ToolFilter:
-        """Parse a list of names, or an object. Raises `InvalidRequest`."""
-        if not isinstance(value, dict):
-            return cls(names=_names(value, param))
-        names, read_only = value.get("tool_names"), value.get("read_only")
-        if read_only is not None and not isinstance(read_only, bool):
-            raise refusal("Expected true or false.", f"{param}.read_only")
-        listed = None if names is None else _names(names, f"{param}.tool_names")
-        return cls(listed, read_only)
-
-
-EVERYTHING: Final = ToolFilter()
-
-
-@dataclass(frozen=True, slots=True)
-class ApprovalRule:
-    """Rule for the calls that need the client's approval: all, except those that `never` matches
-    and `always` does not.
-    """
-
-    always: ToolFilter | None = None
-    never: ToolFilter | None = None
-
-    @classmethod
-    def parse(cls, value: object, param: str) -> ApprovalRule:
-        """Parse `require_approval`. Raises `InvalidRequest`."""
-        match value:
-            case None | "always":
-                return cls()
-            case "never":
-                return cls(never=EVERYTHING)
-            case dict():
-                return cls(
-                    *(
-                        None
-                        if value.get(one) is None
-                        else ToolFilter.parse(value[one], f"{param}.{one}")
-                        for one in ("always", "never")
-                    )
-                ).narrowed()
-            case _:
-                message = "Expected 'always', 'never', or an object with filters for them."
-                raise refusal(message, param)
-
-    def narrowed(self) -> ApprovalRule:
-        """Return the rule without an empty `never` filter, which would match every tool."""
-        never = None if self.never is None or self.never.is_empty else self.never
-        return ApprovalRule(self.always, never)
-
-    def asks(self, name: str, *, is_read_only: bool) -> bool:
-        if self.always is not None and self.always.matches(name, is_read_only=is_read_only):
-            return True
-        return self.never is None or not self.never.matches(name, is_read_only=is_read_only)
+    if not isinstance(rule, ApprovalFilters):
+        return lambda _name, _is_read_only: rule != "never"
+    always = None if rule.always is None else matches(rule.always)
+    is_given = rule.never is not None and rule.never.model_dump(exclude_none=True)
+    never = matches(rule.never) if is_given else None
+    return lambda name, is_read_only: (
+        (always is not None and always(name, is_read_only))
+        or never is None
+        or not never(name, is_read_only)
+    )
 
 
 @dataclass(frozen=True, slots=True)
 class AskedServer:
-    """Entry of one server in a request. `url` None: a registered one, by its label. `sent` are the
-    headers that the gateway sends to it.
+    """Entry of one server in a request: a tool of type `mcp`, its path there, such as `tools[0]`,
+    and the headers that the gateway sends to it.
     """
 
-    label: str
-    url: str | None = None
-    sent: Mapping[str, str] = field(default_factory=dict, repr=False)
-    description: str = ""
-    allowed: ToolFilter = EVERYTHING
-    approval: ApprovalRule = ApprovalRule()
-    param: str = "tools"
+    tool: McpServerTool
+    param: str
+    sent: Mapping[str, str] = field(repr=False)
 
     @classmethod
-    def parse(cls, tool: Mapping[str, Any], param: str) -> AskedServer:
-        """Parse a tool of type `mcp` of a request; `param` is its path, such as `tools[0]`.
+    def of(cls, tool: McpServerTool, param: str) -> AskedServer:
+        """Check the headers of an entry. Raises `InvalidRequest`."""
+        sent = outgoing_headers(tool.headers or {}, tool.authorization, param)
+        return cls(tool, param, sent)
 
-        Fields must have the API's types; null counts as absent. Raises `InvalidRequest`.
-        """
-        label = tool.get("server_label")
-        if not isinstance(label, str) or not LABEL.fullmatch(label):
-            message = "Expected 1 to 64 letters, digits, '_' and '-'."
-            raise refusal(message, f"{param}.server_label")
-        for name in ("connector_id", "tunnel_id"):
-            if tool.get(name) is not None:
-                message = (
-                    f"'{name}' is not served: give the 'server_url' of an MCP server, or the label "
-                    "of one that is registered here."
-                )
-                raise refusal(message, f"{param}.{name}", "unsupported_parameter")
-        allowed = tool.get("allowed_tools")
-        return cls(
-            label=label,
-            url=tool.get("server_url"),
-            sent=outgoing_headers(tool.get("headers") or {}, tool.get("authorization"), param),
-            description=bounded(tool.get("server_description") or "", SERVER_DESCRIPTION_CHARS_MAX),
-            allowed=EVERYTHING
-            if allowed is None
-            else ToolFilter.parse(allowed, f"{param}.allowed_tools"),
-            approval=ApprovalRule.parse(tool.get("require_approval"), f"{param}.require_approval"),
-            param=param,
-        )
+    @property
+    def label(self) -> str:
+        return self.tool.server_label
 
 
 @dataclass(frozen=True, slots=True)
@@ -228,9 +151,7 @@ class _Asking:
 class McpServers:
     """The MCP servers that responses use."""
 
-    def __init__(
-        self, resolver: ServerResolver, sessions: SessionPool, limits: ListingLimits
-    ) -> None:
+    def __init__(self, resolver: ServerResolver, sessions: SessionPool, limits: McpLimits) -> None:
         self.resolver = resolver
         self._sessions = sessions
         self._limits = limits
@@ -251,9 +172,10 @@ class McpServers:
         `anew` bypasses the cache. Raises `InvalidRequest` for a server that may not be used, and
         `StoreError`. If listing a permitted server fails, `Listing.error` says why.
         """
-        _refuse_repeated(entries)
         found = [
-            await self.resolver.asked(tenant_id, one.label, one.url, terms=terms, param=one.param)
+            await self.resolver.asked(
+                tenant_id, one.label, one.tool.server_url, terms=terms, param=one.param
+            )
             for one in entries
         ]
         for one, server in zip(entries, found, strict=True):
@@ -284,7 +206,7 @@ class McpServers:
             label=entry.label,
             server=server.identity,
             credential=self.resolver.credential(entry.sent),
-            description=entry.description,
+            description=bounded(entry.tool.server_description or "", SERVER_DESCRIPTION_CHARS_MAX),
         )
         secrets = kept_secrets(server, entry.sent)
         try:
@@ -339,10 +261,15 @@ class McpServers:
         granted: list[McpTool] = []
         shown: list[dict[str, Any]] = []
         size = left_out = 0
+        is_asked_for = matches(entry.tool.allowed_tools)
+        asks = needs_approval(entry.tool.require_approval)
         for tool in tools:
-            if not _is_allowed(tool, entry, server):
+            # What may be called is narrowed by what the server says of its tools; a lie gains it
+            # nothing.
+            is_offered = server.allowed_tools is None or tool.name in server.allowed_tools
+            if not is_offered or not is_asked_for(tool.name, tool.read_only):
                 continue
-            made = _tool(tool, entry, server)
+            made = _tool(tool, entry.label, server, asks)
             if made is None:
                 left_out += 1
                 continue
@@ -374,15 +301,6 @@ class McpServers:
         return kept
 
 
-def _refuse_repeated(entries: Sequence[AskedServer]) -> None:
-    labels: set[str] = set()
-    for one in entries:
-        if one.label in labels:
-            message = f"Two MCP servers have the label '{one.label}': give each one of its own."
-            raise refusal(message, f"{one.param}.server_label")
-        labels.add(one.label)
-
-
 def _refuse_replaced(entry: AskedServer, server: McpServer) -> None:
     # A request does not replace the operator's headers.
     both = sorted(entry.sent.keys() & server.headers.keys())
@@ -394,16 +312,9 @@ def _refuse_replaced(entry: AskedServer, server: McpServer) -> None:
         raise refusal(message, f"{entry.param}.headers")
 
 
-def _is_allowed(tool: ServerTool, entry: AskedServer, server: McpServer) -> bool:
-    if server.allowed_tools is not None and tool.name not in server.allowed_tools:
-        return False
-    # What may be called is narrowed by what the server says of its tools; a lie gains it nothing.
-    return entry.allowed.matches(tool.name, is_read_only=tool.read_only)
-
-
-def _tool(tool: ServerTool, entry: AskedServer, server: McpServer) -> McpTool | None:
+def _tool(tool: ServerTool, label: str, server: McpServer, asks: Matches) -> McpTool | None:
     # None for a tool that no model could call.
-    if not FUNCTION_NAME.fullmatch(f"{entry.label}.{tool.name}"):
+    if not FUNCTION_NAME.fullmatch(f"{label}.{tool.name}"):
         return None
     parameters = _parameters(tool.input_schema)
     if parameters is None:
@@ -417,8 +328,7 @@ def _tool(tool: ServerTool, entry: AskedServer, server: McpServer) -> McpTool | 
         digest=_digest(tool.name, description, parameters),
         is_read_only=is_read_only,
         is_idempotent=server.is_trusted and tool.idempotent,
-        needs_approval=server.always_asks
-        or entry.approval.asks(tool.name, is_read_only=is_read_only),
+        needs_approval=server.always_asks or asks(tool.name, is_read_only),
     )
 
 
@@ -516,11 +426,3 @@ def _failed_listing(grant: ServerGrant, error: McpError, secrets: Mapping[str, s
 def _failure_message(label: str, error: McpError) -> str:
     why = bounded(str(error), REASON_CHARS_MAX)
     return f"The tools of the MCP server '{label}' could not be listed: {why}."
-
-
-def _names(value: object, param: str) -> frozenset[str]:
-    if not isinstance(value, list | tuple) or not all(isinstance(one, str) for one in value):
-        raise refusal("Expected a list of names of tools.", param)
-    if len(value) > NAMES_MAX:
-        raise refusal(f"Expected at most {NAMES_MAX} names.", param)
-    return frozenset(value)

@@ -34,7 +34,7 @@ from gateway.errors import StoreError
 from gateway.protocol.grants import EVERY_DOMAIN, BrowserGrant, DomainRules, ShownPage, is_within
 from gateway.store.tools.mcp_servers import OPERATOR
 from gateway.tools.mcp.failures import McpError
-from gateway.tools.mcp.server_tools import NOBODY_KNOWS, call_meta, outcome_of
+from gateway.tools.mcp.server_tools import call_meta, described_failure
 from gateway.tools.result_text import cut, plain
 from gateway.tools.tool_contract import ToolResult, ToolSession, ToolStart
 
@@ -42,9 +42,8 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping, Sequence
 
     from gateway.entries import ToolOutcome
-    from gateway.tools.mcp.server_tools import McpLimits
     from gateway.tools.mcp.servers import McpServer, Purpose, Registry
-    from gateway.tools.mcp.session import CallResult
+    from gateway.tools.mcp.session import CallResult, McpLimits
     from gateway.tools.mcp.session_pool import Peer, SessionPool
     from gateway.tools.tool_contract import ToolCall, ToolScope, ToolState
 
@@ -279,24 +278,11 @@ URL_CHARS_MAX: Final = 2048
 NO_STATE: Final[Mapping[str, Any]] = MappingProxyType({})
 
 
-class McpBuiltins:
-    """The browser and Python, where operators registered MCP servers for them."""
-
-    def __init__(self, registry: Registry, sessions: SessionPool, limits: McpLimits) -> None:
-        self._registry = registry
-        self._sessions = sessions
-        self._limits = limits
-
-    def session(self, scope: ToolScope) -> BuiltinSession:
-        # Connects to nothing before the first call.
-        return BuiltinSession(scope, self._registry, self._sessions, self._limits)
-
-
 class BuiltinSession(ToolSession):
-    """The built-in tools of one response."""
+    """The browser and Python of one response, where operators registered MCP servers for them."""
 
     def __init__(
-        self, scope: ToolScope, registry: Registry, sessions: SessionPool, limits: McpLimits
+        self, registry: Registry, sessions: SessionPool, limits: McpLimits, scope: ToolScope
     ) -> None:
         self._scope = scope
         self._registry = registry
@@ -380,10 +366,7 @@ class BuiltinSession(ToolSession):
         return await self._sessions.call(peer, name, arguments, timeout_s=timeout_s, meta=meta)
 
     def _failure(self, call: ToolCall, error: McpError) -> ToolResult:
-        outcome = outcome_of(error, only_reads=call.name != PYTHON)
-        text = f"The tool gave no result: {plain(str(error))}."
-        if call.name == PYTHON and error.sent and outcome in {"unknown", "timeout"}:
-            text = f"{text} {NOBODY_KNOWS}"
+        outcome, _, text = described_failure(error, only_reads=call.name != PYTHON)
         return self._end_call(call, text, outcome)
 
     def _end_call(

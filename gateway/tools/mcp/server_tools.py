@@ -10,7 +10,6 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import time
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 import orjson
@@ -32,7 +31,7 @@ if TYPE_CHECKING:
     from gateway.entries import ToolOutcome
     from gateway.protocol.grants import McpTool, ServerGrant
     from gateway.tools.mcp.servers import McpServer, ServerResolver
-    from gateway.tools.mcp.session import CallResult
+    from gateway.tools.mcp.session import CallResult, McpLimits
     from gateway.tools.mcp.session_pool import Peer, SessionPool
     from gateway.tools.tool_contract import ToolCall, ToolScope
 
@@ -114,40 +113,11 @@ NOBODY_KNOWS: Final = (
 _log = EventLog(__name__)
 
 
-@dataclass(frozen=True, slots=True)
-class McpLimits:
-    """Bounds of one call. `output_bytes_max` is of what is shown of its result, and kept;
-    `result_ids_max` of what the model reads of it.
-    """
-
-    call_timeout_s: float = 60.0
-    arguments_bytes_max: int = 64 * 1024
-    output_bytes_max: int = 256 * 1024
-    result_ids_max: int = 8192
-    error_ids_max: int = 512
-
-
-class McpTools:
-    """The tools of MCP servers, of all responses. `sessions` are held by whoever runs them."""
-
-    def __init__(self, resolver: ServerResolver, sessions: SessionPool, limits: McpLimits) -> None:
-        self._resolver = resolver
-        self._sessions = sessions
-        self._limits = limits
-
-    def session(self, scope: ToolScope) -> McpToolSession:
-        # Connects to nothing before the first call.
-        return McpToolSession(scope, self._resolver, self._sessions, self._limits)
-
-    async def run(self) -> None:
-        await self._sessions.run()
-
-
 class McpToolSession(ToolSession):
-    """The tools of MCP servers that one response may use."""
+    """The tools of MCP servers that one response may use. Whoever runs `sessions` holds them."""
 
     def __init__(
-        self, scope: ToolScope, resolver: ServerResolver, sessions: SessionPool, limits: McpLimits
+        self, resolver: ServerResolver, sessions: SessionPool, limits: McpLimits, scope: ToolScope
     ) -> None:
         self._scope = scope
         self._resolver = resolver
@@ -189,11 +159,6 @@ class McpToolSession(ToolSession):
         peer = server.peer(self._scope.tenant_id, headers_of(self._secrets(grant)))
         timeout_s = server.call_timeout_s or self._limits.call_timeout_s
         return await self._call_with_retry(call, tool, arguments, peer, timeout_s=timeout_s)
-
-    @override
-    async def close(self) -> None:
-        # Connections are shared, and end when they are idle.
-        pass
 
     def _is_approved(self, call: ToolCall) -> bool:
         # The call that the user approved is made before all others.
@@ -276,11 +241,7 @@ class McpToolSession(ToolSession):
         return ToolResult(text, "refused", shown=shown, ids_max=self._limits.error_ids_max)
 
     def _failure(self, error: McpError, tool: McpTool) -> ToolResult:
-        message = plain(cut(str(error), 1024))
-        outcome = outcome_of(error, only_reads=tool.is_read_only)
-        text = f"The tool gave no result: {message}."
-        if outcome in {"unknown", "timeout"} and error.sent and not tool.is_read_only:
-            text = f"{text} {NOBODY_KNOWS}"
+        outcome, message, text = described_failure(error, only_reads=tool.is_read_only)
         _log.info("a call of an MCP server failed", reason=outcome, code=str(error.code))
         shown = {"type": error.type, "code": error.code, "message": message}
         if outcome == "unknown":
@@ -310,6 +271,15 @@ def outcome_of(error: McpError, *, only_reads: bool) -> ToolOutcome:
         return "tool_error"
     may_have_run = error.sent and (error.code == 0 or error.code >= SERVER_ERRORS)
     return "unknown" if may_have_run and not only_reads else "transport_error"
+
+
+def described_failure(error: McpError, *, only_reads: bool) -> tuple[ToolOutcome, str, str]:
+    """Return the outcome of a failed call, its message for clients, and its text for the model."""
+    outcome, message = outcome_of(error, only_reads=only_reads), plain(cut(str(error), 1024))
+    text = f"The tool gave no result: {message}."
+    if outcome in {"unknown", "timeout"} and error.sent and not only_reads:
+        text = f"{text} {NOBODY_KNOWS}"
+    return outcome, message, text
 
 
 def call_meta(response: UUID, ordinal: int, timeout_s: float) -> dict[str, Any]:

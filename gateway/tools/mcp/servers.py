@@ -15,7 +15,7 @@ import hashlib
 import hmac
 import re
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Final, Literal
+from typing import TYPE_CHECKING, Any, Final, Literal, get_args
 from urllib.parse import urlsplit
 
 import orjson
@@ -25,6 +25,7 @@ from gateway.errors import InvalidRequest
 from gateway.protocol.grants import EVERY_DOMAIN, REGISTERED, DomainRules
 from gateway.sealing import Binding, SealBroken
 from gateway.telemetry.logs import EventLog
+from gateway.tenancy import McpServersAllowed
 from gateway.tools.egress.network_policy import EgressRefused, NetworkPolicy
 from gateway.tools.mcp.session_pool import Peer
 
@@ -37,7 +38,6 @@ if TYPE_CHECKING:
     from gateway.tenancy import TenantId
 
 
-HEADERS_MAX: Final = 16
 VALUE_CHARS_MAX: Final = 4096
 AUTHORIZATION: Final = "authorization"
 
@@ -56,11 +56,10 @@ def outgoing_headers(
 ) -> dict[str, str]:
     """Return the headers to send to a request's server, by lower-case name.
 
-    `authorization` is an OAuth access token. Raises `InvalidRequest` with the path of the fault,
+    `authorization` is an OAuth access token. The checks of requests bound the number of headers,
+    and refuse a header of that name beside it. Raises `InvalidRequest` with the path of the fault,
     below `param`; its message contains no value.
     """
-    if len(headers) > HEADERS_MAX:
-        raise refusal(f"Expected at most {HEADERS_MAX} headers.", f"{param}.headers")
     sent: dict[str, str] = {}
     for name, value in headers.items():
         where = f"{param}.headers"
@@ -77,21 +76,14 @@ def outgoing_headers(
             )
         sent[lower] = value
     if authorization is not None:
-        sent = _with_token(sent, authorization, param)
+        if len(authorization) > VALUE_CHARS_MAX or not _TOKEN.fullmatch(authorization):
+            message = (
+                f"Expected an access token of 1 to {VALUE_CHARS_MAX} printable ASCII characters, "
+                "no spaces, and without the word Bearer before it."
+            )
+            raise refusal(message, f"{param}.authorization")
+        sent[AUTHORIZATION] = f"Bearer {authorization}"
     return sent
-
-
-def _with_token(sent: dict[str, str], token: str, param: str) -> dict[str, str]:
-    if AUTHORIZATION in sent:
-        message = "Give either 'authorization' or the header 'Authorization', not both."
-        raise refusal(message, f"{param}.authorization")
-    if len(token) > VALUE_CHARS_MAX or not _TOKEN.fullmatch(token):
-        message = (
-            f"Expected an access token of 1 to {VALUE_CHARS_MAX} printable ASCII characters, no "
-            "spaces, and without the word Bearer before it."
-        )
-        raise refusal(message, f"{param}.authorization")
-    return {**sent, AUTHORIZATION: f"Bearer {token}"}
 
 
 def headers_digest(headers: Mapping[str, str]) -> str:
@@ -109,9 +101,6 @@ def refusal(message: str, param: str, code: str = "invalid_value") -> InvalidReq
     return InvalidRequest(message, code=code, param=param)
 
 
-ServerUrls = Literal["registry", "listed", "any"]
-"""URLs that a request may name: none, those of hosts that the operator lists, or any that the
-network policy lets through."""
 Purpose = Literal["mcp", "browser", "python", "search"]
 """Purpose of a registered server: its tools are offered under its label, or it does the work of a
 built-in tool of the model, or it finds pages for the browser."""
@@ -124,8 +113,9 @@ TENANTS_MAX: Final = 1024
 """Tenants whose registries are remembered, at most."""
 
 ONLY_HTTPS: Final = NetworkPolicy(plain_http=False)
-_WIDTH: Final = ("registry", "listed", "any")
-"""From the narrowest to the widest."""
+_WIDTH: Final[tuple[McpServersAllowed, ...]] = get_args(McpServersAllowed)
+"""From the narrowest to the widest: no URL, those of hosts that the operator lists, any that the
+network policy lets through."""
 
 _log = EventLog(__name__)
 
@@ -171,7 +161,7 @@ class McpServer:
 class UrlTerms:
     """Terms of a tenant for the servers that its requests name by URL."""
 
-    urls: ServerUrls = "any"
+    urls: McpServersAllowed = "any"
     domains: DomainRules = EVERY_DOMAIN
 
 
@@ -184,7 +174,7 @@ class ServerPolicy:
     wider. `hosts` are the listed ones, subdomains included.
     """
 
-    urls: ServerUrls = "registry"
+    urls: McpServersAllowed = "registry"
     hosts: tuple[str, ...] = ()
     network: NetworkPolicy = ONLY_HTTPS
 

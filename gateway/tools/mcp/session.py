@@ -20,7 +20,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager, nullcontext, suppress
 from dataclasses import dataclass, field, replace
 from functools import cache
 from importlib import import_module
@@ -229,15 +229,48 @@ class ToolPages:
     instructions: str = ""
 
 
+RESULT_BYTES_MAX: Final = 1024 * 1024
+"""Bytes of one answer of a server, at most. While it is read the process does nothing else, for up
+to 10 ms per megabyte of text."""
+RESULT_VALUES_MAX: Final = 50_000
+"""Members and elements of the JSON of one answer, which take longer to read than text: a megabyte
+of nothing but brackets most of a second."""
+
+
 @dataclass(frozen=True, slots=True)
-class SessionLimits:
-    """Bounds of one server."""
+class McpLimits:
+    """Bounds of MCP servers: of what one lists, of a connection, of all connections, of a call."""
 
     connect_timeout_s: float = 10.0
     list_timeout_s: float = 10.0
     listed_tools_max: int = 4096
     listing_bytes_max: int = 2 * 1024 * 1024
+    tools_max: int = 256
+    """Of all servers of a request together."""
+    schema_bytes_max: int = 64 * 1024
+    """Of all tools of one server that a request uses."""
+    ttl_s: float = 300.0
+    cache_bytes_max: int = 32 * 1024 * 1024
     idle_s: float = 60.0
+    sessions_max: int = 256
+    tenant_sessions_max: int = 64
+    calls_max: int = 8
+    """Of one session."""
+    busy_wait_s: float = 5.0
+    """That a call waits for a session, and for its turn."""
+    result_bytes_max: int = RESULT_BYTES_MAX
+    """The SDK reads an answer at once, on the event loop: as much by JSON as by server-sent events,
+    of which it takes `SSE_EVENT_BYTES_MAX`."""
+    result_values_max: int = RESULT_VALUES_MAX
+    read_timeout_s: float = 660.0
+    """Between two bytes of an answer: longer than any call may take."""
+    call_timeout_s: float = 60.0
+    arguments_bytes_max: int = 64 * 1024
+    output_bytes_max: int = 256 * 1024
+    """Of what is shown of a result, and kept."""
+    result_ids_max: int = 8192
+    """Of what the model reads of it."""
+    error_ids_max: int = 512
 
 
 class McpSession:
@@ -251,7 +284,7 @@ class McpSession:
         self,
         url: str,
         connect: Callable[[Transport], EgressClient],
-        limits: SessionLimits,
+        limits: McpLimits,
         *,
         transport: Transport | None = None,
         on_list_changed: Callable[[], None] = lambda: None,
@@ -473,25 +506,13 @@ async def _streams(
     else:
         from mcp.client.sse import sse_client
 
-        connected = sse_client(url, httpx_client_factory=lambda **_: _Entered(http))  # type: ignore[arg-type]
+        # Its client is in use: leaving it does not close it.
+        connected = sse_client(url, httpx_client_factory=lambda **_: nullcontext(http))  # type: ignore[arg-type]
     async with connected as (reading, writing):
         yield CheckedStream(reading, check), writing
 
 
-class _Entered:
-    """Context manager of a client that is in use: leaving it does not close the client."""
-
-    def __init__(self, http: EgressClient) -> None:
-        self._http = http
-
-    async def __aenter__(self) -> EgressClient:
-        return self._http
-
-    async def __aexit__(self, *_: object) -> None:
-        return None
-
-
-def _list_tools(limits: SessionLimits) -> Callable[[Client], Awaitable[ToolPages]]:
+def _list_tools(limits: McpLimits) -> Callable[[Client], Awaitable[ToolPages]]:
     async def list_tools(client: Client) -> ToolPages:
         found: dict[str, ServerTool] = {}
         cursors: set[str] = set()

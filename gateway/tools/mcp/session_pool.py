@@ -19,11 +19,12 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, TypeVar
 from urllib.parse import urlsplit
 
+from gateway.cache import LruCache
 from gateway.telemetry.metrics import Metrics
 from gateway.tools.egress import transport
 from gateway.tools.egress.transport import EgressLimits
 from gateway.tools.mcp.failures import REQUEST_TIMEOUT, McpError
-from gateway.tools.mcp.session import McpSession, SessionLimits, ToolPages
+from gateway.tools.mcp.session import McpSession, ToolPages
 from gateway.tools.tool_contract import note_reached
 
 if TYPE_CHECKING:
@@ -34,7 +35,7 @@ if TYPE_CHECKING:
     from gateway.tenancy import TenantId
     from gateway.tools.egress.network_policy import NetworkPolicy
     from gateway.tools.egress.transport import EgressClient, Resolver
-    from gateway.tools.mcp.session import CallResult, Transport
+    from gateway.tools.mcp.session import CallResult, McpLimits, Transport
 
 
 class NoSlot(Exception):
@@ -148,32 +149,6 @@ class Networks:
     named: NetworkPolicy
 
 
-RESULT_BYTES_MAX: Final = 1024 * 1024
-"""Bytes of one answer of a server, at most. While it is read the process does nothing else, for up
-to 10 ms per megabyte of text."""
-RESULT_VALUES_MAX: Final = 50_000
-"""Members and elements of the JSON of one answer, which take longer to read than text: a megabyte
-of nothing but brackets most of a second."""
-
-
-@dataclass(frozen=True, slots=True)
-class PoolLimits:
-    """Bounds of all sessions, and of those of one tenant. `calls_max` is of one session; a call
-    waits for `busy_wait_s`, for a session as for its turn.
-    """
-
-    sessions_max: int = 256
-    tenant_sessions_max: int = 64
-    calls_max: int = 8
-    busy_wait_s: float = 5.0
-    result_bytes_max: int = RESULT_BYTES_MAX
-    """The SDK reads an answer at once, on the event loop: as much by JSON as by server-sent events,
-    of which it takes `SSE_EVENT_BYTES_MAX`."""
-    result_values_max: int = RESULT_VALUES_MAX
-    read_timeout_s: float = 660.0
-    """Between two bytes of an answer: longer than any call may take."""
-
-
 class _Shared:
     """A session, the task that owns it, and how many of its calls may still begin."""
 
@@ -190,22 +165,20 @@ class SessionPool:
     def __init__(
         self,
         networks: Networks,
-        limits: PoolLimits,
-        session_limits: SessionLimits,
+        limits: McpLimits,
         *,
         resolver: Resolver = transport.resolve,
         metrics: Metrics | None = None,
     ) -> None:
         self._networks = networks
         self._limits = limits
-        self._session_limits = session_limits
         self._resolver = resolver
         self._metrics = metrics or Metrics()
         self._shared: dict[Peer, _Shared] = {}
         self._idle: OrderedDict[Peer, None] = OrderedDict()
         """Peers whose session has no call in progress, the least recently used one first."""
         self._slots = SessionSlots(limits.sessions_max, limits.tenant_sessions_max, self._end_idle)
-        self._sse_until: OrderedDict[str, float] = OrderedDict()
+        self._sse_until: LruCache[str, float] = LruCache(size_max=TRANSPORTS_MAX)
         self._tasks: asyncio.TaskGroup | None = None
         self._began = asyncio.Event()
         self.on_list_changed: Callable[[Peer], None] = lambda _: None
@@ -230,7 +203,7 @@ class SessionPool:
 
     async def list_tools(self, peer: Peer) -> ToolPages:
         """List all tools of a server. Raises `McpError`."""
-        timeout_s = self._session_limits.list_timeout_s + self._session_limits.connect_timeout_s
+        timeout_s = self._limits.list_timeout_s + self._limits.connect_timeout_s
         clock, outcome = asyncio.get_running_loop().time, "cancelled"
         began = clock()
         try:
@@ -347,7 +320,7 @@ class SessionPool:
         session = McpSession(
             peer.url,
             lambda transport: self._client(peer, transport),
-            self._session_limits,
+            self._limits,
             transport=self._known_transport(peer.url),
             on_list_changed=lambda: self.on_list_changed(peer),
         )
@@ -373,7 +346,7 @@ class SessionPool:
             body_bytes_max=self._limits.result_bytes_max * answers,
             values_max=self._limits.result_values_max,
             connections_max=self._limits.calls_max + 4,
-            connect_timeout_s=self._session_limits.connect_timeout_s,
+            connect_timeout_s=self._limits.connect_timeout_s,
             read_timeout_s=self._limits.read_timeout_s,
             idle_s=KEEP_ALIVE_S,
         )
@@ -409,7 +382,7 @@ class SessionPool:
 
     def _forget(self, peer: Peer) -> None:
         # The next call opens a new session; this one goes on for those who wait.
-        self._sse_until.pop(peer.url, None)
+        self._sse_until.drop(peer.url)
         shared = self._shared.get(peer)
         if shared is not None:
             self._remove(peer, shared)
@@ -418,17 +391,13 @@ class SessionPool:
 
     def _remember_sse(self, url: str) -> None:
         # Later sessions need not try the other transport first.
-        if url not in self._sse_until:
-            self._sse_until[url] = asyncio.get_running_loop().time() + TRANSPORT_KNOWN_S
-        if len(self._sse_until) > TRANSPORTS_MAX:
-            self._sse_until.popitem(last=False)
+        if self._known_transport(url) is None:
+            until = asyncio.get_running_loop().time() + TRANSPORT_KNOWN_S
+            self._sse_until.put(url, until, size=1)
 
     def _known_transport(self, url: str) -> Transport | None:
-        until = self._sse_until.get(url)
-        if until is not None and until <= asyncio.get_running_loop().time():
-            del self._sse_until[url]
-            return None
-        return None if until is None else "sse"
+        until = self._sse_until.get(url) or 0.0
+        return "sse" if until > asyncio.get_running_loop().time() else None
 
 
 def _outcome_of_listing(error: McpError) -> str:

@@ -89,13 +89,14 @@ def utc_now() -> datetime:
 
 @dataclass(frozen=True, slots=True)
 class ContainerPolicy:
-    """Bounds and lifetime of containers.
+    """Bounds and lifetime of containers, and of one call in them.
 
     A container expires `idle_s` after its last use, at the latest `life_s` after it was made. At
     most `open_max` interpreters live in this process, `tenant_open_max` of a tenant: for one more
     the pool closes the one that was idle for longest, or, where all run code, waits up to
     `busy_wait_s`. `warm_max` are started ahead. A file of up to `file_bytes_max` is kept. Images of
-    more than `image_bytes_inline_max` together are kept as files.
+    more than `image_bytes_inline_max` together are kept as files. The model is shown
+    `result_ids_max` of a call, its item `logs_chars_max` of what the code printed.
     """
 
     idle_s: int = 1200
@@ -108,6 +109,10 @@ class ContainerPolicy:
     image_bytes_inline_max: int = 128 * 1024
     files: FileBounds = FILE_BOUNDS
     limits: ContainerLimits = CONTAINER_LIMITS
+    timeout_s: float = 60.0
+    code_bytes_max: int = 65_536
+    result_ids_max: int = 4096
+    logs_chars_max: int = 65_536
 
 
 @dataclass(frozen=True, slots=True)

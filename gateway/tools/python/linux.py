@@ -52,39 +52,32 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
 
-_X86_64: Final[Mapping[str, int]] = {
-    "mount": 165, "umount2": 166, "pivot_root": 155, "chroot": 161, "swapon": 167, "swapoff": 168,
-    "reboot": 169, "sethostname": 170, "setdomainname": 171, "init_module": 175,
-    "delete_module": 176, "finit_module": 313, "kexec_load": 246, "kexec_file_load": 320,
-    "ptrace": 101, "process_vm_readv": 310, "process_vm_writev": 311, "kcmp": 312, "bpf": 321,
-    "perf_event_open": 298, "keyctl": 250, "add_key": 248, "request_key": 249,
-    "io_uring_setup": 425, "io_uring_enter": 426, "io_uring_register": 427, "userfaultfd": 323,
-    "open_by_handle_at": 304, "name_to_handle_at": 303, "unshare": 272, "setns": 308,
-    "open_tree": 428, "move_mount": 429, "fsopen": 430, "fsconfig": 431, "fsmount": 432,
-    "fspick": 433, "mount_setattr": 442, "pidfd_getfd": 438, "quotactl": 179, "quotactl_fd": 443,
-    "acct": 163, "settimeofday": 164, "clock_settime": 227, "clock_adjtime": 305, "adjtimex": 159,
-    "syslog": 103, "vhangup": 153, "personality": 135, "lookup_dcookie": 212, "nfsservctl": 180,
-    "iopl": 172, "ioperm": 173, "clone": 56, "clone3": 435, "socket": 41, "socketpair": 53,
+_CALLS: Final[Mapping[str, tuple[int | None, int | None]]] = {
+    "mount": (165, 40), "umount2": (166, 39), "pivot_root": (155, 41), "chroot": (161, 51),
+    "swapon": (167, 224), "swapoff": (168, 225), "reboot": (169, 142), "sethostname": (170, 161),
+    "setdomainname": (171, 162), "init_module": (175, 105), "delete_module": (176, 106),
+    "finit_module": (313, 273), "kexec_load": (246, 104), "kexec_file_load": (320, 294),
+    "ptrace": (101, 117), "process_vm_readv": (310, 270), "process_vm_writev": (311, 271),
+    "kcmp": (312, 272), "bpf": (321, 280), "perf_event_open": (298, 241), "keyctl": (250, 219),
+    "add_key": (248, 217), "request_key": (249, 218), "io_uring_setup": (425, 425),
+    "io_uring_enter": (426, 426), "io_uring_register": (427, 427), "userfaultfd": (323, 282),
+    "open_by_handle_at": (304, 265), "name_to_handle_at": (303, 264), "unshare": (272, 97),
+    "setns": (308, 268), "open_tree": (428, 428), "move_mount": (429, 429), "fsopen": (430, 430),
+    "fsconfig": (431, 431), "fsmount": (432, 432), "fspick": (433, 433),
+    "mount_setattr": (442, 442), "pidfd_getfd": (438, 438), "quotactl": (179, 60),
+    "quotactl_fd": (443, 443), "acct": (163, 89), "settimeofday": (164, 170),
+    "clock_settime": (227, 112), "clock_adjtime": (305, 266), "adjtimex": (159, 171),
+    "syslog": (103, 116), "vhangup": (153, 58), "personality": (135, 92),
+    "lookup_dcookie": (212, 18), "nfsservctl": (180, 42), "iopl": (172, None),
+    "ioperm": (173, None), "clone": (56, 220), "clone3": (435, 435), "socket": (41, 198),
+    "socketpair": (53, 199),
 }  # fmt: skip
-_AARCH64: Final[Mapping[str, int]] = {
-    "mount": 40, "umount2": 39, "pivot_root": 41, "chroot": 51, "swapon": 224, "swapoff": 225,
-    "reboot": 142, "sethostname": 161, "setdomainname": 162, "init_module": 105,
-    "delete_module": 106, "finit_module": 273, "kexec_load": 104, "kexec_file_load": 294,
-    "ptrace": 117, "process_vm_readv": 270, "process_vm_writev": 271, "kcmp": 272, "bpf": 280,
-    "perf_event_open": 241, "keyctl": 219, "add_key": 217, "request_key": 218,
-    "io_uring_setup": 425, "io_uring_enter": 426, "io_uring_register": 427, "userfaultfd": 282,
-    "open_by_handle_at": 265, "name_to_handle_at": 264, "unshare": 97, "setns": 268,
-    "open_tree": 428, "move_mount": 429, "fsopen": 430, "fsconfig": 431, "fsmount": 432,
-    "fspick": 433, "mount_setattr": 442, "pidfd_getfd": 438, "quotactl": 60, "quotactl_fd": 443,
-    "acct": 89, "settimeofday": 170, "clock_settime": 112, "clock_adjtime": 266, "adjtimex": 171,
-    "syslog": 116, "vhangup": 58, "personality": 92, "lookup_dcookie": 18, "nfsservctl": 42,
-    "clone": 220, "clone3": 435, "socket": 198, "socketpair": 199,
-}  # fmt: skip
-_MACHINES: Final[Mapping[str, tuple[int, Mapping[str, int]]]] = {
-    "x86_64": (0xC000003E, _X86_64),
-    "aarch64": (0xC00000B7, _AARCH64),
+"""The kernel's numbers of calls, on x86_64 and aarch64; None: it has no such call there."""
+_MACHINES: Final[Mapping[str, tuple[int, int]]] = {
+    "x86_64": (0xC000003E, 0),
+    "aarch64": (0xC00000B7, 1),
 }
-"""By the name that `platform.machine` gives: the kernel's number of it, and its calls."""
+"""By the name that `platform.machine` gives: the kernel's number of it, and its column above."""
 
 _LOAD, _EQUAL, _AT_LEAST, _ANY_BIT, _RETURN = 0x20, 0x15, 0x35, 0x45, 0x06
 _NUMBER_AT, _MACHINE_AT, _ARGUMENT_AT = 0, 4, 16
@@ -98,7 +91,9 @@ _CLONE_NEWUSER: Final = 0x10000000
 
 def seccomp_filter(machine: str) -> bytes:
     """Return the filter for `bwrap --seccomp`. Raises `KeyError` for an unknown machine."""
-    number_of_machine, calls = _MACHINES[machine]
+    number_of_machine, column = _MACHINES[machine]
+    numbers = ((name, both[column]) for name, both in _CALLS.items())
+    calls = {name: number for name, number in numbers if number is not None}
     refused = [number for name, number in calls.items() if name not in _LOOKED_AT]
     code = [
         _step(_LOAD, _MACHINE_AT),

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import base64
 import re
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 import orjson
@@ -142,13 +141,7 @@ _FAILURES: Final[Mapping[type[Exception], tuple[str, ToolOutcome]]] = {
         "tool_error",
     ),
 }
-_UNUSABLE: Final = (
-    ContainerExpired,
-    ContainersBusy,
-    TooManyContainers,
-    EngineBroken,
-    StoreError,
-)
+_UNUSABLE: Final[tuple[type[Exception], ...]] = (*_FAILURES, StoreError)
 _UNAVAILABLE: Final[tuple[str, ToolOutcome]] = (
     "Python is not available at the moment.",
     "transport_error",
@@ -157,44 +150,12 @@ _UNAVAILABLE: Final[tuple[str, ToolOutcome]] = (
 _log = EventLog(__name__)
 
 
-@dataclass(frozen=True, slots=True)
-class PythonLimits:
-    """Bounds of one call: its code, its time, what the model is shown of it (in ids), and how much
-    of what it printed its item shows.
-    """
-
-    timeout_s: float = 60.0
-    code_bytes_max: int = 65_536
-    result_ids_max: int = 4096
-    logs_chars_max: int = 65_536
-
-
-class PythonTools:
-    """`HostedTools` for `builtin:python`."""
-
-    def __init__(self, pool: ContainerPool, limits: PythonLimits) -> None:
-        self._pool = pool
-        self._limits = limits
-
-    async def check(self) -> str:
-        return await self._pool.check()
-
-    async def run(self) -> None:
-        await self._pool.run()
-
-    async def close(self) -> None:
-        await self._pool.close()
-
-    def session(self, scope: ToolScope) -> PythonSession:
-        return PythonSession(self._pool, self._limits, scope)
-
-
 class PythonSession(ToolSession):
     """Session that runs the calls of one response in its container, which outlives the session."""
 
-    def __init__(self, pool: ContainerPool, limits: PythonLimits, scope: ToolScope) -> None:
+    def __init__(self, pool: ContainerPool, scope: ToolScope) -> None:
         self._pool = pool
-        self._limits = limits
+        self._limits = pool.policy
         self._scope = scope
         self._files: dict[str, str] = {}
         for state in scope.states:
@@ -250,11 +211,6 @@ class PythonSession(ToolSession):
         if execution is None:
             return None
         return self._result_of(grant, code_of(call.arguments), execution)
-
-    @override
-    async def close(self) -> None:
-        # The container stays for later responses.
-        pass
 
     def _key(self, call: ToolCall) -> str:
         # The same for all attempts of a call, so that the run is found again.

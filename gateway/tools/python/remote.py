@@ -9,10 +9,10 @@ from __future__ import annotations
 
 import asyncio
 import secrets
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Any, Final, TypeVar
-from urllib.parse import quote, urlsplit
+from urllib.parse import quote
 
 import httpx2
 import orjson
@@ -32,7 +32,7 @@ from gateway.tools.python.container_engine import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterator, Mapping
 
     from gateway.tools.egress.transport import EgressClient
     from gateway.tools.python.container_engine import ContainerLimits
@@ -139,19 +139,16 @@ class RemoteContainer(Container):
 
     async def check(self) -> bool:
         # True if the server still has the container. Raises `EngineBroken`.
-        try:
-            return (await self._ask("GET", "")).status_code != 404
-        except _ERRORS as error:
-            raise EngineBroken(f"the server of containers cannot be reached: {error}") from error
+        with _reaching():
+            answer = await self._ask("GET", "")
+        return answer.status_code != 404
 
     async def _file(
         self, method: str, path: str, content: bytes | None = None, *, more: str = ""
     ) -> httpx2.Response:
-        try:
-            place = f"/files?path={quote(path, safe='')}{more}"
+        place = f"/files?path={quote(path, safe='')}{more}"
+        with _reaching():
             answer = await self._ask(method, place, content=content)
-        except _ERRORS as error:
-            raise EngineBroken(f"the server of containers cannot be reached: {error}") from error
         if answer.status_code == 422:
             raise FileRefused(f"{path}: {answer.text[:200]}")
         if answer.status_code == 404:
@@ -216,20 +213,18 @@ class RemoteEngine(ContainerEngine):
         timeout_s: float = 0.0,
     ) -> httpx2.Response:
         data = None if body is None else orjson.dumps(body)
-        try:
-            return _accepted(
-                await self._client.request(
-                    method, place, content=data, timeout=timeout_s + ANSWER_TIMEOUT_S
-                )
-            )
-        except _ERRORS as error:
-            raise EngineBroken(f"the server of containers cannot be reached: {error}") from error
+        patience_s = timeout_s + ANSWER_TIMEOUT_S
+        with _reaching():
+            answer = await self._client.request(method, place, content=data, timeout=patience_s)
+        return _accepted(answer)
 
 
-def port_of(url: str) -> int:
-    """Return the port of a URL."""
-    parts = urlsplit(url)
-    return parts.port or (443 if parts.scheme == "https" else 80)
+@contextmanager
+def _reaching() -> Iterator[None]:
+    try:
+        yield
+    except _ERRORS as error:
+        raise EngineBroken(f"the server of containers cannot be reached: {error}") from error
 
 
 def _accepted(answer: httpx2.Response) -> httpx2.Response:

@@ -11,7 +11,6 @@ import base64
 import binascii
 import os
 import struct
-from collections import OrderedDict
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import IO, TYPE_CHECKING, Any, Final
@@ -20,6 +19,7 @@ import orjson
 from pydantic import ValidationError
 from typing_extensions import override
 
+from gateway.cache import LruCache
 from gateway.concurrency import OnceEvent
 from gateway.tools.python.container_engine import (
     INTERRUPT_GRACE_S,
@@ -133,7 +133,7 @@ class WorkerContainer(Container):
         self._orders = 0
         self._has_begun = False
         self._turn = asyncio.Lock()
-        self._results: OrderedDict[str, RunResult] = OrderedDict()
+        self._results: LruCache[str, RunResult] = LruCache(size_max=RESULTS_MAX)
         self._running: dict[str, OnceEvent] = {}
         self.packages: tuple[str, ...] = ()
         """Packages of interest that can be imported (`worker.PACKAGES`)."""
@@ -196,9 +196,7 @@ class WorkerContainer(Container):
             try:
                 ran = await self._run(code, timeout_s)
                 if key:
-                    self._results[key] = ran
-                    while len(self._results) > RESULTS_MAX:
-                        self._results.popitem(last=False)
+                    self._results.put(key, ran, size=1)
                 return ran
             finally:
                 del self._running[key]

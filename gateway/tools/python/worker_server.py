@@ -25,11 +25,15 @@ import hmac
 import secrets
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Final
-from urllib.parse import parse_qsl, unquote
+from typing import TYPE_CHECKING, Final
 
 import orjson
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect
+from starlette.responses import PlainTextResponse, Response
+from starlette.routing import Route
 
 from gateway.tools.python.container_engine import (
     TIMEOUT_MAX_S,
@@ -41,13 +45,12 @@ from gateway.tools.python.container_engine import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Mapping, MutableMapping, Sequence
+    from collections.abc import Awaitable, Callable
+
+    from starlette.requests import Request
+    from starlette.types import Receive, Scope, Send
 
     from gateway.tools.python.container_engine import Container, ContainerEngine
-
-    Scope = MutableMapping[str, Any]
-    Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
-    Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 
 SWEEP_INTERVAL_S: Final = 15.0
 RUNS_MAX: Final = 16
@@ -82,14 +85,6 @@ class InterruptRequest(BaseModel):
 _LIMITS: Final = TypeAdapter(ContainerLimits)
 
 
-class Answered(Exception):
-    """The answer to a request that is refused."""
-
-    def __init__(self, status: int, message: str) -> None:
-        super().__init__(message)
-        self.status = status
-
-
 @dataclass(slots=True)
 class ServedContainer:
     """A container with its runs by key. Times are of the loop's clock."""
@@ -113,6 +108,26 @@ class WorkerServer:
         self._token = f"Bearer {token}".encode()
         self._limits = limits or WorkerServerLimits()
         self._served: dict[str, ServedContainer] = {}
+        one = "/containers/{container_id}"
+        self._app = Starlette(
+            routes=[
+                Route("/", self._describe),
+                Route("/containers", self._open, methods=["POST"]),
+                Route(one, self._look, methods=["GET"]),
+                Route(one, self._delete, methods=["DELETE"]),
+                Route(f"{one}/runs", self._run, methods=["POST"]),
+                Route(f"{one}/runs/{{key:path}}", self._result),
+                Route(f"{one}/interrupt", self._interrupt, methods=["POST"]),
+                Route(f"{one}/files", self._get, methods=["GET"]),
+                Route(f"{one}/files", self._put, methods=["PUT"]),
+                Route(f"{one}/files", self._remove, methods=["DELETE"]),
+            ],
+            exception_handlers={
+                ValidationError: _answered(400),
+                FileRefused: _answered(422),
+                EngineBroken: _answered(404),
+            },
+        )
 
     async def run(self) -> None:
         # Ends idle containers until cancelled.
@@ -122,7 +137,7 @@ class WorkerServer:
 
     async def sweep(self) -> None:
         """End the containers that were idle for too long."""
-        oldest = asyncio.get_running_loop().time() - self._limits.idle_s
+        oldest = self._time() - self._limits.idle_s
         for container_id, served in list(self._served.items()):
             if served.used_at < oldest and not served.is_busy:
                 await self._end(container_id)
@@ -134,100 +149,50 @@ class WorkerServer:
         await self._engine.close()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] == "lifespan":
-            await _live(receive, send)
-            return
-        if scope["type"] != "http":
-            return
-        try:
-            self._check_token(scope)
-            status, body = await self._answer(scope, receive)
-        except Answered as refusal:
-            status, body = refusal.status, str(refusal).encode()
-        except ValidationError as error:
-            status, body = 400, str(error).encode()
-        except FileRefused as error:
-            status, body = 422, str(error).encode()
-        except EngineBroken as error:
-            status, body = 404, str(error).encode()
-        headers = [(b"content-length", str(len(body)).encode())]
-        await send({"type": "http.response.start", "status": status, "headers": headers})
-        await send({"type": "http.response.body", "body": body})
+        if scope["type"] == "http":
+            shown = dict(scope["headers"]).get(b"authorization", b"")
+            if not hmac.compare_digest(shown, self._token):
+                refusal = PlainTextResponse("show the token of this server", 401)
+                await refusal(scope, receive, send)
+                return
+        await self._app(scope, receive, send)
 
-    def _check_token(self, scope: Scope) -> None:
-        shown = dict(scope["headers"]).get(b"authorization", b"")
-        if not hmac.compare_digest(shown, self._token):
-            raise Answered(401, "show the token of this server")
+    async def _describe(self, _: Request) -> Response:
+        return Response(orjson.dumps(await self._engine.describe()))
 
-    async def _answer(self, scope: Scope, receive: Receive) -> tuple[int, bytes]:
-        path, query = scope["raw_path"].decode("ascii").partition("?")[0], scope["query_string"]
-        parts = [unquote(part) for part in path.split("/") if part]
-        parameters = dict(parse_qsl(query.decode("ascii", "replace")))
-        body = await self._body(receive)
-        match scope["method"], parts:
-            case "GET", []:
-                return await self._describe()
-            case "POST", ["containers"]:
-                return await self._open(body)
-            case method, ["containers", container_id]:
-                return await self._one(method, container_id)
-            case method, ["containers", container_id, "files"]:
-                return await self._file(method, self._find(container_id), parameters, body)
-            case method, ["containers", container_id, *rest]:
-                return await self._of_runs(method, self._find(container_id), rest, parameters, body)
-            case _:
-                raise Answered(404, "there is nothing here")
-
-    async def _of_runs(
-        self,
-        method: str,
-        served: ServedContainer,
-        parts: Sequence[str],
-        parameters: Mapping[str, str],
-        body: bytes,
-    ) -> tuple[int, bytes]:
-        match method, parts:
-            case "POST", ["runs"]:
-                return await self._run(served, RunRequest.model_validate_json(body))
-            case "GET", ["runs", key]:
-                return await self._result(served, key, parameters)
-            case "POST", ["interrupt"]:
-                key = InterruptRequest.model_validate_json(body).key
-                return await self._interrupt(served, key)
-            case _:
-                raise Answered(404, "there is nothing here")
-
-    async def _describe(self) -> tuple[int, bytes]:
-        return 200, orjson.dumps(await self._engine.describe())
-
-    async def _open(self, body: bytes) -> tuple[int, bytes]:
-        limits = _LIMITS.validate_json(body)
+    async def _open(self, request: Request) -> Response:
+        limits = _LIMITS.validate_json(await self._body(request))
         if len(self._served) >= self._limits.containers_max:
             await self._make_room()
         container = await self._engine.open(limits)
         container_id = secrets.token_hex(16)
         self._served[container_id] = ServedContainer(container, self._time())
-        return 200, orjson.dumps({"id": container_id})
+        return Response(orjson.dumps({"id": container_id}))
 
     async def _make_room(self) -> None:
-        # Ends the container that was idle longest. Raises `Answered` where all run code.
+        # Ends the container that was idle longest. Raises `HTTPException` where all run code.
         idle = [(one.used_at, name) for name, one in self._served.items() if not one.is_busy]
         if not idle:
-            raise Answered(503, "every container runs code; try again later")
+            raise HTTPException(503, "every container runs code; try again later")
         await self._end(min(idle)[1])
 
-    async def _one(self, method: str, container_id: str) -> tuple[int, bytes]:
-        self._find(container_id)
-        if method == "DELETE":
-            await self._end(container_id)
-        return 204, b""
+    async def _look(self, request: Request) -> Response:
+        self._find(request)
+        return Response(status_code=204)
 
-    async def _run(self, served: ServedContainer, request: RunRequest) -> tuple[int, bytes]:
-        run = served.runs.get(request.key)
+    async def _delete(self, request: Request) -> Response:
+        self._find(request)
+        await self._end(request.path_params["container_id"])
+        return Response(status_code=204)
+
+    async def _run(self, request: Request) -> Response:
+        served = self._find(request)
+        asked = RunRequest.model_validate_json(await self._body(request))
+        run = served.runs.get(asked.key)
         if run is None:
             loop = asyncio.get_running_loop()
-            work = served.container.run(request.code, timeout_s=request.timeout_s, key=request.key)
-            run = served.runs[request.key] = loop.create_task(work)
+            work = served.container.run(asked.code, timeout_s=asked.timeout_s, key=asked.key)
+            run = served.runs[asked.key] = loop.create_task(work)
             # It may be that nobody asks what came of it.
             run.add_done_callback(lambda over: over.cancelled() or over.exception())
             for key in list(served.runs)[:-RUNS_MAX]:
@@ -235,60 +200,58 @@ class WorkerServer:
                     del served.runs[key]
         return await self._await_run(served, run)
 
-    async def _result(
-        self, served: ServedContainer, key: str, parameters: Mapping[str, str]
-    ) -> tuple[int, bytes]:
-        run = served.runs.get(key)
+    async def _result(self, request: Request) -> Response:
+        served = self._find(request)
+        run = served.runs.get(request.path_params["key"])
         if run is None:
-            raise Answered(404, "no run has this key")
+            raise HTTPException(404, "no run has this key")
         try:
-            wait_s = min(float(parameters.get("wait_s", "0")), TIMEOUT_MAX_S)
+            wait_s = min(float(request.query_params.get("wait_s", "0")), TIMEOUT_MAX_S)
         except ValueError:
-            raise Answered(400, "wait_s is no number") from None
+            raise HTTPException(400, "wait_s is no number") from None
         await asyncio.wait({run}, timeout=wait_s)
         if not run.done():
-            raise Answered(404, "the run is not over")
+            raise HTTPException(404, "the run is not over")
         return await self._await_run(served, run)
 
-    async def _await_run(
-        self, served: ServedContainer, run: asyncio.Task[RunResult]
-    ) -> tuple[int, bytes]:
+    async def _await_run(self, served: ServedContainer, run: asyncio.Task[RunResult]) -> Response:
         # The run goes on when the client disconnects.
         await asyncio.wait({run})
         served.used_at = self._time()
         if run.cancelled():
-            raise Answered(404, "the run was interrupted")
-        return 200, run.result().model_dump_json().encode()
+            raise HTTPException(404, "the run was interrupted")
+        return Response(run.result().model_dump_json())
 
-    async def _interrupt(self, served: ServedContainer, key: str) -> tuple[int, bytes]:
+    async def _interrupt(self, request: Request) -> Response:
+        served = self._find(request)
+        key = InterruptRequest.model_validate_json(await self._body(request)).key
         if (run := served.runs.get(key)) is not None:
             run.cancel()
             await asyncio.wait({run})
-        return 204, b""
+        return Response(status_code=204)
 
-    async def _file(
-        self, method: str, served: ServedContainer, parameters: Mapping[str, str], body: bytes
-    ) -> tuple[int, bytes]:
+    async def _get(self, request: Request) -> Response:
+        served, path = self._find(request), _path(request)
         try:
-            path = data_path(parameters.get("path", ""))
-            bytes_max = min(int(parameters.get("bytes_max", "0")), self._limits.body_bytes_max)
+            asked = int(request.query_params.get("bytes_max", "0"))
         except ValueError as error:
-            raise Answered(400, str(error)) from None
-        match method:
-            case "PUT":
-                await served.container.put(path, body)
-            case "GET":
-                return 200, await served.container.get(path, bytes_max=bytes_max)
-            case "DELETE":
-                await served.container.remove(path)
-            case _:
-                raise Answered(405, "a file is written, read or deleted")
-        return 204, b""
+            raise HTTPException(400, str(error)) from None
+        bytes_max = min(asked, self._limits.body_bytes_max)
+        return Response(await served.container.get(path, bytes_max=bytes_max))
 
-    def _find(self, container_id: str) -> ServedContainer:
-        served = self._served.get(container_id)
+    async def _put(self, request: Request) -> Response:
+        served, path = self._find(request), _path(request)
+        await served.container.put(path, await self._body(request))
+        return Response(status_code=204)
+
+    async def _remove(self, request: Request) -> Response:
+        await self._find(request).container.remove(_path(request))
+        return Response(status_code=204)
+
+    def _find(self, request: Request) -> ServedContainer:
+        served = self._served.get(request.path_params["container_id"])
         if served is None or not served.container.is_alive:
-            raise Answered(404, "there is no such container")
+            raise HTTPException(404, "there is no such container")
         served.used_at = self._time()
         return served
 
@@ -303,16 +266,15 @@ class WorkerServer:
         with suppress(EngineBroken):
             await served.container.close()
 
-    async def _body(self, receive: Receive) -> bytes:
-        body, more = bytearray(), True
-        while more:
-            message = await receive()
-            if message["type"] == "http.disconnect":
-                raise Answered(400, "the request broke off")
-            body += message.get("body", b"")
-            more = message.get("more_body", False)
-            if len(body) > self._limits.body_bytes_max:
-                raise Answered(413, "the body is too long")
+    async def _body(self, request: Request) -> bytes:
+        body = bytearray()
+        try:
+            async for part in request.stream():
+                body += part
+                if len(body) > self._limits.body_bytes_max:
+                    raise HTTPException(413, "the body is too long")
+        except ClientDisconnect:
+            raise HTTPException(400, "the request broke off") from None
         return bytes(body)
 
     @staticmethod
@@ -320,8 +282,15 @@ class WorkerServer:
         return asyncio.get_running_loop().time()
 
 
-async def _live(receive: Receive, send: Send) -> None:
-    # ASGI lifespan: nothing to start or stop.
-    for kind in ("startup", "shutdown"):
-        await receive()
-        await send({"type": f"lifespan.{kind}.complete"})
+def _path(request: Request) -> str:
+    try:
+        return data_path(request.query_params.get("path", ""))
+    except ValueError as error:
+        raise HTTPException(400, str(error)) from None
+
+
+def _answered(status: int) -> Callable[[Request, Exception], Awaitable[Response]]:
+    async def answer(_: Request, error: Exception) -> Response:
+        return PlainTextResponse(str(error), status)
+
+    return answer

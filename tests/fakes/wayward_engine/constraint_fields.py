@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 import orjson
 from llguidance import LLMatcher
 
-from gateway.simulator.errors import SimulatedError, bad_request
+from gateway.simulator.simulated_errors import SimulatedError, bad_request
 from tests.fakes.wayward_engine.lark_grammars import (
     BadGrammar,
     BadTag,
@@ -20,8 +20,8 @@ from tests.fakes.wayward_engine.lark_grammars import (
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from gateway.simulator.options import SimulatorOptions
-    from gateway.simulator.wire.requests import Fields
+    from gateway.simulator.simulator_options import SimulatorOptions
+    from tests.fakes.wayward_engine.strict_requests import Fields
 
 KINDS: Final = ("json", "regex", "choice", "grammar", "json_object", "structural_tag")
 """The members of `structured_outputs`, of which one may be given."""

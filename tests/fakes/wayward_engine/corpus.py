@@ -11,21 +11,12 @@ from typing import TYPE_CHECKING, Final
 from gateway.errors import ConfigError
 from gateway.generation import FinishReason
 from gateway.models.harmony.vocabulary import OPENING
-from gateway.simulator.options import SimulatorOptions
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
 PATH: Final = Path(__file__).parent / "data" / "corpus.jsonl"
 CASE: Final = re.compile(r"\bcorpus:(\w+)")
-
-
-@dataclass(frozen=True, slots=True)
-class RecordedOptions(SimulatorOptions):
-    """Options of a server that says other recorded output."""
-
-    corpus_path: Path = PATH
-    """Lines of malformed and other output for `corpus:ID`."""
 
 
 @dataclass(frozen=True, slots=True)

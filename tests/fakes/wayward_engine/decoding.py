@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Final
 
 from gateway.generation import FinishReason
 from gateway.models.harmony.vocabulary import CALL, CHANNEL, END, MESSAGE, RETURN, START, STOP_IDS
-from gateway.simulator.turns import ANALYSIS, FINAL, is_call, kind_of, messages_of
+from gateway.simulator.scripted_turns import ANALYSIS, FINAL, is_call, kind_of, messages_of
 from tests.fakes.wayward_engine.matcher import Guide
 from tests.fakes.wayward_engine.misbehaviour import NOT_HELD, WaywardContinuation, malformed_of
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from gateway.models.harmony.vocabulary import Vocabulary
-    from gateway.simulator.turns import Continuation
+    from gateway.simulator.scripted_turns import Continuation
     from tests.fakes.wayward_engine.constraint_fields import OutputConstraint
     from tests.fakes.wayward_engine.matcher import Choices
 

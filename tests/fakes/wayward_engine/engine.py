@@ -1,40 +1,64 @@
-"""The simulated server of tests: it also misbehaves, obeys grammars, and checks its prompts."""
+"""The simulated server of tests: it also misbehaves, obeys grammars, checks its requests and
+prompts, and tells what it was asked.
+
+    GET  /simulator/requests   what it was asked; ?ids=true with token ids; ?request_id=…: only
+                               those whose request id begins so
+    POST /simulator/reset      forget requests, cached prefixes and attempts
+    PUT  /simulator/faults     the body is a fault plan such as: status=503 times=2
+"""
 
 from __future__ import annotations
 
 import asyncio
 import dataclasses
-from dataclasses import dataclass
+import time
+from contextlib import asynccontextmanager
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
+from starlette.responses import JSONResponse, Response
+from starlette.routing import Route
 from typing_extensions import override
 
 from gateway.constraints.structural_tags import Unsayable, tag_of
 from gateway.models.format import GrammarOptions
-from gateway.simulator.app import Simulator
-from gateway.simulator.engine import SimulatedEngine
-from gateway.simulator.wire import chat
-from gateway.simulator.wire.requests import CompletionRequest, Fields, json_object, request_of
+from gateway.models.harmony.vocabulary import OPENING
+from gateway.simulator.completion_wire import CHAT_PATH, PATH, json_object
+from gateway.simulator.simulated_engine import SimulatedEngine
+from gateway.simulator.simulated_errors import ENGINE_BUSY, SimulatedError
+from gateway.simulator.simulated_server import Simulator
 from tests.fakes.wayward_engine import corpus, generate_endpoint
-from tests.fakes.wayward_engine.constraint_fields import OutputConstraint, constraint_of
+from tests.fakes.wayward_engine.constraint_fields import constraint_of
 from tests.fakes.wayward_engine.decoding import constrained
 from tests.fakes.wayward_engine.generate_endpoint import GenerateWriter
+from tests.fakes.wayward_engine.instruments import (
+    Admission,
+    Ledger,
+    Metrics,
+    Observed,
+    PrefixCache,
+    QueueFull,
+)
 from tests.fakes.wayward_engine.misbehaviour import WaywardPlan
 from tests.fakes.wayward_engine.prompt_checks import PromptChecks
 from tests.fakes.wayward_engine.scripted_misbehaviour import WaywardModel
+from tests.fakes.wayward_engine.strict_requests import Fields, StrictRequest, strict_request
 
 if TYPE_CHECKING:
-    from starlette.types import ASGIApp
+    from collections.abc import AsyncIterator, Mapping
+
+    from starlette.requests import Request
+    from starlette.types import ASGIApp, Receive, Scope, Send
 
     from gateway.constraints.output_rules import OutputRules
     from gateway.models.harmony.vocabulary import Vocabulary
+    from gateway.simulator.completion_wire import CompletionRequest, EventWriter
     from gateway.simulator.directives import Attempts
-    from gateway.simulator.engine import Observed
-    from gateway.simulator.options import SimulatorOptions
-    from gateway.simulator.turns import Continuation
-    from gateway.simulator.wire.frames import EventWriter
+    from gateway.simulator.scripted_turns import Continuation
+    from gateway.simulator.simulated_engine import Exchange
+    from tests.fakes.wayward_engine.options import WaywardOptions
 
+PLAN_BYTES_MAX: Final = 10_000
 _CONSTRAINTS: Final = (
     *(b'"structured_outputs"', b'"response_format"'),
     *(b'"structural_tag"', b'"json_schema"', b'"regex"', b'"ebnf"'),
@@ -42,38 +66,87 @@ _CONSTRAINTS: Final = (
 """The fields of a body that may hold a grammar."""
 
 
-def create_simulator(options: SimulatorOptions, attempts: Attempts | None = None) -> ASGIApp:
-    """Return the ASGI app of one instance. See `gateway.simulator.app.create_simulator`."""
-    return Simulator(WaywardEngine(options, attempts))
+def create_simulator(options: WaywardOptions, attempts: Attempts | None = None) -> ASGIApp:
+    """Return the ASGI app of one instance.
+
+    See `gateway.simulator.simulated_server.create_simulator`.
+    """
+    engine = WaywardEngine(options, attempts)
+    app = Simulator(engine, _routes(engine))
+    return app if options.api_key is None else _Guarded(app, options.api_key)
 
 
-@dataclass(frozen=True, slots=True)
-class HeldRequest(CompletionRequest):
-    """A request whose output is held to a shape."""
+class _Guarded:
+    def __init__(self, app: ASGIApp, api_key: str) -> None:
+        self._app = app
+        self._shown = (b"authorization", f"Bearer {api_key}".encode())
 
-    constraint: OutputConstraint | None = None
-    is_generate: bool = False
-    """It came to SGLang's `/generate`."""
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        is_guarded = scope["type"] == "http" and scope["path"].startswith("/v1")
+        if is_guarded and self._shown not in scope["headers"]:
+            refusal = JSONResponse({"error": "Unauthorized"}, status_code=401)
+            await refusal(scope, receive, send)
+        else:
+            await self._app(scope, receive, send)
+
+
+def _routes(engine: WaywardEngine) -> list[Route]:
+    async def load(_: Request) -> Response:
+        admission = engine.admission
+        return JSONResponse({"server_load": admission.running + admission.waiting})
+
+    async def requests(request: Request) -> Response:
+        with_ids = request.query_params.get("ids") == "true"
+        begin = request.query_params.get("request_id", "")
+        return JSONResponse(engine.seen(begin, with_ids=with_ids))
+
+    async def reset(_: Request) -> Response:
+        engine.reset()
+        return Response(status_code=204)
+
+    async def faults(request: Request) -> Response:
+        plan = await request.body()
+        if len(plan) > PLAN_BYTES_MAX:
+            raise SimulatedError(413, f"A plan has at most {PLAN_BYTES_MAX} bytes.")
+        text = plan.decode("utf-8", "replace")
+        engine.faults.standing = engine.model.syntax.parse_plan(text)
+        return Response(status_code=204)
+
+    return [
+        *([Route("/load", load)] if engine.options.engine == "vllm" else []),
+        Route("/simulator/requests", requests),
+        Route("/simulator/reset", reset, methods=["POST"]),
+        Route("/simulator/faults", faults, methods=["PUT"]),
+    ]
 
 
 class WaywardEngine(SimulatedEngine):
     """The engine of one instance. Raises `ConfigError` for an invalid fault plan or corpus."""
 
     plan_type = WaywardPlan
+    options: WaywardOptions
 
-    def __init__(self, options: SimulatorOptions, attempts: Attempts | None = None) -> None:
+    def __init__(self, options: WaywardOptions, attempts: Attempts | None = None) -> None:
         super().__init__(options, attempts)
+        self.cache = PrefixCache(options.cache_blocks_max)
+        self.admission = Admission(options.running_max, options.queued_max)
+        self.ledger = Ledger(options.observed_requests_max, options.observed_ids_max)
         self.checks = PromptChecks(self.model.vocabulary)
+        self.instruments = self._instruments()
+
+    def _instruments(self) -> Metrics:
+        metrics = Metrics(self.options)
+        admission, cache = self.admission, self.cache
+        metrics.watch("vllm:num_requests_running", "In execution.", lambda: admission.running)
+        metrics.watch("vllm:num_requests_waiting", "In the queue.", lambda: admission.waiting)
+        metrics.watch("vllm:kv_cache_usage_perc", "1 is full.", lambda: cache.usage)
         for name in self.checks.as_json():
-            read = partial(getattr, self.checks, name)
-            self.metrics.watch(f"simulator:{name}", "Of prompts.", read)
+            metrics.watch(f"simulator:{name}", "Of prompts.", partial(getattr, self.checks, name))
+        return metrics
 
     @override
     def new_model(self, vocabulary: Vocabulary) -> WaywardModel:
-        path = corpus.PATH
-        if isinstance(self.options, corpus.RecordedOptions):
-            path = self.options.corpus_path
-        return WaywardModel(vocabulary, corpus.load(path))
+        return WaywardModel(vocabulary, corpus.load(self.options.corpus_path))
 
     @property
     @override
@@ -82,34 +155,37 @@ class WaywardEngine(SimulatedEngine):
         return super().paths | ({generate_endpoint.PATH} if is_sglang else set())
 
     @override
-    async def read(self, body: bytes, path: str = "/v1/completions") -> HeldRequest:
+    async def read(self, body: bytes, path: str = PATH) -> StrictRequest:
         # Grammars and schemas are compiled in a thread, so that the event loop answers other
         # requests, health checks among them.
-        if path == chat.PATH or any(name in body for name in _CONSTRAINTS):
+        if path == CHAT_PATH or any(name in body for name in _CONSTRAINTS):
             return await asyncio.to_thread(self._read, body, path)
         return self._read(body, path)
 
-    def _read(self, body: bytes, path: str) -> HeldRequest:
+    def _read(self, body: bytes, path: str) -> StrictRequest:
         members = json_object(body)
         rules = None
-        if path == chat.PATH:
+        if path == CHAT_PATH:
             members, rules = self.conversations.as_completion(members, body)
             members["response_format"] = self._format(rules)
         is_generate = path == generate_endpoint.PATH
         fields = Fields(generate_endpoint.as_completion(members) if is_generate else members)
-        request = request_of(fields, self.options)
-        known = {one.name: getattr(request, one.name) for one in dataclasses.fields(request)}
-        known |= {"chat_rules": rules, "return_token_ids": is_generate or request.return_token_ids}
-        constraint = constraint_of(fields, self.options)
-        return HeldRequest(**known, constraint=constraint, is_generate=is_generate)
+        request = strict_request(fields, self.options)
+        return dataclasses.replace(
+            request,
+            chat_rules=rules,
+            return_token_ids=is_generate or request.return_token_ids,
+            constraint=constraint_of(fields, self.options),
+            is_generate=is_generate,
+        )
 
     def _format(self, rules: OutputRules) -> dict[str, Any] | None:
         # Of a chat, only a turn that must call, or answer in a format, is constrained.
         if rules.calls != "required" and rules.answer is None:
             return None
-        start = self.conversations.parser(rules).place
-        options = GrammarOptions()
-        constraint = self.conversations.format.turn_constraint(rules, start, (), options)
+        format_ = self.conversations.format
+        start = format_.new_parser(rules).place
+        constraint = format_.turn_constraint(rules, start, (), GrammarOptions())
         try:
             return None if constraint is None else tag_of(constraint, max_whitespace=False)
         except Unsayable:
@@ -118,7 +194,7 @@ class WaywardEngine(SimulatedEngine):
     @override
     async def held(self, continuation: Continuation, request: CompletionRequest) -> Continuation:
         # Raises `SimulatedError` for a bad constraint.
-        assert isinstance(request, HeldRequest)
+        assert isinstance(request, StrictRequest)
         if request.constraint is None:
             return continuation
         return await asyncio.to_thread(
@@ -132,27 +208,101 @@ class WaywardEngine(SimulatedEngine):
 
     @override
     def writer(self, head: dict[str, Any], request: CompletionRequest) -> EventWriter:
-        assert isinstance(request, HeldRequest)
-        if not request.is_generate:
-            return super().writer(head, request)
-        known = (head, request, self.model.vocabulary, self.tails, self.fingerprint)
-        return GenerateWriter(*known, self.options.engine)
+        assert isinstance(request, StrictRequest)
+        if request.is_generate:
+            return GenerateWriter(head, request, self.tails, self.options)
+        return super().writer(head, request)
 
     @override
-    def observe(
-        self, request: CompletionRequest, continuation: Continuation, headers: dict[str, str]
+    def begin(
+        self, request: CompletionRequest, continuation: Continuation, headers: Mapping[str, str]
     ) -> Observed:
-        observed = super().observe(request, continuation, headers)
-        self.checks.see(observed.request_id, request.prompt, continuation.turn_start)
+        """Add a request to the ledger, and count its cached ids."""
+        assert isinstance(request, StrictRequest)
+        request_id = headers.get("x-request-id") or request.id
+        prefilled = len(request.prompt) - continuation.turn_start - len(OPENING)
+        observed = self.ledger.open(request, request_id, max(prefilled, 0))
+        observed.cached_ids = self.cache.cached_ids(request.prompt, request.cache_salt)
+        self.checks.see(request_id, request.prompt, continuation.turn_start)
         return observed
 
     @override
-    def seen(self, begin: str, *, with_ids: bool) -> dict[str, Any]:
-        return {**super().seen(begin, with_ids=with_ids), "checks": self.checks.as_json()}
+    @asynccontextmanager
+    async def place(self, exchange: Exchange) -> AsyncIterator[None]:
+        try:
+            async with self.admission.place():
+                yield
+        except QueueFull as full:
+            self.instruments.rejected()
+            as_event = self.options.overload_as_event and exchange.request.stream
+            raise SimulatedError(503, ENGINE_BUSY, as_event=as_event) from full
 
     @override
-    def row(self, observed: Observed, *, with_ids: bool) -> dict[str, Any]:
-        request = observed.request
-        assert isinstance(request, HeldRequest)
-        demand = request.constraint.as_json() if request.constraint else None
-        return {**super().row(observed, with_ids=with_ids), "demand": demand}
+    def prefill(self, exchange: Exchange) -> None:
+        tokens = len(exchange.request.prompt)
+        self.instruments.prompt_tokens.inc(tokens)
+        self.instruments.prefix_queries.inc(tokens)
+        self.instruments.prefix_hits.inc(exchange.cached_ids)
+
+    @override
+    def say(self, exchange: Exchange, ids: list[int]) -> None:
+        assert isinstance(exchange, Observed)
+        if not exchange.sent:
+            waited_s = time.monotonic() - exchange.arrived_at
+            self.instruments.first_token_s.observe(waited_s)
+        self.ledger.say(exchange, ids)
+        self.instruments.generation_tokens.inc(len(ids))
+
+    @override
+    def close(self, exchange: Exchange) -> None:
+        """Cache the computed ids and count how the request ended."""
+        request = exchange.request
+        assert isinstance(request, StrictRequest)
+        self.cache.add([*request.prompt, *exchange.sent], request.cache_salt)
+        ended_well = exchange.outcome in {"stop", "length", "error"}
+        self.instruments.finished(exchange.outcome if ended_well else "abort")
+
+    @override
+    def usage(self, exchange: Exchange) -> dict[str, Any]:
+        usage = super().usage(exchange)
+        if self.options.report_cached_tokens:
+            usage["prompt_tokens_details"] = {"cached_tokens": exchange.cached_ids}
+        return usage
+
+    @override
+    def metrics(self) -> bytes:
+        return self.instruments.text()
+
+    @override
+    def server_info(self) -> dict[str, Any]:
+        return super().server_info() | {
+            "enable_priority_scheduling": self.options.priorities,
+            "enable_cache_report": self.options.report_cached_tokens,
+            "frontend": self.options.frontend,
+        }
+
+    @override
+    def model_rows(self, created: int) -> list[dict[str, Any]]:
+        rows = super().model_rows(created)
+        of_adapter = {"parent": self.options.models[0], "max_model_len": None}
+        return rows + [
+            {**rows[0], "id": name, "root": f"/adapters/{name}", **of_adapter}
+            for name in self.options.adapters
+        ]
+
+    def seen(self, begin: str, *, with_ids: bool) -> dict[str, Any]:
+        """Return the requests whose ids start with `begin`, for `GET /simulator/requests`."""
+        rows = [
+            observed.as_json(with_ids=with_ids)
+            for observed in self.ledger
+            if (observed.request_id or "").startswith(begin)
+        ]
+        checks = self.checks.as_json()
+        return {"instance": self.options.name, "requests": rows, "checks": checks}
+
+    def reset(self) -> None:
+        """Restore the state after a start, except for the metrics: counters never decrease."""
+        self.cache.clear()
+        self.ledger.clear()
+        self.faults.clear()
+        self.faults.standing = self.standing_plan()

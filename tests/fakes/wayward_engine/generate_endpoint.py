@@ -10,13 +10,14 @@ from typing import TYPE_CHECKING, Any, Final
 import orjson
 from typing_extensions import override
 
-from gateway.simulator.errors import bad_request
-from gateway.simulator.wire.frames import EventWriter, alternatives, event, logprob_of
+from gateway.simulator.completion_wire import EventWriter, alternatives, event, logprob_of
+from gateway.simulator.simulated_errors import bad_request
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from gateway.simulator.wire.frames import Ending
+    from gateway.simulator.completion_wire import CompletionRequest, Ending, EventTails
+    from tests.fakes.wayward_engine.options import WaywardOptions
 
 
 PATH: Final = "/generate"
@@ -53,8 +54,15 @@ def as_completion(members: dict[str, Any]) -> dict[str, Any]:
 class GenerateWriter(EventWriter):
     """Writer of the events of one stream."""
 
-    def __init__(self, *known: Any) -> None:
-        super().__init__(*known)
+    def __init__(
+        self,
+        head: dict[str, Any],
+        request: CompletionRequest,
+        tails: EventTails,
+        options: WaywardOptions,
+    ) -> None:
+        super().__init__(head, request, tails, options)
+        self._reports_cached = options.report_cached_tokens
         self._said: list[int] = []
 
     @override
@@ -66,7 +74,7 @@ class GenerateWriter(EventWriter):
             "finish_reason": _reason(said, ending),
             "prompt_tokens": len(request.prompt),
             "completion_tokens": len(said),
-            "cached_tokens": self.cached,
+            "cached_tokens": self.cached if self._reports_cached else 0,
         }
         if request.logprobs is not None:
             tops = [alternatives(one, request.logprobs) for one in said]

@@ -4,6 +4,7 @@
 |---|---|---|
 | `drift` | `prose`, `types`, `truncated`, `extra`, `refusal` | JSON that is not as asked for |
 | `attack` | see below | what no well-meant script says |
+| `steps` | see `steps` | what the model does, one step a turn |
 | `grammar_ids` | `none` or n | grammars bind not at all, or only the first n ids of a body |
 
 `times` and `only` bound these as they bound faults, and a plan of an instance may have them.
@@ -38,10 +39,13 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final
 from typing_extensions import override
 
 from gateway.simulator.directives import Directives, FaultPlan, Faults, Syntax, values_of
-from gateway.simulator.turns import Continuation
+from gateway.simulator.scripted_turns import Continuation
+from tests.fakes.wayward_engine.steps import read_steps
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
+
+    from tests.fakes.wayward_engine.steps import Step
 
 DRIFTS: Final = ("prose", "types", "truncated", "extra", "refusal")
 _ATTACK: Final = re.compile(
@@ -83,6 +87,7 @@ class WaywardDirectives(Directives):
     """All directives of one text."""
 
     malformed: Malformed = Malformed()
+    steps: tuple[Step, ...] | None = None
 
 
 def _drift(text: str) -> str:
@@ -109,7 +114,9 @@ class WaywardSyntax(Syntax):
         "drift": _drift,
         "attack": _attack,
         "grammar_ids": _grammar_ids,
+        "steps": read_steps,
     }
+    long_keys = (*Syntax.long_keys, "steps")
 
     @override
     def directives(self, values: dict[str, Any]) -> WaywardDirectives:
@@ -117,7 +124,8 @@ class WaywardSyntax(Syntax):
             values = {"ids_per_event": 1} | values
         usual = super().directives(values)
         malformed = Malformed(**values_of(Malformed, values))
-        return WaywardDirectives(usual.wishes, usual.pace, usual.faults, malformed)
+        steps = values.get("steps")
+        return WaywardDirectives(usual.wishes, usual.pace, usual.faults, malformed, steps)
 
 
 SYNTAX: Final = WaywardSyntax()
@@ -126,6 +134,11 @@ SYNTAX: Final = WaywardSyntax()
 def malformed_of(directives: Directives) -> Malformed:
     assert isinstance(directives, WaywardDirectives)
     return directives.malformed
+
+
+def steps_of(directives: Directives) -> tuple[Step, ...] | None:
+    assert isinstance(directives, WaywardDirectives)
+    return directives.steps
 
 
 class WaywardPlan(FaultPlan):

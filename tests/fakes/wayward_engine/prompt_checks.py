@@ -12,13 +12,13 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from gateway.models.harmony.vocabulary import END
-from gateway.simulator.turns import CALL_PREFIX, channel_of, messages_of
+from gateway.simulator.scripted_turns import CALL_PREFIX, channel_of, messages_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from gateway.models.harmony.vocabulary import Vocabulary
-    from gateway.simulator.turns import Message
+    from gateway.simulator.scripted_turns import Message
 
 RESPONSES_MAX: Final = 2000
 _REQUEST_ID: Final = re.compile(r"(?:.*-)?([0-9a-f]{32})-(\d+)-\d+-\d+-?")

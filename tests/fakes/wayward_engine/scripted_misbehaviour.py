@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from dataclasses import replace
+from functools import cached_property
 from itertools import cycle, islice
 from typing import TYPE_CHECKING, Any, Final
 
@@ -20,15 +21,14 @@ from gateway.models.harmony.vocabulary import (
     RETURN,
     START,
 )
-from gateway.simulator.continuation import (
+from gateway.simulator.script_writer import ScriptWriter
+from gateway.simulator.scripted_model import (
     PromptReading,
     ScriptedModel,
     conversation_before,
     rest_of,
 )
-from gateway.simulator.scripting.hosted import MARKER
-from gateway.simulator.scripting.writer import ScriptWriter
-from gateway.simulator.turns import (
+from gateway.simulator.scripted_turns import (
     ANALYSIS,
     CALL_PREFIX,
     COMMENTARY,
@@ -46,17 +46,19 @@ from tests.fakes.wayward_engine.misbehaviour import (
     WaywardContinuation,
     WaywardDirectives,
     malformed_of,
+    steps_of,
 )
 from tests.fakes.wayward_engine.shapes import Shape
+from tests.fakes.wayward_engine.steps import act_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
     from gateway.models.harmony.vocabulary import Vocabulary
-    from gateway.simulator.continuation import InForce
     from gateway.simulator.directives import Directives
-    from gateway.simulator.scripting.speech import Conversation
-    from gateway.simulator.turns import Part, Script
+    from gateway.simulator.script_writer import Act, Conversation
+    from gateway.simulator.scripted_model import InForce
+    from gateway.simulator.scripted_turns import Part, Script
     from tests.fakes.wayward_engine.corpus import Recorded
 
 REFUSAL: Final = "I'm sorry, but I can't help with that."
@@ -133,6 +135,7 @@ def _with_markers(value: Any) -> Any:
 
 
 _DRAFT_CALLS_MAX: Final = 32
+MARKER: Final = re.compile(r"【[^【】]*】")
 _UNKNOWN_CURSOR: Final = "【9999†L1】"
 _OPEN_MARKER: Final = " 【0†L1"
 
@@ -152,6 +155,17 @@ class WaywardWriter(ScriptWriter):
 
     def honest_script(self) -> Script:
         return super().script()
+
+    @cached_property
+    @override
+    def act(self) -> Act | None:
+        # What is due by the steps of the directives goes before all else.
+        steps = steps_of(self.directives)
+        if steps is None:
+            return super().act
+        done = len(self._conversation.new_outputs)
+        due = steps[done : done + 1]
+        return act_of(due[0], self._conversation, self.offered) if due else None
 
     def drafts(self) -> Iterator[Script]:
         """Yield other plausible scripts, best first, for a constraint that forbids the script."""

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Final
 from gateway.constraints.lark import ebnf_of
 from gateway.constraints.output_rules import TextGrammar
 from gateway.models.harmony.vocabulary import FIRST_SPECIAL, STOP_IDS
-from gateway.simulator.errors import SimulatedError
+from gateway.simulator.simulated_errors import SimulatedError
 from tests.fakes.wayward_engine.decoding import FREE, MARKS, Walk
 from tests.fakes.wayward_engine.lark_grammars import BadGrammar, BadTag, json_rule, lark_of_ebnf
 from tests.fakes.wayward_engine.matcher import Guide
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from typing import Literal
 
     from gateway.models.harmony.vocabulary import Vocabulary
-    from gateway.simulator.scripting.typescript import Schema, Tool
+    from gateway.simulator.argument_values import Schema, Tool
 
 _HEX: Final = "[0-9a-fA-F]"
 _HIGH: Final = rf"\\u[dD][89abAB]{_HEX}{{2}}"

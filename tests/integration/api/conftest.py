@@ -6,12 +6,12 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from gateway.simulator.options import SimulatorOptions
 from tests.fakes.gateway import RunningGateway, gateway_settings, new_key, running_gateway
 from tests.fakes.http_client import http_client
 from tests.fakes.observation import Backends
 from tests.fakes.serving import serving
 from tests.fakes.wayward_engine.engine import create_simulator
+from tests.fakes.wayward_engine.options import WaywardOptions
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -43,7 +43,7 @@ async def own_database_url(postgres: PostgresServer, template: str) -> AsyncIter
 @pytest.fixture(scope="session")
 async def backends() -> AsyncIterator[Backends]:
     """Two simulated backends, `b0` and `b1`."""
-    one, two = (create_simulator(SimulatorOptions(name=name)) for name in ("b0", "b1"))
+    one, two = (create_simulator(WaywardOptions(name=name)) for name in ("b0", "b1"))
     async with (
         serving(one) as first,
         serving(two) as second,

@@ -9,10 +9,10 @@ import httpx2
 import pytest
 
 from gateway.settings.sections import Model
-from gateway.simulator.options import SimulatorOptions
 from tests.fakes.gateway import gateway_settings, running_gateway
 from tests.fakes.serving import serving
 from tests.fakes.wayward_engine.engine import create_simulator
+from tests.fakes.wayward_engine.options import WaywardOptions
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -21,15 +21,15 @@ if TYPE_CHECKING:
 
 BASE = "gpt-oss-20b"
 ENGINES = {
-    "vllm": SimulatorOptions(adapters=("ad",)),
-    "sglang": SimulatorOptions(engine="sglang", adapters=("ad",)),
-    "sglang rust": SimulatorOptions(engine="sglang", frontend="rust", adapters=("ad",)),
+    "vllm": WaywardOptions(adapters=("ad",)),
+    "sglang": WaywardOptions(engine="sglang", adapters=("ad",)),
+    "sglang rust": WaywardOptions(engine="sglang", frontend="rust", adapters=("ad",)),
 }
 
 
 @asynccontextmanager
 async def client_of(
-    postgres: PostgresServer, template: str, options: SimulatorOptions, *models: Model
+    postgres: PostgresServer, template: str, options: WaywardOptions, *models: Model
 ) -> AsyncIterator[tuple[httpx2.AsyncClient, str]]:
     """A client of a gateway over one such backend, and that one's URL."""
     async with AsyncExitStack() as stack:

@@ -10,7 +10,7 @@ import pytest
 from gateway.models.harmony.vocabulary import CALL, CONSTRAIN, OPENING
 from tests.fakes.controlled import site
 from tests.fakes.harmony_script import script_ids
-from tests.fakes.wayward_engine.corpus import RecordedOptions
+from tests.fakes.wayward_engine.options import WaywardOptions
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
@@ -75,7 +75,7 @@ async def where(
         for name, script in SCRIPTS.items()
     ]
     path.write_text("\n".join(lines), encoding="utf-8")
-    silent = RecordedOptions(version="0.10.2", corpus_path=path)
+    silent = WaywardOptions(version="0.10.2", corpus_path=path)
     async with site(postgres, template, silent) as running:
         yield running
 

@@ -10,13 +10,13 @@ import orjson
 import pytest
 
 from gateway.cli.backends import wait_until_idle
-from gateway.simulator.options import SimulatorOptions
 from gateway.store import backend_reports
 from tests.fakes.gateway import gateway_settings, running_gateway
 from tests.fakes.http_client import http_client
 from tests.fakes.serving import serving
 from tests.fakes.stream import parse_stream
 from tests.fakes.wayward_engine.engine import create_simulator
+from tests.fakes.wayward_engine.options import WaywardOptions
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Mapping
@@ -56,7 +56,7 @@ async def fleet(
     async with AsyncExitStack() as stack:
         urls = {
             name: await stack.enter_async_context(
-                serving(create_simulator(SimulatorOptions(name=name)))
+                serving(create_simulator(WaywardOptions(name=name)))
             )
             for name in ("a", "b", "c")
         }
@@ -228,7 +228,7 @@ async def test_a_model_whose_backends_have_all_left_is_not_there_now_and_not_unk
     async with AsyncExitStack() as stack:
         ours, other = [
             await stack.enter_async_context(
-                serving(create_simulator(SimulatorOptions(name=name, models=(name,))))
+                serving(create_simulator(WaywardOptions(name=name, models=(name,))))
             )
             for name in (MODEL, OTHER_MODEL)
         ]

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from gateway.models.harmony.vocabulary import Vocabulary
-from gateway.simulator.options import SimulatorOptions
 from tests.fakes.controlled import MODEL, TURN, site
 from tests.fakes.gateway import new_key
+from tests.fakes.wayward_engine.options import WaywardOptions
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -83,7 +83,7 @@ async def test_what_was_taken_back_is_shown_with_the_rule(where: Site) -> None:
 async def test_a_tenant_is_asked_for_nothing_it_may_not_see(
     postgres: PostgresServer, template: str
 ) -> None:
-    async with site(postgres, template, SimulatorOptions()) as where:
+    async with site(postgres, template, WaywardOptions()) as where:
         for body in ({"enable_response_messages": True}, {"include": ASKING["include"]}):
             error = await where.refused(403, input="Hi", **body)
             assert (error["code"], error["param"]) == (

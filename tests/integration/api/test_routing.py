@@ -6,13 +6,13 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from gateway.simulator.options import SimulatorOptions
 from tests.fakes.bounds import bounds
 from tests.fakes.gateway import gateway_settings, running_gateway
 from tests.fakes.http_client import http_client
 from tests.fakes.routed_sessions import Rounds, Watched
 from tests.fakes.serving import serving
 from tests.fakes.wayward_engine.engine import create_simulator
+from tests.fakes.wayward_engine.options import WaywardOptions
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -30,7 +30,7 @@ EXCHANGE_INTERVAL_S = 3600.0
 @pytest.fixture(scope="module")
 async def gateways(own_database_url: str) -> AsyncIterator[tuple[RunningGateway, ...]]:
     """Two replicas, and two backends that nobody else asks, and that are never in doubt."""
-    one, two = (create_simulator(SimulatorOptions(name=name)) for name in ("b0", "b1"))
+    one, two = (create_simulator(WaywardOptions(name=name)) for name in ("b0", "b1"))
     async with serving(one) as first, serving(two) as second:
         settings = gateway_settings(
             own_database_url,

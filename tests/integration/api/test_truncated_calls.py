@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from gateway.simulator.options import SimulatorOptions
 from tests.fakes.controlled import site
 from tests.fakes.harmony_oracle import vocabulary
+from tests.fakes.wayward_engine.options import WaywardOptions
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -47,7 +47,7 @@ CALLS: dict[str, tuple[Json, Json]] = {
 @pytest.fixture(scope="module")
 async def where(postgres: PostgresServer, template: str) -> AsyncIterator[Site]:
     """A window of 2000 tokens."""
-    async with site(postgres, template, SimulatorOptions(context_length=2_000)) as running:
+    async with site(postgres, template, WaywardOptions(context_length=2_000)) as running:
         yield running
 
 

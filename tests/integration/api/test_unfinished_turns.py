@@ -10,7 +10,7 @@ import pytest
 from gateway.settings.sections import Model
 from tests.fakes.controlled import site
 from tests.fakes.harmony_script import script_ids
-from tests.fakes.wayward_engine.corpus import RecordedOptions
+from tests.fakes.wayward_engine.options import WaywardOptions
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -44,7 +44,7 @@ async def where(
         for name, script in SCRIPTS.items()
     ]
     path.write_text("\n".join(lines), encoding="utf-8")
-    silent = RecordedOptions(version="0.10.2", corpus_path=path, adapters=(ADAPTER,))
+    silent = WaywardOptions(version="0.10.2", corpus_path=path, adapters=(ADAPTER,))
     model = Model(id=BASE, adapters=True, continue_preambles=request.param)
     async with site(postgres, template, silent, models=(model,)) as running:
         yield running

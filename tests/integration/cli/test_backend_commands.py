@@ -10,8 +10,8 @@ from typer.testing import CliRunner
 
 from gateway.cli.commands import commands
 from gateway.errors import StartupError
-from gateway.simulator.options import SimulatorOptions
 from tests.fakes.simulator import simulator
+from tests.fakes.wayward_engine.options import WaywardOptions
 from tests.integration.cli.test_access_commands import environment, printed
 
 if TYPE_CHECKING:
@@ -27,7 +27,7 @@ pytestmark = pytest.mark.usefixtures("environment")
 
 @pytest.fixture(scope="module")
 def server() -> Iterator[RunningSimulator]:
-    with simulator(SimulatorOptions(models=("gpt-oss-20b",))) as running:
+    with simulator(WaywardOptions(models=("gpt-oss-20b",))) as running:
         yield running
 
 
@@ -69,7 +69,7 @@ def test_backends_are_listed_with_what_they_say_of_themselves(server: RunningSim
 
 @pytest.mark.slow
 def test_one_that_no_gateway_uses_is_not_called_healthy(monkeypatch: pytest.MonkeyPatch) -> None:
-    with simulator(SimulatorOptions(models=("gpt-oss-20b",), version="0.9.0")) as old:
+    with simulator(WaywardOptions(models=("gpt-oss-20b",), version="0.9.0")) as old:
         given = [{"name": "old", "url": old.url}]
         monkeypatch.setenv("GATEWAY_BACKENDS", json.dumps(given))
         row = listed()["old"]

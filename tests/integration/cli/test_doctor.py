@@ -14,10 +14,10 @@ from typer.testing import CliRunner
 
 from gateway.cli.commands import commands
 from gateway.cli.doctor import examine
-from gateway.simulator.options import SimulatorOptions
 from tests.fakes.serving import serving
 from tests.fakes.text_server import TextServer, text
 from tests.fakes.wayward_engine.engine import create_simulator
+from tests.fakes.wayward_engine.options import WaywardOptions
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -50,7 +50,7 @@ def by_name(findings: Sequence[Finding]) -> dict[str, Finding]:
 async def test_a_gateway_that_can_serve_has_nothing_to_mend(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    async with serving(create_simulator(SimulatorOptions(version="0.33.0"))) as url:
+    async with serving(create_simulator(WaywardOptions(version="0.33.0"))) as url:
         with_backends(monkeypatch, url)
         findings = await examine(None)
     assert [finding for finding in findings if not finding.ok] == []
@@ -85,14 +85,14 @@ async def test_a_library_that_cannot_be_loaded_is_named_with_its_command(
 @pytest.mark.parametrize(
     "options",
     [
-        SimulatorOptions(api_key="another"),
-        SimulatorOptions(faults="status=500"),
-        SimulatorOptions(faults="end_after=0"),
+        WaywardOptions(api_key="another"),
+        WaywardOptions(faults="status=500"),
+        WaywardOptions(faults="end_after=0"),
     ],
     ids=["refused", "broken", "silent"],
 )
 async def test_a_backend_that_cannot_serve_is_found(
-    options: SimulatorOptions, monkeypatch: pytest.MonkeyPatch
+    options: WaywardOptions, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with serving(create_simulator(options)) as url:
         with_backends(monkeypatch, url, "http://127.0.0.1:9")
@@ -116,7 +116,7 @@ async def test_a_backend_that_serves_nothing_is_found(monkeypatch: pytest.Monkey
 
 @pytest.mark.slow
 async def test_a_backend_that_is_too_old_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    options = SimulatorOptions(engine="sglang", version="0.5.2")
+    options = WaywardOptions(engine="sglang", version="0.5.2")
     async with serving(create_simulator(options)) as url:
         with_backends(monkeypatch, url)
         finding = by_name(await examine(None))["backend gpu-0"]
@@ -130,7 +130,7 @@ async def test_a_backend_that_is_too_old_is_found(monkeypatch: pytest.MonkeyPatc
 async def test_an_sglang_that_has_ids_at_generate_alone_is_well(
     monkeypatch: pytest.MonkeyPatch, said: dict[str, Any]
 ) -> None:
-    async with serving(create_simulator(SimulatorOptions(engine="sglang", **said))) as url:
+    async with serving(create_simulator(WaywardOptions(engine="sglang", **said))) as url:
         with_backends(monkeypatch, url)
         finding = by_name(await examine(None))["backend gpu-0"]
     assert finding.ok, finding.detail
@@ -143,7 +143,7 @@ async def test_a_configured_model_that_no_backend_serves_is_found(
 ) -> None:
     models = [{"id": "m", "served_as": "inner"}, {"id": "oss", "served_as": "gpt-oss-20b"}]
     monkeypatch.setenv("GATEWAY_MODELS", json.dumps(models))
-    options = SimulatorOptions(models=("openai/gpt-oss-20b",))
+    options = WaywardOptions(models=("openai/gpt-oss-20b",))
     async with serving(create_simulator(options)) as url:
         with_backends(monkeypatch, url)
         findings = by_name(await examine(None))
@@ -160,7 +160,7 @@ async def test_a_backend_of_which_nothing_is_asked_is_found(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setenv("GATEWAY_MODELS", json.dumps([{"id": "m"}]))
-    async with serving(create_simulator(SimulatorOptions(models=("other",)))) as url:
+    async with serving(create_simulator(WaywardOptions(models=("other",)))) as url:
         with_backends(monkeypatch, url)
         finding = by_name(await examine(None))["backend gpu-0"]
     assert (finding.ok, finding.detail) == (False, "it serves 'other', of which nothing is asked")
@@ -170,7 +170,7 @@ async def test_a_backend_of_which_nothing_is_asked_is_found(
 async def test_an_adapter_of_sglang_is_asked_for_a_token_as_one(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    options = SimulatorOptions(engine="sglang", models=("base",), adapters=("ad",))
+    options = WaywardOptions(engine="sglang", models=("base",), adapters=("ad",))
     async with serving(create_simulator(options)) as url:
         with_backends(monkeypatch, url)
         finding = by_name(await examine(None))["backend gpu-0"]

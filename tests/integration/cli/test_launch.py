@@ -29,10 +29,10 @@ from gateway.cli.launch import (
     opencode_profile,
 )
 from gateway.errors import StartupError
-from gateway.simulator.options import SimulatorOptions
 from tests.fakes.gateway import RunningGateway, gateway_settings, running_gateway
 from tests.fakes.serving import serving
 from tests.fakes.wayward_engine.engine import create_simulator
+from tests.fakes.wayward_engine.options import WaywardOptions
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -58,7 +58,7 @@ sys.exit({code})
 @pytest.fixture(scope="module")
 async def gateway(postgres: PostgresServer, template: str) -> AsyncIterator[RunningGateway]:
     name = await postgres.create(template)
-    async with serving(create_simulator(SimulatorOptions())) as backend:
+    async with serving(create_simulator(WaywardOptions())) as backend:
         settings = gateway_settings(postgres.database_url(name), [backend], models=MODELS)
         async with running_gateway(settings) as running:
             yield running

@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from gateway.simulator.options import SimulatorOptions
 from tests.fakes.breaking_proxy import BreakingProxy
 from tests.fakes.gateway import gateway_settings, running_gateway
 from tests.fakes.http_client import http_client
 from tests.fakes.serving import serving
 from tests.fakes.wayward_engine.engine import create_simulator
+from tests.fakes.wayward_engine.options import WaywardOptions
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -60,7 +60,7 @@ async def test_a_database_that_cannot_serve_is_told_with_what_it_lacks(
     name = database_url.partition("?")[0].rpartition("/")[2]
     await postgres.execute("ALTER TABLE responses DROP recoveries", database=name)
     async with (
-        serving(create_simulator(SimulatorOptions())) as backend,
+        serving(create_simulator(WaywardOptions())) as backend,
         running_gateway(gateway_settings(database_url, [backend])) as running,
         http_client(running.url) as client,
     ):
@@ -88,7 +88,7 @@ async def test_it_is_ready_again_with_its_backends_although_no_request_comes(
     database_url: str,
 ) -> None:
     async with (
-        serving(create_simulator(SimulatorOptions())) as backend,
+        serving(create_simulator(WaywardOptions())) as backend,
         BreakingProxy(backend).serving() as one,
         BreakingProxy(backend).serving() as other,
         running_gateway(gateway_settings(database_url, [one.url, other.url])) as running,
@@ -112,7 +112,7 @@ async def test_it_is_ready_again_with_its_backends_although_no_request_comes(
 async def test_a_healthy_backend_that_is_drained_does_not_make_it_ready(
     database_url: str, unused_url: str
 ) -> None:
-    async with serving(create_simulator(SimulatorOptions())) as backend:
+    async with serving(create_simulator(WaywardOptions())) as backend:
         settings = gateway_settings(database_url, [backend, unused_url])
         async with running_gateway(settings) as running, http_client(running.url) as client:
             running.process.foundation.pool.drain(["b0"])
@@ -132,7 +132,7 @@ async def test_a_configured_model_that_no_backend_serves_is_named(
     database_url: str, others: Any
 ) -> None:
     models = [{"id": "m", "served_as": "inner", "aliases": ["alias"]}, *others]
-    async with serving(create_simulator(SimulatorOptions(models=("served",)))) as url:
+    async with serving(create_simulator(WaywardOptions(models=("served",)))) as url:
         settings = gateway_settings(database_url, [url], models=models)
         async with (
             running_gateway(settings) as running,
@@ -154,7 +154,7 @@ async def test_a_configured_model_that_no_backend_serves_is_named(
 
 @pytest.mark.slow
 async def test_a_backend_that_cannot_be_used_is_a_reason(database_url: str) -> None:
-    options = SimulatorOptions(engine="sglang", version="0.5.2")
+    options = WaywardOptions(engine="sglang", version="0.5.2")
     async with (
         serving(create_simulator(options)) as url,
         running_gateway(gateway_settings(database_url, [url])) as running,

@@ -4,8 +4,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from gateway.simulator.options import SimulatorOptions
 from tests.fakes.simulator import RunningSimulator, simulator
+from tests.fakes.wayward_engine.options import WaywardOptions
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 @pytest.fixture(scope="session")
 def shared_simulator() -> Iterator[RunningSimulator]:
     """One with default options but for a name and a short stall."""
-    with simulator(SimulatorOptions(name="one")) as running:
+    with simulator(WaywardOptions(name="one")) as running:
         yield running
 
 

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from gateway.simulator.options import SimulatorOptions
 from tests.fakes.harmony_oracle import vocabulary
 from tests.fakes.raw_http import RawResponse, ask, request_bytes
 from tests.fakes.simulator import RunningSimulator, simulator
+from tests.fakes.wayward_engine.options import WaywardOptions
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -28,13 +28,13 @@ OPTIONS: dict[str, Any] = {"models": ("gpt-oss-tiny",), "context_length": 8192}
 
 @pytest.fixture(scope="module")
 def tiny() -> Iterator[RunningSimulator]:
-    with simulator(SimulatorOptions(**OPTIONS)) as running:
+    with simulator(WaywardOptions(**OPTIONS)) as running:
         yield running
 
 
 @pytest.fixture(scope="module")
 def guarded() -> Iterator[RunningSimulator]:
-    with simulator(SimulatorOptions(**OPTIONS, api_key="k1")) as running:
+    with simulator(WaywardOptions(**OPTIONS, api_key="k1")) as running:
         yield running
 
 

@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from gateway.simulator.options import SimulatorOptions
 from tests.fakes.chat_streams import chunks_of
 from tests.fakes.http_client import http_client
 from tests.fakes.serving import serving
 from tests.fakes.wayward_engine.engine import create_simulator
+from tests.fakes.wayward_engine.options import WaywardOptions
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -36,7 +36,7 @@ CALL = {"name": "get_weather", "arguments": '{"location": "Paris"}'}
 
 @pytest.fixture(scope="module", params=["vllm", "sglang"])
 async def server(request: pytest.FixtureRequest) -> AsyncIterator[httpx2.AsyncClient]:
-    options = SimulatorOptions(engine=request.param)
+    options = WaywardOptions(engine=request.param)
     async with serving(create_simulator(options)) as url, http_client(url) as client:
         yield client
 

@@ -4,8 +4,7 @@ import pytest
 
 from gateway.models.harmony.vocabulary import RETURN
 from gateway.simulator.directives import Attempts
-from gateway.simulator.errors import ENGINE_BUSY
-from gateway.simulator.options import SimulatorOptions
+from gateway.simulator.simulated_errors import ENGINE_BUSY
 from tests.fakes.raw_http import (
     complete,
     completion_body,
@@ -14,6 +13,7 @@ from tests.fakes.raw_http import (
 )
 from tests.fakes.simulated_conversation import continuation
 from tests.fakes.simulator import RunningSimulator, simulator
+from tests.fakes.wayward_engine.options import WaywardOptions
 
 
 def _body(directive: str) -> dict[str, object]:
@@ -54,7 +54,7 @@ def test_a_break_after_the_last_id_comes_before_the_finish_reason(
 
 
 def test_a_stalled_stream_says_no_more_and_ends_without_an_end() -> None:
-    with simulator(SimulatorOptions(stall_max_s=0.05)) as backend:
+    with simulator(WaywardOptions(stall_max_s=0.05)) as backend:
         response = complete(backend.port, _body("stall_after=5"))
         assert (len(response.ids), response.terminated) == (5, False)
         assert backend.until("stall")
@@ -118,8 +118,8 @@ def test_a_slow_answer_comes(backend: RunningSimulator) -> None:
 @pytest.mark.slow
 def test_a_cut_turn_is_finished_by_another_instance() -> None:
     attempts = Attempts(prompts_max=100)
-    one = simulator(SimulatorOptions(name="one"), attempts)
-    two = simulator(SimulatorOptions(name="two"), attempts)
+    one = simulator(WaywardOptions(name="one"), attempts)
+    two = simulator(WaywardOptions(name="two"), attempts)
     body = completion_body("Hello [[sim die_after=12 times=1]]")
     with one as first, two as second:
         broken = complete(first.port, body)

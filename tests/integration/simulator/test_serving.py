@@ -7,8 +7,7 @@ from typing import Any
 import pytest
 
 from gateway.errors import ConfigError
-from gateway.simulator.errors import ENGINE_BUSY
-from gateway.simulator.options import SimulatorOptions
+from gateway.simulator.simulated_errors import ENGINE_BUSY
 from tests.fakes.raw_http import (
     ask,
     complete,
@@ -22,6 +21,7 @@ from tests.fakes.raw_http import (
 from tests.fakes.simulated_conversation import continuation
 from tests.fakes.simulator import RunningSimulator, simulator, simulator_process
 from tests.fakes.wayward_engine.engine import create_simulator
+from tests.fakes.wayward_engine.options import WaywardOptions
 
 SLOW = "Hello [[sim tokens=500 tokens_per_s=20]]"
 
@@ -122,7 +122,7 @@ def test_a_client_may_hang_up_at_any_time(body: dict[str, Any], backend: Running
 
 
 def test_requests_wait_for_a_place_and_one_too_many_is_refused() -> None:
-    options = SimulatorOptions(running_max=1, queued_max=1)
+    options = WaywardOptions(running_max=1, queued_max=1)
     with simulator(options) as backend, ExitStack() as stack:
         running = _open(stack, backend.port, completion_body(SLOW))
         backend.until("running")
@@ -139,7 +139,7 @@ def test_requests_wait_for_a_place_and_one_too_many_is_refused() -> None:
 
 
 def test_one_too_many_may_also_be_told_in_a_stream() -> None:
-    options = SimulatorOptions(running_max=1, queued_max=0, overload_as_event=True)
+    options = WaywardOptions(running_max=1, queued_max=0, overload_as_event=True)
     with simulator(options) as backend, ExitStack() as stack:
         _open(stack, backend.port, completion_body(SLOW))
         backend.until("running")
@@ -173,21 +173,21 @@ def test_it_tells_what_it_was_asked(backend: RunningSimulator) -> None:
 
 
 def test_it_remembers_a_bounded_number_of_requests() -> None:
-    with simulator(SimulatorOptions(observed_requests_max=2)) as backend:
+    with simulator(WaywardOptions(observed_requests_max=2)) as backend:
         for _ in range(3):
             complete(backend.port, completion_body("Hello"))
         assert [row["number"] for row in backend.requests()] == [2, 3]
 
 
 def test_it_remembers_a_bounded_number_of_ids() -> None:
-    with simulator(SimulatorOptions(observed_ids_max=1000)) as backend:
+    with simulator(WaywardOptions(observed_ids_max=1000)) as backend:
         for text in ("[[sim tokens=600]]", "Hello", "[[sim tokens=600]]", "Hello"):
             complete(backend.port, completion_body(text))
         assert [row["number"] for row in backend.requests()] == [2, 3, 4]
 
 
 def test_a_body_that_is_too_large_is_refused() -> None:
-    with simulator(SimulatorOptions(body_bytes_max=1000)) as backend:
+    with simulator(WaywardOptions(body_bytes_max=1000)) as backend:
         assert complete(backend.port, completion_body("Hello " * 1000)).status == 413
 
 
@@ -199,7 +199,7 @@ def test_its_front_page_says_that_it_is_scripted(backend: RunningSimulator) -> N
 
 def test_a_fault_plan_that_means_nothing_is_found_at_the_start() -> None:
     with pytest.raises(ConfigError, match="dye_after"):
-        create_simulator(SimulatorOptions(faults="dye_after=3"))
+        create_simulator(WaywardOptions(faults="dye_after=3"))
 
 
 @pytest.mark.slow

@@ -6,17 +6,17 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from gateway.simulator.options import SimulatorOptions
 from tests.fakes.http_client import http_client
 from tests.fakes.raw_http import plain_prompt
 from tests.fakes.serving import serving
 from tests.fakes.wayward_engine.engine import create_simulator
+from tests.fakes.wayward_engine.options import WaywardOptions
 
 if TYPE_CHECKING:
     import httpx2
 
 
-async def asked(options: SimulatorOptions, **fields: Any) -> httpx2.Response:
+async def asked(options: WaywardOptions, **fields: Any) -> httpx2.Response:
     body = {"prompt": plain_prompt("Hello"), "max_tokens": 4, "return_token_ids": True, **fields}
     async with (
         serving(create_simulator(options)) as url,
@@ -28,8 +28,8 @@ async def asked(options: SimulatorOptions, **fields: Any) -> httpx2.Response:
     return answer
 
 
-SGLANG = SimulatorOptions(engine="sglang", models=("base",), adapters=("ad",))
-VLLM = SimulatorOptions(models=("base",), adapters=("ad",))
+SGLANG = WaywardOptions(engine="sglang", models=("base",), adapters=("ad",))
+VLLM = WaywardOptions(models=("base",), adapters=("ad",))
 
 
 @pytest.mark.parametrize(
@@ -45,14 +45,14 @@ VLLM = SimulatorOptions(models=("base",), adapters=("ad",))
     ],
 )
 async def test_which_model_answers(
-    options: SimulatorOptions, fields: Any, status: int, adapters: list[str | None]
+    options: WaywardOptions, fields: Any, status: int, adapters: list[str | None]
 ) -> None:
     answer = await asked(options, **fields)
     assert (answer.status_code, answer.extensions["adapter"]) == (status, adapters)
 
 
 async def test_the_rust_frontend_gives_no_ids() -> None:
-    rust = SimulatorOptions(engine="sglang", frontend="rust")
+    rust = WaywardOptions(engine="sglang", frontend="rust")
     (choice,) = (await asked(rust)).json()["choices"]
     assert choice.get("token_ids") is None
 
@@ -61,12 +61,12 @@ async def test_the_rust_frontend_gives_no_ids() -> None:
     ("options", "status"),
     [
         (SGLANG, 200),
-        (SimulatorOptions(engine="sglang", version="0.5.19"), 404),
-        (SimulatorOptions(engine="sglang", frontend="rust"), 404),
+        (WaywardOptions(engine="sglang", version="0.5.19"), 404),
+        (WaywardOptions(engine="sglang", frontend="rust"), 404),
         (VLLM, 404),
     ],
 )
-async def test_who_has_a_flag_that_says_it_is_ready(options: SimulatorOptions, status: int) -> None:
+async def test_who_has_a_flag_that_says_it_is_ready(options: WaywardOptions, status: int) -> None:
     async with (
         serving(create_simulator(options)) as url,
         http_client(url) as client,

@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from gateway.simulator.options import SimulatorOptions
 from tests.fakes.harmony_oracle import vocabulary
 from tests.fakes.raw_http import ask, complete, completion_body, request_bytes, without_stream
 from tests.fakes.simulated_conversation import WEATHER, developer, prompt_of, user
 from tests.fakes.simulator import RunningSimulator, simulator
 from tests.fakes.turn_tags import call, json_of, turn
+from tests.fakes.wayward_engine.options import WaywardOptions
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -33,13 +33,13 @@ STRUCTURED = {"structural_tag": json.dumps(TAG)}
 
 @pytest.fixture(scope="module")
 def tiny() -> Iterator[RunningSimulator]:
-    with simulator(SimulatorOptions(models=("gpt-oss-tiny",), context_length=8192)) as running:
+    with simulator(WaywardOptions(models=("gpt-oss-tiny",), context_length=8192)) as running:
         yield running
 
 
 @pytest.fixture(scope="module")
 def sglang() -> Iterator[RunningSimulator]:
-    with simulator(SimulatorOptions(engine="sglang", context_length=8192)) as running:
+    with simulator(WaywardOptions(engine="sglang", context_length=8192)) as running:
         yield running
 
 

@@ -17,7 +17,7 @@ from gateway.errors import StartupError
 from gateway.protocol.grants import BrowserGrant, Grants, ShownPage, grants_json, grants_of
 from gateway.settings import Settings
 from gateway.settings.tools import SearchProvider, Tools, Web
-from gateway.simulator.site.app import BIG_FACT, create_site, page_names
+from gateway.simulator.demo_site import BIG_FACT, create_site, page_names
 from gateway.store.postgres.statements import Statement
 from gateway.telemetry.metrics import Metrics
 from gateway.tools.tool_contract import ToolCall, ToolScope
@@ -25,6 +25,7 @@ from gateway.wiring.web import browser_tools
 from tests.fakes.bounds import bounds
 from tests.fakes.rows import count
 from tests.fakes.serving import serving
+from tests.fakes.troubled_site import create_troubled_site
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -38,7 +39,7 @@ if TYPE_CHECKING:
 
 @pytest.fixture
 async def site() -> AsyncIterator[str]:
-    async with serving(create_site()) as url:
+    async with serving(create_troubled_site()) as url:
         yield url
 
 

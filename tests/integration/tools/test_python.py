@@ -17,7 +17,6 @@ from gateway.store.postgres.database import Database
 from gateway.store.tools import containers, files
 from gateway.telemetry.metrics import Metrics
 from gateway.tools.python.container_pool import ContainerPolicy, read
-from gateway.tools.python.python_tool import PythonLimits
 from gateway.tools.tool_contract import ToolCall
 from tests.fakes.python_containers import ENGINES, HAS_BUBBLEWRAP, Clock, caller, open_pool
 
@@ -181,7 +180,7 @@ async def test_bounds_are_told(
     code: str, outcome: str, told: str, pool: ContainerPool, tenant: TenantId
 ) -> None:
     timeout_s = 0.5 if outcome == "timeout" else 30
-    response = caller(pool, tenant, limits=PythonLimits(timeout_s=timeout_s))
+    response = caller(pool, tenant, timeout_s=timeout_s)
     result = await response.run(code)
     assert result.outcome == outcome
     assert told in result.output
@@ -409,7 +408,7 @@ async def test_warm_containers_are_used_once(database: Database, tenant: TenantI
 
 @needs_bubblewrap
 async def test_no_more_is_made_plain_than_is_shown(pool: ContainerPool, tenant: TenantId) -> None:
-    response = caller(pool, tenant, limits=PythonLimits(logs_chars_max=100))
+    response = caller(pool, tenant, logs_chars_max=100)
     assert "characters left out" in (await response.run("print('\\x07' * 1000)")).output
 
 

@@ -141,7 +141,7 @@ async def test_a_server_has_bounds() -> None:
         ("GET", "/containers/other", b"", 404),
         ("POST", "/containers/ID/runs", b'{"code": "1"}', 400),
         ("POST", "/containers/ID/runs", b'{"code":"1","key":"k","timeout_s":121}', 400),
-        ("GET", "/containers/ID/runs", b"", 404),
+        ("GET", "/containers/ID/runs", b"", 405),
         ("GET", "/containers/ID/runs/none", b"", 404),
         ("POST", "/containers/ID/interrupt", b'{"key":"none"}', 204),
         ("POST", "/containers/ID/files?path=a", b"", 405),

@@ -53,7 +53,7 @@ from gateway.tools.browser.page import (
 )
 from gateway.tools.egress.transport import ValueCount
 from gateway.tools.mcp.server_tools import BadArguments, checked_arguments
-from gateway.tools.mcp.session_pool import RESULT_BYTES_MAX, RESULT_VALUES_MAX
+from gateway.tools.mcp.session import RESULT_BYTES_MAX, RESULT_VALUES_MAX
 from gateway.upstreams.backend import StreamLimits
 from gateway.upstreams.chat_endpoint import ChatReader
 from gateway.upstreams.token_readers import CompletionReader

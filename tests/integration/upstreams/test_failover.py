@@ -14,7 +14,6 @@ import pytest
 from gateway.engine.failover import HopPolicy
 from gateway.entries import Entry, Hop, Tokens
 from gateway.simulator.directives import Attempts
-from gateway.simulator.options import SimulatorOptions
 from gateway.telemetry.metrics import Metrics
 from gateway.upstreams.backend import Backend, Timeouts
 from gateway.upstreams.http.client import KeepAlivePolicy, build_client
@@ -25,6 +24,7 @@ from tests.fakes.following import following
 from tests.fakes.harmony_script import script_ids
 from tests.fakes.simulator import RunningSimulator, simulator, simulator_process
 from tests.fakes.staged_run import Stage, run_spec
+from tests.fakes.wayward_engine.options import WaywardOptions
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Sequence
@@ -69,7 +69,7 @@ def hops(stage: Stage[Pool]) -> int:
     "fault", ["die_after=9", "abort_after=9", "error_after=9", "end_after=9", "stall_after=9"]
 )
 async def test_the_answer_is_the_same_however_a_backend_breaks_off(fault: str) -> None:
-    attempts, options = Attempts(100), SimulatorOptions()
+    attempts, options = Attempts(100), WaywardOptions()
     with ExitStack() as stack:
         fleet = [stack.enter_context(simulator(options, attempts)) for _ in range(2)]
         async with pool_of(fleet, timeouts=Timeouts(stall_s=0.3)) as pool:

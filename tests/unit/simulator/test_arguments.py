@@ -12,8 +12,7 @@ from openai_harmony import ToolDescription
 from gateway.models.format import RenderOptions
 from gateway.models.harmony.rendering import Renderer
 from gateway.protocol.tool_types import FunctionTool
-from gateway.simulator.scripting.typescript import tools_of
-from gateway.simulator.scripting.values import SIZE_MAX, make_arguments, make_value
+from gateway.simulator.argument_values import SIZE_MAX, make_arguments, make_value, tools_of
 from tests.fakes.contexts import said
 from tests.fakes.examples import examples
 from tests.fakes.harmony_oracle import vocabulary

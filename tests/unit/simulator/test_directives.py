@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from gateway.simulator.directives import Attempts, FaultPlan, Faults, Pace, Wishes
-from gateway.simulator.errors import SimulatedError
+from gateway.simulator.simulated_errors import SimulatedError
 from tests.fakes.wayward_engine.misbehaviour import (
     NOT_HELD,
     SYNTAX,

@@ -7,11 +7,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gateway.models.harmony.vocabulary import CALL, CHANNEL, RETURN
-from gateway.simulator.options import SimulatorOptions
-from gateway.simulator.wire.frames import Ending, EventTails, EventWriter
-from gateway.simulator.wire.requests import read_request
+from gateway.simulator.completion_wire import Ending, EventTails, EventWriter
 from tests.fakes.examples import examples
 from tests.fakes.harmony_oracle import vocabulary
+from tests.fakes.wayward_engine.options import WaywardOptions
+from tests.fakes.wayward_engine.strict_requests import read_request
 
 HEAD = {"id": "cmpl-1", "object": "text_completion", "created": 1, "model": "gpt-oss-20b"}
 TEXT = 'Plain, naïve 👩‍👩‍👧 ⌈m/2⌉ नमस्ते "quoted"\n'
@@ -20,8 +20,9 @@ STOP = Ending("stop")
 
 def _writer(**fields: Any) -> EventWriter:
     body = {"prompt": [1, 2], "stream": True, "return_token_ids": True, **fields}
-    request = read_request(json.dumps(body).encode(), SimulatorOptions())
-    return EventWriter(HEAD, request, vocabulary(), EventTails(vocabulary()), "vllm-x")
+    options = WaywardOptions()
+    request = read_request(json.dumps(body).encode(), options)
+    return EventWriter(HEAD, request, EventTails(vocabulary()), options)
 
 
 def _choices(data: bytes) -> list[dict[str, Any]]:

@@ -8,10 +8,10 @@ from typing import Any
 import orjson
 import pytest
 
-from gateway.simulator.errors import SimulatedError
-from gateway.simulator.options import SimulatorOptions
+from gateway.simulator.simulated_errors import SimulatedError
 from tests.fakes.wayward_engine import constraint_fields
 from tests.fakes.wayward_engine.engine import WaywardEngine
+from tests.fakes.wayward_engine.options import WaywardOptions
 
 
 def body(**fields: Any) -> bytes:
@@ -20,7 +20,7 @@ def body(**fields: Any) -> bytes:
 
 @pytest.fixture
 def engine() -> WaywardEngine:
-    return WaywardEngine(SimulatorOptions())
+    return WaywardEngine(WaywardOptions())
 
 
 @pytest.mark.parametrize(

@@ -14,10 +14,9 @@ from openai_harmony import ToolDescription
 
 from gateway.generation import FinishReason
 from gateway.models.harmony.vocabulary import CALL, CHANNEL, CONSTRAIN, END, MESSAGE, RETURN, START
-from gateway.simulator.directives import Step, Wishes
-from gateway.simulator.errors import SimulatedError
-from gateway.simulator.scripting.hosted import code_for
-from gateway.simulator.turns import messages_of, turn_start
+from gateway.simulator.script_writer import code_for
+from gateway.simulator.scripted_turns import messages_of, turn_start
+from gateway.simulator.simulated_errors import SimulatedError
 from tests.fakes.examples import examples
 from tests.fakes.harmony_oracle import vocabulary
 from tests.fakes.simulated_conversation import (
@@ -36,8 +35,9 @@ from tests.fakes.simulated_conversation import (
     system,
     user,
 )
-from tests.fakes.wayward_engine.misbehaviour import SYNTAX
+from tests.fakes.wayward_engine.misbehaviour import SYNTAX, steps_of
 from tests.fakes.wayward_engine.prompt_checks import PromptChecks
+from tests.fakes.wayward_engine.steps import Step
 
 if TYPE_CHECKING:
     from openai_harmony import Message
@@ -128,9 +128,8 @@ def test_the_step_is_due_after_so_many_results_of_any_tool() -> None:
 
 
 def test_repeated_steps_and_an_ordinary_answer_after_the_last() -> None:
-    assert SYNTAX.parse("[[sim steps=find x; again 2; quote]]").wishes == Wishes(
-        steps=(*[Step("find", "x")] * 3, Step("quote"))
-    )
+    steps = steps_of(SYNTAX.parse("[[sim steps=find x; again 2; quote]]"))
+    assert steps == (*[Step("find", "x")] * 3, Step("quote"))
     found = resulted("browser.find", PAGE)
     assert "browser.find says" in say(TOOLS, user("[[sim steps=find x]]"), found).final
 

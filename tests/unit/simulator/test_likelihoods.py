@@ -9,10 +9,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gateway.models.harmony.vocabulary import CHANNEL, RETURN
-from gateway.simulator.options import SimulatorOptions
-from gateway.simulator.wire.frames import Ending, EventTails, EventWriter, alternatives, logprob_of
-from gateway.simulator.wire.requests import read_request
+from gateway.simulator.completion_wire import (
+    Ending,
+    EventTails,
+    EventWriter,
+    alternatives,
+    logprob_of,
+)
 from tests.fakes.harmony_oracle import vocabulary
+from tests.fakes.wayward_engine.options import WaywardOptions
+from tests.fakes.wayward_engine.strict_requests import read_request
 
 HEAD = {"id": "cmpl-1"}
 IDS = [CHANNEL, *vocabulary().encode("Hello, naïve 👋🏽 world"), RETURN]
@@ -20,8 +26,9 @@ IDS = [CHANNEL, *vocabulary().encode("Hello, naïve 👋🏽 world"), RETURN]
 
 def _logprobs(cuts: int, **fields: Any) -> list[dict[str, Any]]:
     body = {"prompt": [1], "stream": True, "return_token_ids": True, **fields}
-    request = read_request(json.dumps(body).encode(), SimulatorOptions())
-    writer = EventWriter(HEAD, request, vocabulary(), EventTails(vocabulary()), "vllm-x")
+    options = WaywardOptions()
+    request = read_request(json.dumps(body).encode(), options)
+    writer = EventWriter(HEAD, request, EventTails(vocabulary()), options)
     data = writer.events(IDS, cuts, Ending("stop")).decode()
     choices = [json.loads(event[6:])["choices"][0] for event in data.split("\n\n") if event]
     assert [one for choice in choices for one in choice["token_ids"]] == IDS

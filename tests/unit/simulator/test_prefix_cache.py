@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from gateway.simulator.engine import BLOCK_IDS, PrefixCache
+from tests.fakes.wayward_engine.instruments import BLOCK_IDS, PrefixCache
 
 SEEN = list(range(3 * BLOCK_IDS + 5))
 

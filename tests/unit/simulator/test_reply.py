@@ -9,21 +9,23 @@ from hypothesis import strategies as st
 
 from gateway.generation import FinishReason
 from gateway.models.harmony.vocabulary import CALL, END_OF_TEXT, RETURN
+from gateway.simulator.completion_wire import Ending, reply_to
 from gateway.simulator.directives import Directives
-from gateway.simulator.errors import SimulatedError
-from gateway.simulator.options import SimulatorOptions
-from gateway.simulator.turns import Continuation
-from gateway.simulator.wire.frames import Reply, reply_to
-from gateway.simulator.wire.requests import CompletionRequest, read_request
+from gateway.simulator.scripted_turns import Continuation
+from gateway.simulator.simulated_errors import SimulatedError
+from tests.fakes.wayward_engine.options import WaywardOptions
+from tests.fakes.wayward_engine.strict_requests import StrictRequest, read_request
 
-OPTIONS = SimulatorOptions(context_length=100)
+OPTIONS = WaywardOptions(context_length=100)
 
 
-def _request(**fields: Any) -> CompletionRequest:
+def _request(**fields: Any) -> StrictRequest:
     return read_request(json.dumps({"prompt": [1, 2, 3], **fields}).encode(), OPTIONS)
 
 
-def _reply(ids: list[int], finish: FinishReason | None = None, **fields: Any) -> Reply:
+def _reply(
+    ids: list[int], finish: FinishReason | None = None, **fields: Any
+) -> tuple[list[int], Ending]:
     return reply_to(_request(**fields), Continuation(ids, 0, Directives(), finish))
 
 
@@ -33,27 +35,27 @@ def _reply(ids: list[int], finish: FinishReason | None = None, **fields: Any) ->
 def test_stop_ids_end_a_reply_and_only_return_is_not_named(
     stop_id: int, reason: int | None
 ) -> None:
-    assert _reply([5, stop_id, 6]) == Reply([5, stop_id], "stop", reason)
+    assert _reply([5, stop_id, 6]) == ([5, stop_id], Ending("stop", reason))
 
 
 def test_the_callers_stop_ids_end_it_too_and_are_named() -> None:
-    assert _reply([5, 6, RETURN], stop_token_ids=[6]) == Reply([5, 6], "stop", 6)
+    assert _reply([5, 6, RETURN], stop_token_ids=[6]) == ([5, 6], Ending("stop", 6))
 
 
 def test_max_tokens_cuts_a_reply() -> None:
-    assert _reply([5, 6, RETURN], max_tokens=2) == Reply([5, 6], "length", None)
-    assert _reply([5, 6, RETURN], max_tokens=3) == Reply([5, 6, RETURN], "stop", None)
+    assert _reply([5, 6, RETURN], max_tokens=2) == ([5, 6], Ending("length", None))
+    assert _reply([5, 6, RETURN], max_tokens=3) == ([5, 6, RETURN], Ending("stop", None))
 
 
 def test_sixteen_ids_are_the_default() -> None:
-    assert _reply([5] * 20 + [RETURN]) == Reply([5] * 16, "length", None)
-    assert _reply([5] * 20 + [RETURN], max_tokens=None).finish == "length"
+    assert _reply([5] * 20 + [RETURN]) == ([5] * 16, Ending("length", None))
+    assert _reply([5] * 20 + [RETURN], max_tokens=None)[1].finish == "length"
 
 
 def test_recorded_output_goes_over_stop_ids_and_ends_as_recorded() -> None:
-    assert _reply([5, CALL, 6], FinishReason.LENGTH) == Reply([5, CALL, 6], "length", None)
-    assert _reply([5, RETURN, CALL], FinishReason.STOP) == Reply([5, RETURN, CALL], "stop", CALL)
-    assert _reply([], FinishReason.STOP) == Reply([], "stop", None)
+    assert _reply([5, CALL, 6], FinishReason.LENGTH) == ([5, CALL, 6], Ending("length", None))
+    assert _reply([5, RETURN, CALL], FinishReason.STOP) == ([5, RETURN, CALL], Ending("stop", CALL))
+    assert _reply([], FinishReason.STOP) == ([], Ending("stop", None))
 
 
 def test_max_tokens_is_clamped_to_the_room_that_is_left() -> None:

@@ -19,7 +19,7 @@ from gateway.models.harmony.vocabulary import (
     MESSAGE,
     RETURN,
 )
-from gateway.simulator.scripting.typescript import Tool
+from gateway.simulator.argument_values import Tool
 from tests.fakes.examples import examples
 from tests.fakes.harmony_oracle import vocabulary
 from tests.fakes.random_schemas import random_schema

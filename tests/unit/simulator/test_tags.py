@@ -7,8 +7,7 @@ from typing import Any
 import pytest
 
 from gateway.models.harmony.vocabulary import CALL, CHANNEL, CONSTRAIN, END, MESSAGE, RETURN
-from gateway.simulator.errors import SimulatedError
-from gateway.simulator.options import SimulatorOptions
+from gateway.simulator.simulated_errors import SimulatedError
 from tests.fakes.harmony_oracle import vocabulary
 from tests.fakes.wayward_engine.constraint_fields import OutputConstraint, read_constraint
 from tests.fakes.wayward_engine.lark_grammars import (
@@ -18,6 +17,7 @@ from tests.fakes.wayward_engine.lark_grammars import (
     lark_of_tag,
 )
 from tests.fakes.wayward_engine.matcher import Guide
+from tests.fakes.wayward_engine.options import WaywardOptions
 
 DIGIT = {"type": "regex", "pattern": "[0-9]"}
 A = {"type": "const_string", "value": "a"}
@@ -184,8 +184,8 @@ def test_what_is_no_grammar_is_refused(ebnf: str) -> None:
 
 
 @cache
-def _options(engine: Any, version: str) -> SimulatorOptions:
-    return SimulatorOptions(engine=engine, version=version)
+def _options(engine: Any, version: str) -> WaywardOptions:
+    return WaywardOptions(engine=engine, version=version)
 
 
 def _constraint(

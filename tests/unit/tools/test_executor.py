@@ -154,7 +154,7 @@ async def test_the_same_call_again_and_again_is_not_run() -> None:
 
 
 async def test_a_call_has_its_time_and_is_cancelled_then() -> None:
-    office = Office(CountedTool(hangs=True), replace(LIMITS, mcp_call_max_s=0.01))
+    office = Office(CountedTool(hangs=True), replace(LIMITS, call_max_s={"mcp": 0.01}))
     result = await run(office.session(), call())
     assert result.outcome == "timeout"
     assert "Do not simply repeat" in result.output
@@ -163,7 +163,7 @@ async def test_a_call_has_its_time_and_is_cancelled_then() -> None:
 
 async def test_of_what_may_be_repeated_nobody_says_that_it_may_not() -> None:
     room = CountedTool(hangs=True, repeatable=True)
-    office = Office(room, replace(LIMITS, mcp_call_max_s=0.01))
+    office = Office(room, replace(LIMITS, call_max_s={"mcp": 0.01}))
     assert "repeat" not in (await run(office.session(), call())).output
 
 

@@ -18,7 +18,6 @@ from hypothesis import strategies as st
 from pypdf import PdfWriter
 from pypdf.generic import DecodedStreamObject, NameObject
 
-from gateway.simulator.site.app import pdf_of
 from gateway.tools.browser import document_worker
 from gateway.tools.browser.document_reader import KEPT_BYTES_MAX, DocumentReader
 from gateway.tools.browser.document_worker import FRAME_HEAD
@@ -32,6 +31,7 @@ from gateway.tools.browser.extraction import (
 from gateway.tools.browser.html import ATTRIBUTES_MAX, DEPTH_MAX
 from gateway.tools.browser.page import Fetched, Unreadable
 from tests.fakes.hostile_pages import PAGES
+from tests.fakes.pdf_files import pdf_of
 from tests.fakes.work import readers
 
 if TYPE_CHECKING:

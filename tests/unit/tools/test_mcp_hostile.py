@@ -7,22 +7,22 @@ import gzip
 import json
 from collections.abc import Callable
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from gateway.tools.mcp.failures import McpError
 from gateway.tools.mcp.server_tools import outcome_of
-from gateway.tools.mcp.session_pool import PoolLimits
 from tests.fakes.logs import captured_logs
-from tests.fakes.mcp_peers import peer, pool
+from tests.fakes.mcp_peers import PATIENT, peer, pool
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
 JSON = "application/json"
 EVENTS = "text/event-stream"
-LIMITS = PoolLimits(result_bytes_max=2_500_000)
+LIMITS = replace(PATIENT, result_bytes_max=2_500_000)
 INITIALIZED = {
     "protocolVersion": "2025-11-25",
     "capabilities": {"tools": {}},

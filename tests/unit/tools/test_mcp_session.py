@@ -12,7 +12,7 @@ import pytest
 from gateway.tools.egress.network_policy import NetworkPolicy
 from gateway.tools.egress.transport import EgressLimits, client
 from gateway.tools.mcp.failures import McpError
-from gateway.tools.mcp.session import CallResult, McpSession, SessionLimits
+from gateway.tools.mcp.session import CallResult, McpLimits, McpSession
 from tests.fakes.mcp_server import serving
 
 if TYPE_CHECKING:
@@ -30,9 +30,9 @@ def url() -> Iterator[str]:
 
 @asynccontextmanager
 async def session_with(
-    url: str, policy: NetworkPolicy = OURS, limits: SessionLimits | None = None
+    url: str, policy: NetworkPolicy = OURS, limits: McpLimits | None = None
 ) -> AsyncIterator[McpSession]:
-    session = McpSession(url, lambda _: client(policy, EgressLimits()), limits or SessionLimits())
+    session = McpSession(url, lambda _: client(policy, EgressLimits()), limits or McpLimits())
     async with asyncio.TaskGroup() as tasks:
         owner = tasks.create_task(session.run())
         try:
@@ -118,7 +118,7 @@ async def test_server_that_must_not_be_reached_is_not(url: str) -> None:
 
 
 async def test_session_ends_when_nobody_asks(url: str) -> None:
-    session = McpSession(url, lambda _: client(OURS, EgressLimits()), SessionLimits(idle_s=0.01))
+    session = McpSession(url, lambda _: client(OURS, EgressLimits()), McpLimits(idle_s=0.01))
     await session.run()
     assert session.is_over
     error = await failure(session, "say", text="late")

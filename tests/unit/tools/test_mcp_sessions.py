@@ -16,8 +16,7 @@ from gateway.telemetry.metrics import Metrics
 from gateway.tenancy import TenantId
 from gateway.tools.egress.network_policy import NetworkPolicy
 from gateway.tools.mcp.failures import NEEDS_USER, McpError
-from gateway.tools.mcp.session import CallResult, SessionLimits
-from gateway.tools.mcp.session_pool import PoolLimits
+from gateway.tools.mcp.session import CallResult, McpLimits
 from tests.fakes.mcp_peers import PATIENT, peer, pool
 from tests.fakes.mcp_server import Process, serving
 
@@ -126,7 +125,7 @@ async def test_server_may_ask_to_be_called_again_but_not_for_ever() -> None:
 
 @pytest.mark.slow
 async def test_result_that_is_too_long_ends_its_call_alone(server: Process) -> None:
-    limits = PoolLimits(result_bytes_max=512 * 1024)
+    limits = replace(PATIENT, result_bytes_max=512 * 1024)
     async with pool(limits=limits) as sessions:
         whom = peer(server.url)
         error = await failure(sessions, whom, "big", characters=2**21)
@@ -136,7 +135,7 @@ async def test_result_that_is_too_long_ends_its_call_alone(server: Process) -> N
 
 @pytest.mark.slow
 async def test_result_of_too_many_values_ends_its_call_alone(server: Process) -> None:
-    async with pool(limits=PoolLimits(result_values_max=2000)) as sessions:
+    async with pool(limits=replace(PATIENT, result_values_max=2000)) as sessions:
         whom = peer(server.url)
         error = await failure(sessions, whom, "brackets", count=2000)
         assert (error.type, error.sent) == ("http_error", True)
@@ -237,9 +236,9 @@ async def test_refusals_have_their_status() -> None:
 
 @pytest.mark.slow
 async def test_server_that_never_answers_is_given_up_in_time() -> None:
-    hasty = SessionLimits(connect_timeout_s=0.5)
+    hasty = McpLimits(connect_timeout_s=0.5)
     with serving("silent") as silent:
-        async with pool(session_limits=hasty) as sessions:
+        async with pool(limits=hasty) as sessions:
             error = await failure(sessions, peer(silent.url), "say", text="x")
             assert (error.code, error.sent) == (-32001, False)
             error = await failure(sessions, peer(silent.url), "say", timeout_s=0.1, text="x")
@@ -300,7 +299,7 @@ async def test_name_that_leads_inside_is_not_connected_to(server: Process) -> No
 async def test_calls_of_one_server_wait_for_each_other_and_not_for_ever(
     server: Process, tmp_path: Path
 ) -> None:
-    async with pool(limits=PoolLimits(calls_max=1, busy_wait_s=0.05)) as sessions:
+    async with pool(limits=replace(PATIENT, calls_max=1, busy_wait_s=0.05)) as sessions:
         whom = peer(server.url)
         await call(sessions, whom, "say", text="there")
         async with asyncio.TaskGroup() as tasks:
@@ -315,7 +314,7 @@ async def test_calls_of_one_server_wait_for_each_other_and_not_for_ever(
 
 @pytest.mark.slow
 async def test_connection_that_nobody_uses_makes_room(server: Process) -> None:
-    async with pool(limits=PoolLimits(sessions_max=2)) as sessions:
+    async with pool(limits=replace(PATIENT, sessions_max=2)) as sessions:
         for name in "abc":
             assert await call(sessions, peer(server.url, **{"x-n": name}), "say", text=name) == name
         async with asyncio.timeout(20):
@@ -327,7 +326,7 @@ async def test_connection_that_nobody_uses_makes_room(server: Process) -> None:
 async def test_a_tenant_that_takes_all_it_may_leaves_the_others_their_places(
     server: Process, tmp_path: Path
 ) -> None:
-    limits = PoolLimits(sessions_max=3, tenant_sessions_max=2, busy_wait_s=0.2)
+    limits = replace(PATIENT, sessions_max=3, tenant_sessions_max=2, busy_wait_s=0.2)
     async with pool(limits=limits) as sessions:
         greedy = [peer(server.url, **{"x-n": name}) for name in "abc"]
         for whom in greedy:
@@ -351,7 +350,7 @@ async def test_a_tenant_that_takes_all_it_may_leaves_the_others_their_places(
 
 @pytest.mark.slow
 async def test_a_question_that_waits_has_the_place_of_one_that_ends(server: Process) -> None:
-    limits = PoolLimits(sessions_max=1, tenant_sessions_max=1, busy_wait_s=20)
+    limits = replace(PATIENT, sessions_max=1, tenant_sessions_max=1, busy_wait_s=20)
     async with pool(limits=limits) as sessions:
         first, second = (peer(server.url, **{"x-n": name}) for name in "ab")
         others = replace(first, tenant_id=TenantId(ids.new_uuid()))
@@ -384,7 +383,7 @@ async def test_metrics_tell_which_servers_are_connected_to_and_how_long_they_lis
 
 @pytest.mark.slow
 async def test_idle_connection_ends_and_is_made_again(server: Process) -> None:
-    async with pool(session_limits=replace(PATIENT, idle_s=0.01)) as sessions:
+    async with pool(limits=replace(PATIENT, idle_s=0.01)) as sessions:
         for _ in range(2):
             assert await call(sessions, peer(server.url), "say", text="x") == "x"
             (shared,) = sessions._shared.values()
@@ -394,7 +393,7 @@ async def test_idle_connection_ends_and_is_made_again(server: Process) -> None:
 
 
 async def test_nothing_is_asked_of_sessions_that_nobody_holds(server: Process) -> None:
-    async with pool(limits=PoolLimits(busy_wait_s=0.01)) as sessions:
+    async with pool(limits=replace(PATIENT, busy_wait_s=0.01)) as sessions:
         pass
     error = await failure(sessions, peer(server.url), "say", text="x")
     assert (str(error), error.sent) == ("the gateway is stopping", False)

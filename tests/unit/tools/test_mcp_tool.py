@@ -17,16 +17,26 @@ from gateway.tools.mcp.failures import McpError
 from gateway.tools.mcp.listing import Listing
 from gateway.tools.mcp.operator_tools import (
     Browsing,
-    McpBuiltins,
     NotShown,
     display_of,
     search_call,
 )
-from gateway.tools.mcp.server_tools import NOBODY_KNOWS, McpLimits, McpTools
+from gateway.tools.mcp.server_tools import NOBODY_KNOWS
 from gateway.tools.mcp.servers import Registry, ServerPolicy
-from gateway.tools.mcp.session_pool import PoolLimits
+from gateway.tools.mcp.session import McpLimits
 from gateway.tools.tool_contract import ToolCall, ToolScope
-from tests.fakes.mcp_peers import SEALER, TENANT, asked, pool, resolver_of, row, servers_of
+from tests.fakes.mcp_peers import (
+    PATIENT,
+    SEALER,
+    TENANT,
+    asked,
+    mcp_builtins,
+    mcp_tools,
+    pool,
+    resolver_of,
+    row,
+    servers_of,
+)
 from tests.fakes.mcp_server import KEY, Process, serving
 
 if TYPE_CHECKING:
@@ -58,7 +68,7 @@ async def opened(
     """The tools of one response that was created with this server."""
     (listing,) = await servers_of(sessions, *rows).list(TENANT, [wanted])
     assert listing.error is None
-    tools = McpTools(resolver_of(*rows), sessions, limits or McpLimits(call_timeout_s=20))
+    tools = mcp_tools(resolver_of(*rows), sessions, limits or McpLimits(call_timeout_s=20))
     return tools.session(scope(listing, response))
 
 
@@ -141,7 +151,7 @@ async def test_a_call_that_nobody_approved_is_not_made_where_somebody_has_to(
     approved = ApprovedCall("mcpr_1", "ours.say", '{"text": "yes"}')
     async with pool() as sessions:
         (listing,) = await servers_of(sessions).list(TENANT, [asked("ours", server.url)])
-        tools = McpTools(resolver_of(), sessions, McpLimits(call_timeout_s=20))
+        tools = mcp_tools(resolver_of(), sessions, McpLimits(call_timeout_s=20))
         grants = Grants(servers=(listing.grant,))
         session = tools.session(replace(scope(listing), grants=replace(grants, approved=approved)))
         unasked = tools.session(replace(scope(listing), grants=grants))
@@ -176,7 +186,7 @@ async def test_credentials_that_are_gone_are_not_done_without(server: Process) -
         (listing,) = await servers_of(sessions).list(
             TENANT, [asked("ours", server.url, authorization="token")]
         )
-        tools = McpTools(resolver_of(), sessions, McpLimits())
+        tools = mcp_tools(resolver_of(), sessions, McpLimits())
         others: tuple[dict[str, str], ...] = (
             {},
             {"authorization": "Bearer other"},
@@ -196,7 +206,7 @@ async def test_only_the_url_that_was_granted_is_called(server: Process) -> None:
     async with pool() as sessions:
         (listing,) = await servers_of(sessions).list(TENANT, [asked("ours", server.url)])
         assert server.url not in repr(listing)
-        tools = McpTools(resolver_of(), sessions, McpLimits(call_timeout_s=20))
+        tools = mcp_tools(resolver_of(), sessions, McpLimits(call_timeout_s=20))
         for url in ("", f"{server.url}?other", "https://[broken"):
             session = tools.session(scope(replace(listing, secrets={":url": url})))
             result = await run(session, "ours.say", text="x")
@@ -212,7 +222,7 @@ async def test_server_that_may_no_longer_be_used_is_not(server: Process) -> None
         (listing,) = await servers_of(sessions, ours).list(TENANT, [asked("ours")])
         (named,) = await servers_of(sessions).list(TENANT, [asked("named", server.url)])
         registry_only = ServerPolicy("registry")
-        tools = McpTools(resolver_of(policy=registry_only), sessions, McpLimits())
+        tools = mcp_tools(resolver_of(policy=registry_only), sessions, McpLimits())
         for one, name in ((listing, "ours.say"), (named, "named.say")):
             result = await run(tools.session(scope(one)), name, text="x")
             assert (result.outcome, "no longer" in result.output) == ("refused", True)
@@ -222,7 +232,7 @@ async def test_server_that_may_no_longer_be_used_is_not(server: Process) -> None
 
         resolver = resolver_of()
         resolver.registry = Registry(broken, SEALER)
-        session = McpTools(resolver, sessions, McpLimits()).session(scope(listing))
+        session = mcp_tools(resolver, sessions, McpLimits()).session(scope(listing))
         assert (await run(session, "ours.say", text="x")).outcome == "transport_error"
 
 
@@ -334,7 +344,7 @@ async def test_refused_by_status_is_told_with_it() -> None:
             open_door = replace(listing.grant, credential="")
             secrets = {":url": denied.url}
             scoped = scope(replace(listing, grant=open_door, secrets=secrets))
-            other = McpTools(resolver_of(), sessions, McpLimits()).session(scoped)
+            other = mcp_tools(resolver_of(), sessions, McpLimits()).session(scoped)
             result = await run(other, "ours.say", text="x")
     assert result.outcome == "transport_error"
     error = result.shown["error"]
@@ -397,7 +407,7 @@ def lines(file: Path) -> list[str]:
 async def test_call_that_finds_no_room_is_refused_and_never_sent(
     server: Process, tmp_path: Path
 ) -> None:
-    async with pool(limits=PoolLimits(calls_max=1, busy_wait_s=0.05)) as sessions:
+    async with pool(limits=replace(PATIENT, calls_max=1, busy_wait_s=0.05)) as sessions:
         session = await opened(sessions, asked("ours", server.url))
         async with asyncio.TaskGroup() as tasks:
             running = tasks.create_task(run(session, "ours.wait", folder=str(tmp_path / "made")))
@@ -413,7 +423,7 @@ async def test_call_that_finds_no_room_is_refused_and_never_sent(
 
 async def builtin(sessions: SessionPool, *rows: McpServerRow) -> ToolSession:
     limits = McpLimits(call_timeout_s=20)
-    return McpBuiltins(resolver_of(*rows).registry, sessions, limits).session(
+    return mcp_builtins(resolver_of(*rows).registry, sessions, limits).session(
         ToolScope(TENANT, RESPONSE, Grants(), True, (), len)
     )
 
@@ -563,7 +573,7 @@ async def test_cursors_of_an_operators_browser_go_on_along_a_chain(server: Proce
 
     async with pool() as sessions:
         limits = McpLimits(call_timeout_s=20)
-        builtins = McpBuiltins(resolver_of(registered).registry, sessions, limits)
+        builtins = mcp_builtins(resolver_of(registered).registry, sessions, limits)
         response = ids.new_uuid()
         session = builtins.session(scope(response))
 

@@ -242,8 +242,8 @@ def test_what_is_no_page_among_results_costs_none_of_the_others() -> None:
 async def test_hits_that_the_tenant_may_not_read_are_none() -> None:
     hosts = ("a.example", "no.a.example", "b.example")
 
-    async def call(_: dict[str, Any]) -> Any:
-        return {"results": [{"url": f"https://{host}/", "title": host} for host in hosts]}
+    async def call(_: dict[str, Any]) -> str:
+        return json.dumps([{"url": f"https://{host}/", "title": host} for host in hosts])
 
     query = Query("x", rules=DomainRules(("a.example",), ("no.a.example",)))
     search = SearchClient([McpSource(call)], McpSource(nothing), Metrics())
@@ -253,15 +253,15 @@ async def test_hits_that_the_tenant_may_not_read_are_none() -> None:
 @pytest.mark.parametrize(
     "answer",
     [
-        {"results": [{"url": HIT.url, "title": "One", "snippet": "first words"}]},
+        json.dumps({"results": [{"url": HIT.url, "title": "One", "snippet": "first words"}]}),
         json.dumps([{"url": HIT.url, "title": "One", "text": "first words"}]),
         json.dumps({"results": [{"url": HIT.url, "title": "One", "content": "first words"}]}),
     ],
 )
-async def test_mcp_server_searches(answer: dict[str, Any] | str) -> None:
+async def test_mcp_server_searches(answer: str) -> None:
     asked: list[dict[str, Any]] = []
 
-    async def call(arguments: dict[str, Any]) -> dict[str, Any] | str:
+    async def call(arguments: dict[str, Any]) -> str:
         asked.append(arguments)
         return answer
 
@@ -305,8 +305,8 @@ async def test_hits_that_lead_nowhere_are_none() -> None:
     """Read as an address, any of them would be an error, which would cost the whole search."""
     odd = ("http://[bad", "http://a]b/", "http://[::1", "javascript:x()", "http://u@a.example/")
 
-    async def call(_: dict[str, Any]) -> Any:
-        return {"results": [{"url": url} for url in (*odd, HIT.url)]}
+    async def call(_: dict[str, Any]) -> str:
+        return json.dumps([{"url": url} for url in (*odd, HIT.url)])
 
     found = await client_of(McpSource(call)).search(Query("x"), TENANT)
     assert [hit.url for hit in found] == [HIT.url]

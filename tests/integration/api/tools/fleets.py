@@ -5,12 +5,12 @@ from __future__ import annotations
 from contextlib import AsyncExitStack, asynccontextmanager
 from typing import TYPE_CHECKING, Any
 
-from gateway.simulator.options import SimulatorOptions
 from tests.fakes.gateway import gateway_settings, running_gateway
 from tests.fakes.http_client import http_client
 from tests.fakes.observation import Backends
 from tests.fakes.serving import serving
 from tests.fakes.wayward_engine.engine import create_simulator
+from tests.fakes.wayward_engine.options import WaywardOptions
 from tests.integration.api.tools.asking import Asker
 
 if TYPE_CHECKING:
@@ -36,7 +36,7 @@ async def asker_of(
     async with AsyncExitStack() as stack:
         urls = [
             await stack.enter_async_context(
-                serving(create_simulator(SimulatorOptions(name=f"b{at}", version=version)))
+                serving(create_simulator(WaywardOptions(name=f"b{at}", version=version)))
             )
             for at, version in enumerate(versions)
         ]

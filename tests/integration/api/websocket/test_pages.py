@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from gateway.simulator.site.app import create_site
+from gateway.simulator.demo_site import create_site
 from tests.fakes.gateway import gateway_settings, running_gateway
 from tests.fakes.hosted_gateway import sections_with_tools
 from tests.fakes.serving import serving

@@ -225,6 +225,18 @@ REFUSED: list[tuple[list[Any], str | None, str, str]] = [
     ),
     ([{**SERVER, "allowed_tools": 3}], "invalid_type", "tools[0].allowed_tools", "an object"),
     (
+        [{**SERVER, "require_approval": {"never": {"tool_names": "a"}}}],
+        "invalid_type",
+        "tools[0].require_approval.never.tool_names",
+        "an array of strings",
+    ),
+    (
+        [{**SERVER, "allowed_tools": ["a"] * 513}],
+        "array_above_max_length",
+        "tools[0].allowed_tools.tool_names",
+        "512",
+    ),
+    (
         [{**SERVER, "server_description": "a" * 5_001}],
         "string_above_max_length",
         "tools[0].server_description",

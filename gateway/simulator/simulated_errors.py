@@ -78,11 +78,6 @@ def bad_request(message: str, param: str | None = None) -> SimulatedError:
     return SimulatedError(400, message, param=param)
 
 
-def bad_value(message: str, param: str, value: object) -> SimulatedError:
-    # vLLM repeats the parameter and its value behind some messages.
-    return bad_request(f"{message} (parameter={param}, value={value})", param)
-
-
 def bad_shape(place: str, kind: str, message: str, value: object) -> SimulatedError:
     """Return the error of a field of the wrong type, in the form of vLLM's request validation."""
     detail = {"type": kind, "loc": f"body.{place}", "msg": message, "input": str(value)[:100]}

@@ -17,9 +17,8 @@ from typing import TYPE_CHECKING, ClassVar, Final
 
 from gateway.models.harmony.vocabulary import END, FIRST_SPECIAL, MESSAGE, OPENING
 from gateway.simulator.directives import Syntax
-from gateway.simulator.scripting.speech import Conversation
-from gateway.simulator.scripting.writer import ScriptWriter
-from gateway.simulator.turns import (
+from gateway.simulator.script_writer import Conversation, ScriptWriter
+from gateway.simulator.scripted_turns import (
     ANALYSIS,
     COMMENTARY,
     FINAL,
@@ -35,7 +34,7 @@ if TYPE_CHECKING:
 
     from gateway.models.harmony.vocabulary import Vocabulary
     from gateway.simulator.directives import Directives
-    from gateway.simulator.turns import Message, Part, Script
+    from gateway.simulator.scripted_turns import Message, Part, Script
 
     InForce = Callable[[Directives, Sequence[int]], Directives]
 

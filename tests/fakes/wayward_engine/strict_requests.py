@@ -1,24 +1,19 @@
-"""Read the body of `POST /v1/completions` as vLLM does: check known fields, ignore others.
-
-Only one prompt of token ids is taken, and one choice; `ignore_eos`, `min_tokens`, `logit_bias`,
-`allowed_token_ids`, `structured_outputs` and `response_format` have no effect on a script.
-"""
+"""Read the body of `POST /v1/completions` as vLLM does: check known fields, ignore others."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
-import orjson
-
 from gateway.models.harmony.vocabulary import VOCABULARY_SIZE
-from gateway.simulator.errors import SimulatedError, bad_request, bad_shape, bad_value
+from gateway.simulator.completion_wire import LOGPROBS_MAX, CompletionRequest, json_object
+from gateway.simulator.simulated_errors import SimulatedError, bad_request, bad_shape
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from gateway.constraints.output_rules import OutputRules
-    from gateway.simulator.options import SimulatorOptions
+    from tests.fakes.wayward_engine.constraint_fields import OutputConstraint
+    from tests.fakes.wayward_engine.options import WaywardOptions
 
 _MAX_TOKENS_DEFAULT: Final = 16
 _SAMPLING: Final = (
@@ -30,26 +25,15 @@ _SAMPLING: Final = (
     "frequency_penalty",
     "seed",
 )
-LOGPROBS_MAX: Final = 20
 _SALT_CHARS_MAX: Final = 128
 _SALT_FORBIDDEN: Final = frozenset("@/\\\0")
 _SEED_END: Final = 1 << 63
 
 
-@dataclass(frozen=True, slots=True)
-class CompletionRequest:
-    """Checked request; `max_tokens` fits into the context."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StrictRequest(CompletionRequest):
+    """A request whose fields were checked as vLLM checks them."""
 
-    id: str | None
-    model: str
-    prompt: list[int]
-    max_tokens: int
-    stream: bool
-    include_usage: bool
-    return_token_ids: bool
-    skip_special_tokens: bool
-    include_stop_text: bool
-    stop_ids: tuple[int, ...]
     cache_salt: str
     sampling: Mapping[str, Any]
     """The sampling fields as they came."""
@@ -57,23 +41,21 @@ class CompletionRequest:
     """None: none was sent, which SGLang takes for the least urgent of all."""
     adapter: str | None = None
     """The LoRA adapter that answers; None: the base model does."""
-    logprobs: int | None = None
-    """Number of alternatives for each id; None: no logprobs at all."""
-    tokens_as_ids: bool = False
-    """Logprobs name tokens by their ids instead of by their text."""
-    chat_rules: OutputRules | None = None
-    """Rules by which its output is read; None: it did not come to `/v1/chat/completions`."""
+    constraint: OutputConstraint | None = None
+    """The shape that its output is held to."""
+    is_generate: bool = False
+    """It came to SGLang's `/generate`."""
 
 
-def read_request(body: bytes, options: SimulatorOptions) -> CompletionRequest:
+def read_request(body: bytes, options: WaywardOptions) -> StrictRequest:
     """Read a completion request.
 
     Raises `SimulatedError` with the status and body that vLLM answers.
     """
-    return request_of(Fields(json_object(body)), options)
+    return strict_request(Fields(json_object(body)), options)
 
 
-def request_of(fields: Fields, options: SimulatorOptions) -> CompletionRequest:
+def strict_request(fields: Fields, options: WaywardOptions) -> StrictRequest:
     """Return the request of a body that was read. Raises as `read_request`."""
     model = _model(fields, options)
     prompt = _prompt(fields)
@@ -85,7 +67,7 @@ def request_of(fields: Fields, options: SimulatorOptions) -> CompletionRequest:
             "stream_options",
         )
     _check_sampling(fields)
-    return CompletionRequest(
+    return StrictRequest(
         id=fields.text("rid" if options.engine == "sglang" else "request_id"),
         model=model,
         prompt=prompt,
@@ -105,7 +87,7 @@ def request_of(fields: Fields, options: SimulatorOptions) -> CompletionRequest:
     )
 
 
-def _model(fields: Fields, options: SimulatorOptions) -> str:
+def _model(fields: Fields, options: WaywardOptions) -> str:
     # SGLang answers with its base model whatever `model` is, and with an adapter if it is the
     # `lora_path`.
     model = fields.text("model") or options.models[0]
@@ -180,14 +162,9 @@ class Fields:
         return value
 
 
-def json_object(body: bytes) -> dict[str, Any]:
-    try:
-        document = orjson.loads(body)
-    except orjson.JSONDecodeError as error:
-        raise bad_shape(str(error.pos), "json_invalid", "JSON decode error", str(error)) from error
-    if not isinstance(document, dict):
-        raise bad_shape("", "model_attributes_type", "Input should be a valid dictionary", "")
-    return document
+def bad_value(message: str, param: str, value: object) -> SimulatedError:
+    # vLLM repeats the parameter and its value behind some messages.
+    return bad_request(f"{message} (parameter={param}, value={value})", param)
 
 
 def _prompt(fields: Fields) -> list[int]:

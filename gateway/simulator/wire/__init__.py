@@ -1,1 +1,0 @@
-"""The token API as vLLM and SGLang speak it: requests as they are read, events as written."""
