@@ -14,7 +14,7 @@ from sqlalchemy import bindparam, select, update
 from gateway.admin.core import CoreStatement, of_tenant, update_by_id
 from gateway.admin.projects import ONE as PROJECT
 from gateway.admin.projects import PROJECTS, TENANTS, required_project
-from gateway.admin.routes import AdminRoute, AuditedAs, audited, changed, read
+from gateway.admin.routes import AuditedAs, audited, changed, read
 from gateway.admin.transactions import owned
 from gateway.protocol.base import WireModel
 from gateway.store import audit_log
@@ -23,6 +23,7 @@ from gateway.tenancy.retention import NONE, ORGANIZATION_DEFAULT, check_type
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from gateway.admin.routes import AdminRoute
     from gateway.admin.transactions import AdminCaller, Transactions
     from gateway.protocol.admin_bodies import Json
     from gateway.store.postgres.database import Database
@@ -36,15 +37,12 @@ def routes(controls: RetentionControls) -> list[AdminRoute]:
     may_read: Final = "data_retention.read"
     may_write: Final = "data_retention.write"
     body = DataRetentionUpdate
-    set_of_organization = changed(controls.set_of_organization, organization_body)
-    set_of_project = changed(controls.set_of_project, project_body)
+    set_of_organization, set_of_project = controls.set_of_organization, controls.set_of_project
     return [
-        AdminRoute(
-            "GET", OF_ORGANIZATION, may_read, read(controls.of_organization, organization_body)
-        ),
-        AdminRoute("POST", OF_ORGANIZATION, may_write, set_of_organization, body=body),
-        AdminRoute("GET", OF_PROJECT, may_read, read(controls.of_project, project_body)),
-        AdminRoute("POST", OF_PROJECT, may_write, set_of_project, body=body),
+        read(OF_ORGANIZATION, may_read, controls.of_organization, organization_body),
+        changed(OF_ORGANIZATION, may_write, set_of_organization, organization_body, body),
+        read(OF_PROJECT, may_read, controls.of_project, project_body),
+        changed(OF_PROJECT, may_write, set_of_project, project_body, body),
     ]
 
 

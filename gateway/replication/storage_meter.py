@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 from uuid import UUID
 
 from gateway.errors import StoreError
-from gateway.limits.storage import WHOLE_TENANT
+from gateway.limits.stored_bytes import WHOLE_TENANT
 from gateway.store.postgres.statements import Statement
 from gateway.telemetry.logs import EventLog
 from gateway.tenancy import TenantId, default_project

@@ -23,7 +23,7 @@ import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, TypeAlias, get_args
 
-from gateway.tenancy.scopes import SCOPES
+from gateway.tenancy.permissions import SCOPES
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping

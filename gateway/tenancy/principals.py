@@ -100,7 +100,7 @@ class ServiceAccount:
 class KeyTerms:
     """Terms of a key, within those of its tenant and its project. Empty means: no such bound.
 
-    `scopes` are words of `tenancy.scopes`. `networks` are those that its requests may come from.
+    `scopes` are words of `tenancy.permissions`. `networks` are those that its requests come from.
     `models` are names of models that they may ask for; one that ends in `*` stands for all names
     that begin so.
     """

@@ -31,8 +31,8 @@ from gateway.tenancy.issuers import (
     scopes_granted,
     text_of,
 )
+from gateway.tenancy.permissions import NEEDS, SCOPES, may
 from gateway.tenancy.principals import KeyTerms, Principal, TenantId
-from gateway.tenancy.scopes import NEEDS, SCOPES, may
 
 NOW = datetime.now(UTC)
 PROVIDER = IdentityProvider(

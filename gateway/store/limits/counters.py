@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from uuid import UUID
 
 from gateway.limits.accounting import Elsewhere, interval_starts
-from gateway.limits.storage import Measurement, account_of, project_of
+from gateway.limits.stored_bytes import Measurement, account_of, project_of
 from gateway.store.limits import background
 from gateway.store.postgres.statements import Statement
 from gateway.store.schema import EVERYONE

@@ -14,13 +14,15 @@ from gateway.tenancy import (
     TenantPolicy,
 )
 from gateway.tenancy.permissions import (
+    NEEDS,
     OPERATOR_PERMISSIONS,
     OPERATOR_ROLES,
     PERMISSIONS,
     ROLES,
+    SCOPES,
+    may,
     role_of,
 )
-from gateway.tenancy.scopes import NEEDS, SCOPES, may
 
 if TYPE_CHECKING:
     from gateway.tenancy import ModelsMode, ServiceTierMax, ToolAccess
