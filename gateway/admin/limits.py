@@ -17,7 +17,7 @@ from sqlalchemy import bindparam, delete, func, select, update
 from sqlalchemy.dialects import postgresql
 
 from gateway import ids
-from gateway.admin.core import CoreStatement, insert_row, named, of_tenant
+from gateway.admin.core import CoreStatement, ResourceRows, insert_row, named, of_tenant
 from gateway.admin.projects import ONE as PROJECT
 from gateway.admin.projects import required_project
 from gateway.admin.routes import (
@@ -204,27 +204,23 @@ class SpendEndpoints:
 
     async def alert(self, call: AdminCall) -> Json:
         """Return an alert; 404 for one of another scope."""
-        found = await self._limits.alerts(await self._owner_of(call))
-        for one in found:
-            if one.percent is None and one.id == _alert_id(call):
-                return self._body(one)
-        raise _unknown_alert(call)
+        owner = await self._owner_of(call)
+        return self._body(await self._limits.alert(owner, call.path["alert_id"]))
 
     async def update_alert(self, call: AdminCall) -> Json:
         """Replace both threshold and recipients of an alert."""
         body = await call.body(SpendAlertUpdate)
-        owner, alert_id = await self._owner_of(call, is_active=True), _alert_id(call)
-        changed = await self._limits.change_alert(owner, alert_id, body.threshold, body.channel)
-        if changed is None:
-            raise _unknown_alert(call)
+        owner = await self._owner_of(call, is_active=True)
+        changed = await self._limits.change_alert(
+            owner, call.path["alert_id"], body.threshold, body.channel
+        )
         return self._body(changed)
 
     async def delete_alert(self, call: AdminCall) -> Json:
         """Delete an alert; 404 for one of another scope."""
-        owner, alert_id = await self._owner_of(call, is_active=True), _alert_id(call)
-        if not await self._limits.remove_alert(owner, alert_id):
-            raise _unknown_alert(call)
-        return deleted_body(f"{self._kind}.spend_alert", call.path["alert_id"])
+        owner, alert_id = await self._owner_of(call, is_active=True), call.path["alert_id"]
+        await self._limits.remove_alert(owner, alert_id)
+        return deleted_body(f"{self._kind}.spend_alert", alert_id)
 
     def _body(self, alert: SpendAlert) -> Json:
         return {
@@ -251,16 +247,9 @@ def _no_spend_limit() -> ResourceNotFound:
     )
 
 
-def _alert_id(call: AdminCall) -> UUID:
-    found = ids.parse_spend_alert_id(call.path["alert_id"])
-    if found is None:
-        raise _unknown_alert(call)
-    return found
-
-
-def _unknown_alert(call: AdminCall) -> ResourceNotFound:
+def _unknown_alert(alert_id: str) -> ResourceNotFound:
     return ResourceNotFound(
-        f"No spend alert with id '{shown(call.path['alert_id'])}' was found.",
+        f"No spend alert with id '{shown(alert_id)}' was found.",
         code="spend_alert_not_found",
         param="alert_id",
     )
@@ -511,6 +500,14 @@ _ALERTS: Final = CoreStatement(
     .where(*_of_scope(SPEND_ALERTS))
     .order_by(SPEND_ALERTS.c.created_at, SPEND_ALERTS.c.id)
 )
+_ALERT_ROWS: Final = ResourceRows(
+    SPEND_ALERTS,
+    alert_of,
+    ids.parse_spend_alert_id,
+    _unknown_alert,
+    SPEND_ALERTS.c.scope == bindparam("scope"),
+    SPEND_ALERTS.c.scope_id == bindparam("scope_id"),
+)
 _CHANGE_ALERT: Final = CoreStatement(
     update(SPEND_ALERTS)
     .where(*_of_scope(SPEND_ALERTS, "id"))
@@ -745,22 +742,21 @@ class Limits:
             alert = owner.alert("usd", "month", threshold, channel)
             return await _add_alert(connection, owner, alert)
 
-    async def change_alert(
-        self,
-        owner: LimitOwner,
-        alert_id: UUID,
-        threshold: int,
-        channel: Mapping[str, Any],
-    ) -> SpendAlert | None:
-        """Change an administrator's alert; None if the owner has none with this id.
+    async def alert(self, owner: LimitOwner, alert_id: str) -> SpendAlert:
+        """Return an administrator's alert. Raises `ResourceNotFound`."""
+        async with self._transactions.reading(owner.tenant_id) as connection:
+            return await _administrators_alert(connection, owner, alert_id)
 
-        With another threshold it fires again.
+    async def change_alert(
+        self, owner: LimitOwner, alert_id: str, threshold: int, channel: Mapping[str, Any]
+    ) -> SpendAlert:
+        """Change an administrator's alert. With another threshold it fires again.
+
+        Raises `ResourceNotFound`.
         """
         async with self._transactions.changing(owner.tenant_id) as connection:
             before = await _administrators_alert(connection, owner, alert_id)
-            if before is None:
-                return None
-            values = {"id": alert_id, "threshold": threshold, "channel": orjson.dumps(channel)}
+            values = {"id": before.id, "threshold": threshold, "channel": orjson.dumps(channel)}
             changed = await connection.execute(_CHANGE_ALERT, owner.row | values)
             # Not who they are: what is in an audit log cannot be erased.
             recipients = len(channel.get("recipients", ()))
@@ -768,23 +764,16 @@ class Limits:
                 "threshold": threshold,
                 "notification_channel": {"type": channel["type"], "recipients": recipients},
             }
-            await owner.note(
-                connection,
-                f"{ALERT_EVENT}.updated",
-                ids.spend_alert_id(alert_id),
-                changes_requested=data,
-            )
+            await owner.note(connection, f"{ALERT_EVENT}.updated", alert_id, changes_requested=data)
         if before.threshold != threshold:
-            await alerts.again(self._database, owner.tenant_id, alert_id)
+            await alerts.again(self._database, owner.tenant_id, before.id)
         return alert_of(changed.one())
 
-    async def remove_alert(self, owner: LimitOwner, alert_id: UUID) -> bool:
-        # False: the administrators have no alert with that id.
+    async def remove_alert(self, owner: LimitOwner, alert_id: str) -> None:
+        """Delete an administrator's alert. Raises `ResourceNotFound`."""
         async with self._transactions.changing(owner.tenant_id) as connection:
-            if await _administrators_alert(connection, owner, alert_id) is None:
-                return False
-            await _remove_alert(connection, owner, alert_id)
-            return True
+            found = await _administrators_alert(connection, owner, alert_id)
+            await _remove_alert(connection, owner, found.id)
 
     async def _has_prices(self, tenant_id: TenantId) -> bool:
         now = datetime.now(UTC)
@@ -900,10 +889,12 @@ async def _alerts_of(connection: Connection, owner: LimitOwner) -> list[SpendAle
 
 
 async def _administrators_alert(
-    connection: Connection, owner: LimitOwner, alert_id: UUID
-) -> SpendAlert | None:
-    found = await _alerts_of(connection, owner)
-    return next((one for one in found if one.id == alert_id and one.percent is None), None)
+    connection: Connection, owner: LimitOwner, alert_id: str
+) -> SpendAlert:
+    found = await _ALERT_ROWS.get(connection, alert_id, **owner.row)
+    if found.percent is not None:
+        raise _unknown_alert(alert_id)
+    return found
 
 
 def _check_count(count: int) -> None:

@@ -25,16 +25,8 @@ from gateway.protocol.base import Many, NullableModel, WireModel
 from gateway.protocol.request_errors import unsupported
 from gateway.store.callers import found_controls
 from gateway.store.tables import TABLES
-from gateway.tenancy import (
-    DEFAULT_PROJECT_NAME,
-    HostedTool,
-    ModelPermissions,
-    ModelsMode,
-    Project,
-    ProjectId,
-    TenantId,
-    TierDefault,
-)
+from gateway.tenancy import DEFAULT_PROJECT_NAME, Project, ProjectId, TenantId
+from gateway.tenancy.policy import HostedTool, ModelPermissions, ModelsMode, TierDefault
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -43,7 +35,7 @@ if TYPE_CHECKING:
     from gateway.admin.routes import AdminCall
     from gateway.admin.transactions import AdminCaller, Transactions
     from gateway.store.postgres.database import Connection, Row
-    from gateway.tenancy import ProjectControls, TenantPolicy
+    from gateway.tenancy.policy import ProjectControls, TenantPolicy
 
 PROJECTS_MAX: Final = 1_000
 """Projects of one tenant, archived ones included."""

@@ -25,6 +25,7 @@ from gateway.store import tenants
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from gateway.encryption.keyring import WrappedKey
     from gateway.tenancy import TenantId
 
 data = typer.Typer(no_args_is_help=True)
@@ -39,9 +40,8 @@ async def _tenant_data(gateway: Installation) -> TenantData:
     database = await gateway.database()
     settings = gateway.settings
     keys = await gateway.enter(prepared_keys(settings))
-    # Without a secret of its own here what clients sent as end users cannot be told.
-    is_known = settings.auth.key_pepper is not None or settings.cache_salt_secret is not None
-    secret = settings.cache_salt_key if is_known else None
+    is_configured = settings.auth.key_pepper is not None or settings.cache_salt_secret is not None
+    secret = settings.cache_salt_key if is_configured else None
     return TenantData(database, keys, end_user_secret=secret)
 
 
@@ -231,11 +231,7 @@ async def status(gateway: Installation, name: TenantName, json_: Json = False) -
                 "number": str(key.number),
                 "provider": key.provider,
                 "wrapped_with": key.key_ref,
-                "state": "destroyed"
-                if key.destroyed_at
-                else "opens"
-                if key.retired_at
-                else "seals",
+                "state": _key_state(key),
             }
             for key in await sealing.keys(tenant_id)
         ],
@@ -250,6 +246,12 @@ async def status(gateway: Installation, name: TenantName, json_: Json = False) -
     progress = await sealing.progress(tenant_id)
     if progress and not json_:
         terminal.show(progress)
+
+
+def _key_state(key: WrappedKey) -> str:
+    if key.destroyed_at:
+        return "destroyed"
+    return "opens" if key.retired_at else "seals"
 
 
 @command(encryption, "reseal")

@@ -20,12 +20,14 @@ from gateway.api.query import PAGE_ITEMS_MAX
 from gateway.cli import terminal
 from gateway.cli.command import Installation, Json, TenantName, command
 from gateway.protocol.request_errors import validated
-from gateway.tenancy import DAY_S, HOUR_S, POLICY_VALUES, Dialect
+from gateway.tenancy import Dialect
+from gateway.tenancy.policy import DAY_S, HOUR_S, POLICY_VALUES
 
 if TYPE_CHECKING:
     from gateway.services.access import TenantDetail
     from gateway.store.tools.tool_calls import AuditedCall
-    from gateway.tenancy import KeyKind, PolicyValue, Project
+    from gateway.tenancy import KeyKind, Project
+    from gateway.tenancy.policy import PolicyValue
 
 tenants = typer.Typer(no_args_is_help=True)
 projects = typer.Typer(no_args_is_help=True)
@@ -36,6 +38,9 @@ _APPROVED_BY: Final = {"user": "user", "never": "nobody asked"}
 _NUMBER: Final = re.compile(r"[0-9]{1,9}\Z")
 
 NewName = Annotated[str, typer.Argument(help="Letters, digits, '.', '_' and '-'.")]
+DialectName = Annotated[
+    Dialect, typer.Option(help="How its requests are answered wherever their path does not say.")
+]
 ProjectId = Annotated[str, typer.Argument(help="Its id: proj_…")]
 
 
@@ -219,10 +224,7 @@ async def create_key(
     gateway: Installation,
     tenant: Annotated[str, typer.Argument(help="Whose key it is.")],
     name: Annotated[str, typer.Option(help="What it is for, such as laptop or ci.")] = "default",
-    dialect: Annotated[
-        Dialect,
-        typer.Option(help="How its requests are answered wherever their path does not say."),
-    ] = "openai",
+    dialect: DialectName = "openai",
     admin: Annotated[
         bool, typer.Option("--admin", help="For the admin API (/v1/organization), and that alone.")
     ] = False,

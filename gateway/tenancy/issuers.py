@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from datetime import datetime
     from uuid import UUID
 
-    from gateway.tenancy.principals import ProjectId, TenantId
+    from gateway.tenancy import ProjectId, TenantId
 
 Algorithm = Literal[
     "RS256", "RS384", "RS512", "PS256", "PS384", "PS512", "ES256", "ES384", "ES512", "EdDSA"

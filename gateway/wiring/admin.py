@@ -59,7 +59,7 @@ def admin_services(
         ),
         usage=UsageReports(database, settings.ledger),
         audit=AuditLogs(database),
-        retention=RetentionControls(database, transactions, access.forget),
+        retention=RetentionControls(transactions),
     )
 
 

@@ -6,13 +6,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.tenancy import (
-    DEFAULT_POLICY,
-    ModelPermissions,
-    NarrowedPolicy,
-    ProjectControls,
-    TenantPolicy,
-)
 from gateway.tenancy.permissions import (
     NEEDS,
     OPERATOR_PERMISSIONS,
@@ -23,9 +16,16 @@ from gateway.tenancy.permissions import (
     may,
     role_of,
 )
+from gateway.tenancy.policy import (
+    DEFAULT_POLICY,
+    ModelPermissions,
+    NarrowedPolicy,
+    ProjectControls,
+    TenantPolicy,
+)
 
 if TYPE_CHECKING:
-    from gateway.tenancy import ModelsMode, ServiceTierMax, ToolAccess
+    from gateway.tenancy.policy import ModelsMode, ServiceTierMax, ToolAccess
 
 NAMES = st.text("ab*-", min_size=1, max_size=4)
 
