@@ -83,9 +83,9 @@ class AdminGateway(RequestContext):
     """The ASGI application of the admin listener: the plane of tenants and that of operators."""
 
     def __init__(self, process: Process) -> None:
-        from gateway.admin.authentication import AdminAuthentication
+        from gateway.admin.operator_keys import AdminAuthentication
+        from gateway.admin.resources import operator_routes
         from gateway.admin.routes import starlette_routes
-        from gateway.admin.table import operator_routes
         from gateway.wiring.admin import operator_services
 
         probes = _probes(process, OpenApiEndpoints(ADMIN_FILE))
@@ -123,8 +123,8 @@ def create_admin_app(process: Process) -> AdminGateway:
 
 
 def _admin_routes(process: Process) -> list[Route]:
+    from gateway.admin.resources import admin_routes
     from gateway.admin.routes import starlette_routes
-    from gateway.admin.table import admin_routes
     from gateway.wiring.admin import admin_services
 
     base = process.foundation

@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING, Final
 from uuid import UUID
 
 from gateway import ids
-from gateway.admin.pages import PAGE
-from gateway.admin.routes import AdminRoute
+from gateway.admin.routes import PAGE, AdminRoute
 from gateway.api.query import integer, several, values_of
 from gateway.errors import InvalidRequest
 from gateway.services.audit_logs import AuditQuery
@@ -50,16 +49,8 @@ def operator_routes(logs: AuditLogs, tenants: Tenants) -> list[AdminRoute]:
             tenant_id = (await tenants.get(name)).tenant.id
         return await logs.list_entries(tenant_id, audit_query(query), names_operators=True)
 
-    return [
-        AdminRoute(
-            "GET",
-            "/audit_log",
-            "operator_audit_log.read",
-            listed,
-            "operator",
-            query=(*AUDIT_QUERY, "tenant"),
-        )
-    ]
+    query = (*AUDIT_QUERY, "tenant")
+    return [AdminRoute("GET", "/audit_log", "operator_audit_log.read", listed, query=query)]
 
 
 def audit_query(given: QueryParams) -> AuditQuery:

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
-from gateway.admin.pages import whole_page
-from gateway.admin.routes import AdminRoute, changed, read
+from gateway.admin.routes import changed, read, whole_page
 from gateway.admin.transactions import owned
 from gateway.errors import ResourceNotFound, shown
 from gateway.protocol.admin_bodies import NoBody
@@ -14,6 +13,7 @@ from gateway.store import backend_reports
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+    from gateway.admin.routes import AdminRoute
     from gateway.audit import Author
     from gateway.protocol.admin_bodies import Json
     from gateway.store.backend_reports import Drain
@@ -29,15 +29,12 @@ LOADS_FRESH_S: Final = 30.0
 
 def routes(backends: Backends) -> list[AdminRoute]:
     may_write: Final = "backends.write"
-    drain, undrain = changed(backends.drain, dict), changed(backends.undrain, dict)
     return [
-        AdminRoute("GET", ALL, "backends.read", read(backends.list, whole_page), "operator"),
-        AdminRoute("POST", f"{ONE}/drain", may_write, drain, "operator", body=NoBody),
-        AdminRoute("POST", f"{ONE}/undrain", may_write, undrain, "operator", body=NoBody),
-        AdminRoute(
-            "GET", "/replicas", "replicas.read", read(backends.replicas, whole_page), "operator"
-        ),
-        AdminRoute("GET", "/settings", "settings.read", read(backends.settings, dict), "operator"),
+        read(ALL, "backends.read", backends.list, whole_page),
+        changed(f"{ONE}/drain", may_write, backends.drain, dict, NoBody),
+        changed(f"{ONE}/undrain", may_write, backends.undrain, dict, NoBody),
+        read("/replicas", "replicas.read", backends.replicas, whole_page),
+        read("/settings", "settings.read", backends.settings, dict),
     ]
 
 

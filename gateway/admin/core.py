@@ -7,7 +7,7 @@ tenant and the row-level security of the transaction, as hand-written statements
 from __future__ import annotations
 
 from functools import cache, cached_property
-from typing import TYPE_CHECKING, Any, Final, Generic, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Generic, Literal, NamedTuple, TypeVar
 
 from sqlalchemy import Integer, bindparam, func, insert, select, tuple_, update
 from sqlalchemy.dialects.postgresql.asyncpg import dialect
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from sqlalchemy import ClauseElement, Column, ColumnElement, Table
 
-    from gateway.admin.pages import PageParams
+    from gateway.errors import ResourceNotFound
     from gateway.store.postgres.database import Connection, Row
 
 T = TypeVar("T")
@@ -73,6 +73,13 @@ def update_by_id(table: Table, *columns: str) -> CoreStatement:
     )
 
 
+@cache
+def mark_by_id(table: Table, column: str) -> CoreStatement:
+    """Set this time of the row `id` of `tenant` to now, and return the row."""
+    marked = update(table).where(*of_tenant(table, "id")).values({column: func.now()})
+    return CoreStatement(marked.returning(table))
+
+
 def of_tenant(table: Table, *columns: str) -> list[ColumnElement[bool]]:
     """Return conditions: the row is of `tenant` and matches the parameters of these columns."""
     return [
@@ -91,6 +98,15 @@ def in_seconds(name: str) -> ColumnElement[Any]:
     return func.now() + func.make_interval(0, 0, 0, 0, 0, 0, bindparam(name, type_=Integer))
 
 
+class PageParams(NamedTuple):
+    """Up to `limit` items of a list, from behind (or, with `before`, up to) the one of that id."""
+
+    limit: int
+    after: str | None = None
+    before: str | None = None
+    order: Literal["asc", "desc"] = "asc"
+
+
 class Page(NamedTuple, Generic[T]):
     """Some rows, and whether there are more behind them."""
 
@@ -98,14 +114,15 @@ class Page(NamedTuple, Generic[T]):
     has_more: bool
 
 
-class PagedSelect(Generic[T]):
-    """A list of the rows of a table that meet a condition, in the order of their creation."""
+class ResourceRows(Generic[T]):
+    """The rows of a table that are a resource of a tenant, and meet a condition."""
 
     def __init__(
         self,
         table: Table,
         made: Callable[[Row], T],
         parse_id: Callable[[str], UUID | None],
+        not_found: Callable[[str], ResourceNotFound],
         *conditions: ColumnElement[bool],
         columns: Sequence[Column[Any]] = (),
     ) -> None:
@@ -117,10 +134,26 @@ class PagedSelect(Generic[T]):
         self._columns = columns or tuple(table.c)
         self._made = made
         self._parse_id = parse_id
+        self._not_found = not_found
         self._conditions = conditions
 
+    async def get(self, connection: Connection, public_id: str, **parameters: Any) -> T:
+        """Return the one of this id. Raises `ResourceNotFound`."""
+        id_ = self._parse_id(public_id)
+        if id_ is not None:
+            for row in await connection.execute(self._find, {**parameters, "id": id_}):
+                return self._made(row)
+        raise self._not_found(public_id)
+
+    async def count(self, connection: Connection, **parameters: Any) -> int:
+        found: int = await connection.scalar(self._count, parameters)
+        return found
+
     async def page(self, connection: Connection, asked: PageParams, **parameters: Any) -> Page[T]:
-        """Return one page. Raises `InvalidRequest` for an `after` that is not in the list."""
+        """Return one page, in the order of creation.
+
+        Raises `InvalidRequest` for an `after` that is not in the list.
+        """
         query = {**parameters, "row_limit": asked.limit + 1}
         if asked.after is not None:
             query["after"] = self._parse_id(asked.after)
@@ -130,6 +163,16 @@ class PagedSelect(Generic[T]):
         statement = self._statements[asked.order == "desc", asked.after is not None]
         rows = await connection.execute(statement, query)
         return Page([self._made(row) for row in rows[: asked.limit]], len(rows) > asked.limit)
+
+    @cached_property
+    def _find(self) -> CoreStatement:
+        found = select(*self._columns).where(*of_tenant(self._table, "id"), *self._conditions)
+        return CoreStatement(found)
+
+    @cached_property
+    def _count(self) -> CoreStatement:
+        counted = select(func.count()).select_from(self._table)
+        return CoreStatement(counted.where(*of_tenant(self._table), *self._conditions))
 
     @cached_property
     def _created_at(self) -> CoreStatement:

@@ -14,18 +14,14 @@ from sqlalchemy import bindparam, select, update
 from gateway.admin.core import CoreStatement, of_tenant, update_by_id
 from gateway.admin.projects import ONE as PROJECT
 from gateway.admin.projects import PROJECTS, TENANTS, required_project
-from gateway.admin.routes import AdminRoute, AuditedAs, audited, changed, read
-from gateway.admin.transactions import owned
+from gateway.admin.routes import AuditedAs, audited, changed, read
 from gateway.protocol.base import WireModel
-from gateway.store import audit_log
 from gateway.tenancy.retention import NONE, ORGANIZATION_DEFAULT, check_type
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
+    from gateway.admin.routes import AdminRoute
     from gateway.admin.transactions import AdminCaller, Transactions
     from gateway.protocol.admin_bodies import Json
-    from gateway.store.postgres.database import Database
     from gateway.tenancy import TenantId
 
 OF_ORGANIZATION: Final = "/organization/data_retention"
@@ -36,15 +32,12 @@ def routes(controls: RetentionControls) -> list[AdminRoute]:
     may_read: Final = "data_retention.read"
     may_write: Final = "data_retention.write"
     body = DataRetentionUpdate
-    set_of_organization = changed(controls.set_of_organization, organization_body)
-    set_of_project = changed(controls.set_of_project, project_body)
+    set_of_organization, set_of_project = controls.set_of_organization, controls.set_of_project
     return [
-        AdminRoute(
-            "GET", OF_ORGANIZATION, may_read, read(controls.of_organization, organization_body)
-        ),
-        AdminRoute("POST", OF_ORGANIZATION, may_write, set_of_organization, body=body),
-        AdminRoute("GET", OF_PROJECT, may_read, read(controls.of_project, project_body)),
-        AdminRoute("POST", OF_PROJECT, may_write, set_of_project, body=body),
+        read(OF_ORGANIZATION, may_read, controls.of_organization, organization_body),
+        changed(OF_ORGANIZATION, may_write, set_of_organization, organization_body, body),
+        read(OF_PROJECT, may_read, controls.of_project, project_body),
+        changed(OF_PROJECT, may_write, set_of_project, project_body, body),
     ]
 
 
@@ -81,13 +74,8 @@ class RetentionControls:
     unknown type.
     """
 
-    def __init__(
-        self, database: Database, transactions: Transactions, forget: Callable[[], None]
-    ) -> None:
-        """Call `forget` after a change: it makes this process look up keys again."""
-        self._database = database
+    def __init__(self, transactions: Transactions) -> None:
         self._transactions = transactions
-        self._forget = forget
 
     async def of_organization(self, tenant_id: TenantId) -> str | None:
         async with self._transactions.reading(tenant_id) as connection:
@@ -101,16 +89,16 @@ class RetentionControls:
         """
         check_type(body.retention_type, of_project=False)
         tenant_id = caller.tenant_id
-        event = caller.author.event(
-            "organization.updated", str(tenant_id), changes_requested=audited(body)
-        )
         remedy = "Ask the operator of this server to run: harmony-gateway data retention."
-        with owned(remedy):
-            async with self._database.owner_transaction() as connection:
-                wanted = {"tenant": tenant_id, "type": body.retention_type}
-                await connection.execute(_SET_OF_TENANT, wanted)
-                await audit_log.record(connection, tenant_id, event)
-        self._forget()
+        async with self._transactions.owning(remedy) as connection:
+            wanted = {"tenant": tenant_id, "type": body.retention_type}
+            await connection.execute(_SET_OF_TENANT, wanted)
+            await caller.note(
+                connection,
+                "organization.updated",
+                str(tenant_id),
+                changes_requested=audited(body),
+            )
         return body.retention_type
 
     async def of_project(self, tenant_id: TenantId, project_id: str) -> str | None:

@@ -6,8 +6,7 @@ from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Final
 
 from gateway import ids
-from gateway.admin.pages import PAGE, conversation_page
-from gateway.admin.routes import AdminRoute
+from gateway.admin.routes import PAGE, AdminRoute, conversation_page
 from gateway.api.query import integer, several, values_of
 from gateway.errors import InvalidRequest
 from gateway.protocol.admin_bodies import SECOND_MAX, seconds_of
@@ -68,7 +67,7 @@ def routes(database: Database) -> list[AdminRoute]:
             rows = await connection.execute(_SEARCH, parameters)
         return conversation_page([_body(row) for row in rows[:limit]], has_more=len(rows) > limit)
 
-    return [AdminRoute("GET", "/responses", "responses.read", listed, "operator", query=QUERY)]
+    return [AdminRoute("GET", "/responses", "responses.read", listed, query=QUERY)]
 
 
 def _parameters(query: QueryParams) -> Json:

@@ -20,19 +20,26 @@ from sqlalchemy.dialects.postgresql import ARRAY
 from typing_extensions import override
 
 from gateway import ids
-from gateway.admin.core import CoreStatement, PagedSelect, insert_row, of_tenant, update_by_id
-from gateway.admin.pages import ORDERED_PAGE, PageParams, whole_page
+from gateway.admin.core import (
+    CoreStatement,
+    PageParams,
+    ResourceRows,
+    insert_row,
+    mark_by_id,
+    of_tenant,
+    update_by_id,
+)
 from gateway.admin.projects import required_project
-from gateway.admin.routes import AdminRoute, changed, listed, read
+from gateway.admin.routes import changed, deleted, listed, read, whole_page
 from gateway.admin.service_accounts import required_account, unknown_account
 from gateway.admin.tenants import ONE as TENANT_PATH
 from gateway.admin.transactions import owned
 from gateway.errors import InvalidRequest, RateLimited, ResourceNotFound, StoreConflict, shown
 from gateway.protocol.admin_bodies import (
     DisplayName,
+    Json,
     NoBody,
     ShortText,
-    deleted_body,
     scopes_of,
     seconds_of,
 )
@@ -59,18 +66,18 @@ from gateway.tenancy.issuers import (
     organizations_named,
     path_of,
 )
-from gateway.tenancy.scopes import SCOPES
+from gateway.tenancy.permissions import SCOPES
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Sequence
 
     from gateway.admin.core import Page
+    from gateway.admin.routes import AdminRoute
     from gateway.admin.transactions import AdminCaller, Transactions
     from gateway.audit import Author
     from gateway.store.postgres.database import Connection, Database, Row
     from gateway.tenancy.issuers import FederationRule
 
-Json = dict[str, Any]
 PROVIDERS: Final = TABLES["identity_providers"]
 RULES: Final = TABLES["federation_rules"]
 TENANTS: Final = TABLES["tenants"]
@@ -370,37 +377,23 @@ def routes(providers: IdentityProviders) -> list[AdminRoute]:
     may_read: Final = "workload_identity.read"
     may_write: Final = "workload_identity.write"
     return [
-        AdminRoute("GET", ALL, may_read, listed(providers.list, provider_body), query=ORDERED_PAGE),
-        AdminRoute(
-            "POST", ALL, may_write, changed(providers.create, provider_body), body=ProviderCreate
-        ),
-        AdminRoute("GET", ONE, may_read, read(providers.get, provider_body)),
-        AdminRoute(
-            "POST", ONE, may_write, changed(providers.change, provider_body), body=ProviderUpdate
-        ),
-        AdminRoute(
-            "DELETE", ONE, may_write, changed(providers.delete, lambda id_: deleted_body(KIND, id_))
-        ),
-        AdminRoute(
-            "GET",
+        listed(ALL, may_read, providers.list, provider_body, is_ordered=True),
+        changed(ALL, may_write, providers.create, provider_body, ProviderCreate),
+        read(ONE, may_read, providers.get, provider_body),
+        changed(ONE, may_write, providers.change, provider_body, ProviderUpdate),
+        deleted(ONE, may_write, providers.delete, KIND),
+        listed(
             ALL_RULES,
             may_read,
-            listed(providers.rules, rule_body, filters=("service_account_id",)),
-            query=(*ORDERED_PAGE, "service_account_id"),
+            providers.rules,
+            rule_body,
+            filters=("service_account_id",),
+            is_ordered=True,
         ),
-        AdminRoute(
-            "POST", ALL_RULES, may_write, changed(providers.create_rule, rule_body), body=RuleCreate
-        ),
-        AdminRoute("GET", ONE_RULE, may_read, read(providers.rule, rule_body)),
-        AdminRoute(
-            "POST", ONE_RULE, may_write, changed(providers.change_rule, rule_body), body=RuleUpdate
-        ),
-        AdminRoute(
-            "DELETE",
-            ONE_RULE,
-            may_write,
-            changed(providers.delete_rule, lambda id_: deleted_body(RULE_KIND, id_)),
-        ),
+        changed(ALL_RULES, may_write, providers.create_rule, rule_body, RuleCreate),
+        read(ONE_RULE, may_read, providers.rule, rule_body),
+        changed(ONE_RULE, may_write, providers.change_rule, rule_body, RuleUpdate),
+        deleted(ONE_RULE, may_write, providers.delete_rule, RULE_KIND),
     ]
 
 
@@ -410,49 +403,16 @@ def operator_routes(issuers: OperatorIssuers) -> list[AdminRoute]:
 
     may_read: Final = "issuers.read"
     may_write: Final = "issuers.write"
+    confirm, withdraw = f"{OF_TENANT_ONE}/confirm", f"{OF_TENANT_ONE}/withdraw"
     return [
-        AdminRoute("GET", OF_OPERATOR, may_read, read(issuers.list, shown_all), "operator"),
-        AdminRoute(
-            "POST",
-            OF_OPERATOR,
-            may_write,
-            changed(issuers.create, provider_body),
-            "operator",
-            body=OperatorIssuerCreate,
-        ),
-        AdminRoute("GET", OF_OPERATOR_ONE, may_read, read(issuers.get, provider_body), "operator"),
-        AdminRoute(
-            "POST",
-            OF_OPERATOR_ONE,
-            may_write,
-            changed(issuers.change, provider_body),
-            "operator",
-            body=OperatorIssuerUpdate,
-        ),
-        AdminRoute(
-            "DELETE",
-            OF_OPERATOR_ONE,
-            may_write,
-            changed(issuers.delete, lambda id_: deleted_body("issuer", id_)),
-            "operator",
-        ),
-        AdminRoute("GET", OF_TENANT, may_read, read(issuers.of_tenant, shown_all), "operator"),
-        AdminRoute(
-            "POST",
-            f"{OF_TENANT_ONE}/confirm",
-            may_write,
-            changed(issuers.confirm, provider_body),
-            "operator",
-            body=NoBody,
-        ),
-        AdminRoute(
-            "POST",
-            f"{OF_TENANT_ONE}/withdraw",
-            may_write,
-            changed(issuers.withdraw, provider_body),
-            "operator",
-            body=NoBody,
-        ),
+        read(OF_OPERATOR, may_read, issuers.list, shown_all),
+        changed(OF_OPERATOR, may_write, issuers.create, provider_body, OperatorIssuerCreate),
+        read(OF_OPERATOR_ONE, may_read, issuers.get, provider_body),
+        changed(OF_OPERATOR_ONE, may_write, issuers.change, provider_body, OperatorIssuerUpdate),
+        deleted(OF_OPERATOR_ONE, may_write, issuers.delete, "issuer"),
+        read(OF_TENANT, may_read, issuers.of_tenant, shown_all),
+        changed(confirm, may_write, issuers.confirm, provider_body, NoBody),
+        changed(withdraw, may_write, issuers.withdraw, provider_body, NoBody),
     ]
 
 
@@ -464,7 +424,7 @@ def provider_body(provider: IdentityProvider) -> Json:
         keys = {"type": "uploaded_jwks", "jwks": orjson.loads(provider.jwks)}
     body: Json = {
         "id": ids.identity_provider_id(provider.id),
-        "object": "organization.workload_identity_provider",
+        "object": KIND,
         "type": "oidc",
         "name": provider.name,
         "description": provider.description,
@@ -498,7 +458,7 @@ def rule_body(rule: FederationRule) -> Json:
     # Usage has the rule's id as `api_key_id`.
     return {
         "id": ids.federation_rule_id(rule.id),
-        "object": "organization.workload_identity_federation_rule",
+        "object": RULE_KIND,
         "workload_identity_provider_id": ids.identity_provider_id(rule.provider_id),
         "project_id": ids.project_id(rule.project_id),
         "service_account_id": ids.service_account_id(rule.service_account_id),
@@ -535,12 +495,6 @@ _RULE_IS_THERE: Final = (
     RULES.c.provider_id == bindparam("provider"),
     RULES.c.deleted_at.is_(None),
 )
-_FIND: Final = CoreStatement(
-    select(PROVIDERS).where(*of_tenant(PROVIDERS, "id"), _PROVIDER_IS_THERE)
-)
-_COUNT: Final = CoreStatement(
-    select(func.count()).select_from(PROVIDERS).where(*of_tenant(PROVIDERS), _PROVIDER_IS_THERE)
-)
 # What it was trusted for stays its tenant's (`uq_identity_providers_unnamed`), who may use it
 # again, until an operator gives it to another one: only they see rows of several tenants here.
 _GIVE_WAY: Final = CoreStatement(
@@ -553,83 +507,72 @@ _GIVE_WAY: Final = CoreStatement(
     )
     .values(unnamed_bearer=False)
 )
-_DELETE: Final = CoreStatement(
-    update(PROVIDERS).where(*of_tenant(PROVIDERS, "id")).values(deleted_at=func.now())
-)
-_FIND_RULE: Final = CoreStatement(select(RULES).where(*of_tenant(RULES, "id"), *_RULE_IS_THERE))
-_COUNT_RULES: Final = CoreStatement(
-    select(func.count()).select_from(RULES).where(*of_tenant(RULES), *_RULE_IS_THERE)
-)
-_DELETE_RULE: Final = CoreStatement(
-    update(RULES).where(*of_tenant(RULES, "id")).values(deleted_at=func.now())
-)
 _DELETE_RULES: Final = CoreStatement(
     update(RULES).where(*of_tenant(RULES), *_RULE_IS_THERE).values(deleted_at=func.now())
-)
-_LIST: Final = PagedSelect(
-    PROVIDERS, provider_of_row, ids.parse_identity_provider_id, _PROVIDER_IS_THERE
-)
-_LIST_RULES: Final = PagedSelect(
-    RULES,
-    rule_of_row,
-    ids.parse_federation_rule_id,
-    *_RULE_IS_THERE,
-    or_(
-        bindparam("account", type_=Uuid).is_(None),
-        RULES.c.service_account_id == bindparam("account", type_=Uuid),
-    ),
 )
 _KNOWN_TENANTS: Final = CoreStatement(
     select(TENANTS.c.name).where(TENANTS.c.name == any_(bindparam("names", type_=ARRAY(Text))))
 )
 
 
+def _unknown(provider_id: str) -> ResourceNotFound:
+    return ResourceNotFound(
+        f"No workload identity provider with id '{shown(provider_id)}' was found.",
+        code="workload_identity_provider_not_found",
+        param="workload_identity_provider_id",
+    )
+
+
+def _unknown_issuer(issuer_id: str) -> ResourceNotFound:
+    return ResourceNotFound(
+        f"There is no issuer '{shown(issuer_id)}'. GET /admin/v1/issuers lists them.",
+        code="issuer_not_found",
+        param="issuer_id",
+    )
+
+
+def _unknown_rule(rule_id: str) -> ResourceNotFound:
+    return ResourceNotFound(
+        f"No federation rule with id '{shown(rule_id)}' was found at this identity provider.",
+        code="federation_rule_not_found",
+        param="workload_identity_federation_rule_id",
+    )
+
+
+_PROVIDERS: Final = ResourceRows(
+    PROVIDERS, provider_of_row, ids.parse_identity_provider_id, _unknown, _PROVIDER_IS_THERE
+)
+_ISSUERS: Final = ResourceRows(
+    PROVIDERS, provider_of_row, ids.parse_operator_issuer_id, _unknown_issuer, _PROVIDER_IS_THERE
+)
+_ACCOUNT: Final = bindparam("account", type_=Uuid)
+_RULES: Final = ResourceRows(
+    RULES,
+    rule_of_row,
+    ids.parse_federation_rule_id,
+    _unknown_rule,
+    *_RULE_IS_THERE,
+    or_(_ACCOUNT.is_(None), RULES.c.service_account_id == _ACCOUNT),
+)
+
+
 async def _required(
     connection: Connection, tenant_id: TenantId, provider_id: str
 ) -> IdentityProvider:
-    uuid = ids.parse_identity_provider_id(provider_id)
-    row = None
-    if uuid is not None:
-        row = (await connection.execute(_FIND, {"tenant": tenant_id, "id": uuid})).one_or_none()
-    if row is None:
-        raise ResourceNotFound(
-            f"No workload identity provider with id '{shown(provider_id)}' was found.",
-            code="workload_identity_provider_not_found",
-            param="workload_identity_provider_id",
-        )
-    return provider_of_row(row)
+    return await _PROVIDERS.get(connection, provider_id, tenant=tenant_id)
 
 
 async def _required_rule(
     connection: Connection, tenant_id: TenantId, provider_id: str, rule_id: str
 ) -> FederationRule:
     provider = await _required(connection, tenant_id, provider_id)
-    uuid = ids.parse_federation_rule_id(rule_id)
-    row = None
-    if uuid is not None:
-        parameters = {"tenant": tenant_id, "provider": provider.id, "id": uuid}
-        row = (await connection.execute(_FIND_RULE, parameters)).one_or_none()
-    if row is None:
-        raise ResourceNotFound(
-            f"No federation rule with id '{shown(rule_id)}' was found at this identity provider.",
-            code="federation_rule_not_found",
-            param="workload_identity_federation_rule_id",
-        )
-    return rule_of_row(row)
+    return await _RULES.get(
+        connection, rule_id, tenant=tenant_id, provider=provider.id, account=None
+    )
 
 
 async def _required_issuer(connection: Connection, issuer_id: str) -> IdentityProvider:
-    uuid = ids.parse_operator_issuer_id(issuer_id)
-    row = None
-    if uuid is not None:
-        row = (await connection.execute(_FIND, {"tenant": _NIL, "id": uuid})).one_or_none()
-    if row is None:
-        raise ResourceNotFound(
-            f"There is no issuer '{shown(issuer_id)}'. GET /admin/v1/issuers lists them.",
-            code="issuer_not_found",
-            param="issuer_id",
-        )
-    return provider_of_row(row)
+    return await _ISSUERS.get(connection, issuer_id, tenant=_NIL)
 
 
 async def _insert(connection: Connection, tenant_id: TenantId, columns: Json) -> IdentityProvider:
@@ -706,7 +649,7 @@ class IdentityProviders:
         tenant_id = caller.tenant_id
         columns = body.columns()
         async with self._changing(caller) as connection:
-            if await connection.scalar(_COUNT, {"tenant": tenant_id}) >= PROVIDERS_MAX:
+            if await _PROVIDERS.count(connection, tenant=tenant_id) >= PROVIDERS_MAX:
                 raise _too_many(PROVIDERS_MAX, "workload identity providers")
             await _check(connection, tenant_id, columns)
             made = await _insert(connection, tenant_id, columns)
@@ -722,7 +665,7 @@ class IdentityProviders:
 
     async def list(self, tenant_id: TenantId, page: PageParams) -> Page[IdentityProvider]:
         async with self._transactions.reading(tenant_id) as connection:
-            return await _LIST.page(connection, page, tenant=tenant_id)
+            return await _PROVIDERS.page(connection, page, tenant=tenant_id)
 
     async def change(
         self, caller: AdminCaller, provider_id: str, body: ProviderUpdate
@@ -741,15 +684,14 @@ class IdentityProviders:
             )
             return updated
 
-    async def delete(self, caller: AdminCaller, provider_id: str) -> str:
+    async def delete(self, caller: AdminCaller, provider_id: str) -> None:
         # Its rules go with it: its tokens and those they were exchanged for stop working.
         async with self._changing(caller) as connection:
             found = await _required(connection, caller.tenant_id, provider_id)
             row = {"tenant": caller.tenant_id, "id": found.id, "provider": found.id}
             await connection.execute(_DELETE_RULES, row)
-            await connection.execute(_DELETE, row)
+            await connection.execute(mark_by_id(PROVIDERS, "deleted_at"), row)
             await caller.note(connection, f"{PROVIDER_EVENT}.deleted", provider_id, name=found.name)
-            return provider_id
 
     async def create_rule(
         self, caller: AdminCaller, provider_id: str, body: RuleCreate
@@ -762,8 +704,10 @@ class IdentityProviders:
         columns = body.columns()
         async with self._changing(caller) as connection:
             provider = await _required(connection, tenant_id, provider_id)
-            counted = {"tenant": tenant_id, "provider": provider.id}
-            if await connection.scalar(_COUNT_RULES, counted) >= RULES_MAX:
+            count = await _RULES.count(
+                connection, tenant=tenant_id, provider=provider.id, account=None
+            )
+            if count >= RULES_MAX:
                 raise _too_many(RULES_MAX, "federation rules of this identity provider")
             project = await required_project(connection, tenant_id, body.project_id, is_active=True)
             account = await required_account(connection, project, body.service_account_id)
@@ -808,7 +752,7 @@ class IdentityProviders:
                 raise unknown_account(service_account_id)
         async with self._transactions.reading(tenant_id) as connection:
             provider = await _required(connection, tenant_id, provider_id)
-            return await _LIST_RULES.page(
+            return await _RULES.page(
                 connection, page, tenant=tenant_id, provider=provider.id, account=account
             )
 
@@ -834,11 +778,13 @@ class IdentityProviders:
             )
             return rule
 
-    async def delete_rule(self, caller: AdminCaller, provider_id: str, rule_id: str) -> str:
+    async def delete_rule(self, caller: AdminCaller, provider_id: str, rule_id: str) -> None:
         # Tokens that were exchanged by the rule stop working.
         async with self._changing(caller) as connection:
             rule = await _required_rule(connection, caller.tenant_id, provider_id, rule_id)
-            await connection.execute(_DELETE_RULE, {"tenant": caller.tenant_id, "id": rule.id})
+            await connection.execute(
+                mark_by_id(RULES, "deleted_at"), {"tenant": caller.tenant_id, "id": rule.id}
+            )
             await caller.note(
                 connection,
                 f"{RULE_EVENT}.deleted",
@@ -847,7 +793,6 @@ class IdentityProviders:
                 identity_provider_id=provider_id,
                 service_account_id=ids.service_account_id(rule.service_account_id),
             )
-            return rule_id
 
     @asynccontextmanager
     async def _changing(self, caller: AdminCaller) -> AsyncIterator[Connection]:
@@ -911,7 +856,7 @@ class OperatorIssuers:
         columns = body.columns()
         async with self._changing() as connection:
             await self._check(connection, columns)
-            if await connection.scalar(_COUNT, {"tenant": _NIL}) >= PROVIDERS_MAX:
+            if await _ISSUERS.count(connection, tenant=_NIL) >= PROVIDERS_MAX:
                 raise _too_many(PROVIDERS_MAX, "issuers")
             made = await _insert(connection, _NIL, columns)
             await _note(connection, author, "created", made, data=_audited_provider(made))
@@ -930,13 +875,14 @@ class OperatorIssuers:
             await _note(connection, author, "updated", updated, changes_requested=data)
             return updated
 
-    async def delete(self, author: Author, issuer_id: str) -> str:
+    async def delete(self, author: Author, issuer_id: str) -> None:
         # Tokens of the issuer stop working, and tenants may trust it themselves.
         async with self._changing() as connection:
             found = await _required_issuer(connection, issuer_id)
-            await connection.execute(_DELETE, {"tenant": _NIL, "id": found.id})
+            await connection.execute(
+                mark_by_id(PROVIDERS, "deleted_at"), {"tenant": _NIL, "id": found.id}
+            )
             await _note(connection, author, "deleted", found, name=found.name)
-            return issuer_id
 
     async def of_tenant(self, name: str) -> Sequence[IdentityProvider]:
         """Return the providers that a tenant trusts, the oldest first.
@@ -1004,7 +950,7 @@ class OperatorIssuers:
     async def _all(self, tenant_id: TenantId) -> Sequence[IdentityProvider]:
         async with self._owner(tenant_id) as connection:
             page = PageParams(PROVIDERS_MAX)
-            return (await _LIST.page(connection, page, tenant=tenant_id)).rows
+            return (await _PROVIDERS.page(connection, page, tenant=tenant_id)).rows
 
     async def _tenant_id(self, name: str) -> TenantId:
         check_name(name, param="tenant")

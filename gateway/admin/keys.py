@@ -10,12 +10,21 @@ from pydantic import Field
 from sqlalchemy import Uuid, and_, bindparam, func, insert, or_, select, update
 
 from gateway import ids
-from gateway.admin.core import CoreStatement, Page, PagedSelect, in_seconds, named, of_tenant
+from gateway.admin.core import CoreStatement, Page, ResourceRows, in_seconds, named, of_tenant
 from gateway.admin.limits import KeyLimits, LimitOwner, set_limits
-from gateway.admin.pages import ORDERED_PAGE, PAGE, conversation_page, page_params
 from gateway.admin.projects import ONE as PROJECT
 from gateway.admin.projects import required_project
-from gateway.admin.routes import AdminRoute, audited, changed, listed, read
+from gateway.admin.routes import (
+    PAGE,
+    AdminRoute,
+    audited,
+    changed,
+    conversation_page,
+    deleted,
+    listed,
+    page_params,
+    read,
+)
 from gateway.admin.service_accounts import ALL as ACCOUNTS
 from gateway.admin.service_accounts import ONE as ACCOUNT
 from gateway.admin.service_accounts import find_accounts, required_account, service_account_body
@@ -28,7 +37,6 @@ from gateway.protocol.admin_bodies import (
     Json,
     Lifetime,
     ModelId,
-    deleted_body,
     scopes_of,
     seconds_of,
 )
@@ -37,14 +45,13 @@ from gateway.protocol.request_errors import invalid, wrong_value
 from gateway.store.tables import TABLES
 from gateway.store.tenants import KEY_COLUMNS, key_of_row
 from gateway.tenancy import KeyTerms
-from gateway.tenancy.permissions import READ_ONLY_SCOPE, role_of
-from gateway.tenancy.scopes import SCOPES
+from gateway.tenancy.permissions import READ_ONLY_SCOPE, SCOPES, role_of
 from gateway.tenancy.secrets import redacted
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from gateway.admin.pages import PageParams
+    from gateway.admin.core import PageParams
     from gateway.admin.routes import AdminCall
     from gateway.admin.service_accounts import ServiceAccounts
     from gateway.admin.transactions import AdminCaller, Transactions
@@ -94,21 +101,21 @@ def routes(keys: Keys) -> list[AdminRoute]:
             "api_key": None if made is None else account_key_body(made),
         }
 
-    list_admin = listed(lambda tenant_id, page: keys.list(tenant_id, None, page), admin_key_body)
-    create_admin = changed(keys.create_admin, admin_key_body)
-    create = changed(keys.create, account_key_body)
-    change = changed(keys.change, project_key_body)
-    account_keys, access = f"{ACCOUNT}/api_keys", "owner_project_access"
+    async def list_admin_keys(tenant_id: TenantId, page: PageParams) -> Page[ShownKey]:
+        return await keys.list(tenant_id, None, page)
+
+    reads: Final = "api_keys.read"
+    writes: Final = "api_keys.write"
+    makes: Final = "service_accounts.write"
+    query = (*PAGE, "owner_project_access")
     return [
-        AdminRoute("GET", ALL, "api_keys.read", list_keys, query=(*PAGE, access)),
-        AdminRoute("POST", ONE, "api_keys.write", change, body=ProjectKeyUpdate),
-        *_routes_of_one(keys, ONE, "api_keys.read", "api_keys.write", project_key_body),
-        AdminRoute(
-            "POST", ACCOUNTS, "service_accounts.write", create_account, body=ServiceAccountCreate
-        ),
-        AdminRoute("POST", account_keys, "api_keys.write", create, body=AccountKeyCreate),
-        AdminRoute("GET", ADMIN, "admin_keys.read", list_admin, query=ORDERED_PAGE),
-        AdminRoute("POST", ADMIN, "admin_keys.write", create_admin, body=AdminKeyCreate),
+        AdminRoute("GET", ALL, reads, list_keys, query=query),
+        changed(ONE, writes, keys.change, project_key_body, ProjectKeyUpdate),
+        *_routes_of_one(keys, ONE, reads, writes, project_key_body),
+        AdminRoute("POST", ACCOUNTS, makes, create_account, ServiceAccountCreate),
+        changed(f"{ACCOUNT}/api_keys", writes, keys.create, account_key_body, AccountKeyCreate),
+        listed(ADMIN, "admin_keys.read", list_admin_keys, admin_key_body, is_ordered=True),
+        changed(ADMIN, "admin_keys.write", keys.create_admin, admin_key_body, AdminKeyCreate),
         *_routes_of_one(keys, ADMIN_ONE, "admin_keys.read", "admin_keys.write", admin_key_body),
     ]
 
@@ -122,16 +129,20 @@ def _routes_of_one(
 ) -> list[AdminRoute]:
     # An admin key has no project in its path.
     project = (None,) if path == ADMIN_ONE else ()
-    kind = ADMIN_KIND if path == ADMIN_ONE else KIND
-    get = read(lambda tenant_id, *ids_: keys.get(tenant_id, *project, *ids_), body_of)
-    end = changed(
-        lambda caller, *ids_: keys.end(caller, *project, *ids_), lambda id_: deleted_body(kind, id_)
-    )
-    rotate = changed(lambda caller, *args: keys.rotate(caller, *project, *args), body_of)
+
+    async def get(tenant_id: TenantId, *ids_: str) -> ShownKey:
+        return await keys.get(tenant_id, *project, *ids_)
+
+    async def end(caller: AdminCaller, *ids_: str) -> None:
+        await keys.end(caller, *project, *ids_)
+
+    async def rotate(caller: AdminCaller, *args: Any) -> ShownKey:
+        return await keys.rotate(caller, *project, *args)
+
     return [
-        AdminRoute("GET", path, reads, get),
-        AdminRoute("DELETE", path, writes, end),
-        AdminRoute("POST", f"{path}/rotate", writes, rotate, body=KeyRotate),
+        read(path, reads, get, body_of),
+        deleted(path, writes, end, ADMIN_KIND if path == ADMIN_ONE else KIND),
+        changed(f"{path}/rotate", writes, rotate, body_of, KeyRotate),
     ]
 
 
@@ -346,7 +357,6 @@ _WORKS: Final = (
 _COUNT: Final = CoreStatement(
     select(func.count()).select_from(API_KEYS).where(*of_tenant(API_KEYS), *_WORKS)
 )
-_FIND: Final = CoreStatement(select(*SHOWN).where(*of_tenant(API_KEYS, "id"), *_IS_MEANT))
 _CHANGEABLE: Final = (*of_tenant(API_KEYS, "id"), *_WORKS, API_KEYS.c.replaced_by.is_(None))
 _CHANGE: Final = CoreStatement(
     update(API_KEYS)
@@ -370,7 +380,18 @@ _REPLACE: Final = CoreStatement(
     )
     .returning(*SHOWN)
 )
-_LIST: Final = PagedSelect(API_KEYS, key_of_row, ids.parse_api_key_id, *_IS_MEANT, columns=SHOWN)
+
+
+def unknown_key(key_id: str) -> ResourceNotFound:
+    """Return the same error for a key that is unknown, ended, or another project's or tenant's."""
+    return ResourceNotFound(
+        f"No API key with id '{shown(key_id)}' was found.", code="api_key_not_found", param="key_id"
+    )
+
+
+_ROWS: Final = ResourceRows(
+    API_KEYS, key_of_row, ids.parse_api_key_id, unknown_key, *_IS_MEANT, columns=SHOWN
+)
 
 
 class Keys:
@@ -437,7 +458,7 @@ class Keys:
         # Expired keys are listed, too.
         async with self._transactions.reading(tenant_id) as connection:
             project = await _project(connection, tenant_id, project_id)
-            found = await _LIST.page(connection, page, tenant=tenant_id, project=project)
+            found = await _ROWS.page(connection, page, tenant=tenant_id, project=project)
             return Page(await _with_owners(connection, tenant_id, found.rows), found.has_more)
 
     async def change(
@@ -467,14 +488,13 @@ class Keys:
             )
             return (await _with_owners(connection, tenant_id, [key_of_row(found)]))[0]
 
-    async def end(self, caller: AdminCaller, project_id: str | None, key_id: str) -> str:
+    async def end(self, caller: AdminCaller, project_id: str | None, key_id: str) -> None:
         """Disable a key: at once here, at other replicas within `auth.key_cache_ttl_s`."""
         tenant_id = caller.tenant_id
         async with self._transactions.changing(tenant_id) as connection:
             key = await self._required(connection, tenant_id, project_id, key_id)
             await connection.execute(_END, {"tenant": tenant_id, "id": key.id})
             await caller.note(connection, "api_key.deleted", key_id, _project_of(key))
-            return key_id
 
     async def rotate(
         self, caller: AdminCaller, project_id: str | None, key_id: str, body: KeyRotate
@@ -529,10 +549,8 @@ class Keys:
         )
         limits = body.harmony.limits
         if limits.values:
-            owner = LimitOwner(caller.tenant_id, "key", made.key.id)
-            await set_limits(
-                connection, owner, limits.values, mode=limits.mode, author=caller.author
-            )
+            owner = LimitOwner(caller.tenant_id, "key", made.key.id, caller.author)
+            await set_limits(connection, owner, limits.values, mode=limits.mode)
         return made
 
     async def _insert(  # noqa: PLR0913 - the columns of a key
@@ -590,11 +608,7 @@ class Keys:
         is_active: bool = False,
     ) -> ApiKey:
         project = await _project(connection, tenant_id, project_id, is_active=is_active)
-        place = {"tenant": tenant_id, "project": project, "id": ids.parse_api_key_id(key_id)}
-        row = (await connection.execute(_FIND, place)).one_or_none()
-        if row is None:
-            raise unknown_key(key_id)
-        return key_of_row(row)
+        return await _ROWS.get(connection, key_id, tenant=tenant_id, project=project)
 
     def _lifetime_after(self, old: ApiKey) -> int | None:
         # In seconds: the replacement lives as long as the old key was made for.
@@ -637,13 +651,6 @@ async def _with_owners(
     owners = {key.terms.owner_id for key in keys if key.terms.owner_id is not None}
     known = await find_accounts(connection, tenant_id, owners) if owners else {}
     return [ShownKey(key, known.get(key.terms.owner_id or key.id)) for key in keys]
-
-
-def unknown_key(key_id: str) -> ResourceNotFound:
-    """Return the same error for a key that is unknown, ended, or another project's or tenant's."""
-    return ResourceNotFound(
-        f"No API key with id '{shown(key_id)}' was found.", code="api_key_not_found", param="key_id"
-    )
 
 
 def _key_expired(key_id: str) -> InvalidRequest:

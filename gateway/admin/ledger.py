@@ -7,10 +7,8 @@ from typing import TYPE_CHECKING, Final
 from starlette.responses import StreamingResponse
 
 from gateway import ids
-from gateway.admin.pages import whole_page
-from gateway.admin.routes import AdminRoute
+from gateway.admin.routes import AdminRoute, changed, read, whole_page
 from gateway.api.query import choice, integer
-from gateway.audit import COMMAND_LINE
 from gateway.errors import ResourceNotFound, shown
 from gateway.ledger.records import (
     MEDIA_TYPES,
@@ -28,6 +26,8 @@ from gateway.store.schema import EVERYONE
 from gateway.tenancy import TenantId
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from starlette.responses import Response
 
     from gateway.admin.routes import AdminCall
@@ -39,22 +39,29 @@ _FORMATS: Final[tuple[Format, ...]] = ("jsonl", "csv")
 
 
 def routes(ledger: Ledger) -> list[AdminRoute]:
-    answers = LedgerEndpoints(ledger)
-    resume = "/usage/sinks/{name}/resume"
+    def shown_sinks(states: Sequence[Row]) -> Json:
+        return whole_page(list(map(sink_body, states)))
+
+    async def export_lines(call: AdminCall) -> Response:
+        # Usage lines behind `from_tx` as text; the last one has the next `from_tx`.
+        query = call.request.query_params
+        form = choice(query, "format", _FORMATS) or "jsonl"
+        lines_max = integer(query, "limit", minimum=1, maximum=PAGE_LINES_MAX) or PAGE_LINES_MAX
+        cursor = query.get("from_tx")
+        place_of(cursor)  # before the status is sent
+        return StreamingResponse(
+            export(ledger.database, cursor, form, lines_max=lines_max),
+            media_type=MEDIA_TYPES[form],
+            headers={"x-usage-version": str(VERSION)},
+        )
+
+    sinks, query = "/usage/sinks", ("format", "limit", "from_tx")
+    resume = f"{sinks}/{{name}}/resume"
     return [
-        AdminRoute(
-            "GET",
-            "/usage/export",
-            "ledger.read",
-            answers.export,
-            "operator",
-            query=("format", "limit", "from_tx"),
-        ),
-        AdminRoute(
-            "POST", "/usage/reconcile", "ledger.write", answers.reconcile, "operator", body=NoBody
-        ),
-        AdminRoute("GET", "/usage/sinks", "ledger.read", answers.sinks, "operator"),
-        AdminRoute("POST", resume, "ledger.write", answers.resume, "operator", body=SinkResume),
+        AdminRoute("GET", "/usage/export", "ledger.read", export_lines, query=query),
+        changed("/usage/reconcile", "ledger.write", ledger.reconcile, reconciliation_body, NoBody),
+        read(sinks, "ledger.read", ledger.sinks, shown_sinks),
+        changed(resume, "ledger.write", ledger.resume, dict, SinkResume),
     ]
 
 
@@ -66,58 +73,27 @@ class SinkResume(WireModel):
     delivered: bool = False
 
 
-class LedgerEndpoints:
-    """Endpoints of the ledger."""
-
-    def __init__(self, ledger: Ledger) -> None:
-        self._ledger = ledger
-
-    async def export(self, call: AdminCall) -> Response:
-        """Send usage lines behind `from_tx` as text; the last one has the next `from_tx`."""
-        query = call.request.query_params
-        form = choice(query, "format", _FORMATS) or "jsonl"
-        lines_max = integer(query, "limit", minimum=1, maximum=PAGE_LINES_MAX) or PAGE_LINES_MAX
-        cursor = query.get("from_tx")
-        place_of(cursor)  # before the status is sent
-        return StreamingResponse(
-            export(self._ledger.database, cursor, form, lines_max=lines_max),
-            media_type=MEDIA_TYPES[form],
-            headers={"x-usage-version": str(VERSION)},
-        )
-
-    async def reconcile(self, call: AdminCall) -> Json:
-        """Compare lines and sums now, and repair what can be repaired."""
-        await call.body(NoBody)
-        found = await self._ledger.reconcile(call.author)
-        return {
-            "object": "usage.reconciliation",
-            "unmetered_responses": [ids.response_id(one) for _, one in found.unmetered],
-            "wrong_hours": [
-                {"tenant_id": ids.tenant_id(tenant), "hour": int(hour.timestamp())}
-                for tenant, hour in found.wrong_hours
-            ],
-            "corrected_budgets": [
-                {
-                    "tenant_id": ids.tenant_id(one.tenant_id),
-                    "meter": one.meter,
-                    "was": one.recorded,
-                    "is": one.truth,
-                }
-                for one in found.corrected
-            ],
-            "unbilled_responses": found.unbilled,
-            "behind_seconds": found.behind_s,
-            "stopped_sinks": list(found.stopped_sinks),
-        }
-
-    async def sinks(self, _: AdminCall) -> Json:
-        return whole_page(list(map(sink_body, await self._ledger.sinks())))
-
-    async def resume(self, call: AdminCall) -> Json:
-        """Resume a stopped sink."""
-        body, name = await call.body(SinkResume), call.path["name"]
-        await self._ledger.resume(name, body, call.author)
-        return {"object": "usage.sink", "name": name, "stopped": None}
+def reconciliation_body(found: Found) -> Json:
+    return {
+        "object": "usage.reconciliation",
+        "unmetered_responses": [ids.response_id(one) for _, one in found.unmetered],
+        "wrong_hours": [
+            {"tenant_id": ids.tenant_id(tenant), "hour": int(hour.timestamp())}
+            for tenant, hour in found.wrong_hours
+        ],
+        "corrected_budgets": [
+            {
+                "tenant_id": ids.tenant_id(one.tenant_id),
+                "meter": one.meter,
+                "was": one.recorded,
+                "is": one.truth,
+            }
+            for one in found.corrected
+        ],
+        "unbilled_responses": found.unbilled,
+        "behind_seconds": found.behind_s,
+        "stopped_sinks": list(found.stopped_sinks),
+    }
 
 
 def sink_body(state: Row) -> Json:
@@ -140,7 +116,7 @@ class Ledger:
         self._adding = adding
         self._reconciliation = reconciliation
 
-    async def reconcile(self, author: Author = COMMAND_LINE, *, repairs: bool = True) -> Found:
+    async def reconcile(self, author: Author, *, repairs: bool = True) -> Found:
         """Find what does not agree; with `repairs` wrong sums are computed again.
 
         Raises `StoreUnavailable`.
@@ -158,7 +134,7 @@ class Ledger:
     async def sinks(self) -> list[Row]:
         return await cursors.sink_states(self.database)
 
-    async def resume(self, name: str, body: SinkResume, author: Author = COMMAND_LINE) -> None:
+    async def resume(self, author: Author, name: str, body: SinkResume) -> Json:
         """Resume a stopped sink: with its last batch, or behind it if that was delivered.
 
         Raises `ResourceNotFound` and `StoreUnavailable`.
@@ -169,6 +145,7 @@ class Ledger:
             )
         changes = {"delivered": body.delivered}
         await self._note(author.event("harmony.sink.resumed", name, changes_requested=changes))
+        return {"object": "usage.sink", "name": name, "stopped": None}
 
     async def _note(self, event: AuditEvent) -> None:
         # Not as the owner of the tables: any serving process may write to the operators' chain.

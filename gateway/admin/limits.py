@@ -13,15 +13,21 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, NamedTuple
 
 import orjson
 from pydantic import AfterValidator, Field, StringConstraints
-from sqlalchemy import bindparam, delete, func, insert, select, update
+from sqlalchemy import bindparam, delete, func, select, update
 from sqlalchemy.dialects import postgresql
 
 from gateway import ids
-from gateway.admin.core import CoreStatement, named, of_tenant
-from gateway.admin.pages import ORDERED_PAGE, PAGE, conversation_page, cut, page_params
+from gateway.admin.core import CoreStatement, ResourceRows, insert_row, named, of_tenant
 from gateway.admin.projects import ONE as PROJECT
 from gateway.admin.projects import required_project
-from gateway.admin.routes import AdminRoute
+from gateway.admin.routes import (
+    ORDERED_PAGE,
+    PAGE,
+    AdminRoute,
+    conversation_page,
+    cut,
+    page_params,
+)
 from gateway.admin.transactions import Transactions
 from gateway.audit import COMMAND_LINE
 from gateway.errors import InvalidRequest, ResourceNotFound, shown
@@ -45,7 +51,7 @@ if TYPE_CHECKING:
     from sqlalchemy import ColumnElement, Table
 
     from gateway.admin.routes import AdminCall
-    from gateway.audit import AuditEvent, Author
+    from gateway.audit import Author
     from gateway.limits.rules import Interval, Mode, Scope, Unit, What
     from gateway.store.postgres.database import Connection, Database
     from gateway.tenancy import TenantId
@@ -69,45 +75,42 @@ This or more in one of its fields removes the limit.
 CENTS_MAX: Final = 10**11
 RECIPIENTS_MAX: Final = 20
 RATE_LIMIT_PREFIX: Final = "rl-"
+ALERT_EVENT: Final = "harmony.spend_alert"
 
 
 def routes(limits: Limits) -> list[AdminRoute]:
     """Return the routes of limits of projects, and of spending of these and of the organization."""
     rates = RateLimitEndpoints(limits)
+    one_rate = f"{PROJECT}/rate_limits/{{id}}"
     found = [
         AdminRoute(
-            "GET",
-            f"{PROJECT}/rate_limits",
-            "rate_limits.read",
-            rates.list,
-            query=(*PAGE, "before"),
+            "GET", f"{PROJECT}/rate_limits", "rate_limits.read", rates.list, query=(*PAGE, "before")
         ),
         AdminRoute(
             "POST",
-            f"{PROJECT}/rate_limits/{{id}}",
+            one_rate,
             "rate_limits.write",
             rates.update,
-            body=RateLimitUpdate,
+            RateLimitUpdate,
             spans_slashes=True,
         ),
     ]
+    reads: Final = "spend.read"
+    writes: Final = "spend.write"
+    query = (*ORDERED_PAGE, "before")
     for base, kind in ((ORGANIZATION, "organization"), (PROJECT, "project")):
         spending = SpendEndpoints(limits, kind)
         limit, all_alerts = f"{base}/spend_limit", f"{base}/spend_alerts"
         one = f"{all_alerts}/{{alert_id}}"
         found += [
-            AdminRoute("GET", limit, "spend.read", spending.limit),
-            AdminRoute("POST", limit, "spend.write", spending.set_limit, body=SpendLimitUpdate),
-            AdminRoute("DELETE", limit, "spend.write", spending.delete_limit),
-            AdminRoute(
-                "GET", all_alerts, "spend.read", spending.alerts, query=(*ORDERED_PAGE, "before")
-            ),
-            AdminRoute(
-                "POST", all_alerts, "spend.write", spending.create_alert, body=SpendAlertUpdate
-            ),
-            AdminRoute("GET", one, "spend.read", spending.alert),
-            AdminRoute("POST", one, "spend.write", spending.update_alert, body=SpendAlertUpdate),
-            AdminRoute("DELETE", one, "spend.write", spending.delete_alert),
+            AdminRoute("GET", limit, reads, spending.limit),
+            AdminRoute("POST", limit, writes, spending.set_limit, SpendLimitUpdate),
+            AdminRoute("DELETE", limit, writes, spending.delete_limit),
+            AdminRoute("GET", all_alerts, reads, spending.alerts, query=query),
+            AdminRoute("POST", all_alerts, writes, spending.create_alert, SpendAlertUpdate),
+            AdminRoute("GET", one, reads, spending.alert),
+            AdminRoute("POST", one, writes, spending.update_alert, SpendAlertUpdate),
+            AdminRoute("DELETE", one, writes, spending.delete_alert),
         ]
     return found
 
@@ -131,7 +134,10 @@ class RateLimitEndpoints:
     async def update(self, call: AdminCall) -> Json:
         body, id_ = await call.body(RateLimitUpdate), call.path["id"]
         owner = await self._limits.of_project(
-            call.principal.tenant_id, call.path["project_id"], is_active=True
+            call.principal.tenant_id,
+            call.path["project_id"],
+            is_active=True,
+            author=call.caller.author,
         )
         model = id_.removeprefix(RATE_LIMIT_PREFIX)
         known = {*await self._limits.by_model(owner), ALL_MODELS}
@@ -141,9 +147,7 @@ class RateLimitEndpoints:
                 code="rate_limit_not_found",
                 param="rate_limit_id",
             )
-        limits = await self._limits.set_limits(
-            owner, body.values, model=model, mode=body.mode, author=call.caller.author
-        )
+        limits = await self._limits.set_limits(owner, body.values, model=model, mode=body.mode)
         return rate_limit_body(model, limits)
 
 
@@ -173,15 +177,13 @@ class SpendEndpoints:
         """Set the limit in cents a month; above it requests get 429."""
         body = await call.body(SpendLimitUpdate)
         owner = await self._owner_of(call, is_active=True)
-        await self._limits.set_budget(
-            owner, body.threshold_amount * CENT, author=call.caller.author
-        )
+        await self._limits.set_budget(owner, body.threshold_amount * CENT)
         return await self.limit(call)
 
     async def delete_limit(self, call: AdminCall) -> Json:
         """Delete the limit; 404 if none is set."""
         owner = await self._owner_of(call, is_active=True)
-        if not await self._limits.remove_budget(owner, "usd", "month", call.caller.author):
+        if not await self._limits.remove_budget(owner, "usd", "month"):
             raise _no_spend_limit()
         return deleted_body(f"{self._kind}.spend_limit")
 
@@ -198,37 +200,27 @@ class SpendEndpoints:
         """Add an alert: recipients and a threshold in cents a month."""
         body = await call.body(SpendAlertUpdate)
         owner = await self._owner_of(call, is_active=True)
-        return self._body(
-            await self._limits.add_alert(
-                owner, body.threshold, body.channel, author=call.caller.author
-            )
-        )
+        return self._body(await self._limits.add_alert(owner, body.threshold, body.channel))
 
     async def alert(self, call: AdminCall) -> Json:
         """Return an alert; 404 for one of another scope."""
-        found = await self._limits.alerts(await self._owner_of(call))
-        for one in found:
-            if one.percent is None and one.id == _alert_id(call):
-                return self._body(one)
-        raise _unknown_alert(call)
+        owner = await self._owner_of(call)
+        return self._body(await self._limits.alert(owner, call.path["alert_id"]))
 
     async def update_alert(self, call: AdminCall) -> Json:
         """Replace both threshold and recipients of an alert."""
         body = await call.body(SpendAlertUpdate)
-        owner, alert_id = await self._owner_of(call, is_active=True), _alert_id(call)
+        owner = await self._owner_of(call, is_active=True)
         changed = await self._limits.change_alert(
-            owner, alert_id, body.threshold, body.channel, call.caller.author
+            owner, call.path["alert_id"], body.threshold, body.channel
         )
-        if changed is None:
-            raise _unknown_alert(call)
         return self._body(changed)
 
     async def delete_alert(self, call: AdminCall) -> Json:
         """Delete an alert; 404 for one of another scope."""
-        owner, alert_id = await self._owner_of(call, is_active=True), _alert_id(call)
-        if not await self._limits.remove_alert(owner, alert_id, call.caller.author):
-            raise _unknown_alert(call)
-        return deleted_body(f"{self._kind}.spend_alert", call.path["alert_id"])
+        owner, alert_id = await self._owner_of(call, is_active=True), call.path["alert_id"]
+        await self._limits.remove_alert(owner, alert_id)
+        return deleted_body(f"{self._kind}.spend_alert", alert_id)
 
     def _body(self, alert: SpendAlert) -> Json:
         return {
@@ -241,12 +233,12 @@ class SpendEndpoints:
         }
 
     async def _owner_of(self, call: AdminCall, *, is_active: bool = False) -> LimitOwner:
-        tenant_id = call.principal.tenant_id
+        tenant_id, author = call.principal.tenant_id, call.caller.author
         if self._kind == "project":
             return await self._limits.of_project(
-                tenant_id, call.path["project_id"], is_active=is_active
+                tenant_id, call.path["project_id"], is_active=is_active, author=author
             )
-        return LimitOwner(tenant_id, "organization", tenant_id)
+        return LimitOwner(tenant_id, "organization", tenant_id, author)
 
 
 def _no_spend_limit() -> ResourceNotFound:
@@ -255,16 +247,9 @@ def _no_spend_limit() -> ResourceNotFound:
     )
 
 
-def _alert_id(call: AdminCall) -> UUID:
-    found = ids.parse_spend_alert_id(call.path["alert_id"])
-    if found is None:
-        raise _unknown_alert(call)
-    return found
-
-
-def _unknown_alert(call: AdminCall) -> ResourceNotFound:
+def _unknown_alert(alert_id: str) -> ResourceNotFound:
     return ResourceNotFound(
-        f"No spend alert with id '{shown(call.path['alert_id'])}' was found.",
+        f"No spend alert with id '{shown(alert_id)}' was found.",
         code="spend_alert_not_found",
         param="alert_id",
     )
@@ -431,11 +416,14 @@ class SpendAlertUpdate(WireModel):
 
 @dataclass(frozen=True, slots=True)
 class LimitOwner:
-    """Owner of limits and budgets: a tenant, or one of its projects or keys."""
+    """Owner of limits and budgets: a tenant, or one of its projects or keys; and, for the audit
+    log, the `author` of changes of these.
+    """
 
     tenant_id: TenantId
     scope: Scope
     scope_id: UUID
+    author: Author = COMMAND_LINE
 
     @classmethod
     def of_tenant(cls, tenant_id: TenantId) -> LimitOwner:
@@ -460,6 +448,11 @@ class LimitOwner:
 
     def has(self, one: Limit | Budget) -> bool:
         return (one.scope, one.scope_id) == (self.scope, self.scope_id)
+
+    async def note(self, connection: Connection, event: str, target: str, **details: Any) -> None:
+        """Record a change in the audit log, after it in the same transaction."""
+        told = self.author.event(event, target, self.project, **details)
+        await audit_log.record(connection, self.tenant_id, told)
 
 
 class BudgetState(NamedTuple):
@@ -507,14 +500,13 @@ _ALERTS: Final = CoreStatement(
     .where(*_of_scope(SPEND_ALERTS))
     .order_by(SPEND_ALERTS.c.created_at, SPEND_ALERTS.c.id)
 )
-_ADD_ALERT: Final = CoreStatement(
-    insert(SPEND_ALERTS)
-    .values(
-        tenant_id=bindparam("tenant"),
-        created_at=func.now(),
-        **named("id", "scope", "scope_id", "unit", "span", "threshold", "channel"),
-    )
-    .returning(SPEND_ALERTS)
+_ALERT_ROWS: Final = ResourceRows(
+    SPEND_ALERTS,
+    alert_of,
+    ids.parse_spend_alert_id,
+    _unknown_alert,
+    SPEND_ALERTS.c.scope == bindparam("scope"),
+    SPEND_ALERTS.c.scope_id == bindparam("scope_id"),
 )
 _CHANGE_ALERT: Final = CoreStatement(
     update(SPEND_ALERTS)
@@ -552,8 +544,7 @@ class Limits:
     """Limits, budgets and spend alerts of tenants, their projects and keys.
 
     What is set here counts at other replicas within `auth.key_cache_ttl_s`: it is looked up with
-    keys. Each method takes an owner whose limits the caller may change; `author` is who does, for
-    the audit log.
+    keys. Each method takes an owner whose limits the caller may change.
     """
 
     def __init__(
@@ -580,7 +571,12 @@ class Limits:
         return (await tenants.tenant_named(self._database, name)).id
 
     async def of_project(
-        self, tenant_id: TenantId, project_id: str, *, is_active: bool = False
+        self,
+        tenant_id: TenantId,
+        project_id: str,
+        *,
+        is_active: bool = False,
+        author: Author = COMMAND_LINE,
     ) -> LimitOwner:
         """Return a project as an owner of limits.
 
@@ -588,7 +584,7 @@ class Limits:
         """
         async with self._transactions.reading(tenant_id) as connection:
             project = await required_project(connection, tenant_id, project_id, is_active=is_active)
-        return LimitOwner(tenant_id, "project", project.id)
+        return LimitOwner(tenant_id, "project", project.id, author)
 
     async def key(self, tenant_id: TenantId, key_id: UUID) -> LimitOwner:
         """Return a key, federation rule or operator's issuer as an owner of limits.
@@ -625,7 +621,6 @@ class Limits:
         *,
         model: str = ALL_MODELS,
         mode: Mode | None = None,
-        author: Author = COMMAND_LINE,
     ) -> list[Limit]:
         """Call `set_limits` in its own transaction, then adjust the levels of the buckets.
 
@@ -639,9 +634,7 @@ class Limits:
                 for one in await _limits(connection, owner.tenant_id)
                 if owner.has(one) and one.model == model
             }
-            changed = await set_limits(
-                connection, owner, values, model=model, mode=mode, author=author
-            )
+            changed = await set_limits(connection, owner, values, model=model, mode=mode)
         new = [one for one in changed if before.get(one.name) != one]
         await counters.resize(self._database, owner.tenant_id, before, new)
         self._forget()
@@ -667,7 +660,7 @@ class Limits:
         starts_at = begins(budget.interval, datetime.now(UTC))
         return await alerts.spent(self._database, tenant_id, budget.meter, starts_at)
 
-    async def set_budget(  # noqa: PLR0913 - all that a budget is
+    async def set_budget(
         self,
         owner: LimitOwner,
         cap: int,
@@ -676,7 +669,6 @@ class Limits:
         interval: Interval = "month",
         mode: Mode | None = None,
         alert_at: Collection[int] | None = None,
-        author: Author = COMMAND_LINE,
     ) -> Budget:
         """Set the budget of an owner, in nano-dollars or tokens.
 
@@ -701,12 +693,12 @@ class Limits:
             budget = replace(budget, mode=mode or "enforce")
             values = {"id": budget.id, "cap": cap, "mode": budget.mode}
             await connection.execute(_SET_BUDGET, _budget_row(owner, budget) | values)
-            await _note_budget(connection, owner, budget, cap, author)
+            await _note_budget(connection, owner, budget, cap)
             if alert_at is not None:
                 thresholds = {percent: cap * percent // 100 for percent in alert_at}
                 if max(thresholds.values(), default=0) > CAP_MAX:
                     raise InvalidRequest(f"An alert is at {CAP_MAX} at most.", param="alert_at")
-                await _set_operators_alerts(connection, owner, budget, thresholds, author)
+                await _set_operators_alerts(connection, owner, budget, thresholds)
         return budget
 
     async def remove_budget(
@@ -714,7 +706,6 @@ class Limits:
         owner: LimitOwner,
         unit: Unit,
         interval: Interval,
-        author: Author = COMMAND_LINE,
         *,
         with_alerts: bool = False,
     ) -> bool:
@@ -725,10 +716,10 @@ class Limits:
         gone = Budget(EVERYONE, owner.scope, owner.scope_id, unit, interval, 0)
         async with self._transactions.changing(owner.tenant_id) as connection:
             if with_alerts:
-                await _set_operators_alerts(connection, owner, gone, {}, author)
+                await _set_operators_alerts(connection, owner, gone, {})
             is_gone = bool(await connection.count(_REMOVE_BUDGET, _budget_row(owner, gone)))
             if is_gone:
-                await _note_budget(connection, owner, gone, None, author)
+                await _note_budget(connection, owner, gone, None)
         return is_gone
 
     async def alerts(self, owner: LimitOwner) -> list[SpendAlert]:
@@ -741,8 +732,6 @@ class Limits:
         owner: LimitOwner,
         threshold: int,
         channel: Mapping[str, Any],
-        *,
-        author: Author = COMMAND_LINE,
     ) -> SpendAlert:
         """Add an alert for when `threshold` nano-dollars are spent in a month.
 
@@ -751,25 +740,23 @@ class Limits:
         async with self._transactions.changing(owner.tenant_id) as connection:
             _check_count(len(await _alerts_of(connection, owner)) + 1)
             alert = owner.alert("usd", "month", threshold, channel)
-            return await _add_alert(connection, owner, alert, author)
+            return await _add_alert(connection, owner, alert)
+
+    async def alert(self, owner: LimitOwner, alert_id: str) -> SpendAlert:
+        """Return an administrator's alert. Raises `ResourceNotFound`."""
+        async with self._transactions.reading(owner.tenant_id) as connection:
+            return await _administrators_alert(connection, owner, alert_id)
 
     async def change_alert(
-        self,
-        owner: LimitOwner,
-        alert_id: UUID,
-        threshold: int,
-        channel: Mapping[str, Any],
-        author: Author = COMMAND_LINE,
-    ) -> SpendAlert | None:
-        """Change an administrator's alert; None if the owner has none with this id.
+        self, owner: LimitOwner, alert_id: str, threshold: int, channel: Mapping[str, Any]
+    ) -> SpendAlert:
+        """Change an administrator's alert. With another threshold it fires again.
 
-        With another threshold it fires again.
+        Raises `ResourceNotFound`.
         """
         async with self._transactions.changing(owner.tenant_id) as connection:
             before = await _administrators_alert(connection, owner, alert_id)
-            if before is None:
-                return None
-            values = {"id": alert_id, "threshold": threshold, "channel": orjson.dumps(channel)}
+            values = {"id": before.id, "threshold": threshold, "channel": orjson.dumps(channel)}
             changed = await connection.execute(_CHANGE_ALERT, owner.row | values)
             # Not who they are: what is in an audit log cannot be erased.
             recipients = len(channel.get("recipients", ()))
@@ -777,21 +764,16 @@ class Limits:
                 "threshold": threshold,
                 "notification_channel": {"type": channel["type"], "recipients": recipients},
             }
-            event = _alert_event("updated", owner, alert_id, author, changes_requested=data)
-            await audit_log.record(connection, owner.tenant_id, event)
+            await owner.note(connection, f"{ALERT_EVENT}.updated", alert_id, changes_requested=data)
         if before.threshold != threshold:
-            await alerts.again(self._database, owner.tenant_id, alert_id)
+            await alerts.again(self._database, owner.tenant_id, before.id)
         return alert_of(changed.one())
 
-    async def remove_alert(
-        self, owner: LimitOwner, alert_id: UUID, author: Author = COMMAND_LINE
-    ) -> bool:
-        # False: the administrators have no alert with that id.
+    async def remove_alert(self, owner: LimitOwner, alert_id: str) -> None:
+        """Delete an administrator's alert. Raises `ResourceNotFound`."""
         async with self._transactions.changing(owner.tenant_id) as connection:
-            if await _administrators_alert(connection, owner, alert_id) is None:
-                return False
-            await _remove_alert(connection, owner, alert_id, author)
-            return True
+            found = await _administrators_alert(connection, owner, alert_id)
+            await _remove_alert(connection, owner, found.id)
 
     async def _has_prices(self, tenant_id: TenantId) -> bool:
         now = datetime.now(UTC)
@@ -806,7 +788,6 @@ async def set_limits(
     *,
     model: str = ALL_MODELS,
     mode: Mode | None = None,
-    author: Author,
 ) -> list[Limit]:
     """Set limits by kind and window (seconds); None removes a limit.
 
@@ -841,8 +822,7 @@ async def set_limits(
             _check_within(limit, enclosing)
         await connection.execute(_SET_LIMIT, row | {"value": value, "mode": limit.mode})
         there[what, window_s] = limit
-    event = _limits_changed(owner, values, model, mode, author)
-    await audit_log.record(connection, owner.tenant_id, event)
+    await _note_limits(connection, owner, values, model, mode)
     return [there[name] for name in sorted(there)]
 
 
@@ -876,21 +856,20 @@ def _check_within(limit: Limit, around: Iterable[Limit]) -> None:
             )
 
 
-def _limits_changed(
-    owner: LimitOwner, values: Values, model: str, mode: Mode | None, author: Author
-) -> AuditEvent:
+async def _note_limits(
+    connection: Connection, owner: LimitOwner, values: Values, model: str, mode: Mode | None
+) -> None:
     # Limits of a project have an event type and an id of OpenAI's.
     per = {MINUTE_S: "_per_1_minute", DAY_S: "_per_1_day"}
     changes: dict[str, int | str | None] = {
         f"{what}{per.get(window_s, '')}": value for (what, window_s), value in values.items()
     }
     changes |= {} if mode is None else {"mode": mode}
-    if owner.project is not None:
-        return author.event(
-            "rate_limit.updated", f"rl-{model}", owner.project, changes_requested=changes
-        )
-    changes = {"scope": owner.scope, "model": model, **changes}
-    return author.event("harmony.limit.changed", str(owner.scope_id), changes_requested=changes)
+    event, target = "rate_limit.updated", f"{RATE_LIMIT_PREFIX}{model}"
+    if owner.project is None:
+        event, target = "harmony.limit.changed", str(owner.scope_id)
+        changes = {"scope": owner.scope, "model": model, **changes}
+    await owner.note(connection, event, target, changes_requested=changes)
 
 
 def _budget_row(owner: LimitOwner, budget: Budget) -> dict[str, Any]:
@@ -898,13 +877,11 @@ def _budget_row(owner: LimitOwner, budget: Budget) -> dict[str, Any]:
 
 
 async def _note_budget(
-    connection: Connection, owner: LimitOwner, budget: Budget, cap: int | None, author: Author
+    connection: Connection, owner: LimitOwner, budget: Budget, cap: int | None
 ) -> None:
     data = {"scope": owner.scope, "unit": budget.unit, "interval": budget.interval, "cap": cap}
-    event = author.event(
-        "harmony.budget.changed", str(owner.scope_id), owner.project, changes_requested=data
-    )
-    await audit_log.record(connection, owner.tenant_id, event)
+    target = str(owner.scope_id)
+    await owner.note(connection, "harmony.budget.changed", target, changes_requested=data)
 
 
 async def _alerts_of(connection: Connection, owner: LimitOwner) -> list[SpendAlert]:
@@ -912,10 +889,12 @@ async def _alerts_of(connection: Connection, owner: LimitOwner) -> list[SpendAle
 
 
 async def _administrators_alert(
-    connection: Connection, owner: LimitOwner, alert_id: UUID
-) -> SpendAlert | None:
-    found = await _alerts_of(connection, owner)
-    return next((one for one in found if one.id == alert_id and one.percent is None), None)
+    connection: Connection, owner: LimitOwner, alert_id: str
+) -> SpendAlert:
+    found = await _ALERT_ROWS.get(connection, alert_id, **owner.row)
+    if found.percent is not None:
+        raise _unknown_alert(alert_id)
+    return found
 
 
 def _check_count(count: int) -> None:
@@ -928,7 +907,6 @@ async def _set_operators_alerts(
     owner: LimitOwner,
     budget: Budget,
     thresholds: Mapping[int, int],
-    author: Author,
 ) -> None:
     # Replaces the operator's alerts of this unit and interval; unchanged ones do not fire again.
     new, gone = dict(thresholds), []
@@ -942,35 +920,31 @@ async def _set_operators_alerts(
             gone.append(one)
     _check_count(len(known) - len(gone) + len(new))
     for one in gone:
-        await _remove_alert(connection, owner, one.id, author)
+        await _remove_alert(connection, owner, one.id)
     for percent, threshold in new.items():
         channel = {"type": OPERATORS, "percent": percent}
         alert = owner.alert(budget.unit, budget.interval, threshold, channel)
-        await _add_alert(connection, owner, alert, author)
+        await _add_alert(connection, owner, alert)
 
 
-async def _add_alert(
-    connection: Connection, owner: LimitOwner, new: SpendAlert, author: Author
-) -> SpendAlert:
+async def _add_alert(connection: Connection, owner: LimitOwner, new: SpendAlert) -> SpendAlert:
     data = {"threshold": new.threshold, "unit": new.unit, "interval": new.interval}
-    values = {"id": new.id, "unit": new.unit, "span": new.interval, "threshold": new.threshold}
-    row = owner.row | values | {"channel": orjson.dumps(new.channel)}
-    made = alert_of((await connection.execute(_ADD_ALERT, row)).one())
-    event = _alert_event("created", owner, made.id, author, data=data)
-    await audit_log.record(connection, owner.tenant_id, event)
+    row = {
+        "tenant_id": owner.tenant_id,
+        "id": new.id,
+        "scope": owner.scope,
+        "scope_id": owner.scope_id,
+        "unit": new.unit,
+        "span": new.interval,
+        "threshold": new.threshold,
+        "channel": orjson.dumps(new.channel),
+    }
+    made = alert_of((await connection.execute(insert_row(SPEND_ALERTS, *row), row)).one())
+    target = ids.spend_alert_id(made.id)
+    await owner.note(connection, f"{ALERT_EVENT}.created", target, data=data)
     return made
 
 
-async def _remove_alert(
-    connection: Connection, owner: LimitOwner, alert_id: UUID, author: Author
-) -> None:
+async def _remove_alert(connection: Connection, owner: LimitOwner, alert_id: UUID) -> None:
     await connection.execute(_REMOVE_ALERT, owner.row | {"id": alert_id})
-    event = _alert_event("deleted", owner, alert_id, author)
-    await audit_log.record(connection, owner.tenant_id, event)
-
-
-def _alert_event(
-    verb: str, owner: LimitOwner, alert_id: UUID, author: Author, **details: Any
-) -> AuditEvent:
-    target = ids.spend_alert_id(alert_id)
-    return author.event(f"harmony.spend_alert.{verb}", target, owner.project, **details)
+    await owner.note(connection, f"{ALERT_EVENT}.deleted", ids.spend_alert_id(alert_id))

@@ -1,4 +1,4 @@
-"""`/admin/v1/operators`: keys of those who run the gateway, and their roles.
+"""`/admin/v1/operators`: keys of those who run the gateway, and authentication on their listener.
 
 The owner of the tables makes them; whoever serves can find one by the hash of its secret alone.
 Nothing is cached: they are few.
@@ -14,9 +14,15 @@ from sqlalchemy import bindparam, func, insert, select, update
 
 from gateway import ids
 from gateway.admin.core import CoreStatement, in_seconds, named
-from gateway.admin.pages import whole_page
-from gateway.admin.routes import AdminRoute, audited, changed, read
-from gateway.audit import COMMAND_LINE
+from gateway.admin.routes import OPERATOR_BASE, audited, changed, read, whole_page
+from gateway.api.access.authentication import (
+    ADMIN_PATHS,
+    check_address,
+    check_named,
+    credentials_of,
+    require_admin,
+)
+from gateway.api.client_connection import connection_of
 from gateway.errors import AuthenticationError, ResourceNotFound, shown
 from gateway.protocol.admin_bodies import DisplayName, Lifetime, NoBody, seconds_of
 from gateway.protocol.base import NullableModel
@@ -32,9 +38,15 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from datetime import datetime
 
+    from starlette.types import ASGIApp, Receive, Scope, Send
+
+    from gateway.admin.routes import AdminRoute
+    from gateway.api.access.authentication import Credentials
     from gateway.audit import Author
+    from gateway.services.access import Access
     from gateway.services.credentials import Peppers
     from gateway.store.postgres.database import Database, Row
+    from gateway.tenancy import Network
 
 OPERATOR_KEYS: Final = TABLES["operator_keys"]
 
@@ -111,9 +123,7 @@ class Operators:
         self._database = database
         self._peppers = peppers
 
-    async def create(
-        self, body: OperatorCreate, author: Author = COMMAND_LINE
-    ) -> tuple[OperatorKey, str]:
+    async def create(self, author: Author, body: OperatorCreate) -> tuple[OperatorKey, str]:
         """Create a key, and return it with its secret."""
         secret = self._peppers.new_secret("operator")
         values = {
@@ -137,13 +147,19 @@ class Operators:
         async with self._database.owner_transaction() as connection:
             return [_key(row) for row in await connection.execute(_ALL)]
 
-    async def disable(self, key_id: UUID, author: Author = COMMAND_LINE) -> OperatorKey:
+    async def disable(self, author: Author, key_id: str) -> OperatorKey:
         """Disable a key from now on. Raises `ResourceNotFound`."""
+        try:
+            uuid = UUID(key_id)
+        except ValueError:
+            raise ResourceNotFound(
+                f"There is no operator's key '{shown(key_id)}'.", param="id"
+            ) from None
         async with self._database.owner_transaction() as connection:
-            row = (await connection.execute(_DISABLE, {"id": key_id})).one_or_none()
+            row = (await connection.execute(_DISABLE, {"id": uuid})).one_or_none()
             if row is None:
-                raise ResourceNotFound(f"There is no operator's key {key_id}.", param="key")
-            event = author.event("harmony.operator.disabled", str(key_id))
+                raise ResourceNotFound(f"There is no operator's key {uuid}.", param="key")
+            event = author.event("harmony.operator.disabled", str(uuid))
             await audit_log.record(connection, None, event)
         return _key(row)
 
@@ -193,23 +209,59 @@ def routes(operators: Operators) -> list[AdminRoute]:
         key, value = made
         return {**operator_key_body(key), "value": value}
 
-    create = changed(lambda author, body: operators.create(body, author), shown_once)
-    disable = changed(lambda author, id_: operators.disable(_uuid(id_), author), operator_key_body)
-    one: Final = "/operators/{id}/disable"
     may_write: Final = "operators.write"
+    disable = "/operators/{id}/disable"
     return [
-        AdminRoute(
-            "GET", "/operators", "operators.read", read(operators.list, shown_all), "operator"
-        ),
-        AdminRoute("POST", "/operators", may_write, create, "operator", body=OperatorCreate),
-        AdminRoute("POST", one, may_write, disable, "operator", body=NoBody),
+        read("/operators", "operators.read", operators.list, shown_all),
+        changed("/operators", may_write, operators.create, shown_once, OperatorCreate),
+        changed(disable, may_write, operators.disable, operator_key_body, NoBody),
     ]
 
 
-def _uuid(key_id: str) -> UUID:
-    try:
-        return UUID(key_id)
-    except ValueError:
-        raise ResourceNotFound(
-            f"There is no operator's key '{shown(key_id)}'.", param="id"
-        ) from None
+PUBLIC_PATHS: Final = frozenset(
+    {"/healthz", "/readyz", "/version", "/metrics", "/openapi.json", "/docs"}
+)
+"""Paths that orchestrators, scrapers and browsers request without a key."""
+
+
+class AdminAuthentication:
+    """ASGI middleware of the admin listener: puts a `Principal` or an `Operator` into the scope."""
+
+    def __init__(
+        self,
+        app: ASGIApp,
+        access: Access,
+        operators: Operators,
+        *,
+        trusted_proxies: Sequence[Network] = (),
+    ) -> None:
+        self._app = app
+        self._access = access
+        self._operators = operators
+        self._trusted_proxies = trusted_proxies
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "http" and scope["path"] not in PUBLIC_PATHS:
+            given = credentials_of(scope)
+            if given.secret is None:
+                raise AuthenticationError(
+                    "You didn't provide a key. Send an admin key, or an operator's, in the "
+                    "Authorization header, as in 'Authorization: Bearer YOUR_KEY'."
+                )
+            if scope["path"].startswith(f"{OPERATOR_BASE}/"):
+                scope["operator"] = await self._operators.authenticate(given.secret)
+            else:
+                await self._admit(scope, given, given.secret)
+            if (connection := connection_of(scope)) is not None:
+                connection.trust()
+        await self._app(scope, receive, send)
+
+    async def _admit(self, scope: Scope, given: Credentials, secret: str) -> None:
+        principal = self._access.known(secret) or await self._access.authenticate(secret)
+        if scope["path"].startswith(ADMIN_PATHS):
+            require_admin(principal)
+        check_named(principal, given)
+        if principal.key.networks:
+            check_address(principal, scope, self._trusted_proxies)
+        scope["principal"] = principal
+        scope["dialect"] = "openai"

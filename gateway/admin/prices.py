@@ -13,10 +13,8 @@ from sqlalchemy import and_, bindparam, func, insert, or_, select, update
 
 from gateway import ids
 from gateway.admin.core import CoreStatement, named
-from gateway.admin.pages import whole_page
-from gateway.admin.routes import AdminRoute
+from gateway.admin.routes import AdminRoute, changed, read, whole_page
 from gateway.admin.transactions import owned
-from gateway.audit import COMMAND_LINE
 from gateway.errors import InvalidRequest, ResourceNotFound, shown
 from gateway.limits.money import ANY_TIER, COMPONENTS, Component, Price, PriceTier
 from gateway.protocol.admin_bodies import SECOND_MAX, Json, ModelId, ShortText, seconds_of
@@ -29,7 +27,7 @@ from gateway.store.tables import TABLES
 from gateway.tenancy import TenantId
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
     from uuid import UUID
 
     from gateway.admin.routes import AdminCall
@@ -42,18 +40,13 @@ NANO_MAX: Final = 10**15
 
 
 def routes(prices: Prices) -> list[AdminRoute]:
-    async def list_all(_: AdminCall) -> Json:
-        # Includes prices that have ended.
-        return whole_page(list(map(price_body, await prices.list())))
-
-    async def create(call: AdminCall) -> Json:
-        """Set a price from now or from `valid_from` (unix seconds), when the previous one ends."""
-        return price_body(await prices.set(await call.body(PriceCreate), call.author))
+    def shown_all(found: Sequence[Price]) -> Json:
+        return whole_page(list(map(price_body, found)))
 
     async def end(call: AdminCall) -> Json:
         """End a price now: another one applies, or none. 404 if there is no such price."""
         body = await call.body(PriceEnd)
-        if not await prices.end(body, call.author):
+        if not await prices.end(call.author, body):
             raise ResourceNotFound(
                 f"'{shown(body.model)}' has no such price. GET /admin/v1/prices lists them.",
                 code="price_not_found",
@@ -62,9 +55,9 @@ def routes(prices: Prices) -> list[AdminRoute]:
         return {"object": "price.ended", "model": body.model, "tier": body.tier}
 
     return [
-        AdminRoute("GET", "/prices", "prices.read", list_all, "operator"),
-        AdminRoute("POST", "/prices", "prices.write", create, "operator", body=PriceCreate),
-        AdminRoute("POST", "/prices/end", "prices.write", end, "operator", body=PriceEnd),
+        read("/prices", "prices.read", prices.list, shown_all),
+        changed("/prices", "prices.write", prices.set, price_body, PriceCreate),
+        AdminRoute("POST", "/prices/end", "prices.write", end, PriceEnd),
     ]
 
 
@@ -148,7 +141,7 @@ class Prices:
             async with self._database.owner_transaction() as connection:
                 return prices_of(await connection.execute(_ALL))
 
-    async def set(self, body: PriceCreate, author: Author = COMMAND_LINE) -> Price:
+    async def set(self, author: Author, body: PriceCreate) -> Price:
         """Set the price of a model until a later price begins.
 
         The earlier price of the same tenant, model and tier ends when this one begins. Raises
@@ -176,7 +169,7 @@ class Prices:
                 await audit_log.record(connection, _chain(price.tenant_id), event)
         return price
 
-    async def end(self, body: PriceEnd, author: Author = COMMAND_LINE) -> bool:
+    async def end(self, author: Author, body: PriceEnd) -> bool:
         """End the current price of a model; return False if it had none.
 
         After that another price applies, or none.

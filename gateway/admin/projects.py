@@ -5,13 +5,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, get_args
 
 from pydantic import BeforeValidator, Field
-from sqlalchemy import Boolean, Text, bindparam, func, or_, select, true, update
+from sqlalchemy import Boolean, Text, bindparam, or_, select, true
 from sqlalchemy.dialects.postgresql import insert
 
 from gateway import ids
-from gateway.admin.core import CoreStatement, PagedSelect, of_tenant, update_by_id
-from gateway.admin.pages import PAGE
-from gateway.admin.routes import AdminRoute, AuditedAs, audited, changed, listed, read
+from gateway.admin.core import CoreStatement, ResourceRows, insert_row, mark_by_id, update_by_id
+from gateway.admin.routes import AdminRoute, AuditedAs, audited, changed, deleted, listed, read
 from gateway.errors import InvalidRequest, RateLimited, ResourceNotFound, shown
 from gateway.protocol.admin_bodies import (
     MODELS_MAX,
@@ -20,33 +19,23 @@ from gateway.protocol.admin_bodies import (
     ModelId,
     NoBody,
     ShortText,
-    deleted_body,
     seconds_of,
 )
 from gateway.protocol.base import Many, NullableModel, WireModel
 from gateway.protocol.request_errors import unsupported
 from gateway.store.callers import found_controls
 from gateway.store.tables import TABLES
-from gateway.tenancy import (
-    DEFAULT_PROJECT_NAME,
-    HostedTool,
-    ModelPermissions,
-    ModelsMode,
-    Project,
-    ProjectId,
-    TenantId,
-    TierDefault,
-)
+from gateway.tenancy import DEFAULT_PROJECT_NAME, Project, ProjectId, TenantId
+from gateway.tenancy.policy import HostedTool, ModelPermissions, ModelsMode, TierDefault
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from gateway.admin.core import Page
-    from gateway.admin.pages import PageParams
+    from gateway.admin.core import Page, PageParams
     from gateway.admin.routes import AdminCall
     from gateway.admin.transactions import AdminCaller, Transactions
     from gateway.store.postgres.database import Connection, Row
-    from gateway.tenancy import ProjectControls, TenantPolicy
+    from gateway.tenancy.policy import ProjectControls, TenantPolicy
 
 PROJECTS_MAX: Final = 1_000
 """Projects of one tenant, archived ones included."""
@@ -74,62 +63,24 @@ def routes(projects: Projects) -> list[AdminRoute]:
         project = await projects.set_tools(call.caller, call.path["project_id"], body)
         return hosted_tools_body(project.controls, call.principal.policy)
 
+    reads: Final = "projects.read"
+    writes: Final = "projects.write"
+    may_read: Final = "model_permissions.read"
+    may_write: Final = "model_permissions.write"
+    set_models, delete_models = projects.set_models, projects.delete_models
     return [
-        AdminRoute(
-            "GET",
-            ALL,
-            "projects.read",
-            listed(projects.list, project_body, "include_archived"),
-            query=(*PAGE, "include_archived"),
-        ),
-        AdminRoute(
-            "POST",
-            ALL,
-            "projects.write",
-            changed(projects.create, project_body),
-            body=ProjectCreate,
-        ),
-        AdminRoute("GET", ONE, "projects.read", read(projects.get, project_body)),
-        AdminRoute(
-            "POST",
-            ONE,
-            "projects.write",
-            changed(projects.rename, project_body),
-            body=ProjectUpdate,
-        ),
-        AdminRoute(
-            "POST",
-            f"{ONE}/archive",
-            "projects.write",
-            changed(projects.archive, project_body),
-            body=NoBody,
-        ),
-        AdminRoute(
-            "GET", MODELS, "model_permissions.read", read(projects.get, model_permissions_body)
-        ),
-        AdminRoute(
-            "POST",
-            MODELS,
-            "model_permissions.write",
-            changed(projects.set_models, model_permissions_body),
-            body=ModelPermissionsUpdate,
-        ),
-        AdminRoute(
-            "DELETE",
-            MODELS,
-            "model_permissions.write",
-            changed(projects.delete_models, lambda _: deleted_body("project.model_permissions")),
-        ),
-        AdminRoute("GET", TOOLS, "projects.read", tools),
-        AdminRoute("POST", TOOLS, "projects.write", set_tools, body=HostedToolsUpdate),
-        AdminRoute("GET", TIERS, "projects.read", read(projects.get, service_tiers_body)),
-        AdminRoute(
-            "POST",
-            TIERS,
-            "projects.write",
-            changed(projects.set_tiers, service_tiers_body),
-            body=ServiceTiersUpdate,
-        ),
+        listed(ALL, reads, projects.list, project_body, flags=("include_archived",)),
+        changed(ALL, writes, projects.create, project_body, ProjectCreate),
+        read(ONE, reads, projects.get, project_body),
+        changed(ONE, writes, projects.rename, project_body, ProjectUpdate),
+        changed(f"{ONE}/archive", writes, projects.archive, project_body, NoBody),
+        read(MODELS, may_read, projects.get, model_permissions_body),
+        changed(MODELS, may_write, set_models, model_permissions_body, ModelPermissionsUpdate),
+        deleted(MODELS, may_write, delete_models, "project.model_permissions"),
+        AdminRoute("GET", TOOLS, reads, tools),
+        AdminRoute("POST", TOOLS, writes, set_tools, HostedToolsUpdate),
+        read(TIERS, reads, projects.get, service_tiers_body),
+        changed(TIERS, writes, projects.set_tiers, service_tiers_body, ServiceTiersUpdate),
     ]
 
 
@@ -284,26 +235,6 @@ _ADD_DEFAULT: Final = CoreStatement(
     )
     .on_conflict_do_nothing(index_elements=["tenant_id", "id"])
 )
-_INSERT: Final = CoreStatement(
-    insert(PROJECTS)
-    .values(
-        tenant_id=bindparam("tenant"),
-        id=bindparam("id"),
-        name=bindparam("name"),
-        created_at=func.now(),
-    )
-    .returning(PROJECTS)
-)
-_COUNT: Final = CoreStatement(
-    select(func.count()).select_from(PROJECTS).where(*of_tenant(PROJECTS))
-)
-_FIND: Final = CoreStatement(select(PROJECTS).where(*of_tenant(PROJECTS, "id")))
-_ARCHIVE: Final = CoreStatement(
-    update(PROJECTS)
-    .where(*of_tenant(PROJECTS, "id"))
-    .values(archived_at=func.now())
-    .returning(PROJECTS)
-)
 
 
 def _project(row: Row) -> Project:
@@ -321,37 +252,9 @@ def _project(row: Row) -> Project:
     )
 
 
-_LIST: Final = PagedSelect(
-    PROJECTS,
-    _project,
-    ids.parse_project_id,
-    or_(bindparam("include_archived", type_=Boolean) == true(), PROJECTS.c.archived_at.is_(None)),
-)
-
-
 async def _add_default(connection: Connection, tenant_id: TenantId) -> None:
     names = {"tenant": tenant_id, "name": DEFAULT_PROJECT_NAME}
     await connection.execute(_ADD_DEFAULT, names)
-
-
-async def _one(
-    connection: Connection,
-    statement: CoreStatement,
-    tenant_id: TenantId,
-    project_id: ProjectId,
-    **values: Any,
-) -> Project | None:
-    parameters = {"tenant": tenant_id, "id": project_id, **values}
-    row = (await connection.execute(statement, parameters)).one_or_none()
-    return None if row is None else _project(row)
-
-
-def project_uuid(project_id: str) -> ProjectId:
-    """Parse the id of a project. Raises `ResourceNotFound`."""
-    uuid = ids.parse_project_id(project_id)
-    if uuid is None:
-        raise unknown_project(project_id)
-    return ProjectId(uuid)
 
 
 def unknown_project(project_id: str) -> ResourceNotFound:
@@ -364,6 +267,15 @@ def unknown_project(project_id: str) -> ResourceNotFound:
     )
 
 
+_ROWS: Final = ResourceRows(
+    PROJECTS,
+    _project,
+    ids.parse_project_id,
+    unknown_project,
+    or_(bindparam("include_archived", type_=Boolean) == true(), PROJECTS.c.archived_at.is_(None)),
+)
+
+
 async def required_project(
     connection: Connection, tenant_id: TenantId, project_id: str, *, is_active: bool = False
 ) -> Project:
@@ -371,12 +283,9 @@ async def required_project(
 
     Raises `ResourceNotFound` and `InvalidRequest`.
     """
-    uuid = project_uuid(project_id)
-    if uuid == tenant_id:
+    if ids.parse_project_id(project_id) == tenant_id:
         await _add_default(connection, tenant_id)
-    project = await _one(connection, _FIND, tenant_id, uuid)
-    if project is None:
-        raise unknown_project(project_id)
+    project = await _ROWS.get(connection, project_id, tenant=tenant_id, include_archived=True)
     if is_active and project.archived_at is not None:
         raise InvalidRequest(
             f"Project '{project_id}' is archived. Nothing of it can be changed any more; create "
@@ -401,14 +310,16 @@ class Projects:
         tenant_id = caller.tenant_id
         async with self._transactions.changing(tenant_id) as connection:
             await _add_default(connection, tenant_id)
-            if await connection.scalar(_COUNT, {"tenant": tenant_id}) >= PROJECTS_MAX:
+            count = await _ROWS.count(connection, tenant=tenant_id, include_archived=True)
+            if count >= PROJECTS_MAX:
                 raise RateLimited(
                     f"Your organization has {PROJECTS_MAX} projects, which is as many as may "
                     "be, archived ones included. Ask the operator of this server for more.",
                     code="too_many_projects",
                 )
-            values = {"tenant": tenant_id, "id": ids.new_uuid(), "name": body.name}
-            project = _project((await connection.execute(_INSERT, values)).one())
+            values = {"tenant_id": tenant_id, "id": ids.new_uuid(), "name": body.name}
+            inserted = await connection.execute(insert_row(PROJECTS, *values), values)
+            project = _project(inserted.one())
             target = ids.project_id(project.id)
             await caller.note(connection, "project.created", target, project.id, data=audited(body))
             return project
@@ -423,7 +334,7 @@ class Projects:
         # Reading creates the tenant's default project if it has none yet.
         async with self._transactions.reading(tenant_id) as connection:
             await _add_default(connection, tenant_id)
-            return await _LIST.page(
+            return await _ROWS.page(
                 connection, page, tenant=tenant_id, include_archived=include_archived
             )
 
@@ -453,9 +364,10 @@ class Projects:
                 )
             if project.archived_at is not None:
                 return project
-            archived = await _one(connection, _ARCHIVE, tenant_id, project.id)
+            row = {"tenant": tenant_id, "id": project.id}
+            archived = await connection.execute(mark_by_id(PROJECTS, "archived_at"), row)
             await caller.note(connection, "project.archived", project_id, project.id)
-            return archived or project
+            return _project(archived.one())
 
     async def set_models(
         self, caller: AdminCaller, project_id: str, body: ModelPermissionsUpdate
@@ -510,9 +422,9 @@ class Projects:
         async with self._transactions.changing(tenant_id) as connection:
             project = await required_project(connection, tenant_id, project_id, is_active=True)
             columns = columns_of(project.controls)
-            statement = update_by_id(PROJECTS, *columns)
-            updated = await _one(connection, statement, tenant_id, project.id, **columns)
+            row = {"tenant": tenant_id, "id": project.id, **columns}
+            updated = await connection.execute(update_by_id(PROJECTS, *columns), row)
             await caller.note(
                 connection, event, project_id, project.id, changes_requested=audited(body)
             )
-            return updated or project
+            return _project(updated.one())

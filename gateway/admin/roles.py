@@ -6,11 +6,10 @@ certificates are the operator's. What is asked of these is a 404 that says so (`
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, Literal
 
-from gateway.admin.pages import ORDERED_PAGE, cut, next_page, page_params
 from gateway.admin.projects import ONE as PROJECT
-from gateway.admin.routes import AdminRoute
+from gateway.admin.routes import ORDERED_PAGE, AdminRoute, cut, next_page, page_params
 from gateway.errors import InvalidRequest, ResourceNotFound, shown
 from gateway.tenancy.permissions import ROLES
 
@@ -39,25 +38,34 @@ def routes(projects: Projects) -> list[AdminRoute]:
             code="unsupported_value",
         )
 
+    def refusing(
+        path: str, endpoint: Endpoint, *methods: Literal["GET", "POST", "DELETE"]
+    ) -> list[AdminRoute]:
+        spans = path.endswith("/{rest}")
+        return [
+            AdminRoute(
+                method,
+                path,
+                "roles.read" if method == "GET" else "roles.write",
+                endpoint,
+                refuses=True,
+                spans_slashes=spans,
+            )
+            for method in methods
+        ]
+
     found = []
     for path, kind in ((ORGANIZATION_ROLES, "api.organization"), (PROJECT_ROLES, "api.project")):
         one = f"{path}/{{role_id}}"
         found += [
             AdminRoute("GET", path, "roles.read", _listed(projects, kind), query=ORDERED_PAGE),
-            AdminRoute("POST", path, "roles.write", refuse_role, refuses=True),
             AdminRoute("GET", one, "roles.read", _read(projects, kind)),
-            AdminRoute("POST", one, "roles.write", refuse_role, refuses=True),
-            AdminRoute("DELETE", one, "roles.write", refuse_role, refuses=True),
+            *refusing(path, refuse_role, "POST"),
+            *refusing(one, refuse_role, "POST", "DELETE"),
         ]
     for lacking in LACKING:
-        for path, spans in ((lacking, False), (f"{lacking}/{{rest}}", True)):
-            found += [
-                AdminRoute("GET", path, "roles.read", _refuse, refuses=True, spans_slashes=spans),
-                AdminRoute("POST", path, "roles.write", _refuse, refuses=True, spans_slashes=spans),
-                AdminRoute(
-                    "DELETE", path, "roles.write", _refuse, refuses=True, spans_slashes=spans
-                ),
-            ]
+        for path in (lacking, f"{lacking}/{{rest}}"):
+            found += refusing(path, _refuse, "GET", "POST", "DELETE")
     return found
 
 

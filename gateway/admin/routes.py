@@ -1,6 +1,6 @@
-"""Route of the admin planes: its path, the permission that it takes, and the endpoint that answers.
+"""Routes of the admin planes: path, permission and endpoint; who calls them; pages of lists.
 
-A resource is a module with a function that returns its `AdminRoute`s; `table` puts all of them
+A resource is a module with a function that returns its `AdminRoute`s; `resources` puts all of them
 together. There is no other way into the router, so no route is without a permission.
 """
 
@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal, TypeVar, get_args
+from typing import TYPE_CHECKING, Any, Final, Literal, TypeVar, get_args
 
 import orjson
 from pydantic import BaseModel
@@ -16,34 +16,41 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from gateway.admin.pages import conversation_page, page_params
+from gateway.admin.core import PageParams
 from gateway.admin.transactions import AdminCaller
 from gateway.api.access.client_address import client_address
-from gateway.api.query import boolean, without_index
+from gateway.api.query import (
+    ORDERS,
+    PAGE_ITEMS_DEFAULT,
+    PAGE_ITEMS_MAX,
+    boolean,
+    choice,
+    integer,
+    without_index,
+)
 from gateway.audit import Actor, Author
 from gateway.errors import PermissionDenied, shown
-from gateway.protocol.admin_bodies import NoBody
+from gateway.protocol.admin_bodies import Json, NoBody, deleted_body
 from gateway.protocol.json_body import parse_object
-from gateway.protocol.request_errors import invalid, unknown, validated
-from gateway.tenancy.permissions import OPERATOR_ROLES, ROLES, role_of
+from gateway.protocol.request_errors import invalid, unknown, unknown_place, validated
+from gateway.tenancy.permissions import OPERATOR_PERMISSIONS, OPERATOR_ROLES, ROLES, role_of
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 
+    from starlette.datastructures import QueryParams
     from starlette.types import Receive, Scope, Send
 
+    from gateway.admin.core import Page
     from gateway.api.client_connection import BodyReader
     from gateway.protocol.base import WireModel
     from gateway.tenancy import Network, Operator, Principal
     from gateway.tenancy.permissions import AnyPermission, OperatorRole, Role
 
-    Endpoint = Callable[["AdminCall"], Awaitable[dict[str, Any] | Response]]
-
-    from gateway.admin.core import Page
+    Endpoint = Callable[["AdminCall"], Awaitable[Json | Response]]
 
     Wire = TypeVar("Wire", bound=WireModel)
     T = TypeVar("T")
-    Json = dict[str, Any]
 
 Plane = Literal["tenant", "operator"]
 OPERATOR_BASE = "/admin/v1"
@@ -63,11 +70,14 @@ class AdminRoute:
     path: str
     permission: AnyPermission
     endpoint: Endpoint
-    plane: Plane = "tenant"
     body: type[WireModel] | None = None
     query: Sequence[str] = ()
     refuses: bool = False
     spans_slashes: bool = False
+
+    @property
+    def plane(self) -> Plane:
+        return "operator" if self.permission in OPERATOR_PERMISSIONS else "tenant"
 
     @property
     def url(self) -> str:
@@ -92,31 +102,25 @@ class AdminCall:
     @property
     def caller(self) -> AdminCaller:
         """Return the owner of the admin key, for services that change something."""
-        scope = self.request.scope
-        address = client_address(scope, self.trusted_proxies)
-        return AdminCaller(
-            self.principal.tenant_id,
-            self.principal.key_id,
-            None if address is None else str(address),
-            scope["record"].request_id,
-        )
-
-    @property
-    def operator(self) -> Operator:
-        """Return the operator who calls, on the plane of operators."""
-        operator: Operator = self.request.scope["operator"]
-        return operator
+        return AdminCaller(self.principal.tenant_id, self.principal.key_id, *self._origin)
 
     @property
     def author(self) -> Author:
-        """Return the caller for the audit log."""
+        """Return the operator who calls, for the audit log."""
+        operator: Operator = self.request.scope["operator"]
+        actor = Actor("operator", str(operator.key_id), None, operator.name)
+        return Author(actor, *self._origin)
+
+    @property
+    def changer(self) -> AdminCaller | Author:
+        return self.author if self.route.plane == "operator" else self.caller
+
+    @property
+    def _origin(self) -> tuple[str | None, str | None]:
+        # Address and request id.
         scope = self.request.scope
         address = client_address(scope, self.trusted_proxies)
-        return Author(
-            Actor("operator", str(self.operator.key_id), None, self.operator.name),
-            None if address is None else str(address),
-            scope["record"].request_id,
-        )
+        return None if address is None else str(address), scope["record"].request_id
 
     @property
     def path(self) -> Mapping[str, str]:
@@ -137,8 +141,80 @@ class AdminCall:
         return validated(model, document)
 
 
-def read(use_case: Callable[..., Awaitable[T]], shown: Callable[[T], Json]) -> Endpoint:
-    """Return an endpoint that answers with `use_case(tenant_id, *ids)`; the path has the ids.
+# The kinds of pages of OpenAI's admin API. The SDK goes on in each by `after`, but takes its value
+# from another field: `last_id`, or the id of the last item (`conversation_page`), or `next`
+# (`next_page`); a `whole_page` has no next. An SDK that misses its field ends the list silently, so
+# each resource must use the one that openai-python has for it.
+PAGE: Final = ("limit", "after")
+"""Query parameters of every list."""
+ORDERED_PAGE: Final = (*PAGE, "order")
+
+
+def page_params(query: QueryParams) -> PageParams:
+    """Parse `limit` (default 20), `after`, `before` and `order`. Raises `InvalidRequest`."""
+    limit = integer(query, "limit", minimum=1, maximum=PAGE_ITEMS_MAX)
+    return PageParams(
+        limit=limit or PAGE_ITEMS_DEFAULT,
+        after=query.get("after") or None,
+        before=query.get("before") or None,
+        order=choice(query, "order", ORDERS) or "asc",
+    )
+
+
+def cut(items: Sequence[Json], asked: PageParams) -> tuple[list[Json], bool]:
+    """Return one page of a complete list (the oldest first), and True if there are more.
+
+    More are behind the page, or with `before` ahead of it. Raises `InvalidRequest`.
+    """
+    listed = list(items)
+    if asked.order == "desc":
+        listed.reverse()
+    names = [one["id"] for one in listed]
+    for place in (asked.after, asked.before):
+        if place is not None and place not in names:
+            raise unknown_place()
+    if asked.before is not None:
+        end = names.index(asked.before)
+        begin = max(0, end - asked.limit)
+        return listed[begin:end], begin > 0
+    begin = 0 if asked.after is None else names.index(asked.after) + 1
+    end = begin + asked.limit
+    return listed[begin:end], end < len(listed)
+
+
+def conversation_page(items: Sequence[Json], *, has_more: bool) -> Json:
+    """Return a `SyncConversationCursorPage`, which is a `SyncCursorPage`, too."""
+    return {
+        "object": "list",
+        "data": list(items),
+        "first_id": items[0]["id"] if items else None,
+        "last_id": items[-1]["id"] if items else None,
+        "has_more": has_more,
+    }
+
+
+def next_page(items: Sequence[Json], *, next_id: str | None) -> Json:
+    """Return a `SyncNextCursorPage`; the next page is behind `next` (None: this is the last)."""
+    return {
+        "object": "list",
+        "data": list(items),
+        "has_more": next_id is not None,
+        "next": next_id,
+    }
+
+
+def whole_page(items: Sequence[Json]) -> Json:
+    """Return a `SyncPage`, which has all items."""
+    return {"object": "list", "data": list(items)}
+
+
+def read(
+    path: str,
+    permission: AnyPermission,
+    use_case: Callable[..., Awaitable[T]],
+    shown: Callable[[T], Json],
+) -> AdminRoute:
+    """Return a GET route that answers with `use_case(tenant_id, *ids)`; the path has the ids.
 
     On the plane of operators it is `use_case(*ids)`.
     """
@@ -147,16 +223,20 @@ def read(use_case: Callable[..., Awaitable[T]], shown: Callable[[T], Json]) -> E
         scope = () if call.route.plane == "operator" else (call.principal.tenant_id,)
         return shown(await use_case(*scope, *call.path.values()))
 
-    return endpoint
+    return AdminRoute("GET", path, permission, endpoint)
 
 
-def listed(
+def listed(  # noqa: PLR0913 - what a list is
+    path: str,
+    permission: AnyPermission,
     use_case: Callable[..., Awaitable[Page[T]]],
     shown: Callable[[T], Json],
-    *flags: str,
+    *,
+    flags: Sequence[str] = (),
     filters: Sequence[str] = (),
-) -> Endpoint:
-    """Return an endpoint that answers with a page of `use_case(tenant_id, *ids, page_params)`.
+    is_ordered: bool = False,
+) -> AdminRoute:
+    """Return a GET route that answers with a page of `use_case(tenant_id, *ids, page_params)`.
 
     `flags` are boolean query parameters, `filters` texts: None where the query lacks one.
     """
@@ -170,25 +250,48 @@ def listed(
         )
         return conversation_page(list(map(shown, page.rows)), has_more=page.has_more)
 
-    return endpoint
+    query = (*(ORDERED_PAGE if is_ordered else PAGE), *flags, *filters)
+    return AdminRoute("GET", path, permission, endpoint, query=query)
 
 
-def changed(use_case: Callable[..., Awaitable[T]], shown: Callable[[T], Json]) -> Endpoint:
-    """Return an endpoint that answers with `use_case(caller, *ids, body)`.
+def changed(
+    path: str,
+    permission: AnyPermission,
+    use_case: Callable[..., Awaitable[T]],
+    shown: Callable[[T], Json],
+    body: type[WireModel],
+) -> AdminRoute:
+    """Return a POST route that answers with `use_case(caller, *ids, body)`.
 
-    On the plane of operators the caller is an `Author`. The route names the model of the body. An
-    empty body (`NoBody`) is checked, but not passed on.
+    On the plane of operators the caller is an `Author`. An empty body (`NoBody`) is checked, but
+    not passed on.
     """
 
     async def endpoint(call: AdminCall) -> Json:
-        given: list[Any] = list(call.path.values())
-        if (model := call.route.body) is not None:
-            body = await call.body(model)
-            given += [] if model is NoBody else [body]
-        caller = call.author if call.route.plane == "operator" else call.caller
-        return shown(await use_case(caller, *given))
+        content = await call.body(body)
+        given = () if body is NoBody else (content,)
+        return shown(await use_case(call.changer, *call.path.values(), *given))
 
-    return endpoint
+    return AdminRoute("POST", path, permission, endpoint, body)
+
+
+def deleted(
+    path: str,
+    permission: AnyPermission,
+    use_case: Callable[..., Awaitable[object]],
+    kind: str,
+) -> AdminRoute:
+    """Return a DELETE route that calls `use_case(caller, *ids)`.
+
+    It answers with the id that the path ends with, if it does.
+    """
+
+    async def endpoint(call: AdminCall) -> Json:
+        ids = list(call.path.values())
+        await use_case(call.changer, *ids)
+        return deleted_body(kind, ids[-1] if path.endswith("}") else None)
+
+    return AdminRoute("DELETE", path, permission, endpoint)
 
 
 class AuditedAs:

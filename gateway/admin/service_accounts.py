@@ -2,19 +2,25 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final, Literal
+from typing import TYPE_CHECKING, Final, Literal
 
-from sqlalchemy import Uuid, any_, bindparam, func, insert, select, update
+from sqlalchemy import Uuid, any_, bindparam, func, select, update
 from sqlalchemy.dialects.postgresql import ARRAY
 
 from gateway import ids
-from gateway.admin.core import CoreStatement, PagedSelect, of_tenant, update_by_id
-from gateway.admin.pages import PAGE
+from gateway.admin.core import (
+    CoreStatement,
+    ResourceRows,
+    insert_row,
+    mark_by_id,
+    of_tenant,
+    update_by_id,
+)
 from gateway.admin.projects import ONE as PROJECT
 from gateway.admin.projects import required_project
-from gateway.admin.routes import AdminRoute, audited, changed, listed, read
+from gateway.admin.routes import audited, changed, deleted, listed, read
 from gateway.errors import RateLimited, ResourceNotFound, shown
-from gateway.protocol.admin_bodies import DisplayName, Json, deleted_body, seconds_of
+from gateway.protocol.admin_bodies import DisplayName, Json, seconds_of
 from gateway.protocol.base import NullableModel
 from gateway.store.tables import TABLES
 from gateway.tenancy import ProjectId, ServiceAccount, TenantId
@@ -23,8 +29,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
     from uuid import UUID
 
-    from gateway.admin.core import Page
-    from gateway.admin.pages import PageParams
+    from gateway.admin.core import Page, PageParams
+    from gateway.admin.routes import AdminRoute
     from gateway.admin.transactions import AdminCaller, Transactions
     from gateway.store.postgres.database import Connection, Row
     from gateway.tenancy import Project, ServiceAccountRole
@@ -41,28 +47,13 @@ KIND = "organization.project.service_account"
 
 def routes(accounts: ServiceAccounts) -> list[AdminRoute]:
     # `keys` has the routes that make keys of service accounts.
+    reads: Final = "service_accounts.read"
+    writes: Final = "service_accounts.write"
     return [
-        AdminRoute(
-            "GET",
-            ALL,
-            "service_accounts.read",
-            listed(accounts.list, service_account_body),
-            query=PAGE,
-        ),
-        AdminRoute("GET", ONE, "service_accounts.read", read(accounts.get, service_account_body)),
-        AdminRoute(
-            "POST",
-            ONE,
-            "service_accounts.write",
-            changed(accounts.change, service_account_body),
-            body=ServiceAccountUpdate,
-        ),
-        AdminRoute(
-            "DELETE",
-            ONE,
-            "service_accounts.write",
-            changed(accounts.delete, lambda id_: deleted_body(KIND, id_)),
-        ),
+        listed(ALL, reads, accounts.list, service_account_body),
+        read(ONE, reads, accounts.get, service_account_body),
+        changed(ONE, writes, accounts.change, service_account_body, ServiceAccountUpdate),
+        deleted(ONE, writes, accounts.delete, KIND),
     ]
 
 
@@ -76,7 +67,7 @@ class ServiceAccountUpdate(NullableModel):
 def service_account_body(account: ServiceAccount) -> Json:
     return {
         "id": ids.service_account_id(account.id),
-        "object": "organization.project.service_account",
+        "object": KIND,
         "name": account.name,
         "role": account.role,
         "created_at": seconds_of(account.created_at),
@@ -87,34 +78,11 @@ _IS_THERE: Final = (
     SERVICE_ACCOUNTS.c.project_id == bindparam("project"),
     SERVICE_ACCOUNTS.c.deleted_at.is_(None),
 )
-_INSERT: Final = CoreStatement(
-    insert(SERVICE_ACCOUNTS)
-    .values(
-        tenant_id=bindparam("tenant"),
-        project_id=bindparam("project"),
-        id=bindparam("id"),
-        name=bindparam("name"),
-        role=bindparam("role"),
-        created_at=func.now(),
-    )
-    .returning(SERVICE_ACCOUNTS)
-)
-_COUNT: Final = CoreStatement(
-    select(func.count())
-    .select_from(SERVICE_ACCOUNTS)
-    .where(*of_tenant(SERVICE_ACCOUNTS), *_IS_THERE)
-)
-_FIND: Final = CoreStatement(
-    select(SERVICE_ACCOUNTS).where(*of_tenant(SERVICE_ACCOUNTS, "id"), *_IS_THERE)
-)
 _FIND_ALL: Final = CoreStatement(
     select(SERVICE_ACCOUNTS).where(
         *of_tenant(SERVICE_ACCOUNTS),
         SERVICE_ACCOUNTS.c.id == any_(bindparam("ids", type_=ARRAY(Uuid))),
     )
-)
-_DELETE: Final = CoreStatement(
-    update(SERVICE_ACCOUNTS).where(*of_tenant(SERVICE_ACCOUNTS, "id")).values(deleted_at=func.now())
 )
 _END_KEYS: Final = CoreStatement(
     update(API_KEYS)
@@ -139,17 +107,6 @@ def _account(row: Row) -> ServiceAccount:
     )
 
 
-_LIST: Final = PagedSelect(SERVICE_ACCOUNTS, _account, ids.parse_service_account_id, *_IS_THERE)
-
-
-async def _one(
-    connection: Connection, statement: CoreStatement, project: Project, id_: UUID, **values: Any
-) -> ServiceAccount | None:
-    parameters = {"tenant": project.tenant_id, "project": project.id, "id": id_, **values}
-    row = (await connection.execute(statement, parameters)).one_or_none()
-    return None if row is None else _account(row)
-
-
 async def find_accounts(
     connection: Connection, tenant_id: TenantId, account_ids: Iterable[UUID]
 ) -> dict[UUID, ServiceAccount]:
@@ -167,17 +124,16 @@ def unknown_account(account_id: str) -> ResourceNotFound:
     )
 
 
+_ROWS: Final = ResourceRows(
+    SERVICE_ACCOUNTS, _account, ids.parse_service_account_id, unknown_account, *_IS_THERE
+)
+
+
 async def required_account(
     connection: Connection, project: Project, account_id: str
 ) -> ServiceAccount:
     """Return an account of a project by its public id. Raises `ResourceNotFound`."""
-    uuid = ids.parse_service_account_id(account_id)
-    found = None
-    if uuid is not None:
-        found = await _one(connection, _FIND, project, uuid)
-    if found is None:
-        raise unknown_account(account_id)
-    return found
+    return await _ROWS.get(connection, account_id, tenant=project.tenant_id, project=project.id)
 
 
 class ServiceAccounts:
@@ -200,15 +156,17 @@ class ServiceAccounts:
 
         Raises `RateLimited` if the project has too many.
         """
-        place = {"tenant": project.tenant_id, "project": project.id}
-        if await connection.scalar(_COUNT, place) >= ACCOUNTS_MAX:
+        place = {"tenant_id": project.tenant_id, "project_id": project.id}
+        count = await _ROWS.count(connection, tenant=project.tenant_id, project=project.id)
+        if count >= ACCOUNTS_MAX:
             raise RateLimited(
                 f"This project has {ACCOUNTS_MAX} service accounts, which is as many as may "
                 "be. Delete some that are not needed any more.",
                 code="too_many_service_accounts",
             )
         values = {**place, "id": ids.new_uuid(), "name": name, "role": role}
-        account = _account((await connection.execute(_INSERT, values)).one())
+        inserted = await connection.execute(insert_row(SERVICE_ACCOUNTS, *values), values)
+        account = _account(inserted.one())
         target = ids.service_account_id(account.id)
         data = {"role": role}
         await caller.note(connection, "service_account.created", target, project.id, data=data)
@@ -224,7 +182,7 @@ class ServiceAccounts:
     ) -> Page[ServiceAccount]:
         async with self._transactions.reading(tenant_id) as connection:
             project = await required_project(connection, tenant_id, project_id)
-            return await _LIST.page(connection, page, tenant=tenant_id, project=project.id)
+            return await _ROWS.page(connection, page, tenant=tenant_id, project=project.id)
 
     async def change(
         self, caller: AdminCaller, project_id: str, account_id: str, body: ServiceAccountUpdate
@@ -234,10 +192,9 @@ class ServiceAccounts:
             project = await required_project(connection, tenant_id, project_id, is_active=True)
             account = await required_account(connection, project, account_id)
             if changes := audited(body):
+                values = {"tenant": tenant_id, "id": account.id, **changes}
                 statement = update_by_id(SERVICE_ACCOUNTS, *changes)
-                account = (
-                    await _one(connection, statement, project, account.id, **changes) or account
-                )
+                account = _account((await connection.execute(statement, values)).one())
             await caller.note(
                 connection,
                 "service_account.updated",
@@ -247,14 +204,13 @@ class ServiceAccounts:
             )
             return account
 
-    async def delete(self, caller: AdminCaller, project_id: str, account_id: str) -> str:
+    async def delete(self, caller: AdminCaller, project_id: str, account_id: str) -> None:
         """Delete an account; its keys end at once."""
         tenant_id = caller.tenant_id
         async with self._transactions.changing(tenant_id) as connection:
             project = await required_project(connection, tenant_id, project_id)
             account = await required_account(connection, project, account_id)
             row = {"tenant": tenant_id, "id": account.id}
-            await connection.execute(_DELETE, row)
+            await connection.execute(mark_by_id(SERVICE_ACCOUNTS, "deleted_at"), row)
             await connection.execute(_END_KEYS, row)
             await caller.note(connection, "service_account.deleted", account_id, project.id)
-            return account_id

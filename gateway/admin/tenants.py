@@ -15,8 +15,16 @@ from starlette.responses import StreamingResponse
 
 from gateway import ids
 from gateway.admin.keys import ShownKey, admin_key_body
-from gateway.admin.pages import PAGE, conversation_page, cut, page_params
-from gateway.admin.routes import AdminRoute, changed, check_permission, read
+from gateway.admin.routes import (
+    PAGE,
+    AdminRoute,
+    changed,
+    check_permission,
+    conversation_page,
+    cut,
+    page_params,
+    read,
+)
 from gateway.admin.transactions import owned
 from gateway.protocol.admin_bodies import NoBody, ShortText, seconds_of
 from gateway.protocol.base import NullableModel, WireModel
@@ -60,27 +68,22 @@ def routes(tenants: Tenants) -> list[AdminRoute]:
             headers={"content-disposition": f'attachment; filename="{name}.zip"'},
         )
 
+    reads: Final = "tenants.read"
     writes: Final = "tenants.write"
     deletes: Final = "tenants.delete"
-    create = changed(tenants.create, tenant_body)
-    create_key = changed(tenants.create_key, dict)
-    set_policy = changed(tenants.set_policy, detail_body)
-    disable = changed(tenants.disable, tenant_body)
-    delete, restore = changed(tenants.delete, dict), changed(tenants.restore, dict)
-    hold, erase = changed(tenants.hold, dict), changed(tenants.erase, erasure_body)
     keys = f"{ONE}/admin_api_keys"
     return [
-        AdminRoute("GET", ALL, "tenants.read", listed, "operator", query=PAGE),
-        AdminRoute("POST", ALL, writes, create, "operator", body=TenantCreate),
-        AdminRoute("GET", ONE, "tenants.read", read(tenants.get, detail_body), "operator"),
-        AdminRoute("POST", ONE, writes, set_policy, "operator", body=TenantUpdate),
-        AdminRoute("POST", f"{ONE}/disable", writes, disable, "operator", body=NoBody),
-        AdminRoute("POST", keys, writes, create_key, "operator", body=TenantKeyCreate),
-        AdminRoute("POST", f"{ONE}/delete", deletes, delete, "operator", body=NoBody),
-        AdminRoute("POST", f"{ONE}/restore", deletes, restore, "operator", body=NoBody),
-        AdminRoute("POST", f"{ONE}/hold", deletes, hold, "operator", body=HoldUpdate),
-        AdminRoute("POST", f"{ONE}/erasure", deletes, erase, "operator", body=Erasure),
-        AdminRoute("POST", f"{ONE}/export", "tenants.export", export, "operator", body=Export),
+        AdminRoute("GET", ALL, reads, listed, query=PAGE),
+        changed(ALL, writes, tenants.create, tenant_body, TenantCreate),
+        read(ONE, reads, tenants.get, detail_body),
+        changed(ONE, writes, tenants.set_policy, detail_body, TenantUpdate),
+        changed(f"{ONE}/disable", writes, tenants.disable, tenant_body, NoBody),
+        changed(keys, writes, tenants.create_key, dict, TenantKeyCreate),
+        changed(f"{ONE}/delete", deletes, tenants.delete, dict, NoBody),
+        changed(f"{ONE}/restore", deletes, tenants.restore, dict, NoBody),
+        changed(f"{ONE}/hold", deletes, tenants.hold, dict, HoldUpdate),
+        changed(f"{ONE}/erasure", deletes, tenants.erase, erasure_body, Erasure),
+        AdminRoute("POST", f"{ONE}/export", "tenants.export", export, Export),
     ]
 
 

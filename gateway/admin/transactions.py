@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
 
 _NO_PRIVILEGE: Final = "42501"
+_COMMAND_LINE: Final = "Use the command line with the owner's URL."
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,11 +82,20 @@ class Transactions:
             yield connection
         self._forget()
 
+    @asynccontextmanager
+    async def owning(self, remedy: str = _COMMAND_LINE) -> AsyncIterator[Connection]:
+        """Open a transaction of the owner of the tables. Raises `PermissionDenied` for others.
+
+        After the commit, keys are looked up again.
+        """
+        with owned(remedy):
+            async with self._database.owner_transaction() as connection:
+                yield connection
+        self._forget()
+
 
 @contextmanager
-def owned(
-    remedy: str = "Use the command line with the owner's URL.",
-) -> Iterator[None]:
+def owned(remedy: str = _COMMAND_LINE) -> Iterator[None]:
     """Turn a missing privilege within the block into `PermissionDenied`.
 
     For work that only the owner of the tables may do, when the process connects as another user.

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from gateway.protocol.hosted_tools import HostedFamily
     from gateway.protocol.json_body import InputLimits
     from gateway.services.executor import ThreadExecutor
-    from gateway.tenancy import TenantPolicy
+    from gateway.tenancy.policy import TenantPolicy
 
 T = TypeVar("T")
 

@@ -16,7 +16,8 @@ if TYPE_CHECKING:
 
     from gateway.services.health import Health
     from gateway.services.models import Models
-    from gateway.tenancy import Principal, TenantPolicy
+    from gateway.tenancy import Principal
+    from gateway.tenancy.policy import TenantPolicy
 
 _LANDING = """<!doctype html>
 <html lang="en"><meta charset="utf-8"><title>Harmony Gateway</title>

@@ -1,4 +1,6 @@
-"""`backends`: the inference servers that there are, and which of them get nothing new."""
+"""`backends` and `adapters`: the inference servers, which of them get nothing new, and what LoRA
+adapters each has loaded.
+"""
 
 from __future__ import annotations
 
@@ -6,30 +8,29 @@ import asyncio
 import getpass
 import json
 import socket
-from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from difflib import get_close_matches
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
 from gateway.cli import terminal
-from gateway.cli.options import Config, Json, run
-from gateway.cli.provision import connected, provisioned
+from gateway.cli.command import Installation, Json, command
 from gateway.errors import StartupError, UpstreamUnavailable
-from gateway.settings import load_settings
 from gateway.store import backend_reports
 from gateway.upstreams.backend_sources import DRAIN_POLL_S, SETTINGS, SourceError, merged
 from gateway.upstreams.http.client import KeepAlivePolicy, build_client
 from gateway.upstreams.http.connection import ConnectionLimits
-from gateway.upstreams.pool import HEALTH_TIMEOUT_S
+from gateway.upstreams.lora_adapters import Adapter, AdapterOutcome, Adapters
+from gateway.upstreams.pool import DESCRIBE_TIMEOUT_S, HEALTH_TIMEOUT_S
 from gateway.upstreams.probe import check, describe
 from gateway.upstreams.routing.exchange import in_flight_of
 from gateway.upstreams.routing.prefix_index import member_id
 from gateway.wiring import foundation
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable, Coroutine, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
+    from contextlib import AbstractAsyncContextManager
 
     from gateway.settings import Settings
     from gateway.store.backend_reports import Drain
@@ -38,41 +39,24 @@ if TYPE_CHECKING:
     from gateway.upstreams.http.client import Client
     from gateway.upstreams.probe import Description
 
-commands = typer.Typer(no_args_is_help=True)
+backends = typer.Typer(no_args_is_help=True)
+adapters = typer.Typer(no_args_is_help=True)
 
 LOAD_FRESH_S: Final = 10.0
 """Age of a report of a replica from which on it does not count."""
 LOOK_AGAIN_S: Final = 0.5
 NAMES_MAX: Final = 8
+LOAD_TIMEOUT_S: Final = 300.0
+DISCOVERY: Final = "discovery"
+"""In the place of a backend's name, where a source does not say which there are."""
 POLLS: Final = 3
 """Replicas of which nothing is known have heard of it after so many of their polls."""
 
-
-@dataclass(frozen=True, slots=True)
-class Row:
-    """A backend as `list` shows it. `in_flight` is of all replicas; None: they do not tell."""
-
-    name: str
-    state: str
-    models: tuple[str, ...]
-    engine: str | None
-    in_flight: int | None
-    source: str
-    url: str
-    problem: str | None = None
-
-    def body(self) -> dict[str, Any]:
-        # The object that `backends list --json` prints.
-        return {
-            "name": self.name,
-            "state": self.state,
-            "models": list(self.models),
-            "engine": self.engine,
-            "in_flight": self.in_flight,
-            "source": self.source,
-            "url": self.url,
-            "problem": self.problem,
-        }
+AdapterName = Annotated[str, typer.Argument(help="What requests call it.")]
+Base = Annotated[
+    str | None,
+    typer.Option("--model", help="Only backends of this model, which it is an adapter of."),
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,44 +87,47 @@ class BackendRecords:
         return sum(load.get(member_id(name), 0) for load in self.loads.values())
 
 
-@commands.command("list")
-def list_backends(config: Config = None, json_: Json = False) -> None:
+@command(backends, "list")
+async def list_backends(gateway: Installation, json_: Json = False) -> None:
     """Every backend, asked now from here: what it serves, and whether it takes requests.
 
     What is in flight is what replicas tell each other, `-` where they do not. Exit code 1: a source
     could not say what there is.
     """
-    rows, faults = run(_list(load_settings(config)))
+    members = await found(gateway.settings)
+    records = await _records(await gateway.database())
+    async with new_client() as client:
+        rows = await asyncio.gather(
+            *(_row(client, one, records) for one in members.backends.values())
+        )
     if json_:
-        body = {"backends": [row.body() for row in rows], "faults": list(faults)}
-        terminal.show(json.dumps(body))
+        terminal.show(json.dumps({"backends": rows, "faults": members.faults}))
     else:
-        terminal.table(
-            ("NAME", "STATE", "MODELS", "ENGINE", "IN FLIGHT", "SOURCE", "URL"),
-            [
-                (
-                    row.name,
-                    row.state,
-                    ", ".join(row.models) or "-",
-                    row.engine or "-",
-                    "-" if row.in_flight is None else str(row.in_flight),
-                    row.source,
-                    row.url,
-                )
-                for row in rows
-            ],
+        terminal.listing(
+            rows,
+            {
+                "NAME": "name",
+                "STATE": "state",
+                "MODELS": lambda row: ", ".join(row["models"]) or "-",
+                "ENGINE": lambda row: row["engine"] or "-",
+                "IN FLIGHT": lambda row: "-" if row["in_flight"] is None else str(row["in_flight"]),
+                "SOURCE": "source",
+                "URL": "url",
+            },
+            as_json=False,
         )
         for row in rows:
-            if row.problem is not None:
-                terminal.note(f"{row.name}: {row.problem}")
-        for fault in faults:
+            if row["problem"] is not None:
+                terminal.note(f"{row['name']}: {row['problem']}")
+        for fault in members.faults:
             terminal.note(fault)
-    if faults:
+    if members.faults:
         raise typer.Exit(terminal.FAILED)
 
 
-@commands.command("drain")
-def drain_backend(
+@command(backends, "drain")
+async def drain_backend(
+    gateway: Installation,
     name: Annotated[str, typer.Argument(help="The backend, as `backends list` shows it.")],
     wait: Annotated[
         bool, typer.Option("--wait", help="Until nothing of it is in flight at any replica.")
@@ -148,51 +135,42 @@ def drain_backend(
     timeout_s: Annotated[
         float, typer.Option(min=0, help="With --wait: give up after so many seconds.")
     ] = 600.0,
-    config: Config = None,
 ) -> None:
     """Send nothing new to a backend; what it has begun goes on. It stays so until `undrain`.
 
     All replicas follow within two seconds. Exit code 1: with --wait something is still
     in flight; it is drained all the same.
     """
-    settings = load_settings(config)
-    left = run(_drain(settings, name, timeout_s if wait else None))
-    if left is None:
+    members = await found(gateway.settings)
+    if name not in members.backends and not members.faults:
+        close = get_close_matches(name, members.backends, n=1)
+        raise StartupError(
+            f"there is no backend {name!r}",
+            remedy=f"Did you mean {close[0]!r}?" if close else "See: harmony-gateway backends list",
+        )
+    database = await gateway.database()
+    await backend_reports.drain(database, name, by=f"{getpass.getuser()}@{socket.gethostname()}")
+    if not wait:
         terminal.step(terminal.OK, "draining", f"{name} gets nothing new")
-    elif left:
+        return
+    patience_s = POLLS * DRAIN_POLL_S
+    left = await wait_until_idle(database, name, timeout_s=timeout_s, patience_s=patience_s)
+    if left:
         terminal.step(terminal.BAD, "draining", f"{name}: {left} after {timeout_s:g} s")
         raise typer.Exit(terminal.FAILED)
-    else:
-        terminal.step(terminal.OK, "drained", f"nothing of {name} is in flight")
+    terminal.step(terminal.OK, "drained", f"nothing of {name} is in flight")
 
 
-@commands.command("undrain")
-def undrain_backend(
+@command(backends, "undrain")
+async def undrain_backend(
+    gateway: Installation,
     name: Annotated[str, typer.Argument(help="The backend, as `backends list` shows it.")],
-    config: Config = None,
 ) -> None:
     """Send requests to a backend again. Exit code 1: it was not drained."""
-    if not run(_on(load_settings(config), lambda one, _: backend_reports.undrain(one, name))):
+    if not await backend_reports.undrain(await gateway.database(), name):
         terminal.step(terminal.BAD, "not drained", name)
         raise typer.Exit(terminal.FAILED)
     terminal.step(terminal.OK, "in use", f"{name} gets requests again")
-
-
-async def _on(
-    settings: Settings, act: Callable[[Database, Settings], Coroutine[Any, Any, Any]]
-) -> Any:
-    async with provisioned(settings) as complete, connected(complete) as database:
-        return await act(database, complete)
-
-
-async def _list(settings: Settings) -> tuple[list[Row], tuple[str, ...]]:
-    members = await found(settings)
-    records: BackendRecords = await _on(settings, lambda database, _: _records(database))
-    async with _client() as client:
-        rows = await asyncio.gather(
-            *(_row(client, one, records) for one in members.backends.values())
-        )
-    return list(rows), members.faults
 
 
 async def found(settings: Settings) -> Members:
@@ -222,10 +200,8 @@ async def examine(settings: Settings) -> dict[str, tuple[bool, str]]:
     return records
 
 
-@asynccontextmanager
-async def _client() -> AsyncIterator[Client]:
-    async with build_client(keep_alive=KeepAlivePolicy(), limits=ConnectionLimits()) as client:
-        yield client
+def new_client() -> AbstractAsyncContextManager[Client]:
+    return build_client(keep_alive=KeepAlivePolicy(), limits=ConnectionLimits())
 
 
 async def _records(database: Database) -> BackendRecords:
@@ -240,7 +216,7 @@ async def _records(database: Database) -> BackendRecords:
     )
 
 
-async def _row(client: Client, backend: Backend, records: BackendRecords) -> Row:
+async def _row(client: Client, backend: Backend, records: BackendRecords) -> dict[str, Any]:
     name = backend.name
     said: Description | None = None
     unusable, problem = None, None
@@ -262,39 +238,16 @@ async def _row(client: Client, backend: Backend, records: BackendRecords) -> Row
     state = "unreachable" if problem is not None else "unusable" if unusable else "healthy"
     if name in records.drained:
         state = "drained" if in_flight == 0 else "draining"
-    return Row(
-        name=name,
-        state=state,
-        models=() if said is None else tuple(said.models),
-        engine=None if said is None or said.engine is None else str(said.engine),
-        in_flight=in_flight,
-        source=backend.source,
-        url=backend.base_url,
-        problem=problem or (str(unusable) if unusable else None),
-    )
-
-
-async def _drain(settings: Settings, name: str, timeout_s: float | None) -> str | None:
-    # Without a timeout returns None, else what is left after it; empty: nothing.
-    members = await found(settings)
-    if name not in members.backends and not members.faults:
-        close = get_close_matches(name, members.backends, n=1)
-        raise StartupError(
-            f"there is no backend {name!r}",
-            remedy=f"Did you mean {close[0]!r}?" if close else "See: harmony-gateway backends list",
-        )
-
-    async def act(database: Database, _: Settings) -> str | None:
-        await backend_reports.drain(
-            database, name, by=f"{getpass.getuser()}@{socket.gethostname()}"
-        )
-        if timeout_s is None:
-            return None
-        patience_s = POLLS * DRAIN_POLL_S
-        return await wait_until_idle(database, name, timeout_s=timeout_s, patience_s=patience_s)
-
-    left: str | None = await _on(settings, act)
-    return left
+    return {
+        "name": name,
+        "state": state,
+        "models": [] if said is None else list(said.models),
+        "engine": None if said is None or said.engine is None else str(said.engine),
+        "in_flight": in_flight,
+        "source": backend.source,
+        "url": backend.base_url,
+        "problem": problem or (str(unusable) if unusable else None),
+    }
 
 
 async def wait_until_idle(
@@ -322,3 +275,72 @@ async def wait_until_idle(
                 return f"{sum(counts.values())} in flight"
             return "not all replicas have said so"
         await asyncio.sleep(min(LOOK_AGAIN_S, timeout_s))
+
+
+@command(adapters, "list")
+async def list_adapters(gateway: Installation, json_: Json = False) -> None:
+    """Every adapter, where it is, and what it was loaded from."""
+    members = await found(gateway.settings)
+    async with new_client() as client:
+        rows = [*await _adapters(members, client).listed(), *_unknown(members)]
+    _show(rows, as_json=json_)
+    if any(isinstance(one, AdapterOutcome) for one in rows):
+        raise typer.Exit(terminal.FAILED)
+
+
+@command(adapters, "load")
+async def load_adapter(
+    gateway: Installation,
+    name: AdapterName,
+    path: Annotated[str, typer.Argument(help="Its folder, as the backends see it.")],
+    model: Base = None,
+    json_: Json = False,
+) -> None:
+    """Load an adapter wherever it is not. Exit code 0: every backend has it."""
+    members = await found(gateway.settings)
+    async with new_client() as client:
+        outcomes = await _adapters(members, client).load(name, path, base=model)
+    _conclude([*outcomes, *_unknown(members)], as_json=json_)
+
+
+@command(adapters, "unload")
+async def unload_adapter(
+    gateway: Installation, name: AdapterName, model: Base = None, json_: Json = False
+) -> None:
+    """Unload an adapter wherever it is. Exit code 0: no backend has it."""
+    members = await found(gateway.settings)
+    async with new_client() as client:
+        outcomes = await _adapters(members, client).unload(name, base=model)
+    _conclude([*outcomes, *_unknown(members)], as_json=json_)
+
+
+def _adapters(members: Members, client: Client) -> Adapters:
+    every = tuple(members.backends.values())
+    return Adapters(every, client, ask_s=DESCRIBE_TIMEOUT_S, load_s=LOAD_TIMEOUT_S)
+
+
+def _unknown(members: Members) -> list[AdapterOutcome]:
+    # A source that does not list its backends.
+    return [AdapterOutcome(DISCOVERY, ok=False, detail=why) for why in members.faults]
+
+
+def _conclude(outcomes: Sequence[AdapterOutcome], *, as_json: bool) -> None:
+    _show(outcomes, as_json=as_json)
+    if not outcomes:
+        terminal.note("No backend serves that model.")
+    if not outcomes or not all(one.ok for one in outcomes):
+        raise typer.Exit(terminal.FAILED)
+
+
+def _show(rows: Sequence[Adapter | AdapterOutcome], *, as_json: bool) -> None:
+    if as_json:
+        terminal.show(json.dumps([asdict(one) for one in rows]))
+        return
+    for one in rows:
+        if isinstance(one, Adapter):
+            detail = f"{one.name}, of {one.parent}" + (f", from {one.path}" if one.path else "")
+            terminal.step(terminal.OK, one.backend, detail)
+            continue
+        terminal.step(terminal.OK if one.ok else terminal.BAD, one.backend, one.detail)
+        if one.remedy:
+            terminal.show(f"      {one.remedy}")

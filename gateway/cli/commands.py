@@ -60,43 +60,39 @@ PANELS: Final = {
         ),
     },
     "Configuration, database and backends": {
-        "config": Entry(
-            "configuration", "commands", "Check the configuration, list every setting."
-        ),
+        "config": Entry("config", "commands", "Check the configuration, list every setting."),
         "db": Entry(
-            "database",
+            "db",
             "commands",
             "Migrate the database, show where it is, remove what has expired.",
         ),
         "backends": Entry(
             "backends",
-            "commands",
+            "backends",
             "List the inference servers, take them out of use and back.",
         ),
         "adapters": Entry(
-            "adapters", "commands", "List, load and unload LoRA adapters at all backends."
+            "backends", "adapters", "List, load and unload LoRA adapters at all backends."
         ),
     },
     "Tenants": {
-        "tenants": Entry("tenancy.access", "tenants", "Create, list, set up and disable tenants."),
-        "keys": Entry("tenancy.access", "keys", "Create, list and disable API keys."),
-        "projects": Entry(
-            "tenancy.projects", "commands", "Create, list and archive projects, and keys."
-        ),
+        "tenants": Entry("tenants", "tenants", "Create, list, set up and disable tenants."),
+        "keys": Entry("tenants", "keys", "Create, list and disable API keys."),
+        "projects": Entry("tenants", "projects", "Create, list and archive projects, and keys."),
         "issuers": Entry(
-            "tenancy.issuers",
+            "issuers",
             "commands",
             "Trust issuers of tokens (OIDC), and say what their tokens may do.",
         ),
-        "limits": Entry("tenancy.limits", "limits", "Set and list rate limits."),
-        "budgets": Entry("tenancy.limits", "budgets", "Set and list budgets of money or tokens."),
-        "prices": Entry("tenancy.limits", "prices", "Set and list what models cost."),
-        "usage": Entry("tenancy.usage", "commands", "Export, check and deliver usage."),
+        "limits": Entry("limits", "limits", "Set and list rate limits."),
+        "budgets": Entry("limits", "budgets", "Set and list budgets of money or tokens."),
+        "prices": Entry("limits", "prices", "Set and list what models cost."),
+        "usage": Entry("usage", "commands", "Export, check and deliver usage."),
     },
     "Hosted tools": {
-        "mcp": Entry("mcp", "commands", "Register, list, remove and try MCP servers."),
+        "mcp": Entry("mcp_registry", "commands", "Register, list, remove and try MCP servers."),
         "pages": Entry(
-            "pages",
+            "page_index",
             "commands",
             "Add, list and remove the pages of the local index of web search.",
         ),
@@ -105,23 +101,19 @@ PANELS: Final = {
         ),
     },
     "Operators and stored data": {
-        "operators": Entry(
-            "tenancy.operators", "commands", "Create, list and disable keys of operators."
-        ),
+        "operators": Entry("operators", "commands", "Create, list and disable keys of operators."),
         "operator-issuers": Entry(
-            "tenancy.issuers",
+            "issuers",
             "operator_commands",
             "Trust issuers whose tokens name the tenant they are for.",
         ),
-        "audit": Entry("governance.audit", "commands", "Read and verify the audit log."),
+        "audit": Entry("audit_log", "commands", "Read and verify the audit log."),
         "data": Entry(
-            "governance.data",
-            "commands",
+            "stored_data",
+            "data",
             "What is kept of tenants: retention, erasure, deletion, archives.",
         ),
-        "encryption": Entry(
-            "governance.encryption", "commands", "Encryption at rest: keys of tenants."
-        ),
+        "encryption": Entry("stored_data", "encryption", "Encryption at rest: keys of tenants."),
     },
 }
 """The commands in the panels of `--help`, in this order."""

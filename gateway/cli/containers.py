@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from gateway.cli.options import PORT_MAX, Config, run
+from gateway.cli.command import PORT_MAX, Config, run
 from gateway.errors import ConfigError, StartupError
 from gateway.server.server import Server, listen, stopped_by_signals, until_stopped
 from gateway.settings import Server as ServerSettings

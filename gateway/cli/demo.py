@@ -1,16 +1,23 @@
 """`demo`: a whole gateway on this machine, with nothing but this package.
 
 PostgreSQL is real, the gateway is real, the backend is scripted: it needs no GPU because there is
-no model in it.
+no model in it. Its hosted tools have a site to search and an MCP server, which are real and on this
+machine, too. What is not installed is left out, and the demo says so.
+
+Each command that it prints is pasted as it stands, so it begins at column 0.
 """
 
 from __future__ import annotations
 
+import json
 import shlex
 import socket
+import sys
 import time
 from contextlib import AsyncExitStack, ExitStack, contextmanager
+from dataclasses import dataclass
 from functools import partial
+from importlib.util import find_spec
 from typing import TYPE_CHECKING, Annotated, Any, Final
 from urllib.parse import urlsplit
 
@@ -22,10 +29,10 @@ from gateway.admin.prices import PriceCreate, Prices
 from gateway.admin.projects import ProjectCreate
 from gateway.admin.transactions import AdminCaller
 from gateway.app import create_app
+from gateway.audit import COMMAND_LINE
 from gateway.cli import terminal
-from gateway.cli.demo_commands import PROJECT, PYTHON, QUESTION, first_commands, more_commands
-from gateway.cli.demo_tools import DemoTools
-from gateway.cli.options import PORT_MAX, run
+from gateway.cli.command import PORT_MAX, run
+from gateway.cli.page_index import PageSource, load
 from gateway.cli.provision import (
     ADMIN_KEY,
     API_KEY,
@@ -40,12 +47,13 @@ from gateway.cli.provision import (
     saved_demo,
     write_demo,
 )
-from gateway.errors import AuthenticationError, DatabaseInUse, StartupError
+from gateway.errors import AuthenticationError, DatabaseInUse, StartupError, installation
 from gateway.server.access_log import AccessLog
 from gateway.server.server import PortTaken, Server, listen, stopped_by_signals, until_stopped
 from gateway.settings import Server as ServerSettings
 from gateway.settings import load_settings
 from gateway.store.schema import REVISION
+from gateway.store.tools import web_pages
 from gateway.telemetry.logs import configure_logging
 from gateway.wiring.admin import admin_services
 from gateway.wiring.databases import access
@@ -55,13 +63,13 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from openai import AsyncOpenAI
+    from openai.types.responses import Response
 
-    from gateway.admin.services import AdminServices
-    from gateway.cli.demo_tools import Example
-    from gateway.cli.terminal import Details
+    from gateway.admin.resources import AdminServices
     from gateway.limits.money import Component
     from gateway.services.access import Access
     from gateway.settings import Settings
+    from gateway.store.postgres.database import Database
     from gateway.tenancy import ApiKey
 
 HOST = "127.0.0.1"
@@ -80,6 +88,19 @@ BY_MESSAGES = "gpt-oss-20b-by-messages"
 PRICE: Final[dict[Component, int]] = {"input": 50, "output": 250}
 """Nano-dollars a token."""
 _KEY_NAMES = ("key", "admin key", "key of a second project")
+
+SITE_PORT: Final = 8765
+"""Port of the site, if it is free."""
+SITES_FILE: Final = "demo-site"
+"""Name of the file in the data folder with the addresses whose pages are in the index."""
+PAGES_MAX: Final = 50
+LABEL: Final = "workshop"
+TOOL_TIMEOUT_S: Final = 60.0
+_NEEDED: Final = {"web": ("selectolax", "pypdf"), "mcp": ("mcp",)}
+_SHOWN_CHARS: Final = 160
+QUESTION: Final = "Say hello"
+PROJECT: Final = "Second project"
+PYTHON: Final = shlex.quote(sys.executable)
 
 
 def demo(
@@ -176,12 +197,18 @@ def _listen(settings: Settings) -> socket.socket:
     # Without a configured port: the usual port, or the next that is free.
     if "port" in settings.server.model_fields_set:
         return listen(HOST, settings.server.port, BACKLOG)
-    for candidate in range(PORT, PORT + PORTS_TRIED):
+    return _listen_at_one_of(range(PORT, PORT + PORTS_TRIED), is_told=True)
+
+
+def _listen_at_one_of(ports: Sequence[int], *, is_told: bool = False) -> socket.socket:
+    # The first that is free; where none is, any other.
+    for candidate in ports:
         try:
             return listen(HOST, candidate, BACKLOG)
         except PortTaken:
-            detail = f"{candidate} is taken by another program; trying the next"
-            terminal.step(terminal.SKIPPED, "port", detail)
+            if is_told:
+                detail = f"{candidate} is taken by another program; trying the next"
+                terminal.step(terminal.SKIPPED, "port", detail)
     return listen(HOST, 0, BACKLOG)
 
 
@@ -205,7 +232,9 @@ def _settings(
     return load_settings(arguments=arguments)
 
 
-async def _database(stack: AsyncExitStack, settings: Settings, details: Details) -> Settings:
+async def _database(
+    stack: AsyncExitStack, settings: Settings, details: terminal.Details
+) -> Settings:
     # The embedded PostgreSQL is stopped with `stack`. Raises `DatabaseInUse`.
     started = time.perf_counter()
     try:
@@ -226,7 +255,7 @@ async def _database(stack: AsyncExitStack, settings: Settings, details: Details)
     return complete
 
 
-async def _keys(settings: Settings, details: Details) -> dict[str, str]:
+async def _keys(settings: Settings, details: terminal.Details) -> dict[str, str]:
     # Working keys by their variables: those of the last demo, or new ones.
     async with connected(settings) as database:
         accounts = access(settings, database)
@@ -269,7 +298,7 @@ async def _project_key(
     owner = await services.limits.of_project(tenant.id, ids.project_id(project.id))
     await services.limits.set_limits(owner, {("requests", 60): PROJECT_REQUESTS_PER_MINUTE})
     for model in models:
-        await prices.set(PriceCreate(model=model, tenant=TENANT, nano_per_unit=PRICE))
+        await prices.set(COMMAND_LINE, PriceCreate(model=model, tenant=TENANT, nano_per_unit=PRICE))
     await services.limits.set_budget(owner, PROJECT_BUDGET_NANO)
     return made.key, made.secret or ""
 
@@ -290,7 +319,7 @@ def _client(saved: Mapping[str, str]) -> AsyncOpenAI:
 
 
 async def _answers(
-    saved: Mapping[str, str], model: str, hosted: Sequence[Example], details: Details
+    saved: Mapping[str, str], model: str, hosted: Sequence[Example], details: terminal.Details
 ) -> None:
     async with _client(saved) as client:
         await _answer(client, model, details)
@@ -298,7 +327,7 @@ async def _answers(
             await example.run(client, model)
 
 
-async def _answer(client: AsyncOpenAI, model: str, details: Details) -> None:
+async def _answer(client: AsyncOpenAI, model: str, details: terminal.Details) -> None:
     from openai import OpenAIError
 
     started = time.perf_counter()
@@ -342,3 +371,333 @@ def _invite(first: str, more: str) -> None:
         f"another terminal:\n\n{first}"
     )
     terminal.show(more)
+
+
+def first_commands(environment: Path, model: str) -> str:
+    """Return commands that source `environment` and send a request with curl and with Python."""
+    body = json.dumps({"model": model, "input": QUESTION, "stream": True})
+    program = f"""\
+from openai import OpenAI
+print(OpenAI().responses.create(model="{model}", input="{QUESTION}").output_text)"""
+    return f"""\
+. {shlex.quote(str(environment))}
+
+curl -N "$OPENAI_BASE_URL/responses" -H "Authorization: Bearer $OPENAI_API_KEY" \\
+  -H "Content-Type: application/json" -d '{body}'
+
+{_python(program)}
+"""
+
+
+def more_commands(model: str, hosted: Sequence[Example]) -> str:
+    """Return commands that show other features of the gateway, each with a title.
+
+    `hosted` are the examples of the tools that are turned on.
+    """
+    commands = [*_governance(model), *_agents_and_background(model)]
+    commands += [(example.invitation, _python(example.script(model))) for example in hosted]
+    return "".join(f"\n  {title}:\n\n{command}\n" for title, command in commands)
+
+
+def _python(program: str) -> str:
+    # `program` must not contain single quotes.
+    return f"{PYTHON} -c '\n{program}'"
+
+
+def _governance(model: str) -> list[tuple[str, str]]:
+    projects = """\
+from openai import OpenAI
+for project in OpenAI().admin.organization.projects.list():
+    print(project.id, project.name)"""
+    refused = f"""\
+import os
+from openai import OpenAI, RateLimitError
+client = OpenAI(api_key=os.environ["{PROJECT_KEY}"], max_retries=0)
+try:
+    for _ in range(4):
+        print(client.responses.create(model="{model}", input="{QUESTION}").status)
+except RateLimitError as error:
+    print(error.message)"""
+    used = f"""\
+import time
+from openai import OpenAI
+organization = OpenAI().admin.organization
+for project in organization.projects.list():
+    if project.name == "{PROJECT}":
+        print(organization.projects.spend_limit.retrieve(project.id).threshold_amount, "cents")
+begin = int(time.time()) // 86_400 * 86_400
+usage = organization.usage.completions(start_time=begin, group_by=["project_id"])
+for used in usage.data[0].results:
+    print(used.project_id, used.input_tokens, "tokens in,", used.output_tokens, "out")"""
+    return [
+        (
+            f"Projects and keys, with OpenAI's admin API (${PROJECT_KEY} is of a second project)",
+            _python(projects),
+        ),
+        (
+            "That project may ask three times a minute, and spend a dollar a month; the fourth "
+            "answer is a 429",
+            _python(refused),
+        ),
+        ("Its budget, and what was used today, by project", _python(used)),
+    ]
+
+
+def _agents_and_background(model: str) -> list[tuple[str, str]]:
+    resumed = f"""\
+from openai import OpenAI
+client = OpenAI()
+question = dict(model="{model}", input="{QUESTION}")
+with client.responses.create(**question, background=True, stream=True) as events:
+    first = next(events)
+for event in client.responses.retrieve(first.response.id, stream=True, starting_after=0):
+    print(event.sequence_number, event.type)"""
+    return [
+        (
+            "A coding agent on this gateway, once it is installed (codex or opencode)",
+            f"{PYTHON} -m gateway launch codex",
+        ),
+        (
+            "In the background a response goes on without its client, which reads on from any "
+            "event",
+            _python(resumed),
+        ),
+    ]
+
+
+@dataclass(frozen=True, slots=True)
+class DemoTools:
+    """The servers behind the tools; None where something that a tool needs is not installed."""
+
+    site: Server | None
+    workshop: Server | None
+    details: terminal.Details
+
+    @classmethod
+    def prepared(cls, listening: ExitStack, details: terminal.Details) -> DemoTools:
+        # The sockets listen, and are closed with the stack.
+        return cls(
+            _server(listening, _site) if _has("web") else None,
+            _server(listening, _workshop) if _has("mcp") else None,
+            details,
+        )
+
+    @property
+    def servers(self) -> list[Server]:
+        # The site and the MCP server, if their extras are installed.
+        return [server for server in (self.site, self.workshop) if server is not None]
+
+    def sections(self) -> dict[str, Any]:
+        """Return settings that allow tools to reach only these two servers of this machine."""
+        site = [self.site.url.removeprefix("http://")] if self.site is not None else []
+        return {
+            "web": {
+                "enabled": self.site is not None,
+                "public": False,
+                "allowed_hosts": site,
+                "visit_interval_s": 0,
+            },
+            "python": {"enabled": True},
+            "mcp": {
+                "enabled": self.workshop is not None,
+                "servers": "listed",
+                "hosts": [HOST],
+                "url_networks": [f"{HOST}/32"],
+                "url_plain_http": True,
+            },
+        }
+
+    async def start(self, stack: AsyncExitStack, settings: Settings) -> None:
+        """Start the servers, which run until the stack is closed, and index the site."""
+        for server in self.servers:
+            await stack.enter_async_context(server)
+        if self.site is not None:
+            await _fill_index(f"{self.site.url}/", settings, self.details)
+
+    def examples(self, engine: str | None) -> list[Example]:
+        """Print which tools are turned on, and return an example of each.
+
+        `engine` is the engine that runs Python.
+        """
+        site, workshop = self.site, self.workshop
+        self._show("search", f"over {site.url}" if site else None, "web")
+        self._show("python", f"in the engine {engine}" if engine else None, "sandbox")
+        self._show("mcp", f"{LABEL} at {workshop.url}/mcp" if workshop else None, "mcp")
+        return [
+            *([SEARCH] if site is not None else []),
+            *([PLOT] if engine is not None else []),
+            *([mcp_example(f"{workshop.url}/mcp")] if workshop is not None else []),
+        ]
+
+    def _show(self, name: str, detail: str | None, extra: str) -> None:
+        if detail is not None:
+            self.details.step(terminal.OK, name, detail)
+        else:
+            self.details.step(terminal.SKIPPED, name, f"off: {installation(extra)} turns it on")
+
+
+@dataclass(frozen=True, slots=True)
+class Example:
+    """A question for a tool, and how what came of it reads in a line.
+
+    `shown` is an expression of Python for what is worth printing of `r`, the response, and
+    `invitation` what stands above a program that prints it.
+    """
+
+    name: str
+    question: str
+    tool: dict[str, Any]
+    told: Callable[[Response], str]
+    shown: str
+    invitation: str
+    include: tuple[str, ...] = ()
+
+    def script(self, model: str) -> str:
+        """Return a program that sends the same request.
+
+        It contains no single quotes, because a shell command quotes it in them.
+        """
+        body = {"model": model, "input": self.question, "tools": [self.tool]}
+        if self.include:
+            body["include"] = list(self.include)
+        given = ",\n  ".join(f"{name}={json.dumps(value)}" for name, value in body.items())
+        return f"""\
+from openai import OpenAI
+r = OpenAI().responses.create(
+  {given})
+print({self.shown})"""
+
+    async def run(self, client: AsyncOpenAI, model: str) -> None:
+        """Send the request and print the result. Raises `StartupError` if the tool was not used."""
+        from openai import OpenAIError
+
+        started = time.perf_counter()
+        body: Any = {"tools": [self.tool], "include": list(self.include)}
+        try:
+            response = await client.responses.create(
+                model=model, input=self.question, timeout=TOOL_TIMEOUT_S, **body
+            )
+        except OpenAIError as error:
+            raise _unanswered(self, str(error)) from error
+        try:
+            told = self.told(response)
+        except StopIteration as error:
+            raise _unanswered(self, f"no call in {response.to_json()}") from error
+        seconds = time.perf_counter() - started
+        terminal.step(terminal.OK, self.name, f"{self.question!r} → {told}", seconds)
+
+
+def _unanswered(example: Example, found: str) -> StartupError:
+    return StartupError(
+        f"the demo's example of {example.name} did not work: {found}",
+        remedy="See the lines above; `harmony-gateway doctor` looks at everything.",
+    )
+
+
+def _cited(response: Response) -> str:
+    urls = [
+        one.url
+        for item in response.output
+        if item.type == "message"
+        for part in item.content
+        if part.type == "output_text"
+        for one in part.annotations
+        if one.type == "url_citation"
+    ]
+    return f"{response.output_text[:_SHOWN_CHARS]!r}   cites {', '.join(urls) or 'nothing'}"
+
+
+def _plotted(response: Response) -> str:
+    call: Any = next(item for item in response.output if item.type == "code_interpreter_call")
+    outputs = [
+        f"an image: {one.url[:40]}…"
+        if one.type == "image"
+        else f"a drawing of {len(one.logs.splitlines())} lines of text"
+        for one in call.outputs or ()
+    ]
+    return f"{', '.join(outputs) or call.status}   in {call.container_id}"
+
+
+def _converted(response: Response) -> str:
+    call: Any = next(item for item in response.output if item.type == "mcp_call")
+    return f"{call.name}({call.arguments}) = {call.output or call.error!r}"
+
+
+SEARCH: Final = Example(
+    "cited",
+    "Search the web: at how many nautical miles is the lamp seen? Cite your source.",
+    {"type": "web_search"},
+    _cited,
+    "r.output_text",
+    "A web search, with its source",
+)
+PLOT: Final = Example(
+    "plotted",
+    "Plot sin(x) with Python.",
+    {"type": "code_interpreter", "container": {"type": "auto"}},
+    _plotted,
+    '*(o.url[:60] if o.type == "image" else o.logs for i in r.output'
+    ' if i.type == "code_interpreter_call" for o in i.outputs)',
+    "A plot, by Python in a sandbox",
+    ("code_interpreter_call.outputs",),
+)
+
+
+def mcp_example(url: str) -> Example:
+    """Return an example that calls a tool that only reads and needs no approval."""
+    tool = {
+        "type": "mcp",
+        "server_label": LABEL,
+        "server_url": url,
+        "require_approval": {"never": {"tool_names": ["convert"]}},
+    }
+    question = f"Use {LABEL}.convert with value: 10, unit: nmi, into: km."
+    return Example("called", question, tool, _converted, "r.output_text", "A call of an MCP server")
+
+
+async def _fill_index(url: str, settings: Settings, details: terminal.Details) -> None:
+    # The pages of the site replace those of earlier demos, whose ports were others.
+    started = time.perf_counter()
+    async with connected(settings) as database:
+        await _forget_sites(database, settings.data_dir / SITES_FILE, url)
+        count = await load(settings, database, PageSource(url, pages_max=PAGES_MAX), quiet=True)
+    details.step(terminal.OK, "index", f"{count} pages of {url}", time.perf_counter() - started)
+
+
+async def _forget_sites(database: Database, noted: Path, url: str) -> None:
+    # The file `noted` lists the sites of earlier demos.
+    known = _noted_sites(noted)
+    _note_sites(noted, {*known, url})
+    for other in known:
+        if other != url:
+            await web_pages.remove_documents(database, None, other)
+    _note_sites(noted, {url})
+
+
+def _noted_sites(noted: Path) -> list[str]:
+    return noted.read_text("utf-8").split() if noted.exists() else []
+
+
+def _note_sites(noted: Path, urls: set[str]) -> None:
+    noted.write_text("".join(f"{url}\n" for url in sorted(urls)), encoding="utf-8")
+
+
+def _has(extra: str) -> bool:
+    return all(find_spec(name) is not None for name in _NEEDED[extra])
+
+
+def _server(listening: ExitStack, serve: Callable[[socket.socket], Server]) -> Server:
+    ports = range(SITE_PORT, SITE_PORT + PORTS_TRIED)
+    return serve(listening.enter_context(_listen_at_one_of(ports)))
+
+
+def _site(listener: socket.socket) -> Server:
+    from gateway.simulator.demo_site import create_site
+
+    return Server(create_site(), listener, ServerSettings())
+
+
+def _workshop(listener: socket.socket) -> Server:
+    from gateway.simulator.workshop import create_workshop
+
+    return Server(create_workshop(), listener, ServerSettings())

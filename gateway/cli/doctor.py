@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import asdict, dataclass, replace
+from importlib import import_module
 from typing import TYPE_CHECKING
 from uuid import UUID
 
@@ -11,12 +12,13 @@ import orjson
 import typer
 
 from gateway import ids
-from gateway.cli import backends, chat_endpoints, libraries, mcp, terminal
-from gateway.cli.options import Config, Json, run
+from gateway.cli import backends, chat_probes, mcp_registry, terminal
+from gateway.cli.chat_probes import Heard
+from gateway.cli.command import Config, Json, run
 from gateway.cli.provision import connected, provisioned
 from gateway.cli.terminal import FAILED, remedy_for
 from gateway.constraints.output_rules import OutputRules
-from gateway.errors import GatewayError, StartupError, StoreError, UpstreamError
+from gateway.errors import GatewayError, StartupError, StoreError, UpstreamError, installation
 from gateway.generation import ChatTerms, Constraint, Literal, Sampling, TokenRequest
 from gateway.models.format import SEES
 from gateway.protocol.context_item import ContextItem
@@ -31,8 +33,6 @@ from gateway.tenancy import TenantId
 from gateway.text_ids import TEXT_STATE
 from gateway.upstreams.backend import Timeouts
 from gateway.upstreams.engines import UnknownEngine
-from gateway.upstreams.http.client import KeepAlivePolicy, build_client
-from gateway.upstreams.http.connection import ConnectionLimits
 from gateway.upstreams.inference_server import InferenceServer
 from gateway.upstreams.pool import DESCRIBE_TIMEOUT_S
 from gateway.upstreams.probe import describe
@@ -41,10 +41,10 @@ from gateway.upstreams.tokenization import render
 from gateway.wiring import foundation
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
     from pathlib import Path
 
-    from gateway.generation import TokenChunk, TokenSink
+    from gateway.generation import TokenSink
     from gateway.models.format import Formats, ModelFormat
     from gateway.protocol.proxied import ProxiedKind
     from gateway.settings import Settings
@@ -141,18 +141,42 @@ async def examine(config: Path | None) -> list[Finding]:
     if not settings.backends and not settings.discovery:
         remedy = "Name one in gateway.yaml: see gateway.example.yaml."
         findings.append(Finding("backends", ok=False, detail="none is configured", remedy=remedy))
-    async with build_client(keep_alive=KeepAlivePolicy(), limits=ConnectionLimits()) as client:
+    async with backends.new_client() as client:
         findings += await _backends(settings, client, formats)
     return findings
 
 
 def _libraries(settings: Settings) -> list[Finding]:
+    # A process that serves loads most libraries with the first request that needs one. One that is
+    # installed but broken (built for another system, of another version) would be noticed by it.
     findings = []
-    for what, modules, command in libraries.needed(settings):
-        if found := libraries.faults(modules):
+    for what, modules, command in _needed(settings):
+        if found := list(_faults(modules)):
             detail = f"{what} needs what cannot be loaded: {'; '.join(found)}"
             findings.append(Finding("libraries", ok=False, detail=detail, remedy=f"Run: {command}"))
     return findings or [Finding("libraries", ok=True, detail="all that is turned on can be loaded")]
+
+
+def _needed(settings: Settings) -> Iterator[tuple[str, Sequence[str], str]]:
+    # What needs libraries, their modules, and the command that installs them.
+    tools = settings.tools
+    core = ("cryptography.hazmat.primitives.ciphers.aead", "jsonschema_rs", "llguidance")
+    yield "grammars, schemas and sealing", core, "pip install --force-reinstall ."
+    if tools.web.enabled:
+        yield "web search", ("selectolax.lexbor", "pypdf"), installation("web")
+    if tools.mcp.enabled:
+        yield "MCP", ("mcp", "mcp.client.streamable_http"), installation("mcp")
+    if tools.python.enabled:
+        engine = ("pydantic_monty",) if tools.python.engine == "monty" else ()
+        yield "code interpreter", ("python_multipart", *engine), installation("sandbox")
+
+
+def _faults(modules: Sequence[str]) -> Iterator[str]:
+    for name in modules:
+        try:
+            import_module(name)
+        except Exception as error:  # noqa: BLE001 - whatever a library raises, it is of no use
+            yield f"{name.partition('.')[0]}: {error}"
 
 
 def _formats(settings: Settings, findings: list[Finding]) -> Formats | None:
@@ -196,11 +220,11 @@ async def _database(settings: Settings, findings: list[Finding]) -> None:
 async def _mcp_servers(settings: Settings, database: Database) -> list[Finding]:
     # Servers of all tenants only.
     is_on = settings.tools.mcp.enabled
-    servers = await mcp.registered(settings, database) if is_on else []
+    servers = [*(await mcp_registry.registered(settings, database)).values()] if is_on else []
     remedy = "Is it running? harmony-gateway mcp list shows its URL and which headers it is sent."
     findings = [
         Finding(f"mcp {label}", ok=ok, detail=detail, remedy="" if ok else remedy)
-        for label, (ok, detail) in (await mcp.answers(settings, database, servers)).items()
+        for label, (ok, detail) in (await mcp_registry.answers(settings, database, servers)).items()
     ]
     if is_on and not servers:
         detail = "no server is registered for all tenants"
@@ -380,21 +404,6 @@ def _described(probe: _Probed, model: str) -> str:
     return f"{name} ({probe.models[model]} tokens{adapter})"
 
 
-class _Count:
-    """A token sink that keeps ids."""
-
-    def __init__(self) -> None:
-        self.said: list[int] = []
-
-    def on_tokens(self, chunk: TokenChunk) -> bool:
-        self.said += chunk.ids
-        return True
-
-    async def room(self) -> bool:
-        # Always continues: a probe generates a few tokens.
-        return True
-
-
 async def _chat_format(
     probe: _Probed, model: str, client: Client, format_: ModelFormat
 ) -> list[Finding]:
@@ -433,12 +442,12 @@ async def _chat_endpoint(
         return []
     about = f"model {model} at {probe.backend.name}"
 
-    async def ask(prompt: Sequence[int], heard: chat_endpoints.Heard) -> None:
+    async def ask(prompt: Sequence[int], heard: Heard) -> None:
         text_format = format_ if is_text else format_.with_state(TEXT_STATE)
         await _asked_for(probe, model, client, text_format, heard, prompt=prompt)
 
     try:
-        found = await chat_endpoints.examine(ask, format_.abilities)
+        found = await chat_probes.examine(ask, format_.abilities)
     except UpstreamError as error:
         return [_failed(about, error)]
     usage = "tells usage" if found.tells_usage else "tells no usage, which is estimated then"
@@ -446,7 +455,7 @@ async def _chat_endpoint(
     return [
         Finding(about, ok=True, detail=f"its chat endpoint takes {takes}; {usage}"),
         *(
-            Finding(about, False, f"it takes no {name}: {why}", chat_endpoints.REMEDIES[name])
+            Finding(about, False, f"it takes no {name}: {why}", chat_probes.REMEDIES[name])
             for name, why in found.refused.items()
         ),
     ]
@@ -459,17 +468,17 @@ async def _is_bound_at_once(
     can = probe.engine.capabilities(grammars=probe.backend.grammars)
     if can.grammars != "turn":
         return True
-    said = _Count()
+    said = Heard()
     await _asked_for(probe, model, client, format_, said, _BOUND)
     parser = format_.new_parser(_NO_RULES)
-    return b"".join(map(parser.piece, said.said)).startswith(_BOUND_WORDS.encode())
+    return b"".join(map(parser.piece, said.ids)).startswith(_BOUND_WORDS.encode())
 
 
 async def _one_token(probe: _Probed, model: str, client: Client, format_: ModelFormat) -> None:
     # Raises `UpstreamError` when nothing comes back. Servers of text send a few words.
-    count = _Count()
+    count = Heard()
     await _asked_for(probe, model, client, format_, count)
-    if not count.said:
+    if not count.ids:
         raise UpstreamError("it ended without a token id", upstream=probe.backend.name)
 
 

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 from gateway.app import create_admin_app, create_app
-from gateway.cli.configuration import require_complete
-from gateway.cli.options import PORT_MAX, Config, run
+from gateway.cli.command import PORT_MAX, Config, run
+from gateway.cli.config import require_complete
 from gateway.cli.provision import provisioned
 from gateway.errors import StartupError
 from gateway.server.server import Server, listen, stopped_by_signals, until_stopped

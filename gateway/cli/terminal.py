@@ -6,9 +6,10 @@ imported when there is something to show: a server, which shows nothing, would h
 
 from __future__ import annotations
 
+import json
 from contextlib import contextmanager
 from functools import cache
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from gateway.errors import (
     ContentSealed,
@@ -22,7 +23,7 @@ from gateway.errors import (
 from gateway.telemetry.logs import printable
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from rich.console import Console
 
@@ -138,6 +139,26 @@ def table(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
         )
         line = "  ".join(cells).rstrip()
         _console().print(Text(line, style="" if number else "bold"))
+
+
+def listing(
+    rows: Sequence[dict[str, Any]],
+    columns: Mapping[str, str | Callable[[dict[str, Any]], str]],
+    *,
+    as_json: bool,
+) -> None:
+    """Print rows as JSON, or as a table.
+
+    Below each heading stands a field of the row, or what a function makes of the row.
+    """
+    if as_json:
+        show(json.dumps(rows))
+        return
+    cells = [
+        [str(row[cell]) if isinstance(cell, str) else cell(row) for cell in columns.values()]
+        for row in rows
+    ]
+    table(tuple(columns), cells)
 
 
 def remedy_for(error: StoreError) -> str:

@@ -27,7 +27,8 @@ from gateway.protocol.grants import grants_json, grants_of
 from gateway.protocol.responses.response_object import HarmonyMessages, ResponseHead, kept_echo
 from gateway.protocol.responses.response_rules import rules_of
 from gateway.sealing import Binding
-from gateway.tenancy import DEFAULT_POLICY, Principal
+from gateway.tenancy import Principal
+from gateway.tenancy.policy import DEFAULT_POLICY
 from gateway.text_ids import TEXT_STATE
 
 if TYPE_CHECKING:

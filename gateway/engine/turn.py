@@ -43,7 +43,7 @@ from gateway.errors import (
 )
 from gateway.generation import NOTHING, ChatTerms, FinishReason, TokenRequest, Where
 from gateway.models.format import GrammarOptions
-from gateway.tenancy import DEFAULT_POLICY
+from gateway.tenancy.policy import DEFAULT_POLICY
 from gateway.text_ids import CHARACTERS_PER_TOKEN, prompt_tokens, surplus_ids
 from gateway.upstreams.problems import GrammarFailed
 

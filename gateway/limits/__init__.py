@@ -4,6 +4,6 @@ rules      limits and budgets, as they are looked up with a key
 accounting the gates of requests, all that this process counts for them, and what is left
 buckets    token buckets, shared by replicas or of this process alone
 money      prices in nano-dollars, intervals of budgets, and spending in them
-storage    what is stored: the last measurement, and what came since
+stored_bytes  what is stored: the last measurement, and what came since
 refusal    errors for refused requests, and headers of answers
 """

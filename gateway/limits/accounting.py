@@ -28,7 +28,7 @@ from gateway.limits.refusal import (
     too_many,
 )
 from gateway.limits.rules import MINUTE_S, Meter
-from gateway.limits.storage import Storage, account_of
+from gateway.limits.stored_bytes import Storage, account_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from gateway.limits.money import Price
     from gateway.limits.refusal import Headers
     from gateway.limits.rules import Budget, Limit, Rules, Terms, What
-    from gateway.limits.storage import StoredCharge
+    from gateway.limits.stored_bytes import StoredCharge
 
 
 class Used(NamedTuple):

@@ -11,7 +11,7 @@ from pydantic import AfterValidator, Field, StringConstraints
 
 from gateway.protocol.base import AS_INTEGER, WireModel
 from gateway.protocol.request_errors import wrong_value
-from gateway.tenancy.scopes import SCOPES
+from gateway.tenancy.permissions import SCOPES
 
 if TYPE_CHECKING:
     from datetime import datetime

@@ -17,7 +17,7 @@ from gateway.eventlog.journal import DurableJournal
 from gateway.eventlog.live_log import READER_EVENTS_MAX, LiveLog
 from gateway.store.claim_order import EndedResponse
 from gateway.store.events import day_of
-from gateway.tenancy import DEFAULT_POLICY
+from gateway.tenancy.policy import DEFAULT_POLICY
 from gateway.upstreams.admission.queue import CLASS_WEIGHTS, OUTPUT_WEIGHT
 from gateway.upstreams.admission.slots import class_of
 

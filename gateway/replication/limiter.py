@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     from gateway.limits.buckets import Ask, Bucket
     from gateway.limits.money import Price, SpendMeter, Spent
     from gateway.limits.rules import Rules, Terms, What
-    from gateway.limits.storage import StoredCharge
+    from gateway.limits.stored_bytes import StoredCharge
     from gateway.store.limits.counters import Key
     from gateway.tenancy import Principal
 

@@ -15,7 +15,7 @@ from collections import defaultdict
 from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 from uuid import UUID
 
-from gateway.limits.storage import WHOLE_TENANT
+from gateway.limits.stored_bytes import WHOLE_TENANT
 from gateway.store.postgres.statements import Statement
 from gateway.store.rounds import again_and_again
 from gateway.telemetry.logs import EventLog

@@ -36,15 +36,8 @@ from gateway.store import callers, tenants
 from gateway.store.limits import key_terms
 from gateway.store.tools import tool_calls as audit
 from gateway.telemetry.logs import EventLog
-from gateway.tenancy import (
-    DEFAULT_POLICY,
-    ApiKey,
-    Principal,
-    Tenant,
-    TenantId,
-    TenantPolicy,
-    check_changes,
-)
+from gateway.tenancy import ApiKey, Principal, Tenant, TenantId
+from gateway.tenancy.policy import DEFAULT_POLICY, TenantPolicy, check_changes
 from gateway.tenancy.secrets import (
     HINT_CHARS,
     Pepper,
@@ -59,7 +52,8 @@ if TYPE_CHECKING:
     from gateway.services.federation import Federation
     from gateway.store.postgres.database import Database
     from gateway.store.tools.tool_calls import AuditedCall
-    from gateway.tenancy import Dialect, KeyKind, OwnPolicy, PolicyChanges
+    from gateway.tenancy import Dialect, KeyKind
+    from gateway.tenancy.policy import OwnPolicy, PolicyChanges
 
 CACHE_KEYS_MAX: Final = 10_000
 KEY_USE_INTERVAL_S: Final = 60.0

@@ -41,7 +41,8 @@ if TYPE_CHECKING:
     from gateway.settings.tools import Python
     from gateway.store.postgres.database import Database
     from gateway.store.tools.files import FileRow
-    from gateway.tenancy import Principal, TenantId, TenantPolicy
+    from gateway.tenancy import Principal, TenantId
+    from gateway.tenancy.policy import TenantPolicy
     from gateway.tools.python.container_pool import ContainerPool
 
 _PARAM: Final = "tools.container"

@@ -39,7 +39,7 @@ from gateway.eventlog.journal import MemoryJournal
 from gateway.eventlog.live_log import LiveLog
 from gateway.limits.accounting import NOTHING_USED, Used
 from gateway.limits.rules import NO_TERMS
-from gateway.limits.storage import RESPONSE_BYTES
+from gateway.limits.stored_bytes import RESPONSE_BYTES
 from gateway.models.format import SEES
 from gateway.protocol.call_items import unread
 from gateway.protocol.responses.create_request import reused_key

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import math
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 from gateway.audit import BY_ITSELF, COMMAND_LINE
@@ -24,8 +24,6 @@ from gateway.store.rounds import again_and_again
 from gateway.telemetry.logs import EventLog
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from gateway.audit import AuditEvent, Author
     from gateway.encryption.keyring import WrappedKey
     from gateway.store.postgres.database import Database
@@ -44,15 +42,6 @@ HOLD_S: Final = 60.0
 
 
 _log = EventLog(__name__)
-
-
-@dataclass(frozen=True, slots=True)
-class Progress:
-    """Rows of a table that were looked at so far, and how many of them were written."""
-
-    table: str
-    seen: int
-    written: int
 
 
 class TenantEncryption:
@@ -116,7 +105,6 @@ class TenantEncryption:
         *,
         rows_per_s: float,
         destroys_older: bool = False,
-        tell: Callable[[Progress], None] = lambda _: None,
     ) -> int:
         """Reseal all content of a tenant under its current key; return the number of rows written.
 
@@ -135,7 +123,7 @@ class TenantEncryption:
             # In this order: what is moved out of flushes meanwhile is found in the logs.
             written = await _reseal_flushes(self._database, tenant_id)
             for table in KEYS:
-                written += await self._reseal(tenant_id, table, rows_per_s, tell)
+                written += await self._reseal(tenant_id, table, rows_per_s)
             total += written
             if not written:
                 break
@@ -159,22 +147,14 @@ class TenantEncryption:
                 " without it can be done now."
             )
 
-    async def _reseal(
-        self,
-        tenant_id: TenantId,
-        table: str,
-        rows_per_s: float,
-        tell: Callable[[Progress], None],
-    ) -> int:
-        seen = written = lost = 0
+    async def _reseal(self, tenant_id: TenantId, table: str, rows_per_s: float) -> int:
+        written = lost = 0
         after = None
         while True:
             page = await resealing.reseal(
                 self._database, tenant_id, table, after=after, rows_max=ROWS_AT_ONCE
             )
-            seen, written = seen + page.seen, written + page.written
-            lost += page.lost
-            tell(Progress(table, seen, written))
+            written, lost = written + page.written, lost + page.lost
             if page.last is None:
                 break
             after = page.last

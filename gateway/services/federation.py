@@ -26,7 +26,7 @@ from gateway.store import callers
 from gateway.store.limits import key_terms
 from gateway.store.schema import EVERYONE
 from gateway.telemetry.logs import EventLog
-from gateway.tenancy import DEFAULT_POLICY, TenantId
+from gateway.tenancy import TenantId
 from gateway.tenancy.issuers import (
     PROJECT,
     TENANT,
@@ -37,6 +37,7 @@ from gateway.tenancy.issuers import (
     scopes_granted,
     text_of,
 )
+from gateway.tenancy.policy import DEFAULT_POLICY
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -45,8 +46,9 @@ if TYPE_CHECKING:
     from gateway.services.key_sets import Jwk, KeySets
     from gateway.store.callers import Federated
     from gateway.store.postgres.database import Database
-    from gateway.tenancy import Principal, TenantPolicy
+    from gateway.tenancy import Principal
     from gateway.tenancy.issuers import IdentityProvider
+    from gateway.tenancy.policy import TenantPolicy
 
 PREFIX: Final = "sk-wif-"
 """Prefix of the tokens that the gateway issues; no key begins so."""

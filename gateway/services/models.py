@@ -10,14 +10,14 @@ from typing import TYPE_CHECKING, Any, Final
 from gateway.errors import InvalidRequest, ModelNotFound, NoUpstreamAvailable, shown
 from gateway.models.format import SEES
 from gateway.protocol.parameters import DEFAULT_EFFORT
-from gateway.tenancy import DEFAULT_POLICY
+from gateway.tenancy.policy import DEFAULT_POLICY
 from gateway.upstreams.pool import SILENT
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
     from gateway.protocol.parameters import Effort
-    from gateway.tenancy import TenantPolicy
+    from gateway.tenancy.policy import TenantPolicy
     from gateway.upstreams.pool import ModelInfo, Pool
 
 VENDOR_PREFIX = "openai/"

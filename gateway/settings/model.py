@@ -44,7 +44,7 @@ from gateway.settings.sections import (
     WebSockets,
 )
 from gateway.settings.tools import Tools
-from gateway.tenancy import TenantPolicy
+from gateway.tenancy.policy import TenantPolicy
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

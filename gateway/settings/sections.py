@@ -32,7 +32,7 @@ from pydantic import (
     model_validator,
 )
 
-from gateway.tenancy import (
+from gateway.tenancy.policy import (
     DAY_S,
     POLICY_VALUES,
     OnDisconnect,

@@ -30,7 +30,7 @@ from gateway.settings.sections import (
     Section,
     tenant_default,
 )
-from gateway.tenancy import McpApprovals, McpServersAllowed, ToolAccess, are_domains
+from gateway.tenancy.policy import McpApprovals, McpServersAllowed, ToolAccess, are_domains
 
 HEADER_CHARS_MAX: Final = 200
 _LANGUAGE: Final = re.compile(r"[a-z_]{1,63}\Z")

@@ -16,26 +16,29 @@ from gateway import ids
 from gateway.store.postgres.statements import Statement
 from gateway.store.schema import APP_ROLE
 from gateway.tenancy import (
-    DEFAULT_POLICY,
     DEFAULT_PROJECT_NAME,
-    POLICY_VALUES,
     KeyTerms,
-    ModelPermissions,
-    NarrowedPolicy,
     Principal,
-    ProjectControls,
     ProjectId,
     ProjectTerms,
     TenantId,
 )
 from gateway.tenancy.issuers import FederationRule, IdentityProvider, Transformation
+from gateway.tenancy.policy import (
+    DEFAULT_POLICY,
+    POLICY_VALUES,
+    ModelPermissions,
+    NarrowedPolicy,
+    ProjectControls,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
     from uuid import UUID
 
     from gateway.store.postgres.database import Database, Row
-    from gateway.tenancy import Dialect, OwnPolicy, TenantPolicy
+    from gateway.tenancy import Dialect
+    from gateway.tenancy.policy import OwnPolicy, TenantPolicy
 
 DEFAULT_DIALECT: Final[Dialect] = "openai"
 """Dialect of a key that was made before there were others."""

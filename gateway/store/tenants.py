@@ -17,13 +17,8 @@ from gateway.store.callers import DEFAULT_DIALECT, key_terms, own_policy
 from gateway.store.postgres.statements import Statement
 from gateway.store.tables.columns import typed
 from gateway.store.tables.tenants import api_keys
-from gateway.tenancy import (
-    POLICY_VALUES,
-    ApiKey,
-    ProjectId,
-    Tenant,
-    TenantId,
-)
+from gateway.tenancy import ApiKey, ProjectId, Tenant, TenantId
+from gateway.tenancy.policy import POLICY_VALUES
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -31,7 +26,8 @@ if TYPE_CHECKING:
 
     from gateway.audit import AuditEvent, Author
     from gateway.store.postgres.database import Database, Row
-    from gateway.tenancy import Dialect, KeyKind, OwnPolicy, PolicyChanges
+    from gateway.tenancy import Dialect, KeyKind
+    from gateway.tenancy.policy import OwnPolicy, PolicyChanges
 
 
 _TENANT: Final = ", ".join(field.name for field in fields(Tenant))

@@ -1,105 +1,223 @@
-"""Callers and their terms: tenants, projects, keys, and the values that an operator may decide.
+"""Callers and their terms: tenants, their projects and keys, and the principal of a key.
 
-Values and rules only; `store.tenants` keeps them, `services.access` answers
-requests and operators.
+Values and rules only; `store.tenants` keeps them, `services.access` answers requests and operators.
 """
 
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from ipaddress import IPv4Network, IPv6Network
+from typing import TYPE_CHECKING, Final, Literal, NewType, TypeAlias
+from uuid import UUID
+
+from gateway.limits.rules import NO_TERMS
 from gateway.tenancy.policy import (
     ALL_CONTROLS,
-    ALL_MODELS,
-    DAY_S,
     DEFAULT_POLICY,
-    HOUR_S,
-    POLICY_VALUES,
-    HostedTool,
-    McpApprovals,
-    McpServersAllowed,
     ModelPermissions,
-    ModelsMode,
-    NarrowedPolicy,
-    OnDisconnect,
-    OptionalTier,
-    OwnPolicy,
-    PolicyChanges,
-    PolicyValue,
     ProjectControls,
-    ReasoningSummary,
-    ResponseMessages,
-    ServiceTierMax,
-    TenantPolicy,
-    TierDefault,
-    ToolAccess,
-    are_domains,
-    check_changes,
 )
-from gateway.tenancy.principals import (
-    DEFAULT_PROJECT,
-    DEFAULT_PROJECT_NAME,
-    PLAIN_KEY,
-    ApiKey,
-    Credential,
-    Dialect,
-    KeyKind,
-    KeyTerms,
-    Network,
-    Operator,
-    OwnerType,
-    Principal,
-    Project,
-    ProjectId,
-    ProjectTerms,
-    ServiceAccount,
-    ServiceAccountRole,
-    Tenant,
-    TenantId,
-    default_project,
-)
+from gateway.tenancy.retention import keeps_nothing
 
-__all__ = (
-    "ALL_CONTROLS",
-    "ALL_MODELS",
-    "DAY_S",
-    "DEFAULT_POLICY",
-    "DEFAULT_PROJECT",
-    "DEFAULT_PROJECT_NAME",
-    "HOUR_S",
-    "PLAIN_KEY",
-    "POLICY_VALUES",
-    "ApiKey",
-    "Credential",
-    "Dialect",
-    "HostedTool",
-    "KeyKind",
-    "KeyTerms",
-    "McpApprovals",
-    "McpServersAllowed",
-    "ModelPermissions",
-    "ModelsMode",
-    "NarrowedPolicy",
-    "Network",
-    "OnDisconnect",
-    "Operator",
-    "OptionalTier",
-    "OwnPolicy",
-    "OwnerType",
-    "PolicyChanges",
-    "PolicyValue",
-    "Principal",
-    "Project",
-    "ProjectControls",
-    "ProjectId",
-    "ProjectTerms",
-    "ReasoningSummary",
-    "ResponseMessages",
-    "ServiceAccount",
-    "ServiceAccountRole",
-    "ServiceTierMax",
-    "Tenant",
-    "TenantId",
-    "TenantPolicy",
-    "TierDefault",
-    "ToolAccess",
-    "are_domains",
-    "check_changes",
-    "default_project",
-)
+if TYPE_CHECKING:
+    from datetime import datetime
+
+    from gateway.limits.rules import Terms
+    from gateway.tenancy.permissions import OperatorRole
+    from gateway.tenancy.policy import TenantPolicy
+
+TenantId = NewType("TenantId", UUID)
+ProjectId = NewType("ProjectId", UUID)
+Dialect = Literal["openai", "openresponses"]
+"""Spelling of responses and events: that of OpenAI, or that of Open Responses 2026-04-24."""
+KeyKind = Literal["project", "admin"]
+"""API that a key opens: the API, for one project; or the admin API, for its tenant. Keys of
+operators belong to no tenant: see `Operator`."""
+Credential = Literal["key", "token", "exchanged"]
+"""Credential that a request was admitted by: a key of ours; a token of an issuer that its tenant
+trusts; or what such a token was exchanged for."""
+Network: TypeAlias = IPv4Network | IPv6Network
+OwnerType = Literal["service_account", "user"]
+ServiceAccountRole = Literal["owner", "member", "none"]
+DEFAULT_PROJECT_NAME: Final = "Default project"
+
+
+def default_project(tenant_id: TenantId) -> ProjectId:
+    """Return the project of keys, responses and usage lines that name none.
+
+    It has the tenant's id, so rows from before there were projects need no change.
+    """
+    return ProjectId(tenant_id)
+
+
+@dataclass(frozen=True, slots=True)
+class Tenant:
+    """Customer of the gateway; nothing of one tenant is ever visible to another.
+
+    Its data is removed some days after `deleted_at`; `purged_at` is when that was done. While it is
+    held (`held_at`) nothing is removed.
+    """
+
+    id: TenantId
+    name: str
+    created_at: datetime
+    disabled_at: datetime | None = None
+    deleted_at: datetime | None = None
+    held_at: datetime | None = None
+    purged_at: datetime | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Project:
+    """A part of a tenant with keys, permissions and limits of its own. Once it is archived none of
+    its keys works.
+    """
+
+    id: ProjectId
+    tenant_id: TenantId
+    name: str
+    created_at: datetime
+    archived_at: datetime | None = None
+    models: ModelPermissions | None = None
+    controls: ProjectControls = ALL_CONTROLS
+
+    @property
+    def is_default(self) -> bool:
+        # Keys without a project belong to it; it cannot be archived.
+        return self.id == default_project(self.tenant_id)
+
+
+@dataclass(frozen=True, slots=True)
+class ServiceAccount:
+    """A machine that has keys of a project."""
+
+    id: UUID
+    tenant_id: TenantId
+    project_id: ProjectId
+    name: str
+    role: ServiceAccountRole
+    created_at: datetime
+
+
+@dataclass(frozen=True, slots=True)
+class KeyTerms:
+    """Terms of a key, within those of its tenant and its project. Empty means: no such bound.
+
+    `scopes` are words of `tenancy.permissions`. `networks` are those that its requests come from.
+    `models` are names of models that they may ask for; one that ends in `*` stands for all names
+    that begin so.
+    """
+
+    kind: KeyKind = "project"
+    scopes: frozenset[str] = frozenset()
+    expires_at: datetime | None = None
+    networks: tuple[Network, ...] = ()
+    models: tuple[str, ...] = ()
+    owner_type: OwnerType | None = None
+    owner_id: UUID | None = None
+
+    @property
+    def permissions(self) -> ModelPermissions | None:
+        # None: any model.
+        return ModelPermissions("allow_list", self.models) if self.models else None
+
+
+PLAIN_KEY: Final = KeyTerms()
+"""Terms of a key that may do all that its project may."""
+
+
+@dataclass(frozen=True, slots=True)
+class ApiKey:
+    """A key without its secret: `hint` is its last four characters. `dialect` is what its requests
+    are answered in, wherever their path does not say. `project_id` None: the default project, or
+    none where it is an admin key.
+
+    `replaced_by` is the key that took its place, until whose rotation ends both work.
+    """
+
+    id: UUID
+    tenant_id: TenantId
+    name: str
+    hint: str
+    created_at: datetime
+    disabled_at: datetime | None = None
+    dialect: Dialect = "openai"
+    project_id: ProjectId | None = None
+    terms: KeyTerms = PLAIN_KEY
+    last_used_at: datetime | None = None
+    replaced_by: UUID | None = None
+    created_by: UUID | None = None
+
+    @property
+    def project(self) -> ProjectId:
+        # Meaningless for an admin key.
+        return self.project_id or default_project(self.tenant_id)
+
+
+@dataclass(frozen=True, slots=True)
+class ProjectTerms:
+    """Terms of a project for all its keys. `models` None: all models that its tenant may use."""
+
+    name: str = DEFAULT_PROJECT_NAME
+    models: ModelPermissions | None = None
+    retention_type: str | None = None
+    controls: ProjectControls = ALL_CONTROLS
+
+
+DEFAULT_PROJECT: Final = ProjectTerms()
+
+
+@dataclass(frozen=True, slots=True)
+class Principal:
+    """The authenticated caller of one request. `dialect` is that of its key. `project_id` None: the
+    default project. `terms` are the limits and budgets of its tenant, its project and its key.
+    """
+
+    tenant_id: TenantId
+    tenant_name: str
+    key_id: UUID
+    policy: TenantPolicy = DEFAULT_POLICY
+    dialect: Dialect = "openai"
+    project_id: ProjectId | None = None
+    key: KeyTerms = PLAIN_KEY
+    project_terms: ProjectTerms = DEFAULT_PROJECT
+    terms: Terms = NO_TERMS
+    retention_type: str | None = None
+    """Type of retention of its tenant (`tenancy.retention`)."""
+    credential: Credential = "key"
+    """Credential of the request. If it is none of our keys, `key_id` is the rule that admits it
+    (`tenancy.issuers`)."""
+    end_user: str | None = None
+    """Whom a `token` is for, as its issuer says: it counts for more than what a request says."""
+    # What follows from the others is asked for several times a request, and decided once a key.
+    keeps_nothing: bool = field(init=False, repr=False, compare=False)
+    """Neither requests nor responses may be written anywhere."""
+    project: ProjectId = field(init=False, repr=False, compare=False)
+    """The project of its responses, conversations and usage."""
+
+    def __post_init__(self) -> None:
+        nothing = keeps_nothing(self.retention_type, self.project_terms.retention_type)
+        object.__setattr__(self, "keeps_nothing", nothing)
+        project = self.project_id or default_project(self.tenant_id)
+        object.__setattr__(self, "project", project)
+
+    def cached_for(self, response: UUID) -> TenantId:
+        # Cached prefixes are shared within the tenant. Under zero retention they are shared with no
+        # other response, because a cache hit reveals that the same text was sent before.
+        return TenantId(response) if self.keeps_nothing else self.tenant_id
+
+    @property
+    def wall(self) -> ProjectId | None:
+        # The project whose stored responses and conversations it sees. None: all of its tenant.
+        return None if self.policy.projects_share_responses == "allowed" else self.project
+
+
+@dataclass(frozen=True, slots=True)
+class Operator:
+    """Operator of the gateway, by a key of `operator_keys`: it sees all tenants, as far as its role
+    (`tenancy.permissions`) allows.
+    """
+
+    key_id: UUID
+    name: str
+    role: OperatorRole = "owner"

@@ -23,14 +23,14 @@ import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, TypeAlias, get_args
 
-from gateway.tenancy.scopes import SCOPES
+from gateway.tenancy.permissions import SCOPES
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
     from datetime import datetime
     from uuid import UUID
 
-    from gateway.tenancy.principals import ProjectId, TenantId
+    from gateway.tenancy import ProjectId, TenantId
 
 Algorithm = Literal[
     "RS256", "RS384", "RS512", "PS256", "PS384", "PS512", "ES256", "ES384", "ES512", "EdDSA"

@@ -1,7 +1,10 @@
-"""Roles and what they may do: one table for the admin API of tenants and the plane of operators.
+"""What keys may do: scopes of project keys, roles of admin keys and of operators.
 
-A route names the permission that it takes (`admin.routes`); a role is a fixed set of these. A
-reader has every permission that ends in `.read`.
+A key of a project without scopes may do all. A request takes a `Need`, by its route and method
+(`api.access.scopes` has the table); a key has it that has one of the scopes that give it.
+
+A route of the admin planes names the permission that it takes (`admin.routes`); a role is a fixed
+set of these. A reader has every permission that ends in `.read`.
 """
 
 from __future__ import annotations
@@ -100,3 +103,49 @@ def role_of(scopes: frozenset[str]) -> Role:
     Only the read-only scope makes a reader.
     """
     return "reader" if scopes and scopes <= {READ_ONLY_SCOPE} else "owner"
+
+
+Need = Literal[
+    "responses.write",
+    "responses.read",
+    "conversations.write",
+    "conversations.read",
+    "containers.write",
+    "containers.read",
+    "files.write",
+    "files.read",
+    "models.request",
+    "models.read",
+    "key.read",
+]
+NEEDS: Final[tuple[Need, ...]] = get_args(Need)
+_ALL: Final = frozenset(NEEDS)
+_READING: Final = frozenset(one for one in NEEDS if one.endswith(".read"))
+_ALWAYS: Final = frozenset[Need]({"key.read"})
+"""Needs that every key has: to read about itself."""
+
+SCOPES: Final[dict[str, frozenset[Need]]] = {
+    "api.all": _ALL,
+    "api.all.read": _READING,
+    # To have models generate, in whatever way: what is stored of it is not read by that.
+    "api.model.request": frozenset[Need]({"models.request", "responses.write", "models.read"}),
+    "api.model.read": frozenset[Need]({"models.read"}),
+    "models.read": frozenset[Need]({"models.read"}),
+    "models.request": frozenset[Need]({"models.request"}),
+    "responses.write": frozenset[Need]({"responses.write", "responses.read"}),
+    "responses.read": frozenset[Need]({"responses.read"}),
+    "conversations.write": frozenset[Need]({"conversations.write", "conversations.read"}),
+    "conversations.read": frozenset[Need]({"conversations.read"}),
+    "containers.write": frozenset[Need]({"containers.write", "containers.read"}),
+    "containers.read": frozenset[Need]({"containers.read"}),
+    "files.write": frozenset[Need]({"files.write", "files.read"}),
+    "files.read": frozenset[Need]({"files.read"}),
+}
+"""Needs that each scope gives."""
+
+
+def may(scopes: frozenset[str], need: Need) -> bool:
+    """Return True if a key with these scopes may do this. Unknown scopes allow nothing."""
+    if not scopes or need in _ALWAYS:
+        return True
+    return any(need in SCOPES.get(scope, ()) for scope in scopes)

@@ -62,7 +62,7 @@ class PolicyValue:
     `is_domains`, domains in lower case with one space between two, or none.
 
     `setting` is the path of the setting that counts where a tenant has no value of its own, and
-    `description` what the reference says of that setting; without one the field's default counts.
+    `purpose` what the reference says of that setting; without one the field's default counts.
     `option` is the option of `tenants set`, by default the value's name, and `option_unit` how many
     units of the value one unit of the option is.
     """
@@ -72,7 +72,7 @@ class PolicyValue:
     option: str = ""
     option_unit: int = 1
     setting: str | None = None
-    description: str = ""
+    purpose: str = ""
     words: tuple[str, ...] = ()
     pattern: str | None = None
     """Pattern that a text has to match as a whole; None: it is no such text."""
@@ -85,6 +85,11 @@ class PolicyValue:
         """Return the value where neither the tenant nor the configuration sets one."""
         default: str | int = getattr(DEFAULT_POLICY, self.name)
         return default
+
+    @property
+    def description(self) -> str:
+        """Return what the reference says of the setting."""
+        return f"{self.purpose} A tenant may have its own: tenants set."
 
     @property
     def option_name(self) -> str:
@@ -295,16 +300,16 @@ _VALUES: Final = (
     PolicyValue(
         "on_disconnect",
         setting="background.on_disconnect",
-        description="What becomes of a stored response whose client hangs up: cancel or continue. "
-        "Set continue where clients resume streams; OpenAI cancels. A tenant may have its own.",
+        purpose="What becomes of a stored response whose client hangs up: cancel or continue. "
+        "Set continue where clients resume streams; OpenAI cancels.",
         option_help="What becomes of a stored response whose client hangs up.",
         words=get_args(OnDisconnect),
     ),
     PolicyValue(
         "log_retention_s",
         setting="retention.log_s",
-        description="Seconds after its end that a response can be streamed again. Lower it to save "
-        "disk. A tenant may have its own: tenants set.",
+        purpose="Seconds after its end that a response can be streamed again. Lower it to save "
+        "disk.",
         option="--log-retention-h",
         option_unit=HOUR_S,
         option_help="Hours after its end that a response can be streamed again.",
@@ -314,9 +319,8 @@ _VALUES: Final = (
     PolicyValue(
         "response_retention_s",
         setting="retention.response_s",
-        description="Seconds after its creation that a stored response is kept. Set what the law "
-        "or a contract says; one that others continue from is kept longer. A tenant may have its "
-        "own.",
+        purpose="Seconds after its creation that a stored response is kept. Set what the law "
+        "or a contract says; one that others continue from is kept longer.",
         option="--response-retention-d",
         option_unit=DAY_S,
         option_help="Days that a stored response is kept.",
@@ -326,9 +330,8 @@ _VALUES: Final = (
     PolicyValue(
         "background_running_max",
         setting="background.tenant_running_max",
-        description="Background responses of one tenant generated at once by all replicas. Size it "
-        "by the backends and the number of tenants; the rest waits in order. A tenant may have its "
-        "own: tenants set.",
+        purpose="Background responses of one tenant generated at once by all replicas. Size it "
+        "by the backends and the number of tenants; the rest waits in order.",
         option_help="Background responses generated at once by all replicas.",
         least=1,
         most=100_000,
@@ -336,8 +339,8 @@ _VALUES: Final = (
     PolicyValue(
         "background_queued_max",
         setting="background.tenant_queued_max",
-        description="Background responses of one tenant that wait; one more is answered 429. Raise "
-        "it for tenants that hand in much at once. A tenant may have its own.",
+        purpose="Background responses of one tenant that wait; one more is answered 429. Raise "
+        "it for tenants that hand in much at once.",
         option_help="Background responses that may wait.",
         least=1,
         most=10_000_000,
@@ -345,16 +348,16 @@ _VALUES: Final = (
     PolicyValue(
         "reasoning_summary",
         setting="reasoning.summary",
-        description="What a summary that a client asks for is made from: the analysis, or nothing. "
-        "Set off where users must not read raw reasoning. A tenant may have its own: tenants set.",
+        purpose="What a summary that a client asks for is made from: the analysis, or nothing. "
+        "Set off where users must not read raw reasoning.",
         option_help="What summaries of reasoning are made from, or that there are none.",
         words=get_args(ReasoningSummary),
     ),
     PolicyValue(
         "reasoning_budget_tokens",
         setting="generation.reasoning_budget_tokens",
-        description="Tokens of reasoning of requests that name no bound; 0: any number. Set it to "
-        "bound cost and time: then the answer is opened. A tenant may have its own: tenants set.",
+        purpose="Tokens of reasoning of requests that name no bound; 0: any number. Set it to "
+        "bound cost and time: then the answer is opened.",
         option_help="Tokens of reasoning of requests that name no bound; 0: any number.",
         most=1_000_000,
     ),
@@ -366,61 +369,58 @@ _VALUES: Final = (
     PolicyValue(
         "response_messages",
         setting="debugging.response_messages",
-        description="Whether requests may ask for their Harmony messages and token ids. Set "
+        purpose="Whether requests may ask for their Harmony messages and token ids. Set "
         "allowed for who debugs or trains models (enable_response_messages): they show raw "
-        "reasoning. A tenant may have its own: tenants set.",
+        "reasoning.",
         option_help="Whether its requests may ask for their Harmony messages and token ids.",
         words=get_args(ResponseMessages),
     ),
     PolicyValue(
         "web_search",
         setting="tools.web.tenants",
-        description="Whether requests may search the web where that is enabled. Set refused where "
-        "only some tenants may: it is dropped from other requests. A tenant may have its own: "
-        "tenants set.",
+        purpose="Whether requests may search the web where that is enabled. Set refused where "
+        "only some tenants may: it is dropped from other requests.",
         option_help="Whether its requests may search the web, where that is enabled.",
         words=get_args(ToolAccess),
     ),
     PolicyValue(
         "code_interpreter",
         setting="tools.python.tenants",
-        description="Whether requests may run Python where that is enabled. Set refused where only "
-        "some tenants may: it is dropped from other requests. A tenant may have its own: tenants "
-        "set.",
+        purpose="Whether requests may run Python where that is enabled. Set refused where only "
+        "some tenants may: it is dropped from other requests.",
         option_help="Whether its requests may run Python, where that is enabled.",
         words=get_args(ToolAccess),
     ),
     PolicyValue(
         "mcp",
         setting="tools.mcp.tenants",
-        description="Whether requests may call tools of MCP servers where that is enabled. Set "
-        "refused where only some tenants may: they are dropped from other requests. A tenant may "
-        "have its own: tenants set.",
+        purpose="Whether requests may call tools of MCP servers where that is enabled. Set "
+        "refused where only some tenants may: they are dropped from other requests.",
         option_help="Whether its requests may call tools of MCP servers, where that is enabled.",
         words=get_args(ToolAccess),
     ),
     PolicyValue(
         "mcp_servers",
         setting="tools.mcp.servers",
-        description="Which MCP servers requests may use: registry, listed or any. Narrow it where "
+        purpose="Which MCP servers requests may use: registry, listed or any. Narrow it where "
         "users must not choose servers: listed adds listed hosts to those of the registry, any the "
-        "public internet. A tenant may have its own: tenants set.",
+        "public internet.",
         option_help="Which MCP servers its requests may use.",
         words=get_args(McpServersAllowed),
     ),
     PolicyValue(
         "mcp_approvals",
         setting="tools.mcp.approvals",
-        description="When the user is asked before a call of an MCP server: request or always. Set "
-        "always where requests must not waive it. A tenant may have its own: tenants set.",
+        purpose="When the user is asked before a call of an MCP server: request or always. Set "
+        "always where requests must not waive it.",
         option_help="Whether users are asked before calls of MCP tools as its requests say.",
         words=get_args(McpApprovals),
     ),
     PolicyValue(
         "tool_calls_max",
         setting="tools.calls_max",
-        description="Calls of hosted tools in one response. Lower it to bound cost; a request may "
-        "want fewer (max_tool_calls). A tenant may have its own: tenants set.",
+        purpose="Calls of hosted tools in one response. Lower it to bound cost; a request may "
+        "want fewer (max_tool_calls).",
         option_help="Calls of hosted tools in one response.",
         least=1,
         most=10_000,
@@ -428,8 +428,8 @@ _VALUES: Final = (
     PolicyValue(
         "tool_time_max_s",
         setting="tools.time_max_s",
-        description="Seconds that all calls of hosted tools of one response may take together. "
-        "Raise it for agents that work long. A tenant may have its own: tenants set.",
+        purpose="Seconds that all calls of hosted tools of one response may take together. "
+        "Raise it for agents that work long.",
         option_help="Seconds of all calls of hosted tools of one response.",
         least=1,
         most=DAY_S,
@@ -437,8 +437,8 @@ _VALUES: Final = (
     PolicyValue(
         "tool_result_ids_max",
         setting="tools.result_ids_max",
-        description="Token ids of all results of hosted tools of one response. Size it by the "
-        "model's context. A tenant may have its own: tenants set.",
+        purpose="Token ids of all results of hosted tools of one response. Size it by the "
+        "model's context.",
         option_help="Token ids of all results of hosted tools of one response.",
         least=1,
         most=100_000_000,
@@ -446,9 +446,9 @@ _VALUES: Final = (
     PolicyValue(
         "tool_result_bytes_max",
         setting="tools.result_bytes_max",
-        description="Bytes that all calls of hosted tools of one response may return. Raise it "
-        "for tools with long results, which are cut for the model; the call that passes it is the "
-        "last. A tenant may have its own: tenants set.",
+        purpose="Bytes that all calls of hosted tools of one response may return. Raise it for "
+        "tools with long results, which are cut for the model; the call that passes it is the "
+        "last.",
         option_help="Bytes that all calls of hosted tools of one response may return.",
         least=1,
         most=_INTEGER_MAX,
@@ -456,10 +456,9 @@ _VALUES: Final = (
     PolicyValue(
         "egress",
         setting="tools.egress",
-        description="Whether tools may connect to what requests and models name. Set refused where "
+        purpose="Whether tools may connect to what requests and models name. Set refused where "
         "no data may leave: pages of the web, search engines and MCP servers that are not "
-        "registered cannot be reached, and the browser has the local index. A tenant may have its "
-        "own: tenants set.",
+        "registered cannot be reached, and the browser has the local index.",
         option_help="Whether tools may reach pages, search engines and servers that nobody "
         "registered.",
         words=get_args(ToolAccess),
@@ -467,26 +466,26 @@ _VALUES: Final = (
     PolicyValue(
         "egress_domains",
         setting="tools.egress_domains",
-        description="The only domains that tools may reach, separated by spaces; empty: all. Set "
+        purpose="The only domains that tools may reach, separated by spaces; empty: all. Set "
         "it where few sites are trusted: it is for pages and for MCP servers that requests name, "
-        "with the domains below. A tenant may have its own: tenants set.",
+        "with the domains below.",
         option_help="The only domains that tools may reach, with those below them; '': all.",
         is_domains=True,
     ),
     PolicyValue(
         "egress_denied_domains",
         setting="tools.egress_denied_domains",
-        description="Domains that tools may not reach, separated by spaces. Set those that must "
-        "not be read, with those below them. A tenant may have its own: tenants set.",
+        purpose="Domains that tools may not reach, separated by spaces. Set those that must "
+        "not be read, with those below them.",
         option_help="Domains that tools may not reach, with those below them.",
         is_domains=True,
     ),
     PolicyValue(
         "containers_max",
         setting="tools.python.tenant_containers_max",
-        description="Containers of a tenant that have not expired. Size it by the machine: one "
+        purpose="Containers of a tenant that have not expired. Size it by the machine: one "
         "more that is asked for is answered 429, and a response that needs one of its own is told "
-        "that there is none. A tenant may have its own: tenants set.",
+        "that there is none.",
         option_help="Containers of the code interpreter that have not expired.",
         least=1,
         most=1_000_000,

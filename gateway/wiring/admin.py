@@ -14,8 +14,8 @@ from gateway.admin.limits import Limits
 from gateway.admin.operator_keys import Operators
 from gateway.admin.prices import Prices
 from gateway.admin.projects import Projects
+from gateway.admin.resources import AdminServices, OperatorServices
 from gateway.admin.service_accounts import ServiceAccounts
-from gateway.admin.services import AdminServices, OperatorServices
 from gateway.admin.tenants import Tenants
 from gateway.admin.transactions import Transactions
 from gateway.admin.usage import UsageReports
@@ -59,7 +59,7 @@ def admin_services(
         ),
         usage=UsageReports(database, settings.ledger),
         audit=AuditLogs(database),
-        retention=RetentionControls(database, transactions, access.forget),
+        retention=RetentionControls(transactions),
     )
 
 

@@ -26,7 +26,8 @@ if TYPE_CHECKING:
     from gateway.services.approvals import Used
     from gateway.services.containers import Containers
     from gateway.services.runs.tool_grants import ServerListing
-    from gateway.tenancy import McpServersAllowed, Principal, TenantId
+    from gateway.tenancy import Principal, TenantId
+    from gateway.tenancy.policy import McpServersAllowed
     from gateway.tools.tool_contract import HostedTools, ToolKind
     from gateway.tools.tool_executor import ToolExecutor
     from gateway.wiring.foundation import Foundation

@@ -17,7 +17,7 @@ from openai.types.admin.organization.workload_identity_providers import Federati
 from pydantic import TypeAdapter
 
 from gateway import __version__
-from gateway.admin.table import admin_routes, operator_routes
+from gateway.admin.resources import admin_routes, operator_routes
 from gateway.api.openapi.endpoints import REFERENCE, Json
 from scripts.openapi.generate import ERROR
 

@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING, Final
 import asyncpg
 import psutil
 
-from gateway.devdb.embedded import EmbeddedPostgres
-from gateway.devdb.postmaster import Postmaster
+from gateway.devdb.embedded import EmbeddedPostgres, Postmaster
 
 if TYPE_CHECKING:
     from pathlib import Path

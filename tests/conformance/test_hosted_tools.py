@@ -11,7 +11,7 @@ import pytest
 from openai.types.responses import Response, ResponseStreamEvent
 from pydantic import TypeAdapter
 
-from gateway.cli.pages import PageSource, load
+from gateway.cli.page_index import PageSource, load
 from gateway.simulator.demo_site import create_site
 from gateway.store.postgres.database import Database
 from tests.conformance.asking import MODEL, created, path_of

@@ -23,7 +23,8 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Sequence
     from typing import Any
 
-    from gateway.tenancy import Dialect, KeyKind, PolicyChanges
+    from gateway.tenancy import Dialect, KeyKind
+    from gateway.tenancy.policy import PolicyChanges
     from gateway.wiring.process import Process
 
 PEPPER = "pepper-of-the-tests-only"

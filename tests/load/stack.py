@@ -12,8 +12,7 @@ from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
-from gateway.devdb.embedded import EmbeddedPostgres
-from gateway.devdb.postmaster import Postmaster
+from gateway.devdb.embedded import EmbeddedPostgres, Postmaster
 from gateway.models.harmony.vocabulary import Vocabulary
 from gateway.store.migration.migrate import upgrade
 from tests.fakes.gateway import PEPPER, gateway_settings, new_key

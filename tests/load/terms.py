@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from gateway.admin.limits import LimitOwner, Limits
 from gateway.admin.prices import PriceCreate, Prices
+from gateway.audit import COMMAND_LINE
 from gateway.limits.money import NANO
 from gateway.limits.rules import DAY_S, MINUTE_S
 from gateway.store.migration.migrate import upgrade
@@ -52,7 +53,7 @@ async def have_all(database: Database, name: str) -> None:
     tenant = await limits.tenant(name)
     place = LimitOwner.of_tenant(tenant)
     nano: dict[Component, int] = {"input": 50, "input_cached": 10, "output": 200}
-    await Prices(database).set(PriceCreate(model=MODEL, nano_per_unit=nano))
+    await Prices(database).set(COMMAND_LINE, PriceCreate(model=MODEL, nano_per_unit=nano))
     for one in (place, LimitOwner(tenant, "project", tenant)):
         await limits.set_limits(one, RULES)
         await limits.set_budget(one, MUCH * NANO // 10**6)

@@ -17,7 +17,8 @@ from gateway.services.models import Model
 from gateway.services.runs.history_source import History
 from gateway.services.runs.run_builder import CreateCommand, RunInput, SpecBuilder, opens
 from gateway.settings.sections import Harmony
-from gateway.tenancy import Principal, TenantId, TenantPolicy
+from gateway.tenancy import Principal, TenantId
+from gateway.tenancy.policy import TenantPolicy
 from tests.fakes.harmony_script import harmony_of
 
 if TYPE_CHECKING:

@@ -12,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gateway.ids import tenant_id
+from gateway.tenancy import KeyTerms, Principal, TenantId
 from gateway.tenancy.issuers import (
     ANY_TENANT,
     END_USER,
@@ -31,8 +32,7 @@ from gateway.tenancy.issuers import (
     scopes_granted,
     text_of,
 )
-from gateway.tenancy.principals import KeyTerms, Principal, TenantId
-from gateway.tenancy.scopes import NEEDS, SCOPES, may
+from gateway.tenancy.permissions import NEEDS, SCOPES, may
 
 NOW = datetime.now(UTC)
 PROVIDER = IdentityProvider(

@@ -22,7 +22,8 @@ from gateway.services.runs.run_builder import (
     Written,
 )
 from gateway.settings.sections import Harmony
-from gateway.tenancy import Principal, TenantId, TenantPolicy
+from gateway.tenancy import Principal, TenantId
+from gateway.tenancy.policy import TenantPolicy
 from tests.fakes.contexts import (
     answer,
     answering,

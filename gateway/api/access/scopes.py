@@ -10,14 +10,14 @@ from typing import TYPE_CHECKING, Final
 from starlette.routing import Route
 
 from gateway.errors import PermissionDenied
-from gateway.tenancy.scopes import may
+from gateway.tenancy.permissions import may
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from starlette.routing import BaseRoute
 
-    from gateway.tenancy.scopes import Need
+    from gateway.tenancy.permissions import Need
 
 _RESPONSE: Final = "/v1/responses/{response_id}"
 _CONVERSATION: Final = "/v1/conversations/{conversation_id}"

@@ -105,7 +105,8 @@ if TYPE_CHECKING:
     from gateway.services.runs.history_source import HistorySource
     from gateway.services.runs.tool_grants import ToolGrants
     from gateway.settings.sections import Harmony
-    from gateway.tenancy import Principal, TenantId, TenantPolicy
+    from gateway.tenancy import Principal, TenantId
+    from gateway.tenancy.policy import TenantPolicy
 
     Echo = dict[str, Any]
     """Fields of a request that its response repeats."""

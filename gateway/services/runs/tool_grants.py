@@ -52,7 +52,8 @@ if TYPE_CHECKING:
     from gateway.protocol.tool_types import Tool
     from gateway.services.approvals import Used
     from gateway.services.runs.history_source import History
-    from gateway.tenancy import McpServersAllowed, Principal, TenantId, TenantPolicy
+    from gateway.tenancy import Principal, TenantId
+    from gateway.tenancy.policy import McpServersAllowed, TenantPolicy
 
 _Hosted = TypeVar("_Hosted", bound="AnyHostedItem")
 

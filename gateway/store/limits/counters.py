@@ -19,7 +19,7 @@ from uuid import UUID
 
 from gateway.limits.accounting import BUSY_WAIT_S, Elsewhere, interval_starts
 from gateway.limits.refusal import ReachedLimit, too_many
-from gateway.limits.storage import Measurement, account_of, project_of
+from gateway.limits.stored_bytes import Measurement, account_of, project_of
 from gateway.store.limits.key_terms import IN_SCOPE
 from gateway.store.locks import TenantLock, take_turns
 from gateway.store.postgres.statements import Statement

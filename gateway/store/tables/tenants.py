@@ -32,7 +32,7 @@ from gateway.store.tables.columns import (
     unique_index,
     uuid,
 )
-from gateway.tenancy import POLICY_VALUES
+from gateway.tenancy.policy import POLICY_VALUES
 
 if TYPE_CHECKING:
     from sqlalchemy import Column

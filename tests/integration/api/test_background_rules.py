@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     import httpx2
 
     from gateway.settings import Settings
-    from gateway.tenancy import PolicyChanges
+    from gateway.tenancy.policy import PolicyChanges
     from tests.fakes.gateway import RunningGateway
     from tests.fakes.postgres import PostgresServer
 

@@ -13,6 +13,7 @@ from websockets.exceptions import InvalidStatus
 
 from gateway.admin.limits import LimitOwner, Limits
 from gateway.admin.prices import PriceCreate, Prices
+from gateway.audit import COMMAND_LINE
 from gateway.ledger.jobs import Reconciliation
 from gateway.limits.money import NANO
 from gateway.limits.rules import DAY_S, MINUTE_S, VALUE_MAX
@@ -78,7 +79,7 @@ class Limited:
     async def set_price(self, nano: dict[Component, int]) -> Price:
         prices = Prices(self.gateway.process.foundation.database)
         body = PriceCreate(model=MODEL, tenant=self.tenant_name, nano_per_unit=nano)
-        return await prices.set(body)
+        return await prices.set(COMMAND_LINE, body)
 
     def left(self, what: str) -> float:
         """What is left of the bucket, by the account of the process."""

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from gateway.admin.limits import LimitOwner, Limits
+from gateway.audit import COMMAND_LINE
 from gateway.store.postgres.statements import Statement
 from gateway.wiring.admin import ledger_of
 from tests.fakes.gateway import gateway_settings, new_key, running_gateway
@@ -57,7 +58,7 @@ async def test_sums_and_budgets_are_what_lines_have(database_url: str, backends:
             await until_settled(gateway, user)
         await gateway.process.replica.limiter.flush()
         ledger = ledger_of(settings, database, foundation.metrics)
-        found = await ledger.reconcile()
+        found = await ledger.reconcile(COMMAND_LINE)
         assert (found.unmetered, found.wrong_hours) == ((), ())
 
         async with database.owner_transaction() as connection:
@@ -66,14 +67,14 @@ async def test_sums_and_budgets_are_what_lines_have(database_url: str, backends:
             await connection.execute(TAMPERED, wrong)
         async with database.runs_transaction() as connection:
             await connection.execute(SPENT_MORE, {"tenant": tenant})
-        found = await ledger.reconcile(repairs=False)
+        found = await ledger.reconcile(COMMAND_LINE, repairs=False)
         assert found.wrong_hours, "its hour does not have the token more"
         assert not found.agrees
         assert found.corrected == ()
-        found = await ledger.reconcile()
+        found = await ledger.reconcile(COMMAND_LINE)
         (corrected,) = found.corrected
         assert corrected.tenant_id == tenant
         assert corrected.recorded - corrected.truth == 10**6 - 1
-        found = await ledger.reconcile()
+        found = await ledger.reconcile(COMMAND_LINE)
         assert found.corrected == ()
         assert found.wrong_hours == ()

@@ -11,7 +11,7 @@ from tests.fakes.controlled import MODEL, SGLANG, TURN, site
 from tests.fakes.gateway import gateway_settings, new_key, running_gateway
 
 if TYPE_CHECKING:
-    from gateway.tenancy import PolicyChanges, ServiceTierMax
+    from gateway.tenancy.policy import PolicyChanges, ServiceTierMax
     from tests.fakes.controlled import Site
     from tests.fakes.gateway import RunningGateway
     from tests.fakes.postgres import PostgresServer

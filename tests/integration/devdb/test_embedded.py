@@ -18,8 +18,7 @@ import psutil
 import pytest
 
 from gateway.devdb import embedded as embedded_module
-from gateway.devdb.embedded import EmbeddedPostgres
-from gateway.devdb.postmaster import PID_FILE, Postmaster, _looks_like_postgres
+from gateway.devdb.embedded import PID_FILE, EmbeddedPostgres, Postmaster, _looks_like_postgres
 from gateway.errors import DatabaseInUse, StartupError
 from tests.fakes.postgres import FAST, embedded, reachable_folder, server_programs
 

@@ -24,7 +24,7 @@ from gateway.store.postgres.database import Database
 from gateway.store.postgres.statements import Statement
 from gateway.store.responses import IdempotencyKey, find_key
 from gateway.telemetry.metrics import Metrics
-from gateway.tenancy import TenantPolicy
+from gateway.tenancy.policy import TenantPolicy
 from tests.fakes.harmony_script import harmony_of, script_ids, vocabulary
 from tests.fakes.limited import admitted, caller, limit, limiter, running
 from tests.fakes.replica import (

@@ -20,6 +20,7 @@ from starlette.applications import Starlette
 from starlette.responses import Response
 from starlette.routing import Route
 
+from gateway import ids
 from gateway.admin.limits import LimitOwner, Limits
 from gateway.ledger.jobs import Reconciliation
 from gateway.limits.money import NANO, begins
@@ -118,12 +119,12 @@ async def test_an_alert_at_another_amount_is_told_in_the_same_interval(
         delivery = AlertDelivery(database, alert_channels(settings), interval_s=1)
         await spend(database, place.tenant_id, NANO)
         assert await delivery.round() == 1
-        await limits.change_alert(place, alert.id, 2 * NANO, alert.channel)
+        await limits.change_alert(place, ids.spend_alert_id(alert.id), 2 * NANO, alert.channel)
         assert await delivery.round() == 0
         await spend(database, place.tenant_id, 2 * NANO)
         assert await delivery.round() == 1
         other = {"type": "email", "recipients": ["a@example.com"]}
-        await limits.change_alert(place, alert.id, 2 * NANO, other)
+        await limits.change_alert(place, ids.spend_alert_id(alert.id), 2 * NANO, other)
         assert await delivery.round() == 0, "it was told of that already"
         await delivery.close()
     assert [orjson.loads(body)["data"]["threshold"] for _, body in receiver.heard] == [

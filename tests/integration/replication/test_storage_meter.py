@@ -10,7 +10,7 @@ import pytest
 
 from gateway.admin.limits import LimitOwner, Limits
 from gateway.errors import RateLimited
-from gateway.limits.storage import WHOLE_TENANT
+from gateway.limits.stored_bytes import WHOLE_TENANT
 from gateway.replication import storage_meter
 from gateway.replication.storage_meter import StorageMeter
 from gateway.store.postgres.statements import Statement

@@ -16,14 +16,15 @@ from gateway.errors import (
 from gateway.services.access import Access
 from gateway.store import callers
 from gateway.store.postgres.statements import Statement
-from gateway.tenancy import TenantPolicy
+from gateway.tenancy.policy import TenantPolicy
 from gateway.tenancy.secrets import secret_of
 from tests.fakes.clock import Clock
 from tests.fakes.logs import captured_logs
 
 if TYPE_CHECKING:
     from gateway.store.postgres.database import Database
-    from gateway.tenancy import PolicyChanges, Principal
+    from gateway.tenancy import Principal
+    from gateway.tenancy.policy import PolicyChanges
     from tests.fakes.postgres import PostgresServer
 
 

@@ -20,7 +20,8 @@ from gateway.services.retrieval import Retrieval
 from gateway.store import events, flushes, remote_logs, responses
 from gateway.store.events import LogBatch, LogRow
 from gateway.store.postgres.statements import Statement
-from gateway.tenancy import Principal, TenantPolicy
+from gateway.tenancy import Principal
+from gateway.tenancy.policy import TenantPolicy
 from tests.fakes.following import collected
 from tests.fakes.harmony_script import script_ids
 from tests.fakes.replica import Replica, background, foreground, new_fold_for, talkative

@@ -22,7 +22,8 @@ from gateway.services.runs.run_builder import CreateCommand, DueSummary, RunBuil
 from gateway.services.runs.tool_grants import ToolGrants
 from gateway.settings.sections import Harmony
 from gateway.telemetry.metrics import Metrics
-from gateway.tenancy import Principal, ProjectTerms, TenantPolicy
+from gateway.tenancy import Principal, ProjectTerms
+from gateway.tenancy.policy import TenantPolicy
 from gateway.tenancy.retention import ZERO
 from gateway.upstreams.backend import Backend
 from gateway.upstreams.http.client import KeepAlivePolicy, build_client

@@ -17,16 +17,16 @@ from gateway.tenancy import (
     ProjectId,
     ProjectTerms,
     TenantId,
-    TenantPolicy,
     default_project,
 )
+from gateway.tenancy.policy import TenantPolicy
 from tests.conftest import new_tenant
 from tests.fakes.rows import add_rows
 from tests.fakes.stored import CREATED
 
 if TYPE_CHECKING:
     from gateway.store.postgres.database import Database
-    from gateway.tenancy import OwnPolicy
+    from gateway.tenancy.policy import OwnPolicy
 
 OWN: OwnPolicy = {
     "on_disconnect": "continue",

@@ -12,7 +12,7 @@ from urllib.parse import urlsplit
 import pytest
 
 from gateway import ids
-from gateway.cli.pages import PageSource, load
+from gateway.cli.page_index import PageSource, load
 from gateway.errors import StartupError
 from gateway.protocol.grants import BrowserGrant, Grants, ShownPage, grants_json, grants_of
 from gateway.settings import Settings

@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING, Literal
 
 import pytest
 
-from gateway.admin.pages import PageParams, cut
+from gateway.admin.core import PageParams
+from gateway.admin.routes import cut
 from gateway.errors import InvalidRequest
 
 if TYPE_CHECKING:

@@ -6,8 +6,15 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from gateway.devdb.embedded import account_for, bundled_programs, run, server_version
-from gateway.devdb.postmaster import PID_FILE, Postmaster, adopt_pid_file
+from gateway.devdb.embedded import (
+    PID_FILE,
+    Postmaster,
+    account_for,
+    adopt_pid_file,
+    bundled_programs,
+    run,
+    server_version,
+)
 from gateway.errors import StartupError
 
 if TYPE_CHECKING:

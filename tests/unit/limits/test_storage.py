@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from gateway.errors import InvalidRequest, RateLimited
 from gateway.limits.accounting import NOTHING_USED, Charge, Elsewhere, Gates, Used, figures_of
-from gateway.limits.storage import (
+from gateway.limits.stored_bytes import (
     DROPPED_S,
     FORGOTTEN_S,
     STEP_S,

@@ -14,7 +14,7 @@ from gateway.services.runs.run_builder import (
     sampling_of,
     service_tier,
 )
-from gateway.tenancy import TenantPolicy
+from gateway.tenancy.policy import TenantPolicy
 from tests.fakes.create_bodies import CUSTOM, FUNCTION, GRAMMAR, NAMESPACE, SCHEMA, STRICT, parse
 
 PENALTIES: dict[str, Any] = {"presence_penalty": 0.25, "frequency_penalty": -0.5}

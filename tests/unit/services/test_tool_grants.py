@@ -39,7 +39,8 @@ from gateway.services.runs.tool_grants import (
     rule_key,
     server_tools,
 )
-from gateway.tenancy import Principal, TenantId, TenantPolicy
+from gateway.tenancy import Principal, TenantId
+from gateway.tenancy.policy import TenantPolicy
 from tests.fakes.create_bodies import FUNCTION, parse
 
 if TYPE_CHECKING:
@@ -48,7 +49,7 @@ if TYPE_CHECKING:
 
     from gateway.protocol.hosted_tools import CodeInterpreterTool, HostedFamily, McpServerTool
     from gateway.services.approvals import Used
-    from gateway.tenancy import McpServersAllowed
+    from gateway.tenancy.policy import McpServersAllowed
 
 ALL: frozenset[HostedFamily] = frozenset({"web_search", "code_interpreter", "mcp"})
 SEARCH: dict[str, Any] = {"type": "web_search"}

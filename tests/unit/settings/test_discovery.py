@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from gateway.cli.configuration import require_complete
+from gateway.cli.config import require_complete
 from gateway.errors import ConfigError
 from gateway.settings import load_settings
 

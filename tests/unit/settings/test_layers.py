@@ -8,7 +8,7 @@ import pytest
 
 from gateway.settings import Settings, load_settings
 from gateway.settings.model import PEPPER_KEY_ID
-from gateway.tenancy import TenantPolicy
+from gateway.tenancy.policy import TenantPolicy
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -6,24 +6,26 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.tenancy import (
+from gateway.tenancy.permissions import (
+    NEEDS,
+    OPERATOR_PERMISSIONS,
+    OPERATOR_ROLES,
+    PERMISSIONS,
+    ROLES,
+    SCOPES,
+    may,
+    role_of,
+)
+from gateway.tenancy.policy import (
     DEFAULT_POLICY,
     ModelPermissions,
     NarrowedPolicy,
     ProjectControls,
     TenantPolicy,
 )
-from gateway.tenancy.permissions import (
-    OPERATOR_PERMISSIONS,
-    OPERATOR_ROLES,
-    PERMISSIONS,
-    ROLES,
-    role_of,
-)
-from gateway.tenancy.scopes import NEEDS, SCOPES, may
 
 if TYPE_CHECKING:
-    from gateway.tenancy import ModelsMode, ServiceTierMax, ToolAccess
+    from gateway.tenancy.policy import ModelsMode, ServiceTierMax, ToolAccess
 
 NAMES = st.text("ab*-", min_size=1, max_size=4)
 

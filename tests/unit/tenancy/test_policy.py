@@ -14,7 +14,7 @@ from gateway.cli.commands import commands
 from gateway.errors import InvalidRequest
 from gateway.settings import Settings
 from gateway.store.tables import metadata
-from gateway.tenancy import DEFAULT_POLICY, POLICY_VALUES, TenantPolicy, check_changes
+from gateway.tenancy.policy import DEFAULT_POLICY, POLICY_VALUES, TenantPolicy, check_changes
 
 
 def test_every_field_of_a_policy_is_described() -> None:

@@ -6,13 +6,13 @@ from uuid import UUID
 from gateway.tenancy import (
     ApiKey,
     KeyTerms,
-    ModelPermissions,
     Principal,
     Project,
     ProjectId,
     TenantId,
     default_project,
 )
+from gateway.tenancy.policy import ModelPermissions
 
 TENANT = TenantId(UUID(int=1))
 OTHER = ProjectId(UUID(int=2))

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any, Final
 import pytest
 
 from gateway.admin.prices import PriceCreate, Prices
-from gateway.admin.table import admin_routes
+from gateway.admin.resources import admin_routes
+from gateway.audit import COMMAND_LINE
 from gateway.wiring.admin import admin_services
 from tests.fakes.admin_bodies import GOOD, body_of
 from tests.fakes.http_client import http_client
@@ -110,7 +111,8 @@ async def victim(site: AdminSite) -> Belongings:
     prices = Prices(site.gateway.process.foundation.database)
     for tenant in ("acme", "globex"):
         await prices.set(
-            PriceCreate(model="gpt-oss-20b", tenant=tenant, nano_per_unit={"output": 1})
+            COMMAND_LINE,
+            PriceCreate(model="gpt-oss-20b", tenant=tenant, nano_per_unit={"output": 1}),
         )
     async with client(site, site.admin_key) as owner:
         return await filled(owner, CANARY)

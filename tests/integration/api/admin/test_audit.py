@@ -14,7 +14,8 @@ import pytest
 from gateway.admin import roles
 from gateway.admin.operator_keys import OperatorCreate, Operators
 from gateway.admin.prices import PriceCreate, Prices
-from gateway.admin.table import admin_routes, operator_routes
+from gateway.admin.resources import admin_routes, operator_routes
+from gateway.audit import COMMAND_LINE
 from gateway.store import audit_log
 from gateway.tenancy.permissions import OPERATOR_ROLES
 from gateway.wiring.admin import admin_services, operator_services
@@ -27,8 +28,8 @@ if TYPE_CHECKING:
 
     import httpx2
 
+    from gateway.admin.resources import AdminServices
     from gateway.admin.routes import AdminRoute
-    from gateway.admin.services import AdminServices
     from gateway.audit import AuditEntry
     from gateway.settings import Settings
     from gateway.tenancy.permissions import OperatorRole
@@ -188,7 +189,7 @@ class Auditor:
 async def auditor(site: AdminSite) -> AsyncIterator[Auditor]:
     process = site.gateway.process
     operators = Operators(process.foundation.database, process.access.peppers)
-    key, secret = await operators.create(OperatorCreate(name="anna"))
+    key, secret = await operators.create(COMMAND_LINE, OperatorCreate(name="anna"))
     async with (
         http_client(site.admin_url, headers={"authorization": f"Bearer {site.admin_key}"}) as admin,
         http_client(site.admin_url, headers={"authorization": f"Bearer {secret}"}) as operator,
@@ -217,7 +218,7 @@ async def test_every_route_that_changes_something_is_in_the_audit_log(
     assert set(changing) == {(method, path) for method, path, _ in ORDERED}, "say how to call it"
     database = site.gateway.process.foundation.database
     price = PriceCreate(model=MODEL, tenant="acme", nano_per_unit={"output": 1})
-    await Prices(database).set(price)
+    await Prices(database).set(COMMAND_LINE, price)
     backend = (await auditor.operator.get("/admin/v1/backends")).json()["data"][0]["name"]
     for method, path, body in ORDERED:
         route = changing[method, path]

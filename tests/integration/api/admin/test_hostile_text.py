@@ -11,7 +11,8 @@ from urllib.parse import quote
 import pytest
 
 from gateway.admin.operator_keys import OperatorCreate, Operators
-from gateway.admin.table import admin_routes, operator_routes
+from gateway.admin.resources import admin_routes, operator_routes
+from gateway.audit import COMMAND_LINE
 from gateway.wiring.admin import admin_services, operator_services
 from tests.fakes.admin_bodies import body_of
 from tests.fakes.http_client import http_client
@@ -86,7 +87,7 @@ async def table_of(site: AdminSite, plane: str) -> tuple[str, list[AdminRoute]]:
     database = process.foundation.database
     if plane == "operator":
         _, key = await Operators(database, process.access.peppers).create(
-            OperatorCreate(name="hostile")
+            COMMAND_LINE, OperatorCreate(name="hostile")
         )
         return key, operator_routes(operator_services(process))
     services = admin_services(process.foundation.settings, database, process.access)

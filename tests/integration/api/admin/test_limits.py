@@ -10,6 +10,7 @@ import pytest
 from gateway import ids
 from gateway.admin.limits import UNLIMITED, LimitOwner, Limits
 from gateway.admin.prices import PriceCreate, Prices
+from gateway.audit import COMMAND_LINE
 from gateway.limits.money import NANO
 
 if TYPE_CHECKING:
@@ -152,7 +153,7 @@ async def test_spend_limits_and_alerts_are_kept_as_openai_shows_them(
     database = site.gateway.process.foundation.database
     service = Limits(database)
     await Prices(database).set(
-        PriceCreate(model=MODEL, tenant="acme", nano_per_unit={"output": 200})
+        COMMAND_LINE, PriceCreate(model=MODEL, tenant="acme", nano_per_unit={"output": 200})
     )
     organization = admin.admin.organization
     if of == "project":

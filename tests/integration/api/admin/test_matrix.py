@@ -12,7 +12,7 @@ from starlette.routing import Route
 
 from gateway import ids
 from gateway.admin.issuers import OperatorIssuerCreate, OperatorIssuers
-from gateway.admin.table import admin_routes
+from gateway.admin.resources import admin_routes
 from gateway.api.access.authentication import PUBLIC_PATHS
 from gateway.api.access.scopes import NEEDS
 from gateway.app import routes

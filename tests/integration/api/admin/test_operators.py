@@ -9,6 +9,7 @@ import pytest
 
 from gateway.admin.operator_keys import OperatorCreate, Operators
 from gateway.api.openapi.endpoints import ADMIN_FILE, packaged
+from gateway.audit import COMMAND_LINE
 from tests.fakes.gateway import PEPPER, new_key
 from tests.fakes.http_client import http_client
 
@@ -26,7 +27,7 @@ async def operator(site: AdminSite) -> AsyncIterator[httpx2.AsyncClient]:
     """A client with an operator's key, on the admin listener."""
     process = site.gateway.process
     operators = Operators(process.foundation.database, process.access.peppers)
-    _, secret = await operators.create(OperatorCreate(name="ops"))
+    _, secret = await operators.create(COMMAND_LINE, OperatorCreate(name="ops"))
     headers = {"authorization": f"Bearer {secret}"}
     async with http_client(site.admin_url, headers=headers) as client:
         yield client

@@ -12,6 +12,7 @@ import pytest
 
 from gateway import ids
 from gateway.admin.prices import PriceCreate, Prices
+from gateway.audit import COMMAND_LINE
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Iterator
@@ -100,7 +101,7 @@ async def test_each_method_is_answered_as_what_it_is(
     site: AdminSite, admin: openai.AsyncOpenAI
 ) -> None:
     price = PriceCreate(model="gpt-oss-20b", tenant="acme", nano_per_unit={"output": 1})
-    await Prices(site.gateway.process.foundation.database).set(price)
+    await Prices(site.gateway.process.foundation.database).set(COMMAND_LINE, price)
     project = (await admin.admin.organization.projects.create(name="surface")).id
     for path, call in methods(admin.admin.organization):
         if path == "projects.archive":

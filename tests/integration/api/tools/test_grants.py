@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     import httpx2
 
-    from gateway.tenancy import PolicyChanges
+    from gateway.tenancy.policy import PolicyChanges
     from tests.fakes.observation import Backends
 
     Json = dict[str, Any]

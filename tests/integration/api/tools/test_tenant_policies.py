@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from starlette.requests import Request
 
     from gateway.store.tools.tool_calls import AuditedCall
-    from gateway.tenancy import PolicyChanges
+    from gateway.tenancy.policy import PolicyChanges
     from tests.fakes.observation import Backends
 
     Json = dict[str, Any]

@@ -8,8 +8,8 @@ import orjson
 import pytest
 from starlette.routing import Route
 
+from gateway.admin.resources import admin_routes, operator_routes
 from gateway.admin.roles import LACKING
-from gateway.admin.table import admin_routes, operator_routes
 from gateway.api.openapi.endpoints import ADMIN_FILE, FILE, REFERENCE, packaged, page
 from gateway.app import routes
 from gateway.eventlog.fold import lifecycle

@@ -29,7 +29,7 @@ from gateway.errors import InvalidRequest
 from gateway.protocol.request_errors import validated
 from gateway.tenancy import ApiKey, KeyTerms, ProjectId, ServiceAccount, TenantId
 from gateway.tenancy.issuers import KeySource
-from gateway.tenancy.scopes import SCOPES
+from gateway.tenancy.permissions import SCOPES
 from tests.fakes.admin_bodies import GOOD
 
 if TYPE_CHECKING:

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import json
 import re
-from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from decimal import Decimal
-from typing import TYPE_CHECKING, Annotated, Any, Final, TypeVar, get_args
+from inspect import Parameter
+from typing import TYPE_CHECKING, Annotated, Any, Final
 from uuid import UUID
 
 import typer
@@ -15,19 +14,17 @@ import typer
 from gateway import ids
 from gateway.admin.limits import LimitOwner, Limits
 from gateway.admin.prices import PriceCreate, PriceEnd, Prices
+from gateway.audit import COMMAND_LINE
 from gateway.cli import terminal
-from gateway.cli.options import Config, Json, with_database
+from gateway.cli.command import Installation, Json, TenantName, command
 from gateway.limits.money import NANO, dollars
-from gateway.limits.rules import ALL_MODELS, DAY_S, MINUTE_S, Interval, Unit
+from gateway.limits.rules import ALL_MODELS, DAY_S, MINUTE_S, Interval, Unit, What
 from gateway.protocol.request_errors import validated
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable
-    from pathlib import Path
-
     from gateway.admin.limits import BudgetState
     from gateway.limits.money import Price
-    from gateway.limits.rules import Budget, Limit, Mode, What
+    from gateway.limits.rules import Budget, Limit, Mode
     from gateway.store.limits.alerts import SpendAlert
     from gateway.tenancy import TenantId
 
@@ -40,22 +37,21 @@ PER_MILLION: Final = 10**6
 _PERCENT: Final = re.compile(r"[0-9]{1,4}")
 _TIMES: Final = ["%Y-%m-%d", "%Y-%m-%dT%H:%M", "%Y-%m-%dT%H:%M:%S"]
 _WINDOWS: Final = {MINUTE_S: "minute", DAY_S: "day", 0: "at once"}
-_OPTIONS: Final[tuple[tuple[What, int], ...]] = (
-    ("requests", MINUTE_S),
-    ("requests", DAY_S),
-    ("tokens", MINUTE_S),
-    ("tokens", DAY_S),
-    ("input_tokens", MINUTE_S),
-    ("output_tokens", MINUTE_S),
-    ("responses", 0),
-    ("websockets", 0),
-    ("stored_bytes", 0),
-    ("background_running", 0),
-    ("background_queued", 0),
-)
+_OPTIONS: Final[dict[str, tuple[What, int]]] = {
+    "requests_per_minute": ("requests", MINUTE_S),
+    "requests_per_day": ("requests", DAY_S),
+    "tokens_per_minute": ("tokens", MINUTE_S),
+    "tokens_per_day": ("tokens", DAY_S),
+    "input_tokens_per_minute": ("input_tokens", MINUTE_S),
+    "output_tokens_per_minute": ("output_tokens", MINUTE_S),
+    "concurrent_responses": ("responses", 0),
+    "websockets": ("websockets", 0),
+    "stored_bytes": ("stored_bytes", 0),
+    "background_running": ("background_running", 0),
+    "background_queued": ("background_queued", 0),
+}
+"""Options of `limits set`: the quantity of each, and its window in seconds."""
 
-T = TypeVar("T")
-TenantName = Annotated[str, typer.Argument(help="Which tenant.")]
 Project = Annotated[str | None, typer.Option(help="One of its projects, by its id.")]
 KeyId = Annotated[str | None, typer.Option("--key", help="One of its keys, by its id.")]
 Number = Annotated[str | None, typer.Option(metavar="N|none", help="A number, or none: no limit.")]
@@ -68,15 +64,14 @@ Observe = Annotated[
 ]
 
 
-Service = TypeVar("Service", Limits, Prices)
+async def _limits_of(gateway: Installation) -> Limits:
+    database = await gateway.database()
+    return Limits(database, gateway.settings.model_aliases)
 
 
-def _ask(
-    config: Path | None, kind: type[Service], question: Callable[[Service], Awaitable[T]]
-) -> T:
-    return with_database(
-        config, lambda settings, database: question(kind(database, settings.model_aliases))
-    )
+async def _prices_of(gateway: Installation) -> Prices:
+    database = await gateway.database()
+    return Prices(database, gateway.settings.model_aliases)
 
 
 async def _owner_of(
@@ -98,63 +93,50 @@ def _uuid(text: str, option: str) -> UUID:
         raise typer.BadParameter(f"{text!r} is no id.", param_hint=option) from None
 
 
-@limits.command("set")
-def set_limits(  # noqa: PLR0913 - its options
+@command(
+    limits,
+    "set",
+    more=[
+        Parameter(name, Parameter.KEYWORD_ONLY, default=None, annotation=Number)
+        for name in _OPTIONS
+    ],
+)
+async def set_limits(  # noqa: PLR0913 - its options
+    gateway: Installation,
+    /,
     tenant: TenantName,
     project: Project = None,
     key: KeyId = None,
     model: Annotated[str, typer.Option(help="Only requests for this model.")] = ALL_MODELS,
-    requests_per_minute: Number = None,
-    requests_per_day: Number = None,
-    tokens_per_minute: Number = None,
-    tokens_per_day: Number = None,
-    input_tokens_per_minute: Number = None,
-    output_tokens_per_minute: Number = None,
-    concurrent_responses: Number = None,
-    websockets: Number = None,
-    stored_bytes: Number = None,
-    background_running: Number = None,
-    background_queued: Number = None,
     observe: Observe = None,
-    config: Config = None,
     json_: Json = False,
+    **given: str | None,
 ) -> None:
     """Set limits of a tenant, a project or a key. What is not named stays as it is; --observe or
     --enforce alone is for all of the model.
     """
-    given = (
-        requests_per_minute, requests_per_day, tokens_per_minute, tokens_per_day,
-        input_tokens_per_minute, output_tokens_per_minute, concurrent_responses,
-        websockets, stored_bytes, background_running, background_queued,
-    )  # fmt: skip
-    values = {
-        one: _number(text) for one, text in zip(_OPTIONS, given, strict=True) if text is not None
-    }
-
-    async def question(service: Limits) -> list[Limit]:
-        owner = await _owner_of(service, tenant, project, key)
-        return await service.set_limits(owner, values, model=model, mode=_mode(observe))
-
-    _show_limits(_ask(config, Limits, question), as_json=json_)
+    values = {_OPTIONS[name]: _number(text) for name, text in given.items() if text is not None}
+    service = await _limits_of(gateway)
+    owner = await _owner_of(service, tenant, project, key)
+    found = await service.set_limits(owner, values, model=model, mode=_mode(observe))
+    _show_limits(found, as_json=json_)
 
 
-@limits.command("list")
-def list_limits(tenant: TenantName, config: Config = None, json_: Json = False) -> None:
+@command(limits, "list")
+async def list_limits(gateway: Installation, tenant: TenantName, json_: Json = False) -> None:
     """List all limits of a tenant, its projects and its keys."""
-
-    async def question(service: Limits) -> list[Limit]:
-        return await service.limits(await service.tenant(tenant))
-
-    _show_limits(_ask(config, Limits, question), as_json=json_)
+    service = await _limits_of(gateway)
+    _show_limits(await service.limits(await service.tenant(tenant)), as_json=json_)
 
 
-@budgets.command("set")
-def set_budget(  # noqa: PLR0913 - its options
+@command(budgets, "set")
+async def set_budget(  # noqa: PLR0913 - its options
+    gateway: Installation,
     tenant: TenantName,
     usd: Annotated[str | None, typer.Option(help="Dollars, as in 250 or 0.05.")] = None,
     tokens: Annotated[int | None, typer.Option(min=0, help="Tokens instead.")] = None,
     interval: Annotated[
-        str, typer.Option(help="day, month (UTC), or none: it never begins anew.")
+        Interval, typer.Option(help="day, month (UTC), or none: it never begins anew.")
     ] = "month",
     project: Project = None,
     key: KeyId = None,
@@ -166,7 +148,6 @@ def set_budget(  # noqa: PLR0913 - its options
             help="Where somebody is told, as in 50,80,100, in place of what was set before.",
         ),
     ] = None,
-    config: Config = None,
 ) -> None:
     """Set a budget. Once it is spent new requests are answered 429; those under way end.
 
@@ -177,51 +158,43 @@ def set_budget(  # noqa: PLR0913 - its options
     unit: Unit = "tokens" if usd is None else "usd"
     cap = tokens if usd is None else _nano(usd)
     assert cap is not None, "one of the two was given"
-    span = _interval(interval)
     shares = None if alert_at is None else _percentages(alert_at)
-
-    async def question(service: Limits) -> None:
-        owner = await _owner_of(service, tenant, project, key)
-        await service.set_budget(
-            owner, cap, unit=unit, interval=span, mode=_mode(observe), alert_at=shares
-        )
-
-    _ask(config, Limits, question)
+    service = await _limits_of(gateway)
+    owner = await _owner_of(service, tenant, project, key)
+    await service.set_budget(
+        owner, cap, unit=unit, interval=interval, mode=_mode(observe), alert_at=shares
+    )
     terminal.show(f"budget of tenant {tenant} set")
 
 
-@budgets.command("remove")
-def remove_budget(
+@command(budgets, "remove")
+async def remove_budget(
+    gateway: Installation,
     tenant: TenantName,
-    unit: Annotated[str, typer.Option(help="usd or tokens.")] = "usd",
-    interval: Annotated[str, typer.Option(help="day, month or none.")] = "month",
+    unit: Annotated[Unit, typer.Option(help="usd or tokens.")] = "usd",
+    interval: Annotated[Interval, typer.Option(help="day, month or none.")] = "month",
     project: Project = None,
     key: KeyId = None,
-    config: Config = None,
 ) -> None:
     """Remove the budget of a tenant, a project or a key, and its alerts: nothing of it is refused
     any more.
     """
-    chosen, span = _unit(unit), _interval(interval)
-
-    async def question(service: Limits) -> bool:
-        owner = await _owner_of(service, tenant, project, key)
-        return await service.remove_budget(owner, chosen, span, with_alerts=True)
-
-    terminal.show("removed" if _ask(config, Limits, question) else "there was none")
+    service = await _limits_of(gateway)
+    owner = await _owner_of(service, tenant, project, key)
+    is_gone = await service.remove_budget(owner, unit, interval, with_alerts=True)
+    terminal.show("removed" if is_gone else "there was none")
 
 
-@budgets.command("list")
-def list_budgets(tenant: TenantName, config: Config = None, json_: Json = False) -> None:
+@command(budgets, "list")
+async def list_budgets(gateway: Installation, tenant: TenantName, json_: Json = False) -> None:
     """List budgets, what is spent of each, and where somebody is told (--alert-at)."""
-
-    async def question(service: Limits) -> list[tuple[BudgetState, list[SpendAlert]]]:
-        tenant_id = await service.tenant(tenant)
-        found = await service.budgets(tenant_id)
-        return [(one, await _alerts(service, tenant_id, one.budget)) for one in found]
-
-    _show(
-        [_budget(*one) for one in _ask(config, Limits, question)],
+    service = await _limits_of(gateway)
+    tenant_id = await service.tenant(tenant)
+    terminal.listing(
+        [
+            _budget(one, await _alerts(service, tenant_id, one.budget))
+            for one in await service.budgets(tenant_id)
+        ],
         {
             **_columns("scope", "id", "interval", "cap", "spent", "unit", "mode"),
             "ALERTS": lambda row: ", ".join(alert["threshold"] for alert in row["alerts"]),
@@ -236,8 +209,9 @@ OfTenant = Annotated[str | None, typer.Option(help="Only for this tenant.")]
 Tier = Annotated[str, typer.Option(help="Only for this service tier.")]
 
 
-@prices.command("set")
-def set_price(  # noqa: PLR0913 - its options
+@command(prices, "set")
+async def set_price(  # noqa: PLR0913 - its options
+    gateway: Installation,
     model: Annotated[str, typer.Argument(help="Which model.")],
     input_: Annotated[
         str | None, typer.Option("--input", metavar="USD", help="For a million tokens of input.")
@@ -251,7 +225,6 @@ def set_price(  # noqa: PLR0913 - its options
     begin: Annotated[
         datetime | None, typer.Option("--from", formats=_TIMES, help="In UTC. Default: now.")
     ] = None,
-    config: Config = None,
 ) -> None:
     """Set what a model costs from now on. What has been used keeps what it cost."""
     tokens = {"input": input_, "input_cached": cached, "output": output}
@@ -269,35 +242,37 @@ def set_price(  # noqa: PLR0913 - its options
             "valid_from": valid_from,
         },
     )
-    price = _ask(config, Prices, lambda service: service.set(body))
+    service = await _prices_of(gateway)
+    price = await service.set(COMMAND_LINE, body)
     terminal.show(f"price {price.id} of {model} set")
 
 
-@prices.command("end")
-def end_price(
+@command(prices, "end")
+async def end_price(
+    gateway: Installation,
     model: Annotated[str, typer.Argument(help="Which model.")],
     tenant: OfTenant = None,
     tier: Tier = "*",
-    config: Config = None,
 ) -> None:
     """End the price of a model: from now on another one counts, or none."""
     body = validated(PriceEnd, {"model": model, "tier": tier, "tenant": tenant})
-    is_over = _ask(config, Prices, lambda service: service.end(body))
-    terminal.show("ended" if is_over else "it has no such price")
+    service = await _prices_of(gateway)
+    terminal.show("ended" if await service.end(COMMAND_LINE, body) else "it has no such price")
 
 
-@prices.command("list")
-def list_prices(config: Config = None, json_: Json = False) -> None:
+@command(prices, "list")
+async def list_prices(gateway: Installation, json_: Json = False) -> None:
     """List all prices, those that are over included."""
-    _show(
-        [_price(one) for one in _ask(config, Prices, lambda service: service.list())],
+    service = await _prices_of(gateway)
+    terminal.listing(
+        list(map(_price, await service.list())),
         {
             **_columns("model", "tier"),
             "TENANT": lambda row: row["tenant"] or "all",
             "NANO-DOLLARS FOR EACH": lambda row: ", ".join(
                 f"{name} {nano}" for name, nano in row["nano_per_unit"].items()
             ),
-            "FROM": lambda row: row["valid_from"],
+            "FROM": "valid_from",
             "UNTIL": lambda row: row["valid_until"] or "",
         },
         as_json=json_,
@@ -306,7 +281,7 @@ def list_prices(config: Config = None, json_: Json = False) -> None:
 
 def _show_limits(found: list[Limit], *, as_json: bool) -> None:
     fields = ("model", "what", "window_s", "value", "mode")
-    _show(
+    terminal.listing(
         [
             {
                 "scope": one.scope,
@@ -317,7 +292,7 @@ def _show_limits(found: list[Limit], *, as_json: bool) -> None:
         ],
         {
             **_columns("scope", "id", "model"),
-            "LIMIT": lambda row: row["what"],
+            "LIMIT": "what",
             "PER": lambda row: _WINDOWS[row["window_s"]],
             **_columns("value", "mode"),
         },
@@ -325,23 +300,8 @@ def _show_limits(found: list[Limit], *, as_json: bool) -> None:
     )
 
 
-Columns = Mapping[str, Callable[[dict[str, Any]], str]]
-"""Headings, and what is below them of each row."""
-
-
-def _show(rows: list[dict[str, Any]], columns: Columns, *, as_json: bool) -> None:
-    if as_json:
-        terminal.show(json.dumps(rows))
-        return
-    cells = [tuple(cell(row) for cell in columns.values()) for row in rows]
-    terminal.table(tuple(columns), cells)
-
-
-def _columns(*names: str) -> Columns:
-    def column(name: str) -> Callable[[dict[str, Any]], str]:
-        return lambda row: str(row[name])
-
-    return {name.upper(): column(name) for name in names}
+def _columns(*names: str) -> dict[str, str]:
+    return {name.upper(): name for name in names}
 
 
 def _number(text: str) -> int | None:
@@ -385,22 +345,6 @@ def _mode(observe: bool | None) -> Mode | None:
     if observe is None:
         return None
     return "observe" if observe else "enforce"
-
-
-def _unit(text: str) -> Unit:
-    found: Unit = _one_of(get_args(Unit), text, "--unit")
-    return found
-
-
-def _interval(text: str) -> Interval:
-    found: Interval = _one_of(get_args(Interval), text, "--interval")
-    return found
-
-
-def _one_of(values: tuple[Any, ...], text: str, option: str) -> Any:
-    if text not in values:
-        raise typer.BadParameter(f"{text!r} is none of: {', '.join(values)}.", param_hint=option)
-    return text
 
 
 def _amount(amount: int, unit: str) -> str:

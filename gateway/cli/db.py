@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 import typer
 
 from gateway.cli import terminal
-from gateway.cli.options import Config, Json, run
-from gateway.cli.provision import connected, embedded_database, provisioned
+from gateway.cli.command import Config, Installation, Json, command, run
+from gateway.cli.provision import connected, embedded_database
 from gateway.retention.sweep import Housekeeping
 from gateway.settings import load_settings
 from gateway.store.schema import REVISION
@@ -53,8 +53,7 @@ async def _upgrade(settings: Settings) -> Repaired:
 @commands.command()
 def current(config: Config = None) -> None:
     """Show the database's revision and the one this release needs. Exit code 1: they differ."""
-    settings = load_settings(config)
-    found, needed = run(_revision(settings)), REVISION
+    found, needed = run(_revision(load_settings(config))), REVISION
     terminal.show(f"database {found or 'never migrated'}, needed {needed}")
     if found != needed:
         raise typer.Exit(1)
@@ -69,8 +68,8 @@ async def _revision(settings: Settings) -> str | None:
         return await database.revision()
 
 
-@commands.command()
-def maintain(config: Config = None, json_: Json = False) -> None:
+@command(commands, "maintain")
+async def maintain(gateway: Installation, json_: Json = False) -> None:
     """Do one round of what a gateway does every 15 minutes.
 
     It makes the log's partitions of the next days and removes what has expired. Safe while
@@ -78,7 +77,8 @@ def maintain(config: Config = None, json_: Json = False) -> None:
     as the owner of the tables leave days to it: then run it daily, as the owner. Exit code 1: it
     could not be done.
     """
-    report = run(_maintain(load_settings(config)))
+    database = await gateway.database()
+    report = await Housekeeping(database, gateway.settings.retention).round()
     if json_:
         terminal.show(json.dumps(asdict(report)))
         return
@@ -98,8 +98,3 @@ def _days(report: RetentionReport) -> str:
         return "days left to the owner of the tables, which this role is not"
     busy = f", {report.days_busy} in use: later" if report.days_busy else ""
     return f"{report.days_made} days made, {report.days_dropped} dropped{busy}"
-
-
-async def _maintain(settings: Settings) -> RetentionReport:
-    async with provisioned(settings) as complete, connected(complete) as database:
-        return await Housekeeping(database, complete.retention).round()

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final
 
 import typer
 
-from gateway.cli import options, terminal
+from gateway.cli import command, terminal
 from gateway.errors import ConfigError, StartupError
 from gateway.settings import load_settings
 from gateway.settings.reference import example, rows
@@ -26,7 +26,7 @@ commands = typer.Typer(no_args_is_help=True)
 
 
 @commands.command()
-def check(config: options.Config = None, json_: options.Json = False) -> None:
+def check(config: command.Config = None, json_: command.Json = False) -> None:
     """Read the configuration file and the environment as `serve` would.
 
     Every mistake is listed with its file and line, or its variable, and so is what is missing.
@@ -50,7 +50,7 @@ def check(config: options.Config = None, json_: options.Json = False) -> None:
 
 
 @commands.command()
-def env(json_: options.Json = False) -> None:
+def env(json_: command.Json = False) -> None:
     """List every environment variable with its default and meaning."""
     if json_:
         terminal.show(json.dumps([asdict(row) for row in rows()]))

@@ -6,12 +6,13 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING, Annotated, Any, TypeVar
+from typing import Annotated, Any
 
 import orjson
 import typer
 
 from gateway import ids
+from gateway.admin.core import PageParams
 from gateway.admin.issuers import (
     PROVIDERS_MAX,
     RULES_MAX,
@@ -22,45 +23,26 @@ from gateway.admin.issuers import (
     provider_body,
     rule_body,
 )
-from gateway.admin.pages import PageParams
-from gateway.admin.transactions import AdminCaller
 from gateway.audit import COMMAND_LINE
 from gateway.cli import terminal
-from gateway.cli.options import Config, Json, with_database
-from gateway.cli.tenancy.projects import ask
+from gateway.cli.command import Installation, Json, TenantName, command
 from gateway.errors import InvalidRequest
 from gateway.protocol.request_errors import validated
 from gateway.tenancy.issuers import END_USER, PROJECT, ROLE, SCOPES_GRANTED, TENANT
-from gateway.wiring.databases import access
-
-if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Sequence
-    from pathlib import Path
-
-    from gateway.admin.services import AdminServices
-    from gateway.tenancy import TenantId
-    from gateway.tenancy.issuers import FederationRule, IdentityProvider
 
 commands = typer.Typer(no_args_is_help=True)
 operator_commands = typer.Typer(no_args_is_help=True)
-T = TypeVar("T")
 
-TenantName = Annotated[str, typer.Argument(help="Who trusts it.")]
 IssuerId = Annotated[str, typer.Argument(help="Its id: widp_…")]
 
 
-def ask_operators(config: Path | None, question: Callable[[OperatorIssuers], Awaitable[T]]) -> T:
-    """Run `question` with the service of the operators' issuers, and return its result."""
-    return with_database(
-        config,
-        lambda settings, database: question(
-            OperatorIssuers(database, access(settings, database).forget)
-        ),
-    )
+async def _of_operators(gateway: Installation) -> OperatorIssuers:
+    access = await gateway.access()
+    return OperatorIssuers(await gateway.database(), access.forget)
 
 
-def pairs(given: list[str] | None) -> list[tuple[str, str]]:
-    """Split `NAME=VALUE` arguments. Raises `InvalidRequest` for one without `=`."""
+def _pairs(given: list[str] | None) -> list[tuple[str, str]]:
+    # Raises `InvalidRequest` for an argument that is no NAME=VALUE.
     found = []
     for one in given or ():
         name, equals, value = one.partition("=")
@@ -70,8 +52,9 @@ def pairs(given: list[str] | None) -> list[tuple[str, str]]:
     return found
 
 
-@commands.command("create")
-def create(  # noqa: PLR0913 - each is an option
+@command(commands, "create")
+async def create(  # noqa: PLR0913 - each is an option
+    gateway: Installation,
     tenant: TenantName,
     issuer: Annotated[str, typer.Argument(help="The claim iss of its tokens, a URL.")],
     audience: Annotated[str, typer.Argument(help="The claim aud that they have for this tenant.")],
@@ -98,12 +81,11 @@ def create(  # noqa: PLR0913 - each is an option
     lifetime_max_s: Annotated[
         int | None, typer.Option(help="Seconds that a token may live. Default: 3600.")
     ] = None,
-    config: Config = None,
     json_: Json = False,
 ) -> None:
     """Trust an issuer. Until a rule says so (`issuers allow`), its tokens may do nothing."""
     transformations = [
-        {"attribute": one, "expression": expression} for one, expression in pairs(attribute)
+        {"attribute": one, "expression": expression} for one, expression in _pairs(attribute)
     ]
     extras = {
         "bearer": bearer,
@@ -122,72 +104,59 @@ def create(  # noqa: PLR0913 - each is an option
         "harmony": {one: value for one, value in extras.items() if value is not None},
     }
     asked = validated(ProviderCreate, body)
-    made = ask(
-        config,
-        tenant,
-        lambda services, id_: services.identity_providers.create(AdminCaller(id_), asked),
-    )
+    services, caller = await gateway.admin(tenant)
+    made = await services.identity_providers.create(caller, asked)
     _show(provider_body(made), as_json=json_)
 
 
-@commands.command("list")
-def list_issuers(tenant: TenantName, config: Config = None, json_: Json = False) -> None:
+@command(commands, "list")
+async def list_issuers(gateway: Installation, tenant: TenantName, json_: Json = False) -> None:
     """List whom a tenant trusts."""
-
-    async def listed(services: AdminServices, id_: TenantId) -> Sequence[IdentityProvider]:
-        page = await services.identity_providers.list(id_, PageParams(PROVIDERS_MAX))
-        return page.rows
-
-    _show_all(
-        ("ID", "ISSUER", "AUDIENCE", "BEARER", "TENANT TOLD BY"),
-        [provider_body(one) for one in ask(config, tenant, listed)],
-        lambda one: (
-            one["id"],
-            one["issuer"],
-            one["audience"],
-            str(one["harmony"]["bearer"]).lower(),
-            one["harmony"]["tenant_told_by"] or "-",
-        ),
+    services, caller = await gateway.admin(tenant)
+    page = await services.identity_providers.list(caller.tenant_id, PageParams(PROVIDERS_MAX))
+    terminal.listing(
+        list(map(provider_body, page.rows)),
+        {
+            "ID": "id",
+            "ISSUER": "issuer",
+            "AUDIENCE": "audience",
+            "BEARER": lambda one: str(one["harmony"]["bearer"]).lower(),
+            "TENANT TOLD BY": lambda one: one["harmony"]["tenant_told_by"] or "-",
+        },
         as_json=json_,
     )
 
 
-@commands.command("delete")
-def delete(tenant: TenantName, issuer: IssuerId, config: Config = None) -> None:
+@command(commands, "delete")
+async def delete(gateway: Installation, tenant: TenantName, issuer: IssuerId) -> None:
     """Trust an issuer no more: its tokens, and what they were exchanged for, stop working within
     auth.key_cache_ttl_s.
     """
-    ask(
-        config,
-        tenant,
-        lambda services, id_: services.identity_providers.delete(AdminCaller(id_), issuer),
-    )
+    services, caller = await gateway.admin(tenant)
+    await services.identity_providers.delete(caller, issuer)
     terminal.show(f"issuer {issuer} deleted")
 
 
-@commands.command("confirm")
-def confirm(
+@command(commands, "confirm")
+async def confirm(
+    gateway: Installation,
     tenant: TenantName,
     issuer: IssuerId,
     withdraw: Annotated[
         bool, typer.Option("--withdraw", help="They have to name the tenant again.")
     ] = False,
-    config: Config = None,
 ) -> None:
     """Say that bearer tokens of this issuer and audience are this tenant's where neither the
     audience nor the header OpenAI-Organization names one. One tenant alone can have them.
     """
-
-    async def confirmed(issuers: OperatorIssuers) -> None:
-        act = issuers.withdraw if withdraw else issuers.confirm
-        await act(COMMAND_LINE, tenant, issuer)
-
-    ask_operators(config, confirmed)
+    issuers = await _of_operators(gateway)
+    await (issuers.withdraw if withdraw else issuers.confirm)(COMMAND_LINE, tenant, issuer)
     terminal.show(f"issuer {issuer} {'withdrawn' if withdraw else 'confirmed'}")
 
 
-@commands.command("allow")
-def allow(  # noqa: PLR0913 - each is an option
+@command(commands, "allow")
+async def allow(  # noqa: PLR0913 - each is an option
+    gateway: Installation,
     tenant: TenantName,
     issuer: IssuerId,
     project: Annotated[str, typer.Argument(help="Where they act: proj_…")],
@@ -200,87 +169,62 @@ def allow(  # noqa: PLR0913 - each is an option
     ] = None,
     scope: Annotated[list[str] | None, typer.Option(help="Repeatable; default: all.")] = None,
     name: Annotated[str, typer.Option(help="Of the rule, and a new account.")] = "federated",
-    config: Config = None,
     json_: Json = False,
 ) -> None:
     """Let tokens of an issuer act in a project. A value that is JSON is taken as such:
     `--match email_verified=true`.
     """
-    permissions = {"type": "restricted", "scopes": scope}
-
-    async def allowed(services: AdminServices, id_: TenantId) -> FederationRule:
-        caller, acting = AdminCaller(id_), account
-        body = {
-            "attribute_matchers": {one: _value(value) for one, value in pairs(match)},
-            "project_id": project,
-            "service_account_id": acting or "",
-            "name": name,
-            "permissions": permissions if scope else None,
-        }
-        validated(RuleCreate, body)
-        if acting is None:
-            made, _ = await services.keys.create_account(caller, project, name, None)
-            body["service_account_id"] = ids.service_account_id(made.id)
-        asked = validated(RuleCreate, body)
-        return await services.identity_providers.create_rule(caller, issuer, asked)
-
-    _show(rule_body(ask(config, tenant, allowed)), as_json=json_)
+    body = {
+        "attribute_matchers": {one: _value(value) for one, value in _pairs(match)},
+        "project_id": project,
+        "service_account_id": account or "",
+        "name": name,
+        "permissions": {"type": "restricted", "scopes": scope} if scope else None,
+    }
+    validated(RuleCreate, body)
+    services, caller = await gateway.admin(tenant)
+    if account is None:
+        made, _ = await services.keys.create_account(caller, project, name, None)
+        body["service_account_id"] = ids.service_account_id(made.id)
+    asked = validated(RuleCreate, body)
+    rule = await services.identity_providers.create_rule(caller, issuer, asked)
+    _show(rule_body(rule), as_json=json_)
 
 
-@commands.command("rules")
-def rules(tenant: TenantName, issuer: IssuerId, config: Config = None, json_: Json = False) -> None:
+@command(commands, "rules")
+async def rules(
+    gateway: Installation, tenant: TenantName, issuer: IssuerId, json_: Json = False
+) -> None:
     """List what tokens of an issuer may do."""
-
-    async def listed(services: AdminServices, id_: TenantId) -> Sequence[FederationRule]:
-        page = await services.identity_providers.rules(id_, issuer, PageParams(RULES_MAX))
-        return page.rows
-
-    _show_all(
-        ("ID", "PROJECT", "SERVICE ACCOUNT", "MATCHES"),
-        [rule_body(one) for one in ask(config, tenant, listed)],
-        lambda one: (
-            one["id"],
-            one["project_id"],
-            one["service_account_id"],
-            json.dumps(one["attribute_matchers"]),
-        ),
+    services, caller = await gateway.admin(tenant)
+    page = await services.identity_providers.rules(caller.tenant_id, issuer, PageParams(RULES_MAX))
+    terminal.listing(
+        list(map(rule_body, page.rows)),
+        {
+            "ID": "id",
+            "PROJECT": "project_id",
+            "SERVICE ACCOUNT": "service_account_id",
+            "MATCHES": lambda one: json.dumps(one["attribute_matchers"]),
+        },
         as_json=json_,
     )
 
 
-@commands.command("disallow")
-def disallow(
+@command(commands, "disallow")
+async def disallow(
+    gateway: Installation,
     tenant: TenantName,
     issuer: IssuerId,
     rule: Annotated[str, typer.Argument(help="Its id: wifr_…")],
-    config: Config = None,
 ) -> None:
     """Take a rule back: what was exchanged by it stops working, too."""
-    ask(
-        config,
-        tenant,
-        lambda services, id_: services.identity_providers.delete_rule(
-            AdminCaller(id_), issuer, rule
-        ),
-    )
+    services, caller = await gateway.admin(tenant)
+    await services.identity_providers.delete_rule(caller, issuer, rule)
     terminal.show(f"rule {rule} deleted")
 
 
 def _show(body: dict[str, object], *, as_json: bool) -> None:
     terminal.show(json.dumps(body) if as_json else str(body["id"]))
-
-
-def _show_all(
-    titles: Sequence[str],
-    bodies: Sequence[dict[str, Any]],
-    row_of: Callable[[dict[str, Any]], Sequence[str]],
-    *,
-    as_json: bool,
-) -> None:
-    if as_json:
-        terminal.show(json.dumps(bodies))
-    else:
-        terminal.table(titles, list(map(row_of, bodies)))
 
 
 def _value(text: str) -> object:
@@ -291,8 +235,9 @@ def _value(text: str) -> object:
     return value if isinstance(value, bool | int | float) else text
 
 
-@operator_commands.command("create")
-def trust(  # noqa: PLR0913 - each is an option
+@command(operator_commands, "create")
+async def trust(  # noqa: PLR0913 - each is an option
+    gateway: Installation,
     issuer: Annotated[str, typer.Argument(help="The claim iss of its tokens, a URL.")],
     audience: Annotated[str, typer.Argument(help="The claim aud of its tokens.")],
     tenant_claim: Annotated[
@@ -321,7 +266,6 @@ def trust(  # noqa: PLR0913 - each is an option
     jwks_url: Annotated[
         str | None, typer.Option(help="Its keys, where it has no OpenID configuration.")
     ] = None,
-    config: Config = None,
     json_: Json = False,
 ) -> None:
     """Trust an issuer for the tenants that are listed."""
@@ -337,7 +281,7 @@ def trust(  # noqa: PLR0913 - each is an option
         "issuer": issuer,
         "audience": audience,
         "tenants": tenant,
-        "roles": {one: scopes.split(",") for one, scopes in pairs(role)},
+        "roles": {one: scopes.split(",") for one, scopes in _pairs(role)},
         "attribute_transformations": [
             {"attribute": attribute, "expression": expression}
             for attribute, expression in claims.items()
@@ -346,26 +290,32 @@ def trust(  # noqa: PLR0913 - each is an option
         "harmony": {} if jwks_url is None else {"jwks_url": jwks_url},
     }
     asked = validated(OperatorIssuerCreate, body)
-    made = ask_operators(config, lambda issuers: issuers.create(COMMAND_LINE, asked))
+    issuers = await _of_operators(gateway)
+    made = await issuers.create(COMMAND_LINE, asked)
     _show(provider_body(made), as_json=json_)
 
 
-@operator_commands.command("list")
-def list_trusted(config: Config = None, json_: Json = False) -> None:
+@command(operator_commands, "list")
+async def list_trusted(gateway: Installation, json_: Json = False) -> None:
     """List whom operators trust, and for which tenants."""
-    found = ask_operators(config, lambda issuers: issuers.list())
-    _show_all(
-        ("ID", "ISSUER", "AUDIENCE", "TENANTS"),
-        [provider_body(one) for one in found],
-        lambda one: (one["id"], one["issuer"], one["audience"], ", ".join(one["tenants"])),
+    issuers = await _of_operators(gateway)
+    terminal.listing(
+        list(map(provider_body, await issuers.list())),
+        {
+            "ID": "id",
+            "ISSUER": "issuer",
+            "AUDIENCE": "audience",
+            "TENANTS": lambda one: ", ".join(one["tenants"]),
+        },
         as_json=json_,
     )
 
 
-@operator_commands.command("delete")
-def distrust(
-    issuer: Annotated[str, typer.Argument(help="Its id: issuer_…")], config: Config = None
+@command(operator_commands, "delete")
+async def distrust(
+    gateway: Installation, issuer: Annotated[str, typer.Argument(help="Its id: issuer_…")]
 ) -> None:
     """Trust an issuer no more: its tokens stop working within auth.key_cache_ttl_s."""
-    ask_operators(config, lambda issuers: issuers.delete(COMMAND_LINE, issuer))
+    issuers = await _of_operators(gateway)
+    await issuers.delete(COMMAND_LINE, issuer)
     terminal.show(f"issuer {issuer} deleted")

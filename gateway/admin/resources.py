@@ -1,9 +1,30 @@
-"""Services of the admin planes: of the tenants of one database, and of operators."""
+"""Every resource of the admin planes: its service, and its routes.
+
+A new resource is added here, and nowhere else.
+"""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
+
+from gateway.admin import (
+    audit_log,
+    backends,
+    data_retention,
+    inspection,
+    issuers,
+    keys,
+    ledger,
+    limits,
+    operator_keys,
+    prices,
+    projects,
+    roles,
+    service_accounts,
+    tenants,
+    usage,
+)
 
 if TYPE_CHECKING:
     from gateway.admin.backends import Backends
@@ -15,6 +36,7 @@ if TYPE_CHECKING:
     from gateway.admin.operator_keys import Operators
     from gateway.admin.prices import Prices
     from gateway.admin.projects import Projects
+    from gateway.admin.routes import AdminRoute
     from gateway.admin.service_accounts import ServiceAccounts
     from gateway.admin.tenants import Tenants
     from gateway.admin.usage import UsageReports
@@ -48,3 +70,30 @@ class OperatorServices:
     ledger: Ledger
     database: Database
     audit: AuditLogs
+
+
+def admin_routes(services: AdminServices) -> list[AdminRoute]:
+    return [
+        *projects.routes(services.projects),
+        *service_accounts.routes(services.service_accounts),
+        *keys.routes(services.keys),
+        *issuers.routes(services.identity_providers),
+        *limits.routes(services.limits),
+        *usage.routes(services.usage),
+        *audit_log.routes(services.audit),
+        *data_retention.routes(services.retention),
+        *roles.routes(services.projects),
+    ]
+
+
+def operator_routes(services: OperatorServices) -> list[AdminRoute]:
+    return [
+        *tenants.routes(services.tenants),
+        *backends.routes(services.backends),
+        *operator_keys.routes(services.operators),
+        *issuers.operator_routes(services.issuers),
+        *prices.routes(services.prices),
+        *ledger.routes(services.ledger),
+        *inspection.routes(services.database),
+        *audit_log.operator_routes(services.audit, services.tenants),
+    ]

@@ -2,28 +2,25 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass
+from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
 from gateway.cli import terminal
-from gateway.cli.options import Config, Json, run
-from gateway.cli.provision import connected, provisioned
+from gateway.cli.command import Installation, Json, command
 from gateway.errors import StartupError
-from gateway.settings import load_settings
+from gateway.store import tenants
 from gateway.store.tools import web_pages
 from gateway.telemetry.metrics import Metrics
-from gateway.wiring.databases import access
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
-    from uuid import UUID
 
     from gateway.settings import Settings
-    from gateway.store.postgres.database import Database, Row
+    from gateway.store.postgres.database import Database
     from gateway.tenancy import TenantId
     from gateway.tools.browser.index_loader import Loaded
 
@@ -47,8 +44,9 @@ OfTenant = Annotated[
 ]
 
 
-@commands.command("add")
-def add_pages(
+@command(commands, "add")
+async def add_pages(
+    gateway: Installation,
     source: Annotated[
         str, typer.Argument(help="A URL, a file (html, md, txt, pdf) or a folder of such files.")
     ],
@@ -64,70 +62,66 @@ def add_pages(
         typer.Option(min=1, max=LISTED_MAX, help="Of a URL: follow links of its host, to so many."),
     ] = 1,
     tenant: OfTenant = None,
-    config: Config = None,
 ) -> None:
     """Add pages, each in the place of what its URL had before. Exit code 1: none could be added."""
     if url is not None and not url.startswith(("http://", "https://")):
         raise typer.BadParameter("expected a URL such as https://docs.example/", param_hint="--url")
-    settings = load_settings(config)
-    added = run(_add(settings, PageSource(source, url, pages), tenant))
+    database = await gateway.database()
+    tenant_id = await _tenant_id(database, tenant)
+    page_source = PageSource(source, url, pages)
+    added = await load(gateway.settings, database, page_source, tenant_id=tenant_id)
+    if added:
+        await web_pages.note_documents_added(database, tenant_id, source, added)
     terminal.show(f"{added} added; see: harmony-gateway pages list")
     if not added:
         raise typer.Exit(terminal.FAILED)
 
 
-@commands.command("list")
-def list_pages(tenant: OfTenant = None, config: Config = None, json_: Json = False) -> None:
+@command(commands, "list")
+async def list_pages(gateway: Installation, tenant: OfTenant = None, json_: Json = False) -> None:
     """List the pages of all tenants, or those that are only for one."""
-    rows, names = run(_list(load_settings(config), tenant))
-    if json_:
-        told = [
+    database = await gateway.database()
+    tenant_id = await _tenant_id(database, tenant)
+    found = await web_pages.documents_of(database, tenant_id, rows_max=LISTED_MAX)
+    names = {one.id: one.name for one in await tenants.all_tenants(database)}
+    terminal.listing(
+        [
             {
                 "url": one.url,
                 "title": one.title,
-                "tenant": names.get(one.tenant_id) if one.tenant_id else None,
+                "tenant": names[one.tenant_id] if one.tenant_id else None,
                 "chars": one.chars,
                 "added_at": one.added_at.isoformat(),
             }
-            for one in rows
-        ]
-        terminal.show(json.dumps(told))
-        return
-    terminal.table(
-        ("URL", "TITLE", "FOR", "CHARS", "ADDED"),
-        [
-            (
-                one.url,
-                one.title,
-                names.get(one.tenant_id, "?") if one.tenant_id else "all",
-                str(one.chars),
-                one.added_at.strftime("%Y-%m-%d"),
-            )
-            for one in rows
+            for one in found
         ],
+        {
+            "URL": "url",
+            "TITLE": "title",
+            "FOR": lambda one: one["tenant"] or "all",
+            "CHARS": "chars",
+            "ADDED": lambda one: f"{datetime.fromisoformat(one['added_at']):%Y-%m-%d}",
+        },
+        as_json=json_,
     )
 
 
-@commands.command("remove")
-def remove_pages(
+@command(commands, "remove")
+async def remove_pages(
+    gateway: Installation,
     url: Annotated[str, typer.Argument(help="A page, or what the URLs of several begin with.")],
     tenant: OfTenant = None,
-    config: Config = None,
 ) -> None:
     """Remove a page and all pages below it. Exit code 1: there is none."""
-    removed = run(_remove(load_settings(config), url, tenant))
+    database = await gateway.database()
+    removed = await web_pages.remove_documents(database, await _tenant_id(database, tenant), url)
     terminal.show(f"{removed} removed")
     if not removed:
         raise typer.Exit(terminal.FAILED)
 
 
-async def _add(settings: Settings, source: PageSource, tenant: str | None) -> int:
-    async with provisioned(settings) as complete, connected(complete) as database:
-        tenant_id = await _tenant_id(complete, database, tenant)
-        added = await load(complete, database, source, tenant_id=tenant_id)
-        if added:
-            await web_pages.note_documents_added(database, tenant_id, source.place, added)
-        return added
+async def _tenant_id(database: Database, name: str | None) -> TenantId | None:
+    return None if name is None else (await tenants.tenant_named(database, name)).id
 
 
 async def load(
@@ -175,24 +169,3 @@ async def _told(loading: AsyncIterator[Loaded], *, quiet: bool) -> int:
         elif not quiet:
             terminal.step(terminal.OK, "added", f"{one.url} {one.title}")
     return added
-
-
-async def _list(settings: Settings, tenant: str | None) -> tuple[list[Row], dict[UUID, str]]:
-    async with provisioned(settings) as complete, connected(complete) as database:
-        tenant_id = await _tenant_id(complete, database, tenant)
-        rows = await web_pages.documents_of(database, tenant_id, rows_max=LISTED_MAX)
-        known = await access(complete, database).list_tenants()
-    return rows, {one.id: one.name for one in known}
-
-
-async def _remove(settings: Settings, url: str, tenant: str | None) -> int:
-    async with provisioned(settings) as complete, connected(complete) as database:
-        tenant_id = await _tenant_id(complete, database, tenant)
-        return await web_pages.remove_documents(database, tenant_id, url)
-
-
-async def _tenant_id(settings: Settings, database: Database, name: str | None) -> TenantId | None:
-    # Raises `RequestError` for a tenant that does not exist.
-    if name is None:
-        return None
-    return (await access(settings, database).show_tenant(name)).tenant.id

@@ -5,32 +5,29 @@ from __future__ import annotations
 import json
 import sys
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Annotated, TypeVar
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from gateway import ids
 from gateway.admin.ledger import Ledger, SinkResume
+from gateway.audit import COMMAND_LINE
 from gateway.cli import terminal
-from gateway.cli.options import Config, Json, with_database
+from gateway.cli.command import Installation, Json, command
 from gateway.cli.terminal import FAILED
 from gateway.ledger.records import PAGE_LINES_MAX, Format, export
 from gateway.telemetry.metrics import Metrics
 from gateway.wiring.admin import ledger_of
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
-    from pathlib import Path
-
     from gateway.ledger.jobs import Found
 
 commands = typer.Typer(no_args_is_help=True)
 
-Answer = TypeVar("Answer")
 
-
-@commands.command("export")
-def export_(
+@command(commands, "export")
+async def export_(
+    gateway: Installation,
     cursor: Annotated[
         str, typer.Option("--from", help="The next cursor of the export before. Default: all.")
     ] = "",
@@ -38,29 +35,25 @@ def export_(
     lines_max: Annotated[
         int, typer.Option("--lines", min=1, help="Stop after so many lines.")
     ] = PAGE_LINES_MAX,
-    config: Config = None,
 ) -> None:
     """Print usage lines; the last line has the cursor of the next export."""
     form: Format = "csv" if csv else "jsonl"
-
-    async def write(ledger: Ledger) -> None:
-        async for text in export(ledger.database, cursor, form, lines_max=lines_max):
-            sys.stdout.buffer.write(text)
-        sys.stdout.flush()
-
-    _ask(config, write)
+    async for text in export(await gateway.database(), cursor, form, lines_max=lines_max):
+        sys.stdout.buffer.write(text)
+    sys.stdout.flush()
 
 
-@commands.command()
-def reconcile(
+@command(commands, "reconcile")
+async def reconcile(
+    gateway: Installation,
     repair: Annotated[
         bool, typer.Option(help="Make sums that are wrong again from their lines.")
     ] = True,
-    config: Config = None,
     json_: Json = False,
 ) -> None:
     """Compare usage lines with responses and sums. Exit code 0: they agree."""
-    found = _ask(config, lambda ledger: ledger.reconcile(repairs=repair))
+    ledger = await _ledger(gateway)
+    found = await ledger.reconcile(COMMAND_LINE, repairs=repair)
     if json_:
         terminal.show(json.dumps(asdict(found), default=str))
     else:
@@ -69,10 +62,11 @@ def reconcile(
         raise typer.Exit(FAILED)
 
 
-@commands.command()
-def sinks(config: Config = None, json_: Json = False) -> None:
+@command(commands, "sinks")
+async def sinks(gateway: Installation, json_: Json = False) -> None:
     """Show how far every sink is. Exit code 0: none is stopped."""
-    states = _ask(config, lambda ledger: ledger.sinks())
+    ledger = await _ledger(gateway)
+    states = await ledger.sinks()
     if json_:
         terminal.show(json.dumps([dict(one) for one in states], default=str))
     else:
@@ -86,25 +80,24 @@ def sinks(config: Config = None, json_: Json = False) -> None:
         raise typer.Exit(FAILED)
 
 
-@commands.command()
-def resume(
+@command(commands, "resume")
+async def resume(
+    gateway: Installation,
     name: Annotated[str, typer.Argument(help="The sink.")],
     delivered: Annotated[
         bool,
         typer.Option("--delivered", help="It has the batch that was under way: do not send it."),
     ] = False,
-    config: Config = None,
 ) -> None:
     """Go on with a sink that is stopped. Without --delivered its last batch is sent again."""
-    body = SinkResume(delivered=delivered)
-    _ask(config, lambda ledger: ledger.resume(name, body))
+    ledger = await _ledger(gateway)
+    await ledger.resume(COMMAND_LINE, name, SinkResume(delivered=delivered))
     terminal.step(terminal.OK, name, "goes on")
 
 
-def _ask(config: Path | None, question: Callable[[Ledger], Awaitable[Answer]]) -> Answer:
-    return with_database(
-        config, lambda settings, database: question(ledger_of(settings, database, Metrics()))
-    )
+async def _ledger(gateway: Installation) -> Ledger:
+    database = await gateway.database()
+    return ledger_of(gateway.settings, database, Metrics())
 
 
 def _show(found: Found, *, repaired: bool) -> None:

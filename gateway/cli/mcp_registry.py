@@ -6,8 +6,7 @@ import asyncio
 import json
 import sys
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, Final, TypeVar
+from typing import TYPE_CHECKING, Annotated, Final
 from urllib.parse import urlsplit
 
 import httpx2
@@ -15,21 +14,30 @@ import typer
 
 from gateway import ids
 from gateway.cli import terminal
-from gateway.cli.options import Config, Json, with_database
+from gateway.cli.command import Installation, Json, command
 from gateway.errors import InvalidRequest, ResourceNotFound, StoreConflict
 from gateway.sealing import Sealer, SealingSecret
 from gateway.store import tenants
 from gateway.store.tools import mcp_servers
 from gateway.store.tools.mcp_servers import OPERATOR, McpServerRow
+from gateway.tools.mcp.failures import McpError
+from gateway.tools.mcp.servers import (
+    LABEL,
+    Registry,
+    checked_purposes,
+    checked_url,
+    outgoing_headers,
+    sealed_headers,
+    server_json,
+)
+from gateway.wiring.mcp_room import new_room
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
-    from pathlib import Path
+    from collections.abc import AsyncIterator, Mapping
 
     from gateway.settings import Settings
     from gateway.store.postgres.database import Database
     from gateway.tenancy import TenantId
-    from gateway.tools.mcp.failures import McpError
     from gateway.tools.mcp.servers import McpServer
     from gateway.tools.mcp.session_pool import SessionPool
     from gateway.wiring.mcp_room import McpRoom
@@ -45,45 +53,30 @@ OfTenant = Annotated[
     str | None, typer.Option("--tenant", help="Only this tenant's. Default: every tenant's.")
 ]
 
-T = TypeVar("T")
 
-
-@dataclass(frozen=True, slots=True)
-class _Place:
-    """Store of registered servers: in the database, sealed, of one tenant or of all."""
-
-    settings: Settings
-    database: Database
-    sealer: Sealer
-    tenant_id: TenantId
-
-    async def servers(self) -> Mapping[str, McpServer]:
-        """Return the servers of this tenant, or those of all tenants, by label."""
-        from gateway.tools.mcp.servers import Registry
-
-        async def of_one(tenant_id: TenantId) -> dict[str, McpServerRow]:
-            rows = await mcp_servers.of_tenant(self.database, tenant_id)
-            return {row.label: row for row in rows}
-
-        return await Registry(of_one, self.sealer).servers(self.tenant_id)
-
-
-def _ask(config: Path | None, tenant: str | None, question: Callable[[_Place], Awaitable[T]]) -> T:
-    async def answer(settings: Settings, database: Database) -> T:
-        tenant_id = OPERATOR
-        if tenant is not None:
-            tenant_id = (await tenants.tenant_named(database, tenant)).id
-        return await question(_Place(settings, database, _sealer(settings), tenant_id))
-
-    return with_database(config, answer)
+async def _tenant_id(database: Database, tenant: str | None) -> TenantId:
+    return OPERATOR if tenant is None else (await tenants.tenant_named(database, tenant)).id
 
 
 def _sealer(settings: Settings) -> Sealer:
     return Sealer([SealingSecret(*key) for key in settings.sealing_secrets])
 
 
-@commands.command()
-def add(  # noqa: PLR0913 - each is an option
+async def registered(
+    settings: Settings, database: Database, tenant_id: TenantId = OPERATOR
+) -> Mapping[str, McpServer]:
+    """Return the servers of a tenant, or those of all tenants, by label."""
+
+    async def of_one(tenant_id: TenantId) -> dict[str, McpServerRow]:
+        rows = await mcp_servers.of_tenant(database, tenant_id)
+        return {row.label: row for row in rows}
+
+    return await Registry(of_one, _sealer(settings)).servers(tenant_id)
+
+
+@command(commands, "add")
+async def add(  # noqa: PLR0913 - each is an option
+    gateway: Installation,
     label: Label,
     url: Annotated[str, typer.Argument(help="Such as https://mcp.example.com/mcp.")],
     tenant: OfTenant = None,
@@ -119,61 +112,49 @@ def add(  # noqa: PLR0913 - each is an option
     call_timeout_s: Annotated[
         int | None, typer.Option(min=1, max=600, help="Seconds of a call.")
     ] = None,
-    config: Config = None,
 ) -> None:
     """Register an MCP server."""
-    given = _read_headers(headers_from)
-    row = _row(label, url, purpose or ["mcp"])
-
-    from gateway.tools.mcp.servers import sealed_headers
-
-    async def insert(place: _Place) -> None:
-        sealed = sealed_headers(place.sealer, place.tenant_id, row.id, given)
-        allowed = None if allow is None else json.dumps(sorted(set(allow))).encode()
-        made = McpServerRow(
-            place.tenant_id,
-            row.id,
-            label,
-            url,
-            sealed,
-            trusted,
-            always_ask,
-            allowed,
-            row.purposes,
-            call_timeout_s,
-        )
-        try:
-            await mcp_servers.insert(place.database, made)
-        except StoreConflict as conflict:
-            message = f"There is an MCP server {label!r} already: remove it first."
-            raise InvalidRequest(message, param="label") from conflict
-
-    _ask(config, tenant, insert)
+    purposes = _checked(label, url, purpose or ["mcp"])
+    headers = _read_headers(headers_from)
+    database = await gateway.database()
+    tenant_id, server_id = await _tenant_id(database, tenant), ids.new_uuid()
+    row = McpServerRow(
+        tenant_id,
+        server_id,
+        label,
+        url,
+        sealed_headers(_sealer(gateway.settings), tenant_id, server_id, headers),
+        trusted,
+        always_ask,
+        None if allow is None else json.dumps(sorted(set(allow))).encode(),
+        purposes,
+        call_timeout_s,
+    )
+    try:
+        await mcp_servers.insert(database, row)
+    except StoreConflict as conflict:
+        message = f"There is an MCP server {label!r} already: remove it first."
+        raise InvalidRequest(message, param="label") from conflict
     terminal.show(f"MCP server {label} registered; next: harmony-gateway mcp check {label}")
 
 
-def _row(label: str, url: str, purposes: list[str]) -> McpServerRow:
-    # Checks everything that needs no database. Raises `typer.BadParameter`.
-    from gateway.tools.mcp.servers import LABEL, checked_purposes, checked_url
-
+def _checked(label: str, url: str, purposes: list[str]) -> str:
+    # Returns the purposes as they are stored. Raises `typer.BadParameter`.
     if not LABEL.fullmatch(label):
         message = "expected 1 to 64 letters, digits, '_' and '-'"
         raise typer.BadParameter(message, param_hint="LABEL")
     try:
-        checked = checked_url(url, plain_http=True)
+        checked_url(url, plain_http=True)
     except ValueError as error:
         raise typer.BadParameter(str(error), param_hint="URL") from None
     try:
-        stored = checked_purposes(purposes)
+        return checked_purposes(purposes)
     except ValueError as error:
         raise typer.BadParameter(str(error), param_hint="--purpose") from None
-    return McpServerRow(OPERATOR, ids.new_uuid(), label, checked, purposes=stored)
 
 
 def _read_headers(source: str | None) -> dict[str, str]:
     # Raises `typer.BadParameter` and `InvalidRequest`, whose messages contain no values.
-    from gateway.tools.mcp.servers import outgoing_headers
-
     if source is None:
         return {}
     try:
@@ -195,30 +176,25 @@ def _read_headers(source: str | None) -> dict[str, str]:
     return outgoing_headers(given, None, "server")
 
 
-@commands.command("list")
-def list_servers(tenant: OfTenant = None, config: Config = None, json_: Json = False) -> None:
+@command(commands, "list")
+async def list_servers(gateway: Installation, tenant: OfTenant = None, json_: Json = False) -> None:
     """List registered servers. Of their headers only the names are shown."""
-    from gateway.tools.mcp.servers import server_json
-
-    known = _ask(config, tenant, lambda place: place.servers())
-    shown = [{**server_json(one), "url": _without_query(one.url)} for one in known.values()]
-    if json_:
-        terminal.show(json.dumps(shown))
-        return
-    terminal.table(
-        ("LABEL", "URL", "HEADERS", "TRUSTED", "ASKS", "TOOLS", "FOR"),
-        [
-            (
-                one["label"],
-                one["url"],
-                ", ".join(one["headers"]) or "none",
-                "yes" if one["trusted"] else "no",
-                "always" if one["always_asks"] else "as requests say",
-                "all" if one["allowed_tools"] is None else ", ".join(one["allowed_tools"]),
-                ", ".join(one["purposes"]),
-            )
-            for one in shown
-        ],
+    database = await gateway.database()
+    found = await registered(gateway.settings, database, await _tenant_id(database, tenant))
+    terminal.listing(
+        [{**server_json(one), "url": _without_query(one.url)} for one in found.values()],
+        {
+            "LABEL": "label",
+            "URL": "url",
+            "HEADERS": lambda one: ", ".join(one["headers"]) or "none",
+            "TRUSTED": lambda one: "yes" if one["trusted"] else "no",
+            "ASKS": lambda one: "always" if one["always_asks"] else "as requests say",
+            "TOOLS": lambda one: (
+                "all" if one["allowed_tools"] is None else ", ".join(one["allowed_tools"])
+            ),
+            "FOR": lambda one: ", ".join(one["purposes"]),
+        },
+        as_json=json_,
     )
 
 
@@ -227,34 +203,28 @@ def _without_query(url: str) -> str:
     return urlsplit(url)._replace(query="", fragment="").geturl()
 
 
-@commands.command()
-def remove(label: Label, tenant: OfTenant = None, config: Config = None) -> None:
+@command(commands, "remove")
+async def remove(gateway: Installation, label: Label, tenant: OfTenant = None) -> None:
     """Remove a server. Responses that run with it lose it within five seconds."""
-
-    async def remove(place: _Place) -> bool:
-        return await mcp_servers.remove(place.database, place.tenant_id, label)
-
-    if not _ask(config, tenant, remove):
-        raise ResourceNotFound(f"There is no MCP server {label!r}.", param="label")
+    database = await gateway.database()
+    if not await mcp_servers.remove(database, await _tenant_id(database, tenant), label):
+        raise _unknown(label)
     terminal.show(f"MCP server {label} removed")
 
 
-@commands.command()
-def check(
+@command(commands, "check")
+async def check(
+    gateway: Installation,
     label: Annotated[str | None, typer.Argument(help="Only this one.")] = None,
     tenant: OfTenant = None,
-    config: Config = None,
 ) -> None:
     """Ask registered servers for their tools. Exit code 0: all have answered."""
-
-    async def ask(place: _Place) -> dict[str, tuple[bool, str]]:
-        known = await place.servers()
-        if label is not None and label not in known:
-            raise ResourceNotFound(f"There is no MCP server {label!r}.", param="label")
-        wanted = [one for one in known.values() if label in {None, one.label}]
-        return await answers(place.settings, place.database, wanted)
-
-    found = _ask(config, tenant, ask)
+    database = await gateway.database()
+    known = await registered(gateway.settings, database, await _tenant_id(database, tenant))
+    if label is not None and label not in known:
+        raise _unknown(label)
+    wanted = [one for one in known.values() if label in {None, one.label}]
+    found = await answers(gateway.settings, database, wanted)
     for name, (ok, detail) in found.items():
         terminal.step(terminal.OK if ok else terminal.BAD, name, detail)
     if not found:
@@ -263,10 +233,8 @@ def check(
         raise typer.Exit(terminal.FAILED)
 
 
-async def registered(settings: Settings, database: Database) -> list[McpServer]:
-    """Return the servers of all tenants, for `doctor`."""
-    known = await _Place(settings, database, _sealer(settings), OPERATOR).servers()
-    return list(known.values())
+def _unknown(label: str) -> ResourceNotFound:
+    return ResourceNotFound(f"There is no MCP server {label!r}.", param="label")
 
 
 async def answers(
@@ -282,8 +250,6 @@ async def answers(
 
 @asynccontextmanager
 async def _sessions(settings: Settings, database: Database) -> AsyncIterator[McpRoom]:
-    from gateway.wiring.mcp_room import new_room
-
     room = new_room(settings, database, _sealer(settings))
     async with asyncio.TaskGroup() as tasks:
         running = tasks.create_task(room.sessions.run())
@@ -299,8 +265,6 @@ def _is_refused_here(error: McpError) -> bool:
 
 
 async def _answer(sessions: SessionPool, server: McpServer) -> tuple[bool, str]:
-    from gateway.tools.mcp.failures import McpError
-
     try:
         pages = await sessions.list_tools(server.peer(OPERATOR, {}))
     except McpError as error:

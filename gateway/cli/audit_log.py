@@ -5,23 +5,17 @@ from __future__ import annotations
 import json
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, TypeVar
+from typing import Annotated, Any
 from uuid import UUID
 
 import typer
 
 from gateway.cli import terminal
-from gateway.cli.options import Config, Json, with_database
+from gateway.cli.command import Installation, Json, command
 from gateway.errors import InvalidRequest
+from gateway.services.audit_logs import AuditLogs, AuditQuery, ChainState
 from gateway.store import tenants
 from gateway.store.schema import EVERYONE
-
-if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
-
-    from gateway.services.audit_logs import AuditLogs, ChainState
-    from gateway.settings import Settings
-    from gateway.store.postgres.database import Database
 
 commands = typer.Typer(no_args_is_help=True)
 
@@ -36,58 +30,37 @@ Heads = Annotated[
         help="What --json printed before: it must be there still. May be given several times.",
     ),
 ]
-T = TypeVar("T")
 
 
-def _ask(
-    config: Path | None, tenant: str | None, question: Callable[[AuditLogs, UUID], Awaitable[T]]
-) -> T:
-    async def answer(_: Settings, database: Database) -> T:
-        from gateway.services.audit_logs import AuditLogs
-
-        chain: UUID = EVERYONE
-        if tenant is not None:
-            chain = (await tenants.tenant_named(database, tenant)).id
-        return await question(AuditLogs(database), chain)
-
-    return with_database(config, answer)
-
-
-@commands.command("list")
-def list_entries(
+@command(commands, "list")
+async def list_entries(
+    gateway: Installation,
     tenant: OfTenant = None,
     limit: Annotated[int, typer.Option(min=1, max=100, help="The newest so many.")] = 20,
-    config: Config = None,
     json_: Json = False,
 ) -> None:
     """List entries, the newest first."""
-    from gateway.services.audit_logs import AuditQuery
-
-    async def ask(logs: AuditLogs, chain: UUID) -> list[dict[str, object]]:
-        page = await logs.list_entries(chain, AuditQuery(limit=limit), names_operators=True)
-        found: list[dict[str, object]] = page["data"]
-        return found
-
-    found = _ask(config, tenant, ask)
-    if json_:
-        terminal.show(json.dumps(found))
-        return
-    terminal.table(
-        ("AT", "TYPE", "TARGET", "BY"),
-        [(_at(one), str(one["type"]), _target(one), _by(one)) for one in found],
+    database = await gateway.database()
+    chain: UUID = EVERYONE
+    if tenant is not None:
+        chain = (await tenants.tenant_named(database, tenant)).id
+    logs = AuditLogs(database)
+    page = await logs.list_entries(chain, AuditQuery(limit=limit), names_operators=True)
+    terminal.listing(
+        page["data"], {"AT": _at, "TYPE": "type", "TARGET": _target, "BY": _by}, as_json=json_
     )
 
 
-def _at(entry: dict[str, object]) -> str:
-    return datetime.fromtimestamp(int(str(entry["effective_at"])), UTC).isoformat()
+def _at(entry: dict[str, Any]) -> str:
+    return datetime.fromtimestamp(entry["effective_at"], UTC).isoformat()
 
 
-def _target(entry: dict[str, object]) -> str:
-    told = entry[str(entry["type"])]
+def _target(entry: dict[str, Any]) -> str:
+    told = entry[entry["type"]]
     return str(told["id"]) if isinstance(told, dict) else ""
 
 
-def _by(entry: dict[str, object]) -> str:
+def _by(entry: dict[str, Any]) -> str:
     # An operator by name; an actor of a tenant as the tenant's log shows it.
     ours = entry.get("harmony")
     return str(ours["operator"]) if isinstance(ours, dict) else json.dumps(entry["actor"])
@@ -100,8 +73,6 @@ def _time(at: str | None) -> datetime | None:
 
 def _kept(file: Path) -> list[ChainState]:
     # Reads an earlier output of `verify --json`. Raises `InvalidRequest`.
-    from gateway.services.audit_logs import ChainState
-
     try:
         return [
             ChainState(
@@ -120,15 +91,15 @@ def _kept(file: Path) -> list[ChainState]:
         ) from error
 
 
-@commands.command()
-def verify(heads: Heads = None, config: Config = None, json_: Json = False) -> None:
+@command(commands, "verify")
+async def verify(gateway: Installation, heads: Heads = None, json_: Json = False) -> None:
     """Check all chains from their oldest entries on. Exit code 0: nothing was changed or removed.
 
     Keep what --json prints elsewhere, for --heads: only that tells whether the newest entries were
     cut off, old ones removed before their time, or a chain made anew.
     """
     kept = [state for file in heads or () for state in _kept(file)]
-    states = _ask(config, None, lambda logs, _: logs.verify(kept=kept))
+    states = await AuditLogs(await gateway.database()).verify(kept=kept)
     if json_:
         rows = [
             {

@@ -1,0 +1,154 @@
+"""What commands share: options, and the way from them to settings, database and a running loop."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+from contextlib import AsyncExitStack
+from functools import cached_property
+from inspect import Parameter, Signature, signature
+from pathlib import Path
+from typing import (
+    TYPE_CHECKING,
+    Annotated,
+    Any,
+    Concatenate,
+    ParamSpec,
+    TypeAlias,
+    TypeVar,
+    get_type_hints,
+)
+
+import typer
+import uvloop
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Coroutine, Iterable
+    from contextlib import AbstractAsyncContextManager
+
+    from gateway.admin.resources import AdminServices
+    from gateway.admin.transactions import AdminCaller
+    from gateway.services.access import Access
+    from gateway.settings import Settings
+    from gateway.store.postgres.database import Database
+
+Result = TypeVar("Result")
+Params = ParamSpec("Params")
+
+PORT_MAX = 65_535
+
+Config = Annotated[
+    Path | None,
+    typer.Option(
+        "--config",
+        "-c",
+        help="Configuration file. Default: GATEWAY_CONFIG, then ./gateway.yaml if there is one.",
+        show_default=False,
+    ),
+]
+Json = Annotated[bool, typer.Option("--json", help="Print JSON, for programs.")]
+TenantName = Annotated[str, typer.Argument(help="Which tenant.")]
+
+
+class Installation:
+    """The gateway that a command works on. The database is made ready and connected to when it is
+    first used: a command that refuses its arguments needs none.
+    """
+
+    def __init__(self, config: Path | None, stack: AsyncExitStack) -> None:
+        """Read the settings from `config`. What is opened is closed with the stack."""
+        self._config = config
+        self._stack = stack
+        self._database: Database | None = None
+
+    @cached_property
+    def settings(self) -> Settings:
+        from gateway.settings import load_settings
+
+        return load_settings(self._config)
+
+    async def enter(self, context: AbstractAsyncContextManager[Result]) -> Result:
+        # It is left when the command ends.
+        return await self._stack.enter_async_context(context)
+
+    async def database(self) -> Database:
+        """Return the database; from then on the settings have its URL and the pepper."""
+        from gateway.cli.provision import connected, provisioned
+
+        if self._database is None:
+            self.settings = await self.enter(provisioned(self.settings))
+            self._database = await self.enter(connected(self.settings))
+        return self._database
+
+    async def access(self) -> Access:
+        from gateway.wiring.databases import access
+
+        database = await self.database()
+        return access(self.settings, database)
+
+    async def admin(self, tenant: str) -> tuple[AdminServices, AdminCaller]:
+        """Return the services of the admin API, and the command as their caller for a tenant.
+
+        Raises `ResourceNotFound`.
+        """
+        from gateway.admin.transactions import AdminCaller
+        from gateway.store import tenants
+        from gateway.wiring.admin import admin_services
+
+        database = await self.database()
+        found = await tenants.tenant_named(database, tenant)
+        services = admin_services(self.settings, database, await self.access())
+        return services, AdminCaller(found.id)
+
+
+Main: TypeAlias = "Callable[Concatenate[Installation, Params], Awaitable[None]]"
+
+
+def command(
+    group: typer.Typer, name: str, more: Iterable[Parameter] = ()
+) -> Callable[[Main[Params]], Main[Params]]:
+    """Add a coroutine function to a group of commands; `--config` says what its `Installation` is.
+
+    Its other parameters are arguments and options, as typer reads them from a signature; it is
+    given those of `more` as `**options`.
+    """
+
+    def register(main: Main[Params]) -> Main[Params]:
+        def run_main(config: Path | None = None, **options: Any) -> None:
+            async def opened() -> None:
+                async with AsyncExitStack() as stack:
+                    await main(Installation(config, stack), **options)  # type: ignore[call-arg]
+
+            run(opened())
+
+        hints = get_type_hints(main, include_extras=True)
+        _, *own = signature(main).parameters.values()
+        parameters = [
+            *(
+                one.replace(annotation=hints[one.name])
+                for one in own
+                if one.kind != one.VAR_KEYWORD
+            ),
+            *more,
+            Parameter("config", Parameter.KEYWORD_ONLY, default=None, annotation=Config),
+        ]
+        parameters = [one.replace(kind=Parameter.KEYWORD_ONLY) for one in parameters]
+        run_main.__signature__ = Signature(parameters)  # type: ignore[attr-defined]
+        run_main.__annotations__ = {one.name: one.annotation for one in parameters}
+        group.command(name, help=main.__doc__)(run_main)
+        return main
+
+    return register
+
+
+def run(main: Coroutine[Any, Any, Result]) -> Result:
+    """Run a coroutine to its end on uvloop.
+
+    SIGTERM before the server listens ends it cleanly, like Ctrl-C.
+    """
+    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
+    try:
+        with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+            return runner.run(main)
+    finally:
+        signal.signal(signal.SIGTERM, before)

@@ -1,1 +1,0 @@
-"""Commands about what is kept: `audit`, `data`, `encryption`."""

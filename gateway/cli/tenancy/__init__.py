@@ -1,1 +1,0 @@
-"""Commands over the services of the admin API: projects, service accounts, keys of operators."""
