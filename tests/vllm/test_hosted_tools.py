@@ -16,7 +16,7 @@ from jsonschema import Draft202012Validator
 
 from gateway.models.harmony.vocabulary import CALL, END, START
 from gateway.store.tools import web_pages
-from gateway.store.tools.web_pages import Document
+from gateway.store.tools.web_pages import StoredPage
 from tests.fakes import mcp_server
 from tests.fakes.breaking_proxy import BreakingProxy
 from tests.fakes.event_grammar import check_stream
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.vllm
 
-PAGE = Document(
+PAGE = StoredPage(
     "https://zebra.example/stripes",
     "Quaggas",
     "The quagga had stripes on its neck only.\nThe last one died in 1883.",

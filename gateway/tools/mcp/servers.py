@@ -25,7 +25,7 @@ from gateway.errors import InvalidRequest
 from gateway.protocol.grants import EVERY_DOMAIN, REGISTERED, DomainRules
 from gateway.sealing import Binding, SealBroken
 from gateway.telemetry.logs import EventLog
-from gateway.tenancy import McpServersAllowed
+from gateway.tenancy.policy import McpServersAllowed
 from gateway.tools.egress.network_policy import EgressRefused, NetworkPolicy
 from gateway.tools.mcp.session_pool import Peer
 
