@@ -417,9 +417,9 @@ async def test_urls_are_held_to_the_policies_of_operator_and_tenant() -> None:
         ("listed", ("ample.org",), "any", False),
         ("registry", ("example.org",), "any", False),
     ):
-        policy = ServerPolicy(urls, hosts)
+        policy = ServerPolicy(urls, hosts)  # type: ignore[arg-type]
         servers = McpServers(resolver_of(policy=policy), sessions, McpLimits())
-        listing = servers.list(TENANT, [asked("a", https)], UrlTerms(theirs))
+        listing = servers.list(TENANT, [asked("a", https)], UrlTerms(theirs))  # type: ignore[arg-type]
         if is_allowed:
             assert len(await listing) == 1
             continue
