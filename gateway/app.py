@@ -11,15 +11,14 @@ from starlette.routing import BaseRoute, Route, Router, WebSocketRoute
 from typing_extensions import override
 
 from gateway.api.access.authentication import EXCHANGE_PATH, Authentication
-from gateway.api.access.key import KeyEndpoint
-from gateway.api.access.tokens import TokenExchangeEndpoint
+from gateway.api.access.own_key import KeyEndpoint
+from gateway.api.access.token_exchange import TokenExchangeEndpoint
 from gateway.api.chat import ChatCreateRequest
 from gateway.api.client_connection import BodyReader
-from gateway.api.containers import ContainerEndpoints
+from gateway.api.containers import ContainerEndpoints, FileEndpoints
 from gateway.api.conversations import ConversationEndpoints
 from gateway.api.create import CreateEndpoint, CreateRequest
 from gateway.api.cross_origin import cross_origin
-from gateway.api.files import FileEndpoints
 from gateway.api.multipart import FormReader
 from gateway.api.openapi.endpoints import ADMIN_FILE, OpenApiEndpoints
 from gateway.api.proxy import ProxyEndpoint
@@ -28,8 +27,7 @@ from gateway.api.responses import ResponseEndpoints, compaction_endpoint, counti
 from gateway.api.system import SystemEndpoints
 from gateway.api.traces import TracesEndpoint
 from gateway.api.urls import WebSocketElsewhere
-from gateway.api.websocket.connection_turns import Dependencies
-from gateway.api.websocket.endpoint import WebSocketEndpoint
+from gateway.api.websocket import Dependencies, WebSocketEndpoint
 from gateway.protocol.json_body import InputLimits
 from gateway.wiring.process import Process
 

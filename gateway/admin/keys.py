@@ -55,7 +55,7 @@ if TYPE_CHECKING:
     from gateway.admin.routes import AdminCall
     from gateway.admin.service_accounts import ServiceAccounts
     from gateway.admin.transactions import AdminCaller, Transactions
-    from gateway.services.credentials import Peppers
+    from gateway.services.access import Peppers
     from gateway.store.postgres.database import Connection
     from gateway.tenancy import ApiKey, Network, Project, ProjectId, ServiceAccount, TenantId
     from gateway.tenancy.permissions import Permission

@@ -43,8 +43,7 @@ if TYPE_CHECKING:
     from gateway.admin.routes import AdminRoute
     from gateway.api.access.authentication import Credentials
     from gateway.audit import Author
-    from gateway.services.access import Access
-    from gateway.services.credentials import Peppers
+    from gateway.services.access import Access, Peppers
     from gateway.store.postgres.database import Database, Row
     from gateway.tenancy import Network
 

@@ -21,12 +21,14 @@ if TYPE_CHECKING:
 
     from starlette.types import Receive, Scope
 
+    from gateway.protocol.base import BodyModel
     from gateway.protocol.hosted_tools import HostedFamily
     from gateway.protocol.json_body import InputLimits
     from gateway.services.executor import ThreadExecutor
     from gateway.tenancy.policy import TenantPolicy
 
 T = TypeVar("T")
+AnyBody = TypeVar("AnyBody", bound="BodyModel")
 
 EXTENSION: Final = "gateway.connection"
 """In `scope["extensions"]`: `{"connection": ClientConnection}`."""
@@ -145,15 +147,6 @@ class BodyReader:
         does.
         """
         coding = content_encoding.coding_of(scope["headers"])
-        body = await self._received(scope, receive)
-        if coding is None:
-            content_encoding.check_plain(body)
-            return body
-        size_bytes = max(TYPICAL_RATIO * len(body), self.executor.inline_bytes_max + 1)
-        decode = partial(content_encoding.decoded, coding, body, self.bytes_max)
-        return await self.executor.run(decode, size_bytes=size_bytes)
-
-    async def _received(self, scope: Scope, receive: Receive) -> bytes:
         for name, value in scope["headers"]:
             if name == b"content-length" and value.isdigit() and int(value) > self.bytes_max:
                 raise self.too_large("request body")
@@ -173,7 +166,25 @@ class BodyReader:
                 f"The request body did not arrive within {self.timeout_s:g} seconds. Please send "
                 "it again."
             ) from None
-        return bytes(body)
+        content = bytes(body)
+        if coding is None:
+            content_encoding.check_plain(content)
+            return content
+        size_bytes = max(TYPICAL_RATIO * len(content), self.executor.inline_bytes_max + 1)
+        decode = partial(content_encoding.decoded, coding, content, self.bytes_max)
+        return await self.executor.run(decode, size_bytes=size_bytes)
+
+    async def read_fields(
+        self, scope: Scope, receive: Receive, parse: Callable[..., AnyBody]
+    ) -> tuple[AnyBody, int]:
+        """Read and parse a body, note what it has without effect, and return its length, too.
+
+        Raises as `read` and `parse` do.
+        """
+        body = await self.read(scope, receive)
+        fields = await self.parse(body, parse)
+        scope["record"].note_ignored(fields.ignored)
+        return fields, len(body)
 
     def parse(self, body: bytes, parse: Callable[..., T]) -> Coroutine[Any, Any, T]:
         """Return `parse(body, limits=…, strict=…)`; a long body is parsed in a thread.
@@ -187,7 +198,14 @@ class BodyReader:
         self, body: bytes, parse: Callable[..., T], policy: TenantPolicy
     ) -> Coroutine[Any, Any, T]:
         # For requests that may offer tools: `parse` gets the ones that this policy allows.
-        return self.parse(body, partial(parse, served=self.served(policy)))
+        parsing = partial(
+            parse,
+            body,
+            limits=self.input_limits,
+            strict=self.strict,
+            served=self.served(policy),
+        )
+        return self.executor.run(parsing, size_bytes=len(body))
 
     def too_large(self, what: str) -> PayloadTooLarge:
         # `what`: a request body or a frame.

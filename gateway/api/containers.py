@@ -2,34 +2,34 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, Final
+from urllib.parse import quote
 
-from starlette.responses import Response
+from starlette.responses import Response, StreamingResponse
 
-from gateway.api.files import (
-    caller,
-    download_response,
-    json_response,
-    page_limit,
-    page_response,
-    require_file_storage,
+from gateway.api.query import ORDERS, choice, integer, json_response, list_body, page_limit
+from gateway.errors import ResourceNotFound
+from gateway.protocol.container_bodies import (
+    PURPOSES,
+    deleted,
+    parse_container,
+    parse_container_file,
+    parse_upload,
 )
-from gateway.api.query import ORDERS, choice
-from gateway.protocol.container_bodies import parse_container, parse_container_file
 from gateway.protocol.responses.create_request import refuse_key
+from gateway.services.zero_retention import require_storage
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from starlette.requests import Request
 
     from gateway.api.client_connection import BodyReader
     from gateway.api.multipart import FormReader
-    from gateway.protocol.base import BodyModel
-    from gateway.services.containers import Containers
+    from gateway.services.containers import Containers, Download, Files
     from gateway.tenancy import Principal
 
-AnyBody = TypeVar("AnyBody", bound="BodyModel")
+
+FILES_MAX: Final = 10_000
+"""OpenAI's bound on the files of one page, and as many as there are in one by default."""
 
 
 class ContainerEndpoints:
@@ -49,12 +49,14 @@ class ContainerEndpoints:
         principal = caller(request, is_on=self._is_on)
         if request.method == "POST":
             refuse_key(request.headers.raw)
-            asked = await self._read(request, parse_container)
+            asked, _ = await self._bodies.read_fields(
+                request.scope, request.receive, parse_container
+            )
             return json_response(await self._containers.create(principal, asked))
         listed, has_more = await self._containers.list(
             principal, **_page(request), name=request.query_params.get("name")
         )
-        return page_response(listed, has_more=has_more)
+        return json_response(list_body(listed, has_more=has_more))
 
     async def one(self, request: Request) -> Response:
         """Retrieve or delete `/v1/containers/{id}`, by the method."""
@@ -71,13 +73,15 @@ class ContainerEndpoints:
             listed, has_more = await self._containers.list_files(
                 principal, container_id, **_page(request)
             )
-            return page_response(listed, has_more=has_more)
+            return json_response(list_body(listed, has_more=has_more))
         require_file_storage(principal)
         if self._forms.is_form(request):
             async with self._forms.read(request) as form:
                 made = await self._containers.add_file(principal, container_id, form.upload)
             return json_response(made)
-        asked = await self._read(request, parse_container_file)
+        asked, _ = await self._bodies.read_fields(
+            request.scope, request.receive, parse_container_file
+        )
         return json_response(
             await self._containers.copy_file(principal, container_id, asked.file_id)
         )
@@ -98,14 +102,6 @@ class ContainerEndpoints:
         found = await self._containers.file_content(principal, container_id, file_id)
         return download_response(found)
 
-    async def _read(self, request: Request, parse: Callable[..., AnyBody]) -> AnyBody:
-        # Parameters that have no meaning here are logged, and named in a header.
-        body = await self._bodies.read(request.scope, request.receive)
-        asked = await self._bodies.parse(body, parse)
-        if asked.ignored:
-            request.scope["record"].facts["ignored_parameters"] = ", ".join(asked.ignored)
-        return asked
-
     def _caller_and_id(self, request: Request) -> tuple[Principal, str]:
         return caller(request, is_on=self._is_on), request.path_params["container_id"]
 
@@ -113,7 +109,81 @@ class ContainerEndpoints:
 def _page(request: Request) -> dict[str, Any]:
     query = request.query_params
     return {
-        "limit": page_limit(request),
+        "limit": page_limit(query),
         "order": choice(query, "order", ORDERS) or "desc",
         "after": query.get("after") or None,
     }
+
+
+class FileEndpoints:
+    """Endpoints of uploaded files. Each URL has one method here."""
+
+    def __init__(self, files: Files, forms: FormReader, *, is_on: bool) -> None:
+        """Take no files if `is_on` is false: nothing here needs them."""
+        self._files = files
+        self._forms = forms
+        self._is_on = is_on
+
+    async def all(self, request: Request) -> Response:
+        """Upload or list files, by the method of `/v1/files`."""
+        principal = caller(request, is_on=self._is_on)
+        if request.method == "POST":
+            require_file_storage(principal)
+            async with self._forms.read(request) as form:
+                purpose, expires_after_s = parse_upload(form.fields)
+                made = await self._files.create(principal, form.upload, purpose, expires_after_s)
+            return json_response(made)
+        query = request.query_params
+        listed, has_more = await self._files.list(
+            principal,
+            limit=integer(query, "limit", minimum=1, maximum=FILES_MAX) or FILES_MAX,
+            order=choice(query, "order", ORDERS) or "desc",
+            after=query.get("after") or None,
+            purpose=choice(query, "purpose", PURPOSES),
+        )
+        return json_response(list_body(listed, has_more=has_more))
+
+    async def one(self, request: Request) -> Response:
+        """Retrieve or delete `/v1/files/{id}`, by the method."""
+        principal, file_id = caller(request, is_on=self._is_on), request.path_params["file_id"]
+        if request.method == "DELETE":
+            await self._files.delete(principal, file_id)
+            return json_response(deleted("file", file_id))
+        return json_response(await self._files.get(principal, file_id))
+
+    async def content(self, request: Request) -> Response:
+        """Send the bytes of a file: `GET /v1/files/{id}/content`."""
+        principal, file_id = caller(request, is_on=self._is_on), request.path_params["file_id"]
+        return download_response(await self._files.content(principal, file_id))
+
+
+def caller(request: Request, *, is_on: bool) -> Principal:
+    """Return the caller. Raises `ResourceNotFound` if Python is off."""
+    if not is_on:
+        raise ResourceNotFound(
+            "This server runs no code, so it has neither containers nor files. Its operator "
+            "switches them on with tools.python.enabled."
+        )
+    principal: Principal = request.scope["principal"]
+    return principal
+
+
+def require_file_storage(principal: Principal) -> None:
+    """Raise `InvalidRequest` if nothing may be stored for the caller.
+
+    Call it before the form is read: a long form is written to a temporary file.
+    """
+    require_storage(principal, "A file")
+
+
+def download_response(download: Download) -> Response:
+    """Send an uploaded file as an attachment: browsers must never show it as a page of ours."""
+    headers = {
+        "content-disposition": f"attachment; filename*=UTF-8''{quote(download.name, safe='')}",
+        "content-length": str(download.size_bytes),
+        "content-security-policy": "default-src 'none'; sandbox",
+        "x-content-type-options": "nosniff",
+    }
+    return StreamingResponse(
+        download.chunks, headers=headers, media_type="application/octet-stream"
+    )

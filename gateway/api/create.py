@@ -130,7 +130,7 @@ class CreateEndpoint:
             CreateCommand(
                 principal=scope["principal"],
                 request=request,
-                key=request_key(keys, body, store=request.store),
+                key=request_key(keys, body, store=request.store) if keys else None,
                 body_bytes=len(body),
                 requested_at=record.began,
                 generate=not request.prewarms,
@@ -138,8 +138,7 @@ class CreateEndpoint:
         )
         record.facts["response_id"] = generation.response_id
         record.facts["model"] = generation.model
-        if request.ignored:
-            record.facts["ignored_parameters"] = ", ".join(request.ignored)
+        record.note_ignored(request.ignored)
         try:
             headers = create.headers(generation)
             if request.stream:

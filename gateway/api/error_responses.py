@@ -84,20 +84,31 @@ class ErrorDetail:
 
 
 ERROR_STATUSES: Final[Mapping[type[BaseException], ErrorStatus]] = {
-    errors.RequestError: ErrorStatus(400, INVALID_REQUEST),
-    errors.InvalidRequest: ErrorStatus(400, INVALID_REQUEST),
-    errors.ContextLengthExceeded: ErrorStatus(400, INVALID_REQUEST),
-    errors.PreviousResponseNotFound: ErrorStatus(400, INVALID_REQUEST),
-    errors.ConversationLocked: ErrorStatus(400, INVALID_REQUEST),
-    errors.DataHeld: ErrorStatus(400, INVALID_REQUEST),
-    errors.ModelNotFound: ErrorStatus(404, INVALID_REQUEST),
-    errors.ModelNotServed: ErrorStatus(404, INVALID_REQUEST),
-    errors.ResourceNotFound: ErrorStatus(404, INVALID_REQUEST),
+    **dict.fromkeys(
+        (
+            *(errors.RequestError, errors.InvalidRequest, errors.ContextLengthExceeded),
+            *(errors.PreviousResponseNotFound, errors.ConversationLocked, errors.DataHeld),
+        ),
+        ErrorStatus(400, INVALID_REQUEST),
+    ),
+    **dict.fromkeys(
+        (errors.AuthenticationError, errors.TokenRefused, errors.TokenNotAdmitted),
+        ErrorStatus(401, INVALID_REQUEST),
+    ),
+    **dict.fromkeys(
+        (errors.ModelNotFound, errors.ModelNotServed, errors.ResourceNotFound),
+        ErrorStatus(404, INVALID_REQUEST),
+    ),
+    **dict.fromkeys(
+        (
+            *(BaseException, errors.GatewayError, errors.StoreError, errors.StoreConflict),
+            *(errors.StartupError, errors.ConfigError, errors.VocabularyError),
+            *(errors.DatabaseInUse, errors.SinkFailed, errors.SinkRefused),
+        ),
+        ErrorStatus(500, SERVER_ERROR, message=_BUG),
+    ),
     errors.PayloadTooLarge: ErrorStatus(413, INVALID_REQUEST),
     errors.UnsupportedEncoding: ErrorStatus(415, INVALID_REQUEST),
-    errors.AuthenticationError: ErrorStatus(401, INVALID_REQUEST),
-    errors.TokenRefused: ErrorStatus(401, INVALID_REQUEST),
-    errors.TokenNotAdmitted: ErrorStatus(401, INVALID_REQUEST),
     errors.PermissionDenied: ErrorStatus(403, INVALID_REQUEST, retry=False),
     errors.ConnectorFailed: ErrorStatus(424, CONNECTOR_ERROR),
     errors.RateLimited: ErrorStatus(429, "requests", "rate_limit_exceeded", retry_after_s=1),
@@ -151,7 +162,6 @@ ERROR_STATUSES: Final[Mapping[type[BaseException], ErrorStatus]] = {
         "after the time that Retry-After tells.",
         retry_after_s=2,
     ),
-    errors.StoreError: ErrorStatus(500, SERVER_ERROR, message=_BUG),
     errors.StoreUnavailable: ErrorStatus(
         503,
         SERVER_ERROR,
@@ -159,7 +169,6 @@ ERROR_STATUSES: Final[Mapping[type[BaseException], ErrorStatus]] = {
         "seconds.",
         retry_after_s=2,
     ),
-    errors.StoreConflict: ErrorStatus(500, SERVER_ERROR, message=_BUG),
     errors.KeyTaken: ErrorStatus(
         503,
         SERVER_ERROR,
@@ -219,14 +228,6 @@ ERROR_STATUSES: Final[Mapping[type[BaseException], ErrorStatus]] = {
         "Please try again in a few seconds.",
         retry_after_s=5,
     ),
-    errors.StartupError: ErrorStatus(500, SERVER_ERROR, message=_BUG),
-    errors.SinkFailed: ErrorStatus(500, SERVER_ERROR, message=_BUG),
-    errors.SinkRefused: ErrorStatus(500, SERVER_ERROR, message=_BUG),
-    errors.DatabaseInUse: ErrorStatus(500, SERVER_ERROR, message=_BUG),
-    errors.ConfigError: ErrorStatus(500, SERVER_ERROR, message=_BUG),
-    errors.VocabularyError: ErrorStatus(500, SERVER_ERROR, message=_BUG),
-    errors.GatewayError: ErrorStatus(500, SERVER_ERROR, message=_BUG),
-    BaseException: ErrorStatus(500, SERVER_ERROR, message=_BUG),
 }
 """Every class of `gateway.errors`, and what stands for all others. The nearest base class wins."""
 

@@ -21,7 +21,7 @@ from gateway.errors import InvalidRequest, PayloadTooLarge
 from gateway.protocol.container_bodies import check_file_name
 from gateway.protocol.request_errors import missing
 from gateway.protocol.responses.create_request import refuse_key
-from gateway.services.files import Upload
+from gateway.services.containers import Upload
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, AsyncIterator, Mapping

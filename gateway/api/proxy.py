@@ -30,8 +30,7 @@ class ProxyEndpoint:
         body = await self._bodies.read(scope, receive)
         with CancelOnDisconnect(connection_of(scope)):
             request = await self._bodies.parse(body, partial(parse_proxied, kind=self._kind))
-            if request.ignored:
-                scope["record"].facts["ignored_parameters"] = ", ".join(request.ignored)
+            scope["record"].note_ignored(request.ignored)
             answer = await self._proxy.ask(scope["principal"], request)
             scope["record"].facts["model"] = answer.model
             response = Response(answer.body, media_type="application/json")

@@ -1,4 +1,4 @@
-"""Query parameters, typed, with the same envelopes as body parameters; and pages of lists."""
+"""Query parameters, typed, with the same envelopes as body parameters; JSON answers and lists."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import re
 from typing import TYPE_CHECKING, Any, Final, Literal, TypedDict, TypeVar
 
 import orjson
+from starlette.responses import Response
 
 from gateway.errors import InvalidRequest
 from gateway.protocol.documented import INCLUDE_VALUES
@@ -13,7 +14,7 @@ from gateway.protocol.request_errors import wrong_value
 from gateway.protocol.responses.create_request import TOKEN_ID_VALUES
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
     from starlette.datastructures import QueryParams
 
@@ -100,6 +101,11 @@ def include_of(query: QueryParams) -> frozenset[str]:
     return frozenset(asked)
 
 
+def page_limit(query: Mapping[str, str]) -> int:
+    """Return the `limit` of a list. Raises `InvalidRequest`."""
+    return integer(query, "limit", minimum=1, maximum=PAGE_ITEMS_MAX) or PAGE_ITEMS_DEFAULT
+
+
 class PageQuery(TypedDict):
     """Page of a list that a client requests; `after` is the id of the item before it, `include`
     names the further details of items to show.
@@ -113,18 +119,21 @@ class PageQuery(TypedDict):
 
 def page_query(query: QueryParams) -> PageQuery:
     """Parse the page that a query asks for. Raises `InvalidRequest`."""
-    include = include_of(query)
     return PageQuery(
-        limit=integer(query, "limit", minimum=1, maximum=PAGE_ITEMS_MAX) or PAGE_ITEMS_DEFAULT,
+        include=include_of(query),
+        limit=page_limit(query),
         order=choice(query, "order", ORDERS) or "desc",
         after=query.get("after") or None,
-        include=include,
     )
 
 
-def list_body(items: Sequence[bytes], *, has_more: bool) -> dict[str, Any]:
-    """Return the list object of items that are JSON; an empty one has no ids."""
-    listed = [orjson.loads(item) for item in items]
+def json_response(body: object, *, status: int = 200) -> Response:
+    return Response(orjson.dumps(body), status, media_type="application/json")
+
+
+def list_body(items: Iterable[dict[str, Any]], *, has_more: bool) -> dict[str, Any]:
+    """Return the list object of a page; an empty one has no ids."""
+    listed = list(items)
     return {
         "object": "list",
         "data": listed,

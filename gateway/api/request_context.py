@@ -167,6 +167,11 @@ class RequestRecord:
         principal = self._scope.get("principal")
         return known_path(path) if principal is not None and principal.keeps_nothing else path
 
+    def note_ignored(self, parameters: Sequence[str]) -> None:
+        # They are logged, and named in a header.
+        if parameters:
+            self.facts["ignored_parameters"] = ", ".join(parameters)
+
     def send(self, send: Send, message: Message) -> Awaitable[None]:
         """Send a message; the first one of an answer gets the common headers.
 

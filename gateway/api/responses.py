@@ -12,7 +12,14 @@ from starlette.responses import Response
 
 from gateway.api import dialects, sse
 from gateway.api.client_connection import CancelOnDisconnect, connection_of
-from gateway.api.query import boolean, include_of, integer, list_body, page_query
+from gateway.api.query import (
+    boolean,
+    include_of,
+    integer,
+    json_response,
+    list_body,
+    page_query,
+)
 from gateway.api.streaming import EventStream
 from gateway.protocol.responses.create_request import COMPACTION, COUNTING, parse_subset, refuse_key
 from gateway.services.runs.run_builder import CreateCommand
@@ -90,8 +97,7 @@ class ResponseEndpoints:
         # 400 while the response is generated.
         response_id = request.path_params["response_id"]
         await self._responses.delete(request.scope["principal"], response_id)
-        body = {"id": response_id, "object": "response", "deleted": True}
-        return Response(orjson.dumps(body), media_type="application/json")
+        return json_response({"id": response_id, "object": "response", "deleted": True})
 
     async def input_items(self, request: Request) -> Response:
         """Return one page of input items: `GET /v1/responses/{id}/input_items`."""
@@ -100,7 +106,7 @@ class ResponseEndpoints:
             request.path_params["response_id"],
             **page_query(request.query_params),
         )
-        body = list_body(page.items, has_more=page.has_more)
+        body = list_body(map(orjson.loads, page.items), has_more=page.has_more)
         content = dialects.body(request.scope, orjson.dumps(body))
         return Response(content, media_type="application/json")
 
@@ -123,8 +129,7 @@ class SubsetEndpoint:
             request = await self._bodies.parse_request(body, self._parse, policy)
             command = CreateCommand(scope["principal"], request, None, len(body), 0.0)
             content, headers = await self._answer(scope, command)
-            if request.ignored:
-                scope["record"].facts["ignored_parameters"] = ", ".join(request.ignored)
+            scope["record"].note_ignored(request.ignored)
             response = Response(content, media_type="application/json")
             response.raw_headers += headers
             await response(scope, receive, send)

@@ -5,10 +5,10 @@ from __future__ import annotations
 import html
 from typing import TYPE_CHECKING
 
-import orjson
 from starlette.responses import HTMLResponse, Response
 
 from gateway import __version__
+from gateway.api.query import json_response
 from gateway.services.models import codex_catalog
 
 if TYPE_CHECKING:
@@ -45,27 +45,27 @@ class SystemEndpoints:
 
     async def list_models(self, request: Request) -> Response:
         data = [model.body() for model in self._models.list(_policy(request))]
-        return _json({"object": "list", "data": data})
+        return json_response({"object": "list", "data": data})
 
     async def get_model(self, request: Request) -> Response:
         """Return a model: `GET /v1/models/{id}`; the id may have slashes."""
         model = self._models.get(request.path_params["model_id"], _policy(request))
-        return _json(model.body())
+        return json_response(model.body())
 
     async def codex_models(self, request: Request) -> Response:
         # The `client_version` in the query makes no difference.
-        return _json(codex_catalog(self._models, _policy(request)))
+        return json_response(codex_catalog(self._models, _policy(request)))
 
     async def healthz(self, _: Request) -> Response:
-        return _json({"status": "ok"})
+        return json_response({"status": "ok"})
 
     async def readyz(self, _: Request) -> Response:
         """Answer `GET /readyz`: 200 if requests can be served, otherwise 503 with reasons."""
         report = await self._health.check()
-        return _json(report.body(), status=200 if report.is_ready else 503)
+        return json_response(report.body(), status=200 if report.is_ready else 503)
 
     async def version(self, _: Request) -> Response:
-        return _json({"version": __version__})
+        return json_response({"version": __version__})
 
     async def metrics(self, _: Request) -> Response:
         body, media_type = self._health.metrics()
@@ -85,7 +85,3 @@ class SystemEndpoints:
 def _policy(request: Request) -> TenantPolicy:
     principal: Principal = request.scope["principal"]
     return principal.policy
-
-
-def _json(body: object, *, status: int = 200) -> Response:
-    return Response(orjson.dumps(body), status_code=status, media_type="application/json")

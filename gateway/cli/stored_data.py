@@ -19,7 +19,7 @@ from gateway.cli.command import Installation, Json, TenantName, command
 from gateway.cli.provision import prepared_keys
 from gateway.protocol.request_errors import validated
 from gateway.retention.tenant_data import TenantData
-from gateway.services.encryption import TenantEncryption
+from gateway.services.tenant_encryption import TenantEncryption
 from gateway.store import tenants
 
 if TYPE_CHECKING:

@@ -41,8 +41,9 @@ class Run:
     """
 
     __slots__ = (
-        "_cancelled", "_engine", "_has_first_token", "_has_lost_claim", "_journal", "_live",
-        "_requested_at", "_scope", "_status", "_turns", "begun", "claim", "first_token_s", "spec",
+        "_cancelled", "_engine", "_has_first_token", "_has_lost_claim", "_journal",
+        "_requested_at", "_scope", "_status", "_turns", "begun", "claim", "first_token_s", "live",
+        "spec",
     )  # fmt: skip
 
     def __init__(
@@ -63,7 +64,7 @@ class Run:
         self.first_token_s: float | None = None
         """Seconds from the request to the first id; None for one that another replica was given."""
         self._journal = journal
-        self._live = journal.live
+        self.live = journal.live
         self._engine = engine
         self._requested_at = time.perf_counter() if requested_at is None else requested_at
         self._has_first_token = False
@@ -72,6 +73,20 @@ class Run:
         self._status = ""
         self._cancelled: Callable[[int], Finished] | None = None
         self._has_lost_claim = False
+
+    @property
+    def failure(self) -> Exception | None:
+        # None if another process took the run over and decides how it ends.
+        return None if self.live.handed_over else self.live.failure
+
+    async def produced(self, within_s: float) -> None:
+        """Wait for the first output or the end, `within_s` seconds at most.
+
+        Raises the error that made the run fail before any output.
+        """
+        is_known = await self.live.produced.within(within_s)
+        if is_known and self.failure is not None and not self.live.fold.output_tokens:
+            raise self.failure
 
     @property
     def running_call(self) -> OnceEvent | None:
@@ -99,7 +114,7 @@ class Run:
         If a durable response continues elsewhere, the replica that ends it settles: the charge is
         stored with the run state.
         """
-        charge, fold = self.spec.charge, self._live.fold
+        charge, fold = self.spec.charge, self.live.fold
         if charge is None:
             return
         if self.spec.durable and (self._has_lost_claim or not fold.is_finished):
@@ -117,7 +132,7 @@ class Run:
                 await self._on_claim_lost(error)
         except Exception as error:  # noqa: BLE001 - the outermost frame: readers wait for an end
             self._engine.observer.failed(self.spec, error)
-            self._live.give_up(error)
+            self.live.give_up(error)
         finally:
             if self.claim is not None:
                 self._engine.lease_keeper.drop(self.claim)
@@ -129,15 +144,15 @@ class Run:
         self._has_lost_claim = True
         self._engine.observer.claim_lost(self.spec, self.claim.epoch if self.claim else 0)
         if self.spec.durable:
-            self._live.hand_over()
+            self.live.hand_over()
         else:
             # Whoever took this process for dead has ended it, and knows nothing of what it said.
-            self._live.failure = error
+            self.live.failure = error
             finished = outcome.interrupted(now())
-            events = self._live.fold.apply(finished)
+            events = self.live.fold.apply(finished)
             if self.claim is not None:
-                await self._engine.archive.deposit(self.spec, finished, self._live.fold, self.claim)
-            self._live.close(finished, events)
+                await self._engine.archive.deposit(self.spec, finished, self.live.fold, self.claim)
+            self.live.close(finished, events)
 
     def _stop(self) -> None:
         # A scope that has expired is being left already, and refuses to expire again.
@@ -167,12 +182,12 @@ class Run:
         self._close(finished)
         self.begun.set()
         if compacted is not None:
-            self._engine.observer.finished(self.spec, finished, self._live.fold)
-            self._engine.archive.meter(self.spec, finished, self._live.fold)
+            self._engine.observer.finished(self.spec, finished, self.live.fold)
+            self._engine.archive.meter(self.spec, finished, self.live.fold)
 
     async def _generate(self) -> Finished:
         compacted = self.spec.compacted
-        if compacted is not None and self._live.fold.compacted is None:
+        if compacted is not None and self.live.fold.compacted is None:
             self._journal.append(compacted)
         if self._cancelled is not None:
             return self._cancelled(now())
@@ -217,11 +232,11 @@ class Run:
         return finished
 
     def _write_listings(self) -> None:
-        for listing in self.spec.listings[self._live.fold.listed :]:
+        for listing in self.spec.listings[self.live.fold.listed :]:
             self._journal.append(listing)
 
     def _conclude(self, guard: OutputGuard) -> Finished:
-        fold = self._live.fold
+        fold = self.live.fold
         if self.spec.head.grants is not None and fold.approval_request is not None:
             return Finished("completed", now())
         if (code := guard.shortcoming(fold)) is not None:
@@ -235,7 +250,7 @@ class Run:
 
     def _on_first_token(self) -> None:
         had_one, self._has_first_token = self._has_first_token, True
-        if not had_one and not self._live.fold.output_tokens:
+        if not had_one and not self.live.fold.output_tokens:
             self.first_token_s = time.perf_counter() - self._requested_at
             self._engine.observer.first_token(self.spec, self.first_token_s)
 
@@ -257,16 +272,16 @@ class Run:
             finished = outcome.not_stored(now())
             self._status = finished.status
             self._close(finished)
-        self._engine.observer.finished(self.spec, finished, self._live.fold)
+        self._engine.observer.finished(self.spec, finished, self.live.fold)
         if not self.spec.store:
-            self._engine.archive.meter(self.spec, finished, self._live.fold)
+            self._engine.archive.meter(self.spec, finished, self.live.fold)
 
     def _close(self, finished: Finished) -> None:
         # The end could not be recorded. It is written later, if the response has a row.
-        self._live.close(finished, self._live.fold.apply(finished))
+        self.live.close(finished, self.live.fold.apply(finished))
         if self.spec.store:
-            self._engine.archive.deposit_later(self.spec, finished, self._live.fold, self.claim)
+            self._engine.archive.deposit_later(self.spec, finished, self.live.fold, self.claim)
 
     def _fail(self, error: Exception) -> None:
         self._engine.observer.failed(self.spec, error)
-        self._live.failure = error
+        self.live.failure = error

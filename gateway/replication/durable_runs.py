@@ -101,14 +101,12 @@ class DurableRuns:
         # While draining, nothing more may be claimed.
         return self._dependencies.supervisor.is_draining
 
-    def begin(self, spec: RunSpec, claim: Claim, *, requested_at: float) -> tuple[Run, LiveLog]:
+    def begin(self, spec: RunSpec, claim: Claim, *, requested_at: float) -> Run:
         """Start a response that was accepted here, for a request that may wait for it.
 
         `requested_at` is in seconds of `time.perf_counter`.
         """
-        live = self._new_live(spec)
-        run = self._start(spec, claim, live, requested_at=requested_at)
-        return run, live
+        return self._start(spec, claim, self._new_live(spec), requested_at=requested_at)
 
     async def queue(self, spec: RunSpec) -> None:
         """Accept a background response; start it here if there is room and none waits before it.

@@ -9,13 +9,14 @@ down, known keys keep working for a bounded time.
 from __future__ import annotations
 
 import asyncio
+import math
 import os
 import re
 import time
 from collections import OrderedDict, deque
 from dataclasses import dataclass, field, replace
 from hashlib import blake2b
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 from uuid import UUID
 
 from gateway import ids
@@ -30,9 +31,9 @@ from gateway.errors import (
     StoreUnavailable,
     TokenRefused,
 )
-from gateway.services.credentials import KeyUses, Peppers, Rehash
 from gateway.services.federation import is_token
 from gateway.store import callers, tenants
+from gateway.store.ledger import rollup
 from gateway.store.limits import key_terms
 from gateway.store.tools import tool_calls as audit
 from gateway.telemetry.logs import EventLog
@@ -40,20 +41,28 @@ from gateway.tenancy import ApiKey, Principal, Tenant, TenantId
 from gateway.tenancy.policy import DEFAULT_POLICY, TenantPolicy, check_changes
 from gateway.tenancy.secrets import (
     HINT_CHARS,
+    RANDOM_BYTES,
     Pepper,
+    hint_of,
     is_mistyped,
+    secret_of,
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
     from datetime import datetime
 
     from gateway.audit import Author
+    from gateway.limits.accounting import Figures
+    from gateway.replication.limiter import Limiter
     from gateway.services.federation import Federation
+    from gateway.store.ledger.rollup import KeyUsage
     from gateway.store.postgres.database import Database
     from gateway.store.tools.tool_calls import AuditedCall
     from gateway.tenancy import Dialect, KeyKind
     from gateway.tenancy.policy import OwnPolicy, PolicyChanges
+    from gateway.tenancy.secrets import SecretKind
+
 
 CACHE_KEYS_MAX: Final = 10_000
 KEY_USE_INTERVAL_S: Final = 60.0
@@ -84,12 +93,19 @@ class _Decision:
     """Owner of a secret (None: nobody), as the database had it `at` (seconds of the clock).
 
     `is_renewed`: a lookup of a newer decision has begun. `refusal`: why a token is nobody's.
+    `ends_at` (Unix seconds) is when its key or token expires: the database checks that at each
+    lookup; between lookups, and during an outage, this process does.
     """
 
     principal: Principal | None
     at: float
     is_renewed: bool = False
     refusal: str | None = None
+    ends_at: float = field(init=False)
+
+    def __post_init__(self) -> None:
+        expires_at = None if self.principal is None else self.principal.key.expires_at
+        self.ends_at = math.inf if expires_at is None else expires_at.timestamp()
 
 
 @dataclass(slots=True)
@@ -273,7 +289,7 @@ class Access:
         self._known.move_to_end(mark)
         age_s = self._clock() - decision.at
         principal = decision.principal
-        if age_s > self._cache_ttl_s or principal is None or _has_expired(principal):
+        if age_s > self._cache_ttl_s or principal is None or decision.ends_at <= time.time():
             return None
         if age_s > RENEWED_SHARE * self._cache_ttl_s and not decision.is_renewed:
             decision.is_renewed = True
@@ -315,7 +331,7 @@ class Access:
         if decision is None or now - decision.at > self._cache_ttl_s:
             given = (secret, organization)
             decision = await self._decide(given, mark, now, self._known.get(mark))
-        if decision.principal is None or _has_expired(decision.principal):
+        if decision.principal is None or decision.ends_at <= time.time():
             raise self._refusal(secret, decision)
         self.uses.note(decision.principal)
         return decision.principal
@@ -415,13 +431,6 @@ def check_name(name: str, *, param: str = "name") -> None:
         )
 
 
-def _has_expired(principal: Principal) -> bool:
-    # The database checks expiry at each lookup. Between lookups, and during an outage, this clock
-    # does.
-    expires_at = principal.key.expires_at
-    return expires_at is not None and expires_at.timestamp() <= time.time()
-
-
 def _is_meant(key: str, candidate: ApiKey) -> bool:
     try:
         return UUID(key) == candidate.id
@@ -439,3 +448,104 @@ def _incorrect(secret: str) -> AuthenticationError:
         "new one.",
         code="invalid_api_key",
     )
+
+
+class NewSecret(NamedTuple):
+    """A secret, which nobody can have again, and what of it is stored."""
+
+    value: str
+    hint: str
+    hash: bytes
+    pepper_id: int
+
+
+@dataclass(frozen=True, slots=True)
+class Peppers:
+    """Peppers of the hashes of keys: `current` for new keys. Keys hashed under `previous` stay
+    valid, and each is hashed again once it is used.
+    """
+
+    current: Pepper
+    previous: Pepper | None = None
+
+    def new_secret(self, kind: SecretKind) -> NewSecret:
+        """Make a secret of 256 random bits."""
+        value = secret_of(kind, os.urandom(RANDOM_BYTES))
+        return NewSecret(value, hint_of(value), self.current.hash(value), self.current.id)
+
+
+class Rehash(NamedTuple):
+    """The hash of a key under the current pepper."""
+
+    hash: bytes
+    pepper_id: int
+
+
+class KeyUses:
+    """Keys that were used since they were last written down, at most as many as are cached.
+
+    They are written once in a while, all together, with the new hashes of keys that were found by
+    the hash of the previous pepper.
+    """
+
+    def __init__(self, database: Database, *, interval_s: float) -> None:
+        """Write every `interval_s` seconds."""
+        self._database = database
+        self._interval_s = interval_s
+        self._used: dict[UUID, Principal] = {}
+        self._rehashes: dict[UUID, Rehash] = {}
+
+    def note(self, principal: Principal) -> None:
+        if principal.credential == "key":  # a token has none
+            self._used[principal.key_id] = principal
+
+    def hash_again(self, principal: Principal, rehash: Rehash) -> None:
+        # For keys that were matched by the hash of the previous pepper.
+        self._rehashes[principal.key_id] = rehash
+
+    async def run(self) -> None:
+        while True:
+            await asyncio.sleep(self._interval_s)
+            await self.flush()
+
+    async def flush(self) -> None:
+        """Write all noted uses and new hashes.
+
+        What the database refuses is lost. Hashes are computed again at the key's next use.
+        """
+        used, self._used = self._used, {}
+        rehashes, self._rehashes = self._rehashes, {}
+        by_tenant: dict[TenantId, list[UUID]] = {}
+        for principal in used.values():
+            by_tenant.setdefault(principal.tenant_id, []).append(principal.key_id)
+        for tenant_id, keys in by_tenant.items():
+            hashed = {key: rehashes[key] for key in keys if key in rehashes}
+            try:
+                await tenants.note_uses(
+                    self._database, tenant_id, keys, hashed, interval_s=self._interval_s
+                )
+            except StoreError as error:
+                _log.warning("uses of keys were not written down", error=error)
+
+
+@dataclass(frozen=True, slots=True)
+class KeyState:
+    """Usage of a key for `total`, `day`, `week` and `month`, as the ledger has it; `figures` of its
+    limits and budgets, as requests are held to them.
+    """
+
+    usage: Mapping[str, KeyUsage]
+    figures: Figures
+
+
+class OwnKey:
+    """Usage and limits of keys, in one database of tenants."""
+
+    def __init__(self, database: Database, limiter: Limiter) -> None:
+        self._database = database
+        self._limiter = limiter
+
+    async def state(self, principal: Principal) -> KeyState:
+        """Return usage and limits of the key. Raises `StoreError`."""
+        usage = await rollup.usage_of_key(self._database, principal.tenant_id, principal.key_id)
+        return KeyState(usage, await self._limiter.figures(principal))

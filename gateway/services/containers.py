@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import hashlib
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, BinaryIO, Final
 
 from gateway import ids
 from gateway.errors import InvalidRequest, RateLimited
@@ -24,38 +25,32 @@ from gateway.protocol.request_errors import (
     unsupported_value,
     wrong_value,
 )
-from gateway.services.files import download
 from gateway.services.zero_retention import require_storage
 from gateway.store.tools import containers as rows
 from gateway.store.tools import files as file_rows
 from gateway.store.tools.containers import ContainerRow, PageParams
+from gateway.store.tools.files import CHUNK_BYTES, FileRow
 from gateway.tools.python.container_pool import container_file, path_of_upload
 from gateway.tools.python.python_tool import description
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+    from datetime import datetime
     from uuid import UUID
 
     from gateway.protocol.container_bodies import NewContainer
-    from gateway.services.files import Download, Files, Upload
+    from gateway.protocol.hosted_tools import AutoContainer
+    from gateway.replication.limiter import Limiter
     from gateway.settings.tools import Python
     from gateway.store.postgres.database import Database
-    from gateway.store.tools.files import FileRow
+    from gateway.store.tools.files import FileBounds
     from gateway.tenancy import Principal, TenantId
     from gateway.tenancy.policy import TenantPolicy
     from gateway.tools.python.container_pool import ContainerPool
 
+
 _PARAM: Final = "tools.container"
 Json = dict[str, Any]
-
-
-@dataclass(frozen=True, slots=True)
-class AskedContainer:
-    """Container that a request's `code_interpreter` names; `id` None: any (`auto`)."""
-
-    id: str | None = None
-    file_ids: tuple[str, ...] = ()
-    memory_limit: str | None = None
 
 
 class Containers:
@@ -80,7 +75,7 @@ class Containers:
         self,
         principal: Principal,
         response: UUID,
-        asked: AskedContainer,
+        asked: str | AutoContainer,
         *,
         inherited: str | None = None,
         param: str = _PARAM,
@@ -92,26 +87,28 @@ class Containers:
         code first runs in it. Raises `InvalidRequest` and `ResourceNotFound`.
         """
         policy = principal.policy
-        if asked.id is not None:
-            uuid, row = await self._alive(principal, asked.id, param=param)
+        file_ids: tuple[str, ...] = ()
+        if isinstance(asked, str):
+            uuid, row = await self._alive(principal, asked, param=param)
             memory_bytes = row.memory_bytes
         else:
+            file_ids = asked.file_ids
             where = f"{param}.memory_limit"
             memory_bytes = self._memory(policy, asked.memory_limit, param=where)
             uuid = ids.auto_container(response)
             if (used := await self._find_inherited(principal, inherited)) is not None:
                 uuid, memory_bytes = used.uuid, used.memory_bytes
-        if len(asked.file_ids) > FILE_IDS_MAX:
-            raise array_too_long(f"{param}.file_ids", len(asked.file_ids), FILE_IDS_MAX)
+        if len(file_ids) > FILE_IDS_MAX:
+            raise array_too_long(f"{param}.file_ids", len(file_ids), FILE_IDS_MAX)
         names = [
             (await self._files.find(principal, one, param=f"{param}.file_ids")).name
-            for one in asked.file_ids
+            for one in file_ids
         ]
         return PythonGrant(
             container_id=ids.container_id(uuid),
             engine=self.engine or "",
             memory_bytes=memory_bytes,
-            file_ids=asked.file_ids,
+            file_ids=file_ids,
             description=self._description(names),
             containers_max=policy.containers_max,
         )
@@ -366,3 +363,163 @@ def _path(name: str, *, param: str = "file") -> str:
             param=param,
         )
     return path
+
+
+class FileReplaced(Exception):
+    """A file was replaced or deleted while its bytes were sent."""
+
+
+@dataclass(frozen=True, slots=True)
+class Upload:
+    """A file that was sent: its name, and its bytes in a file of this machine, from its start."""
+
+    name: str
+    content: BinaryIO
+
+    def measured(self) -> tuple[int, bytes]:
+        """Return the number of bytes and their SHA-256."""
+        digest, size = hashlib.sha256(), 0
+        for chunk in self.chunks():
+            digest.update(chunk)
+            size += len(chunk)
+        return size, digest.digest()
+
+    def chunks(self) -> Iterator[bytes]:
+        """Yield the bytes in the pieces that are stored."""
+        self.content.seek(0)
+        while chunk := self.content.read(CHUNK_BYTES):
+            yield chunk
+
+
+@dataclass(frozen=True, slots=True)
+class Download:
+    """A file to be sent; `chunks` raises `FileReplaced`, and `StoreError`."""
+
+    name: str
+    size_bytes: int
+    chunks: AsyncIterator[bytes]
+
+
+class Files:
+    """Uploads, lists, sends and deletes files. All methods raise `StoreUnavailable`; those with the
+    id of a file `ResourceNotFound`.
+    """
+
+    def __init__(
+        self,
+        database: Database,
+        bounds: FileBounds,
+        limiter: Limiter,
+        *,
+        now: Callable[[], datetime],
+    ) -> None:
+        self._database = database
+        self.storing = limiter.storing
+        """Counts what of a tenant is stored while it is entered (`Limiter.storing`)."""
+        self._bounds = bounds
+        self._now = now
+
+    async def create(
+        self, principal: Principal, upload: Upload, purpose: str, expires_after_s: int | None
+    ) -> dict[str, Any]:
+        """Store an uploaded file. Raises `RateLimited` if the tenant may store no more."""
+        require_storage(principal, "A file")
+        size_bytes, digest = await asyncio.to_thread(upload.measured)
+        now = self._now()
+        row = FileRow(
+            uuid=ids.new_uuid(),
+            container=None,
+            name=upload.name,
+            purpose=purpose,
+            source=None,
+            size_bytes=size_bytes,
+            digest=digest,
+            created_at=now,
+            expires_at=None
+            if expires_after_s is None
+            else now + timedelta(seconds=expires_after_s),
+            project_id=principal.project,
+        )
+        async with self.storing(principal, size_bytes):
+            await file_rows.put(
+                self._database, principal.tenant_id, row, upload.chunks(), bounds=self._bounds
+            )
+        return file_body(row)
+
+    async def get(self, principal: Principal, file_id: str) -> dict[str, Any]:
+        return file_body(await self.find(principal, file_id))
+
+    async def list(
+        self,
+        principal: Principal,
+        *,
+        limit: int,
+        order: Any,
+        after: str | None,
+        purpose: str | None,
+    ) -> tuple[list[dict[str, Any]], bool]:
+        """Return one page of files, and True if there are more.
+
+        Raises `InvalidRequest` for an unknown `after`.
+        """
+        place = None if after is None else ids.parse_file_id(after)
+        if after is not None and place is None:
+            raise unknown_place()
+        page = await file_rows.list_files(
+            self._database.within(principal.project),
+            principal.tenant_id,
+            PageParams(limit, order, place),
+            purpose=purpose,
+            now=self._now(),
+        )
+        return [file_body(row) for row in page.rows], page.has_more
+
+    async def content(self, principal: Principal, file_id: str) -> Download:
+        row = await self.find(principal, file_id)
+        return download(self._database, principal.tenant_id, row)
+
+    async def delete(self, principal: Principal, file_id: str) -> None:
+        """Delete the file. Copies of it in containers stay."""
+        row = await self.find(principal, file_id)
+        await file_rows.delete(self._database, principal.tenant_id, row.uuid)
+
+    async def find(
+        self, principal: Principal, file_id: str, *, param: str | None = None
+    ) -> FileRow:
+        """Return the row of an uploaded file. Raises `ResourceNotFound`, which names `param`."""
+        uuid = ids.parse_file_id(file_id)
+        row = None
+        if uuid is not None:
+            seen = self._database.within(principal.project)
+            row = await file_rows.load(seen, principal.tenant_id, uuid, now=self._now())
+        if row is None:
+            raise unknown_file(file_id, param=param)
+        return row
+
+
+def download(database: Database, tenant_id: TenantId, row: FileRow) -> Download:
+    """Prepare a file for download; its bytes are read while they are sent."""
+
+    async def chunks() -> AsyncIterator[bytes]:
+        for number in range(file_rows.chunk_count(row.size_bytes)):
+            content = await file_rows.chunk(database, tenant_id, row, number)
+            if content is None:
+                raise FileReplaced
+            yield content
+
+    return Download(row.name.rpartition("/")[2], row.size_bytes, chunks())
+
+
+def file_body(row: FileRow) -> dict[str, Any]:
+    """Return an uploaded file as the API shows it. Times are in unix seconds."""
+    return {
+        "id": ids.file_id(row.uuid),
+        "object": "file",
+        "bytes": row.size_bytes,
+        "created_at": int(row.created_at.timestamp()),
+        "expires_at": None if row.expires_at is None else int(row.expires_at.timestamp()),
+        "filename": row.name,
+        "purpose": row.purpose,
+        "status": "processed",
+        "status_details": None,
+    }

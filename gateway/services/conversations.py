@@ -12,8 +12,8 @@ from gateway.context.assembly import may_repeat, referenced_ids, take_in, unseal
 from gateway.errors import InvalidRequest, NoUpstreamAvailable
 from gateway.protocol.conversation_bodies import Conversation, unknown_conversation, unknown_item
 from gateway.protocol.items import Reasoning
-from gateway.services.approvals import pending
 from gateway.services.runs.history_source import ITEMS_MAX
+from gateway.services.runs.tool_grants import pending
 from gateway.services.zero_retention import require_storage
 from gateway.store import conversations as rows
 from gateway.store import messages

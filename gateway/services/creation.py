@@ -19,7 +19,7 @@ from dataclasses import replace
 from functools import partial
 from hashlib import sha256
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Final
 
 import orjson
 from typing_extensions import override
@@ -44,9 +44,9 @@ from gateway.models.format import SEES
 from gateway.protocol.call_items import unread
 from gateway.protocol.responses.create_request import reused_key
 from gateway.protocol.responses.response_object import Outcome, response_body
-from gateway.services.approvals import ApprovalUsed
 from gateway.services.runs.history_source import History
 from gateway.services.runs.run_builder import PRIORITIES, DueSummary
+from gateway.services.runs.tool_grants import ApprovalUsed
 from gateway.services.zero_retention import permitted
 from gateway.store import responses as rows
 from gateway.store.limits import counters
@@ -144,51 +144,29 @@ class Generation:
         raise NotImplementedError
 
 
-class LocalRun(NamedTuple):
-    """A run of this process, and the log that it writes."""
-
-    run: Run
-    live: LiveLog
-
-    @property
-    def failure(self) -> Exception | None:
-        # None if another process took the run over and decides how it ends.
-        return None if self.live.handed_over else self.live.failure
-
-    async def produced(self, within_s: float) -> None:
-        """Wait for the first output or the end, `within_s` seconds at most.
-
-        Raises the error that made the run fail before any output.
-        """
-        is_known = await self.live.produced.within(within_s)
-        if is_known and self.failure is not None and not self.live.fold.output_tokens:
-            raise self.failure
-
-
 class ForegroundGeneration(Generation):
     """Response generated here, in memory, for one client: it ends when the client disconnects."""
 
     is_durable = False
 
-    def __init__(self, spec: RunSpec, local: LocalRun) -> None:
-        self.response_id, self.model = ids.response_id(spec.head.uuid), spec.model
-        self._local = local
-        self._spec = spec
+    def __init__(self, run: Run) -> None:
+        self.response_id, self.model = ids.response_id(run.spec.head.uuid), run.spec.model
+        self._run = run
 
     @property
     @override
     def first_token_s(self) -> float | None:
-        return self._local.run.first_token_s
+        return self._run.first_token_s
 
     @override
     def cancel(self) -> None:
-        self._local.run.cancel()
+        self._run.cancel()
 
     @override
     async def produced(self, within_s: float) -> None:
         """Wait, after the response is recorded if `store` is true, for the first output."""
-        await self._local.run.begun.wait()
-        await self._local.produced(within_s)
+        await self._run.begun.wait()
+        await self._run.produced(within_s)
 
     @override
     def stream(self, sink: EventSink, *, grace_s: float = 0.0) -> Awaitable[None]:
@@ -196,26 +174,26 @@ class ForegroundGeneration(Generation):
         recorded.
         """
         if grace_s:
-            return self._local.live.stream(sink, grace_s=grace_s)
+            return self._run.live.stream(sink, grace_s=grace_s)
         return self._stream_recorded(sink)
 
     async def _stream_recorded(self, sink: EventSink) -> None:
         await self.produced(0.0)
-        await self._local.live.stream(sink)
+        await self._run.live.stream(sink)
 
     @override
     def continued(self) -> History | None:
         """Return the context and the output, as the database would return them."""
-        spec = self._spec
+        spec = self._run.spec
         if spec.inherited is None:
             return None
-        said = (output_context(item) for item in self._local.live.fold.items())
+        said = (output_context(item) for item in self._run.live.fold.items())
         own = tuple(replace(item, parsed=None) for item in (*spec.added, *said))
         items = (*spec.inherited, *own)
         # Where no stored response comes before it, whoever stores what continues it has to store
         # all of its items, or they would be lost.
         unstored = own if spec.parent is not None else items
-        state = self._local.live.fold.tool_state() or spec.tool_state
+        state = self._run.live.fold.tool_state() or spec.tool_state
         return History(
             spec.parent,
             items,
@@ -227,36 +205,36 @@ class ForegroundGeneration(Generation):
 
     @override
     async def response(self) -> bytes:
-        await self._local.live.closed.wait()
-        if self._local.live.failure is not None:
-            raise self._local.live.failure
-        return self._local.live.fold.encoded_response()
+        await self._run.live.closed.wait()
+        if self._run.live.failure is not None:
+            raise self._run.live.failure
+        return self._run.live.fold.encoded_response()
 
 
 class AcceptedGeneration(Generation):
     """Durable response that was accepted a moment ago.
 
-    A background response (`local` is None) is left to whichever process has a place for it; any
+    A background response (`run` is None) is left to whichever process has a place for it; any
     other is generated here, unless another process has to go on with it.
     """
 
-    def __init__(self, spec: RunSpec, retrieval: Retrieval, local: LocalRun | None) -> None:
+    def __init__(self, spec: RunSpec, retrieval: Retrieval, run: Run | None) -> None:
         self.response_id, self.model = ids.response_id(spec.head.uuid), spec.model
         self._head = spec.head
         self._tenant_id = spec.principal.tenant_id
         self._retrieval = retrieval
-        self._local = local
+        self._run = run
 
     @property
     @override
     def first_token_s(self) -> float | None:
-        return self._local.run.first_token_s if self._local else None
+        return self._run.first_token_s if self._run else None
 
     @override
     async def produced(self, within_s: float) -> None:
         # A background response has no local run: nothing to wait for.
-        if self._local is not None:
-            await self._local.produced(within_s)
+        if self._run is not None:
+            await self._run.produced(within_s)
 
     @override
     async def stream(self, sink: EventSink, *, grace_s: float = 0.0) -> None:
@@ -268,11 +246,11 @@ class AcceptedGeneration(Generation):
     @override
     async def response(self) -> bytes:
         """Return a background response as queued, any other when it is finished."""
-        if self._local is None:
+        if self._run is None:
             return orjson.dumps(response_body(self._head, Outcome("queued"), []))
         finished = await self._retrieval.finished(self._tenant_id, self._head)
-        if self._local.failure is not None:
-            raise self._local.failure
+        if self._run.failure is not None:
+            raise self._run.failure
         return finished
 
 
@@ -545,7 +523,7 @@ class Creation:
         journal = MemoryJournal(live, commit if spec.store else None)
         run = Run(spec, journal, dependencies.engine, requested_at=command.requested_at)
         dependencies.supervisor.start(run)
-        return ForegroundGeneration(spec, LocalRun(run, live))
+        return ForegroundGeneration(run)
 
     async def _accept(self, command: CreateCommand, spec: RunSpec) -> AcceptedGeneration:
         is_ours = not command.request.background
@@ -559,11 +537,10 @@ class Creation:
         claim = await self._dependencies.archive.accept(spec, key, owned=is_ours)
         if claim is None and spec.charge is not None:
             spec.charge.hand_over()  # whoever claims it settles
-        local = None
+        run = None
         if claim is not None:
-            run, live = self._runs.begin(spec, claim, requested_at=command.requested_at)
-            local = LocalRun(run, live)
-        return AcceptedGeneration(spec, self._retrieval, local)
+            run = self._runs.begin(spec, claim, requested_at=command.requested_at)
+        return AcceptedGeneration(spec, self._retrieval, run)
 
     async def _queue(self, spec: RunSpec, key: IdempotencyKey | None) -> AcceptedGeneration:
         # Only for keys that limit how many background responses may be queued.

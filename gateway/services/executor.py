@@ -1,6 +1,4 @@
-"""Executors for work that would hold up the event loop: threads with a bound on what waits, and
-prompts, for which servers have to render or images to be fetched.
-"""
+"""Threads for work that would hold up the event loop, with a bound on what waits."""
 
 from __future__ import annotations
 
@@ -11,22 +9,16 @@ import threading
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 from contextvars import ContextVar
-from typing import TYPE_CHECKING, Final, Protocol, Self, TypeVar, TypeVarTuple
+from typing import TYPE_CHECKING, Final, TypeVar, TypeVarTuple
 
-from gateway.errors import ContextLengthExceeded, RateLimited
+from gateway.errors import RateLimited
 from gateway.fair_queue import FairWaiters
-from gateway.models.format import IMAGE_QUESTION, Unrendered
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Hashable, Mapping, Sequence
-
-    from gateway.models.format import Rendering
-    from gateway.services.models import Model
-    from gateway.tenancy import TenantId
+    from collections.abc import Callable, Hashable
 
 T = TypeVar("T")
 Given = TypeVarTuple("Given")
-Rendered = TypeVar("Rendered", bound="Renderable")
 
 INLINE_BYTES_MAX: Final = 20_000
 """Handled on the event loop."""
@@ -35,9 +27,6 @@ WAITING_BYTES_MAX: Final = 256 << 20
 429."""
 SHARE_OF_FREE: Final = 4
 """Multiple of the free bytes that the work of one tenant may take: four fifths if it is alone."""
-RENDERINGS_MAX: Final = 8
-"""Times, at most, that servers render for one request: to learn the template, for the prompt, for a
-summary, and again with fewer and fewer turns."""
 WORKS_FOR: Final[ContextVar[Hashable]] = ContextVar("works_for", default=None)
 """The tenant whose request the current task answers."""
 
@@ -144,79 +133,3 @@ class ThreadExecutor:
         """Wait for running work, drop waiting work, and end the threads."""
         self._executor.shutdown(cancel_futures=True)
         self._for_runs.shutdown(cancel_futures=True)
-
-
-class Tokenizers(Protocol):
-    """Client that has servers render conversations (`upstreams.tokenization`)."""
-
-    async def render(self, model: str, questions: Sequence[bytes]) -> Mapping[bytes, Rendering]:
-        """Return the answer to each question (`Unrendered`). Raises `NoUpstreamAvailable`."""
-
-
-class Images(Protocol):
-    """Fetcher of images (`services.runs.images`)."""
-
-    async def answers(
-        self, questions: Sequence[bytes], tenant_id: TenantId
-    ) -> tuple[Mapping[bytes, str], object]:
-        """Return a data URL for each `IMAGE_QUESTION`, or the reason why there is none.
-
-        The second value counts the bytes of the images as long as it is referenced.
-        """
-
-
-class Renderable(Protocol):
-    """Input of work that makes prompts."""
-
-    @property
-    def model(self) -> Model:
-        """Return the model that the prompt is for."""
-
-    @property
-    def tenant_id(self) -> TenantId:
-        """Return the tenant of the request."""
-
-    def with_renderings(self, answers: Mapping[bytes, Rendering], hold: object = None) -> Self:
-        """Return a copy with these answers of servers added. `hold` counts the bytes of their
-        images.
-        """
-
-
-class PromptExecutor:
-    """Executor of work that makes prompts: it keeps the event loop free, and fetches renderings.
-
-    The work itself does no I/O. It raises `Unrendered` for what it lacks, and runs again with the
-    answers.
-    """
-
-    def __init__(
-        self, executor: ThreadExecutor, tokenizers: Tokenizers, images: Images | None = None
-    ) -> None:
-        """Fetch images with `images`; None if no model sees any."""
-        self._executor = executor
-        self._tokenizers = tokenizers
-        self._images = images
-
-    async def run(self, work: Callable[[Rendered], T], given: Rendered, *, size_bytes: int) -> T:
-        """Run `work` as `ThreadExecutor.run` does, with renderings and images from servers.
-
-        Raises what `ThreadExecutor.run` raises, and `NoUpstreamAvailable` if no server of the model
-        renders.
-        """
-        for _ in range(RENDERINGS_MAX):
-            try:
-                return await self._executor.run(work, given, size_bytes=size_bytes)
-            except Unrendered as lacking:
-                questions = lacking.questions
-            images = [one for one in questions if one.startswith(IMAGE_QUESTION)]
-            if images and self._images is not None:
-                fetched, hold = await self._images.answers(images, given.tenant_id)
-                given = given.with_renderings(fetched, hold)
-                size_bytes += sum(map(len, fetched.values()))
-            else:
-                answers = await self._tokenizers.render(given.model.id, questions)
-                given = given.with_renderings(answers)
-        raise ContextLengthExceeded(
-            "Your input exceeds the context window of this model, and did not come to fit when its "
-            "older turns were left out one after the other. Please send less of it."
-        )

@@ -15,21 +15,18 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from gateway.protocol.grants import ToolBudget
-from gateway.services.containers import Containers
+from gateway.services.access import OwnKey
+from gateway.services.containers import Containers, Files
 from gateway.services.conversations import Conversations
 from gateway.services.creation import Creation
-from gateway.services.executor import PromptExecutor
-from gateway.services.federation import Federation
-from gateway.services.files import Files
+from gateway.services.federation import KEYS_BYTES_MAX, Federation, KeyFetcher, KeySets
 from gateway.services.health import DatabaseCheck, Health
-from gateway.services.key_sets import KEYS_BYTES_MAX, KeyFetcher, KeySets
 from gateway.services.models import Models
-from gateway.services.own_key import OwnKey
 from gateway.services.proxy import Proxy
 from gateway.services.retrieval import Retrieval
 from gateway.services.runs.compaction import Compactor
 from gateway.services.runs.history_source import HistorySource
-from gateway.services.runs.run_builder import RunBuilder, SpecBuilder
+from gateway.services.runs.run_builder import PromptExecutor, RunBuilder, SpecBuilder
 from gateway.services.runs.tool_grants import ToolGrants
 from gateway.store import traces
 from gateway.tools.egress.network_policy import NetworkPolicy

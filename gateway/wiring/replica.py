@@ -31,7 +31,7 @@ from gateway.replication.takeover_scheduler import ClaimLimits, TakeoverSchedule
 from gateway.retention.sweep import BATCH_ROWS_MAX, INTERVAL_S, Housekeeping, remove_expired
 from gateway.retention.tenant_data import TenantData
 from gateway.services.audit_logs import AuditLogs
-from gateway.services.encryption import Resealing
+from gateway.services.tenant_encryption import Resealing
 from gateway.store import backend_reports, claims, flushes, notices, remote_logs
 from gateway.store.claims import ClaimTerms
 from gateway.store.limits import counters, key_terms

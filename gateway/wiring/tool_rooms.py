@@ -10,8 +10,6 @@ from typing import TYPE_CHECKING, Any, Final
 from gateway import ids
 from gateway.errors import StartupError
 from gateway.protocol.grants import PythonGrant
-from gateway.protocol.hosted_tools import AutoContainer
-from gateway.services.containers import AskedContainer
 from gateway.store.tools import tool_calls
 from gateway.store.tools.mcp_servers import OPERATOR
 from gateway.telemetry.logs import EventLog
@@ -23,11 +21,11 @@ if TYPE_CHECKING:
     from gateway.engine.engine import AskApproval
     from gateway.protocol.grants import DomainRules
     from gateway.protocol.hosted_tools import CodeInterpreterTool, HostedFamily, McpServerTool
-    from gateway.services.approvals import Used
     from gateway.services.containers import Containers
-    from gateway.services.runs.tool_grants import ServerListing
+    from gateway.services.runs.tool_grants import Used
     from gateway.tenancy import Principal, TenantId
     from gateway.tenancy.policy import McpServersAllowed
+    from gateway.tools.mcp.listing import Listing
     from gateway.tools.tool_contract import HostedTools, ToolKind
     from gateway.tools.tool_executor import ToolExecutor
     from gateway.wiring.foundation import Foundation
@@ -211,14 +209,8 @@ class Sources:
             return PythonGrant(
                 ids.container_id(uuid), BEHIND_MCP, memory_bytes=0, description=told or None
             )
-        asked = tool.container
-        wanted = (
-            AskedContainer(None, asked.file_ids, asked.memory_limit)
-            if isinstance(asked, AutoContainer)
-            else AskedContainer(asked)
-        )
         return await self._containers.granted(
-            principal, response, wanted, inherited=inherited, param=param
+            principal, response, tool.container, inherited=inherited, param=param
         )
 
     async def _told_of_python(self, tenant_id: TenantId) -> str:
@@ -244,7 +236,7 @@ class Sources:
         domains: DomainRules,
         *,
         anew: bool,
-    ) -> Sequence[ServerListing]:
+    ) -> Sequence[Listing]:
         from gateway.tools.mcp.listing import AskedServer
         from gateway.tools.mcp.servers import UrlTerms
 

@@ -44,7 +44,7 @@ from openai.types.responses.response_item_list import ResponseItemList
 from pydantic import TypeAdapter
 
 from gateway import __version__
-from gateway.api.access.tokens import JWT_BEARER, SUBJECT_TYPES, TOKEN_EXCHANGE
+from gateway.api.access.token_exchange import JWT_BEARER, SUBJECT_TYPES, TOKEN_EXCHANGE
 from gateway.api.dialects import BASE_PATH
 from gateway.api.openapi.endpoints import REFERENCE, Json
 from gateway.protocol.container_bodies import PURPOSES, SECONDS_MAX, SECONDS_MIN

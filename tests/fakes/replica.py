@@ -216,7 +216,8 @@ class Replica:
 
     def begin(self, spec: RunSpec, claim: claims.Claim) -> tuple[Run, LiveLog]:
         """Generate here what was accepted here."""
-        return self.runs.begin(spec, claim, requested_at=time.perf_counter())
+        run = self.runs.begin(spec, claim, requested_at=time.perf_counter())
+        return run, run.live
 
     async def stalled(self, tokens: Speaker) -> None:
         """Return when the backend fell silent and all is in the log: nobody locks a row then."""

@@ -1,4 +1,4 @@
-"""Bearer key → Principal and dialect, before any route that needs one.
+"""Bearer key → Principal and dialect, and what the key may do, before any route that needs one.
 
 A WebSocket outlives what was known when it was opened, so each of its requests asks again:
 `scope["authenticate"]` returns the principal of its key as it is now.
@@ -10,9 +10,10 @@ import time
 from functools import partial
 from typing import TYPE_CHECKING, Final, NamedTuple
 
+from starlette.routing import Route
+
 from gateway import ids
 from gateway.api.access.client_address import client_address, is_in
-from gateway.api.access.scopes import check_scopes
 from gateway.api.client_connection import connection_of
 from gateway.api.dialects import BASE_PATH
 from gateway.api.urls import is_served, path_of
@@ -20,15 +21,18 @@ from gateway.errors import AuthenticationError, PermissionDenied, shown
 from gateway.fair_queue import Turns
 from gateway.limits.buckets import ReadPace
 from gateway.services.executor import WORKS_FOR
+from gateway.tenancy.permissions import may
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
 
     from starlette.routing import BaseRoute
     from starlette.types import ASGIApp, Receive, Scope, Send
 
     from gateway.services.access import Access
     from gateway.tenancy import Network, Principal
+    from gateway.tenancy.permissions import Need
+
 
 PROBES: Final = frozenset({"/healthz", "/readyz"})
 """Paths that an orchestrator requests; they are answered however busy the process is."""
@@ -48,6 +52,52 @@ _NO_KEY: Final = (
     "You didn't provide an API key. Send it in the Authorization header, as in "
     "'Authorization: Bearer YOUR_KEY'."
 )
+_RESPONSE: Final = "/v1/responses/{response_id}"
+_CONVERSATION: Final = "/v1/conversations/{conversation_id}"
+_CONTAINER: Final = "/v1/containers/{container_id}"
+NEEDS: Final[dict[tuple[str, str], Need]] = {
+    ("POST", "/v1/responses"): "responses.write",
+    ("WEBSOCKET", "/v1/responses"): "responses.write",
+    ("POST", "/v1/responses/input_tokens"): "responses.write",
+    ("POST", "/v1/responses/compact"): "responses.write",
+    ("GET", _RESPONSE): "responses.read",
+    ("DELETE", _RESPONSE): "responses.write",
+    ("POST", f"{_RESPONSE}/cancel"): "responses.write",
+    ("GET", f"{_RESPONSE}/input_items"): "responses.read",
+    ("POST", "/v1/conversations"): "conversations.write",
+    ("GET", _CONVERSATION): "conversations.read",
+    ("POST", _CONVERSATION): "conversations.write",
+    ("DELETE", _CONVERSATION): "conversations.write",
+    ("GET", f"{_CONVERSATION}/items"): "conversations.read",
+    ("POST", f"{_CONVERSATION}/items"): "conversations.write",
+    ("GET", f"{_CONVERSATION}/items/{{item_id}}"): "conversations.read",
+    ("DELETE", f"{_CONVERSATION}/items/{{item_id}}"): "conversations.write",
+    ("GET", "/v1/containers"): "containers.read",
+    ("POST", "/v1/containers"): "containers.write",
+    ("GET", _CONTAINER): "containers.read",
+    ("DELETE", _CONTAINER): "containers.write",
+    ("GET", f"{_CONTAINER}/files"): "containers.read",
+    ("POST", f"{_CONTAINER}/files"): "containers.write",
+    ("GET", f"{_CONTAINER}/files/{{file_id}}"): "containers.read",
+    ("DELETE", f"{_CONTAINER}/files/{{file_id}}"): "containers.write",
+    ("GET", f"{_CONTAINER}/files/{{file_id}}/content"): "containers.read",
+    ("GET", "/v1/files"): "files.read",
+    ("POST", "/v1/files"): "files.write",
+    ("GET", "/v1/files/{file_id}"): "files.read",
+    ("DELETE", "/v1/files/{file_id}"): "files.write",
+    ("GET", "/v1/files/{file_id}/content"): "files.read",
+    ("POST", "/v1/chat/completions"): "models.request",
+    ("POST", "/v1/completions"): "models.request",
+    ("POST", "/v1/embeddings"): "models.request",
+    ("POST", "/v1/rerank"): "models.request",
+    ("POST", "/v1/traces/ingest"): "responses.write",
+    ("GET", "/v1/codex/models"): "models.read",
+    ("GET", "/v1/models"): "models.read",
+    ("GET", "/v1/models/{model_id:path}"): "models.read",
+    ("GET", "/v1/key"): "key.read",
+}
+"""Permission that each route with a key takes, by method and path. A route that is not in it fails
+a test, and is refused to every key that has scopes."""
 
 
 class Credentials(NamedTuple):
@@ -195,16 +245,40 @@ def credentials_of(scope: Scope) -> Credentials:
     """Return the credentials in the headers; of a repeated header the first one counts."""
     secret = organization = project = None
     for name, value in scope["headers"]:
-        if name == b"authorization":
-            secret = secret or _bearer(value)
+        if name == b"authorization" and not secret:
+            scheme, _, key = value.decode("latin-1").partition(" ")
+            secret = key.strip() if scheme.lower() == "bearer" else None
         elif name == b"openai-organization":
             organization = organization or value.decode("latin-1").strip()
         elif name == b"openai-project":
             project = project or value.decode("latin-1").strip()
-    return Credentials(secret, organization or None, project or None)
+    return Credentials(secret or None, organization or None, project or None)
 
 
-def _bearer(value: bytes) -> str | None:
-    # None for another scheme.
-    scheme, _, key = value.decode("latin-1").partition(" ")
-    return key.strip() or None if scheme.lower() == "bearer" else None
+def check_scopes(
+    scopes: frozenset[str], method: str, path: str, routes: Iterable[BaseRoute]
+) -> None:
+    """Raise `PermissionDenied` if a key with these scopes may not make this request.
+
+    A path without a route passes, and gets its 404 later.
+    """
+    method = "GET" if method == "HEAD" else method
+    found = next(
+        (
+            route.path
+            for route in routes
+            if isinstance(route, Route) and route.path_regex.match(path)
+        ),
+        None,
+    )
+    if found is None:
+        return
+    need = NEEDS.get((method, found))
+    if need is None or not may(scopes, need):
+        wanted = need or "every scope"
+        raise PermissionDenied(
+            "You have insufficient permissions for this operation. Missing scopes: "
+            f"{wanted}. The key has: {', '.join(sorted(scopes))}. Use another one, or change its "
+            "scopes with the admin API.",
+            code="insufficient_permissions",
+        )

@@ -13,8 +13,7 @@ from gateway import ids
 from gateway.context.assembly import may_repeat, referenced_ids
 from gateway.errors import ConversationLocked, InvalidRequest, PreviousResponseNotFound
 from gateway.protocol.conversation_bodies import unknown_conversation
-from gateway.protocol.hosted_tools import McpServerTool
-from gateway.services.known_urls import combines
+from gateway.protocol.hosted_tools import CodeInterpreterTool, McpServerTool, WebSearchTool
 from gateway.store import conversations, messages
 from gateway.store.messages import NeededJson
 
@@ -174,6 +173,12 @@ class HistorySource:
             tool_state=history.tool_state,
             placement=history.placement,
         )
+
+
+def combines(request: CreateResponse) -> bool:
+    """Return True if the request offers the browser together with tools that may reveal secrets."""
+    kinds = {type(tool) for tool in request.tools}
+    return WebSearchTool in kinds and bool(kinds & {CodeInterpreterTool, McpServerTool})
 
 
 def _names_servers(request: CreateResponse) -> bool:

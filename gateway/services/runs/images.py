@@ -1,12 +1,16 @@
 """Images that a request names by URL, fetched for models that see, under the rules of tools.
 
-A server of a model is never given such a URL: it stands inside of the operator's network.
+A server of a model is never given such a URL: it stands inside of the operator's network. A request
+of a hundred bytes can name images of a hundred MiB, in memory from the first byte that comes until
+the run ends whose prompt they are in: what a process holds of them is bounded, for all tenants and
+for each.
 """
 
 from __future__ import annotations
 
 import asyncio
 from base64 import b64encode
+from collections import Counter, deque
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 from urllib.parse import urldefrag, urljoin
@@ -14,7 +18,6 @@ from weakref import WeakValueDictionary
 
 from gateway.models.chat.image_gallery import LONG_TOGETHER
 from gateway.models.format import IMAGE_NO_ROOM, IMAGE_QUESTION
-from gateway.services.runs.image_budget import ImageBudget, ImageHold, NoRoom
 from gateway.settings.sections import TENANT_IMAGE_SHARE
 from gateway.tools.egress.network_policy import EgressRefused
 from gateway.tools.egress.transport import EGRESS_ERRORS, BodyTooLong, EncodedBody, normalised
@@ -27,14 +30,19 @@ if TYPE_CHECKING:
     from gateway.tools.egress.network_policy import NetworkPolicy
     from gateway.tools.egress.transport import EgressClient
 
+
 TYPES: Final = ("image/png", "image/jpeg", "image/webp", "image/gif")
+_NO_TURN: Final = (
+    f"{IMAGE_NO_ROOM}As many images as may be are being fetched for your requests, or for all. Try "
+    "again in a moment, or send the image as a data URL."
+)
 
 
 @dataclass(frozen=True, slots=True)
 class ImageVisits:
     """Bounds of fetching images: how long one may be, and may take (`timeout_s`, waiting for its
     turn is part of that), how many are fetched at the same time, how many bytes those of one
-    context are, and how many bytes of images are held together (`image_budget`). One tenant may
+    context are, and how many bytes of images are held together (`ImageBudget`). One tenant may
     have `tenant_share` of the visits and of the bytes that are held.
     """
 
@@ -206,7 +214,77 @@ class ImageFetcher:
             return kind, b"".join(parts)
 
 
-_NO_TURN: Final = (
-    f"{IMAGE_NO_ROOM}As many images as may be are being fetched for your requests, or for all. Try "
-    "again in a moment, or send the image as a data URL."
-)
+class NoRoom(Exception):
+    """Refusal to hold more bytes now; the message is for the caller."""
+
+
+class ImageHold:
+    """Count of the bytes of one request's images. They count until nothing references this object:
+    it goes where the images go, from the input of a prompt to the run, and ends with it however
+    that ends.
+    """
+
+    __slots__ = ("_budget", "_bytes", "_tenant_id")
+
+    def __init__(self, budget: ImageBudget, tenant_id: TenantId) -> None:
+        self._budget = budget
+        self._tenant_id = tenant_id
+        self._bytes = 0
+
+    def add(self, size: int) -> None:
+        """Count received bytes. Raises `NoRoom`."""
+        self._budget.take(self._tenant_id, size)
+        self._bytes += size
+
+    def give_back(self, size: int) -> None:
+        self._bytes -= size
+        self._budget.let_go(self._tenant_id, size)
+
+    def __del__(self) -> None:
+        self._budget.let_go(self._tenant_id, self._bytes)
+
+
+class ImageBudget:
+    """Bounds of image bytes: `bytes_max` for all tenants of a process, `tenant_bytes_max` for each.
+
+    Bytes are taken on the event loop, and released in any thread: whichever drops a hold last.
+    """
+
+    def __init__(self, *, bytes_max: int, tenant_bytes_max: int) -> None:
+        self._bytes_max = bytes_max
+        self._tenant_bytes_max = tenant_bytes_max
+        self._held_bytes = 0
+        self._of_tenants: Counter[TenantId] = Counter()
+        self._let_go: deque[tuple[TenantId, int]] = deque()
+        """Tenants and bytes that are yet to be subtracted: a thread, or the garbage collector in
+        the middle of a sum, may only append."""
+
+    @property
+    def held_bytes(self) -> int:
+        """Return the bytes of all images in memory."""
+        while self._let_go:
+            tenant_id, size = self._let_go.popleft()
+            self._held_bytes -= size
+            self._of_tenants[tenant_id] -= size
+            if not self._of_tenants[tenant_id]:
+                del self._of_tenants[tenant_id]
+        return self._held_bytes
+
+    def take(self, tenant_id: TenantId, size: int) -> None:
+        """Count bytes of a tenant. Raises `NoRoom` without counting them."""
+        if self.held_bytes + size > self._bytes_max:
+            raise NoRoom(
+                "The server holds as many bytes of images as it can. Try again in a moment, or "
+                "send the image as a data URL."
+            )
+        if self._of_tenants[tenant_id] + size > self._tenant_bytes_max:
+            raise NoRoom(
+                f"Your requests hold more than {self._tenant_bytes_max} bytes of images together. "
+                "Try again when one of them has ended."
+            )
+        self._held_bytes += size
+        self._of_tenants[tenant_id] += size
+
+    def let_go(self, tenant_id: TenantId, size: int) -> None:
+        if size:
+            self._let_go.append((tenant_id, size))

@@ -1,8 +1,8 @@
 """Turn a create command into its run spec, with a summary where one is due.
 
-RunBuilder     looks up what the request continues, and decides in which thread the rest is done
-SpecBuilder    renders the prompt, derives the rules for the output, compiles what the output is
-checked by, and fills in reasoning budget and sampling parameters: no I/O
+RunBuilder       looks up what the request continues, and plans a summary where one is due
+PromptExecutor   has long work done in threads, with what servers render for it
+SpecBuilder      renders the prompt, derives the rules for the output, fills in the rest: no I/O
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, cast
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol, TypeVar, cast
 
 import orjson
 
@@ -29,12 +29,14 @@ from gateway.errors import ContextLengthExceeded, InvalidRequest, PermissionDeni
 from gateway.generation import Route, Sampling
 from gateway.metering import NOBODY, Metering, tags_of, who_asks
 from gateway.models.format import (
+    IMAGE_QUESTION,
     NO_BUILTINS,
     SEES,
     UNTHINKS,
     Builtins,
     RenderOptions,
     RepeatedHistory,
+    Unrendered,
 )
 from gateway.models.history import is_answer, leading_instructions
 from gateway.protocol.brought_tools import BRINGING, brought_before
@@ -99,10 +101,11 @@ if TYPE_CHECKING:
     from gateway.protocol.responses.response_object import ServiceTier
     from gateway.protocol.tool_types import Tool
     from gateway.sealing import Sealer
-    from gateway.services.executor import PromptExecutor
+    from gateway.services.executor import ThreadExecutor
     from gateway.services.models import Model, Models
     from gateway.services.runs.compaction import Compactor, Summary
     from gateway.services.runs.history_source import HistorySource
+    from gateway.services.runs.images import ImageFetcher
     from gateway.services.runs.tool_grants import ToolGrants
     from gateway.settings.sections import Harmony
     from gateway.tenancy import Principal, TenantId
@@ -112,6 +115,8 @@ if TYPE_CHECKING:
     """Fields of a request that its response repeats."""
 
 
+T = TypeVar("T")
+
 ANSWER_SHARE: Final = 0.25
 """Share of max_output_tokens that a reasoning budget leaves to the answer."""
 REPEATED_ITEM_BYTES: Final = 30
@@ -120,6 +125,9 @@ SERVER_TOOL_BYTES: Final = 1_024
 """Approximate bytes of the description of a tool of an MCP server for the model."""
 SALTS_MAX: Final = 4_096
 """Tenants whose salt is kept; that of another is computed anew."""
+RENDERINGS_MAX: Final = 8
+"""Times, at most, that servers render for one request: to learn the template, for the prompt, for a
+summary, and again with fewer and fewer turns."""
 DAY_S: Final = 86_400
 DATES_MAX: Final = 64
 COMPILED_BYTES: Final = 1 << 20
@@ -176,7 +184,7 @@ class RunInput:
     seconds) are those of the response. `is_opening`: it continues nothing, and all that it brings
     are messages without ids. `compacted` is the summary that its context ends with. `granted` is
     what it may use of the tools that the gateway runs. `rendered` is what servers rendered for it,
-    `image_holds` count the images that were fetched for it (`services.runs.image_budget`).
+    `image_holds` count the images that were fetched for it (`services.runs.images`).
     """
 
     command: CreateCommand
@@ -605,11 +613,15 @@ def _route_of(
     history: History, cache_key: str | None, items: Sequence[ContextItem], prompt: Prompt
 ) -> Route:
     # What routing knows about a response whose prompt is made of these items.
+    opening = 0
     if history.placement is None:
+        first = 0
+        while first < len(items) and items[first].role != "user":
+            first += 1
         for span in prompt.spans:
-            if 0 <= span.source < len(items) and items[span.source].role == "user":
-                return Route(None, cache_key=cache_key, opening=span.end)
-    return Route(history.placement, cache_key=cache_key)
+            if span.source == first:
+                opening = span.end
+    return Route(history.placement, cache_key=cache_key, opening=opening)
 
 
 def _no_room(tokens: int, model: Model) -> ContextLengthExceeded:
@@ -687,6 +699,53 @@ def sampling_of(request: CreateResponse, *, room: int) -> Sampling:
         min_p=request.min_p,
         logprobs=request.top_logprobs if request.wants_logprobs else None,
     )
+
+
+class Tokenizers(Protocol):
+    """Client that has servers render conversations (`upstreams.tokenization`)."""
+
+    async def render(self, model: str, questions: Sequence[bytes]) -> Mapping[bytes, Rendering]:
+        """Return the answer to each question (`Unrendered`). Raises `NoUpstreamAvailable`."""
+
+
+class PromptExecutor:
+    """Executor of work that makes prompts: it keeps the event loop free, and fetches renderings.
+
+    The work itself does no I/O. It raises `Unrendered` for what it lacks, and runs again with the
+    answers.
+    """
+
+    def __init__(
+        self, executor: ThreadExecutor, tokenizers: Tokenizers, images: ImageFetcher | None = None
+    ) -> None:
+        """Fetch images with `images`; None if no model sees any."""
+        self._executor = executor
+        self._tokenizers = tokenizers
+        self._images = images
+
+    async def run(self, work: Callable[[RunInput], T], given: RunInput, *, size_bytes: int) -> T:
+        """Run `work` as `ThreadExecutor.run` does, with renderings and images from servers.
+
+        Raises what `ThreadExecutor.run` raises, and `NoUpstreamAvailable` if no server of the model
+        renders.
+        """
+        for _ in range(RENDERINGS_MAX):
+            try:
+                return await self._executor.run(work, given, size_bytes=size_bytes)
+            except Unrendered as lacking:
+                questions = lacking.questions
+            images = [one for one in questions if one.startswith(IMAGE_QUESTION)]
+            if images and self._images is not None:
+                fetched, hold = await self._images.answers(images, given.tenant_id)
+                given = given.with_renderings(fetched, hold)
+                size_bytes += sum(map(len, fetched.values()))
+            else:
+                answers = await self._tokenizers.render(given.model.id, questions)
+                given = given.with_renderings(answers)
+        raise ContextLengthExceeded(
+            "Your input exceeds the context window of this model, and did not come to fit when its "
+            "older turns were left out one after the other. Please send less of it."
+        )
 
 
 class DueSummary(NamedTuple):

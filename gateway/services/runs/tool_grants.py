@@ -4,27 +4,45 @@ The operator serves families of tools, the tenant may use some of them, the requ
 these: `ToolGrants.decide` makes the grants of it all. MCP servers are listed here, and an approval
 that the request brings is matched with what was asked for. It is used up only when the response
 begins (`use_approvals`), so that a request that is refused for something else has lost nothing.
+
+A response that may not call an MCP tool by itself ends with an `mcp_approval_request`. The next
+request answers it, with whatever brings the context along: a previous response, a conversation, or
+all the items once more. Clients that send all items send old answers again, too. Only those count
+that nothing of the model stands behind.
+
+A page or a tool's result can tell the model to open a URL that carries away what it has seen. So
+where a response has other tools beside the browser, whose results may be private, a URL that the
+model writes is opened only if the caller wrote it, or a page that was shown has it (`urls_of`).
 """
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, Protocol, TypeVar
 
 import orjson
 
 from gateway.context.assembly import may_repeat
 from gateway.errors import ConnectorFailed, InvalidRequest
-from gateway.protocol.grants import BrowserGrant, DomainRules, Grants, ToolBudget, tool_state_of
+from gateway.protocol.grants import (
+    ApprovedCall,
+    BrowserGrant,
+    DomainRules,
+    Grants,
+    ToolBudget,
+    approval_digest,
+    tool_state_of,
+)
 from gateway.protocol.hosted_tools import (
     NO_FAMILIES,
     CodeInterpreterTool,
     McpServerTool,
     WebSearchTool,
 )
-from gateway.protocol.items import McpApprovalRequest, McpApprovalResponse, McpListTools
+from gateway.protocol.items import McpApprovalRequest, McpApprovalResponse, McpListTools, Message
 from gateway.protocol.parameters import AllowedTools, ToolChoice
-from gateway.protocol.request_errors import duplicate_name
+from gateway.protocol.request_errors import duplicate_name, unknown_approval
 from gateway.protocol.tool_types import (
     FunctionTool,
     NamespaceTool,
@@ -33,8 +51,7 @@ from gateway.protocol.tool_types import (
     named,
     run_tools,
 )
-from gateway.services.approvals import decisions, pending, refused_use
-from gateway.services.known_urls import ASKING, combines, urls_of
+from gateway.services.runs.history_source import combines
 from gateway.store.packing import items_of_kinds
 
 if TYPE_CHECKING:
@@ -46,14 +63,15 @@ if TYPE_CHECKING:
     from gateway.protocol.context_item import ContextItem
     from gateway.protocol.grants import McpTool, PythonGrant, ServerGrant, ToolState
     from gateway.protocol.hosted_tools import HostedFamily, RunTool
-    from gateway.protocol.items import AnyHostedItem
+    from gateway.protocol.items import AnyHostedItem, InputItem
     from gateway.protocol.parameters import ToolName
     from gateway.protocol.responses.create_request import CreateResponse
     from gateway.protocol.tool_types import Tool
-    from gateway.services.approvals import Used
     from gateway.services.runs.history_source import History
     from gateway.tenancy import Principal, TenantId
     from gateway.tenancy.policy import McpServersAllowed, TenantPolicy
+    from gateway.tools.mcp.listing import Listing
+
 
 _Hosted = TypeVar("_Hosted", bound="AnyHostedItem")
 
@@ -66,33 +84,17 @@ INCLUDED: Final = frozenset(
 )
 """Values of `include` that concern hosted tools."""
 _COUNTRY_CHARS: Final = 2
-
-
-class ServerListing(Protocol):
-    """Result of a request to an MCP server for its tools; `error` says why there are none, and
-    `error_code` is the kind of that error.
-
-    `shown` are the tools as clients see them, `secrets` what a call to the server needs and the
-    grant omits.
-    """
-
-    @property
-    def grant(self) -> ServerGrant: ...
-
-    @property
-    def error(self) -> str | None: ...
-
-    @property
-    def error_code(self) -> str | None: ...
-
-    @property
-    def shown(self) -> Sequence[Mapping[str, Any]]: ...
-
-    @property
-    def secrets(self) -> Mapping[str, str]: ...
-
-    def entry(self) -> ToolsListed:
-        """Return the log entry of the listing: the items that clients are shown."""
+Used = Literal["consumed", "unknown", "expired", "used", "mismatch"]
+"""Outcome of the use of an approval (`store.tools.tool_calls`)."""
+_OF_NOBODY: Final = frozenset({"item_reference", "compaction_trigger"})
+_PARAM: Final = "input"
+ASKING: Final = frozenset({"user", "system", "developer"})
+"""The roles of those who ask."""
+URLS_MAX: Final = 256
+"""URLs that are remembered, at most: the last ones."""
+_URL: Final = re.compile(r"https?://[^\s<>\"'`|\\^{}]{1,2040}")
+_BEHIND: Final = ".,;:!?*_)]}'\""
+"""Characters that often follow a URL in a text and are no part of it."""
 
 
 class ToolSources(Protocol):
@@ -125,7 +127,7 @@ class ToolSources(Protocol):
         domains: DomainRules,
         *,
         anew: bool,
-    ) -> Sequence[ServerListing]:
+    ) -> Sequence[Listing]:
         """Return what these servers offer, in order; each comes with its path in the request
         (`tools[0]`).
 
@@ -222,7 +224,7 @@ class ToolGrants:
                 param="input",
             )
         python = None
-        listings: Sequence[ServerListing] = ()
+        listings: Sequence[Listing] = ()
         if request.tool_choice != "none":
             used = _last_container(request, history) or state.container_id
             python = await _grant_python(sources, principal, request, response, inherited=used)
@@ -330,7 +332,7 @@ def _without_known(items: Sequence[_Hosted], history: History) -> Sequence[_Host
 
 async def _servers(
     sources: ToolSources, principal: Principal, request: CreateResponse, *, anew: bool
-) -> Sequence[ServerListing]:
+) -> Sequence[Listing]:
     asked = [
         (f"tools[{index}]", tool)
         for index, tool in enumerate(request.tools)
@@ -386,7 +388,7 @@ def _browser(
 
 
 def _with_required_approvals(
-    policy: TenantPolicy, listings: Iterable[ServerListing]
+    policy: TenantPolicy, listings: Iterable[Listing]
 ) -> tuple[ServerGrant, ...]:
     granted = [listing.grant for listing in listings]
     if policy.mcp_approvals != "always":
@@ -425,7 +427,7 @@ def _known_tool_lists(
     )
 
 
-def _identity(listing: ServerListing) -> bytes | None:
+def _identity(listing: Listing) -> bytes | None:
     # None for a failed listing, which is always reported.
     return None if listing.error else _list_identity(listing.grant.label, listing.shown)
 
@@ -487,7 +489,7 @@ def _mcp_names(grants: Grants) -> Iterator[tuple[ServerGrant, McpTool]]:
     return ((server, tool) for server in grants.servers for tool in server.tools)
 
 
-def _check_listed(listings: Sequence[ServerListing]) -> None:
+def _check_listed(listings: Sequence[Listing]) -> None:
     for listing in listings:
         if listing.error is not None:
             raise ConnectorFailed(
@@ -507,9 +509,7 @@ def _check_names(request: CreateResponse, grants: Grants) -> None:
             raise duplicate_name(f"{where[server.label]}.server_label", name)
 
 
-def _check_forced(
-    request: CreateResponse, grants: Grants, listings: Sequence[ServerListing]
-) -> None:
+def _check_forced(request: CreateResponse, grants: Grants, listings: Sequence[Listing]) -> None:
     # A call that the request demands must be possible.
     match request.tool_choice:
         case ToolChoice() as choice:
@@ -542,3 +542,151 @@ def _is_one(server: ServerGrant, tool: McpTool, wanted: Sequence[ToolName]) -> b
     return not wanted or any(
         one.server_label in {None, server.label} and one.name in {None, tool.name} for one in wanted
     )
+
+
+class ApprovalUsed(InvalidRequest):
+    """Refusal of an approval that another response has already used."""
+
+
+@dataclass(frozen=True, slots=True)
+class ApprovalDecision:
+    """Decision of the user about the request `request_id`, made for the call with this `digest`.
+
+    `call` is the approved call; None: the user refused it.
+    """
+
+    request_id: str
+    digest: bytes
+    call: ApprovedCall | None
+
+
+def pending(items: Sequence[InputItem], param: str = _PARAM) -> tuple[McpApprovalResponse, ...]:
+    """Return the answers that the model has not seen yet, each once.
+
+    Raises `InvalidRequest` for two different answers to one request, and for more than one approved
+    call: a response asks for one at a time.
+    """
+    found: dict[str, McpApprovalResponse] = {}
+    for item in reversed(items):
+        if isinstance(item, McpApprovalResponse):
+            known = found.setdefault(item.approval_request_id, item)
+            if known.approve != item.approve:
+                raise _invalid(
+                    f"the approval request '{item.approval_request_id}' is both approved and "
+                    "refused. Send one answer.",
+                    "approval_mismatch",
+                    param,
+                )
+        elif not _is_of_user(item):
+            break
+    if sum(answer.approve for answer in found.values()) > 1:
+        raise _invalid(
+            "it approves more than one call. Send the answer to the last approval request alone.",
+            "approval_mismatch",
+            param,
+        )
+    return tuple(reversed(found.values()))
+
+
+def _is_of_user(item: InputItem) -> bool:
+    if isinstance(item, Message):
+        return item.role != "assistant"
+    return item.type in _OF_NOBODY or item.type.endswith("_output")
+
+
+def decisions(
+    answers: Sequence[McpApprovalResponse],
+    asked: Mapping[str, McpApprovalRequest],
+    servers: Sequence[ServerGrant],
+) -> tuple[ApprovalDecision, ...]:
+    """Bind answers to the tools that the request itself grants.
+
+    `asked` are the approval requests of the context by id. A refusal needs no binding if its tool
+    is not granted any more. Raises `InvalidRequest` for an answer to a request that the context
+    does not have, and for an approval of a call that has changed.
+    """
+    decided: list[ApprovalDecision] = []
+    for answer in answers:
+        request_id = answer.approval_request_id
+        request = asked.get(request_id)
+        if request is None:
+            raise unknown_approval(request_id)
+        found = _tool(request, servers)
+        if found is not None:
+            digest = approval_digest(*found, request.arguments)
+            name = flat_name(request.server_label, request.name)
+            call = ApprovedCall(request_id, name, request.arguments) if answer.approve else None
+            decided.append(ApprovalDecision(request_id, digest, call))
+        elif answer.approve:
+            raise _mismatch(request_id)
+    return tuple(decided)
+
+
+def _tool(
+    request: McpApprovalRequest, servers: Sequence[ServerGrant]
+) -> tuple[ServerGrant, McpTool] | None:
+    for server in servers:
+        for tool in server.tools:
+            if (server.label, tool.name) == (request.server_label, request.name):
+                return server, tool
+    return None
+
+
+def refused_use(request_id: str, used: Used) -> InvalidRequest:
+    """Return the error for an approval answer that does not count, by the result of using it."""
+    match used:
+        case "used":
+            return ApprovalUsed(
+                f"Invalid '{_PARAM}': the approval request '{request_id}' was answered before, and "
+                "an answer counts once. Continue the response that it was answered with.",
+                code="approval_already_used",
+                param=_PARAM,
+            )
+        case "expired":
+            return _invalid(
+                f"the approval request '{request_id}' has expired. Leave the answer out, and let "
+                "the model ask again.",
+                "approval_expired",
+            )
+        case "unknown":
+            return _invalid(
+                f"this server knows no approval request '{request_id}'. Leave the answer out, and "
+                "let the model ask again.",
+                "approval_not_found",
+            )
+        case _:
+            return _mismatch(request_id)
+
+
+def _mismatch(request_id: str) -> InvalidRequest:
+    return _invalid(
+        f"what the approval request '{request_id}' was made for is not what would be called now: "
+        "its arguments, the tool or the server have changed, or the request does not offer the "
+        "server any more. Offer the same server in 'tools' with the same credentials, or leave the "
+        "answer out and let the model ask again.",
+        "approval_mismatch",
+    )
+
+
+def _invalid(what: str, code: str, param: str = _PARAM) -> InvalidRequest:
+    return InvalidRequest(f"Invalid '{param}': {what}", code=code, param=param)
+
+
+def urls_of(instructions: str | None, items: Iterable[object]) -> tuple[str, ...]:
+    """Return the URLs in the instructions and in messages of user and operator, each once."""
+    found: dict[str, None] = {}
+    for text in _texts(instructions, items):
+        for match in _URL.finditer(text):
+            whole = match.group()
+            # With brackets or without: only the reader could tell.
+            found |= dict.fromkeys((whole, whole.rstrip(_BEHIND)))
+    return tuple(found)[-URLS_MAX:]
+
+
+def _texts(instructions: str | None, items: Iterable[object]) -> Iterator[str]:
+    yield instructions or ""
+    for item in items:
+        if isinstance(item, Message) and item.role in ASKING:
+            for part in item.content:
+                if part.type == "input_text":
+                    yield part.text

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from gateway.services.encryption import TenantEncryption
+from gateway.services.tenant_encryption import TenantEncryption
 from gateway.store import tenants
 from gateway.store.tenant_keys import TenantKeys
 from tests.fakes.gateway import gateway_settings, running_gateway

@@ -15,10 +15,16 @@ from gateway.metering import NOBODY
 from gateway.models.harmony.harmony_format import HarmonyFormat
 from gateway.protocol.grants import ToolBudget
 from gateway.sealing import Binding, Sealer, SealingSecret, Unsealed
-from gateway.services.executor import PromptExecutor, ThreadExecutor
+from gateway.services.executor import ThreadExecutor
 from gateway.services.models import Models
 from gateway.services.runs.history_source import HistorySource
-from gateway.services.runs.run_builder import CreateCommand, DueSummary, RunBuilder, SpecBuilder
+from gateway.services.runs.run_builder import (
+    CreateCommand,
+    DueSummary,
+    PromptExecutor,
+    RunBuilder,
+    SpecBuilder,
+)
 from gateway.services.runs.tool_grants import ToolGrants
 from gateway.settings.sections import Harmony
 from gateway.telemetry.metrics import Metrics

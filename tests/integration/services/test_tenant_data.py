@@ -29,7 +29,7 @@ from gateway.retention import tenant_data
 from gateway.retention.export import PAGE_BYTES, ROWS_MAX, rows_next
 from gateway.retention.tenant_data import TenantData
 from gateway.services.audit_logs import AuditLogs
-from gateway.services.encryption import Resealing, TenantEncryption
+from gateway.services.tenant_encryption import Resealing, TenantEncryption
 from gateway.store import (
     audit_log,
     conversations,

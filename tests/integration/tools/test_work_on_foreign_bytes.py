@@ -35,8 +35,7 @@ from gateway.protocol.grants import McpTool
 from gateway.protocol.items import InputImage
 from gateway.protocol.json_body import InputLimits, parse_object
 from gateway.services.executor import ThreadExecutor
-from gateway.services.federation import TOKEN_BYTES_MAX, read
-from gateway.services.key_sets import KEYS_BYTES_MAX, by_id
+from gateway.services.federation import KEYS_BYTES_MAX, TOKEN_BYTES_MAX, by_id, read
 from gateway.services.proxy import read_answer
 from gateway.settings import Settings
 from gateway.tools.browser.document_reader import DocumentReader

@@ -10,10 +10,10 @@ from pydantic import TypeAdapter
 from gateway.errors import InvalidRequest
 from gateway.protocol.grants import ApprovedCall, McpTool, ServerGrant, approval_digest
 from gateway.protocol.items import AnyInputItem, McpApprovalRequest, McpApprovalResponse
-from gateway.services.approvals import ApprovalDecision, decisions, pending, refused_use
+from gateway.services.runs.tool_grants import ApprovalDecision, decisions, pending, refused_use
 
 if TYPE_CHECKING:
-    from gateway.services.approvals import Used
+    from gateway.services.runs.tool_grants import Used
 
 ITEMS: TypeAdapter[Any] = TypeAdapter(tuple[AnyInputItem, ...])
 USER = {"role": "user", "content": "Go on."}

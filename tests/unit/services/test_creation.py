@@ -10,23 +10,24 @@ import pytest
 
 from gateway.entries import Compacted
 from gateway.errors import ConversationLocked, UpstreamFailed
-from gateway.services.creation import ForegroundGeneration, LocalRun
+from gateway.services.creation import ForegroundGeneration
 from tests.fakes.staged_run import MemoryArchive, ScriptedTokens, Stage, run_spec
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
+    from gateway.engine.runner import Run
     from gateway.eventlog.live_log import LiveLog
 
 WITHIN_S = 60.0
 FAILURE = UpstreamFailed("died", upstream="gpu-1")
 
 
-def started(end: Callable[[LiveLog], None]) -> LocalRun:
+def started(end: Callable[[LiveLog], None]) -> Run:
     stage = Stage(ScriptedTokens([]))
     stage.live.failure = FAILURE
     end(stage.live)
-    return LocalRun(stage.run, stage.live)
+    return stage.run
 
 
 async def test_a_failure_before_any_output_is_raised() -> None:
@@ -64,7 +65,7 @@ async def test_what_is_not_recorded_is_told_as_that_though_it_has_a_summary(
 ) -> None:
     spec = replace(run_spec(), compacted=Compacted((1, 2), "seal", output_tokens=20))
     stage = Stage(ScriptedTokens([]), MemoryArchive(refusal=ConversationLocked()), spec)
-    generation = ForegroundGeneration(spec, LocalRun(stage.run, stage.live))
+    generation = ForegroundGeneration(stage.run)
     async with asyncio.TaskGroup() as group:
         group.create_task(stage.run())
         with pytest.raises(ConversationLocked):

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.services.runs.image_budget import ImageBudget, ImageHold, NoRoom
+from gateway.services.runs.images import ImageBudget, ImageHold, NoRoom
 from gateway.tenancy import TenantId
 
 ONE, OTHER, THIRD = (TenantId(UUID(one * 32)) for one in "123")

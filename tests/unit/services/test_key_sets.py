@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from gateway.errors import IssuerUnavailable
-from gateway.services.key_sets import (
+from gateway.services.federation import (
     KEYS_MAX,
     KeyOrigin,
     KeySetPolicy,

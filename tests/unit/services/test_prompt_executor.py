@@ -3,17 +3,24 @@
 from __future__ import annotations
 
 from array import array
-from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
 import pytest
 
 from gateway.errors import ContextLengthExceeded
 from gateway.models.format import Unrendered
-from gateway.services.executor import RENDERINGS_MAX, PromptExecutor, ThreadExecutor
+from gateway.services.executor import ThreadExecutor
 from gateway.services.models import Model
-from gateway.tenancy import TenantId
+from gateway.services.runs.history_source import History
+from gateway.services.runs.run_builder import (
+    RENDERINGS_MAX,
+    CreateCommand,
+    PromptExecutor,
+    RunInput,
+)
+from gateway.tenancy import Principal, TenantId
+from tests.fakes.create_bodies import parse
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -21,17 +28,14 @@ if TYPE_CHECKING:
     from gateway.models.format import Rendering
 
 TENANT = TenantId(UUID(int=1))
-MODEL = Model("m", 0, 100, (), "medium")
-
-
-@dataclass(frozen=True)
-class Given:
-    model: Model = MODEL
-    tenant_id: TenantId = TENANT
-    rendered: Mapping[bytes, Rendering] = field(default_factory=dict)
-
-    def with_renderings(self, answers: Mapping[bytes, Rendering], hold: object = None) -> Self:
-        return replace(self, rendered={**self.rendered, **answers})
+GIVEN = RunInput(
+    CreateCommand(Principal(TENANT, "acme", TENANT), parse(input="hi"), None, 1, 0.0),
+    Model("m", 0, 100, (), "medium"),
+    History(None, (), 0),
+    stored={},
+    uuid=TENANT,
+    created_at=0,
+)
 
 
 class Server:
@@ -46,7 +50,7 @@ class Server:
 async def run(work: Any) -> tuple[Any, Server]:
     threads, server = ThreadExecutor(threads_max=1, inline_bytes_max=10), Server()
     try:
-        return await PromptExecutor(threads, server).run(work, Given(), size_bytes=1), server
+        return await PromptExecutor(threads, server).run(work, GIVEN, size_bytes=1), server
     finally:
         threads.close()
 
@@ -56,7 +60,7 @@ async def test_work_that_lacks_nothing_is_done_once() -> None:
 
 
 async def test_work_that_lacks_something_begins_anew_with_it() -> None:
-    def work(given: Given) -> list[int]:
+    def work(given: RunInput) -> list[int]:
         for question in (b"a", b"bb"):
             if question not in given.rendered:
                 raise Unrendered([question])
@@ -68,7 +72,7 @@ async def test_work_that_lacks_something_begins_anew_with_it() -> None:
 
 
 async def test_work_that_always_lacks_something_ends() -> None:
-    def work(given: Given) -> None:
+    def work(given: RunInput) -> None:
         raise Unrendered([b"x" * len(given.rendered)])
 
     with pytest.raises(ContextLengthExceeded):

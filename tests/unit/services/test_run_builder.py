@@ -105,3 +105,12 @@ def test_many_grammars_are_compiled_again(specs: SpecBuilder) -> None:
     first = specs.spec(given(tools=tools))
     assert specs.spec(given(tools=tools[:2])).rules is specs.spec(given(tools=tools[:2])).rules
     assert specs.spec(given(tools=tools)).rules is not first.rules
+
+
+def test_requests_that_demand_nothing_share_a_checker(specs: SpecBuilder) -> None:
+    first, again = specs.spec(given()), specs.spec(given(instructions="Count."))
+    assert first.rules is again.rules
+    assert first.checker is again.checker
+    assert first.checker.is_compiled
+    for fields in ({"stop": ["x"]}, {"parallel_tool_calls": False}, BOUND[0]):
+        assert specs.spec(given(**fields)).checker is not first.checker

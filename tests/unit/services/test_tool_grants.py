@@ -12,7 +12,6 @@ import orjson
 import pytest
 
 from gateway import ids
-from gateway.entries import ToolsListed
 from gateway.errors import ConnectorFailed, InvalidRequest
 from gateway.protocol.context_item import ContextItem
 from gateway.protocol.grants import (
@@ -30,17 +29,19 @@ from gateway.protocol.grants import (
     grants_of,
 )
 from gateway.protocol.tool_types import declared
-from gateway.services.known_urls import URLS_MAX, urls_of
 from gateway.services.runs.history_source import History
 from gateway.services.runs.tool_grants import (
     NOTHING_GRANTED,
+    URLS_MAX,
     Granted,
     ToolGrants,
     rule_key,
     server_tools,
+    urls_of,
 )
 from gateway.tenancy import Principal, TenantId
 from gateway.tenancy.policy import TenantPolicy
+from gateway.tools.mcp.listing import Listing
 from tests.fakes.create_bodies import FUNCTION, parse
 
 if TYPE_CHECKING:
@@ -48,7 +49,7 @@ if TYPE_CHECKING:
     from uuid import UUID
 
     from gateway.protocol.hosted_tools import CodeInterpreterTool, HostedFamily, McpServerTool
-    from gateway.services.approvals import Used
+    from gateway.services.runs.tool_grants import Used
     from gateway.tenancy.policy import McpServersAllowed
 
 ALL: frozenset[HostedFamily] = frozenset({"web_search", "code_interpreter", "mcp"})
@@ -69,22 +70,10 @@ BUDGET = ToolBudget(failures_max=7)
 
 
 @dataclass
-class Listed:
-    grant: ServerGrant
-    shown: Sequence[Mapping[str, Any]] = ()
-    error: str | None = None
-    error_code: str | None = None
-    secrets: Mapping[str, str] = field(default_factory=dict)
-
-    def entry(self) -> ToolsListed:
-        return ToolsListed(self.grant.label, orjson.dumps(list(self.shown)))
-
-
-@dataclass
 class Rooms:
     """Rooms in which everything is there; `asked` is what they were asked for."""
 
-    listed: tuple[Listed, ...] = ()
+    listed: tuple[Listing, ...] = ()
     used: Used = "consumed"
     domains: DomainRules | None = None
     anew: bool | None = None
@@ -114,7 +103,7 @@ class Rooms:
         domains: DomainRules,
         *,
         anew: bool,
-    ) -> Sequence[Listed]:
+    ) -> Sequence[Listing]:
         self.anew = anew
         self.asked.append((*((param, tool.server_label) for param, tool in tools), allowed))
         self.domains = domains
@@ -139,7 +128,7 @@ def shown(*tools: McpTool) -> list[dict[str, Any]]:
     ]
 
 
-LISTED = Listed(DOCS, shown(READ, DROP), secrets={"x-key": "canary"})
+LISTED = Listing(DOCS, tuple(shown(READ, DROP)), secrets={"x-key": "canary"})
 NOTHING = History(None, (), 1)
 AFTER = History(ids.new_uuid(), (), 1, tool_state=STATE)
 
@@ -321,7 +310,7 @@ async def test_where_tools_may_connect_to_is_decided_with_the_grants() -> None:
 
 
 async def test_a_server_that_lists_nothing_costs_the_request_where_that_is_demanded() -> None:
-    failed = Listed(ServerGrant("docs", "x"), error="It is down.", error_code="http_error")
+    failed = Listing(ServerGrant("docs", "x"), error="It is down.", error_code="http_error")
     granted = await decide(Rooms((failed,)), tools=[SERVER])
     assert granted.grants is not None
     with pytest.raises(ConnectorFailed, match=r"It is down\. Mend the server") as raised:
@@ -393,7 +382,7 @@ async def test_a_list_that_the_context_has_is_not_told_again(
     assert len(granted.listings) == is_listed
 
 
-FAILED = Listed(ServerGrant("docs", "https://a.example/k"), error="It could not be listed.")
+FAILED = Listing(ServerGrant("docs", "https://a.example/k"), error="It could not be listed.")
 
 
 async def test_a_server_that_cannot_be_listed_costs_its_tools_alone() -> None:

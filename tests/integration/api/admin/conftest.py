@@ -10,7 +10,7 @@ import openai
 import pytest
 
 from gateway.app import create_admin_app
-from gateway.services.key_sets import KeySetPolicy, KeySets
+from gateway.services.federation import KeySetPolicy, KeySets
 from tests.fakes.gateway import RunningGateway, gateway_settings, new_key, running_gateway
 from tests.fakes.http_client import http_client
 from tests.fakes.serving import serving

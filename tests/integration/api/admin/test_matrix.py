@@ -13,8 +13,7 @@ from starlette.routing import Route
 from gateway import ids
 from gateway.admin.issuers import OperatorIssuerCreate, OperatorIssuers
 from gateway.admin.resources import admin_routes
-from gateway.api.access.authentication import PUBLIC_PATHS
-from gateway.api.access.scopes import NEEDS
+from gateway.api.access.authentication import NEEDS, PUBLIC_PATHS
 from gateway.app import routes
 from gateway.audit import COMMAND_LINE
 from gateway.tenancy.permissions import ROLES

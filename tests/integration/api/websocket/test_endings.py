@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from gateway.api.websocket import endpoint
-from gateway.api.websocket.endpoint import expired
+from gateway.api import websocket
+from gateway.api.websocket import expired
 from tests.fakes.event_grammar import check_stream
 from tests.fakes.gateway import new_key, running_gateway
 from tests.fakes.http_client import http_client
@@ -51,7 +51,7 @@ async def ending(settings: Settings) -> AsyncIterator[RunningGateway]:
 async def test_an_old_connection_is_told_so_and_closed(
     settings: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(endpoint, "LIFETIME_S", 0.1)
+    monkeypatch.setattr(websocket, "LIFETIME_S", 0.1)
     async with (
         running_gateway(settings) as gateway,
         connected(gateway.url, gateway.key) as peer,
@@ -77,7 +77,7 @@ async def test_the_limit_is_told_in_the_words_that_clients_know() -> None:
 async def test_an_idle_connection_is_closed_but_not_while_it_is_answered(
     settings: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(endpoint, "IDLE_TIMEOUT_S", 0.2)
+    monkeypatch.setattr(websocket, "IDLE_TIMEOUT_S", 0.2)
     async with (
         running_gateway(settings) as gateway,
         connected(gateway.url, gateway.key) as peer,
@@ -179,7 +179,7 @@ async def test_a_client_that_does_not_read_is_given_up(
     settings: Settings, backends: Backends, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     marker = 1003
-    monkeypatch.setattr(endpoint, "WRITE_TIMEOUT_S", 0.2)
+    monkeypatch.setattr(websocket, "WRITE_TIMEOUT_S", 0.2)
     hasty = changed(settings, "stream", keepalive_event_s=0.005, start_grace_s=0.01)
     async with running_gateway(hasty) as gateway:
         async with connected(gateway.url, gateway.key, max_queue=1, close_timeout=0.1) as peer:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from gateway.api.websocket import lanes
+from gateway.api import websocket
 from tests.fakes.event_grammar import check_stream
 from tests.fakes.stream import as_events
 from tests.fakes.websocket import Peer, connected, is_end
@@ -70,7 +70,7 @@ async def test_turns_of_one_lane_never_overlap(peer: Peer) -> None:
 @pytest.mark.slow
 @pytest.mark.requirement("websocket.lanes-are-bounded")
 async def test_one_lane_too_many_is_refused(peer: Peer, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(lanes, "LANES_MAX", 2)
+    monkeypatch.setattr(websocket, "LANES_MAX", 2)
     for lane in ("a", "b", "a", None):
         assert await peer.response(stream_id=lane)
     frame = await peer.refusal(stream_id="c")
@@ -84,7 +84,7 @@ async def test_one_lane_too_many_is_refused(peer: Peer, monkeypatch: pytest.Monk
 async def test_what_is_too_much_at_once_waits(
     gateway: RunningGateway, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(lanes, "IN_FLIGHT_MAX", 1)
+    monkeypatch.setattr(websocket, "IN_FLIGHT_MAX", 1)
     async with connected(gateway.url, gateway.key) as peer:
         await peer.ask(SLOW, stream_id="first")
         await peer.ask("Hello", stream_id="second")
@@ -98,7 +98,7 @@ async def test_what_is_too_much_at_once_waits(
 async def test_what_is_too_much_to_wait_is_refused(
     peer: Peer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(lanes, "WAITING_MAX", 1)
+    monkeypatch.setattr(websocket, "WAITING_MAX", 1)
     await peer.ask(SLOW)
     await peer.hear()
     await peer.ask("next")

@@ -7,18 +7,17 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
-import orjson
-from starlette.responses import Response
-
 from gateway import ids
+from gateway.api.query import json_response
 from gateway.limits.money import NANO
 from gateway.limits.rules import MINUTE_S
 
 if TYPE_CHECKING:
     from starlette.requests import Request
+    from starlette.responses import Response
 
     from gateway.limits.accounting import BudgetFigure, Figures, LimitFigure
-    from gateway.services.own_key import KeyState, OwnKey
+    from gateway.services.access import KeyState, OwnKey
     from gateway.tenancy import Principal
 
 _RESETS: Final = {"day": "daily", "month": "monthly", "none": None}
@@ -36,12 +35,9 @@ class KeyEndpoint:
         Raises `StoreUnavailable` rather than guess figures that cannot be looked up.
         """
         principal: Principal = request.scope["principal"]
-        body = key_body(principal, await self._keys.state(principal))
-        return Response(
-            orjson.dumps(body),
-            media_type="application/json",
-            headers={"cache-control": "no-store"},
-        )
+        response = json_response(key_body(principal, await self._keys.state(principal)))
+        response.headers["cache-control"] = "no-store"
+        return response
 
 
 def key_body(principal: Principal, state: KeyState) -> dict[str, Any]:

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import parse_qsl
 
 import orjson
-from starlette.responses import Response
 
+from gateway.api.query import json_response
 from gateway.errors import (
     InvalidRequest,
     IssuerUnavailable,
@@ -23,6 +23,7 @@ from gateway.errors import (
 from gateway.services.federation import ExchangeRequest
 
 if TYPE_CHECKING:
+    from starlette.responses import Response
     from starlette.types import Receive, Scope, Send
 
     from gateway.api.client_connection import BodyReader
@@ -60,7 +61,7 @@ class TokenExchangeEndpoint:
     async def _answer(self, scope: Scope, receive: Receive) -> Response:
         try:
             asked = exchange_of(await self._fields(scope, receive))
-            return _json(200, _body(await self._federation.exchange(asked)))
+            return json_response(_body(await self._federation.exchange(asked)))
         except _Refused as refusal:
             return _error(400, refusal.error, str(refusal))
         except TokenNotAdmitted as refusal:
@@ -134,8 +135,4 @@ def _body(made: Exchanged) -> dict[str, Any]:
 
 
 def _error(status: int, error: str, description: str) -> Response:
-    return _json(status, {"error": error, "error_description": description})
-
-
-def _json(status: int, body: dict[str, Any]) -> Response:
-    return Response(orjson.dumps(body), status, media_type="application/json")
+    return json_response({"error": error, "error_description": description}, status=status)

@@ -1,1 +1,0 @@
-"""WebSocket mode: one connection, the turns on its lanes, and their frames."""
