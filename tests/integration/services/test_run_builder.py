@@ -13,6 +13,7 @@ from gateway import ids
 from gateway.errors import ContextLengthExceeded, ConversationLocked, InvalidRequest, KeyTaken
 from gateway.metering import NOBODY
 from gateway.models.harmony.harmony_format import HarmonyFormat
+from gateway.models.harmony.tool_typescript import DEPTH_MAX
 from gateway.protocol.grants import ToolBudget
 from gateway.sealing import Binding, Sealer, SealingSecret, Unsealed
 from gateway.services.executor import ThreadExecutor
@@ -57,7 +58,7 @@ SAID = (200006, 173781, 200005, 35644, 200008, 64, 65, 66, 200007)
 
 NESTED: dict[str, Any] = {}
 """Deeper than a prompt may show it."""
-for _ in range(21):
+for _ in range(DEPTH_MAX + 1):
     NESTED = {"type": "object", "properties": {"a": NESTED}}
 
 
