@@ -9,8 +9,7 @@ from alembic import context
 from sqlalchemy.dialects.postgresql.base import ischema_names
 
 from gateway.store.migration.migrate import run_locked
-from gateway.store.tables import metadata
-from gateway.store.tables.columns import Named
+from gateway.store.tables.columns import Named, metadata
 
 if TYPE_CHECKING:
     from sqlalchemy import Connection

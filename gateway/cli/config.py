@@ -12,7 +12,7 @@ from gateway.cli import command, terminal
 from gateway.errors import ConfigError, StartupError
 from gateway.settings import load_settings
 from gateway.settings.reference import example, rows
-from gateway.store.postgres.url import driver_url
+from gateway.store.postgres.driver import driver_url
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -30,7 +30,7 @@ from gateway.store import conversations, holds, responses
 from gateway.store.content import opened
 from gateway.store.postgres.database import turn_to
 from gateway.store.postgres.statements import Statement
-from gateway.store.tables import keys_of_table
+from gateway.store.tables.columns import keys_of_table
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterable, Iterator, Mapping, Sequence

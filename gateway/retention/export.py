@@ -19,8 +19,7 @@ from gateway.store import audit_log
 from gateway.store.content import BOUND_BY, CONTENT, pages_by_key, place_of
 from gateway.store.postgres.database import turn_to
 from gateway.store.tables import TABLES as ALL_TABLES
-from gateway.store.tables import about, columns_of, keys_of_table
-from gateway.store.tables.columns import Kept
+from gateway.store.tables.columns import Kept, about, columns_of, keys_of_table
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Mapping, Sequence

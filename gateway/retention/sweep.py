@@ -39,7 +39,8 @@ from gateway.store.locks import Lock, removing, try_take
 from gateway.store.postgres.statements import Statement
 from gateway.store.rounds import again_and_again
 from gateway.store.schema import EVERYONE, RUNS_ROLE
-from gateway.store.tables import TABLES, about, keys_of_table
+from gateway.store.tables import TABLES
+from gateway.store.tables.columns import about, keys_of_table
 from gateway.telemetry.logs import EventLog
 
 if TYPE_CHECKING:

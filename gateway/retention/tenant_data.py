@@ -22,7 +22,7 @@ from gateway.store.postgres.database import require_owner, turn_to
 from gateway.store.postgres.statements import Statement
 from gateway.store.rounds import again_and_again
 from gateway.store.tables import TABLES as ALL_TABLES
-from gateway.store.tables import about, columns_of, metadata
+from gateway.store.tables.columns import about, columns_of, metadata
 from gateway.telemetry.logs import EventLog
 from gateway.tenancy import TenantId
 

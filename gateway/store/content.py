@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final
 
 from gateway.store.postgres.statements import Statement
-from gateway.store.tables import TABLES, about, columns_of, kept, keys_of_table
-from gateway.store.tables.columns import Kept
+from gateway.store.tables import TABLES
+from gateway.store.tables.columns import Kept, about, columns_of, kept, keys_of_table
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping

@@ -15,9 +15,8 @@ from uuid import UUID
 
 import asyncpg
 
+from gateway.store.postgres.driver import DRIVER_ERRORS, driver_url, translate
 from gateway.store.postgres.statements import Statement
-from gateway.store.postgres.translation import DRIVER_ERRORS, translate
-from gateway.store.postgres.url import driver_url
 from gateway.telemetry.logs import EventLog
 
 if TYPE_CHECKING:

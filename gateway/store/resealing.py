@@ -25,8 +25,7 @@ from gateway.store import audit_log, flushes
 from gateway.store.content import BOUND_BY, CONTENT, pages_by_key, place_of
 from gateway.store.postgres.database import turn_to
 from gateway.store.postgres.statements import Statement
-from gateway.store.tables import keys_of_table
-from gateway.store.tables.columns import Kept
+from gateway.store.tables.columns import Kept, keys_of_table
 from gateway.tenancy import TenantId
 
 if TYPE_CHECKING:

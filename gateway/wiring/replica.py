@@ -25,9 +25,8 @@ from gateway.replication.alert_delivery import AlertDelivery, Mail, Webhook
 from gateway.replication.durable_runs import DurableRuns, RunDependencies
 from gateway.replication.lease_keeper import LeaseKeeper, LeaseTiming
 from gateway.replication.limiter import Limiter, LimitStore, LimitTiming
-from gateway.replication.orphan_reaper import OrphanReaper
 from gateway.replication.storage_meter import StorageMeter
-from gateway.replication.takeover_scheduler import ClaimLimits, TakeoverScheduler
+from gateway.replication.takeover_scheduler import ClaimLimits, OrphanReaper, TakeoverScheduler
 from gateway.retention.sweep import BATCH_ROWS_MAX, INTERVAL_S, Housekeeping, remove_expired
 from gateway.retention.tenant_data import TenantData
 from gateway.services.audit_logs import AuditLogs

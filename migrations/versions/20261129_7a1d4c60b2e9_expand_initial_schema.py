@@ -13,7 +13,7 @@ from sqlalchemy.schema import CreateIndex, CreateTable
 
 from gateway.store.migration.functions import DROP_LEDGER_TX, FUNCTIONS, TRIGGERS, create_ledger_tx
 from gateway.store.migration.verification import MAKE_ROLE, ROLES, requirements
-from gateway.store.tables import columns_of, metadata
+from gateway.store.tables.columns import columns_of, metadata
 
 revision: str = "7a1d4c60b2e9"
 down_revision: str | None = None

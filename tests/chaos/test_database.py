@@ -23,7 +23,7 @@ GONE: Final = (
     asyncpg.InternalClientError,
     OSError,
 )
-"""A lost connection, however asyncpg comes to know of it (as in `store.postgres.translation`)."""
+"""A lost connection, however asyncpg comes to know of it (as in `store.postgres.driver`)."""
 
 
 @pytest.fixture(scope="module")

@@ -14,8 +14,7 @@ from gateway import ids
 from gateway.store.content import CONTENT
 from gateway.store.postgres.database import turn_to
 from gateway.store.postgres.statements import Statement
-from gateway.store.tables import metadata, types
-from gateway.store.tables.columns import Kept
+from gateway.store.tables.columns import Kept, metadata, types
 from tests.fakes.rows import add_rows
 
 if TYPE_CHECKING:

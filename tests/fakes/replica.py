@@ -27,8 +27,7 @@ from gateway.generation import FinishReason, TokenChunk
 from gateway.protocol.responses.response_rules import rules_of
 from gateway.replication.durable_runs import DurableRuns, RunDependencies
 from gateway.replication.lease_keeper import LeaseKeeper, LeaseTiming
-from gateway.replication.orphan_reaper import OrphanReaper
-from gateway.replication.takeover_scheduler import ClaimLimits, TakeoverScheduler
+from gateway.replication.takeover_scheduler import ClaimLimits, OrphanReaper, TakeoverScheduler
 from gateway.sealing import Sealer, SealingSecret
 from gateway.store import claims, events, responses
 from gateway.store.claims import ClaimTerms

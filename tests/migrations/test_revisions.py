@@ -13,7 +13,7 @@ from gateway.errors import StartupError
 from gateway.store import schema as store_revisions
 from gateway.store.migration.migrate import alembic_config, run_locked
 from gateway.store.schema import REVISION, migrations_folder
-from gateway.store.tables import metadata
+from gateway.store.tables.columns import metadata
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -20,7 +20,7 @@ from gateway.store.migration import verification
 from gateway.store.migration.migrate import upgrade
 from gateway.store.migration.verification import missing
 from gateway.store.schema import APP_ROLE, REVISION, RUNS_ROLE
-from gateway.store.tables import metadata
+from gateway.store.tables.columns import metadata
 from tests.conftest import new_tenant, opened
 from tests.fakes.postgres import PostgresServer, embedded, reachable_folder, server_programs
 from tests.fakes.stored import TERMS, durable_response, store_turn
@@ -89,8 +89,9 @@ async def test_there_is_no_policy_and_no_privilege_that_is_not_required(
     policies = await postgres.fetch(
         "SELECT tablename, policyname FROM pg_policies", url=database_url
     )
-    assert {tuple(row) for row in policies} == {
-        (policy.table, policy.name) for policy in verification.policies()
+    assert {f"policy {name} on {table}" for table, name in policies} == {
+        policy.text.partition(" to ")[0].replace(" AS RESTRICTIVE", "")
+        for policy in verification.policies()
     }
 
 

@@ -23,7 +23,7 @@ from uuid import UUID
 
 from gateway.store.postgres.statements import Statement
 from gateway.store.schema import EVERYONE
-from gateway.store.tables import columns_of
+from gateway.store.tables.columns import columns_of
 from gateway.store.tables.ledger import usage
 
 if TYPE_CHECKING:

@@ -20,8 +20,7 @@ from gateway.errors import StartupError, StoreError, StoreUnavailable
 from gateway.store.locks import Lock
 from gateway.store.migration.functions import create_ledger_tx
 from gateway.store.migration.verification import Repaired, make_roles, repair_access
-from gateway.store.postgres.translation import DRIVER_ERRORS, translate
-from gateway.store.postgres.url import driver_url
+from gateway.store.postgres.driver import DRIVER_ERRORS, driver_url, translate
 from gateway.store.schema import APP_ROLE, RUNS_ROLE, migrations_folder
 
 if TYPE_CHECKING:
@@ -138,7 +137,7 @@ async def _take_lock(connection: AsyncConnection, wait_s: float) -> None:
 
 
 def meaning(error: BaseException) -> StoreError:
-    """Translate a driver's error as `translation.translate` does, SQLAlchemy's errors included."""
+    """Translate a driver's error as `driver.translate` does, SQLAlchemy's errors included."""
     if isinstance(error, exc.DBAPIError):
         cause = error.driver_exception
         if error.connection_invalidated:

@@ -21,7 +21,8 @@ from gateway.errors import StartupError
 from gateway.store.migration.functions import FUNCTIONS
 from gateway.store.postgres.statements import Statement
 from gateway.store.schema import APP_ROLE, EVERYONE, RUNS_ROLE
-from gateway.store.tables import TABLES, about
+from gateway.store.tables import TABLES
+from gateway.store.tables.columns import about
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -90,47 +91,37 @@ class Requirement:
         return not self.cost
 
 
-@dataclass(frozen=True, slots=True)
-class Policy:
-    """Policy of row-level security: `role` sees the rows that pass `condition`; `role` None: every
-    role with access. A restrictive policy hides rows that do not pass, of those that other policies
-    show.
-    """
-
-    table: str
-    name: str
-    condition: str
-    role: str | None = None
-    is_restrictive: bool = False
-
-    def requirement(self) -> Requirement:
-        """Return the requirement that the policy exists as the migrations made it."""
-        kind = " AS RESTRICTIVE" if self.is_restrictive else ""
-        to = f" TO {self.role}" if self.role else ""
-        return Requirement(
-            policy_text(self.table, self.name + kind, self.role or "public", self.condition),
-            (
-                f"DROP POLICY IF EXISTS {self.name} ON {self.table}",
-                f"CREATE POLICY {self.name} ON {self.table}{kind}{to} USING ({self.condition})",
-            ),
-        )
+def _policy(
+    table: str, name: str, condition: str, role: str | None = None, *, is_restrictive: bool = False
+) -> Requirement:
+    # `role` sees the rows that pass `condition`; None: every role with access. A restrictive policy
+    # hides rows that do not pass, of those that other policies show.
+    kind = " AS RESTRICTIVE" if is_restrictive else ""
+    to = f" TO {role}" if role else ""
+    return Requirement(
+        policy_text(table, name + kind, role or "public", condition),
+        (
+            f"DROP POLICY IF EXISTS {name} ON {table}",
+            f"CREATE POLICY {name} ON {table}{kind}{to} USING ({condition})",
+        ),
+    )
 
 
-def policies() -> Iterator[Policy]:
+def policies() -> Iterator[Requirement]:
     for table in _TABLES:
         yield from _policies_of(table.name, about(table).access)
 
 
-def _policies_of(table: str, access: Access) -> Iterator[Policy]:
+def _policies_of(table: str, access: Access) -> Iterator[Requirement]:
     tenant = "id" if table == "tenants" else "tenant_id"
-    yield Policy(table, "own_tenant", f"{tenant} = {_CURRENT_TENANT}")
+    yield _policy(table, "own_tenant", f"{tenant} = {_CURRENT_TENANT}")
     if access.operated:
-        yield Policy(table, "operator", f"current_user <> '{APP_ROLE}'")
+        yield _policy(table, "operator", f"current_user <> '{APP_ROLE}'")
     if access.shared:
-        yield Policy(table, "shared", f"tenant_id = '{EVERYONE}'::uuid")
+        yield _policy(table, "shared", f"tenant_id = '{EVERYONE}'::uuid")
     if access.of_runs:
         # By name: `TO` the role alone would let in its members too, and the owner is one.
-        yield Policy(table, "runs", f"current_user = '{RUNS_ROLE}'", RUNS_ROLE)
+        yield _policy(table, "runs", f"current_user = '{RUNS_ROLE}'", RUNS_ROLE)
     if access.of_projects:
         # A file of a container is of the container's project, whatever `project_id` says.
         is_inside = "container_id IS NOT NULL OR " if table == "files" else ""
@@ -138,10 +129,10 @@ def _policies_of(table: str, access: Access) -> Iterator[Policy]:
             f"{is_inside}{_CURRENT_PROJECT} IS NULL"
             f" OR COALESCE(project_id, tenant_id) = {_CURRENT_PROJECT}"
         )
-        yield Policy(table, "one_project", condition, APP_ROLE, is_restrictive=True)
+        yield _policy(table, "one_project", condition, APP_ROLE, is_restrictive=True)
     if access.of_others:
         condition = f"{access.of_others} OR {_may_as_owner(table)}"
-        yield Policy(table, "of_owner", condition, is_restrictive=True)
+        yield _policy(table, "of_owner", condition, is_restrictive=True)
 
 
 def _may_as_owner(table: str) -> str:
@@ -200,7 +191,7 @@ def _isolation() -> Iterator[Requirement]:
             (f"ALTER TABLE {table} ENABLE ROW LEVEL SECURITY, FORCE ROW LEVEL SECURITY",),
             cost="only the statements keep tenants apart",
         )
-    yield from (policy.requirement() for policy in policies())
+    yield from policies()
     for function in FUNCTIONS:
         yield Requirement(f"function {function.name}")
         yield Requirement(

@@ -28,9 +28,8 @@ from typing_extensions import override
 
 from gateway.encryption.keyring import OFF
 from gateway.errors import StoreError, StoreUnavailable
+from gateway.store.postgres.driver import DRIVER_ERRORS, driver_url, ends_connection, translate
 from gateway.store.postgres.statements import Statement
-from gateway.store.postgres.translation import DRIVER_ERRORS, ends_connection, translate
-from gateway.store.postgres.url import driver_url
 from gateway.store.schema import APP_ROLE, RUNS_ROLE
 
 if TYPE_CHECKING:

@@ -9,20 +9,9 @@ from typing import Final
 from sqlalchemy import Table
 
 from gateway.store.tables import ledger, responses, tenants, tools
-from gateway.store.tables.columns import about, columns_of, kept, keys_of_table, metadata, types
 
 _AREAS: Final = (tenants, responses, tools, ledger)
 TABLES: Final = {
     str(one.name): one for area in _AREAS for one in vars(area).values() if isinstance(one, Table)
 }
 """All of them by their names."""
-
-__all__ = [
-    "TABLES",
-    "about",
-    "columns_of",
-    "kept",
-    "keys_of_table",
-    "metadata",
-    "types",
-]

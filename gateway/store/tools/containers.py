@@ -77,13 +77,6 @@ _COLUMNS: Final = ", ".join("id AS uuid" if name == "uuid" else name for name in
 _OF_INTERPRETER: Final = {"owner", "epoch", "engine", "handle"}
 _NEW: Final = ("tenant_id", "id", *(name for name in _FIELDS[1:] if name not in _OF_INTERPRETER))
 _NAME: Final = place_of("containers", "name")
-_COUNT: Final = Statement("""
-SELECT count(*) FROM (
-    SELECT FROM containers
-    WHERE tenant_id = :tenant AND expires_at > CAST(:now AS timestamptz)
-    LIMIT :rows_max
-) AS counted
-""")
 # 0 where the container is there: it is one of them.
 _COUNT_OTHERS: Final = Statement("""
 SELECT CASE WHEN EXISTS (SELECT FROM containers WHERE tenant_id = :tenant AND id = :container)
@@ -157,13 +150,25 @@ async def create(
     database: Database, tenant_id: TenantId, row: ContainerRow, *, containers_max: int
 ) -> bool:
     """Insert a container. Return False if the tenant has `containers_max` already."""
-    counted = {"tenant": tenant_id, "now": row.created_at, "rows_max": containers_max}
     async with database.transaction(tenant_id) as connection:
-        await take_turns(connection, tenant_id, TenantLock.CONTAINERS)
-        if await connection.scalar(_COUNT, counted) >= containers_max:
+        try:
+            of_row = _of(tenant_id, row.uuid)
+            await _check_count(connection, of_row, containers_max, now=row.created_at)
+        except TooManyContainers:
             return False
         await connection.execute(_INSERT, _new(connection, tenant_id, row))
     return True
+
+
+async def _check_count(
+    connection: Connection, of_row: dict[str, Any], containers_max: int, *, now: datetime
+) -> None:
+    # From here to the commit, containers of a tenant take turns. Raises `TooManyContainers`.
+    await take_turns(connection, of_row["tenant"], TenantLock.CONTAINERS)
+    counted = {"now": now, "rows_max": containers_max}
+    others = await connection.scalar(_COUNT_OTHERS, of_row | counted)
+    if others >= containers_max:
+        raise TooManyContainers(containers_max)
 
 
 async def load(database: Database, tenant_id: TenantId, uuid: UUID) -> ContainerRow | None:
@@ -211,15 +216,8 @@ async def take(
     async with database.transaction(tenant_id) as connection:
         new = _new(connection, tenant_id, row) | {"owner": row.owner, "epoch": 1}
         if row.epoch == 0 and containers_max is not None:
-            counted = {
-                "tenant": tenant_id,
-                "now": row.last_active_at,
-                "rows_max": containers_max,
-                "container": row.uuid,
-            }
-            await take_turns(connection, tenant_id, TenantLock.CONTAINERS)
-            if await connection.scalar(_COUNT_OTHERS, counted) >= containers_max:
-                raise TooManyContainers(containers_max)
+            of_row = _of(tenant_id, row.uuid)
+            await _check_count(connection, of_row, containers_max, now=row.last_active_at)
         taken = (await connection.execute(_TAKE, new | now)).one_or_none()
         return _row(connection, tenant_id, taken)
 

@@ -13,7 +13,7 @@ from gateway.engine.runner import Run
 from gateway.eventlog.journal import MemoryJournal
 from gateway.eventlog.live_log import LiveLog
 from gateway.ledger import jobs
-from gateway.replication.orphan_reaper import ORPHAN_S, OrphanReaper
+from gateway.replication.takeover_scheduler import ORPHAN_S, OrphanReaper
 from gateway.store.postgres.statements import Statement
 from tests.fakes.harmony_script import script_ids
 from tests.fakes.outage import cut_connections

@@ -24,7 +24,7 @@ from gateway.store.postgres.database import Database
 from gateway.store.postgres.statements import Statement
 from gateway.store.responses import IdempotencyKey
 from gateway.store.schema import APP_ROLE
-from gateway.store.tables import metadata
+from gateway.store.tables.columns import metadata
 from gateway.store.tools import web_pages
 from gateway.store.tools.web_pages import StoredPage
 from tests.fakes.rows import add_rows, all_rows

@@ -24,7 +24,7 @@ from gateway.store import claim_order, conversations, flushes, holds, responses
 from gateway.store.locks import Lock, removing, take
 from gateway.store.postgres.database import turn_to
 from gateway.store.postgres.statements import Statement
-from gateway.store.tables import about, metadata
+from gateway.store.tables.columns import about, metadata
 from gateway.store.tools import containers, files
 from tests.fakes.filled_tables import Filled, counts, fill, told_by
 from tests.fakes.rows import add_rows

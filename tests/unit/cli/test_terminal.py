@@ -7,7 +7,7 @@ import pytest
 
 from gateway.cli import terminal
 from gateway.cli.terminal import remedy_for, told_plainly
-from gateway.store.postgres.translation import translate
+from gateway.store.postgres.driver import translate
 
 
 def remedy(state: str) -> str:

@@ -11,8 +11,7 @@ from gateway.encryption.cipher import MAGIC, ContentCipher
 from gateway.errors import ContentSealed
 from gateway.sealing import DataKey
 from gateway.store.content import BOUND_BY, CONTENT, opened, place_of, sealed
-from gateway.store.tables import metadata, types
-from gateway.store.tables.columns import Kept
+from gateway.store.tables.columns import Kept, metadata, types
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from gateway.errors import StartupError
-from gateway.store.postgres.url import driver_url
+from gateway.store.postgres.driver import driver_url
 
 
 @pytest.mark.parametrize("scheme", ["postgres", "postgresql", "postgresql+asyncpg"])

@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING
 
 from gateway.retention.tenant_data import SCRUBBED, TABLES
 from gateway.store.content import CONTENT
-from gateway.store.tables import about, metadata
-from gateway.store.tables.columns import Kept
+from gateway.store.tables.columns import Kept, about, metadata
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from gateway.store import responses, usage_lines
 from gateway.store.schema import COST_COLUMNS
-from gateway.store.tables import TABLES, types
+from gateway.store.tables import TABLES
+from gateway.store.tables.columns import types
 
 
 def test_all_of_a_response_is_written_when_it_is_accepted_or_when_it_ends() -> None:

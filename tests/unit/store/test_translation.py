@@ -9,7 +9,7 @@ import pytest
 from asyncpg import exceptions as asyncpg_errors
 
 from gateway.errors import StoreConflict, StoreError, StoreUnavailable
-from gateway.store.postgres.translation import DRIVER_ERRORS, ends_connection, translate
+from gateway.store.postgres.driver import DRIVER_ERRORS, ends_connection, translate
 
 SERVER_ERRORS = [
     kind

@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 from gateway.cli.commands import commands
 from gateway.errors import InvalidRequest
 from gateway.settings import Settings
-from gateway.store.tables import metadata
+from gateway.store.tables.columns import metadata
 from gateway.tenancy.policy import DEFAULT_POLICY, POLICY_VALUES, TenantPolicy, check_changes
 
 

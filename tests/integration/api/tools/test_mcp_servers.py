@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from gateway import ids
-from gateway.store.tables import metadata
+from gateway.store.tables.columns import metadata
 from gateway.store.tools import mcp_servers
 from gateway.store.tools.mcp_servers import OPERATOR, McpServerRow
 from gateway.tools.mcp.servers import Registry, sealed_headers
