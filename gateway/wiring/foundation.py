@@ -34,8 +34,7 @@ from gateway.upstreams.admission.admit import Admission
 from gateway.upstreams.admission.slots import AdmissionPolicy
 from gateway.upstreams.backend import Backend, Prefill, Timeouts
 from gateway.upstreams.backend_sources import SETTINGS, FileSource, Membership
-from gateway.upstreams.http.client import KeepAlivePolicy, build_client
-from gateway.upstreams.http.connection import ConnectionLimits
+from gateway.upstreams.http.client import build_client
 from gateway.upstreams.pool import Pool, PoolPolicy, ProbeSchedule
 from gateway.upstreams.routing.costs import RoutingPolicy
 from gateway.upstreams.routing.router import Router
@@ -216,7 +215,7 @@ def image_fetcher(settings: Settings, metrics: Metrics) -> ImageFetcher:
 
 def _pool(settings: Settings, metrics: Metrics) -> Pool:
     upstream = settings.upstream
-    client = build_client(keep_alive=KeepAlivePolicy(), limits=ConnectionLimits())
+    client = build_client()
     policy = upstream.fill(
         PoolPolicy,
         timeouts=Timeouts(
