@@ -25,7 +25,7 @@ from gateway.upstreams.pool import DESCRIBE_TIMEOUT_S, HEALTH_TIMEOUT_S
 from gateway.upstreams.probe import check, describe
 from gateway.upstreams.routing.exchange import in_flight_of
 from gateway.upstreams.routing.prefix_index import member_id
-from gateway.wiring import foundation
+from gateway.wiring import membership
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -173,9 +173,9 @@ async def undrain_backend(
 
 async def found(settings: Settings) -> Members:
     """Return all backends that the settings and their sources name now."""
-    said: dict[str, Sequence[Backend]] = {SETTINGS: foundation.backends(settings)}
+    said: dict[str, Sequence[Backend]] = {SETTINGS: membership.backends(settings)}
     faults = []
-    for source in foundation.sources(settings):
+    for source in membership.sources(settings):
         try:
             said[source.name] = await source.fetch()
         except SourceError as error:
@@ -187,7 +187,7 @@ async def found(settings: Settings) -> Members:
 async def examine(settings: Settings) -> dict[str, tuple[bool, str]]:
     """Return for each source whether it lists its backends, and a description of the result."""
     records = {}
-    for source in foundation.sources(settings):
+    for source in membership.sources(settings):
         try:
             names = [one.name for one in await source.fetch()]
         except SourceError as error:
