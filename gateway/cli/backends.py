@@ -19,18 +19,16 @@ from gateway.cli.command import Installation, Json, command
 from gateway.errors import StartupError, UpstreamUnavailable
 from gateway.store import backend_reports
 from gateway.upstreams.backend_sources import DRAIN_POLL_S, SETTINGS, SourceError, merged
-from gateway.upstreams.http.client import KeepAlivePolicy, build_client
-from gateway.upstreams.http.connection import ConnectionLimits
+from gateway.upstreams.http.client import build_client
 from gateway.upstreams.lora_adapters import Adapter, AdapterOutcome, Adapters
 from gateway.upstreams.pool import DESCRIBE_TIMEOUT_S, HEALTH_TIMEOUT_S
 from gateway.upstreams.probe import check, describe
 from gateway.upstreams.routing.exchange import in_flight_of
 from gateway.upstreams.routing.prefix_index import member_id
-from gateway.wiring import foundation
+from gateway.wiring import membership
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
-    from contextlib import AbstractAsyncContextManager
 
     from gateway.settings import Settings
     from gateway.store.backend_reports import Drain
@@ -96,7 +94,7 @@ async def list_backends(gateway: Installation, json_: Json = False) -> None:
     """
     members = await found(gateway.settings)
     records = await _records(await gateway.database())
-    async with new_client() as client:
+    async with build_client() as client:
         rows = await asyncio.gather(
             *(_row(client, one, records) for one in members.backends.values())
         )
@@ -175,9 +173,9 @@ async def undrain_backend(
 
 async def found(settings: Settings) -> Members:
     """Return all backends that the settings and their sources name now."""
-    said: dict[str, Sequence[Backend]] = {SETTINGS: foundation.backends(settings)}
+    said: dict[str, Sequence[Backend]] = {SETTINGS: membership.backends(settings)}
     faults = []
-    for source in foundation.sources(settings):
+    for source in membership.sources(settings):
         try:
             said[source.name] = await source.fetch()
         except SourceError as error:
@@ -189,7 +187,7 @@ async def found(settings: Settings) -> Members:
 async def examine(settings: Settings) -> dict[str, tuple[bool, str]]:
     """Return for each source whether it lists its backends, and a description of the result."""
     records = {}
-    for source in foundation.sources(settings):
+    for source in membership.sources(settings):
         try:
             names = [one.name for one in await source.fetch()]
         except SourceError as error:
@@ -198,10 +196,6 @@ async def examine(settings: Settings) -> dict[str, tuple[bool, str]]:
             listed = ", ".join(names[:NAMES_MAX]) + (", …" if len(names) > NAMES_MAX else "")
             records[source.name] = (True, f"{len(names)} backends: {listed}".removesuffix(": "))
     return records
-
-
-def new_client() -> AbstractAsyncContextManager[Client]:
-    return build_client(keep_alive=KeepAlivePolicy(), limits=ConnectionLimits())
 
 
 async def _records(database: Database) -> BackendRecords:
@@ -281,7 +275,7 @@ async def wait_until_idle(
 async def list_adapters(gateway: Installation, json_: Json = False) -> None:
     """Every adapter, where it is, and what it was loaded from."""
     members = await found(gateway.settings)
-    async with new_client() as client:
+    async with build_client() as client:
         rows = [*await _adapters(members, client).listed(), *_unknown(members)]
     _show(rows, as_json=json_)
     if any(isinstance(one, AdapterOutcome) for one in rows):
@@ -298,7 +292,7 @@ async def load_adapter(
 ) -> None:
     """Load an adapter wherever it is not. Exit code 0: every backend has it."""
     members = await found(gateway.settings)
-    async with new_client() as client:
+    async with build_client() as client:
         outcomes = await _adapters(members, client).load(name, path, base=model)
     _conclude([*outcomes, *_unknown(members)], as_json=json_)
 
@@ -309,7 +303,7 @@ async def unload_adapter(
 ) -> None:
     """Unload an adapter wherever it is. Exit code 0: no backend has it."""
     members = await found(gateway.settings)
-    async with new_client() as client:
+    async with build_client() as client:
         outcomes = await _adapters(members, client).unload(name, base=model)
     _conclude([*outcomes, *_unknown(members)], as_json=json_)
 

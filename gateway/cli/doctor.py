@@ -33,6 +33,7 @@ from gateway.tenancy import TenantId
 from gateway.text_ids import TEXT_STATE
 from gateway.upstreams.backend import Timeouts
 from gateway.upstreams.engines import UnknownEngine
+from gateway.upstreams.http.client import build_client
 from gateway.upstreams.inference_server import InferenceServer
 from gateway.upstreams.pool import DESCRIBE_TIMEOUT_S
 from gateway.upstreams.probe import describe
@@ -141,7 +142,7 @@ async def examine(config: Path | None) -> list[Finding]:
     if not settings.backends and not settings.discovery:
         remedy = "Name one in gateway.yaml: see gateway.example.yaml."
         findings.append(Finding("backends", ok=False, detail="none is configured", remedy=remedy))
-    async with backends.new_client() as client:
+    async with build_client() as client:
         findings += await _backends(settings, client, formats)
     return findings
 

@@ -7,7 +7,6 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING
-from urllib.parse import urlsplit
 
 import orjson
 
@@ -25,21 +24,20 @@ from gateway.sealing import Sealer, SealingSecret
 from gateway.services.executor import ThreadExecutor
 from gateway.services.runs.images import ImageFetcher, ImageVisits
 from gateway.services.sessions import Sessions
-from gateway.settings.loading import read_backends
 from gateway.store.tenant_keys import TenantKeys
 from gateway.telemetry.metrics import Metrics
 from gateway.tools.egress.network_policy import NetworkPolicy
 from gateway.tools.egress.transport import EgressLimits, client
 from gateway.upstreams.admission.admit import Admission
 from gateway.upstreams.admission.slots import AdmissionPolicy
-from gateway.upstreams.backend import Backend, Prefill, Timeouts
-from gateway.upstreams.backend_sources import SETTINGS, FileSource, Membership
-from gateway.upstreams.http.client import KeepAlivePolicy, build_client
-from gateway.upstreams.http.connection import ConnectionLimits
+from gateway.upstreams.backend import Timeouts
+from gateway.upstreams.backend_sources import Membership
+from gateway.upstreams.http.client import build_client
 from gateway.upstreams.pool import Pool, PoolPolicy, ProbeSchedule
 from gateway.upstreams.routing.costs import RoutingPolicy
 from gateway.upstreams.routing.router import Router
 from gateway.wiring.databases import connect, keys_database, new_keyring
+from gateway.wiring.membership import backends, sources
 from gateway.wiring.python import containers
 
 if TYPE_CHECKING:
@@ -49,12 +47,9 @@ if TYPE_CHECKING:
     from gateway.generation import TokenParser
     from gateway.protocol.responses.response_object import ResponseHead
     from gateway.settings import Settings
-    from gateway.settings.sections import Backend as BackendSettings
-    from gateway.settings.sections import Discovery, Images, Model
-    from gateway.settings.sections import Prefill as PrefillSettings
+    from gateway.settings.sections import Images, Model
     from gateway.store.postgres.database import Database
     from gateway.tools.python.container_pool import ContainerPool
-    from gateway.upstreams.backend_sources import BackendSource
 
 
 @dataclass(frozen=True, slots=True)
@@ -216,7 +211,7 @@ def image_fetcher(settings: Settings, metrics: Metrics) -> ImageFetcher:
 
 def _pool(settings: Settings, metrics: Metrics) -> Pool:
     upstream = settings.upstream
-    client = build_client(keep_alive=KeepAlivePolicy(), limits=ConnectionLimits())
+    client = build_client()
     policy = upstream.fill(
         PoolPolicy,
         timeouts=Timeouts(
@@ -243,68 +238,3 @@ def _pool(settings: Settings, metrics: Metrics) -> Pool:
         admission=admission,
         configured=[model.id for model in settings.models],
     )
-
-
-def backends(settings: Settings) -> list[Backend]:
-    return [_backend(settings, backend, SETTINGS) for backend in settings.backends]
-
-
-def sources(settings: Settings) -> list[BackendSource]:
-    return [_source(settings, one) for one in settings.discovery]
-
-
-def _source(settings: Settings, found_by: Discovery) -> BackendSource:
-    name, membership = found_by.name, settings.membership
-
-    def new_backend(of: str, url: str) -> Backend:
-        return _backend(settings, found_by.backend(of, url), name).checked()
-
-    if (path := found_by.path) is not None and found_by.kind == "file":
-
-        def read() -> tuple[Backend, ...]:
-            return tuple(_backend(settings, one, name).checked() for one in read_backends(path))
-
-        return FileSource(name, read, refresh_s=membership.refresh_s)
-    from gateway.upstreams.dns_source import DEFAULT_PORT, DnsSource
-
-    assert found_by.host is not None, "the settings see to it"
-    return DnsSource(
-        name,
-        found_by.host,
-        lambda address: new_backend(address, f"{found_by.scheme}://{address}"),
-        refresh_s=membership.refresh_s,
-        servers=found_by.servers,
-        port=None if found_by.kind == "srv" else found_by.port or DEFAULT_PORT,
-    )
-
-
-def _backend(settings: Settings, backend: BackendSettings, source: str) -> Backend:
-    served = {model.id: model.served_as or model.id for model in settings.models}
-    lengths = {m.id: m.context_length for m in settings.models if m.context_length is not None}
-    return Backend(
-        name=backend.name,
-        base_url=backend.url,
-        models={
-            public: name
-            for public, name in served.items()
-            if not backend.models or name in backend.models
-        }
-        or {name: name for name in backend.models},
-        api_key=backend.api_key.get_secret_value() if backend.api_key else None,
-        context_lengths=lengths,
-        grammars=backend.grammars == "auto",
-        priorities=backend.priorities,
-        dp_rank=backend.dp_rank,
-        prefill=_prefill(backend.prefill),
-        adapters_of=frozenset(model.id for model in settings.models if model.adapters),
-        admin_key=backend.admin_key.get_secret_value() if backend.admin_key else None,
-        source=source,
-        passed_through=frozenset(m.id for m in settings.models if m.format == PASSTHROUGH),
-    )
-
-
-def _prefill(wanted: PrefillSettings | None) -> Prefill | None:
-    if wanted is None:
-        return None
-    host = wanted.host or urlsplit(wanted.url).hostname or ""
-    return Prefill(wanted.url, host, wanted.port)

@@ -12,8 +12,7 @@ from gateway.generation import Sampling, TokenRequest
 from gateway.telemetry.metrics import Metrics
 from gateway.upstreams.admission.admit import Admission
 from gateway.upstreams.backend import Backend
-from gateway.upstreams.http.client import KeepAlivePolicy, build_client
-from gateway.upstreams.http.connection import ConnectionLimits
+from gateway.upstreams.http.client import build_client
 from gateway.upstreams.pool import Pool, PoolPolicy
 from tests.fakes.completion_stream import turn
 from tests.fakes.raw_server import RawServer, Script, response
@@ -107,7 +106,7 @@ async def fleet(
         metrics, now = Metrics(), [1000.0]
         pool = Pool(
             backends,
-            build_client(keep_alive=KeepAlivePolicy(), limits=ConnectionLimits()),
+            build_client(),
             policy=PoolPolicy(**policy),  # type: ignore[arg-type]
             metrics=metrics,
             clock=lambda: now[0],

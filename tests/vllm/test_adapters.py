@@ -13,8 +13,7 @@ import pytest
 from gateway.generation import Sampling, TokenRequest
 from gateway.telemetry.metrics import Metrics
 from gateway.upstreams.backend import Backend
-from gateway.upstreams.http.client import KeepAlivePolicy, build_client
-from gateway.upstreams.http.connection import ConnectionLimits
+from gateway.upstreams.http.client import build_client
 from gateway.upstreams.lora_adapters import Adapters
 from gateway.upstreams.pool import ModelInfo, Pool, PoolPolicy
 from tests.fakes.token_sinks import Heard
@@ -42,7 +41,7 @@ async def test_an_adapter_is_loaded_asked_for_and_unloaded(vllm: Vllm) -> None:
     if not path:
         pytest.skip("needs an adapter of the server's model: set TEST_LORA_PATH")
     backend = Backend("real", vllm.url)
-    client = build_client(keep_alive=KeepAlivePolicy(), limits=ConnectionLimits())
+    client = build_client()
     adapters = Adapters([backend], client, ask_s=30.0, load_s=120.0)
     pool = Pool([backend], client, policy=PoolPolicy(), metrics=Metrics())
     try:

@@ -25,8 +25,7 @@ from gateway.generation import (
 from gateway.models.harmony.vocabulary import CHANNEL, MESSAGE, STOP_IDS, VOCABULARY_SIZE
 from gateway.telemetry.metrics import Metrics
 from gateway.upstreams.backend import Backend
-from gateway.upstreams.http.client import KeepAlivePolicy, build_client
-from gateway.upstreams.http.connection import ConnectionLimits
+from gateway.upstreams.http.client import build_client
 from gateway.upstreams.pool import Pool, PoolPolicy
 from tests.fakes.harmony_oracle import vocabulary
 from tests.fakes.raw_http import plain_prompt
@@ -52,7 +51,7 @@ ANSWER = InOrder((Token(CHANNEL), Literal("final"), Token(MESSAGE), Json(SCHEMA)
 async def pool(vllm: Vllm) -> AsyncIterator[Pool]:
     opened = Pool(
         [Backend("vllm", vllm.url, priorities=True)],
-        build_client(keep_alive=KeepAlivePolicy(), limits=ConnectionLimits()),
+        build_client(),
         policy=PoolPolicy(),
         metrics=Metrics(),
     )

@@ -445,10 +445,14 @@ class Post:
         return encoded_head(request)
 
 
+_KEEP_ALIVE: Final = KeepAlivePolicy()
+_LIMITS: Final = ConnectionLimits()
+
+
 def build_client(
     *,
-    keep_alive: KeepAlivePolicy,
-    limits: ConnectionLimits,
+    keep_alive: KeepAlivePolicy = _KEEP_ALIVE,
+    limits: ConnectionLimits = _LIMITS,
     ssl_context: ssl.SSLContext | None = None,
 ) -> Client:
     """Return a client of backends; without `ssl_context` the packaged certificates are trusted.

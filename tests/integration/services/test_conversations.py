@@ -19,7 +19,6 @@ from gateway.telemetry.metrics import Metrics
 from gateway.tenancy import Principal
 from gateway.upstreams.backend import Backend
 from gateway.upstreams.http.client import KeepAlivePolicy, build_client
-from gateway.upstreams.http.connection import ConnectionLimits
 from gateway.upstreams.pool import Pool, PoolPolicy
 from tests.conftest import new_tenant
 from tests.fakes.create_bodies import LIMITS
@@ -70,9 +69,7 @@ async def desk(database: Database, *models: str) -> AsyncIterator[Desk]:
     backend = Backend(
         "b0", "http://127.0.0.1:9", models={m: m for m in models}, context_lengths=served
     )
-    client = build_client(
-        keep_alive=KeepAlivePolicy(connections_max=1, expiry_s=1), limits=ConnectionLimits()
-    )
+    client = build_client(keep_alive=KeepAlivePolicy(connections_max=1, expiry_s=1))
     pool = Pool([backend], client, policy=PoolPolicy(), metrics=Metrics())
     # Whatever is heavy is done in a thread.
     with closing(ThreadExecutor(threads_max=1, inline_bytes_max=-1)) as threads:

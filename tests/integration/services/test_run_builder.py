@@ -34,7 +34,6 @@ from gateway.tenancy.policy import TenantPolicy
 from gateway.tenancy.retention import ZERO
 from gateway.upstreams.backend import Backend
 from gateway.upstreams.http.client import KeepAlivePolicy, build_client
-from gateway.upstreams.http.connection import ConnectionLimits
 from gateway.upstreams.pool import Pool, PoolPolicy
 from gateway.upstreams.tokenization import Tokenization
 from tests.conftest import new_tenant
@@ -92,9 +91,7 @@ async def desk(
     backend = Backend(
         "b0", "http://127.0.0.1:9", models={MODEL: MODEL}, context_lengths={MODEL: CONTEXT_LENGTH}
     )
-    client = build_client(
-        keep_alive=KeepAlivePolicy(connections_max=1, expiry_s=1), limits=ConnectionLimits()
-    )
+    client = build_client(keep_alive=KeepAlivePolicy(connections_max=1, expiry_s=1))
     pool = Pool([backend], client, policy=PoolPolicy(), metrics=Metrics())
     principal = Principal(await new_tenant(database), "acme", ids.new_uuid(), policy)
     models = Models(pool, aliases={"alias": MODEL}, efforts={})

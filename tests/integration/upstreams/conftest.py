@@ -4,8 +4,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from gateway.upstreams.http.client import Client, KeepAlivePolicy, build_client
-from gateway.upstreams.http.connection import ConnectionLimits
+from gateway.upstreams.http.client import Client, build_client
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -13,5 +12,5 @@ if TYPE_CHECKING:
 
 @pytest.fixture
 async def client() -> AsyncIterator[Client]:
-    async with build_client(keep_alive=KeepAlivePolicy(), limits=ConnectionLimits()) as client:
+    async with build_client() as client:
         yield client

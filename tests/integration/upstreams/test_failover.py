@@ -16,8 +16,7 @@ from gateway.entries import Entry, Hop, Tokens
 from gateway.simulator.directives import Attempts
 from gateway.telemetry.metrics import Metrics
 from gateway.upstreams.backend import Backend, Timeouts
-from gateway.upstreams.http.client import KeepAlivePolicy, build_client
-from gateway.upstreams.http.connection import ConnectionLimits
+from gateway.upstreams.http.client import build_client
 from gateway.upstreams.member import EjectionPolicy
 from gateway.upstreams.pool import Pool, PoolPolicy, ProbeSchedule
 from tests.fakes.following import following
@@ -38,7 +37,7 @@ MODEL = "gpt-oss-20b"
 async def pool_of(backends: Sequence[RunningSimulator], **policy: Any) -> AsyncIterator[Pool]:
     pool = Pool(
         [Backend(f"gpu-{number}", backend.url) for number, backend in enumerate(backends)],
-        build_client(keep_alive=KeepAlivePolicy(), limits=ConnectionLimits()),
+        build_client(),
         policy=PoolPolicy(**policy),
         metrics=Metrics(),
     )

@@ -11,7 +11,7 @@ from gateway.settings import Settings
 from gateway.settings.sections import Discovery
 from gateway.telemetry.metrics import Metrics
 from gateway.upstreams.backend_sources import Membership, SourceError
-from gateway.wiring.foundation import sources
+from gateway.wiring.membership import sources
 from tests.fakes.dns_server import dns_server
 
 if TYPE_CHECKING:

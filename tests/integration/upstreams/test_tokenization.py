@@ -15,8 +15,7 @@ from starlette.routing import Route
 from gateway.errors import ModelNotFound, NoUpstreamAvailable
 from gateway.telemetry.metrics import Metrics
 from gateway.upstreams.backend import Backend
-from gateway.upstreams.http.client import KeepAlivePolicy, build_client
-from gateway.upstreams.http.connection import ConnectionLimits
+from gateway.upstreams.http.client import build_client
 from gateway.upstreams.pool import Pool, PoolPolicy
 from gateway.upstreams.tokenization import Tokenization, ids_of
 from tests.fakes.serving import serving
@@ -93,7 +92,7 @@ async def asking(*servers: Renderer) -> AsyncIterator[Tokenization]:
             Backend(f"b{at}", await stack.enter_async_context(serving(server.app)), api_key="k")
             for at, server in enumerate(servers)
         ]
-        client = build_client(keep_alive=KeepAlivePolicy(), limits=ConnectionLimits())
+        client = build_client()
         pool = Pool(backends, client, policy=PoolPolicy(), metrics=Metrics())
         await pool.start()
         yield Tokenization(pool, timeout_s=0.5, attempts_max=2)
@@ -155,7 +154,7 @@ async def test_no_more_servers_are_asked_than_may_be() -> None:
 
 
 async def test_a_server_that_is_gone_is_told_of() -> None:
-    client = build_client(keep_alive=KeepAlivePolicy(), limits=ConnectionLimits())
+    client = build_client()
     async with serving(Renderer(well).app) as url:
         pool = Pool([Backend("b0", url)], client, policy=PoolPolicy(), metrics=Metrics())
         await pool.start()

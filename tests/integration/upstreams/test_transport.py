@@ -281,13 +281,11 @@ async def test_tls_is_spoken_and_certificates_are_checked(tmp_path: Path) -> Non
     tls.load_cert_chain(certificate)
     limits = ConnectionLimits()
     async with RawServer({"*": [(response(b"ok"),)]}, tls=tls) as server:
-        async with build_client(
-            keep_alive=KeepAlivePolicy(), limits=limits, ssl_context=trusting
-        ) as client:
+        async with build_client(limits=limits, ssl_context=trusting) as client:
             for _ in range(2):
                 assert (await client.get(server.url)).content == b"ok"
         assert server.connections == 1
-        async with build_client(keep_alive=KeepAlivePolicy(), limits=limits) as client:
+        async with build_client(limits=limits) as client:
             with pytest.raises(httpx2.ConnectError, match=r"self.signed certificate"):
                 await client.get(server.url)
 
