@@ -14,6 +14,7 @@ from gateway.store.locks import TenantLock, take_turns
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Iterator
+    from contextlib import AbstractAsyncContextManager
     from uuid import UUID
 
     from gateway.store.postgres.database import Connection, Database
@@ -65,10 +66,8 @@ class Transactions:
         self._database = database
         self._forget = forget
 
-    @asynccontextmanager
-    async def reading(self, tenant_id: TenantId) -> AsyncIterator[Connection]:
-        async with self._database.transaction(tenant_id) as connection:
-            yield connection
+    def reading(self, tenant_id: TenantId) -> AbstractAsyncContextManager[Connection]:
+        return self._database.transaction(tenant_id)
 
     @asynccontextmanager
     async def changing(self, tenant_id: TenantId) -> AsyncIterator[Connection]:
