@@ -11,6 +11,7 @@ import asyncio
 import gzip
 import json
 import sys
+from functools import cache
 from itertools import chain, repeat
 from typing import TYPE_CHECKING, Any, Final
 
@@ -68,7 +69,11 @@ def _usage(**counts: int) -> bytes:
     return b"data: " + json.dumps({"choices": [], "usage": counts}).encode() + b"\n\n"
 
 
-_BOMB: Final = gzip.compress(event([1]) * 10**6)
+@cache
+def _bomb() -> bytes:
+    return gzip.compress(event([1]) * 10**6)
+
+
 WAYS: Final[dict[str, Way]] = {
     "endless-body": lambda: chain([said()], forever([0])),
     "endless-small-body": lambda: chain(
@@ -114,7 +119,7 @@ WAYS: Final[dict[str, Way]] = {
         response(event([*FINAL_HEADER, 7]) + event([RETURN], "stop"), content_type="text/html")
     ],
     "html": lambda: [response(b"<html>Welcome to nginx!</html>", content_type="text/event-stream")],
-    "bomb": lambda: [response(_BOMB, headers="content-encoding: gzip\r\n")],
+    "bomb": lambda: [response(_bomb(), headers="content-encoding: gzip\r\n")],
     "well": lambda: _ending(event([RETURN], "stop"), _usage()),
 }
 """What each does. Nothing follows its last bytes but the next answer."""

@@ -40,6 +40,8 @@ from mcp.types import (
 from pydantic import BaseModel, Field
 from typing_extensions import override
 
+from tests.fakes import nursery
+
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
@@ -381,16 +383,23 @@ async def _without(method: bytes, status: int, scope: Scope, receive: Any, send:
     return again
 
 
+def _started(listener: int, mode: str) -> subprocess.Popen[bytes] | nursery.Child:
+    module, arguments = "tests.fakes.mcp_server", [str(listener), mode]
+    if not nursery.can_start(module):
+        command = [sys.executable, "-m", module, *arguments]
+        return subprocess.Popen(command, pass_fds=[listener], stderr=subprocess.DEVNULL)
+    with open(os.devnull, "wb") as nowhere:
+        output = (nowhere.fileno(), nowhere.fileno())
+        return nursery.start(module, arguments, os.environ, output=output, kept=[listener])
+
+
 class Process:
     """A server in a process of its own; its socket listens before it is there."""
 
     def __init__(self, mode: str = "modern", port: int = 0) -> None:
         with socket.create_server(("127.0.0.1", port)) as listener:
             self.port = listener.getsockname()[1]
-            command = [sys.executable, "-m", "tests.fakes.mcp_server", str(listener.fileno()), mode]
-            self.process = subprocess.Popen(
-                command, pass_fds=[listener.fileno()], stderr=subprocess.DEVNULL
-            )
+            self.process = _started(listener.fileno(), mode)
         self.mode = mode
         self.origin = f"http://127.0.0.1:{self.port}"
         self.url = f"{self.origin}/{'sse' if mode == 'sse' else 'mcp'}"

@@ -17,6 +17,7 @@ from http.client import HTTPConnection
 from typing import IO, TYPE_CHECKING, Any, Final
 from urllib.parse import urlsplit
 
+from tests.fakes import nursery
 from tests.fakes.gateway import PEPPER
 from tests.fakes.simulator import RunningSimulator
 
@@ -52,17 +53,24 @@ class Child:
         self._lines: list[str] = []
         self._changed = threading.Condition()
         self._ended = False
-        self.process = subprocess.Popen(
-            [sys.executable, "-m", module, *arguments],
-            env={**_neutral_environment(), **environment},
-            cwd=checkout,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-        )
-        assert self.process.stdout is not None
-        self._reader = threading.Thread(target=self._read, args=(self.process.stdout,), daemon=True)
+        environment = {**_neutral_environment(), **environment}
+        reading, writing = os.pipe()
+        self.process: subprocess.Popen[bytes] | nursery.Child
+        with os.fdopen(writing, "wb"):
+            if checkout is None and nursery.can_start(module):
+                output = (writing, writing)
+                self.process = nursery.start(module, arguments, environment, output=output)
+            else:
+                self.process = subprocess.Popen(
+                    [sys.executable, "-m", module, *arguments],
+                    env=environment,
+                    cwd=checkout,
+                    stdin=subprocess.DEVNULL,
+                    stdout=writing,
+                    stderr=writing,
+                )
+        printed = os.fdopen(reading, encoding="utf-8")
+        self._reader = threading.Thread(target=self._read, args=(printed,), daemon=True)
         self._reader.start()
 
     @property
@@ -103,7 +111,7 @@ class Child:
             return self._join(STOP_TIMEOUT_S)
         except subprocess.TimeoutExpired:
             self.kill()
-            return self.process.returncode
+            return self._join(STOP_TIMEOUT_S)
 
     def exit_code(self) -> int:
         """Waits for the end of one that was told to end."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from itertools import cycle
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -69,8 +70,7 @@ async def until_closed(client: httpx2.AsyncClient, url: str) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("streamed", [False, True])
-@pytest.mark.parametrize("way", TOKENS)
+@pytest.mark.parametrize(("way", "streamed"), list(zip(TOKENS, cycle([False, True]), strict=False)))
 async def test_a_backend_that_does_not_stop_is_cut_off_at_the_limit(
     asking: httpx2.AsyncClient, hostile_url: str, way: str, streamed: bool
 ) -> None:

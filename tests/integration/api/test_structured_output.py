@@ -13,7 +13,7 @@ from jsonschema import Draft202012Validator
 from tests.fakes.controlled import FLEETS, site
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Awaitable, Callable
+    from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 
     from tests.fakes.controlled import Shown, Site
     from tests.fakes.postgres import PostgresServer
@@ -49,13 +49,17 @@ ENGINES = [
     ),
 ]
 """Each fleet, and how far its engines really hold a model to a grammar."""
-DRIFTS = [
-    (*engine, drift, shape)
-    for (engine, drift), shape in zip(
-        product(ENGINES, ["prose", "types", "truncated", "extra"]), cycle(FORMATS), strict=False
-    )
-]
-"""Each engine with each way of drifting; the formats in turn, so that each meets all of both."""
+DRIFTS = ["prose", "types", "truncated", "extra"]
+
+
+def in_turn(places: Iterable[Any], happenings: Iterable[Any]) -> list[tuple[Any, ...]]:
+    """Each place with all that may happen; the formats in turn, so that each meets all of both."""
+    return [
+        (place, happening, shape)
+        for (place, happening), shape in zip(
+            product(places, happenings), cycle(FORMATS), strict=False
+        )
+    ]
 
 
 @pytest.fixture(scope="module")
@@ -124,7 +128,11 @@ async def test_an_obedient_model_answers_in_the_format(where: Site, shape: Json)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("where", "engine", "drift", "shape"), DRIFTS, indirect=["where", "shape"])
+@pytest.mark.parametrize(
+    ("where", "engine", "drift", "shape"),
+    [(*engine, drift, shape) for engine, drift, shape in in_turn(ENGINES, DRIFTS)],
+    indirect=["where", "shape"],
+)
 async def test_a_drifting_model_is_held_to_the_format_or_fails(
     where: Site, shape: Json, drift: str, engine: str
 ) -> None:
@@ -135,7 +143,9 @@ async def test_a_drifting_model_is_held_to_the_format_or_fails(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("drift", ["prose", "types", "truncated", "extra"])
+@pytest.mark.parametrize(
+    ("where", "drift", "shape"), in_turn(FLEETS, DRIFTS), indirect=["where", "shape"]
+)
 async def test_a_model_that_drifts_once_is_mended(where: Site, shape: Json, drift: str) -> None:
     shown = await where.everywhere(
         input=f"{ASK} [[sim drift={drift} times=1]]", text={"format": shape}
@@ -174,7 +184,9 @@ async def test_json_that_is_cut_off_by_its_length_is_incomplete(where: Site, sha
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("die_after", [0, 3, 9, 20])
+@pytest.mark.parametrize(
+    ("where", "die_after", "shape"), in_turn(FLEETS, [0, 3, 9, 20]), indirect=["where", "shape"]
+)
 async def test_a_format_survives_a_backend_that_dies(
     where: Site, shape: Json, die_after: int
 ) -> None:
@@ -186,6 +198,9 @@ async def test_a_format_survives_a_backend_that_dies(
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize(
+    ("where", "shape"), list(zip(FLEETS, cycle(FORMATS), strict=False)), indirect=True
+)
 async def test_a_call_comes_first_and_the_answer_has_the_format(where: Site, shape: Json) -> None:
     tool: Json = {
         "type": "function",

@@ -163,6 +163,22 @@ REQUESTS: list[tuple[errors.RequestError, int, dict[str, Any]]] = [
         },
     ),
     (
+        errors.TokenRefused("expired"),
+        401,
+        {"message": "expired", "type": INVALID, "param": None, "code": "invalid_token"},
+    ),
+    (
+        errors.DataHeld(),
+        400,
+        {
+            "message": "What this organization has stored is held, and nothing of it can be "
+            "deleted until whoever runs this server releases it.",
+            "type": INVALID,
+            "param": None,
+            "code": "data_held",
+        },
+    ),
+    (
         errors.PermissionDenied("no", code="insufficient_permissions"),
         403,
         {"message": "no", "type": INVALID, "param": None, "code": "insufficient_permissions"},
@@ -216,6 +232,7 @@ SERVERS: list[tuple[BaseException, int, str | None]] = [
     (errors.StoreConflict(SECRET), 500, None),
     (errors.StoreError(SECRET), 500, None),
     (errors.ConfigError(SECRET, where="x", remedy=SECRET), 500, None),
+    (errors.Draining(), 503, None),
     (errors.GatewayError(SECRET), 500, None),
     (RuntimeError(SECRET), 500, None),
     (RecursionError(SECRET), 500, None),

@@ -211,6 +211,10 @@ def test_a_long_text_of_a_plain_language_is_checked() -> None:
     )
     assert language.fault("+yyyyyy\n" * 6_000) is None
     assert language.fault("+yyyyyy\n" * 6_000 + "-") == "its grammar does not allow byte 48000"
+
+
+def test_half_a_character_is_in_no_language() -> None:
+    language = GrammarValidator(TextGrammar("lark", 'start: "+" /.*/'), seconds_max=60.0)
     assert language.fault("+\ud800") == "it is not valid Unicode"
 
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import orjson
 import pytest
-from hypothesis import example, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from jsonschema_rs import Draft202012Validator
 
@@ -49,12 +49,27 @@ def lists(inner: st.SearchStrategy[Schema]) -> st.SearchStrategy[Schema]:
 SCHEMAS = st.recursive(LEAVES, lambda inner: objects(inner) | lists(inner), max_leaves=12)
 
 
+NUMBERS = {"items": {"type": "integer"}, "minItems": 1}
+"""What is inside is small."""
+
+
+@pytest.mark.parametrize("value", [[1], ["x"], {"a": [1]}, {"a": ["x"]}, {"a": [], "b": 1}])
+@pytest.mark.parametrize(
+    "schema", [NUMBERS, {"properties": {"b": {}, "a": NUMBERS}}, {"properties": {"a": NUMBERS}}]
+)
+def test_parts_within_parts_allow_what_the_whole_allows(schema: Schema, value: Any) -> None:
+    check_parts(schema, value, 30)
+
+
 @pytest.mark.slow
 @settings(max_examples=examples(400))
 @given(SCHEMAS, VALUES, st.integers(2, 120))
-@example({"items": {"type": "integer"}, "minItems": 1}, [1], 30)  # what is inside is small
-@example({"items": {"type": "integer"}, "minItems": 1}, ["x"], 30)
 def test_all_parts_allow_what_the_whole_allows(schema: Schema, value: Any, size: int) -> None:
+    check_parts(schema, value, size)
+
+
+def check_parts(schema: Schema, value: Any, size: int) -> None:
+    """A value fits all parts of this size, or neither them nor the whole."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(validators, "PART_BYTES", size)
         pieces = list(parts_of(schema))

@@ -22,9 +22,8 @@ ID = "mcpr_0123"
 TEXTS = st.text(st.characters(exclude_categories=["Cs"]))
 
 
-@pytest.mark.slow
-@given(TEXTS, TEXTS, TEXTS)
-def test_a_request_is_read_as_it_was_shown(label: str, name: str, arguments: str) -> None:
+def check_request(label: str, name: str, arguments: str) -> None:
+    """What is read is what was shown."""
     asked = {
         "id": ID,
         "type": "mcp_approval_request",
@@ -37,9 +36,8 @@ def test_a_request_is_read_as_it_was_shown(label: str, name: str, arguments: str
     assert READ.validate_python(call).model_dump(exclude_unset=True) == asked
 
 
-@pytest.mark.slow
-@given(st.booleans(), st.none() | TEXTS)
-def test_an_answer_is_read_as_it_was_shown(approve: bool, reason: str | None) -> None:
+def check_answer(approve: bool, reason: str | None) -> None:
+    """The same."""
     answer = {
         "id": "mcpa_1",
         "type": "mcp_approval_response",
@@ -53,6 +51,24 @@ def test_an_answer_is_read_as_it_was_shown(approve: bool, reason: str | None) ->
     assert read == answer
     parts = [{"type": "input_text", "text": output["output"]}]
     assert READ.validate_python({**output, "output": parts}).approve is approve
+
+
+def test_a_request_and_its_answers_are_read_as_they_were_shown() -> None:
+    check_request("shop", "buy", '{"what": "é"}')
+    check_answer(approve=True, reason=None)
+    check_answer(approve=False, reason="too dear")
+
+
+@pytest.mark.slow
+@given(TEXTS, TEXTS, TEXTS)
+def test_any_request_is_read_as_it_was_shown(label: str, name: str, arguments: str) -> None:
+    check_request(label, name, arguments)
+
+
+@pytest.mark.slow
+@given(st.booleans(), st.none() | TEXTS)
+def test_any_answer_is_read_as_it_was_shown(approve: bool, reason: str | None) -> None:
+    check_answer(approve, reason)
 
 
 @pytest.mark.parametrize(

@@ -87,7 +87,6 @@ def test_no_ids_raise_and_no_cut_counts(
     assert (whole.recoveries, whole.reasoning_tokens) == (cut.recoveries, cut.reasoning_tokens)
     assert whole.place == cut.place
     assert whole.feed(ids) == []
-    assert whole.feed_each(ids) == []
 
 
 @given(ANY_IDS, FINISHES)
@@ -164,12 +163,16 @@ def test_the_first_id_chooses_the_parser(ids: list[int]) -> None:
     ids = [ANSWER, *ids]
     either = EitherParser(TextParser(RULES), TextParser(RULES))
     assert read(either, [ids], None) == read(TextParser(RULES), [ids], None)
+
+
+def test_an_id_of_no_text_chooses_the_other_parser() -> None:
     of_ids = EitherParser(TextParser(RULES), TextParser(RULES))
     of_ids.feed([5])
     assert of_ids.recoveries == {"reserved_id": 1}
     assert of_ids.feed_each([5]) == []
     assert of_ids.piece(TEXT_BASE) == b"\0"
     assert (of_ids.reasoning_tokens, of_ids.place.where) == (0, Where.HEADER)
+    assert of_ids.finish(None) == []
 
 
 # The format.

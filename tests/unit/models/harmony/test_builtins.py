@@ -46,6 +46,13 @@ def library_section(builtins: Builtins) -> str:
     return text[text.index(tools) + len(tools) : text.rindex(channels)]
 
 
+def test_a_description_of_python_is_told_as_openai_harmony_tells_it() -> None:
+    builtins = Builtins(browser=True, python=True, python_description="A shell.")
+    chosen = replace(options(), builtins=builtins)
+    ids = Renderer(vocabulary()).render([user("hi")], chosen).ids
+    assert list(ids) == library_prompt(prompt_messages([user("hi")], chosen))
+
+
 @pytest.mark.slow
 @given(some_builtins, st.booleans(), st.booleans(), st.none() | st.text(max_size=9))
 def test_prompts_with_built_in_tools_are_openai_harmonys(

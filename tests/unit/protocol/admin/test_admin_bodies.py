@@ -26,6 +26,7 @@ from gateway.admin.limits import RateLimitUpdate, SpendLimitUpdate
 from gateway.admin.prices import PriceCreate, PriceEnd
 from gateway.admin.projects import ProjectCreate, ProjectUpdate
 from gateway.errors import InvalidRequest
+from gateway.protocol.admin_bodies import deleted_body
 from gateway.protocol.request_errors import validated
 from gateway.tenancy import ApiKey, KeyTerms, ProjectId, ServiceAccount, TenantId
 from gateway.tenancy.issuers import KeySource
@@ -48,6 +49,15 @@ def test_a_name_is_one_line_that_can_be_seen(name: str) -> None:
     else:
         with pytest.raises(ValidationError):
             ProjectCreate(name=name)
+
+
+def test_what_was_deleted_is_told_by_its_kind_and_id_if_it_has_one() -> None:
+    assert deleted_body("project.user", "a") == {
+        "id": "a",
+        "object": "project.user.deleted",
+        "deleted": True,
+    }
+    assert deleted_body("rate_limit") == {"object": "rate_limit.deleted", "deleted": True}
 
 
 def test_what_is_wrong_with_a_name_is_told_in_our_words() -> None:

@@ -8,7 +8,14 @@ import pytest
 from openai.types.responses import Tool
 from pydantic import TypeAdapter
 
-from gateway.protocol.grants import NO_TOOL_STATE, ShownPage, ToolState, tool_state_of
+from gateway.protocol.grants import (
+    NO_TOOL_STATE,
+    REGISTERED,
+    ServerGrant,
+    ShownPage,
+    ToolState,
+    tool_state_of,
+)
 from gateway.protocol.hosted_tools import (
     FAMILIES,
     WEB_SEARCH_TYPES,
@@ -437,3 +444,17 @@ def test_the_state_of_tools_goes_on_behind_its_last_cursor() -> None:
 @pytest.mark.parametrize("packed", [None, b"", b"{", b"[]", b'{"pages":3}'])
 def test_state_that_cannot_be_read_is_none(packed: bytes | None) -> None:
     assert tool_state_of(packed) == NO_TOOL_STATE
+
+
+@pytest.mark.parametrize(
+    ("server", "has_secrets"),
+    [
+        (ServerGrant("a", f"{REGISTERED}1"), False),
+        (ServerGrant("a", f"{REGISTERED}1", "digest"), True),
+        (ServerGrant("a", "example.com digest"), True),
+    ],
+)
+def test_what_a_request_says_of_a_server_may_be_secret(
+    server: ServerGrant, has_secrets: bool
+) -> None:
+    assert server.has_secrets == has_secrets

@@ -31,6 +31,11 @@ def test_without_the_header_there_is_no_key(store: bool) -> None:
     assert request_key((), BODY, store=store) is None
 
 
+def test_a_key_and_its_body_are_kept_as_digests() -> None:
+    expected = RequestKey(sha256(b"k-1").digest(), sha256(BODY).digest())
+    assert request_key([b"k-1"], BODY, store=True) == expected
+
+
 @pytest.mark.slow
 @given(st.lists(st.integers(0x21, 0x7E), min_size=1, max_size=255).map(bytes))
 def test_visible_ascii_is_a_key_and_is_kept_as_a_digest(key: bytes) -> None:
