@@ -136,7 +136,7 @@ async def test_a_server_has_bounds() -> None:
     [
         ("GET", "/", b"", 200),
         ("GET", "/elsewhere", b"", 404),
-        ("POST", "/containers", b"{}", 400),
+        ("POST", "/containers", b'{"memory_bytes": 0}', 400),
         ("GET", "/containers/ID", b"", 204),
         ("GET", "/containers/other", b"", 404),
         ("POST", "/containers/ID/runs", b'{"code": "1"}', 400),
