@@ -108,10 +108,13 @@ def test_every_row_has_a_bound_that_exists() -> None:
 
 
 def value_of(bound: str) -> Any:
-    """Of a constant, by its module, or of a setting."""
+    """Of a constant, by its module, of the default of a field, by its class, or of a setting."""
     if bound.startswith("gateway."):
-        module, _, name = bound.rpartition(".")
-        return getattr(importlib.import_module(module), name)
+        owner, _, name = bound.rpartition(".")
+        module, _, kind = owner.rpartition(".")
+        if kind[0].isupper():
+            return getattr(getattr(importlib.import_module(module), kind)(), name)
+        return getattr(importlib.import_module(owner), name)
     value: Any = SETTINGS
     for step in bound.split("."):
         assert isinstance(value, BaseModel), bound
