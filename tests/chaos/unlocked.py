@@ -24,7 +24,7 @@ CONDITIONS: Final = (
         "",
     ),
     (
-        "_READ",
+        "_CONTENTS",
         "coalesce(writer.status IN ('queued', 'in_progress'), false) AS is_locked",
         "false AS is_locked",
     ),

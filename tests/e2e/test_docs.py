@@ -79,7 +79,7 @@ def test_the_way_to_a_cited_answer_with_searxng_can_be_gone(
         search, look, backend, serve, ask = SHELL.findall(text)
         check, serve = serve.splitlines()
         terminal = partial(_terminal, tmp_path, database_url)
-        stack.enter_context(terminal(search, ports[8888], "/robots.txt"))
+        stack.enter_context(terminal(search, ports[8888], "/"))
         assert "The lamp" in _pasted(look, tmp_path, database_url)
         stack.enter_context(terminal(backend, ports[8100], "/health"))
         assert "searxng" in _pasted(check, tmp_path, database_url)
