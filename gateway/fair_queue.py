@@ -134,14 +134,17 @@ class ReadTurns:
     """Gate of the reads of one process's streams: once there is much work they take turns.
 
     An engine gives a token to each of hundreds of streams in one step. After `BURST_S` of parsing
-    the others wait for the next rounds of the loop. A tenant with nothing that waits may have one
-    read parsed all the same.
+    the others wait for the next rounds of the loop. Time between two reads is taken off the burst:
+    then the loop does other work, or waits. A tenant with nothing that waits may have one read
+    parsed all the same.
     """
 
     def __init__(self, clock: Callable[[], float] = time.perf_counter) -> None:
         # `clock` gives seconds and never goes back.
         self._clock = clock
-        self._burst_since = self._ended_at = clock()
+        self._seen_at = clock()
+        """When a read was begun, ended or told to wait last."""
+        self._burst_s = 0.0
         self._served: set[Hashable] = set()
         """Tenants that had a turn in this round, while others wait."""
         self._waiting: FairQueue[Callable[[], None]] = FairQueue()
@@ -154,17 +157,19 @@ class ReadTurns:
         Then call `end`, otherwise `wait`.
         """
         now = self._clock()
-        if now - self._ended_at > PAUSE_S:
-            self._burst_since = now
+        pause_s, self._seen_at = now - self._seen_at, now
+        self._burst_s = max(0.0, self._burst_s - pause_s) if pause_s <= PAUSE_S else 0.0
         if not self._waiting:
-            return now - self._burst_since < BURST_S
+            return self._burst_s < BURST_S
         if tenant in self._waiting or tenant in self._served:
             return False
         self._served.add(tenant)
         return True
 
     def end(self) -> None:
-        self._ended_at = self._clock()
+        now = self._clock()
+        self._burst_s += now - self._seen_at
+        self._seen_at = now
 
     def wait(self, tenant: Hashable, callback: Callable[[], None]) -> None:
         """Call `callback` when it is the turn of this tenant."""

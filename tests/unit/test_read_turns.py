@@ -51,6 +51,22 @@ async def test_one_by_one_none_waits() -> None:
         reads.clock.now += 2 * PAUSE_S
 
 
+async def test_a_steady_load_is_no_burst_however_short_its_pauses_are() -> None:
+    reads = Reads(each_s=PAUSE_S / 20)
+    for _ in range(1000):
+        assert reads.come(A)
+        reads.clock.now += PAUSE_S / 5
+
+
+async def test_pauses_shorter_than_the_reads_do_not_end_a_burst() -> None:
+    reads = Reads(each_s=BURST_S / 10)
+    came = []
+    for _ in range(20):
+        came.append(reads.come(A))
+        reads.clock.now += BURST_S / 100
+    assert came == [True] * 12 + [False] * 8
+
+
 async def test_of_a_burst_the_rest_waits_and_another_tenant_does_not() -> None:
     reads = Reads(each_s=0.26 * BURST_S)
     assert [reads.come(A) for _ in range(10)] == [True] * 4 + [False] * 6
