@@ -22,7 +22,10 @@ PREAMBLE = -1
 
 
 class FinishReason(Enum):
-    """Reason of a good end of a turn. Every other end is an `UpstreamError`."""
+    """Reason of a good end of a turn. Every other end is an `UpstreamError`.
+
+    Stored logs have the position of a member: a new one comes last.
+    """
 
     STOP = "stop"  # a stop id: <|return|>, <|call|> or <|endoftext|>
     LENGTH = "length"  # max_tokens reached

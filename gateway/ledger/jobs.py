@@ -23,8 +23,8 @@ from gateway.store.ledger.cursors import ROLLUP, SINK_PREFIX
 from gateway.store.ledger.rollup import LINE_KEY, LINE_KEY_AS, LINE_VALUES_AS
 from gateway.store.limits.counters import PRESENT
 from gateway.store.limits.key_terms import IN_SCOPE
+from gateway.store.periodic import run_periodically
 from gateway.store.postgres.statements import Statement
-from gateway.store.rounds import again_and_again
 from gateway.store.schema import EVERYONE
 from gateway.store.tables.ledger import SUMS
 from gateway.telemetry.logs import EventLog
@@ -69,7 +69,7 @@ class Adding:
 
     async def run(self) -> None:
         failure = "adding usage up failed, will be tried again"
-        await again_and_again(self.round, self._interval_s, _log.warning, failure, at_once=True)
+        await run_periodically(self.round, self._interval_s, _log.warning, failure, at_once=True)
 
     async def round(self) -> int:
         """Add up all lines that are ready, and return their number. Raises `StoreError`."""
@@ -115,7 +115,7 @@ class Reconciliation:
                 (self.forget, "removing old spending"),
             ):
                 failure = f"{what} failed, will be tried again"
-                job = again_and_again(work, self._interval_s, _log.warning, failure, at_once=True)
+                job = run_periodically(work, self._interval_s, _log.warning, failure, at_once=True)
                 group.create_task(job)
 
     async def forget(self) -> None:

@@ -24,7 +24,7 @@ from gateway.limits.money import begins, dollars, ends
 from gateway.limits.rules import Interval
 from gateway.store.limits import alerts
 from gateway.store.limits.alerts import DatedInterval
-from gateway.store.rounds import again_and_again
+from gateway.store.periodic import run_periodically
 from gateway.telemetry.logs import EventLog
 from gateway.tools.egress.network_policy import EgressRefused
 from gateway.tools.egress.transport import EGRESS_ERRORS
@@ -168,7 +168,7 @@ class AlertDelivery:
     async def run(self) -> None:
         failure = "alerts were not looked at, will be tried again"
         try:
-            await again_and_again(self.round, self._interval_s, _log.warning, failure)
+            await run_periodically(self.round, self._interval_s, _log.warning, failure)
         finally:
             await self.close()
 

@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 from uuid import UUID
 
 from gateway.limits.stored_bytes import WHOLE_TENANT
+from gateway.store.periodic import run_periodically
 from gateway.store.postgres.statements import Statement
-from gateway.store.rounds import again_and_again
 from gateway.telemetry.logs import EventLog
 from gateway.tenancy import TenantId, default_project
 
@@ -276,7 +276,7 @@ class StorageMeter:
     async def run(self) -> None:
         pause_s = min(LOOK_S, self._interval_s)
         failure = "what is stored was not measured"
-        await again_and_again(self._measure_all, pause_s, _log.warning, failure)
+        await run_periodically(self._measure_all, pause_s, _log.warning, failure)
 
     async def _measure_all(self) -> None:
         while await self.once():

@@ -24,7 +24,7 @@ from gateway.eventlog.fold_slices import READ_BYTES_MAX
 from gateway.store import claims, events
 from gateway.store.claims import ClaimableWork
 from gateway.store.events import day_of
-from gateway.store.rounds import again_and_again
+from gateway.store.periodic import run_periodically
 from gateway.telemetry.logs import EventLog
 
 if TYPE_CHECKING:
@@ -272,7 +272,7 @@ class OrphanReaper:
 
     async def run(self) -> None:
         failure = "a round of the orphan reaper was not finished"
-        await again_and_again(self.round, self._interval_s, _log.debug, failure)
+        await run_periodically(self.round, self._interval_s, _log.debug, failure)
 
     async def round(self) -> int:
         """End the responses abandoned now; return their number. Raises `StoreError`.

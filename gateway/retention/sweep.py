@@ -36,8 +36,8 @@ from gateway.store.audit_log import KEPT_DAYS
 from gateway.store.events import day_of
 from gateway.store.ledger import rollup
 from gateway.store.locks import Lock, removing, try_take
+from gateway.store.periodic import run_periodically
 from gateway.store.postgres.statements import Statement
-from gateway.store.rounds import again_and_again
 from gateway.store.schema import EVERYONE, RUNS_ROLE
 from gateway.store.tables import TABLES
 from gateway.store.tables.columns import about, keys_of_table
@@ -568,7 +568,7 @@ class Housekeeping:
             await self._begin()
         except StoreError as error:
             _log.warning(failure, error=error)
-        await again_and_again(self.round, self._interval_s, _log.warning, failure)
+        await run_periodically(self.round, self._interval_s, _log.warning, failure)
 
     async def _begin(self) -> None:
         if await owns_partitions(self._database):

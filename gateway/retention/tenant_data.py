@@ -18,9 +18,9 @@ from gateway.retention.erasure import Erasing
 from gateway.retention.export import TenantArchive
 from gateway.retention.sweep import owns_partitions
 from gateway.store import audit_log, holds, tenants
+from gateway.store.periodic import run_periodically
 from gateway.store.postgres.database import require_owner, turn_to
 from gateway.store.postgres.statements import Statement
-from gateway.store.rounds import again_and_again
 from gateway.store.tables import TABLES as ALL_TABLES
 from gateway.store.tables.columns import about, columns_of, metadata
 from gateway.telemetry.logs import EventLog
@@ -228,7 +228,7 @@ class TenantData:
         Others leave it to `harmony-gateway data purge`, run as the owner.
         """
         failure = "deleted tenants were not removed, will be tried again"
-        await again_and_again(self.round, PURGE_INTERVAL_S, _log.warning, failure)
+        await run_periodically(self.round, PURGE_INTERVAL_S, _log.warning, failure)
 
     async def round(self, *, window_s: float = RESTORE_S) -> list[Removed]:
         # Raises `StoreError`; the next round continues.

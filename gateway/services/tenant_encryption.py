@@ -18,9 +18,9 @@ from gateway.audit import BY_ITSELF, COMMAND_LINE
 from gateway.errors import ConfigError, ContentSealed, InvalidRequest, StoreError
 from gateway.retention import sweep
 from gateway.store import audit_log, holds, resealing
+from gateway.store.periodic import run_periodically
 from gateway.store.postgres.database import require_owner
 from gateway.store.resealing import KEYS
-from gateway.store.rounds import again_and_again
 from gateway.telemetry.logs import EventLog
 
 if TYPE_CHECKING:
@@ -202,7 +202,7 @@ class Resealing:
 
     async def run(self) -> None:
         failure = "content was not resealed, will be tried again"
-        await again_and_again(self.round, INTERVAL_S, _log.warning, failure)
+        await run_periodically(self.round, INTERVAL_S, _log.warning, failure)
 
     async def round(self) -> int:
         """Continue for each tenant with a newer key than its content; return how many were

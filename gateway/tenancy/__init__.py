@@ -188,7 +188,7 @@ class Principal:
     """Credential of the request. If it is none of our keys, `key_id` is the rule that admits it
     (`tenancy.issuers`)."""
     end_user: str | None = None
-    """Whom a `token` is for, as its issuer says: it counts for more than what a request says."""
+    """End user of a `token`, as its issuer names them; it overrides the one of the request."""
     # What follows from the others is asked for several times a request, and decided once a key.
     keeps_nothing: bool = field(init=False, repr=False, compare=False)
     """Neither requests nor responses may be written anywhere."""

@@ -35,8 +35,8 @@ from gateway.store import backend_reports, claims, flushes, notices, remote_logs
 from gateway.store.claims import ClaimTerms
 from gateway.store.limits import counters, key_terms
 from gateway.store.notices import Listener, Notice
+from gateway.store.periodic import run_periodically
 from gateway.store.postgres.database import CONNECT_TIMEOUT_S
-from gateway.store.rounds import again_and_again
 from gateway.store.tenant_keys import TenantKeys
 from gateway.telemetry.logs import EventLog
 from gateway.tools.egress.network_policy import NetworkPolicy, host_and_port_of
@@ -241,7 +241,7 @@ def _ledger_jobs(base: Foundation) -> list[Callable[[], Coroutine[Any, Any, None
     return [
         Adding(database, minutes_s=ledger.minutes_s, metrics=metrics).run,
         Reconciliation(database, metrics=metrics).run,
-        partial(again_and_again, removing, INTERVAL_S, _log.warning, failure, at_once=True),
+        partial(run_periodically, removing, INTERVAL_S, _log.warning, failure, at_once=True),
         *(Delivery(database, sink, holder=base.owner, metrics=metrics).run for sink in sinks),
     ]
 

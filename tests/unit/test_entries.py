@@ -176,6 +176,27 @@ def test_the_packed_form_never_changes() -> None:
     )
 
 
+def test_every_value_of_a_choice_keeps_its_number_in_the_packed_form() -> None:
+    """Logs are stored: a value that moves among the others would be read as another one."""
+    finishes = [FinishReason(name) for name in ("stop", "length", "cut", "lost", "filtered")]
+    assert [pack([TurnEnded(one)])[2] for one in finishes] == [0, 1, 2, 3, 4]
+    ends = [
+        Finished("completed", 0),
+        Finished("incomplete", 0, "r"),
+        Finished("failed", 0, None, "c", "m"),
+        Finished("cancelled", 0),
+    ]
+    assert [pack([one])[2] for one in ends] == [0, 1, 2, 3]
+    assert [pack([one])[2] for one in (Hop("backend", 0), Hop("replica", 0))] == [0, 1]
+    outcomes: list[ToolOutcome] = [
+        "ok", "tool_error", "transport_error", "timeout", "unknown", "refused", "cancelled",
+        "over_budget",
+    ]  # fmt: skip
+    ended = [ToolEnded(0, (1,), one) for one in outcomes]
+    assert [pack([one])[-3] for one in ended] == [0, 1, 2, 3, 4, 5, 6, 7]
+    assert (len(finishes), len(outcomes)) == (len(FinishReason), len(get_args(ToolOutcome)))
+
+
 def test_a_single_id_takes_five_bytes_and_a_full_flush_little_more_than_four_each() -> None:
     assert len(pack([Tokens((199_999,))])) == 1 + 5
     assert len(pack([Tokens((199_999,) * 100)])) == 1 + 2 + 400

@@ -1,4 +1,4 @@
-"""Work over the database that every process repeats; of several, the first to come does it."""
+"""Work over the database that every process does at intervals; the first to come does most of it."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
 
-async def again_and_again(
+async def run_periodically(
     work: Callable[[], Awaitable[object]],
     interval_s: float,
     report: Callable[..., None],
