@@ -1,4 +1,4 @@
-"""Work over the database that every process does at intervals; the first to come does most of it."""
+"""Work over the database that every process does at intervals, in turn with the others."""
 
 from __future__ import annotations
 
