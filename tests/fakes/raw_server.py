@@ -104,9 +104,14 @@ class RawServer:
 
     async def stop(self) -> None:
         """Refuse new connections, break off the others."""
-        if self._server is not None:
-            self._server.close()
         self._stopped = True
+        if self._server is not None:
+            # asyncio loses the transport of a connection that was accepted in the round in which
+            # the server closes: accept no more, and give those that were a round.
+            for listening in self._server.sockets:
+                asyncio.get_running_loop().remove_reader(listening.fileno())
+            await asyncio.sleep(0)
+            self._server.close()
         for writer in list(self._writers):
             writer.transport.abort()
         await self._idle.wait()
