@@ -14,7 +14,6 @@ from gateway.api.access.authentication import EXCHANGE_PATH, Authentication
 from gateway.api.access.own_key import KeyEndpoint
 from gateway.api.access.token_exchange import TokenExchangeEndpoint
 from gateway.api.chat import ChatCreateRequest
-from gateway.api.client_connection import BodyReader
 from gateway.api.containers import ContainerEndpoints, FileEndpoints
 from gateway.api.conversations import ConversationEndpoints
 from gateway.api.create import CreateEndpoint, CreateRequest
@@ -22,6 +21,7 @@ from gateway.api.cross_origin import cross_origin
 from gateway.api.multipart import FormReader
 from gateway.api.openapi.endpoints import ADMIN_FILE, OpenApiEndpoints
 from gateway.api.proxy import ProxyEndpoint
+from gateway.api.request_body import BodyReader
 from gateway.api.request_context import RequestContext
 from gateway.api.responses import ResponseEndpoints, compaction_endpoint, counting_endpoint
 from gateway.api.system import SystemEndpoints

@@ -16,7 +16,7 @@ from gateway.admin.projects import ONE as PROJECT
 from gateway.admin.projects import PROJECTS, TENANTS, required_project
 from gateway.admin.routes import AuditedAs, audited, changed, read
 from gateway.protocol.base import WireModel
-from gateway.tenancy.retention import NONE, ORGANIZATION_DEFAULT, check_type
+from gateway.tenancy.retention_types import NONE, ORGANIZATION_DEFAULT, check_type
 
 if TYPE_CHECKING:
     from gateway.admin.routes import AdminRoute
@@ -42,7 +42,7 @@ def routes(controls: RetentionControls) -> list[AdminRoute]:
 
 
 class DataRetentionUpdate(WireModel):
-    """Data retention to apply (`gateway.tenancy.retention`)."""
+    """Data retention to apply: `none` or `zero_data_retention`; of a project `organization_default`."""
 
     retention_type: Annotated[str, Field(max_length=64), AuditedAs("data_retention")]
 

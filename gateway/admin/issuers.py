@@ -173,8 +173,8 @@ Verification = Annotated[Discovery | UploadedJwks, Discriminator("type")]
 
 
 class TokenExtras(NullableModel):
-    """`harmony` of a provider: see `gateway.tenancy.issuers.IdentityProvider`. `jwks_url` locates
-    its keys, where it has no configuration that does.
+    """`harmony` of a provider. `bearer`: its tokens are taken as API keys. `jwks_url` locates its
+    keys, where it has no configuration that does.
     """
 
     bearer: bool | None = None

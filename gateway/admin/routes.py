@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from starlette.types import Receive, Scope, Send
 
     from gateway.admin.core import Page
-    from gateway.api.client_connection import BodyReader
+    from gateway.api.request_body import BodyReader
     from gateway.protocol.base import WireModel
     from gateway.tenancy import Network, Operator, Principal
     from gateway.tenancy.permissions import AnyPermission, OperatorRole, Role

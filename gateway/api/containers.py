@@ -22,8 +22,8 @@ from gateway.services.zero_retention import require_storage
 if TYPE_CHECKING:
     from starlette.requests import Request
 
-    from gateway.api.client_connection import BodyReader
     from gateway.api.multipart import FormReader
+    from gateway.api.request_body import BodyReader
     from gateway.services.containers import Containers, Download, Files
     from gateway.tenancy import Principal
 

@@ -14,7 +14,7 @@ from gateway.protocol.responses.create_request import refuse_key
 if TYPE_CHECKING:
     from starlette.requests import Request
 
-    from gateway.api.client_connection import BodyReader
+    from gateway.api.request_body import BodyReader
     from gateway.services.conversations import Conversations
     from gateway.tenancy import Principal
 

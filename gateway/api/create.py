@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from starlette.types import Receive, Scope, Send
 
-    from gateway.api.client_connection import BodyReader
+    from gateway.api.request_body import BodyReader
     from gateway.api.request_context import RequestRecord
     from gateway.api.sse import Encoder
     from gateway.protocol.chat_conversion import ParameterPaths

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final
 
 from starlette.middleware.cors import CORSMiddleware
 
-from gateway.limits.refusal import LIMIT_HEADERS
+from gateway.limits.headers import LIMIT_HEADERS
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -13,7 +13,7 @@ from gateway.protocol.proxied import parse_proxied
 if TYPE_CHECKING:
     from starlette.types import Receive, Scope, Send
 
-    from gateway.api.client_connection import BodyReader
+    from gateway.api.request_body import BodyReader
     from gateway.protocol.proxied import ProxiedKind
     from gateway.services.proxy import Proxy
 

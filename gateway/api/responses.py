@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from starlette.requests import Request
     from starlette.types import ASGIApp, Receive, Scope, Send
 
-    from gateway.api.client_connection import BodyReader
+    from gateway.api.request_body import BodyReader
     from gateway.protocol.responses.create_request import Parameters
     from gateway.services.creation import Creation
     from gateway.services.retrieval import Retrieval

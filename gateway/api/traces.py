@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     from starlette.types import Receive, Scope, Send
 
-    from gateway.api.client_connection import BodyReader
+    from gateway.api.request_body import BodyReader
     from gateway.protocol.trace_records import TraceRecord
     from gateway.tenancy import TenantId
 

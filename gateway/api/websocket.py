@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 
     from starlette.types import Message, Receive, Scope, Send
 
-    from gateway.api.client_connection import BodyReader
+    from gateway.api.request_body import BodyReader
     from gateway.protocol.responses.websocket import ClientFrame, CreateFrame
     from gateway.protocol.stream_events import Event
     from gateway.services.creation import Creation, Generation

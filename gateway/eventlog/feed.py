@@ -218,7 +218,7 @@ class Feed:
         beginning: Sequence[LogRow] = (),
         shows_more: bool = False,
     ) -> None:
-        """Send a sink the events with a sequence number above `after`, once they are durable.
+        """Send a sink the events above `after` (`starting_after`), once they are durable.
 
         `beginning` holds the first rows of the log if they were read before (`beginning`).
         `shows_more`: this head includes more than the response's own. Returns after the terminal

@@ -5,5 +5,6 @@ accounting the gates of requests, all that this process counts for them, and wha
 buckets    token buckets, shared by replicas or of this process alone
 money      prices in nano-dollars, intervals of budgets, and spending in them
 stored_bytes  what is stored: the last measurement, and what came since
-refusal    errors for refused requests, and headers of answers
+headers    the `x-ratelimit-*` headers of answers
+refusal    errors for refused requests
 """

@@ -16,12 +16,11 @@ from typing import TYPE_CHECKING, Any, Final, Generic, Literal, NamedTuple, Prot
 from uuid import UUID
 
 from gateway.limits.buckets import Bucket, Paces
+from gateway.limits.headers import Headroom, headers_of
 from gateway.limits.money import Prices, SpendMeter, begins, ends
 from gateway.limits.refusal import (
     RETRY_AFTER_MAX_S,
-    Headroom,
     ReachedLimit,
-    headers_of,
     over_budget,
     rate_limited,
     too_large,
@@ -35,8 +34,8 @@ if TYPE_CHECKING:
     from datetime import datetime
 
     from gateway.errors import RateLimited
+    from gateway.limits.headers import Headers
     from gateway.limits.money import Price
-    from gateway.limits.refusal import Headers
     from gateway.limits.rules import Budget, Limit, Rules, Terms, What
     from gateway.limits.stored_bytes import StoredCharge
 

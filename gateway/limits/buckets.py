@@ -19,7 +19,8 @@ from dataclasses import dataclass
 from typing import Final, Generic, TypeVar
 
 from gateway.errors import RateLimited
-from gateway.limits.refusal import RETRY_AFTER_MAX_S, duration
+from gateway.limits.headers import duration
+from gateway.limits.refusal import RETRY_AFTER_MAX_S
 
 IDLE_S: Final = 3.0
 """Seconds without a request after which a slice is given back."""

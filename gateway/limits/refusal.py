@@ -1,18 +1,19 @@
-"""Errors for refused requests, and the headers of answers: OpenAI's names and words.
+"""Errors for refused requests, in OpenAI's words.
 
 Agents read the delay out of the message ("Please try again in 6.3s"), so the words stay.
 """
 
 from __future__ import annotations
 
-import math
 from typing import TYPE_CHECKING, Final, Literal, NamedTuple
 
 from gateway.errors import RateLimited
+from gateway.limits.headers import duration
 
 if TYPE_CHECKING:
     from datetime import datetime
 
+    from gateway.limits.headers import Headers
     from gateway.limits.rules import Budget, Limit, Terms, What
 
 RETRY_AFTER_MAX_S: Final = 60.0
@@ -34,77 +35,12 @@ _MORE: Final = "Ask the administrator of your organization for a higher limit."
 _WINDOWS: Final = {60: ("min", "PM"), 86_400: ("day", "PD")}
 
 
-def _names(of: str) -> tuple[bytes, bytes, bytes]:
-    limit, remaining, reset = (
-        f"x-ratelimit-{what}-{of}".encode() for what in ("limit", "remaining", "reset")
-    )
-    return limit, remaining, reset
-
-
-_OF_REQUESTS: Final = _names("requests")
-_OF_TOKENS: Final = _names("tokens")
-_OF_PROJECT: Final = _names("project-tokens")
-LIMIT_HEADERS: Final = (*_OF_REQUESTS, *_OF_TOKENS, *_OF_PROJECT)
-"""Names of the headers that tell of limits."""
-
-
-class Headroom(NamedTuple):
-    """Bucket as headers show it. `is_project`: it is a project's bucket."""
-
-    limit: int
-    remaining: int
-    reset_s: float
-    is_project: bool = False
-
-
 class ReachedLimit(NamedTuple):
     """A limit that a request for `model` has reached, and the `terms` of its key."""
 
     limit: Limit
     terms: Terms
     model: str
-
-
-Headers = tuple[tuple[bytes, bytes], ...]
-
-
-def duration(seconds: float) -> str:
-    """Format seconds as Go does: `12ms`, `1.2s`, `6m0s`, `14h29m11.04s`; rounded up."""
-    millis = math.ceil(max(0.0, seconds) * 1000)
-    if millis < 1000:
-        return f"{millis}ms" if millis else "0s"
-    if millis >= 600_000:  # nobody needs the milliseconds of ten minutes
-        millis = math.ceil(millis / 10) * 10
-    minutes, rest = divmod(millis, 60_000)
-    spelled = f"{rest / 1000:.3f}".rstrip("0").rstrip(".") + "s"
-    hours, minutes = divmod(minutes, 60)
-    if hours:
-        return f"{hours}h{minutes}m{spelled}"
-    return f"{minutes}m{spelled}" if minutes else spelled
-
-
-def headers_of(requests: Headroom | None, tokens: Headroom | None) -> Headers:
-    """Return the rate-limit headers of an answer.
-
-    Unknown values are left out, because clients parse each as a number.
-    """
-    headers: tuple[tuple[bytes, bytes], ...] = ()
-    if requests is not None:
-        headers = _limit_headers(_OF_REQUESTS, requests)
-    if tokens is not None:
-        headers += _limit_headers(_OF_TOKENS, tokens)
-        if tokens.is_project:
-            headers += _limit_headers(_OF_PROJECT, tokens)
-    return headers
-
-
-def _limit_headers(names: tuple[bytes, bytes, bytes], room: Headroom) -> Headers:
-    limit, remaining, reset = names
-    return (
-        (limit, b"%d" % room.limit),
-        (remaining, b"%d" % room.remaining),
-        (reset, duration(room.reset_s).encode()),
-    )
 
 
 def rate_limited(

@@ -62,7 +62,7 @@ if TYPE_CHECKING:
     from gateway.entries import Finished
     from gateway.eventlog.fold.fold import Fold
     from gateway.limits.accounting import Charge
-    from gateway.limits.refusal import Headers
+    from gateway.limits.headers import Headers
     from gateway.protocol.context_item import ConversationPlace
     from gateway.protocol.responses.create_request import RequestKey
     from gateway.protocol.stream_events import EventSink, EventSource

@@ -28,7 +28,7 @@ from gateway.upstreams.problems import code_of, message_of, refusal
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from gateway.limits.refusal import Headers
+    from gateway.limits.headers import Headers
     from gateway.protocol.proxied import ProxiedRequest
     from gateway.replication.limiter import Limiter
     from gateway.services.executor import ThreadExecutor

@@ -17,7 +17,7 @@ from gateway.tenancy.policy import (
     ModelPermissions,
     ProjectControls,
 )
-from gateway.tenancy.retention import keeps_nothing
+from gateway.tenancy.retention_types import keeps_nothing
 
 if TYPE_CHECKING:
     from datetime import datetime
@@ -183,7 +183,7 @@ class Principal:
     project_terms: ProjectTerms = DEFAULT_PROJECT
     terms: Terms = NO_TERMS
     retention_type: str | None = None
-    """Type of retention of its tenant (`tenancy.retention`)."""
+    """Type of retention of its tenant (`tenancy.retention_types`)."""
     credential: Credential = "key"
     """Credential of the request. If it is none of our keys, `key_id` is the rule that admits it
     (`tenancy.issuers`)."""

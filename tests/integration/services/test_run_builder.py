@@ -31,7 +31,7 @@ from gateway.settings.sections import Harmony
 from gateway.telemetry.metrics import Metrics
 from gateway.tenancy import Principal, ProjectTerms
 from gateway.tenancy.policy import TenantPolicy
-from gateway.tenancy.retention import ZERO
+from gateway.tenancy.retention_types import ZERO
 from gateway.upstreams.backend import Backend
 from gateway.upstreams.http.client import KeepAlivePolicy, build_client
 from gateway.upstreams.pool import Pool, PoolPolicy

@@ -1,80 +1,22 @@
-"""Reading a body within its bounds, and noticing a client that goes away."""
+"""Noticing a client that goes away."""
 
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pytest
 
 from gateway.api.client_connection import (
     EXTENSION,
-    BodyReader,
     CancelOnDisconnect,
     ClientDisconnected,
     connection_of,
 )
-from gateway.errors import InvalidRequest, PayloadTooLarge, UnsupportedEncoding
+from gateway.errors import InvalidRequest
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-
-    from starlette.types import Receive
-
-
-def receiving(*messages: dict[str, Any]) -> Receive:
-    """Messages one after the other, then silence."""
-    waiting = list(messages)
-
-    async def receive() -> dict[str, Any]:
-        if not waiting:
-            await asyncio.Event().wait()
-        return waiting.pop(0)
-
-    return receive
-
-
-def chunk(body: bytes, *, more: bool = False) -> dict[str, Any]:
-    return {"type": "http.request", "body": body, "more_body": more}
-
-
-DISCONNECT = {"type": "http.disconnect"}
-
-
-async def read(receive: Receive, *headers: tuple[bytes, bytes], timeout_s: float = 5) -> bytes:
-    scope = {"type": "http", "headers": list(headers)}
-    unused: Any = None
-    reader = BodyReader(unused, 10, timeout_s, unused, strict=False, served=unused)
-    return await reader.read(scope, receive)
-
-
-async def test_chunks_are_joined() -> None:
-    assert await read(receiving(chunk(b"abc", more=True), chunk(b"def"))) == b"abcdef"
-
-
-async def test_a_body_above_the_bound_is_refused_before_it_is_all_there() -> None:
-    with pytest.raises(PayloadTooLarge, match="larger than 10 bytes"):
-        await read(receiving(chunk(b"x" * 11, more=True)))
-
-
-async def test_a_declared_length_above_the_bound_is_refused_unread() -> None:
-    with pytest.raises(PayloadTooLarge):
-        await read(receiving(), (b"content-length", b"11"))
-
-
-async def test_a_body_that_is_compressed_in_an_unknown_way_is_refused_unread() -> None:
-    with pytest.raises(UnsupportedEncoding):
-        await read(receiving(), (b"content-encoding", b"br"))
-
-
-async def test_a_body_that_stalls_is_refused() -> None:
-    with pytest.raises(InvalidRequest, match="did not arrive within"):
-        await read(receiving(chunk(b"a", more=True)), timeout_s=0)
-
-
-async def test_a_client_that_leaves_while_sending_is_gone() -> None:
-    with pytest.raises(ClientDisconnected):
-        await read(receiving(chunk(b"a", more=True), DISCONNECT))
 
 
 class Told:

@@ -14,7 +14,7 @@ from gateway.api.request_context import RequestContext
 from gateway.errors import StoreUnavailable
 from gateway.telemetry.metrics import Metrics
 from gateway.tenancy import Principal, TenantId
-from gateway.tenancy.retention import ZERO
+from gateway.tenancy.retention_types import ZERO
 from tests.fakes.logs import captured_logs
 
 if TYPE_CHECKING:

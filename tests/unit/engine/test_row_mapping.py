@@ -14,7 +14,7 @@ from gateway.engine.row_mapping import Attempt, Endings, LogReading, output_cont
 from gateway.engine.run_spec import plan_of, request_of
 from gateway.entries import FOLD_VERSION, Compacted, Finished, Queued, unpack
 from gateway.generation import RenderedItem
-from gateway.tenancy.retention import ZERO
+from gateway.tenancy.retention_types import ZERO
 from gateway.tools.tool_contract import ToolCall
 from tests.fakes.call_items import CALLS
 from tests.fakes.harmony_script import harmony_of

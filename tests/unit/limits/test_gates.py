@@ -26,8 +26,8 @@ from gateway.limits.accounting import (
     Used,
 )
 from gateway.limits.buckets import Bucket
+from gateway.limits.headers import duration
 from gateway.limits.money import Price, Prices
-from gateway.limits.refusal import duration
 from gateway.limits.rules import DAY_S, NO_TERMS, RULES_MAX, Limit, Meter, Terms
 from tests.fakes.limited import MODEL, TENANT, at_once, budget, caller, limit, used
 

@@ -1,4 +1,6 @@
-"""Types of data retention of tenants and their projects, in OpenAI's words."""
+"""Types of data retention of tenants and their projects, in OpenAI's words. For how long logs and
+responses are kept: `gateway.tenancy.policy`.
+"""
 
 from __future__ import annotations
 

@@ -8,7 +8,7 @@ import pytest
 
 from gateway.errors import InvalidRequest
 from gateway.tenancy import Principal, ProjectTerms, TenantId
-from gateway.tenancy.retention import (
+from gateway.tenancy.retention_types import (
     NONE,
     OF_ORGANIZATIONS,
     OF_PROJECTS,
