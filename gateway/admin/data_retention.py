@@ -42,7 +42,7 @@ def routes(controls: RetentionControls) -> list[AdminRoute]:
 
 
 class DataRetentionUpdate(WireModel):
-    """Data retention to apply: `none` or `zero_data_retention`; of a project `organization_default`."""
+    """Data retention: `none`, `zero_data_retention`; of a project `organization_default`, too."""
 
     retention_type: Annotated[str, Field(max_length=64), AuditedAs("data_retention")]
 
