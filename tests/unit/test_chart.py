@@ -7,6 +7,7 @@ runs what their pods would.
 from __future__ import annotations
 
 import json
+import re
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -589,6 +590,22 @@ def test_every_value_has_a_default_and_every_default_is_allowed() -> None:
     jsonschema.Draft7Validator.check_schema(VALUES_SCHEMA)
     jsonschema.validate(values, VALUES_SCHEMA, jsonschema.Draft7Validator)
     assert missing(VALUES_SCHEMA, values, "") == ["global"]
+
+
+def test_every_value_is_used_by_a_template() -> None:
+    values = yaml.safe_load((CHART / "values.yaml").read_text("utf-8"))
+    del values["config"]  # as it is
+    templates = [path for path in (CHART / "templates").rglob("*") if path.is_file()]
+    text = "\n".join(path.read_text("utf-8") for path in templates)
+    maps = {"resources", "serving", "owner", "labels", "timeouts"}
+
+    def keys(node: Object) -> Iterator[str]:
+        for key, inner in node.items():
+            yield key
+            if isinstance(inner, dict) and key not in maps:
+                yield from keys(inner)
+
+    assert [key for key in keys(values) if not re.search(rf"\.{key}\b", text)] == []
 
 
 def missing(schema: Object, values: Any, path: str) -> list[str]:
