@@ -43,6 +43,7 @@ if TYPE_CHECKING:
 
 Object = dict[str, Any]
 RULES = ROOT / "deploy" / "observability" / "rules.yaml"
+DOCKERFILE = ROOT / "deploy" / "Dockerfile"
 CUSTOM: dict[str, Object] = yaml.safe_load((DATA / "custom_resources.yaml").read_text("utf-8"))
 SECRETS_FOLDER, CONFIG_FOLDER = "/run/secrets/gateway", "/etc/gateway"
 CLOSE_S = 15
@@ -189,6 +190,12 @@ def test_every_pod_is_confined(case: Path) -> None:
                 "capabilities": {"drop": ["ALL"]},
             }
             assert container["resources"]["limits"]["memory"]
+
+
+def test_pods_run_as_the_user_of_the_image() -> None:
+    (numbers,) = re.findall(r"^USER (\d+):(\d+)$", DOCKERFILE.read_text("utf-8"), re.MULTILINE)
+    values = yaml.safe_load((CHART / "values.yaml").read_text("utf-8"))
+    assert values["runAs"] == dict(zip(("user", "group"), map(int, numbers), strict=True))
 
 
 @of_every_case
