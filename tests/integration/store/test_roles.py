@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import subprocess
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 
 from gateway import ids
-from gateway.devdb.embedded import bundled_programs
 from gateway.errors import StoreError
 from gateway.retention import sweep
 from gateway.retention.sweep import DAYS_AHEAD, Housekeeping
@@ -23,8 +20,8 @@ from gateway.tenancy import TenantId
 from tests.conftest import new_tenant, opened
 from tests.fakes.aged import DAY, store_aged, stored_ids
 from tests.fakes.filled_tables import Filled, counts, fill
+from tests.fakes.logins import OWNER, SERVING, make_roles
 from tests.fakes.logs import captured_logs
-from tests.fakes.postgres import server_programs
 from tests.fakes.stored import TERMS, durable_response, store_turn
 
 if TYPE_CHECKING:
@@ -33,19 +30,9 @@ if TYPE_CHECKING:
     from gateway.store.postgres.database import Database
     from tests.fakes.postgres import PostgresServer
 
-ROLES = Path(__file__).parents[3] / "deploy" / "roles.sql"
-OWNER, SERVING = "harmony_gateway_owner", "harmony_gateway"
 KEEP = Retention.model_construct(
     log_s=86_400, response_s=30 * 86_400, idempotency_key_s=86_400, traces_s=30 * 86_400
 )
-
-
-def make_roles(url: str) -> None:
-    """As an operator does it, with the password that tests use."""
-    psql = (server_programs() or bundled_programs()) / "psql"
-    passwords = ["-v", "owner_password=secret", "-v", "serving_password=secret"]
-    command = [str(psql), "--no-psqlrc", "--quiet", *passwords, "-f", str(ROLES), url]
-    subprocess.run(command, check=True, capture_output=True)
 
 
 @pytest.fixture(scope="module")
