@@ -6,6 +6,7 @@ Labels never name a key or a user. Where the values of a label are known, their 
 
 from __future__ import annotations
 
+import time
 from collections import deque
 from functools import partial
 from types import MappingProxyType
@@ -81,7 +82,11 @@ class Metrics:
     """
 
     def __init__(
-        self, registry: CollectorRegistry | None = None, *, tenant_label_max: int = 0
+        self,
+        registry: CollectorRegistry | None = None,
+        *,
+        tenant_label_max: int = 0,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.registry = registry = registry or CollectorRegistry()
         ProcessCollector(registry=registry)
@@ -138,7 +143,7 @@ class Metrics:
         _begin(store_errors, *(kind.__name__ for kind in StoreError.__subclasses__()))
         self.store_failed = _counting(store_errors)
         """The kind is the class of the error."""
-        self._add_tenants(tenant_label_max)
+        self._add_tenants(tenant_label_max, clock)
         self._add_logs()
         self._add_tools()
         self._add_routing()
@@ -239,8 +244,8 @@ class Metrics:
             "ledger_discrepancies", "What did not agree when it was last compared.", "check"
         )
 
-    def _add_tenants(self, labels_max: int) -> None:
-        self._tenants = TenantLabels(labels_max, self._tenant_dropped)
+    def _add_tenants(self, labels_max: int, clock: Callable[[], float]) -> None:
+        self._tenants = TenantLabels(labels_max, self._tenant_dropped, clock)
         self._tenant_requests = Children(
             self._counter("tenant_requests", "Answered requests.", TENANT, "status")
         )
@@ -407,6 +412,8 @@ class Metrics:
     def upstream_is_up(self, upstream: str, up: int) -> None:
         # 1 if the backend takes requests, else 0.
         self._upstream_up.labels(upstream).set(up)
+        self._mispredicted.labels(upstream)
+        self._caches_lost.labels(upstream)
 
     def upstream_joined(self, upstream: str) -> None:
         if upstream in self._upstreams_gone:
@@ -461,9 +468,10 @@ class Metrics:
             "Prompts of which much less was cached than expected.",
             "upstream",
         )
-        self.cache_lost = self._counting(
+        self._caches_lost = self._counter(
             "routing_caches_lost", "Times that a backend lost all it had cached.", "upstream"
         )
+        self.cache_lost = _counting(self._caches_lost)
         self._horizon = self._gauge(
             "routing_horizon_seconds",
             "How long a backend is taken to keep what nobody uses.",

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
@@ -29,8 +28,9 @@ class TenantLabels:
         self,
         count_max: int,
         on_dropped: Callable[[str], None],
-        clock: Callable[[], float] = time.monotonic,
+        clock: Callable[[], float],
     ) -> None:
+        # `clock` gives seconds and never goes back.
         self._count_max = count_max
         self._on_dropped = on_dropped
         self._clock = clock

@@ -32,13 +32,13 @@ from gateway.entries import ToolOutcome
 from gateway.errors import ClaimLost
 from gateway.telemetry.logs import EventLog
 from gateway.tools.result_text import truncated
-from gateway.tools.tool_contract import ToolResult, ToolStart, kind_of, server_of
+from gateway.tools.tool_contract import ToolKind, ToolResult, ToolStart, kind_of, server_of
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable, Hashable, Mapping
 
     from gateway.telemetry.metrics import Metrics, ToolBound
-    from gateway.tools.tool_contract import HostedTools, ToolCall, ToolKind, ToolScope, ToolSession
+    from gateway.tools.tool_contract import HostedTools, ToolCall, ToolScope, ToolSession
 
     _Of = Literal["all", "tenant", "server"]
     _Key = tuple[_Of, Hashable]
@@ -222,7 +222,7 @@ class ToolExecutor:
         self.limits = limits
         self.threads = threads
         self.metrics = metrics
-        metrics.tools_begin(list(tools), get_args(ToolOutcome))
+        metrics.tools_begin(get_args(ToolKind), get_args(ToolOutcome))
         self.clock = clock
         self.slots = Slots(limits)
         self.breaker = Breaker(limits.breaker_failures_max, limits.breaker_rest_s, clock)

@@ -50,8 +50,8 @@ GOES_ON_ELSEWHERE: Final = lines(
 
 
 def share(part: str, whole: str) -> str:
-    # 0 where there was nothing: a gap would look like a fault of the scrape.
-    return f"sum({part}) / clamp_min(sum({whole}), 1e-9)"
+    # A gap where there was nothing.
+    return f"sum({part}) / (sum({whole}) > 0)"
 
 
 OVERVIEW: Final = Board(
@@ -245,7 +245,7 @@ FLEET: Final = Board(
                 number(
                     "Backends that are known",
                     "How many backends do settings and discovery name?",
-                    f"sum(max by (source) ({of('gateway_discovery_members')}))",
+                    f"count(max by (upstream) ({of('gateway_upstream_up')}))",
                     "short",
                     2,
                     1,
@@ -263,7 +263,7 @@ FLEET: Final = Board(
                 ),
                 states(
                     "Discovery",
-                    "Does each source say which backends there are?",
+                    "Does each source say which backends there are? Empty without discovery.",
                     Query(f"min by (source) ({of('gateway_discovery_up')})", "{{source}}"),
                 ),
                 lines(
@@ -361,22 +361,18 @@ FLEET: Final = Board(
                     is_stacked=True,
                 ),
                 lines(
-                    "Cached part of prompts",
-                    "Is as much cached as routing expects?",
+                    "Cached tokens of prompts",
+                    "Is as much cached as routing expects? Not every engine reports it.",
                     [
-                        Query(
-                            share(
-                                rate("gateway_routing_prompt_tokens_total", f'type="{part}"'),
-                                rate("gateway_routing_prompt_tokens_total", f'type="{whole}"'),
-                            ),
-                            legend,
-                        )
-                        for part, whole, legend in (
-                            ("expected", "prompt", "expected"),
-                            ("reported", "answered", "reported of what was expected"),
+                        total("gateway_routing_prompt_tokens_total", legend, f'type="{kind}"')
+                        for kind, legend in (
+                            ("prompt", "all of the prompts"),
+                            ("expected", "expected"),
+                            ("answered", "expected, where it was reported"),
+                            ("reported", "reported"),
                         )
                     ],
-                    "percentunit",
+                    TOKENS_PER_S,
                 ),
                 lines(
                     "Wrong expectations",
