@@ -11,7 +11,6 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 import httpx2
-import pytest
 import yaml
 
 from tests.fakes.boards import RULES
@@ -22,6 +21,8 @@ if TYPE_CHECKING:
     from pathlib import Path
     from subprocess import Popen
 
+PROGRAM: Final = shutil.which("prometheus")
+"""None: it is not installed."""
 INTERVAL: Final = "1s"
 """Between two scrapes, and two evaluations of the rules; a test has no minutes for them."""
 
@@ -49,16 +50,14 @@ class Prometheus:
 
 @contextmanager
 def prometheus(folder: Path, targets: Sequence[str]) -> Iterator[Prometheus]:
-    """It scrapes the gateways at `targets`. Skips the test where it is not installed."""
-    program = shutil.which("prometheus")
-    if program is None:
-        pytest.skip("prometheus is not installed: Debian has it")
+    """It scrapes the gateways at `targets`."""
+    assert PROGRAM is not None
     configure(folder, targets)
     since = time.time()
     with reserved_port() as port, (folder / "prometheus.log").open("wb") as log:
         process = subprocess.Popen(
             [
-                program,
+                PROGRAM,
                 f"--config.file={folder / 'prometheus.yaml'}",
                 f"--storage.tsdb.path={folder / 'data'}",
                 f"--web.listen-address=127.0.0.1:{port}",

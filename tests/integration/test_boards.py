@@ -25,7 +25,7 @@ from tests.fakes.processes import (
     simulator_process,
     stopped,
 )
-from tests.fakes.prometheus import prometheus
+from tests.fakes.prometheus import PROGRAM, prometheus
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -35,7 +35,11 @@ if TYPE_CHECKING:
     from tests.fakes.processes import GatewayProcess
     from tests.fakes.prometheus import Prometheus
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.timeout(600),
+    pytest.mark.skipif(PROGRAM is None, reason="prometheus is not installed; Debian has it"),
+]
 
 MODEL: Final = "gpt-oss-20b"
 TENANTS: Final = ("acme", "busy", "small")

@@ -195,8 +195,13 @@ async def test_what_was_added_says_what_it_costs_without_corrections(
     database: Database, tenant: TenantId
 ) -> None:
     """Corrections may be below 0, and a counter never sinks."""
-    costs = [("m", "response", 500), ("m", "response", 70), ("m", "adjustment", -570)]
-    costs += [("n", "adjustment", -1), ("free", "response", None)]
+    costs = [
+        ("m", "response", 500),
+        ("m", "response", 70),
+        ("m", "adjustment", -570),
+        ("n", "adjustment", -1),
+        ("free", "response", None),
+    ]
     async with database.owner_transaction() as connection:
         for model, kind, cost_nano in costs:
             values = {"tenant": tenant, "model": model, "kind": kind, "cost_nano": cost_nano}
