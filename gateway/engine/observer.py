@@ -114,6 +114,7 @@ class Observer:
         )
         self._metrics.tenant_used(
             spec.principal.tenant_id.hex,
+            spec.principal.tenant_name,
             input_tokens=usage.input_tokens,
             output=usage.output_tokens,
         )

@@ -333,10 +333,11 @@ class Metrics:
 
     def tenant_requested(self, tenant: str, name: str, status: int) -> None:
         """Count an answered request of a tenant, which has the id `tenant`."""
-        self._tenant_requests[self._tenants.requested(tenant, name), str(status)].inc()
+        self._tenant_requests[self._tenants.used(tenant, name, 1), str(status)].inc()
 
-    def tenant_used(self, tenant: str, *, input_tokens: int, output: int) -> None:
-        label = self._tenants.used(tenant, input_tokens + output)
+    def tenant_used(self, tenant: str, name: str = "", *, input_tokens: int, output: int) -> None:
+        """Count the tokens of a response; `name` is empty where only the id is known."""
+        label = self._tenants.used(tenant, name, input_tokens + output)
         self._tenant_tokens[label, "input"].inc(input_tokens)
         self._tenant_tokens[label, "output"].inc(output)
 

@@ -39,20 +39,15 @@ class TenantLabels:
         self._used: dict[str, float] = {}
         self._rank_at = clock() + RANKING_INTERVAL_S
 
-    def requested(self, tenant: str, name: str) -> str:
-        """Count a request of a tenant, and return its label."""
+    def used(self, tenant: str, name: str, amount: float) -> str:
+        """Count what a tenant used, and return its label. `name` may be empty where not known."""
         if not self._count_max or not tenant:
             return OTHER
-        self._used[tenant] = self._used.get(tenant, 0.0) + 1.0
-        self._names[tenant] = name
-        if tenant not in self._labels and len(self._labels) < self._count_max:
-            self._labels[tenant] = name
-        return self._labels.get(tenant, OTHER)
-
-    def used(self, tenant: str, amount: int) -> str:
-        """Count what a tenant used, and return its label."""
-        if self._count_max and tenant:
-            self._used[tenant] = self._used.get(tenant, 0.0) + amount
+        self._used[tenant] = self._used.get(tenant, 0.0) + amount
+        if name:
+            self._names[tenant] = name
+            if tenant not in self._labels and len(self._labels) < self._count_max:
+                self._labels[tenant] = name
         return self.of(tenant)
 
     def of(self, tenant: str) -> str:

@@ -149,7 +149,7 @@ async def begin(gateway: GatewayProcess, key: str, text: str) -> str:
         async with events:
             created = await anext(events)
     assert created.type == "response.created"
-    return created.response.id
+    return str(created.response.id)
 
 
 async def a_round(fleet: Fleet, number: int) -> None:

@@ -23,8 +23,7 @@ class Ranked:
         self.labels = TenantLabels(self.count_max, self.dropped.append, lambda: self.now)
 
     def use(self, tenant: str, amount: int) -> str:
-        self.labels.requested(tenant, tenant.upper())
-        return self.labels.used(tenant, amount)
+        return self.labels.used(tenant, tenant.upper(), amount)
 
     def rank(self) -> None:
         self.now += RANKING_INTERVAL_S
@@ -59,6 +58,13 @@ def test_two_of_about_the_same_use_do_not_take_it_from_each_other() -> None:
         ranked.use("b", 150)
         ranked.rank()
     assert ranked.dropped == []
+
+
+def test_a_tenant_is_counted_where_only_its_id_is_known_and_named_later() -> None:
+    ranked = Ranked(count_max=1)
+    assert ranked.labels.used("a", "", 10) == OTHER
+    assert ranked.use("a", 10) == "A"
+    assert ranked.labels.used("a", "", 10) == "A"
 
 
 def test_use_of_long_ago_counts_less() -> None:
