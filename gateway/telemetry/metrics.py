@@ -250,7 +250,7 @@ class Metrics:
             self._counter("tenant_requests", "Answered requests.", TENANT, "status")
         )
         self._tenant_tokens = Children(
-            self._counter("tenant_tokens", "Tokens of responses that ended.", TENANT, "type")
+            self._counter("tenant_tokens", "Tokens, by what they are.", TENANT, "type")
         )
         self._tenant_wait = Children(
             self._counter(
@@ -336,7 +336,7 @@ class Metrics:
         self._tenant_requests[self._tenants.used(tenant, name, 1), str(status)].inc()
 
     def tenant_used(self, tenant: str, name: str = "", *, input_tokens: int, output: int) -> None:
-        """Count the tokens of a response; `name` is empty where only the id is known."""
+        """Count tokens of a tenant; `name` is empty where only its id is known."""
         label = self._tenants.used(tenant, name, input_tokens + output)
         self._tenant_tokens[label, "input"].inc(input_tokens)
         self._tenant_tokens[label, "output"].inc(output)

@@ -140,7 +140,7 @@ def run(database_url: str, *command: str) -> None:
 async def ask(client: AsyncOpenAI, text: str, **more: Any) -> str:
     """The id of the response; empty if the gateway or a backend refuses."""
     with suppress(APIError):
-        return (await client.responses.create(model=MODEL, input=text, **more)).id
+        return str((await client.responses.create(model=MODEL, input=text, **more)).id)
     return ""
 
 
