@@ -32,7 +32,7 @@ NPM = PATH=$(CURDIR)/$(E2E)/node/bin:$$PATH node $(CURDIR)/$(E2E)/node/npm/bin/n
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-fast test-e2e newest-sdk check lint coverage core-coverage-report coverage-report bench bench-quick chaos fuzz openapi fmt test-vllm test-sglang test-chat test-fleet test-parsers test-deploy helm chart-schema chart-render nightly lock clean
+.PHONY: help demo test test-fast test-e2e newest-sdk check lint coverage core-coverage-report coverage-report bench bench-quick chaos fuzz openapi dashboards fmt test-vllm test-sglang test-chat test-fleet test-parsers test-deploy helm chart-schema chart-render nightly lock clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z0-9-]*\):.*## /  make \1\t/p' Makefile | expand -t 20
@@ -211,6 +211,9 @@ chart-render: chart-schema $(HELM)/.ready ## and render the chart's value sets a
 
 openapi: $(READY) ## write the packaged OpenAPI document anew
 	$(BIN)/python -m scripts.openapi
+
+dashboards: $(READY) ## write the boards for Grafana anew
+	$(BIN)/python -m scripts.dashboards
 
 fuzz: $(READY) ## 100,000 requests and 2,000 visits that no client should make; REQUESTS= VISITS= SEED=
 	$(BIN)/python -m tests.fuzz $(if $(REQUESTS),--requests $(REQUESTS)) $(if $(VISITS),--visits $(VISITS)) $(if $(SEED),--seed $(SEED))

@@ -27,7 +27,7 @@ url() { # USER PASSWORD_FILE
     printf 'postgresql://%s:%s@postgres:5432/gateway' "$1" "$(cat "$2")"
 }
 
-for name in postgres_password owner_password serving_password key_pepper; do
+for name in postgres_password owner_password serving_password key_pepper grafana_password; do
     make "$name" random
 done
 rm -f owner_url serving_url

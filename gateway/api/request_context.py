@@ -209,6 +209,7 @@ class RequestRecord:
         if "principal" in self._scope:
             principal = self._scope["principal"]
             self.facts["tenant"] = principal.tenant_name
+            metrics.tenant_requested(principal.tenant_id.hex, principal.tenant_name, self.status)
             if principal.keeps_nothing:
                 # Clients may write anything into it, which is content then.
                 self.facts.pop("client_request_id", None)

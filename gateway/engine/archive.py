@@ -320,7 +320,7 @@ class Archive:
         stored = await endings.conclude(self._database, tenant_id, uuid, end, from_entry=from_entry)
         if stored is not None and row is not None:
             self._settle(tenant_id, stored, plan, row.tokens or TokenUsage())
-            self._report_end(stored, row)
+            self._report_end(tenant_id, stored, row)
         return stored
 
     def _settle(
@@ -337,7 +337,9 @@ class Archive:
         except DEFECTS as error:
             _report_unread(stored, error)
 
-    def _report_end(self, stored: StoredResponse, row: FinishedResponse) -> None:
+    def _report_end(
+        self, tenant_id: TenantId, stored: StoredResponse, row: FinishedResponse
+    ) -> None:
         # An owner reports only the ends that it commits itself.
         self._announce(Notice("ended", (stored.uuid,)))
         tokens = row.tokens or TokenUsage()
@@ -348,6 +350,9 @@ class Archive:
             cached=tokens.cached_tokens,
             output=tokens.output_tokens,
             reasoning=tokens.reasoning_tokens,
+        )
+        self._metrics.tenant_used(
+            tenant_id.hex, input_tokens=tokens.input_tokens, output=tokens.output_tokens
         )
         _log.info(
             "response ended",

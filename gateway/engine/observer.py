@@ -112,6 +112,12 @@ class Observer:
             reasoning=usage.reasoning_tokens,
             recoveries=fold.recoveries,
         )
+        self._metrics.tenant_used(
+            spec.principal.tenant_id.hex,
+            spec.principal.tenant_name,
+            input_tokens=usage.input_tokens,
+            output=usage.output_tokens,
+        )
         if fold.output_tokens and not fold.visible:
             self._metrics.empty_output()
         _log.info(

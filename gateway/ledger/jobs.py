@@ -81,6 +81,7 @@ class Adding:
             if done is None:
                 break
             lines += done.lines
+            self._metrics.ledger_added(done.costs_nano)
             if done.is_foreign:
                 _log.error(
                     "usage is not added up: the cursor is ahead of all transactions, as after a "

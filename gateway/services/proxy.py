@@ -107,6 +107,9 @@ class Proxy:
             metered=Metered(kind=request.kind),
         )
         self._book(principal.tenant_id, line)
+        self._metrics.tenant_used(
+            principal.tenant_id.hex, principal.tenant_name, input_tokens=tokens, output=0
+        )
         return ProxiedAnswer(model.id, answer, () if charge is None else charge.headers)
 
     async def _ask(self, model: Model, request: ProxiedRequest) -> tuple[bytes, int]:

@@ -40,6 +40,7 @@ from gateway.settings.sections import (
     Secret,
     Server,
     Stream,
+    Telemetry,
     Upstream,
     WebSockets,
 )
@@ -135,6 +136,7 @@ class Settings(BaseModel):
     input: Input = Input()
     images: Images = Images()
     debugging: Debugging = Debugging()
+    telemetry: Telemetry = Telemetry()
     log: Log = Log()
 
     @model_validator(mode="after")

@@ -1169,6 +1169,17 @@ class Images(Destinations):
         return self
 
 
+class Telemetry(Section):
+    """What is told of requests, besides the log."""
+
+    tenant_label_max: NonNegativeInt = Field(
+        0,
+        description="Tenants that metrics name: those that use most, the others are `(other)`. Set "
+        "it to see who uses what; each adds some ten series to every replica.",
+        le=500,
+    )
+
+
 class Log(Section):
     """Standard error."""
 

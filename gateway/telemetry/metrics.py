@@ -1,17 +1,25 @@
 """Metrics, under OpenTelemetry's GenAI names where there are some, in Prometheus' spelling.
 
-Labels never name a key or a user.
+Labels never name a key or a user. Where the values of a label are known, their series begin at 0:
+`rate` and `increase` do not see the event that a series begins with.
 """
 
 from __future__ import annotations
 
+import time
 from collections import deque
 from functools import partial
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Final, Literal, TypeVar
+from typing import TYPE_CHECKING, Final, Literal, TypeVar, get_args
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, ProcessCollector
 from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
+
+from gateway import __version__
+from gateway.errors import StoreError
+from gateway.limits.money import NANO
+from gateway.limits.rules import What
+from gateway.telemetry.tenant_labels import TenantLabels
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -23,12 +31,16 @@ T = TypeVar("T", Counter, Gauge, Histogram)
 EXPOSITION_TYPE: Final = CONTENT_TYPE_LATEST
 UPSTREAM: Final = "upstream"
 """The label that has the name of a backend."""
+TENANT: Final = "tenant"
 UPSTREAMS_GONE_MAX: Final = 64
 """Backends that are gone, and whose metrics are still there."""
 MCP_SERVERS_MAX: Final = 64
 """MCP servers that metrics tell apart."""
 MORE_SERVERS: Final = "(more)"
 UNREGISTERED_SERVER: Final = "(not registered)"
+ToolBound = Literal["time", "result_ids", "result_bytes", "repeats", "running"]
+LIMITS: Final = (*get_args(What), "budget")
+"""What may refuse a request."""
 SECONDS: Final = (
     0.01, 0.02, 0.04, 0.08, 0.16, 0.32, 0.64, 1.28, 2.56, 5.12, 10.24, 20.48, 40.96, 81.92,
 )  # fmt: skip
@@ -50,15 +62,16 @@ class Children(dict[tuple[str, ...], T]):
 
     def __init__(self, metric: T) -> None:
         super().__init__()
+        self.metric: T = metric
         self._make: Callable[..., T] = metric.labels
 
     def __missing__(self, labels: tuple[str, ...]) -> T:
         child = self[labels] = self._make(*labels)
         return child
 
-    def forget(self, upstream: str) -> None:
-        # Metrics of backends have the backend as their first label.
-        for labels in [one for one in self if one[0] == upstream]:
+    def forget(self, first: str) -> None:
+        # Metrics of backends and of tenants have these as their first label.
+        for labels in [one for one in self if one[0] == first]:
             del self[labels]
 
 
@@ -68,10 +81,19 @@ class Metrics:
     What changes all the time is an attribute, which is read when the metrics are.
     """
 
-    def __init__(self, registry: CollectorRegistry | None = None) -> None:
+    def __init__(
+        self,
+        registry: CollectorRegistry | None = None,
+        *,
+        tenant_label_max: int = 0,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
         self.registry = registry = registry or CollectorRegistry()
         ProcessCollector(registry=registry)
         self._of_upstreams: list[Counter | Gauge | Histogram] = []
+        self._gauge("build_info", "1; the label has the release.", "version").labels(
+            __version__
+        ).set(1)
         self._add_requests()
         self.requests_in_flight = 0
         """Each request counts itself; `request_finished` takes it off again."""
@@ -117,8 +139,11 @@ class Metrics:
                 "upstream",
             )
         )
-        self.store_failed = self._counting("store_errors", "Failed database work.", "kind")
+        store_errors = self._counter("store_errors", "Failed database work.", "kind")
+        _begin(store_errors, *(kind.__name__ for kind in StoreError.__subclasses__()))
+        self.store_failed = _counting(store_errors)
         """The kind is the class of the error."""
+        self._add_tenants(tenant_label_max, clock)
         self._add_logs()
         self._add_tools()
         self._add_routing()
@@ -127,10 +152,13 @@ class Metrics:
         self._connections_open = self._gauge("connections_open", "Open WebSocket connections.")
 
     def _add_logs(self) -> None:
-        self.hopped = self._counting("hops", "Generations that went on elsewhere.", "reason")
+        hops = self._counter("hops", "Generations that went on elsewhere.", "reason")
+        _begin(hops, "backend", "replica")
+        self.hopped = _counting(hops)
         """The reason is which was lost: `backend` or `replica`."""
         self.recomputed = self._counter("recomputed_tokens", "Ids read again because of a hop.").inc
         self._claims = self._counter("claims", "Runs this process claimed.", "kind")
+        _begin(self._claims, "begun", "taken_over")
         self.claim_lost = self._counter("claims_lost", "Claims that another replica took.").inc
         self.claims_held = self._summed_gauge("claims_held", "Runs this process holds a claim on.")
         self._log_rows = self._counter("log_rows", "Rows of the durable log that were committed.")
@@ -138,6 +166,12 @@ class Metrics:
         self.log_pending_bytes = self._summed_gauge("log_pending_bytes", "Bytes not committed yet.")
         self._log_flush_seconds = self._histogram(
             "gateway_log_flush_seconds", "Time of one commit of the durable log.", FLUSH_SECONDS
+        )
+        self._connections_taken = self._gauge(
+            "database_connections", "Connections to PostgreSQL that requests hold."
+        )
+        self._connections_max = self._gauge(
+            "database_connections_max", "Connections to PostgreSQL that requests may hold."
         )
         self.followers = self._gauge("followers", "Streams that follow a durable log.").inc
         self.notice_heard = self._counting("notices", "Notices heard from other replicas.", "kind")
@@ -152,17 +186,17 @@ class Metrics:
         self._tool_result_ids = self._counter(
             "tool_result_ids", "Token ids of results that models were shown.", "kind"
         )
-        self.tool_truncated = self._counting(
+        self._tool_truncated = self._counter(
             "tool_truncated", "Results that were too long for the model.", "kind"
         )
+        self.tool_truncated = _counting(self._tool_truncated)
         self._containers_open = self._gauge(
             "containers_open", "Containers whose interpreter this process has.", "engine"
         )
         self._containers_watched: dict[str, list[Callable[[], int]]] = {}
-        self.tool_budget_hit = self._counting(
-            "tool_budget_hits", "Calls that came to a bound.", "bound"
-        )
-        """The bound is one of calls, failures, time, result_ids, repeats, running."""
+        hits = self._counter("tool_budget_hits", "Calls that came to a bound.", "bound")
+        _begin(hits, *get_args(ToolBound))
+        self.tool_budget_hit: Callable[[ToolBound], None] = _counting(hits)
         self._mcp_sessions = self._gauge(
             "mcp_sessions", "Open connections to MCP servers.", "server"
         )
@@ -174,12 +208,14 @@ class Metrics:
             "outcome",
         )
         self._mcp_servers: set[str] = set()
-        self.searched = self._counting(
+        self._searches = self._counter(
             "searches", "Searches of the web, by who was asked.", "provider", "outcome"
         )
+        self.searched = _counting(self._searches)
         """The outcome is `ok` or the reason of the failure."""
-        self.page_fetched = self._counting("page_fetches", "Pages fetched for models.", "outcome")
-        """The outcome is `ok`, `failed` or `refused`."""
+        fetches = self._counter("page_fetches", "Pages fetched for models.", "outcome")
+        _begin(fetches, "ok", "failed", "refused")
+        self.page_fetched = _counting(fetches)
         self.egress_refused = self._counting(
             "egress_refused", "Connections of tools that are not allowed.", "purpose", "reason"
         )
@@ -195,6 +231,11 @@ class Metrics:
         self.ledger_sink_behind = self._setting(
             "ledger_sink_behind_seconds", "Age of the oldest line that a sink has not got.", "sink"
         )
+        self._ledger_cost = self._counter(
+            "ledger_cost_usd",
+            "What usage costs by its prices, counted when it is added up; no corrections.",
+            "model",
+        )
         self._ledger_sent = self._counter(
             "ledger_sink_batches", "Batches of usage lines sent.", "sink", "outcome"
         )
@@ -202,6 +243,25 @@ class Metrics:
         self.ledger_found = self._setting(
             "ledger_discrepancies", "What did not agree when it was last compared.", "check"
         )
+
+    def _add_tenants(self, labels_max: int, clock: Callable[[], float]) -> None:
+        self._tenants = TenantLabels(labels_max, self._tenant_dropped, clock)
+        self._tenant_requests = Children(
+            self._counter("tenant_requests", "Answered requests.", TENANT, "status")
+        )
+        self._tenant_tokens = Children(
+            self._counter("tenant_tokens", "Tokens, by what they are.", TENANT, "type")
+        )
+        self._tenant_wait = Children(
+            self._counter(
+                "tenant_admission_wait_seconds", "Time that requests waited for a backend.", TENANT
+            )
+        )
+
+    def _tenant_dropped(self, label: str) -> None:
+        for children in (self._tenant_requests, self._tenant_tokens, self._tenant_wait):
+            children.forget(label)
+            children.metric.remove_by_labels({TENANT: label})
 
     def _add_requests(self) -> None:
         self._request_seconds = Children(
@@ -232,12 +292,7 @@ class Metrics:
         )
 
     def _counting(self, name: str, text: str, *labels: str) -> Counting:
-        counter = self._counter(name, text, *labels)
-
-        def count(*values: str, **named: str) -> None:
-            counter.labels(*values, **named).inc()
-
-        return count
+        return _counting(self._counter(name, text, *labels))
 
     def _gauge(self, name: str, text: str, *labels: str) -> Gauge:
         return self._register(
@@ -263,6 +318,7 @@ class Metrics:
         return self._register(made, labels)
 
     def exposition(self) -> bytes:
+        self._tenants.rank()
         return generate_latest(self.registry)
 
     def request_finished(self, *, status: int, model: str = "", seconds: float) -> None:
@@ -274,6 +330,16 @@ class Metrics:
         self._requests[str(status), model].inc()
         if model:
             self._request_seconds[model,].observe(seconds)
+
+    def tenant_requested(self, tenant: str, name: str, status: int) -> None:
+        """Count an answered request of a tenant, which has the id `tenant`."""
+        self._tenant_requests[self._tenants.used(tenant, name, 1), str(status)].inc()
+
+    def tenant_used(self, tenant: str, name: str = "", *, input_tokens: int, output: int) -> None:
+        """Count tokens of a tenant; `name` is empty where only its id is known."""
+        label = self._tenants.used(tenant, name, input_tokens + output)
+        self._tenant_tokens[label, "input"].inc(input_tokens)
+        self._tenant_tokens[label, "output"].inc(output)
 
     def connection_opened(self) -> None:
         self._connections.inc()
@@ -310,6 +376,11 @@ class Metrics:
         for rule, count in recoveries.items():
             self._recoveries.labels(rule).inc(count)
 
+    def ledger_added(self, costs_nano: Mapping[str, int]) -> None:
+        """Count what usage lines cost, by model, that were added to the sums."""
+        for model, cost_nano in costs_nano.items():
+            self._ledger_cost.labels(model).inc(cost_nano / NANO)
+
     def ledger_sent(self, sink: str, outcome: str, lines: int) -> None:
         """Count a batch that was sent to a sink, and its lines."""
         self._ledger_sent.labels(sink, outcome).inc()
@@ -342,6 +413,8 @@ class Metrics:
     def upstream_is_up(self, upstream: str, up: int) -> None:
         # 1 if the backend takes requests, else 0.
         self._upstream_up.labels(upstream).set(up)
+        self._mispredicted.labels(upstream)
+        self._caches_lost.labels(upstream)
 
     def upstream_joined(self, upstream: str) -> None:
         if upstream in self._upstreams_gone:
@@ -396,9 +469,10 @@ class Metrics:
             "Prompts of which much less was cached than expected.",
             "upstream",
         )
-        self.cache_lost = self._counting(
+        self._caches_lost = self._counter(
             "routing_caches_lost", "Times that a backend lost all it had cached.", "upstream"
         )
+        self.cache_lost = _counting(self._caches_lost)
         self._horizon = self._gauge(
             "routing_horizon_seconds",
             "How long a backend is taken to keep what nobody uses.",
@@ -441,18 +515,22 @@ class Metrics:
             FIRST_TOKEN_SECONDS,
             "class",
         )
-        self.admission_refused = self._counting(
+        self._admission_refusals = self._counter(
             "admission_refusals", "Requests refused for lack of slots.", "class", "reason"
         )
+        self.admission_refused = _counting(self._admission_refusals)
         self.admission_recalled = self._counter(
             "admission_recalled", "Requests called back from backends, for another tenant."
         ).inc
-        self.limit_refused = self._counting(
+        refused = self._counter(
             "limit_refused", "Requests that a limit or a budget refused.", "what"
         )
-        self.limit_would_refuse = self._counting(
+        would_refuse = self._counter(
             "limit_would_refuse", "Those that one would have refused that is only observed.", "what"
         )
+        _begin(refused, *LIMITS)
+        _begin(would_refuse, *LIMITS)
+        self.limit_refused, self.limit_would_refuse = _counting(refused), _counting(would_refuse)
         self.spend_corrected = self._counter(
             "spend_corrected", "Budgets and alerts whose spending was not what usage has."
         ).inc
@@ -473,6 +551,7 @@ class Metrics:
             FLUSH_SECONDS,
             "outcome",
         )
+        _begin(self._limit_syncs, "ok", "failed")
         self._slots = self._gauge(
             "admission_slots", "Requests that a backend is sent at once.", "upstream"
         )
@@ -494,18 +573,34 @@ class Metrics:
         self._limit_syncs.labels(outcome).observe(seconds)
 
     def admission_reads(
-        self, *, queued: Mapping[str, Callable[[], float]], saturation: Callable[[], float]
+        self,
+        *,
+        queued: Mapping[str, Callable[[], float]],
+        saturation: Callable[[], float],
+        reasons: Sequence[str],
     ) -> None:
-        """Set the functions that read the lengths of the queue, by class, and the saturation."""
+        """Set the functions that read the lengths of the queue, by class, and the saturation.
+
+        `reasons` are all that a request may be refused for.
+        """
         for name, read in queued.items():
             self._queue_length.labels(name).set_function(read)
+            self._queue_wait.labels(name)
+            for reason in reasons:
+                self._admission_refusals.labels(name, reason)
         self._saturation.set_function(saturation)
 
     def admission_slots(self, upstream: str, read: Callable[[], float]) -> None:
         self._slots.labels(upstream).set_function(read)
 
-    def admission_waited(self, work: str, seconds: float) -> None:
+    def admission_waited(self, work: str, seconds: float, tenant: str = "") -> None:
         self._queue_wait.labels(work).observe(seconds)
+        self._tenant_wait[self._tenants.of(tenant),].inc(seconds)
+
+    def database_reads(self, *, taken: Callable[[], float], count_max: int) -> None:
+        """Set the function that reads how many connections are taken, and how many may be."""
+        self._connections_taken.set_function(taken)
+        self._connections_max.set(count_max)
 
     def claimed(self, count: int, taken_over: int = 0) -> None:
         """Count runs that this process claimed, `taken_over` of them from another replica."""
@@ -526,6 +621,20 @@ class Metrics:
         self._tool_calls.labels(kind, outcome).inc()
         self._tool_seconds.labels(kind).observe(seconds)
         self._tool_result_ids.labels(kind).inc(result_ids)
+
+    def tools_begin(self, kinds: Sequence[str], outcomes: Sequence[str]) -> None:
+        """Begin the series of calls of hosted tools: this process may run them."""
+        for kind in kinds:
+            self._tool_seconds.labels(kind)
+            self._tool_result_ids.labels(kind)
+            self._tool_truncated.labels(kind)
+            for outcome in outcomes:
+                self._tool_calls.labels(kind, outcome)
+
+    def searches_begin(self, provider: str, outcomes: Sequence[str]) -> None:
+        """Begin the series of searches at a provider."""
+        for outcome in outcomes:
+            self._searches.labels(provider, outcome)
 
     def watch_containers(self, engine: str, count: Callable[[], int]) -> None:
         """Add a function that counts the containers of an engine at each scrape."""
@@ -548,6 +657,19 @@ class Metrics:
             self._mcp_servers.add(label)
             return label
         return MORE_SERVERS if label else UNREGISTERED_SERVER
+
+
+def _counting(counter: Counter) -> Counting:
+    def count(*values: str, **named: str) -> None:
+        counter.labels(*values, **named).inc()
+
+    return count
+
+
+def _begin(metric: Counter | Histogram, *values: str) -> None:
+    # Creates a series for each value of the only label.
+    for value in values:
+        metric.labels(value)
 
 
 def _summed(gauge: Gauge) -> list[Callable[[], int]]:

@@ -25,20 +25,20 @@ from collections import Counter
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
 from functools import cache, partial
-from typing import TYPE_CHECKING, Any, Final, Literal, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Literal, Protocol, TypeVar, get_args
 
 from gateway.cache import LruCache
+from gateway.entries import ToolOutcome
 from gateway.errors import ClaimLost
 from gateway.telemetry.logs import EventLog
 from gateway.tools.result_text import truncated
-from gateway.tools.tool_contract import ToolResult, ToolStart, kind_of, server_of
+from gateway.tools.tool_contract import ToolKind, ToolResult, ToolStart, kind_of, server_of
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable, Hashable, Mapping
 
-    from gateway.entries import ToolOutcome
-    from gateway.telemetry.metrics import Metrics
-    from gateway.tools.tool_contract import HostedTools, ToolCall, ToolKind, ToolScope, ToolSession
+    from gateway.telemetry.metrics import Metrics, ToolBound
+    from gateway.tools.tool_contract import HostedTools, ToolCall, ToolScope, ToolSession
 
     _Of = Literal["all", "tenant", "server"]
     _Key = tuple[_Of, Hashable]
@@ -222,6 +222,7 @@ class ToolExecutor:
         self.limits = limits
         self.threads = threads
         self.metrics = metrics
+        metrics.tools_begin(get_args(ToolKind), get_args(ToolOutcome))
         self.clock = clock
         self.slots = Slots(limits)
         self.breaker = Breaker(limits.breaker_failures_max, limits.breaker_rest_s, clock)
@@ -313,7 +314,7 @@ class _Session:
             return self._over("result_bytes", "The tools of this response have returned enough.")
         return None
 
-    def _over(self, bound: str, why: str) -> ToolResult:
+    def _over(self, bound: ToolBound, why: str) -> ToolResult:
         self.executor.metrics.tool_budget_hit(bound)
         return ToolResult(f"{why} Answer with what you know.", "over_budget")
 

@@ -86,10 +86,14 @@ class Foundation:
 
         Raises `StartupError` if a vocabulary is damaged or a format unknown.
         """
-        owner, metrics, limits = ids.new_replica_id(), Metrics(), settings.limits
+        owner, limits = ids.new_replica_id(), settings.limits
+        metrics = Metrics(tenant_label_max=settings.telemetry.tenant_label_max)
         keys = keys_database(settings)
         to_database = partial(connect, settings, keyring=new_keyring(settings, keys))
         database = to_database()
+        metrics.database_reads(
+            taken=lambda: database.taken, count_max=settings.database.pool_size_max
+        )
         pool = _pool(settings, metrics)
         known = formats(settings).with_parents(pool.parent_of)
         pool.on_return = known.relearn

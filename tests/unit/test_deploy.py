@@ -28,8 +28,9 @@ PAGE = (ROOT / "docs" / "deploy.md").read_text("utf-8")
 COMMANDS = re.findall(r"^\$ (.*)$", PAGE.replace("\\\n", " "), re.MULTILINE)
 COMPOSE: dict[str, Any] = yaml.safe_load((DEPLOY / "compose.yaml").read_text("utf-8"))
 SERVICES: dict[str, Any] = COMPOSE["services"]
-OURS = sorted(SERVICES.keys() - {"postgres"})
-BY_DIGEST = re.compile(r"[a-z]+:[\w.-]+@sha256:[0-9a-f]{64}")
+MONITORING = {name for name in SERVICES if SERVICES[name].get("profiles") == ["observability"]}
+OURS = sorted(SERVICES.keys() - {"postgres"} - MONITORING)
+BY_DIGEST = re.compile(r"[a-z/-]+:[\w.-]+@sha256:[0-9a-f]{64}")
 SECRETS_FOLDER = "/run/secrets/"
 
 
@@ -48,8 +49,9 @@ def test_every_stage_begins_with_an_image_by_its_digest() -> None:
     (image,) = re.findall(r"PYTHON_IMAGE=(\S+)", "\n".join(instructions("ARG")))
     assert BY_DIGEST.fullmatch(image)
     assert [line.split()[0] for line in instructions("FROM")] == ["${PYTHON_IMAGE}"] * 2
-    (image,) = re.findall(r"\$\{POSTGRES_IMAGE:-(.*)\}", SERVICES["postgres"]["image"])
-    assert BY_DIGEST.fullmatch(image)
+    for name in ("postgres", *MONITORING):
+        (image,) = re.findall(r"\$\{[A-Z_]+_IMAGE:-(.*)\}", SERVICES[name]["image"])
+        assert BY_DIGEST.fullmatch(image)
 
 
 def test_everything_that_is_installed_has_a_hash_or_was_built_here() -> None:
@@ -74,7 +76,8 @@ def test_a_build_sees_what_it_copies_and_no_more() -> None:
 
 
 def test_only_the_gateway_publishes_a_port_and_it_is_the_one_it_listens_on() -> None:
-    assert [name for name, service in SERVICES.items() if "ports" in service] == ["gateway"]
+    published = [name for name, service in SERVICES.items() if "ports" in service]
+    assert published == ["gateway", "grafana"]
     assert COMPOSE["networks"]["backends"] == {"internal": True}
     assert COMPOSE["networks"]["database"] == {"internal": True}
     assert SERVICES["simulator"]["networks"] == ["backends"]
@@ -133,6 +136,64 @@ def test_the_container_waits_longer_than_the_drain() -> None:
     grace = SERVICES["gateway"]["stop_grace_period"]
     server = load_settings(environ={}).server
     assert int(grace.removesuffix("s")) > server.drain_notice_s + server.drain_grace_s
+
+
+def test_what_watches_is_apart_and_only_grafana_is_seen_from_outside() -> None:
+    assert {"prometheus", "grafana", "otel-collector"} == MONITORING
+    assert COMPOSE["networks"]["monitoring"] == {"internal": True}
+    networks = {name: set(SERVICES[name]["networks"]) for name in MONITORING}
+    assert networks["grafana"] == {"boards", "monitoring"}
+    assert networks["prometheus"] == networks["otel-collector"] == {"public", "monitoring"}
+    assert SERVICES["grafana"]["ports"] == ["${GRAFANA_PUBLISHED:-127.0.0.1:3000}:3000"]
+    assert not any(MONITORING & set(SERVICES[name].get("depends_on", ())) for name in OURS)
+
+
+def test_grafana_has_a_password_of_its_own_and_fetches_nothing(tmp_path: Path) -> None:
+    environment = SERVICES["grafana"]["environment"]
+    assert environment["GF_SECURITY_ADMIN_PASSWORD__FILE"] == "/run/secrets/grafana_password"
+    assert SERVICES["grafana"]["secrets"] == ["grafana_password"]
+    assert len(made_secrets(tmp_path)["grafana_password"]) == 64
+    assert environment["GF_PLUGINS_PREINSTALL_DISABLED"] == "true"
+
+
+def test_what_is_mounted_is_there_and_is_read_only() -> None:
+    for name in MONITORING:
+        files = [one.split(":") for one in SERVICES[name]["volumes"] if one.startswith("./")]
+        assert files
+        for source, _, mode in files:
+            assert (DEPLOY / source).exists(), source
+            assert mode == "ro"
+
+
+def test_prometheus_scrapes_the_gateway_and_grafana_asks_prometheus() -> None:
+    folder = DEPLOY / "observability"
+    config = yaml.safe_load((folder / "prometheus.yaml").read_text("utf-8"))
+    jobs = {one["job_name"]: one for one in config["scrape_configs"]}
+    (found,) = jobs["gateway"]["dns_sd_configs"]
+    assert found["names"] == ["gateway"]
+    assert found["port"] == load_settings(environ={}).server.port
+    ((target,),) = [one["targets"] for one in jobs["otel-collector"]["static_configs"]]
+    collector = yaml.safe_load((folder / "otel-collector.yaml").read_text("utf-8"))
+    port = collector["exporters"]["prometheus"]["endpoint"].rpartition(":")[2]
+    assert target == f"otel-collector:{port}"
+    mounted = {one.split(":")[1] for one in SERVICES["prometheus"]["volumes"]}
+    assert {f"/etc/prometheus/{name}" for name in config["rule_files"]} <= mounted
+    sources = yaml.safe_load((folder / "grafana/datasources/prometheus.yaml").read_text("utf-8"))
+    (source,) = sources["datasources"]
+    assert source["url"] == "http://prometheus:9090"
+    assert source["isDefault"] is True
+    assert source["jsonData"]["timeInterval"] == config["global"]["scrape_interval"]
+    boards = yaml.safe_load((folder / "grafana/dashboards/boards.yaml").read_text("utf-8"))
+    (provider,) = boards["providers"]
+    assert provider["options"]["path"] == "/etc/grafana/boards"
+
+
+def test_every_exporter_of_the_collector_is_in_a_pipeline_and_the_other_way_round() -> None:
+    file = DEPLOY / "observability" / "otel-collector.yaml"
+    collector = yaml.safe_load(file.read_text("utf-8"))
+    for kind in ("receivers", "processors", "exporters"):
+        used = {name for one in collector["service"]["pipelines"].values() for name in one[kind]}
+        assert used == collector[kind].keys()
 
 
 def test_no_service_has_a_secret_in_its_environment() -> None:

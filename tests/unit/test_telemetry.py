@@ -344,3 +344,28 @@ def test_what_was_counted_of_backends_that_are_gone_stays_for_the_last_of_them()
     assert value("requests_total", upstream="pod-2", outcome="ok") == 1
     assert value("up", upstream="pod-2") is None
     assert "pod-0" not in metrics.exposition().decode()
+
+
+def test_series_that_alerts_take_increases_of_begin_at_0() -> None:
+    """`rate` and `increase` do not see the event that a series begins with."""
+    metrics = Metrics()
+    assert value(metrics, "gateway_hops_total", reason="replica") == 0
+    assert value(metrics, "gateway_claims_total", kind="taken_over") == 0
+    assert value(metrics, "gateway_store_errors_total", kind="StoreUnavailable") == 0
+    assert value(metrics, "gateway_limit_refused_total", what="budget") == 0
+    assert value(metrics, "gateway_limit_refused_total", what="requests") == 0
+    assert value(metrics, "gateway_limit_sync_seconds_count", outcome="failed") == 0
+    metrics.admission_reads(queued={"default": lambda: 0}, saturation=lambda: 0, reasons=["full"])
+    refusals = "gateway_admission_refusals_total"
+    assert value(metrics, refusals, **{"class": "default"}, reason="full") == 0
+    metrics.searches_begin("brave", ["ok", "credentials"])
+    assert value(metrics, "gateway_searches_total", provider="brave", outcome="credentials") == 0
+    metrics.tools_begin(["mcp"], ["ok", "timeout"])
+    assert value(metrics, "gateway_tool_calls_total", kind="mcp", outcome="timeout") == 0
+
+
+def test_what_usage_costs_is_counted_in_dollars() -> None:
+    metrics = Metrics()
+    metrics.ledger_added({"m": 1_500_000_000, "n": 0})
+    assert value(metrics, "gateway_ledger_cost_usd_total", model="m") == 1.5
+    assert value(metrics, "gateway_ledger_cost_usd_total", model="n") == 0

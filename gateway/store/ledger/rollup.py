@@ -101,7 +101,9 @@ WITH added AS MATERIALIZED (
     ON CONFLICT (tenant_id, day, project_id, end_user, model)
     {_added_to("usage_end_user_days")}
 )
-SELECT count(*) FROM added
+SELECT model, count(*) AS lines,
+       coalesce(sum(cost_nano) FILTER (WHERE kind <> 'adjustment'), 0)::bigint AS cost_nano
+FROM added GROUP BY model
 """)  # noqa: S608 - constants only
 _FORGET_HOUR: Final = Statement(
     "DELETE FROM usage_hours WHERE tenant_id = :tenant AND at = :hour RETURNING at"
@@ -146,12 +148,14 @@ SELECT count(*) FROM gone
 @dataclass(frozen=True, slots=True)
 class Advance:
     """Result of one transaction. `is_done`: nothing is left below the horizon. `is_foreign`: it did
-    nothing, because the cursor is ahead of all transactions (`cursors.Horizon`).
+    nothing, because the cursor is ahead of all transactions (`cursors.Horizon`). `costs_nano` is
+    what the lines cost, by model; corrections, which may be below 0, are not among them.
     """
 
     lines: int = 0
     is_done: bool = True
     is_foreign: bool = False
+    costs_nano: Mapping[str, int] = field(default_factory=dict)
 
 
 async def advance(
@@ -171,7 +175,10 @@ async def advance(
         span = {"from_tx": str(cursor.place.tx), "to_tx": str(horizon.tx)}
         bound = await connection.scalar(_BOUND, {**span, "lines_max": lines_max})
         to_tx = horizon.tx if bound is None else max(bound, cursor.place.tx + 1)
-        lines = await connection.scalar(_ADD, {**span, "to_tx": str(to_tx), "minutes_s": minutes_s})
+        added = await connection.execute(
+            _ADD, {**span, "to_tx": str(to_tx), "minutes_s": minutes_s}
+        )
+        lines = sum(row.lines for row in added)
         if lines or bound is not None:
             # Else there is nothing to move past.
             moved = replace(
@@ -181,7 +188,8 @@ async def advance(
                 lines=cursor.lines + lines,
             )
             await cursors.move(connection, moved)
-        return Advance(lines, is_done=bound is None)
+        costs_nano = {row.model: row.cost_nano for row in added}
+        return Advance(lines, is_done=bound is None, costs_nano=costs_nano)
 
 
 async def days_of_hours(connection: Connection, kept_s: int, *, rows_max: int) -> int:

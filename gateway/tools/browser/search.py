@@ -13,7 +13,7 @@ import asyncio
 import re
 import time
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Final, Literal, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Literal, Protocol, TypeVar, get_args
 from urllib.parse import urlsplit
 
 import orjson
@@ -490,6 +490,10 @@ class SearchClient:
     rest_s: float = 30.0
     clock: Callable[[], float] = time.monotonic
     _rests_until: dict[str, float] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        for source in (*self.sources, self.offline):
+            self.metrics.searches_begin(source.name, ("ok", *get_args(Cause)))
 
     @property
     def names(self) -> list[str]:

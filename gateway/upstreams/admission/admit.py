@@ -17,7 +17,7 @@ import asyncio
 import time
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar, get_args
 
 from gateway.concurrency import OnceEvent
 from gateway.errors import Overloaded, RateLimited
@@ -200,6 +200,7 @@ class Admission:
                 work.label: partial(self._queue.lengths.__getitem__, work) for work in WorkClass
             },
             saturation=lambda: self.saturation,
+            reasons=get_args(RefusedFor),
         )
 
     def forget(self, name: str) -> None:
@@ -333,7 +334,7 @@ class Admission:
         if ticket.result is None:
             cause = ticket.refused_for or "deadline"
             raise self._refusal(work, ticket.demand.model, cause, ticket.tenant)
-        self._metrics.admission_waited(work.label, self._clock() - ticket.since)
+        self._metrics.admission_waited(work.label, self._clock() - ticket.since, ticket.tenant)
         return ticket.result
 
     def _cause(self, work: WorkClass, model: str, tenant: str) -> RefusedFor | None:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import orjson
 import pytest
 
+from gateway import __version__
 from gateway.telemetry.logs import configure_logging
 from tests.fakes.gateway import gateway_settings, new_key, running_gateway
 from tests.fakes.http_client import http_client
@@ -53,6 +54,32 @@ async def test_durations_are_measured_by_model(client: httpx2.AsyncClient) -> No
     await create(client, input="[[sim say=ok think=none]]")
     metrics = (await client.get("/metrics")).text
     assert f'gen_ai_server_request_duration_seconds_count{{model="{MODEL}"}}' in metrics
+
+
+async def test_metrics_name_the_tenants_that_the_setting_allows(
+    shared_database_url: str, backends: Backends
+) -> None:
+    settings = gateway_settings(
+        shared_database_url, backends.urls, telemetry={"tenant_label_max": 1}
+    )
+    async with (
+        running_gateway(settings) as named,
+        http_client(named.url, headers=named.headers) as client,
+    ):
+        response = await create(client, input="[[sim say=ok think=none]]")
+        other = {"authorization": f"Bearer {await new_key(settings, 'other')}"}
+        await client.get("/v1/models", headers=other)
+        lines = (await client.get("/metrics", headers=other)).text.splitlines()
+    used = response["usage"]
+    for line in (
+        'gateway_tenant_requests_total{status="200",tenant="acme"} 1.0',
+        'gateway_tenant_requests_total{status="200",tenant="(other)"} 1.0',
+        f'gateway_tenant_tokens_total{{tenant="acme",type="input"}} {used["input_tokens"]:.1f}',
+        f'gateway_tenant_tokens_total{{tenant="acme",type="output"}} {used["output_tokens"]:.1f}',
+        f"gateway_database_connections_max {settings.database.pool_size_max:.1f}",
+        f'gateway_build_info{{version="{__version__}"}} 1.0',
+    ):
+        assert line in lines
 
 
 @pytest.mark.slow

@@ -39,6 +39,14 @@ BY_END_USER = Statement(
 )
 
 
+WITH_COST = Statement(
+    "INSERT INTO usage (tenant_id, response_id, key_id, model, at, input_tokens, cached_tokens,"
+    " output_tokens, reasoning_tokens, kind, cost_nano)"
+    " VALUES (:tenant, gen_random_uuid(), gen_random_uuid(), :model, now(), 10, 4, 5, 0, :kind,"
+    " :cost_nano)"
+)
+
+
 async def write(database: Database, tenant: TenantId, *lines: UsageLine) -> None:
     await usage_lines.record_all(database, [(tenant, one) for one in lines])
 
@@ -181,6 +189,27 @@ async def test_a_slow_transaction_holds_sums_back_and_loses_nothing(
     assert await told(database, tenant, whole) == added_up([early, *late])
     assert await roll(database) == 4
     assert await told(database, tenant, whole) == added_up([early, *late])
+
+
+async def test_what_was_added_says_what_it_costs_without_corrections(
+    database: Database, tenant: TenantId
+) -> None:
+    """Corrections may be below 0, and a counter never sinks."""
+    costs = [
+        ("m", "response", 500),
+        ("m", "response", 70),
+        ("m", "adjustment", -570),
+        ("n", "adjustment", -1),
+        ("free", "response", None),
+    ]
+    async with database.owner_transaction() as connection:
+        for model, kind, cost_nano in costs:
+            values = {"tenant": tenant, "model": model, "kind": kind, "cost_nano": cost_nano}
+            await connection.execute(WITH_COST, values)
+    done = await rollup.advance(database)
+    assert done is not None
+    assert done.lines == len(costs)
+    assert done.costs_nano == {"m": 570, "n": 0, "free": 0}
 
 
 async def test_one_process_at_a_time_adds_up(database: Database, tenant: TenantId) -> None:
