@@ -48,6 +48,11 @@ PANELS: Final = {
             "doctor",
             "Look at configuration, vocabulary, database and backends. Exit code 0: all is right.",
         ),
+        "support": Entry(
+            "support",
+            "commands",
+            "Pack what somebody needs who is to help, without secrets and content.",
+        ),
         "launch": Entry(
             "launch",
             "commands",

@@ -135,6 +135,9 @@ def _take_over(
     process, limits = app.process, settings.limits
     base, replica, background = process.foundation, process.replica, settings.background
     archive, engine = replica.dependencies.archive, replica.dependencies.engine
+    # What the embedded database gave is not in the file.
+    own = {"database": base.settings.database, "auth": base.settings.auth}
+    base.settings = settings.model_copy(update=own)
     configure_logging(settings.log.level, settings.log.format)
     for server in servers:
         server.follow(settings)

@@ -7,6 +7,7 @@ imported when there is something to show: a server, which shows nothing, would h
 from __future__ import annotations
 
 import json
+import time
 from contextlib import contextmanager
 from functools import cache
 from typing import TYPE_CHECKING, Any, Final
@@ -31,8 +32,10 @@ if TYPE_CHECKING:
 OK = "✓"
 BAD = "✗"
 SKIPPED = "-"
-_STYLES = {OK: "green", BAD: "red", SKIPPED: "yellow"}
+WARNING = "!"
+_STYLES = {OK: "green", BAD: "red", SKIPPED: "yellow", WARNING: "yellow"}
 
+PROGRESS_LINE_S = 5.0
 FAILED = 1
 INTERRUPTED = 130
 
@@ -184,6 +187,41 @@ def remedy_for_request(error: RequestError) -> str:
     if error.param == "tenant":
         return f"List tenants: harmony-gateway {listing}. Create one: {_CREATE_TENANT}"
     return f"List those that exist: harmony-gateway {listing}"
+
+
+@contextmanager
+def progress(what: str, total: int | None = None) -> Iterator[Callable[[int], None]]:
+    """Yield a function that counts what was done of something that may take long.
+
+    On a terminal it moves a bar, which is gone in the end. Elsewhere it writes a line every
+    `PROGRESS_LINE_S`, so that what is quick writes none. Both are on standard error.
+    """
+    console = _console(stderr=True)
+    if not console.is_terminal:
+        yield _counting_lines(what, total)
+        return
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+    columns = (TextColumn("  {task.description}"), BarColumn(), MofNCompleteColumn())
+    with Progress(*columns, TimeElapsedColumn(), console=console, transient=True) as bars:
+        task = bars.add_task(what, total=total)
+        yield lambda count: bars.advance(task, count)
+
+
+def _counting_lines(what: str, total: int | None) -> Callable[[int], None]:
+    began = written = time.monotonic()
+    done = 0
+
+    def advance(count: int) -> None:
+        nonlocal done, written
+        done += count
+        now = time.monotonic()
+        if now - written >= PROGRESS_LINE_S:
+            written = now
+            of_all = f" of {total}" if total is not None else ""
+            note(f"{what}: {done}{of_all} after {now - began:.0f} s")
+
+    return advance
 
 
 @contextmanager
