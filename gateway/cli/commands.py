@@ -46,7 +46,13 @@ PANELS: Final = {
         "doctor": Entry(
             "doctor",
             "doctor",
-            "Look at configuration, vocabulary, database and backends. Exit code 0: all is right.",
+            "Look at configuration, vocabulary, database, clocks, backends, and with --through a "
+            "proxy.",
+        ),
+        "plan": Entry(
+            "plan",
+            "plan",
+            "Say what a load takes: replicas, PostgreSQL, connections, and the settings to paste.",
         ),
         "support": Entry(
             "support",

@@ -22,7 +22,7 @@ from gateway.store.migration.verification import missing, summary
 from gateway.store.schema import REVISION
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from gateway.retention.sweep import RetentionReport
     from gateway.settings import Settings
@@ -45,7 +45,8 @@ def upgrade_schema(config: Config = None) -> None:
 
     Safe to run from several places at once, and while the previous release is serving.
     """
-    repaired = run(_upgrade(load_settings(config)))
+    with terminal.progress("migrations") as on_step:
+        repaired = run(_upgrade(load_settings(config), on_step))
     terminal.step(terminal.OK, "schema", f"at {REVISION}")
     for fact in repaired.mended:
         terminal.step(terminal.OK, "mended", fact)
@@ -53,13 +54,13 @@ def upgrade_schema(config: Config = None) -> None:
         terminal.step(terminal.BAD, "missing", fact)
 
 
-async def _upgrade(settings: Settings) -> Repaired:
+async def _upgrade(settings: Settings, on_step: Callable[[int], None]) -> Repaired:
     from gateway.store.migration.migrate import upgrade
 
     if settings.database.url is None:
         with embedded_database(settings.data_dir) as url:
-            return await upgrade(url)
-    return await upgrade(settings.database_url)
+            return await upgrade(url, on_step=on_step)
+    return await upgrade(settings.database_url, on_step=on_step)
 
 
 @commands.command()
@@ -168,8 +169,8 @@ def _show_check(
     for name, found in by_invariant.items():
         mark = terminal.BAD if found[0].is_certain else terminal.WARNING
         terminal.step(mark, name, f"{len(found)} rows, such as:")
-        for one in found[:SHOWN_MAX]:
-            terminal.show(f"      {one.row} of tenant {one.tenant_id}: {one.detail}")
+        for row in found[:SHOWN_MAX]:
+            terminal.show(f"      {row.row} of tenant {row.tenant_id}: {row.detail}")
         terminal.show(f"      {found[0].remedy}")
 
 

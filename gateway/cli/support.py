@@ -60,7 +60,8 @@ _LOGGED: Final = frozenset(
 ) - {"client", "client_request_id"}
 """Fields of our own log lines, without the two that clients fill."""
 _SECRETS: Final = re.compile(
-    r"(?<=://)[^/\s@\"]+(?=@)|(?i:(?<=bearer )|(?<=basic ))[\w.~+/=-]+|\b(?:sk|whsec|hvs)[-_.][\w-]{8,}"
+    r"(?<=://)[^/\s@\"]+(?=@)|(?i:(?<=bearer )|(?<=basic ))[\w.~+/=-]+"
+    r"|\b(?:sk|whsec|hvs)[-_.][\w-]{8,}"
 )
 """Credentials by how they look: in a URL, in a header, with the prefix of a kind of key."""
 

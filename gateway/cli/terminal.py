@@ -10,6 +10,7 @@ import json
 import time
 from contextlib import contextmanager
 from functools import cache
+from threading import Event, Thread
 from typing import TYPE_CHECKING, Any, Final
 
 from gateway.errors import (
@@ -193,35 +194,44 @@ def remedy_for_request(error: RequestError) -> str:
 def progress(what: str, total: int | None = None) -> Iterator[Callable[[int], None]]:
     """Yield a function that counts what was done of something that may take long.
 
-    On a terminal it moves a bar, which is gone in the end. Elsewhere it writes a line every
-    `PROGRESS_LINE_S`, so that what is quick writes none. Both are on standard error.
+    On a terminal there is a bar, which is gone in the end. Elsewhere a line is written every
+    `PROGRESS_LINE_S`, whether or not anything was counted: what is quick writes none. Both are on
+    standard error.
     """
     console = _console(stderr=True)
     if not console.is_terminal:
-        yield _counting_lines(what, total)
+        with _ticking_lines(what, total) as advance:
+            yield advance
         return
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+    from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
-    columns = (TextColumn("  {task.description}"), BarColumn(), MofNCompleteColumn())
+    columns = (TextColumn("  {task.description}"), BarColumn(), TextColumn("{task.completed}"))
     with Progress(*columns, TimeElapsedColumn(), console=console, transient=True) as bars:
         task = bars.add_task(what, total=total)
         yield lambda count: bars.advance(task, count)
 
 
-def _counting_lines(what: str, total: int | None) -> Callable[[int], None]:
-    began = written = time.monotonic()
-    done = 0
+@contextmanager
+def _ticking_lines(what: str, total: int | None) -> Iterator[Callable[[int], None]]:
+    began, done, is_over = time.monotonic(), 0, Event()
 
     def advance(count: int) -> None:
-        nonlocal done, written
+        nonlocal done
         done += count
-        now = time.monotonic()
-        if now - written >= PROGRESS_LINE_S:
-            written = now
-            of_all = f" of {total}" if total is not None else ""
-            note(f"{what}: {done}{of_all} after {now - began:.0f} s")
 
-    return advance
+    def tell() -> None:
+        of_all = f" of {total}" if total is not None else ""
+        while not is_over.wait(PROGRESS_LINE_S):
+            note(f"{what}: {done}{of_all} after {time.monotonic() - began:.0f} s")
+
+    # A thread, because what takes long may be one call.
+    telling = Thread(target=tell, daemon=True)
+    telling.start()
+    try:
+        yield advance
+    finally:
+        is_over.set()
+        telling.join()
 
 
 @contextmanager

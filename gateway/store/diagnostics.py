@@ -10,6 +10,7 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from urllib.parse import parse_qs, urlsplit
 
+from gateway.encryption.certificates import expiry
 from gateway.store.limits.counters import FRESH_S, PRESENT
 from gateway.store.postgres.driver import driver_url
 from gateway.store.postgres.statements import Statement
@@ -149,11 +150,7 @@ def endpoint(url: str) -> Endpoint:
 async def certificate_expiry(host: str, port: int) -> datetime | None:
     """Return when the server's certificate expires; None: it speaks no TLS. Raises `OSError`."""
     der = await asyncio.to_thread(_certificate, host, port)
-    if der is None:
-        return None
-    from cryptography import x509  # noqa: PLC0415 - only needed here
-
-    return x509.load_der_x509_certificate(der).not_valid_after_utc
+    return None if der is None else expiry(der)
 
 
 def _certificate(host: str, port: int) -> bytes | None:

@@ -171,7 +171,8 @@ def _of_response(
 
 def _fault_of_log(row: Row, cipher: ContentCipher) -> str:
     if row.has_gap or row.entries != row.next_entry:
-        return f"{row.entries} of {row.next_entry} entries are there" + ", with a gap" * row.has_gap
+        gap = ", with a gap" if row.has_gap else ""
+        return f"{row.entries} of {row.next_entry} entries are there{gap}"
     if not row.rows:
         return ""
     try:

@@ -135,7 +135,7 @@ async def test_a_log_that_is_not_whole_is_found(
 
 async def test_what_no_key_opens_is_found(database_url: str) -> None:
     keys = MemoryKeys()
-    options = {"pool_size_max": 2, "command_timeout_s": 30, "connect_timeout_s": 30}
+    options: dict[str, Any] = {"pool_size_max": 2, "command_timeout_s": 30, "connect_timeout_s": 30}
     sealing = Database(database_url, keyring=sealing_keyring(keys), **options)
     async with sealing.owner_transaction() as connection:
         await connection.script("INSERT INTO tenants VALUES (gen_random_uuid(), 'acme', now())")
