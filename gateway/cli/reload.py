@@ -98,7 +98,7 @@ class Reloads:
         require_complete(settings)
         changed = changed_settings(self._settings, settings)
         _refuse(sorted(changed - RELOADABLE))
-        _take_over(app, servers, settings, _checked(backends(settings)))
+        take_over(app, servers, settings, _checked(backends(settings)))
         self._settings = settings
         listed = ", ".join(sorted(changed)) or "nothing in it has changed"
         _log.info("the configuration was reloaded", settings=listed)
@@ -128,10 +128,10 @@ def _checked(found: Sequence[Backend]) -> list[Backend]:
         raise StartupError(f"backends: {error}", remedy="Correct the URL.") from error
 
 
-def _take_over(
+def take_over(
     app: Gateway, servers: Sequence[Server], settings: Settings, new: Sequence[Backend]
 ) -> None:
-    # Nothing here waits or fails: no request sees a part of it.
+    """Take over the reloadable settings. Nothing waits or fails: no request sees a part of it."""
     process, limits = app.process, settings.limits
     base, replica, background = process.foundation, process.replica, settings.background
     archive, engine = replica.dependencies.archive, replica.dependencies.engine

@@ -4,23 +4,35 @@ from __future__ import annotations
 
 import asyncio
 import json
+import logging
 import signal
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from gateway.app import create_app
+from gateway.cli.reload import RELOADABLE, take_over
+from gateway.server.server import Server, listen
+from gateway.server.websocket_protocol import TOLERATED
+from gateway.settings import Settings
+from gateway.telemetry.logs import configure_logging, outlet
+from gateway.wiring.membership import backends
 from tests.fakes.gateway import gateway_settings, new_key
 from tests.fakes.http_client import http_client
 from tests.fakes.processes import gateway_process, reserved_port, simulator_process
 from tests.fakes.stream import parse_stream
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
+    from collections.abc import AsyncIterator, Callable
     from pathlib import Path
 
     import httpx2
 
+    from gateway.app import Gateway
+    from gateway.replication.durable_runs import RunDependencies
+    from gateway.server.admission import Room
+    from gateway.upstreams.admission.admit import Admission
     from tests.fakes.processes import GatewayProcess, SimulatorProcess
 
 pytestmark = pytest.mark.slow
@@ -181,3 +193,86 @@ async def test_a_setting_that_takes_a_restart_is_named_and_nothing_is_half_appli
     assert await reloading.healthy() == {"b0"}
     reloading.sections = before
     assert (await reloading.reload())["settings"] == "nothing in it has changed"
+
+
+CHANGED: dict[str, tuple[Any, Callable[[Gateway, Server], object]]] = {
+    "backends": ([{"name": "new", "url": "http://127.0.0.1:9"}], lambda app, _: _names(app)),
+    "server.connections_max": (7, lambda _, server: _room(server).connections_max),
+    "server.connections_per_peer_max": (8, lambda _, server: _room(server).per_peer_max),
+    "admission.slots_max": (9, lambda app, _: _admission(app).slots("new").bound),
+    "admission.first_token_target_s": (
+        10.0,
+        lambda app, _: _admission(app).policy.first_token_target_s,
+    ),
+    "admission.queue_length_max": (
+        11,
+        lambda app, _: _admission(app)._queue.policy.queue_length_max,
+    ),
+    "admission.wait_max_s": (12.0, lambda app, _: _admission(app).policy.wait_max_s),
+    "limits.body_bytes_max": (13, lambda app, _: app.process.body_bounds.bytes_max),
+    "limits.body_timeout_s": (14.0, lambda app, _: app.process.body_bounds.timeout_s),
+    "limits.responses_in_flight_max": (15, lambda app, _: _runs(app).supervisor.in_flight_max),
+    "limits.request_timeout_s": (16.0, lambda app, _: _runs(app).engine.run_time_max_s),
+    "rate_limits.stale_max_s": (
+        17.0,
+        lambda app, _: app.process.replica.limiter.timing.stale_max_s,
+    ),
+    "rate_limits.reads_per_minute_max": (18, lambda app, _: app.reads.per_minute),
+    "background.running_max": (19, lambda app, _: app.process.replica.runs.claimed_max),
+    "background.tenant_running_max": (
+        20,
+        lambda app, _: app.process.replica.scheduler.limits.terms.tenant_running_max,
+    ),
+    "background.tenant_queued_max": (
+        21,
+        lambda app, _: app.process.access.defaults.background_queued_max,
+    ),
+    "websockets.connections_max": (
+        22,
+        lambda app, _: app.process.foundation.sessions.connections_max,
+    ),
+    "log.level": ("error", lambda *_: logging.getLevelName(outlet.least).lower()),
+    "log.format": ("json", lambda app, _: app.process.foundation.settings.log.format),
+}
+"""Another value of each reloadable setting, and where it has to arrive."""
+
+
+def _names(app: Gateway) -> object:
+    members = app.process.foundation.pool.members()
+    return [{"name": one.name, "url": one.backend.base_url} for one in members]
+
+
+def _room(server: Server) -> Room:
+    room: Room = server.config.http.admission.room  # type: ignore[union-attr]
+    return room
+
+
+def _admission(app: Gateway) -> Admission:
+    admission = app.process.foundation.pool.admission
+    assert admission is not None
+    return admission
+
+
+def _runs(app: Gateway) -> RunDependencies:
+    return app.process.replica.dependencies
+
+
+async def test_every_reloadable_setting_arrives_where_it_counts(database_url: str) -> None:
+    assert set(CHANGED) == RELOADABLE
+    before = gateway_settings(database_url, [])
+    values = before.model_dump(exclude_defaults=True)
+    for path, (value, _) in CHANGED.items():
+        section, _, name = path.partition(".")
+        if name:
+            values.setdefault(section, {})[name] = value
+        else:
+            values[section] = value
+    changed = Settings.model_validate(values)
+    app = create_app(before)
+    with listen("127.0.0.1", 0) as listener:
+        server = Server(app, listener, before.server, websockets=before)
+        take_over(app, [server], changed, backends(changed))
+    arrived = {path: where(app, server) for path, (_, where) in CHANGED.items()}
+    configure_logging("warning", "json")
+    assert arrived == {path: value for path, (value, _) in CHANGED.items()}
+    assert server.config.ws_max_size == 13 * TOLERATED
