@@ -15,7 +15,6 @@ from uuid import UUID
 from gateway.entries import Finished, unpacked
 from gateway.errors import ContentSealed
 from gateway.store.content import BOUND_BY, pages_by_key, place_of
-from gateway.store.postgres.database import turn_to
 from gateway.store.postgres.statements import Statement
 from gateway.store.resealing import KEYS, SEALED
 from gateway.store.schema import RUNNING
@@ -130,8 +129,7 @@ async def _by_id(
     while left > 0:
         rows_max = min(PAGE_ROWS, left)
         words = {"tenant": tenant_id, "since": scope.since, "after": after, "rows_max": rows_max}
-        async with database.owner_transaction() as connection:
-            await turn_to(connection, tenant_id)
+        async with database.transaction(tenant_id) as connection:
             rows = await connection.execute(statement, words)
             cipher = connection.cipher(tenant_id)
         yield rows, cipher
@@ -215,8 +213,7 @@ async def check_content(
         while left > 0:
             rows_max = min(PAGE_ROWS, left)
             words = {"tenant": tenant_id, "rows_max": rows_max, **place}
-            async with database.owner_transaction() as connection:
-                await turn_to(connection, tenant_id)
+            async with database.transaction(tenant_id) as connection:
                 rows = await connection.execute(_PAGES[table][bool(place)], words)
                 found = _unopened(connection, tenant_id, table, rows)
             yield Page(len(rows), found)

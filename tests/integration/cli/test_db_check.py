@@ -17,6 +17,7 @@ from gateway.store.tenants import tenant_named
 from tests.fakes.gateway import PEPPER, gateway_settings, running_gateway
 from tests.fakes.http_client import http_client
 from tests.fakes.keys import MemoryKeys, sealing_keyring
+from tests.fakes.logins import SERVING, make_roles
 from tests.fakes.serving import serving
 from tests.fakes.stored import finished, item, new_response
 from tests.fakes.wayward_engine.engine import create_simulator
@@ -190,3 +191,15 @@ async def test_the_command_says_what_is_wrong_by_its_exit_code(
     }
     (one,) = told["violations"]
     assert (one["invariant"], one["tenant_id"]) == ("usage", str(tenant))
+
+
+async def test_the_login_that_serves_may_look(
+    tenant: TenantId, database_url: str, postgres: PostgresServer
+) -> None:
+    make_roles(database_url)
+    name = database_url.partition("?")[0].rpartition("/")[2]
+    code, told = await check(postgres.database_url(name, user=SERVING))
+    assert told["violations"] == []
+    assert told["rows"]["responses"] == 4
+    assert told["rows"]["content"] > 4
+    assert code == 0
