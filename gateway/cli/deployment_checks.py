@@ -59,18 +59,18 @@ async def roles(_: Subject, facts: ServerFacts) -> AsyncIterator[Finding]:
 
 
 async def clock(_: Subject, facts: ServerFacts) -> AsyncIterator[Finding]:
-    yield clock_finding("clock", "PostgreSQL", facts.skew_s)
+    yield clock_finding("clock", "PostgreSQL's", facts.skew_s)
 
 
 def clock_finding(name: str, whose: str, skew_s: float) -> Finding:
     """Return whether another clock is near enough to this one, which it is ahead of by `skew_s`."""
     if abs(skew_s) <= SKEW_MAX_S:
-        return Finding(name, ok=True, detail=f"that of {whose} and this one agree")
+        return Finding(name, ok=True, detail=f"{whose} and this one agree")
     ahead = "ahead of" if skew_s > 0 else "behind"
     return Finding(
         name,
         ok=False,
-        detail=f"that of {whose} is {abs(skew_s):.0f} s {ahead} this one",
+        detail=f"{whose} is {abs(skew_s):.0f} s {ahead} this one",
         remedy="Synchronise both by NTP (chronyc tracking): tokens, leases and bills have times.",
     )
 

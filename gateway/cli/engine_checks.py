@@ -47,7 +47,7 @@ async def _clock(backend: Backend, client: Client) -> list[Finding]:
         backend.url("/v1/models"), headers=backend.headers(), timeout=TIMEOUT_S
     )
     skew_s = date_skew_s(answer.headers.get("date"))
-    return [] if skew_s is None else [clock_finding(f"clock {backend.name}", "it", skew_s)]
+    return [] if skew_s is None else [clock_finding(f"clock {backend.name}", "its clock", skew_s)]
 
 
 async def _arguments(backend: Backend, client: Client) -> dict[str, Any]:

@@ -161,9 +161,9 @@ class AMinuteAhead(BaseHTTPRequestHandler):
 
 
 def test_clocks_that_differ_are_found() -> None:
-    assert clock_finding("clock", "it", -1.9).ok
-    finding = clock_finding("clock", "PostgreSQL", -60)
-    assert (finding.ok, finding.detail) == (False, "that of PostgreSQL is 60 s behind this one")
+    assert clock_finding("clock", "its clock", -1.9).ok
+    finding = clock_finding("clock", "PostgreSQL's", -60)
+    assert (finding.ok, finding.detail) == (False, "PostgreSQL's is 60 s behind this one")
 
 
 async def test_a_backend_with_another_clock_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -184,7 +184,7 @@ async def test_a_backend_with_another_clock_is_found(monkeypatch: pytest.MonkeyP
             server.shutdown()
             thread.join()
     assert not finding.ok
-    assert finding.detail == "that of it is 60 s ahead of this one"
+    assert finding.detail == "its clock is 60 s ahead of this one"
 
 
 async def test_a_vllm_that_does_not_tell_what_it_cached_is_warned_of(
