@@ -14,11 +14,18 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from starlette.applications import Starlette
+from starlette.responses import JSONResponse
+from starlette.routing import Route
 from typing_extensions import override
 
 from gateway.cli.deployment_checks import clock_finding, stream_finding
 from gateway.cli.doctor import examine
+from gateway.cli.engine_checks import engine_findings
 from gateway.store.diagnostics import Endpoint, certificate_expiry, endpoint
+from gateway.upstreams.backend import Backend
+from gateway.upstreams.engines import UnknownEngine, Vllm
+from gateway.upstreams.http.client import build_client
 from tests.fakes.certificate import self_signed
 from tests.fakes.gateway import PEPPER, gateway_settings, new_key
 from tests.fakes.logins import SERVING, make_roles
@@ -31,6 +38,8 @@ from tests.fakes.wayward_engine.options import WaywardOptions
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
+
+    from starlette.requests import Request
 
     from gateway.cli.findings import Finding
 
@@ -167,11 +176,6 @@ def test_clocks_that_differ_are_found() -> None:
 
 
 async def test_a_backend_with_another_clock_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    from gateway.cli.engine_checks import engine_findings
-    from gateway.upstreams.backend import Backend
-    from gateway.upstreams.engines import UnknownEngine
-    from gateway.upstreams.http.client import build_client
-
     with ThreadingHTTPServer(("127.0.0.1", 0), AMinuteAhead) as server:
         thread = threading.Thread(target=server.serve_forever)
         thread.start()
@@ -194,6 +198,27 @@ async def test_a_vllm_that_does_not_tell_what_it_cached_is_warned_of(
     silent = WaywardOptions(report_cached_tokens=False)
     (finding,) = await found_of_a_backend("engine gpu", silent, monkeypatch)
     assert (finding.level, "--enable-prompt-tokens-details" in finding.remedy) == ("warning", True)
+
+
+async def without_priorities(request: Request) -> JSONResponse:
+    """As a vLLM without --scheduling-policy priority answers."""
+    if request.method == "GET":
+        return JSONResponse({"version": "0.32.0"})
+    if "priority" in await request.json():
+        return JSONResponse({"error": {"message": "Got priority 1 but …"}}, 400)
+    return JSONResponse({"usage": {"prompt_tokens_details": {"cached_tokens": 112}}})
+
+
+async def test_a_vllm_that_takes_no_priorities_is_found_where_it_should() -> None:
+    routes = [
+        Route("/v1/completions", without_priorities, methods=["POST"]),
+        Route("/v1/models", without_priorities),
+    ]
+    async with serving(Starlette(routes=routes)) as url, build_client() as client:
+        for priorities, levels in ((True, ["error"]), (False, [])):
+            backend = Backend("gpu", url, {}, priorities=priorities)
+            found = await engine_findings(backend, Vllm("0.32.0"), "m", client)
+            assert [one.level for one in found if one.name == "engine gpu"] == levels
 
 
 async def test_flags_that_an_sglang_was_started_without_are_found(

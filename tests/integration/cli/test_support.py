@@ -68,6 +68,7 @@ LOG = [
     json.dumps({"event": "connected", "url": "postgresql://u:canary-password@db/d"}),
     json.dumps({"event": "key sk-canary-0123456789 is unknown", "tenant": "canary-tenant"}),
     json.dumps({"event": "request", "client": "203.0.113.77", "client_request_id": "canary-id"}),
+    json.dumps({"event": "mail was refused", "error": "535 canary-smtp is no password"}),
     json.dumps(["canary-list"]),
     "Traceback: canary-in-plain-text",
 ]
