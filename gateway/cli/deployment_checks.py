@@ -29,8 +29,9 @@ SKEW_MAX_S: Final = 2.0
 EXPIRY_WARNED: Final = timedelta(days=21)
 CONNECTIONS_SPARE: Final = 10
 """For operators, backups and monitoring."""
-VERIFIED: Final = ("verify-full", "verify-ca")
-ENCRYPTED: Final = (*VERIFIED, "require")
+VERIFIED: Final = "verify-full"
+"""Of the modes of TLS the only one that knows the server by its name."""
+ENCRYPTED: Final = (VERIFIED, "verify-ca", "require")
 PROXY_TIMEOUT_S: Final = 120.0
 TOGETHER_S: Final = 0.001
 """Events that are read within so long of each other came together."""
@@ -124,7 +125,7 @@ async def tls(subject: Subject, facts: ServerFacts) -> AsyncIterator[Finding]:
     if server.host is None:
         yield Finding("tls", ok=True, detail="the database is reached by a local socket")
         return
-    yield _encryption(server.host, server.sslmode, facts)
+    yield encryption_finding(server.host, server.sslmode, facts)
     try:
         expiry = await certificate_expiry(server.host, server.port)
     except OSError as error:
@@ -139,8 +140,9 @@ async def tls(subject: Subject, facts: ServerFacts) -> AsyncIterator[Finding]:
         yield Finding("certificate", left > timedelta(0), detail, remedy if is_late else "")
 
 
-def _encryption(host: str, sslmode: str, facts: ServerFacts) -> Finding:
-    if sslmode in VERIFIED:
+def encryption_finding(host: str, sslmode: str, facts: ServerFacts) -> Finding:
+    """Return whether nobody between here and the database can read, or be the database."""
+    if sslmode == VERIFIED:
         return Finding("tls", ok=True, detail=f"to the database, {sslmode}")
     detail = f"to the database with sslmode={sslmode}: who is between could be the database"
     # Of what lies before a pooler its server knows nothing.

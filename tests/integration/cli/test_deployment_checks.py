@@ -19,10 +19,10 @@ from starlette.responses import JSONResponse
 from starlette.routing import Route
 from typing_extensions import override
 
-from gateway.cli.deployment_checks import clock_finding, stream_finding
+from gateway.cli.deployment_checks import clock_finding, encryption_finding, stream_finding
 from gateway.cli.doctor import examine
 from gateway.cli.engine_checks import engine_findings
-from gateway.store.diagnostics import Endpoint, certificate_expiry, endpoint
+from gateway.store.diagnostics import Endpoint, ServerFacts, certificate_expiry, endpoint
 from gateway.upstreams.backend import Backend
 from gateway.upstreams.engines import UnknownEngine, Vllm
 from gateway.upstreams.http.client import build_client
@@ -149,6 +149,32 @@ async def test_a_certificate_of_postgres_is_read_from_its_server(tmp_path: Path)
 )
 def test_the_server_of_a_url_is_found(url: str, expected: tuple[Any, ...]) -> None:
     assert endpoint(url) == Endpoint(*expected)
+
+
+@pytest.mark.parametrize(
+    ("sslmode", "is_encrypted", "is_direct", "words"),
+    [
+        ("verify-full", True, True, "verify-full"),
+        ("verify-ca", True, True, "who is between could be the database"),
+        ("require", True, True, "who is between could be the database"),
+        ("prefer", False, True, "is not encrypted"),
+        ("require", False, False, "who is between could be the database"),
+        ("prefer", False, False, "is not encrypted"),
+    ],
+)
+def test_who_could_read_along_is_told(
+    sslmode: str, is_encrypted: bool, is_direct: bool, words: str
+) -> None:
+    facts = ServerFacts(
+        *(0.0, "18.0", "gateway", "owner", False, False, False, 97, 1, -1, -1),
+        is_encrypted=is_encrypted,
+        replicas=1,
+        is_direct=is_direct,
+    )
+    finding = encryption_finding("db.internal", sslmode, facts)
+    assert finding.detail.endswith(words)
+    assert ("sslmode=verify-full" in finding.remedy) == (sslmode != "verify-full")
+    assert not encryption_finding("127.0.0.1", sslmode, facts).remedy
 
 
 class AMinuteAhead(BaseHTTPRequestHandler):
