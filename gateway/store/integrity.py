@@ -27,7 +27,8 @@ if TYPE_CHECKING:
     from gateway.store.postgres.database import Connection, Database, Row
     from gateway.tenancy import TenantId
 
-PAGE_ROWS: Final = 1_000
+PAGE_ROWS: Final = 200
+"""Rows of one statement, which must not take longer than one of a request, nor fill the memory."""
 SETTLED: Final = timedelta(minutes=15)
 """Age from which on a lapsed claim, a missing usage line or the rest of a log is no coincidence."""
 _BILLED: Final = ("completed", "incomplete", "cancelled")
@@ -69,10 +70,9 @@ class Page:
 
 _LOG: Final = """
 SELECT count(*) AS rows, coalesce(sum(entry_count), 0) AS entries,
-    coalesce(bool_or(is_apart), false) AS has_gap,
-    (array_agg(entries ORDER BY first_entry DESC))[1] AS last_entries
+    coalesce(bool_or(is_apart), false) AS has_gap
 FROM (
-    SELECT e.first_entry, e.entry_count, e.entries,
+    SELECT e.entry_count,
         e.first_entry <> lag(e.first_entry + e.entry_count, 1, 0) OVER (ORDER BY e.first_entry)
         AS is_apart
     FROM events AS e
@@ -88,7 +88,12 @@ SELECT r.id, r.status, r.durable, r.lease_until, r.completed_at, r.next_entry, r
     EXISTS (
         SELECT FROM usage AS u WHERE u.tenant_id = r.tenant_id AND u.response_id = r.id
     ) AS has_line,
-    (SELECT log_retention_s FROM tenants WHERE id = r.tenant_id) AS log_s, log.*
+    (SELECT log_retention_s FROM tenants WHERE id = r.tenant_id) AS log_s, log.*, (
+        SELECT e.entries FROM events AS e
+        WHERE e.tenant_id = r.tenant_id AND e.response_id = r.id AND r.durable
+          AND e.day = CAST(r.created_at AT TIME ZONE 'UTC' AS date)
+        ORDER BY e.first_entry DESC LIMIT 1
+    ) AS last_entries
 FROM responses AS r LEFT JOIN LATERAL ({_LOG}) AS log ON r.durable
 WHERE r.tenant_id = :tenant AND r.created_at >= :since
   AND r.id > CAST(:after AS uuid)
