@@ -55,12 +55,13 @@ LINE: Final = Figure("a usage line with its indexes", 520, "bytes", _TURNS + "49
 LOG_TOKEN: Final = Figure(
     "log of a durable token", 25, "bytes", "4 as fast as they come, paced 10 to 25"
 )
-WAL_SHARE: Final = Figure(
-    "WAL, in shares of what is stored", 2.5, "", "1.1 of turns, 2.5 of paced logs"
+WAL_STORED: Final = Figure(
+    "WAL of what is stored, in shares of it", 1.1, "", "the same turns: 1.0 to 1.1"
 )
+WAL_LOG: Final = Figure("WAL of logs, in shares of them", 2.5, "", "paced")
 FIGURES: Final = (
     *(TOKEN, DURABLE_TOKEN, REQUEST, DATABASE_TOKEN, DATABASE_REQUEST, PROCESS, STREAM, STREAMS),
-    *(BUSY, ROW, ITEM_TOKEN, LINE, LOG_TOKEN, WAL_SHARE),
+    *(BUSY, ROW, ITEM_TOKEN, LINE, LOG_TOKEN, WAL_STORED, WAL_LOG),
 )
 
 _US: Final = 1e6
@@ -121,6 +122,7 @@ def planned(load: Load) -> Plan:
     replicas = serving + 1
     stored, logged, lines = _bytes_a_day(load, requests_per_s, durable_per_s)
     lines_days = defaults.ledger.lines_s / DAY_S
+    wal = (stored + lines) * WAL_STORED.value + logged * WAL_LOG.value
     disk = stored * load.retention_days + logged * load.log_days + lines * lines_days
     return Plan(
         replicas=replicas,
@@ -129,7 +131,7 @@ def planned(load: Load) -> Plan:
         requests_per_s=round(requests_per_s, 1),
         postgres_cores=max(2, math.ceil(database / _US / BUSY.value)),
         postgres_disk_gib=math.ceil(disk * _FREE / _GIB),
-        postgres_wal_gib_a_day=math.ceil((stored + logged + lines) * WAL_SHARE.value / _GIB),
+        postgres_wal_gib_a_day=math.ceil(wal / _GIB),
         max_connections=replicas * (pool + CONNECTIONS_BESIDE_POOL) + CONNECTIONS_SPARE,
         settings=_settings(load, of_one, pool),
     )

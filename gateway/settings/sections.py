@@ -309,7 +309,7 @@ class Database(Section):
     )
     pool_size_max: PositiveInt = Field(
         10,
-        description="Connections this process holds, beside six for logs, claims and LISTEN. Size "
+        description="Connections this process holds, beside seven for logs, claims and LISTEN. Size "
         "it by the connections the database allows, divided by the processes.",
     )
     command_timeout_s: PositiveFloat = Field(
