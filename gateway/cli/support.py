@@ -55,6 +55,8 @@ METRICS_TIMEOUT_S: Final = 10.0
 SECRET_CHARS_MIN: Final = 4
 """A secret that is shorter would be found in every text."""
 _GONE: Final = "[removed]"
+_TENANT: Final = re.compile(r'(\btenant"?\s*[=:]\s*")[^"]*')
+"""The label of a metric, or the field of a line of a log, up to its value."""
 _LOGGED: Final = frozenset(
     {*Fields.__annotations__, "event", "level", "timestamp", "logger", "stack"}
 ) - {"client", "client_request_id"}
@@ -133,7 +135,8 @@ async def _collected(
         settings = load_settings(config)
     except StartupError as error:
         parts["settings.json"] = _json({"error": str(error)})
-        return {name: Redactor((), {}).redacted(text) for name, text in parts.items()}
+        redactor = Redactor((), {}, are_known=tenant_names)
+        return {name: redactor.redacted(text) for name, text in parts.items()}
     parts["settings.json"] = _json(_settings(settings, config))
     names: dict[str, str] = {}
 
@@ -154,7 +157,11 @@ async def _collected(
         parts["backends.json"] = _json(await _tried(lambda: _backends(settings, client)))
         url = metrics_url or f"http://{settings.server.host}:{settings.server.port}/metrics"
         parts["metrics.txt"] = str(await _tried(lambda: _metrics(url, client)))
-    redactor = Redactor(known_secrets(settings), {} if tenant_names else names)
+    redactor = Redactor(
+        known_secrets(settings),
+        {} if tenant_names else names,
+        are_known=tenant_names or bool(names),
+    )
     return {name: redactor.redacted(text) for name, text in parts.items()}
 
 
@@ -271,8 +278,17 @@ async def _metrics(url: str, client: Client) -> str:
 class Redactor:
     """Takes known secrets out of a text, what looks like one, and the words of `names`."""
 
-    def __init__(self, secrets: Iterator[str] | tuple[str, ...], names: Mapping[str, str]) -> None:
-        """`names` are replaced as whole words, by what they map to."""
+    def __init__(
+        self,
+        secrets: Iterator[str] | tuple[str, ...],
+        names: Mapping[str, str],
+        *,
+        are_known: bool = True,
+    ) -> None:
+        """`names` are replaced as whole words, by what they map to. Unless they `are_known`, as
+        where the database is away, every value that is called a tenant is removed.
+        """
+        self._are_known = are_known
         long = {one for one in secrets if len(one) >= SECRET_CHARS_MIN}
         spelled = {
             form for one in long for form in (one, quote(one, safe=""), json.dumps(one)[1:-1])
@@ -287,6 +303,8 @@ class Redactor:
         if self._known is not None:
             text = self._known.sub(_GONE, text)
         text = _SECRETS.sub(_GONE, text)
+        if not self._are_known:
+            text = _TENANT.sub(rf"\1{_GONE}", text)
         if self._named is not None:
             text = self._named.sub(lambda found: self._names[found[0]], text)
         return text

@@ -159,6 +159,11 @@ async def test_a_bundle_is_made_where_nothing_works(tmp_path: Path) -> None:
         "GATEWAY_AUTH__KEY_PEPPER": "canary-pepper-of-many-characters",
     }
     parts = await bundle(tmp_path, environment, "--log", "there-is-none.log")
+    line = {"event": "request", "tenant": "canary-of-a-tenant", "status": 200}
+    (tmp_path / "some.log").write_text(json.dumps(line))
+    (tmp_path / "support.tar.gz").unlink()
+    told = (await bundle(tmp_path, environment, "--log", "some.log"))["log.jsonl"]
+    assert json.loads(told) == {"event": "request", "tenant": "[removed]", "status": 200}
     assert CANARY not in "".join(parts.values())
     assert "error" in json.loads(parts["database.json"])
     assert "error" in parts["metrics.txt"]
@@ -182,6 +187,10 @@ def test_secrets_are_found_in_every_form() -> None:
     assert redactor.redacted("a%22pepper%2Fwith%20characters") == "[removed]"
     assert redactor.redacted("of info, not of information") == "of tenant 1, not of information"
     assert safe({"a": "b"}) == "[1 entries]"
+    sample = 'gateway_tokens_total{model="m",tenant="acme"} 1'
+    unknown = Redactor((), {}, are_known=False)
+    assert unknown.redacted(sample) == 'gateway_tokens_total{model="m",tenant="[removed]"} 1'
+    assert Redactor((), {"acme": "tenant 1"}).redacted(sample).count("tenant 1") == 1
 
 
 def test_statements_have_no_values() -> None:
