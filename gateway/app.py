@@ -49,19 +49,16 @@ class Gateway(RequestContext):
     def __init__(self, process: Process, routes: Sequence[BaseRoute]) -> None:
         # A redirect would name the scheme and the host that this process sees behind its proxy.
         app = Router(routes, redirect_slashes=False, lifespan=lambda _: process.running()).app
-        proxies = _trusted_proxies(process)
-        super().__init__(
-            Authentication(
-                app,
-                process.access,
-                routes,
-                trusted_proxies=proxies,
-                reads_per_minute=process.foundation.settings.rate_limits.reads_per_minute_max,
-            ),
-            process.foundation.metrics,
+        authentication = Authentication(
+            app,
+            process.access,
             routes,
+            trusted_proxies=_trusted_proxies(process),
+            reads_per_minute=process.foundation.settings.rate_limits.reads_per_minute_max,
         )
+        super().__init__(authentication, process.foundation.metrics, routes)
         self.process = process
+        self.reads = authentication.reads
 
 
 class BrowserGateway(Gateway):
@@ -170,7 +167,7 @@ def routes(process: Process) -> list[BaseRoute]:
     system = SystemEndpoints(process.models, process.health)
     federation = process.federation
     exchange = TokenExchangeEndpoint(
-        federation, replace(bodies, bytes_max=federation.body_bytes_max)
+        federation, replace(bodies, own_bytes_max=federation.body_bytes_max)
     )
     return [
         Route("/v1/responses", create, methods=["POST"]),
@@ -223,11 +220,9 @@ def _container_routes(process: Process, bodies: BodyReader) -> list[Route]:
 
 def _bodies(process: Process) -> BodyReader:
     settings = process.foundation.settings
-    limits = settings.limits
     return BodyReader(
         process.foundation.executor,
-        limits.body_bytes_max,
-        limits.body_timeout_s,
+        process.body_bounds,
         InputLimits(rejects_media=settings.input.media == "reject"),
         strict=settings.input.strict,
         served=process.tool_grants.served,

@@ -47,12 +47,14 @@ def migrate_offline() -> None:
 
 
 def migrate(connection: Connection) -> None:
+    on_step = context.config.attributes.get("on_step") or (lambda _: None)
     context.configure(
         connection=connection,
         target_metadata=metadata,
         transaction_per_migration=True,
         compare_server_default=True,
         include_object=is_ours,
+        on_version_apply=lambda **_: on_step(1),
     )
     connection.exec_driver_sql(LOCK_TIMEOUT)
     connection.commit()

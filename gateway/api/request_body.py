@@ -29,21 +29,34 @@ TYPICAL_RATIO: Final = 10
 """About how many times its size a compressed body has once it is decoded."""
 
 
+@dataclass(slots=True)
+class BodyBounds:
+    """A body has at most `bytes_max` bytes, which must arrive within `timeout_s`, and as many once
+    it is decoded. A reload of the configuration changes both.
+    """
+
+    bytes_max: int
+    timeout_s: float
+
+
 @dataclass(frozen=True, slots=True)
 class BodyReader:
     """Reads and parses request bodies, for every endpoint that takes one.
 
-    A body has at most `bytes_max` bytes, which must arrive within `timeout_s`, and as many once it
-    is decoded. `input_limits` and `strict` are what every parser is given, `served` tells which
-    families of tools requests of a tenant may offer.
+    `own_bytes_max` is instead of that of the `bounds`. `input_limits` and `strict` are what every
+    parser is given, `served` tells which families of tools requests of a tenant may offer.
     """
 
     executor: ThreadExecutor
-    bytes_max: int
-    timeout_s: float
+    bounds: BodyBounds
     input_limits: InputLimits
     strict: bool
     served: Callable[[TenantPolicy], Collection[HostedFamily]]
+    own_bytes_max: int | None = None
+
+    @property
+    def bytes_max(self) -> int:
+        return self.own_bytes_max or self.bounds.bytes_max
 
     async def read(self, scope: Scope, receive: Receive) -> bytes:
         """Read the whole body of a request; a compressed one is decoded in a thread.
@@ -58,7 +71,7 @@ class BodyReader:
                 raise self.too_large("request body")
         body, more = bytearray(), True
         try:
-            async with asyncio.timeout(self.timeout_s):
+            async with asyncio.timeout(self.bounds.timeout_s):
                 while more:
                     message = await receive()
                     if message["type"] == "http.disconnect":
@@ -69,8 +82,8 @@ class BodyReader:
                         raise self.too_large("request body")
         except TimeoutError:
             raise InvalidRequest(
-                f"The request body did not arrive within {self.timeout_s:g} seconds. Please send "
-                "it again."
+                f"The request body did not arrive within {self.bounds.timeout_s:g} seconds. Please "
+                "send it again."
             ) from None
         content = bytes(body)
         if coding is None:

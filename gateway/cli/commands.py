@@ -46,7 +46,18 @@ PANELS: Final = {
         "doctor": Entry(
             "doctor",
             "doctor",
-            "Look at configuration, vocabulary, database and backends. Exit code 0: all is right.",
+            "Look at configuration, vocabulary, database, clocks, backends, and with --through a "
+            "proxy.",
+        ),
+        "plan": Entry(
+            "plan",
+            "plan",
+            "Say what a load takes: replicas, PostgreSQL, connections, and the settings to paste.",
+        ),
+        "support": Entry(
+            "support",
+            "commands",
+            "Pack what somebody needs who is to help, without secrets and content.",
         ),
         "launch": Entry(
             "launch",

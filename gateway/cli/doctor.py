@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import json
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from importlib import import_module
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated, Any, Final
 from uuid import UUID
 
 import orjson
@@ -15,10 +15,13 @@ from gateway import ids
 from gateway.cli import backends, chat_probes, mcp_registry, terminal
 from gateway.cli.chat_probes import Heard
 from gateway.cli.command import Config, Json, run
+from gateway.cli.deployment_checks import DATABASE_CHECKS, admin_listener, proxy
+from gateway.cli.engine_checks import engine_findings
+from gateway.cli.findings import Finding, Subject, failed
 from gateway.cli.provision import connected, provisioned
-from gateway.cli.terminal import FAILED, remedy_for
+from gateway.cli.terminal import FAILED
 from gateway.constraints.output_rules import OutputRules
-from gateway.errors import GatewayError, StartupError, StoreError, UpstreamError, installation
+from gateway.errors import StartupError, StoreError, UpstreamError, installation
 from gateway.generation import ChatTerms, Constraint, Literal, Sampling, TokenRequest
 from gateway.models.format import SEES
 from gateway.protocol.context_item import ContextItem
@@ -26,6 +29,7 @@ from gateway.protocol.items import InputText, Message
 from gateway.protocol.proxied import PATHS
 from gateway.services.models import GENERATES
 from gateway.settings import load_settings
+from gateway.store.diagnostics import server_facts
 from gateway.store.migration.verification import missing, summary
 from gateway.store.schema import REVISION
 from gateway.telemetry.metrics import Metrics
@@ -42,9 +46,10 @@ from gateway.upstreams.tokenization import render
 from gateway.wiring import foundation
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
     from pathlib import Path
 
+    from gateway.cli.findings import Check
     from gateway.generation import TokenSink
     from gateway.models.format import Formats, ModelFormat
     from gateway.protocol.proxied import ProxiedKind
@@ -65,6 +70,7 @@ _PYTHON_REMEDY = (
     "docs/python.md says what each engine needs. Until one passes, no request gets this tool."
 )
 NOBODY = TenantId(UUID(int=0))
+_MARKS: Final = {"ok": terminal.OK, "warning": terminal.WARNING, "error": terminal.BAD}
 _HELLO = ContextItem(
     "message",
     "",
@@ -90,72 +96,64 @@ _UNBOUND_REMEDY = (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class Finding:
-    """Result of one check; `remedy` is empty where nothing is wrong."""
-
-    name: str
-    ok: bool
-    detail: str
-    remedy: str = ""
-
-
-def doctor(config: Config = None, json_: Json = False) -> None:
-    """Look at configuration, vocabulary, database and backends. Exit code 0: all is right.
+def doctor(
+    config: Config = None,
+    through: Annotated[
+        str | None,
+        typer.Option(metavar="URL", help="Where clients reach the proxy: try a stream through it."),
+    ] = None,
+    key: Annotated[
+        str | None, typer.Option(envvar="OPENAI_API_KEY", help="API key for --through.")
+    ] = None,
+    replicas: Annotated[
+        int | None, typer.Option(min=1, help="How many there will be. Default: those that run.")
+    ] = None,
+    json_: Json = False,
+) -> None:
+    """Look at configuration, vocabulary, database, clocks, backends, and with --through a proxy.
 
     Each backend is asked for one token, which proves that it returns token ids; where models are
-    declared for something else, for that.
+    declared for something else, for that. Exit code 1: something is wrong; warnings leave it at 0.
     """
-    findings = run(examine(config))
+    findings = run(examine(config, through=through, api_key=key, replicas=replicas))
     ok = all(finding.ok for finding in findings)
     if json_:
-        body = {"ok": ok, "findings": [asdict(finding) for finding in findings]}
-        terminal.show(json.dumps(body))
+        terminal.show(json.dumps({"ok": ok, "findings": [finding.json for finding in findings]}))
     else:
         for finding in findings:
-            mark = terminal.OK if finding.ok else terminal.BAD
-            terminal.step(mark, finding.name, finding.detail)
+            terminal.step(_MARKS[finding.level], finding.name, finding.detail)
             if finding.remedy:
                 terminal.show(f"      {finding.remedy}")
     if not ok:
         raise typer.Exit(FAILED)
 
 
-async def examine(config: Path | None) -> list[Finding]:
-    """Check everything that the settings turn on. An error in the configuration hides the rest."""
+async def examine(config: Path | None, **options: Any) -> list[Finding]:
+    """Check everything that the settings turn on. An error in the configuration hides the rest.
+
+    `options` are fields of the `Subject`.
+    """
     try:
-        settings = load_settings(config)
+        subject = Subject(load_settings(config), **options)
     except StartupError as error:
-        return [_failed("config", error)]
-    findings = [Finding("config", ok=True, detail="no mistakes"), *_libraries(settings)]
-    formats = _formats(settings, findings)
-    await _database(settings, findings)
-    if settings.tools.web.enabled:
-        await _web_search(settings, findings)
-    if settings.tools.python.enabled:
-        findings.append(await _code_interpreter(settings))
-    if formats is None:
-        return findings
-    for name, (ok, detail) in (await backends.examine(settings)).items():
-        remedy = "" if ok else "See docs/backends.md; harmony-gateway backends list asks again."
-        findings.append(Finding(f"source {name}", ok=ok, detail=detail, remedy=remedy))
-    if not settings.backends and not settings.discovery:
-        remedy = "Name one in gateway.yaml: see gateway.example.yaml."
-        findings.append(Finding("backends", ok=False, detail="none is configured", remedy=remedy))
-    async with build_client() as client:
-        findings += await _backends(settings, client, formats)
+        return [failed("config", error)]
+    findings = [Finding("config", ok=True, detail="no mistakes")]
+    for check in CHECKS:
+        findings += [finding async for finding in check(subject)]
     return findings
 
 
-def _libraries(settings: Settings) -> list[Finding]:
+async def _libraries(subject: Subject) -> AsyncIterator[Finding]:
     # A process that serves loads most libraries with the first request that needs one. One that is
     # installed but broken (built for another system, of another version) would be noticed by it.
-    findings = []
-    for what, modules, command in _needed(settings):
+    is_well = True
+    for what, modules, command in _needed(subject.settings):
         if found := list(_faults(modules)):
+            is_well = False
             detail = f"{what} needs what cannot be loaded: {'; '.join(found)}"
-            findings.append(Finding("libraries", ok=False, detail=detail, remedy=f"Run: {command}"))
-    return findings or [Finding("libraries", ok=True, detail="all that is turned on can be loaded")]
+            yield Finding("libraries", ok=False, detail=detail, remedy=f"Run: {command}")
+    if is_well:
+        yield Finding("libraries", ok=True, detail="all that is turned on can be loaded")
 
 
 def _needed(settings: Settings) -> Iterator[tuple[str, Sequence[str], str]]:
@@ -180,42 +178,47 @@ def _faults(modules: Sequence[str]) -> Iterator[str]:
             yield f"{name.partition('.')[0]}: {error}"
 
 
-def _formats(settings: Settings, findings: list[Finding]) -> Formats | None:
-    # None: this installation cannot make the prompts of the models.
+async def _prompts(subject: Subject) -> AsyncIterator[Finding]:
+    # Without formats this installation cannot make the prompts of the models.
+    about = "vocabulary"
     try:
-        formats = foundation.formats(settings)
-        findings.append(Finding("vocabulary", ok=True, detail="o200k_harmony, checksum verified"))
-    except StartupError as error:
-        findings.append(_failed("vocabulary", error))
-        return None
-    try:
+        formats = foundation.formats(subject.settings)
+        yield Finding(about, ok=True, detail="o200k_harmony, checksum verified")
+        about = "prompts"
         formats.default.check()
     except StartupError as error:
-        findings.append(_failed("prompts", error))
-        return None
-    findings.append(Finding("prompts", ok=True, detail="rendered as openai-harmony does"))
-    return formats
+        yield failed(about, error)
+        return
+    subject.formats = formats
+    yield Finding(about, ok=True, detail="rendered as openai-harmony does")
 
 
-async def _database(settings: Settings, findings: list[Finding]) -> None:
+async def _database(subject: Subject) -> AsyncIterator[Finding]:
+    settings = subject.settings
     kind = "external" if settings.database.url else "embedded"
     looking_at = "database"
     try:
         async with provisioned(settings) as complete, connected(complete) as database:
-            detail = f"{kind}, schema at {REVISION}"
-            findings.append(Finding(looking_at, ok=True, detail=detail))
-            await _shortcomings(database, findings)
+            facts = await server_facts(database)
+            detail = f"{kind}, PostgreSQL {facts.version}, schema at {REVISION}"
+            yield Finding(looking_at, ok=True, detail=detail)
+            for finding in await _shortcomings(database):
+                yield finding
             looking_at = "isolation"
             async with database.transaction(NOBODY):
                 detail = "the unprivileged role of tenants can be taken"
-            findings.append(Finding(looking_at, ok=True, detail=detail))
+            yield Finding(looking_at, ok=True, detail=detail)
+            for check in DATABASE_CHECKS if settings.database.url else ():
+                async for finding in check(subject, facts):
+                    yield finding
             looking_at = "mcp servers"
-            findings += await _mcp_servers(complete, database)
+            for finding in await _mcp_servers(complete, database):
+                yield finding
     except (StartupError, StoreError) as error:
-        findings.append(_failed(looking_at, error))
+        yield failed(looking_at, error)
     else:
         where = "given" if settings.auth.key_pepper else str(settings.data_dir / "pepper")
-        findings.append(Finding("pepper", ok=True, detail=where))
+        yield Finding("pepper", ok=True, detail=where)
 
 
 async def _mcp_servers(settings: Settings, database: Database) -> list[Finding]:
@@ -238,54 +241,71 @@ async def _mcp_servers(settings: Settings, database: Database) -> list[Finding]:
     return findings
 
 
-async def _shortcomings(database: Database, findings: list[Finding]) -> None:
+async def _shortcomings(database: Database) -> list[Finding]:
     # What the database lacks although no request needs it.
     lacking = [fact for fact in await missing(database) if not fact.stops]
+    findings = []
     for cost in dict.fromkeys(fact.cost for fact in lacking):
         facts = [fact for fact in lacking if fact.cost == cost]
         by_hand = "Make it again by hand, as gateway/store/tables has it."
         remedy = "Run: harmony-gateway db upgrade" if facts[0].mend else by_hand
         detail = f"it lacks: {summary(facts)}: {cost}"
         findings.append(Finding("schema", ok=False, detail=detail, remedy=remedy))
+    return findings
 
 
-async def _web_search(settings: Settings, findings: list[Finding]) -> None:
+async def _web_search(subject: Subject) -> AsyncIterator[Finding]:
     from gateway.wiring.web import Workshop, asked_for_one_page
 
-    web = settings.tools.web
+    web = subject.settings.tools.web
+    if not web.enabled:
+        return
     try:
         workshop = Workshop.of(web, Metrics())
     except StartupError as error:
-        findings.append(_failed("web search", error))
+        yield failed("web search", error)
         return
     try:
         engines = [one for one in web.providers if one.kind not in {"index", "mcp"}]
         for provider in engines:
             why = await asked_for_one_page(workshop, provider)
             about = f"search by {provider.kind}"
-            detail = why or "it answers"
-            findings.append(Finding(about, not why, detail, _SEARCH_REMEDY if why else ""))
+            yield Finding(about, not why, why or "it answers", _SEARCH_REMEDY if why else "")
         if not web.providers or any(one.kind == "index" for one in web.providers):
             detail = "pages of the local index, see `harmony-gateway pages list`"
-            findings.append(Finding("web search", ok=True, detail=detail))
+            yield Finding("web search", ok=True, detail=detail)
     finally:
         await workshop.close()
 
 
-async def _code_interpreter(settings: Settings) -> Finding:
+async def _code_interpreter(subject: Subject) -> AsyncIterator[Finding]:
     # Runs the self-test that a gateway runs at its start.
     from gateway.tools.python.self_test import choose
     from gateway.wiring.python import engines
 
-    about = "code interpreter"
+    about, python = "code interpreter", subject.settings.tools.python
+    if not python.enabled:
+        return
     try:
-        chosen = await choose(engines(settings.tools.python))
+        chosen = await choose(engines(python))
     except StartupError as error:
-        return _failed(about, error)
+        yield failed(about, error)
+        return
     if chosen.engine is None:
-        return Finding(about, False, str(chosen), _PYTHON_REMEDY)
+        yield Finding(about, False, str(chosen), _PYTHON_REMEDY)
+        return
     await chosen.engine.close()
-    return Finding(about, ok=True, detail=str(chosen))
+    yield Finding(about, ok=True, detail=str(chosen))
+
+
+async def _sources(subject: Subject) -> AsyncIterator[Finding]:
+    settings = subject.settings
+    for name, (ok, detail) in (await backends.examine(settings)).items():
+        remedy = "" if ok else "See docs/backends.md; harmony-gateway backends list asks again."
+        yield Finding(f"source {name}", ok=ok, detail=detail, remedy=remedy)
+    if not settings.backends and not settings.discovery:
+        remedy = "Name one in gateway.yaml: see gateway.example.yaml."
+        yield Finding("backends", ok=False, detail="none is configured", remedy=remedy)
 
 
 @dataclass(frozen=True, slots=True)
@@ -317,7 +337,15 @@ class _Probed:
         return {name: lengths.get(name) or one.context_length for name, one in self.served.items()}
 
 
-async def _backends(settings: Settings, client: Client, formats: Formats) -> list[Finding]:
+async def _backends(subject: Subject) -> AsyncIterator[Finding]:
+    if subject.formats is None:
+        return
+    async with build_client() as client:
+        for finding in await _probed(subject.settings, client, subject.formats):
+            yield finding
+
+
+async def _probed(settings: Settings, client: Client, formats: Formats) -> list[Finding]:
     probes: dict[str, _Probed | UpstreamError] = {}
     for backend in (await backends.found(settings)).backends.values():
         try:
@@ -338,6 +366,9 @@ async def _backends(settings: Settings, client: Client, formats: Formats) -> lis
     probes |= {probe.backend.name: probe for probe in told}
     findings = [await _backend(name, probe, client, formats) for name, probe in probes.items()]
     for probe in told:
+        named = next((one.name for one in probe.served.values()), None)
+        if not _fault(probe):
+            findings += await engine_findings(probe.backend, probe.engine, named, client)
         for model in () if _fault(probe) else probe.generating:
             findings += await _chat_format(probe, model, client, formats.for_model(model))
             findings += await _chat_endpoint(probe, model, client, formats.for_model(model))
@@ -361,7 +392,7 @@ async def _backend(
 ) -> Finding:
     about = f"backend {name}"
     if isinstance(probe, UpstreamError):
-        return _failed(about, probe)
+        return failed(about, probe)
     fault = _fault(probe)
     if fault is not None:
         return Finding(about, False, *fault)
@@ -370,7 +401,7 @@ async def _backend(
             await _one_token(probe, model, client, formats.for_model(model))
         passed = [task for model in probe.served for task in await _proxied(probe, model, client)]
     except UpstreamError as error:
-        return _failed(about, error)
+        return failed(about, error)
     can = probe.engine.capabilities(
         grammars=probe.backend.grammars, priorities=probe.backend.priorities
     )
@@ -426,7 +457,7 @@ async def _chat_format(
             return [Finding(about, False, "; ".join(misfits), _MISFIT_REMEDY)]
         is_bound = await _is_bound_at_once(probe, model, client, format_)
     except UpstreamError as error:
-        return [_failed(about, error)]
+        return [failed(about, error)]
     if not is_bound:
         return [
             Finding(about, False, "a grammar does not bind what it says first", _UNBOUND_REMEDY)
@@ -450,7 +481,7 @@ async def _chat_endpoint(
     try:
         found = await chat_probes.examine(ask, format_.abilities)
     except UpstreamError as error:
-        return [_failed(about, error)]
+        return [failed(about, error)]
     usage = "tells usage" if found.tells_usage else "tells no usage, which is estimated then"
     takes = ", ".join(("messages", *found.taken))
     return [
@@ -524,11 +555,15 @@ async def _asked_for(  # noqa: PLR0913 - what is asked, and of whom
     await upstream.generate(request, sink)
 
 
-def _failed(name: str, error: GatewayError) -> Finding:
-    if isinstance(error, StartupError):
-        remedy = error.remedy
-    elif isinstance(error, StoreError):
-        remedy = remedy_for(error)
-    else:
-        remedy = "Is the server running, and are its url and api_key right?"
-    return Finding(name, ok=False, detail=str(error), remedy=remedy)
+CHECKS: Final[tuple[Check, ...]] = (
+    _libraries,
+    _prompts,
+    _database,
+    admin_listener,
+    _web_search,
+    _code_interpreter,
+    _sources,
+    _backends,
+    proxy,
+)
+"""In the order of the list; each yields what it finds."""

@@ -17,7 +17,7 @@ from gateway.store.tools import web_pages
 from gateway.telemetry.metrics import Metrics
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
+    from collections.abc import AsyncIterator, Callable
 
     from gateway.settings import Settings
     from gateway.store.postgres.database import Database
@@ -69,7 +69,11 @@ async def add_pages(
     database = await gateway.database()
     tenant_id = await _tenant_id(database, tenant)
     page_source = PageSource(source, url, pages)
-    added = await load(gateway.settings, database, page_source, tenant_id=tenant_id)
+    total = pages if source.startswith(("http://", "https://")) else None
+    with terminal.progress("pages", total) as on_page:
+        added = await load(
+            gateway.settings, database, page_source, tenant_id=tenant_id, on_page=on_page
+        )
     if added:
         await web_pages.note_documents_added(database, tenant_id, source, added)
     terminal.show(f"{added} added; see: harmony-gateway pages list")
@@ -131,6 +135,7 @@ async def load(
     *,
     tenant_id: TenantId | None = None,
     quiet: bool = False,
+    on_page: Callable[[int], None] = lambda _: None,
 ) -> int:
     """Add pages to the index of a tenant, or to that of all tenants; return how many were added.
 
@@ -148,7 +153,7 @@ async def load(
             loading = loader.add_url(source.place, pages_max=source.pages_max)
         else:
             loading = loader.add_path(Path(source.place), source.url)
-        return await _told(loading, quiet=quiet)
+        return await _told(loading, on_page, quiet=quiet)
     except OSError as error:
         raise StartupError(
             f"cannot read {source.place}: {error.strerror}",
@@ -158,9 +163,12 @@ async def load(
         await workshop.close()
 
 
-async def _told(loading: AsyncIterator[Loaded], *, quiet: bool) -> int:
+async def _told(
+    loading: AsyncIterator[Loaded], on_page: Callable[[int], None], *, quiet: bool
+) -> int:
     added = 0
     async for one in loading:
+        on_page(1)
         added += not one.error
         if one.error:
             terminal.step(terminal.BAD, "not added", f"{one.url}: {one.error}")

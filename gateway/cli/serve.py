@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from contextlib import contextmanager, suppress
+from contextlib import AsyncExitStack, contextmanager, suppress
+from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
@@ -12,6 +13,7 @@ from gateway.app import create_admin_app, create_app
 from gateway.cli.command import PORT_MAX, Config, run
 from gateway.cli.config import require_complete
 from gateway.cli.provision import provisioned
+from gateway.cli.reload import Reloads, hangups
 from gateway.errors import StartupError
 from gateway.server.server import Server, listen, stopped_by_signals, until_stopped
 from gateway.settings import Server as ServerSettings
@@ -21,7 +23,7 @@ from gateway.wiring.foundation import load_vocabulary
 
 if TYPE_CHECKING:
     import socket
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
     from starlette.types import ASGIApp
 
@@ -39,23 +41,29 @@ def serve(
     With DATABASE_URL it uses that PostgreSQL, whose schema `db upgrade` must have brought up to
     date. Without one it runs an embedded PostgreSQL in its data folder. SIGTERM drains: other
     replicas go on with what can be resumed, the rest may finish within server.drain_grace_s.
+    SIGHUP reads the configuration again: backends, limits and log take effect at once.
     """
     given = {"host": host, "port": port}
     server = {name: value for name, value in given.items() if value is not None}
-    settings = load_settings(config, {"server": server})
-    configure_logging(settings.log.level, settings.log.format)
-    run(_serve(settings))
+    run(_serve(partial(load_settings, config, {"server": server})))
 
 
-async def _serve(settings: Settings) -> None:
-    require_complete(settings)
+async def _serve(load: Callable[[], Settings]) -> None:
+    with hangups() as asked:
+        settings = load()
+        configure_logging(settings.log.level, settings.log.format)
+        require_complete(settings)
+        await _serve_with(settings, Reloads(settings, load, asked))
+
+
+async def _serve_with(settings: Settings, reloads: Reloads) -> None:
     listener = listen(settings.server.host, settings.server.port)
     with listener, _admin_listener(settings) as admin_listener:
         # A thread beside the start of the database, which is mostly waiting.
         loading = asyncio.get_running_loop().run_in_executor(None, _load_vocabulary)
         async with provisioned(settings, is_lasting=True) as complete:
             await loading
-            await serve_gateway(complete, listener, admin_listener)
+            await _serve_gateway(complete, reloads, listener, admin_listener)
 
 
 def _load_vocabulary() -> None:
@@ -75,25 +83,29 @@ def _admin_listener(settings: Settings) -> Iterator[socket.socket | None]:
         yield listener
 
 
-async def serve_gateway(
-    settings: Settings, listener: socket.socket, admin_listener: socket.socket | None = None
+async def _serve_gateway(
+    settings: Settings,
+    reloads: Reloads,
+    listener: socket.socket,
+    admin_listener: socket.socket | None,
 ) -> None:
-    """Run the gateway on a socket, and its admin API on another, until a signal.
-
-    The settings must be complete.
-    """
+    # Until a signal; the settings must be complete. The server that is entered first stops last,
+    # and what both use ends with it.
     app, log = create_app(settings), EventLog(__name__)
-    server = Server(app, listener, settings.server, app.process, websockets=settings)
-    if admin_listener is None:
-        await _until_signal(server, log)
-        return
-    admin = Server(create_admin_app(app.process), admin_listener, settings.server)
-    with stopped_by_signals(server, admin):
-        # The one that is entered first stops last, and what both use ends with it.
-        async with server, admin:
-            log.info("listening", url=server.url)
-            log.info("the admin API is listening", url=admin.url)
-            await until_stopped(server, admin)
+    servers = [Server(app, listener, settings.server, app.process, websockets=settings)]
+    if admin_listener is not None:
+        servers.append(Server(create_admin_app(app.process), admin_listener, settings.server))
+    with stopped_by_signals(*servers):
+        async with AsyncExitStack() as stack:
+            for server in servers:
+                await stack.enter_async_context(server)
+            log.info("listening", url=servers[0].url)
+            for admin in servers[1:]:
+                log.info("the admin API is listening", url=admin.url)
+            async with asyncio.TaskGroup() as group:
+                reloading = group.create_task(reloads.run(app, servers))
+                await until_stopped(*servers)
+                reloading.cancel()
     log.info("stopped")
 
 
@@ -140,15 +152,11 @@ def simulate(  # noqa: PLR0913 - each is an option
 
 
 async def _simulate(app: ASGIApp, host: str, port: int) -> None:
-    settings = ServerSettings(host=host, port=port, drain_grace_s=1)
+    settings, log = ServerSettings(host=host, port=port, drain_grace_s=1), EventLog(__name__)
     with listen(host, port) as listener:
         server = Server(app, listener, settings)
-        await _until_signal(server, EventLog(__name__))
-
-
-async def _until_signal(server: Server, log: EventLog) -> None:
-    with stopped_by_signals(server):
-        async with server:
-            log.info("listening", url=server.url)
-            await until_stopped(server)
-    log.info("stopped")
+        with stopped_by_signals(server):
+            async with server:
+                log.info("listening", url=server.url)
+                await until_stopped(server)
+        log.info("stopped")

@@ -23,7 +23,7 @@ from gateway.services.tenant_encryption import TenantEncryption
 from gateway.store import tenants
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
     from gateway.encryption.keyring import WrappedKey
     from gateway.tenancy import TenantId
@@ -36,13 +36,15 @@ _NEXT = "what is stored follows in the background; at once: harmony-gateway encr
 _KEY_ID = re.compile(r"[A-Za-z0-9_-]{1,32}\Z")
 
 
-async def _tenant_data(gateway: Installation) -> TenantData:
+async def _tenant_data(
+    gateway: Installation, on_rows: Callable[[int], None] = lambda _: None
+) -> TenantData:
     database = await gateway.database()
     settings = gateway.settings
     keys = await gateway.enter(prepared_keys(settings))
     is_configured = settings.auth.key_pepper is not None or settings.cache_salt_secret is not None
     secret = settings.cache_salt_key if is_configured else None
-    return TenantData(database, keys, end_user_secret=secret)
+    return TenantData(database, keys, end_user_secret=secret, on_rows=on_rows)
 
 
 async def _encryption_of(gateway: Installation, name: str) -> tuple[TenantEncryption, TenantId]:
@@ -79,7 +81,8 @@ async def erase(
     """Erase a person: all stored responses that were for it, what continues them for nobody else,
     and what they used and nobody else does.
     """
-    erased = await (await _tenant_data(gateway)).erase_person(name, person)
+    with terminal.progress("responses read") as on_rows:
+        erased = await (await _tenant_data(gateway, on_rows)).erase_person(name, person)
     if json_:
         told = {
             "responses": erased.responses,
@@ -138,7 +141,8 @@ async def purge(gateway: Installation, json_: Json = False) -> None:
 
     Their keys are destroyed first, so that what was encrypted is unreadable in backups, too.
     """
-    removed = await (await _tenant_data(gateway)).purge()
+    with terminal.progress("rows removed") as on_rows:
+        removed = await (await _tenant_data(gateway, on_rows)).purge()
     if json_:
         rows = [{"tenant": one.tenant, "keys": one.keys, "rows": one.rows} for one in removed]
         terminal.show(json.dumps(rows))
@@ -158,10 +162,10 @@ async def export(
     """Write an archive of all that a tenant has, its content in the clear: JSON lines by table."""
     stored = await _tenant_data(gateway)
     try:
-        with _new_file(path) as file:
+        with _new_file(path) as file, terminal.progress("bytes written") as on_bytes:
             archive = await stored.export(name)
             async for piece in archive.pieces():
-                file.write(piece)
+                on_bytes(file.write(piece))
     except FileExistsError as error:
         raise typer.BadParameter("that file is there already", param_hint="PATH") from error
     except OSError as error:
@@ -265,7 +269,10 @@ async def reseal(
 ) -> None:
     """Bring all that is stored of a tenant under the key that seals now, while it is served."""
     sealing, tenant_id = await _encryption_of(gateway, name)
-    written = await sealing.reseal(tenant_id, rows_per_s=rows_per_s, destroys_older=destroy_older)
+    with terminal.progress("rows read") as on_rows:
+        written = await sealing.reseal(
+            tenant_id, rows_per_s=rows_per_s, destroys_older=destroy_older, on_rows=on_rows
+        )
     terminal.show(f"{written} rows of tenant {name} were brought under its newest key")
 
 

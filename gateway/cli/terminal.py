@@ -7,8 +7,10 @@ imported when there is something to show: a server, which shows nothing, would h
 from __future__ import annotations
 
 import json
+import time
 from contextlib import contextmanager
 from functools import cache
+from threading import Event, Thread
 from typing import TYPE_CHECKING, Any, Final
 
 from gateway.errors import (
@@ -31,8 +33,10 @@ if TYPE_CHECKING:
 OK = "✓"
 BAD = "✗"
 SKIPPED = "-"
-_STYLES = {OK: "green", BAD: "red", SKIPPED: "yellow"}
+WARNING = "!"
+_STYLES = {OK: "green", BAD: "red", SKIPPED: "yellow", WARNING: "yellow"}
 
+PROGRESS_LINE_S = 5.0
 FAILED = 1
 INTERRUPTED = 130
 
@@ -184,6 +188,50 @@ def remedy_for_request(error: RequestError) -> str:
     if error.param == "tenant":
         return f"List tenants: harmony-gateway {listing}. Create one: {_CREATE_TENANT}"
     return f"List those that exist: harmony-gateway {listing}"
+
+
+@contextmanager
+def progress(what: str, total: int | None = None) -> Iterator[Callable[[int], None]]:
+    """Yield a function that counts what was done of something that may take long.
+
+    On a terminal there is a bar, which is gone in the end. Elsewhere a line is written every
+    `PROGRESS_LINE_S`, whether or not anything was counted: what is quick writes none. Both are on
+    standard error.
+    """
+    console = _console(stderr=True)
+    if not console.is_terminal:
+        with _ticking_lines(what, total) as advance:
+            yield advance
+        return
+    from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+
+    columns = (TextColumn("  {task.description}"), BarColumn(), TextColumn("{task.completed}"))
+    with Progress(*columns, TimeElapsedColumn(), console=console, transient=True) as bars:
+        task = bars.add_task(what, total=total)
+        yield lambda count: bars.advance(task, count)
+
+
+@contextmanager
+def _ticking_lines(what: str, total: int | None) -> Iterator[Callable[[int], None]]:
+    began, done, is_over = time.monotonic(), 0, Event()
+
+    def advance(count: int) -> None:
+        nonlocal done
+        done += count
+
+    def tell() -> None:
+        of_all = f" of {total}" if total is not None else ""
+        while not is_over.wait(PROGRESS_LINE_S):
+            note(f"{what}: {done}{of_all} after {time.monotonic() - began:.0f} s")
+
+    # A thread, because what takes long may be one call.
+    telling = Thread(target=tell, daemon=True)
+    telling.start()
+    try:
+        yield advance
+    finally:
+        is_over.set()
+        telling.join()
 
 
 @contextmanager

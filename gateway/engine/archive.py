@@ -107,7 +107,7 @@ class Archive:
         self._deposits = Deposits(partial(late_writes.deposit, database), metrics=metrics)
         self._audit = ToolAudit(partial(tool_calls.record_all, database), metrics=metrics)
         self._endings = row_mapping.Endings(format_of, new_fold_for)
-        self._ours = ownership
+        self.ownership = ownership
         self._announce = announce
         self._metrics = metrics
 
@@ -124,16 +124,16 @@ class Archive:
 
         Book nothing after that.
         """
-        await self._meter.flush(wait_s=self._ours.commit_wait_s)
-        await self._deposits.flush(wait_s=self._ours.commit_wait_s)
-        await self._audit.flush(wait_s=self._ours.commit_wait_s)
+        await self._meter.flush(wait_s=self.ownership.commit_wait_s)
+        await self._deposits.flush(wait_s=self.ownership.commit_wait_s)
+        await self._audit.flush(wait_s=self.ownership.commit_wait_s)
 
     async def begin(self, spec: RunSpec) -> Claim:
         """Record, before a token is generated, that a foreground response runs here.
 
         Raises `StoreUnavailable`.
         """
-        ours, tenant_id = self._ours, spec.principal.tenant_id
+        ours, tenant_id = self.ownership, spec.principal.tenant_id
         new = row_mapping.foreground_row(spec, owner=ours.owner, lease_s=ours.lease_s)
         await self._insert(tenant_id, new)
         return Claim(tenant_id, new.uuid, _FIRST_EPOCH)
@@ -147,7 +147,7 @@ class Archive:
         returned, and any replica with capacity claims it. Raises `StoreUnavailable`, `KeyTaken`,
         and `RateLimited` when too many responses of its tenant are queued.
         """
-        ours, tenant_id = self._ours, spec.principal.tenant_id
+        ours, tenant_id = self.ownership, spec.principal.tenant_id
         lease = (ours.owner, ours.lease_s) if owned else None
         new = row_mapping.durable_row(
             spec, lease, waits=not owned, idempotency=key, secrets=self._seal_secrets(spec)
@@ -164,7 +164,7 @@ class Archive:
         It is claimed for this process, unless other responses of its tenant come first: then it is
         queued, and None is returned. Raises as `accept` does.
         """
-        ours, tenant_id = self._ours, spec.principal.tenant_id
+        ours, tenant_id = self.ownership, spec.principal.tenant_id
         new = row_mapping.durable_row(spec, (ours.owner, ours.lease_s), waits=True)
         begins = None
         if not spec.secrets and _fits_batch(new.items, new.request, new.plan, new.prompt_ids):
@@ -195,7 +195,7 @@ class Archive:
         is_durable = rest is not None
         await self._with_retries(
             partial(self._end_one, claim.tenant_id, row),
-            wait_s=self._ours.claim_wait_s if is_durable else self._ours.commit_wait_s,
+            wait_s=self.ownership.claim_wait_s if is_durable else self.ownership.commit_wait_s,
         )
         if is_durable:
             self._announce(Notice("log", (claim.uuid,)))
@@ -210,7 +210,7 @@ class Archive:
         try:
             await self._with_retries(
                 lambda: late_writes.deposit(self._database, claim.tenant_id, end),
-                wait_s=self._ours.commit_wait_s,
+                wait_s=self.ownership.commit_wait_s,
             )
         except StoreUnavailable:
             self._deposits.put(claim.tenant_id, end)
@@ -239,7 +239,7 @@ class Archive:
 
     def audit(self, spec: RunSpec, attempt: Attempt) -> None:
         """Record a call of a hosted tool. Never waits; the row is written later."""
-        called = row_mapping.tool_call_row(spec, attempt, replica=self._ours.owner)
+        called = row_mapping.tool_call_row(spec, attempt, replica=self.ownership.owner)
         self._audit.put(spec.principal.tenant_id, called)
 
     def _seal_secrets(self, spec: RunSpec) -> bytes | None:

@@ -105,12 +105,13 @@ class ClaimKeeper(Protocol):
     async def assured(self, claim: Claim) -> None: ...
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Engine:
-    """Parts that all runs of a process share. `tools` is None where this process runs no tools; it
-    may still go on with responses of a replica that runs them. `ask_approval` is None where no tool
-    needs approval. `continues_preambles` tells whether a model goes on after a turn that is only a
-    preamble (`OutputGuard`).
+    """Parts that all runs of a process share; of these, `run_time_max_s` may change.
+
+    `tools` is None where this process runs no tools; it may still go on with responses of a replica
+    that runs them. `ask_approval` is None where no tool needs approval. `continues_preambles` tells
+    whether a model goes on after a turn that is only a preamble (`OutputGuard`).
     """
 
     tokens: TokenSource

@@ -79,7 +79,7 @@ class Supervisor:
     ) -> None:
         # `release` is `store.claims.release`. `flush_wait_s` bounds each step of handing over,
         # `calls_wait_s` the wait for `calls` of hosted tools that must not be repeated.
-        self._in_flight_max = in_flight_max
+        self.in_flight_max = in_flight_max
         self._release = release
         self._announce = announce
         self._calls = calls
@@ -108,7 +108,7 @@ class Supervisor:
         tenant has more than its share of the rest: `SHARE_OF_FREE` times the free capacity. So one
         tenant can never use all of it, however much it sends.
         """
-        free = self._in_flight_max - self._prepared.total() - self.in_flight
+        free = self.in_flight_max - self._prepared.total() - self.in_flight
         own = self._prepared[tenant_id] + self._of_tenants[tenant_id]
         if free <= 0 or own >= SHARE_OF_FREE * free:
             raise RateLimited(

@@ -258,18 +258,18 @@ class ReadPace:
 
     def __init__(self, per_minute: int) -> None:
         # `per_minute` applies to each key; 0: unlimited.
-        self._per_minute = per_minute
+        self.per_minute = per_minute
         self._paces: Paces[Hashable] = Paces()
 
     def take(self, key: Hashable, now: float) -> None:
         """Count one read at `now` of a monotonic clock. Raises `RateLimited`."""
-        if not self._per_minute:
+        if not self.per_minute:
             return
-        wait_s = self._paces.take(key, self._per_minute, now)
+        wait_s = self._paces.take(key, self.per_minute, now)
         if wait_s:
             raise RateLimited(
                 "Rate limit reached for reads of this API key on requests per min (RPM): Limit "
-                f"{self._per_minute}, Used {self._per_minute}, Requested 1. Please try again in "
+                f"{self.per_minute}, Used {self.per_minute}, Requested 1. Please try again in "
                 f"{duration(wait_s)}.",
                 code="rate_limit_exceeded",
                 retry_after_s=min(wait_s, RETRY_AFTER_MAX_S),

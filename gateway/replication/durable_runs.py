@@ -76,7 +76,7 @@ class DurableRuns:
         # how many more the backends have room for: further ones wait in the database, where another
         # replica can claim them.
         self._dependencies = dependencies
-        self._claimed_max = claimed_max
+        self.claimed_max = claimed_max
         self._claimable = claimable
         self._accepting = 0
         self.ended: deque[EndedResponse] = deque(maxlen=ENDED_MAX)
@@ -87,7 +87,7 @@ class DurableRuns:
     def room(self) -> int:
         """Return how many more responses may be claimed."""
         claimed = self._dependencies.supervisor.claimed
-        room = self._claimed_max - claimed
+        room = self.claimed_max - claimed
         if self._claimable is not None:
             room = min(room, self._claimable())
         return room - self._accepting

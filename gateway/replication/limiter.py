@@ -133,7 +133,7 @@ class Limiter:
     ) -> None:
         self._store = store
         self._observer = observer
-        self._timing = timing
+        self.timing = timing
         self._clock = clock
         self.gates = Gates(
             clock=clock,
@@ -269,7 +269,7 @@ class Limiter:
             yield
 
     async def run(self) -> None:
-        interval_s = self._timing.sync_interval_s
+        interval_s = self.timing.sync_interval_s
         due_at = self._clock() + interval_s * random.random()  # noqa: S311 - out of step
         while True:
             await self._wait_until(due_at)
@@ -423,13 +423,13 @@ class Limiter:
             self._is_well = False
         if self._away_since is None:
             self._away_since = now
-        until = self._away_since + self._timing.stale_max_s
+        until = self._away_since + self.timing.stale_max_s
         for bucket, ask in asked.values():
             bucket.failed(ask, now, replicas=self._others + 1, until=until)
 
     def _check_age(self) -> None:
         since = self._away_since
-        if since is not None and self._clock() - since > self._timing.stale_max_s:
+        if since is not None and self._clock() - since > self.timing.stale_max_s:
             raise StoreUnavailable("nobody knows what is left of the limits")
 
 

@@ -79,7 +79,7 @@ class TakeoverScheduler:
         self._database = database
         self._runs = runs
         self._lease_keeper = lease_keeper
-        self._limits = limits
+        self.limits = limits
         self._owner = owner
         self._metrics = metrics
         self._wake = ResettableEvent()
@@ -115,7 +115,7 @@ class TakeoverScheduler:
         async with self._claiming:
             limit = min(self._runs.room, CLAIMED_AT_ONCE_MAX)
             self._may_have_more = True
-            self._rest_s = self._limits.interval_s
+            self._rest_s = self.limits.interval_s
             if limit <= 0:
                 return False
             # Claiming takes a lock that new responses wait for: first see whether it is needed.
@@ -138,7 +138,7 @@ class TakeoverScheduler:
             claimed = await claims.claim(
                 self._database,
                 self._owner,
-                self._limits.terms,
+                self.limits.terms,
                 limit=limit,
                 take_over=self._lease_keeper.trusted,
                 ended=ended,
@@ -154,7 +154,7 @@ class TakeoverScheduler:
         # While the database is away, assume that there is work.
         try:
             return await claims.work(
-                self._database, self._limits.terms, take_over=self._lease_keeper.trusted
+                self._database, self.limits.terms, take_over=self._lease_keeper.trusted
             )
         except StoreError:
             return ClaimableWork(is_queued=True, is_left=True)
@@ -173,7 +173,7 @@ class TakeoverScheduler:
 
     def _seconds_until_due(self, work: ClaimableWork) -> float:
         # Nobody announces that a lease lapses.
-        interval_s, quiet_s = self._limits.interval_s, self._limits.quiet_s
+        interval_s, quiet_s = self.limits.interval_s, self.limits.quiet_s
         if not self._lease_keeper.trusted:
             return interval_s
         return quiet_s if work.lapse_s is None else min(quiet_s, max(interval_s, work.lapse_s))
@@ -221,7 +221,7 @@ class TakeoverScheduler:
                 claim.uuid,
                 day,
                 from_entry=read,
-                bytes_max=self._limits.read_bytes_max,
+                bytes_max=self.limits.read_bytes_max,
             )
             if not more or more[-1].first_entry < read:
                 break

@@ -33,7 +33,7 @@ from gateway.store.postgres.statements import Statement
 from gateway.store.tables.columns import keys_of_table
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Iterable, Iterator, Mapping, Sequence
+    from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
 
     from gateway.encryption.cipher import ContentCipher
     from gateway.store.postgres.database import Database, Row
@@ -260,9 +260,16 @@ class Erasing:
     """
 
     def __init__(
-        self, database: Database, tenant_id: TenantId, person: str, digest: bytes | None
+        self,
+        database: Database,
+        tenant_id: TenantId,
+        person: str,
+        digest: bytes | None,
+        *,
+        on_rows: Callable[[int], None] = lambda _: None,
     ) -> None:
         """Erase `person`; `digest` is the person's digest in usage lines, None if unknown."""
+        self._on_rows = on_rows
         self._database = database
         self._tenant_id = tenant_id
         self._person = person
@@ -311,6 +318,7 @@ class Erasing:
         after = BEFORE_ALL
         while True:
             rows, cipher = await self._rows(_PAGE, after=after, rows_max=ROWS_AT_ONCE)
+            self._on_rows(len(rows))
             yield rows, _responses(cipher, rows)
             if len(rows) < ROWS_AT_ONCE:
                 return

@@ -27,7 +27,7 @@ from gateway.telemetry.logs import EventLog
 from gateway.tenancy import TenantId
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from sqlalchemy import Table
 
@@ -135,11 +135,14 @@ class TenantData:
         keys: TenantKeys | None = None,
         *,
         end_user_secret: bytes | None = None,
+        on_rows: Callable[[int], None] = lambda _: None,
     ) -> None:
         """Compute usage's digests of end users with `end_user_secret`.
 
-        Without it, persons are found only by the identifiers in stored requests.
+        Without it, persons are found only by the identifiers in stored requests. `on_rows` is told
+        how many rows were read or removed, again and again.
         """
+        self._on_rows = on_rows
         self._database = database
         self._keys = keys
         self._end_user_secret = end_user_secret
@@ -165,7 +168,9 @@ class TenantData:
             metered = end_user_of(self._end_user_secret, tenant.id, person)
             target = metered.hex()
         await self._record(tenant.id, author.event("harmony.erasure.requested", target))
-        erased = await Erasing(self._database, tenant.id, person, metered).run()
+        erased = await Erasing(
+            self._database, tenant.id, person, metered, on_rows=self._on_rows
+        ).run()
         data = asdict(erased)
         del data["seen"]
         await self._record(tenant.id, author.event("harmony.erasure.completed", target, data=data))
@@ -283,6 +288,7 @@ class TenantData:
                 count = await connection.count(_DELETE_SOME[table], bounds)
             if not count:
                 return total
+            self._on_rows(count)
             total += count
 
     async def _change(

@@ -57,7 +57,7 @@ class Admission:
     ) -> None:
         # `clock` gives seconds and never goes back, as `time.monotonic`; `when_read` calls a
         # function once all is read that had come on the open connections.
-        self._room = room
+        self.room = room
         self._clock = clock
         self._when_read = when_read
         self._is_making_room = False
@@ -81,7 +81,7 @@ class Admission:
         if peer is None:
             return True
         self._by_peer[peer] += 1
-        limit = self._room.per_peer_max
+        limit = self.room.per_peer_max
         return limit is None or self._by_peer[peer] <= limit
 
     def leave(self, connection: Abortable, peer: str | None) -> None:
@@ -123,7 +123,7 @@ class Admission:
         if connection in self._keyless or connection in self._answering:
             self._keyless.pop(connection, None)
             self._answering.discard(connection)
-            if self._idle and len(self._trusted) >= self._room.connections_max:
+            if self._idle and len(self._trusted) >= self.room.connections_max:
                 self._close(self._idle, "closed idle connections to make room for others")
             self._trusted.add(connection)
 
@@ -142,13 +142,13 @@ class Admission:
             return False
         if is_probe:
             return True
-        connections_max = self._room.connections_max
+        connections_max = self.room.connections_max
         is_full = len(self._trusted) >= connections_max and not self._idle
         return requests < connections_max and not is_full
 
     @property
     def _keyless_max(self) -> int:
-        return max(self._room.connections_max - len(self._trusted), self._room.reserved)
+        return max(self.room.connections_max - len(self._trusted), self.room.reserved)
 
     @property
     def _is_overfull(self) -> bool:

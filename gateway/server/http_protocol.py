@@ -516,17 +516,18 @@ def when_read(action: Callable[[], None]) -> None:
     loop.call_soon(loop.call_soon, action)
 
 
+def room(settings: ServerSettings) -> Room:
+    return Room(
+        settings.connections_max, CONNECTIONS_RESERVED_MAX, settings.connections_per_peer_max
+    )
+
+
 def bounded(settings: ServerSettings, clock: Callable[[], float]) -> type[BoundedHttpProtocol]:
     """Return the protocol class of one server: uvicorn wants a class."""
-    room = Room(
-        settings.connections_max,
-        CONNECTIONS_RESERVED_MAX,
-        settings.connections_per_peer_max,
-    )
     bounds = {
         "head_bounds": HEAD_BOUNDS,
         "head_timeout_s": settings.head_timeout_s,
         "linger_s": LINGER_S,
-        "admission": Admission(room, clock, when_read),
+        "admission": Admission(room(settings), clock, when_read),
     }
     return type("BoundedHttpProtocol", (BoundedHttpProtocol,), bounds)

@@ -18,7 +18,7 @@ import uvicorn
 from typing_extensions import override
 
 from gateway.errors import StartupError
-from gateway.server.http_protocol import bounded
+from gateway.server.http_protocol import bounded, room
 from gateway.server.websocket_protocol import TOLERATED, BoundedWebSocketProtocol
 
 if TYPE_CHECKING:
@@ -144,11 +144,12 @@ class Server(uvicorn.Server):
         self._listener = listener
         self._draining = draining
         self._drain_notice_s = settings.drain_notice_s
+        self._protocol = bounded(settings, time.monotonic)
         super().__init__(
             uvicorn.Config(
                 self._lifespan_of_app,
                 interface="asgi3",
-                http=bounded(settings, time.monotonic),
+                http=self._protocol,
                 **_websockets(websockets),
                 lifespan="on",
                 log_config=None,
@@ -168,6 +169,11 @@ class Server(uvicorn.Server):
         host, port = self._listener.getsockname()[:2]
         host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)  # noqa: S104 - compared only
         return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+
+    def follow(self, settings: Settings) -> None:
+        """Take over changed bounds of connections and of WebSockets' frames. None is closed."""
+        self._protocol.admission.room = room(settings.server)
+        self.config.ws_max_size = _frame_bytes_max(settings)
 
     async def __aenter__(self) -> Self:
         # Raises what the application's lifespan raised.
@@ -244,11 +250,15 @@ def _websockets(settings: Settings | None) -> dict[str, Any]:
     ping_interval_s = settings.websockets.ping_interval_s
     return {
         "ws": BoundedWebSocketProtocol,
-        "ws_max_size": TOLERATED * settings.limits.body_bytes_max,
+        "ws_max_size": _frame_bytes_max(settings),
         "ws_ping_interval": ping_interval_s,
         "ws_ping_timeout": ping_interval_s,
         "ws_per_message_deflate": False,
     }
+
+
+def _frame_bytes_max(settings: Settings) -> int:
+    return TOLERATED * settings.limits.body_bytes_max
 
 
 @contextmanager

@@ -158,7 +158,7 @@ class Access:
         self._marking = blake2b(digest_size=MARK_BYTES, key=os.urandom(MARK_BYTES))
         self._cache_ttl_s = cache_ttl_s
         self._cache_stale_s = cache_stale_s
-        self._defaults = defaults
+        self.defaults = defaults
         self._clock = clock
         # By mark, the least recently used first.
         self._known: OrderedDict[bytes, _Decision] = OrderedDict()
@@ -217,7 +217,7 @@ class Access:
         if found is None:
             raise await tenants.no_tenant(self._database, name)
         tenant, own = found
-        return TenantDetail(tenant, own, self._defaults.with_own(own))
+        return TenantDetail(tenant, own, self.defaults.with_own(own))
 
     async def create_key(
         self,
@@ -383,9 +383,9 @@ class Access:
     async def _principal(self, secret: str) -> Principal | None:
         database = self._database
         current, previous = self.peppers.current, self.peppers.previous
-        found = await callers.find_principal(database, current.hash(secret), self._defaults)
+        found = await callers.find_principal(database, current.hash(secret), self.defaults)
         if found is None and previous is not None:
-            found = await callers.find_principal(database, previous.hash(secret), self._defaults)
+            found = await callers.find_principal(database, previous.hash(secret), self.defaults)
             if found is not None:
                 self.uses.hash_again(found, Rehash(current.hash(secret), current.id))
         if found is None:

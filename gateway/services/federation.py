@@ -166,7 +166,7 @@ class Federation:
         self._key_sets = key_sets
         self._sealer = sealer
         self._token_lifetime_s = token_lifetime_s
-        self._defaults = defaults
+        self.defaults = defaults
 
     @property
     def body_bytes_max(self) -> int:
@@ -250,7 +250,7 @@ class Federation:
         tenant_id, rule_id = TenantId(UUID(bytes=tenant)), UUID(bytes=rule)
         given = frozenset(content[_FORM.size :].decode().split())
         for one in await callers.find_federated(
-            self._database, tenant_id, self._defaults, rule_id=rule_id
+            self._database, tenant_id, self.defaults, rule_id=rule_id
         ):
             scopes = narrowed(one.rule.scopes, given) if given else one.rule.scopes
             if scopes is not None:
@@ -282,7 +282,7 @@ class Federation:
         if tenant is None or scopes is None or "\0" in tenant:
             raise TokenNotAdmitted(_UNNAMED)
         found = await callers.find_named(
-            self._database, issuer.id, tenant, project_id, self._defaults
+            self._database, issuer.id, tenant, project_id, self.defaults
         )
         if found is None or not issuer.speaks_for(found.tenant_name):
             raise TokenNotAdmitted(_UNNAMED)
@@ -313,7 +313,7 @@ class Federation:
     ) -> Federated:
         attributes = attributes_of(token.claims, provider.transformations)
         for one in await callers.find_federated(
-            self._database, provider.tenant_id, self._defaults, provider_id=provider.id
+            self._database, provider.tenant_id, self.defaults, provider_id=provider.id
         ):
             rule = one.rule
             is_meant = account_id is None or rule.service_account_id == account_id

@@ -114,7 +114,7 @@ class Sessions:
     """The open connections of this process: how many there are, and when they have to go."""
 
     def __init__(self, *, connections_max: int, metrics: Metrics) -> None:
-        self._connections_max = connections_max
+        self.connections_max = connections_max
         self._metrics = metrics
         self._open = 0
         self.leaving = asyncio.Event()
@@ -125,7 +125,7 @@ class Sessions:
         """Count one connection for the block. Raises `RateLimited` for too many, and `Leaving`."""
         if self.leaving.is_set():
             raise Leaving
-        if self._open >= self._connections_max:
+        if self._open >= self.connections_max:
             raise RateLimited(
                 "The server has as many open connections as it takes. Please retry in a moment, or "
                 "use POST /v1/responses.",

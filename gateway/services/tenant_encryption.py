@@ -24,6 +24,8 @@ from gateway.store.resealing import KEYS
 from gateway.telemetry.logs import EventLog
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from gateway.audit import AuditEvent, Author
     from gateway.encryption.keyring import WrappedKey
     from gateway.store.postgres.database import Database
@@ -105,12 +107,14 @@ class TenantEncryption:
         *,
         rows_per_s: float,
         destroys_older: bool = False,
+        on_rows: Callable[[int], None] = lambda _: None,
     ) -> int:
         """Reseal all content of a tenant under its current key; return the number of rows written.
 
-        `rows_per_s` bounds the speed. `destroys_older`: older keys are destroyed afterwards. Raises
-        `ContentSealed` if no key opens some rows, after the others of their table were written, and
-        `InvalidRequest` if other processes may still seal with keys that are to be destroyed.
+        `rows_per_s` bounds the speed, `on_rows` is told how many were read. `destroys_older`: older
+        keys are destroyed afterwards. Raises `ContentSealed` if no key opens some rows, after the
+        others of their table were written, and `InvalidRequest` if other processes may still seal
+        with keys that are to be destroyed.
         """
         await require_owner(self._database)
         keyring = self._database.keyring
@@ -123,7 +127,7 @@ class TenantEncryption:
             # In this order: what is moved out of flushes meanwhile is found in the logs.
             written = await _reseal_flushes(self._database, tenant_id)
             for table in KEYS:
-                written += await self._reseal(tenant_id, table, rows_per_s)
+                written += await self._reseal(tenant_id, table, rows_per_s, on_rows)
             total += written
             if not written:
                 break
@@ -147,7 +151,9 @@ class TenantEncryption:
                 " without it can be done now."
             )
 
-    async def _reseal(self, tenant_id: TenantId, table: str, rows_per_s: float) -> int:
+    async def _reseal(
+        self, tenant_id: TenantId, table: str, rows_per_s: float, on_rows: Callable[[int], None]
+    ) -> int:
         written = lost = 0
         after = None
         while True:
@@ -155,6 +161,7 @@ class TenantEncryption:
                 self._database, tenant_id, table, after=after, rows_max=ROWS_AT_ONCE
             )
             written, lost = written + page.written, lost + page.lost
+            on_rows(page.seen)
             if page.last is None:
                 break
             after = page.last

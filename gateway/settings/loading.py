@@ -421,6 +421,26 @@ def load_settings(
     raise _as_error(list(dict.fromkeys(mistakes)))
 
 
+def sources(config: Path | None = None, environ: Mapping[str, str] | None = None) -> dict[str, str]:
+    """Return where each setting that is not left at its default was given: `file:line`, or the
+    name of a variable. What cannot be read has none.
+    """
+    environ = os.environ if environ is None else environ
+    layers = (_read_file(config, environ), _read_environment(Settings, environ))
+    known = {variable.path for variable in variables(Settings)}
+    return {
+        ".".join(map(str, path)): place
+        for layer in layers
+        for path, place in layer.places.items()
+        if path in known
+    }
+
+
+def given_variables() -> list[str]:
+    # Names only, also of those that no setting has.
+    return sorted(name for name in os.environ if name.startswith(PREFIX) or name in CUSTOMARY)
+
+
 def _over(lower: Mapping[str, Any], upper: Mapping[str, Any]) -> dict[str, Any]:
     # `upper` wins; sections are merged.
     both = {**lower, **upper}

@@ -309,8 +309,8 @@ class Database(Section):
     )
     pool_size_max: PositiveInt = Field(
         10,
-        description="Connections this process holds, beside six for logs, claims and LISTEN. Size "
-        "it by the connections the database allows, divided by the processes.",
+        description="Connections this process holds, beside seven for logs, claims and LISTEN. "
+        "Size it by the connections the database allows, divided by the processes.",
     )
     command_timeout_s: PositiveFloat = Field(
         10.0,

@@ -40,14 +40,15 @@ if TYPE_CHECKING:
     FlushPlace = tuple[str, int]
 
 _OPENED: Final = {Kept.SEALED, Kept.NAME, Kept.LOG}
-_SEALED: Final = {
+SEALED: Final = {
     table: sealed
     for table, columns in CONTENT.items()
     # Flushes are rewritten under the locks of their writers.
     if table != "flushes"
     and (sealed := {column: how for column, how in columns.items() if how in _OPENED})
 }
-KEYS: Final = {table: keys_of_table(table) for table in _SEALED}
+"""What is opened of each table: its columns, and how each is kept."""
+KEYS: Final = {table: keys_of_table(table) for table in SEALED}
 """The primary keys of the tables that have content, without the tenant, with their types."""
 
 
@@ -65,7 +66,7 @@ class Resealed:
 
 
 def _write(table: str) -> Statement:
-    columns = _SEALED[table]
+    columns = SEALED[table]
     changes = ", ".join(f"{name} = CAST(:new_{name} AS bytea)" for name in columns)
     where = [f"{name} = CAST(:{name} AS {kind})" for name, kind in KEYS[table].items()]
     where += [f"{name} IS NOT DISTINCT FROM CAST(:old_{name} AS bytea)" for name in columns]
@@ -90,7 +91,7 @@ UPDATE flushes SET members = :members, entries = :entries
 WHERE tenant_id = :tenant AND owner = :owner AND number = :number
 """)
 _PAGES: Final = {
-    table: pages_by_key(table, [*keys, *_SEALED[table], *(["epoch"] if table == "events" else [])])
+    table: pages_by_key(table, [*keys, *SEALED[table], *(["epoch"] if table == "events" else [])])
     for table, keys in KEYS.items()
 }
 _WRITES: Final = {table: _write(table) for table in KEYS}
@@ -179,7 +180,7 @@ def _keys(kept: Kept, value: bytes) -> frozenset[int]:
 
 def _change(cipher: ContentCipher, table: str, row: Row) -> dict[str, Any] | None:
     # None: nothing in the row is under another key.
-    columns = _SEALED[table]
+    columns = SEALED[table]
     stored = {name: row[name] for name in columns}
     if all(
         value is None or _keys(columns[name], value) == {cipher.sealing}

@@ -69,6 +69,7 @@ class Fields(BoundFields, total=False):
     code: str | None
     param: str | None
     rule: str
+    settings: str
     reason: str
     count: int
     input_tokens: int

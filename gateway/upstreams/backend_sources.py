@@ -210,6 +210,10 @@ class Membership:
             for source in self._sources:
                 group.create_task(self._fetch(source, wait_s=START_WAIT_S))
 
+    def replace_fixed(self, fixed: Sequence[Backend]) -> None:
+        self._fixed = tuple(fixed)
+        self._apply_all()
+
     async def run(self) -> None:
         async with asyncio.TaskGroup() as group:
             for source in self._sources:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from functools import partial
 from typing import TYPE_CHECKING
 
 from gateway.admin.backends import Backends
@@ -79,7 +78,7 @@ def operator_services(process: Process) -> OperatorServices:
             foundation.pool,
             replica=foundation.owner,
             # Secrets are of a type that is written as stars.
-            settings=partial(settings.model_dump, mode="json"),
+            settings=lambda: foundation.settings.model_dump(mode="json"),
         ),
         operators=Operators(database, process.access.peppers),
         issuers=OperatorIssuers(database, process.access.forget),

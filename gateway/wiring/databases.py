@@ -17,6 +17,15 @@ if TYPE_CHECKING:
     from gateway.settings import Settings
 
 KEYS_POOL_SIZE: Final = 2
+LIFELINE_POOL_SIZE: Final = 2
+JOURNAL_POOL_SIZE: Final = 1
+NOTICES_POOL_SIZE: Final = 2
+COUNTERS_POOL_SIZE: Final = 1
+LISTENING: Final = 1
+CONNECTIONS_BESIDE_POOL: Final = (
+    LIFELINE_POOL_SIZE + JOURNAL_POOL_SIZE + NOTICES_POOL_SIZE + COUNTERS_POOL_SIZE + LISTENING
+)
+"""Connections that a process holds beside `database.pool_size_max`."""
 
 
 def keys_database(settings: Settings) -> Database | None:

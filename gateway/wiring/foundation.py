@@ -36,7 +36,15 @@ from gateway.upstreams.http.client import build_client
 from gateway.upstreams.pool import Pool, PoolPolicy, ProbeSchedule
 from gateway.upstreams.routing.costs import RoutingPolicy
 from gateway.upstreams.routing.router import Router
-from gateway.wiring.databases import connect, keys_database, new_keyring
+from gateway.wiring.databases import (
+    COUNTERS_POOL_SIZE,
+    JOURNAL_POOL_SIZE,
+    LIFELINE_POOL_SIZE,
+    NOTICES_POOL_SIZE,
+    connect,
+    keys_database,
+    new_keyring,
+)
 from gateway.wiring.membership import backends, sources
 from gateway.wiring.python import containers
 
@@ -52,7 +60,7 @@ if TYPE_CHECKING:
     from gateway.tools.python.container_pool import ContainerPool
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Foundation:
     """Foundation of a process, which claims responses under the name `owner`.
 
@@ -60,6 +68,7 @@ class Foundation:
     (`journal`), announced and looked for over two more (`notices`), limits kept in step over one
     (`counters`): requests that wait for a connection must not cost this process its claims, nor the
     clients of others their tokens. `keys` is the database of tenants' keys, if anything is sealed.
+    Only a reload changes a field, the `settings`.
     """
 
     settings: Settings
@@ -104,10 +113,13 @@ class Foundation:
             owner=owner,
             metrics=metrics,
             database=database,
-            lifeline=to_database(pool_size_max=2, answer_within_s=settings.background.heartbeat_s),
-            journal=to_database(pool_size_max=1, for_runs=True),
-            notices=to_database(pool_size_max=2, for_runs=True),
-            counters=to_database(pool_size_max=1, for_runs=True),
+            lifeline=to_database(
+                pool_size_max=LIFELINE_POOL_SIZE,
+                answer_within_s=settings.background.heartbeat_s,
+            ),
+            journal=to_database(pool_size_max=JOURNAL_POOL_SIZE, for_runs=True),
+            notices=to_database(pool_size_max=NOTICES_POOL_SIZE, for_runs=True),
+            counters=to_database(pool_size_max=COUNTERS_POOL_SIZE, for_runs=True),
             keys=keys,
             formats=known,
             sealer=Sealer([SealingSecret(*key) for key in settings.sealing_secrets]),

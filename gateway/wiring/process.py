@@ -14,6 +14,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from gateway.api.request_body import BodyBounds
 from gateway.protocol.grants import ToolBudget
 from gateway.services.access import OwnKey
 from gateway.services.containers import Containers, Files
@@ -81,6 +82,7 @@ class Process:
     access: Access
     federation: Federation
     health: Health
+    body_bounds: BodyBounds
 
     @classmethod
     def of(cls, settings: Settings) -> Process:
@@ -134,6 +136,7 @@ class Process:
             access=access(settings, base.database, federation),
             federation=federation,
             health=_health(base),
+            body_bounds=BodyBounds(settings.limits.body_bytes_max, settings.limits.body_timeout_s),
         )
 
     @asynccontextmanager

@@ -169,7 +169,7 @@ class Replica:
             database,
             runs,
             lease_keeper,
-            _claim_limits(settings, has_tools=rooms.executor is not None),
+            claim_limits(settings, has_tools=rooms.executor is not None),
             owner=base.owner,
             metrics=metrics,
         )
@@ -252,7 +252,7 @@ def _resealing(
     return [] if tenant_keys is None else [Resealing(base.database, tenant_keys).run]
 
 
-def _claim_limits(settings: Settings, *, has_tools: bool) -> ClaimLimits:
+def claim_limits(settings: Settings, *, has_tools: bool) -> ClaimLimits:
     # A process without hosted tools leaves responses that may use tools to others for a while.
     background = settings.background
     without: dict[str, Any] = {
@@ -395,13 +395,17 @@ def alert_channels(settings: Alerts) -> list[AlertChannel]:
 
 
 def _exchanging(base: Foundation) -> list[Callable[[], Coroutine[Any, Any, None]]]:
-    # With a single backend there are no placements to exchange.
-    settings = base.settings
-    is_alone = len(settings.backends) < 2 and not settings.discovery
-    if base.pool.router is None or is_alone:
+    # With a single backend there are no placements to exchange; a reload may bring more.
+    if base.pool.router is None:
         return []
+    is_discovering = bool(base.settings.discovery)
     board = partial(backend_reports.exchange_placements, base.notices, base.owner)
-    return [Exchange(base.pool.router, board).run]
+    exchange = Exchange(
+        base.pool.router,
+        board,
+        is_needed=lambda: is_discovering or len(base.pool.in_flight()) > 1,
+    )
+    return [exchange.run]
 
 
 def _drains(base: Foundation) -> Drains:

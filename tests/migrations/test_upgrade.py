@@ -57,6 +57,16 @@ async def test_four_processes_may_upgrade_at_once(
     assert [row["version_num"] for row in rows] == [REVISION]
 
 
+@pytest.mark.slow
+async def test_each_migration_is_counted(empty_database_url: str) -> None:
+    steps: list[int] = []
+    await upgrade(empty_database_url, on_step=steps.append)
+    versions = (migrations_folder() / "versions").glob("*.py")
+    assert steps == [1 for _ in versions]
+    await upgrade(empty_database_url, on_step=steps.append)
+    assert steps == [1 for _ in (migrations_folder() / "versions").glob("*.py")]
+
+
 @pytest.fixture
 async def owner(postgres: PostgresServer) -> AsyncIterator[str]:
     """A user who owns databases and may create roles, but is no superuser."""

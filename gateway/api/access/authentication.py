@@ -131,7 +131,7 @@ class Authentication:
         self._routes = routes
         self._trusted_proxies = trusted_proxies
         self._turns = Turns()
-        self._reads = ReadPace(reads_per_minute)
+        self.reads = ReadPace(reads_per_minute)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] in {"http", "websocket"} and scope["path"] not in PUBLIC_PATHS:
@@ -154,7 +154,7 @@ class Authentication:
                 if (connection := connection_of(scope)) is not None:
                     connection.trust()
                 if scope.get("method") in READS:
-                    self._reads.take(principal.key_id, time.monotonic())
+                    self.reads.take(principal.key_id, time.monotonic())
                 if (turn := self._turns.begin(principal.tenant_id)) is not None:
                     await turn
             elif is_served(path_of(scope), self._routes):

@@ -46,18 +46,28 @@ LOCK_PAUSE_S: Final = 0.1
 """Between two attempts to be the one that migrates."""
 
 
-def alembic_config(connection: Connection | None = None) -> Config:
-    """Make Alembic's configuration without its file; `env.py` migrates over `connection`."""
-    config = Config(attributes={"connection": connection})
+def alembic_config(
+    connection: Connection | None = None, on_step: Callable[[int], None] | None = None
+) -> Config:
+    """Make Alembic's configuration without its file; `env.py` migrates over `connection`, and
+    calls `on_step` with 1 after each migration.
+    """
+    config = Config(attributes={"connection": connection, "on_step": on_step})
     config.set_main_option("script_location", str(migrations_folder()).replace("%", "%%"))
     config.set_main_option("path_separator", "os")
     return config
 
 
 async def upgrade(
-    url: str, *, wait_s: float = 60.0, connect_timeout_s: float = CONNECT_TIMEOUT_S
+    url: str,
+    *,
+    wait_s: float = 60.0,
+    connect_timeout_s: float = CONNECT_TIMEOUT_S,
+    on_step: Callable[[int], None] | None = None,
 ) -> Repaired:
     """Bring the database at `url` to `schema.REVISION`, creating what is missing.
+
+    `on_step` is called with 1 after each migration.
 
     Then check that it can be served from: the revision is only a value in a table, which a dump
     keeps while it loses the roles' privileges. Any number of processes may call it at once: one
@@ -70,7 +80,7 @@ async def upgrade(
 
     def work(connection: Connection) -> Repaired:
         make_roles(connection)
-        command.upgrade(alembic_config(connection), "head")
+        command.upgrade(alembic_config(connection, on_step), "head")
         # Who serves without owning the tables sees by it which revision they are at.
         connection.exec_driver_sql(f"GRANT SELECT ON alembic_version TO {APP_ROLE}")
         repaired = repair_access(connection)

@@ -203,6 +203,14 @@ class Admission:
             reasons=get_args(RefusedFor),
         )
 
+    def follow(self, policy: AdmissionPolicy) -> None:
+        """Go on by another policy; what waits or runs already is not refused by it."""
+        self.policy = self._queue.policy = policy
+        for member in self._members.values():
+            member.follow(policy)
+        if self.waiting:
+            self.pump()
+
     def forget(self, name: str) -> None:
         self._members.pop(name, None)
 

@@ -328,7 +328,7 @@ class AdmissionQueue(Generic[T]):
 
     def __init__(self, policy: AdmissionPolicy, shares: FairShares | None = None) -> None:
         # Where nothing is counted in `shares`, tickets are served in the order of their arrival.
-        self._policy = policy
+        self.policy = policy
         self._shares = FairShares() if shares is None else shares
         self._lines: dict[tuple[WorkClass, Demand], FairOrder[T]] = {}
         self._rates: dict[str, DrainRate] = {}
@@ -351,7 +351,7 @@ class AdmissionQueue(Generic[T]):
         self, work: WorkClass, model: str, now: float, tenant: str = ""
     ) -> RefusedFor | None:
         """Return why a new request of this class must not wait; None if it may."""
-        free = self._policy.queue_length_max - (len(self) - self.accepted)
+        free = self.policy.queue_length_max - (len(self) - self.accepted)
         if free <= 0:
             return "full"
         if tenant and self._of_tenants[tenant] >= SHARE_OF_FREE * free:
@@ -369,7 +369,7 @@ class AdmissionQueue(Generic[T]):
         # A short burst may use all of `wait_max_s`. The longer the queue has not been empty, the
         # more it is overload: the allowance shrinks to `overload_wait_max_s`, since a longer queue
         # only adds delay.
-        policy = self._policy
+        policy = self.policy
         lasts_s = now - self._rates[model].since
         return max(policy.wait_max_s - lasts_s, policy.overload_wait_max_s)
 
@@ -444,7 +444,7 @@ class AdmissionQueue(Generic[T]):
         # The smallest sort key goes first. A ticket that has waited longer than `promotion_of` its
         # class counts as one class higher.
         oldest = line.oldest()
-        if now - oldest.since >= self._policy.promotion_of(oldest.work):
+        if now - oldest.since >= self.policy.promotion_of(oldest.work):
             return oldest.work - 1, oldest.number, oldest
         head = line.head()
         return head.work, head.number, head

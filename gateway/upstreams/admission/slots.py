@@ -168,6 +168,12 @@ class MemberSlots:
         self._most = policy.slots_max
         self._set(max(policy.slots_start, policy.slots_min))
 
+    def follow(self, policy: AdmissionPolicy) -> None:
+        # What the backend reported of its places counts again with its next report.
+        self._policy = policy
+        self._most = policy.slots_max
+        self._set(self._exact)
+
     def _set(self, bound: float) -> None:
         self._exact = bound = min(bound, self._most)
         self.bound = int(bound)

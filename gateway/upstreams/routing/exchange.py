@@ -93,9 +93,17 @@ def report_of(posted: Posted) -> PeerReport | None:
 class Exchange:
     """Tells what this replica placed, and hears what others did."""
 
-    def __init__(self, router: Router, board: Board, *, random: Random | None = None) -> None:
+    def __init__(
+        self,
+        router: Router,
+        board: Board,
+        *,
+        is_needed: Callable[[], bool] = lambda: True,
+        random: Random | None = None,
+    ) -> None:
         self._router = router
         self._board = board
+        self._is_needed = is_needed
         self._random = random or Random()  # noqa: S311 - spreads load, no secret
         self._number = 0
         self._seen: dict[str, int] = {}
@@ -107,7 +115,8 @@ class Exchange:
         interval_s = self._router.policy.exchange_interval_s
         while True:
             await asyncio.sleep(interval_s * self._random.uniform(1 - JITTER, 1 + JITTER))
-            await self.once()
+            if self._is_needed():
+                await self.once()
 
     async def once(self) -> None:
         """Exchange one batch each way. What could not be sent is not sent later: it is old then."""

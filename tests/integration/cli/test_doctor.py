@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
     from starlette.requests import Request
 
-    from gateway.cli.doctor import Finding
+    from gateway.cli.findings import Finding
     from tests.fakes.postgres import PostgresServer
 
 PEPPER = "a pepper of more than sixteen characters"
@@ -55,8 +55,8 @@ async def test_a_gateway_that_can_serve_has_nothing_to_mend(
         findings = await examine(None)
     assert [finding for finding in findings if not finding.ok] == []
     assert list(by_name(findings)) == [
-        *("config", "libraries", "vocabulary", "prompts", "database", "isolation", "pepper"),
-        "backend gpu-0",
+        *("config", "libraries", "vocabulary", "prompts", "database", "isolation", "roles"),
+        *("clock", "connections", "tls", "pepper", "backend gpu-0", "clock gpu-0"),
     ]  # fmt: skip
     detail = by_name(findings)["backend gpu-0"].detail
     assert "vLLM 0.33.0: grammars, logprobs" in detail

@@ -191,7 +191,9 @@ async def test_what_is_stored_is_brought_under_a_key_and_another_and_none(
     # Plain rows are read by whoever has keys, and sealed ones beside them.
     assert await place.read(place.sealed, response, talk) == before
     _, other = await place.fill(place.sealed)
-    assert await encryption.reseal(place.tenant, rows_per_s=10**6) > 5
+    seen: list[int] = []
+    assert await encryption.reseal(place.tenant, rows_per_s=10**6, on_rows=seen.append) > 5
+    assert sum(seen) > 5
     assert await encryption.reseal(place.tenant, rows_per_s=10**6) == 0
     stored = await place.stored(postgres)
     assert [table for table, content in stored.items() if WORD in content] == []
@@ -338,10 +340,12 @@ async def test_a_person_is_erased_and_nobody_else(place: Place) -> None:
         new = replace(new_response(), request=orjson.dumps(request))
         await responses.insert(place.sealed, place.tenant, new)
         stored[name] = new.uuid
-    data = TenantData(place.sealed, place.keys, end_user_secret=b"a secret")
+    seen: list[int] = []
+    data = TenantData(place.sealed, place.keys, end_user_secret=b"a secret", on_rows=seen.append)
     erased = await data.erase_person(place.name, "grace")
     assert (erased.responses, erased.conversations) == (2, 0)
     assert (erased.seen, erased.sealed) == (3, 0)
+    assert sum(seen) == 3
     left = [
         name
         for name, uuid in stored.items()
@@ -529,10 +533,12 @@ async def test_all_rows_of_a_removed_tenant_go_however_many_there_are(
     monkeypatch.setattr("gateway.retention.tenant_data.ROWS_AT_ONCE", 1)
     for _ in range(2):
         await place.fill(place.plain)
-    data = TenantData(place.sealed, place.keys)
+    seen: list[int] = []
+    data = TenantData(place.sealed, place.keys, on_rows=seen.append)
     await data.delete(place.name)
     (removed,) = await data.purge(window_s=0)
     assert removed.rows["responses"] == 4
+    assert sum(seen) == sum(removed.rows.values())
     assert not any((await place.stored(postgres)).values())
 
 

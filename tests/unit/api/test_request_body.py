@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from gateway.api.client_connection import ClientDisconnected
-from gateway.api.request_body import BodyReader
+from gateway.api.request_body import BodyBounds, BodyReader
 from gateway.errors import InvalidRequest, PayloadTooLarge, UnsupportedEncoding
 
 if TYPE_CHECKING:
@@ -37,7 +37,7 @@ DISCONNECT = {"type": "http.disconnect"}
 async def read(receive: Receive, *headers: tuple[bytes, bytes], timeout_s: float = 5) -> bytes:
     scope = {"type": "http", "headers": list(headers)}
     unused: Any = None
-    reader = BodyReader(unused, 10, timeout_s, unused, strict=False, served=unused)
+    reader = BodyReader(unused, BodyBounds(10, timeout_s), unused, strict=False, served=unused)
     return await reader.read(scope, receive)
 
 

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
+
 import asyncpg
 import pytest
 
@@ -62,3 +66,54 @@ def test_what_others_said_is_one_line_and_tells_the_terminal_nothing(
         "c     n",
         r"  ✓ backend\x1b]0;b answered\r\nno",
     ]
+
+
+COUNTING = """
+import sys
+from gateway.cli import terminal
+terminal.PROGRESS_LINE_S = 0.01
+with terminal.progress("rows", 10) as advance:
+    advance(3)
+    sys.stdin.readline()
+"""
+
+
+@pytest.mark.slow
+def test_what_takes_long_says_in_lines_how_far_it_is_where_there_is_no_terminal() -> None:
+    process = subprocess.Popen(
+        [sys.executable, "-c", COUNTING],
+        stdin=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    assert process.stderr is not None
+    lines = [process.stderr.readline() for _ in range(2)]
+    _, rest = process.communicate("\n", timeout=30)
+    assert process.returncode == 0
+    assert [line.partition(" after")[0] for line in lines] == ["rows: 3 of 10"] * 2
+    assert "\x1b" not in "".join(lines) + rest
+
+
+@pytest.mark.slow
+def test_it_is_a_bar_on_a_terminal() -> None:
+    leader, follower = os.openpty()
+    process = subprocess.Popen(
+        [sys.executable, "-c", COUNTING],
+        stdin=subprocess.PIPE,
+        stderr=follower,
+        env={**os.environ, "TERM": "xterm-256color"},
+    )
+    os.close(follower)
+    shown = b""
+    with os.fdopen(leader, "rb", buffering=0) as screen:
+        while b"rows" not in shown or "━".encode() not in shown:
+            shown += screen.read(4096)
+        process.communicate(b"\n", timeout=30)
+    assert process.returncode == 0
+
+
+@pytest.mark.slow
+def test_what_is_quick_says_nothing() -> None:
+    program = COUNTING.replace("0.01", "60").replace("    sys.stdin.readline()\n", "")
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, check=True)
+    assert (done.stdout, done.stderr) == (b"", b"")

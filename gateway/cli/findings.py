@@ -1,0 +1,74 @@
+"""Result of one check of `doctor`, and what all checks look at."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal
+
+from gateway.cli.terminal import remedy_for
+from gateway.errors import StartupError, StoreError
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Callable, Mapping
+
+    from gateway.errors import GatewayError
+    from gateway.models.format import Formats
+    from gateway.settings import Settings
+    from gateway.store.diagnostics import ServerFacts
+
+    Check = Callable[["Subject"], AsyncIterator["Finding"]]
+    """Looks at one thing. What it raises of this package's errors ends `doctor`."""
+    DatabaseCheck = Callable[["Subject", ServerFacts], AsyncIterator["Finding"]]
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """Result of one check; `remedy` is empty where nothing is wrong."""
+
+    name: str
+    ok: bool
+    detail: str
+    remedy: str = ""
+
+    @property
+    def level(self) -> Literal["ok", "warning", "error"]:
+        # A warning is about what works now, and may not tomorrow.
+        if not self.ok:
+            return "error"
+        return "warning" if self.remedy else "ok"
+
+    @property
+    def json(self) -> Mapping[str, str | bool]:
+        return {
+            "name": self.name,
+            "ok": self.ok,
+            "level": self.level,
+            "detail": self.detail,
+            "remedy": self.remedy,
+        }
+
+
+@dataclass(slots=True)
+class Subject:
+    """What is looked at: complete `settings` and, once a check has loaded them, the `formats`.
+
+    `through` is the URL of the proxy that clients use, `api_key` a key to ask through it with;
+    `replicas` is how many there are to be, where those that run now are not all.
+    """
+
+    settings: Settings
+    through: str | None = None
+    api_key: str | None = None
+    replicas: int | None = None
+    formats: Formats | None = None
+
+
+def failed(name: str, error: GatewayError) -> Finding:
+    """Return the finding for a check that an error ended."""
+    if isinstance(error, StartupError):
+        remedy = error.remedy
+    elif isinstance(error, StoreError):
+        remedy = remedy_for(error)
+    else:
+        remedy = "Is the server running, and are its url and api_key right?"
+    return Finding(name, ok=False, detail=str(error), remedy=remedy)

@@ -1,0 +1,158 @@
+"""SIGHUP: the configuration is read again, and what it changes takes effect while streams go on.
+
+A reload is done as a whole or not at all: where the file has a mistake, or changes a setting that
+is only read at the start, nothing changes, and the log says why. So a process always runs with one
+version of its file.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+from contextlib import contextmanager
+from dataclasses import replace
+from functools import reduce
+from typing import TYPE_CHECKING, Final
+
+from gateway.cli.config import require_complete
+from gateway.errors import StartupError
+from gateway.settings import Settings
+from gateway.settings.loading import variables
+from gateway.telemetry.logs import EventLog, configure_logging
+from gateway.upstreams.admission.slots import AdmissionPolicy
+from gateway.wiring.membership import backends
+from gateway.wiring.replica import claim_limits
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+
+    from gateway.app import Gateway
+    from gateway.server.server import Server
+    from gateway.upstreams.backend import Backend
+
+RELOADABLE: Final = frozenset(
+    {
+        "backends",
+        "server.connections_max",
+        "server.connections_per_peer_max",
+        "admission.slots_max",
+        "admission.first_token_target_s",
+        "admission.queue_length_max",
+        "admission.wait_max_s",
+        "limits.body_bytes_max",
+        "limits.body_timeout_s",
+        "limits.responses_in_flight_max",
+        "limits.request_timeout_s",
+        "rate_limits.stale_max_s",
+        "rate_limits.reads_per_minute_max",
+        "background.running_max",
+        "background.tenant_running_max",
+        "background.tenant_queued_max",
+        "websockets.connections_max",
+        "log.level",
+        "log.format",
+    }
+)
+"""Settings that a running process takes over. All others are read at its start only."""
+
+_log = EventLog(__name__)
+_SAME: Final = "everything stays as it was"
+_PATHS: Final = tuple(variable.path for variable in variables(Settings))
+
+
+@contextmanager
+def hangups() -> Iterator[asyncio.Event]:
+    """Yield an event that SIGHUP sets: a process that starts must not be ended by it."""
+    loop, asked = asyncio.get_running_loop(), asyncio.Event()
+    loop.add_signal_handler(signal.SIGHUP, asked.set)
+    try:
+        yield asked
+    finally:
+        loop.remove_signal_handler(signal.SIGHUP)
+
+
+class Reloads:
+    """Reads the configuration again with `load`, whenever it is `asked` to."""
+
+    def __init__(
+        self, settings: Settings, load: Callable[[], Settings], asked: asyncio.Event
+    ) -> None:
+        # `settings` are those that `load` returned for the start.
+        self._settings = settings
+        self._load = load
+        self._asked = asked
+
+    async def run(self, app: Gateway, servers: Sequence[Server]) -> None:
+        """Reload until cancelled."""
+        while True:
+            await self._asked.wait()
+            self._asked.clear()
+            try:
+                await self._once(app, servers)
+            except Exception as error:  # noqa: BLE001 - a reload must never end the process
+                reason = _SAME if isinstance(error, StartupError) else "a defect of the gateway"
+                _log.error("the configuration was not reloaded", error=error, reason=reason)
+
+    async def _once(self, app: Gateway, servers: Sequence[Server]) -> None:
+        settings = await asyncio.to_thread(self._load)
+        require_complete(settings)
+        changed = changed_settings(self._settings, settings)
+        _refuse(sorted(changed - RELOADABLE))
+        take_over(app, servers, settings, _checked(backends(settings)))
+        self._settings = settings
+        listed = ", ".join(sorted(changed)) or "nothing in it has changed"
+        _log.info("the configuration was reloaded", settings=listed)
+
+
+def changed_settings(before: Settings, after: Settings) -> set[str]:
+    """Return the paths of settings that differ, such as `log.level`."""
+
+    def value(settings: Settings, path: tuple[str, ...]) -> object:
+        return reduce(getattr, path, settings)
+
+    return {".".join(path) for path in _PATHS if value(before, path) != value(after, path)}
+
+
+def _refuse(names: Sequence[str]) -> None:
+    if names:
+        raise StartupError(
+            f"it takes a restart to change {', '.join(names)}",
+            remedy="Restart the process, or put them back and send SIGHUP again.",
+        )
+
+
+def _checked(found: Sequence[Backend]) -> list[Backend]:
+    try:
+        return [one.checked() for one in found]
+    except ValueError as error:
+        raise StartupError(f"backends: {error}", remedy="Correct the URL.") from error
+
+
+def take_over(
+    app: Gateway, servers: Sequence[Server], settings: Settings, new: Sequence[Backend]
+) -> None:
+    """Take over the reloadable settings. Nothing waits or fails: no request sees a part of it."""
+    process, limits = app.process, settings.limits
+    base, replica, background = process.foundation, process.replica, settings.background
+    archive, engine = replica.dependencies.archive, replica.dependencies.engine
+    # What the embedded database gave is not in the file.
+    own = {"database": base.settings.database, "auth": base.settings.auth}
+    base.settings = settings.model_copy(update=own)
+    configure_logging(settings.log.level, settings.log.format)
+    for server in servers:
+        server.follow(settings)
+    process.body_bounds.bytes_max = limits.body_bytes_max
+    process.body_bounds.timeout_s = limits.body_timeout_s
+    replica.dependencies.supervisor.in_flight_max = limits.responses_in_flight_max
+    engine.run_time_max_s = limits.request_timeout_s
+    archive.ownership = replace(archive.ownership, claim_wait_s=limits.request_timeout_s)
+    replica.limiter.timing = settings.rate_limits.fill(type(replica.limiter.timing))
+    app.reads.per_minute = settings.rate_limits.reads_per_minute_max
+    replica.runs.claimed_max = background.running_max
+    has_tools = replica.rooms.executor is not None
+    replica.scheduler.limits = claim_limits(settings, has_tools=has_tools)
+    process.access.defaults = process.federation.defaults = settings.tenant_policy
+    base.sessions.connections_max = settings.websockets.connections_max
+    if base.pool.admission is not None:
+        base.pool.admission.follow(settings.admission.fill(AdmissionPolicy))
+    base.membership.replace_fixed(new)
