@@ -17,6 +17,7 @@ HERE = not nightly and not vllm and not deploy
 CORE := gateway/protocol/*,gateway/context/*,gateway/models/*,gateway/constraints/*,gateway/eventlog/fold/*,gateway/errors.py,gateway/entries.py
 DEPLOY := .make/deploy
 HELM := .make/helm
+RELEASE := .make/release
 UV := $(BIN)/uv
 LOCK = $(UV) pip compile --quiet --universal --generate-hashes --no-emit-index-url \
 	--no-header --no-annotate --python-version 3.11 $(UPGRADE)
@@ -32,7 +33,7 @@ NPM = PATH=$(CURDIR)/$(E2E)/node/bin:$$PATH node $(CURDIR)/$(E2E)/node/npm/bin/n
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-fast test-e2e newest-sdk check lint coverage core-coverage-report coverage-report bench bench-quick chaos fuzz openapi dashboards fmt test-vllm test-sglang test-chat test-fleet test-parsers test-deploy helm chart-schema chart-render nightly lock clean
+.PHONY: help demo test test-fast test-e2e newest-sdk check lint coverage core-coverage-report coverage-report bench bench-quick chaos fuzz openapi dashboards fmt test-vllm test-sglang test-chat test-fleet test-parsers test-deploy helm chart-schema chart-render release-candidate nightly lock clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z0-9-]*\):.*## /  make \1\t/p' Makefile | expand -t 20
@@ -208,6 +209,15 @@ chart-schema: $(READY) ## write the settings into the schema of the chart's valu
 
 chart-render: chart-schema $(HELM)/.ready ## and render the chart's value sets anew
 	$(BIN)/python -m scripts.chart render
+
+# The tools that build the image build a release, too.
+$(RELEASE)/.ready: requirements-build.lock | $(UV)
+	@$(UV) venv --quiet --clear --python $(PYTHON) $(@D)
+	@$(UV) pip install --quiet --no-deps --require-hashes --python $(@D)/bin/python -r $<
+	@touch $@
+
+release-candidate: $(READY) $(RELEASE)/.ready ## wheel, sdist, list of components and hashes in dist/, and what is missing for a release
+	@$(BIN)/python -m scripts.release $(RELEASE)/bin/cyclonedx-py
 
 openapi: $(READY) ## write the packaged OpenAPI document anew
 	$(BIN)/python -m scripts.openapi

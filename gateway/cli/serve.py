@@ -16,6 +16,7 @@ from gateway.cli.provision import provisioned
 from gateway.cli.reload import Reloads, hangups
 from gateway.errors import StartupError
 from gateway.server.server import Server, listen, stopped_by_signals, until_stopped
+from gateway.server.service_manager import READY, STOPPING, notify
 from gateway.settings import Server as ServerSettings
 from gateway.settings import Settings, load_settings
 from gateway.telemetry.logs import EventLog, configure_logging
@@ -104,7 +105,7 @@ async def _serve_gateway(
                 log.info("the admin API is listening", url=admin.url)
             async with asyncio.TaskGroup() as group:
                 reloading = group.create_task(reloads.run(app, servers))
-                await until_stopped(*servers)
+                await _until_stopped(*servers)
                 reloading.cancel()
     log.info("stopped")
 
@@ -158,5 +159,11 @@ async def _simulate(app: ASGIApp, host: str, port: int) -> None:
         with stopped_by_signals(server):
             async with server:
                 log.info("listening", url=server.url)
-                await until_stopped(server)
+                await _until_stopped(server)
         log.info("stopped")
+
+
+async def _until_stopped(*servers: Server) -> None:
+    notify(READY)
+    await until_stopped(*servers)
+    notify(STOPPING)

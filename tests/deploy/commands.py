@@ -23,17 +23,27 @@ def run(
     timeout_s: float = 300,
 ) -> str:
     """What the program wrote to its standard output. Raises `CommandFailed`."""
+    return pipe(command, b"", environ=environ, timeout_s=timeout_s).decode("utf-8", "replace")
+
+
+def pipe(
+    command: Sequence[str],
+    given: bytes,
+    *,
+    environ: Mapping[str, str] | None = None,
+    timeout_s: float = 300,
+) -> bytes:
+    """The same, in bytes, of a program that reads `given`. Raises `CommandFailed`."""
     result = subprocess.run(
         command,
         env={**os.environ, **(environ or {})},
-        stdin=subprocess.DEVNULL,
+        input=given,
         capture_output=True,
-        text=True,
         timeout=timeout_s,
         check=False,
     )
     if result.returncode != 0:
-        said = (result.stdout + result.stderr)[-SAID_MAX:]
+        said = (result.stdout + result.stderr).decode("utf-8", "replace")[-SAID_MAX:]
         raise CommandFailed(f"{' '.join(command)}: exit status {result.returncode}\n{said}")
     return result.stdout
 

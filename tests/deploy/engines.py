@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 from typing_extensions import override
 
 from tests.deploy import stand_ins
-from tests.deploy.commands import CommandFailed, run, succeeds
+from tests.deploy.commands import CommandFailed, pipe, run, succeeds
 from tests.deploy.isolation import namespaces
 
 if TYPE_CHECKING:
@@ -28,6 +28,11 @@ READY_WITHIN_S: Final = 120
 _PAUSE_S: Final = 0.5
 _LABEL: Final = f"label=com.docker.compose.project={PROJECT}"
 _PODMAN_COMPOSE: Final = MADE / "tools" / "bin" / "podman-compose"
+IMAGE: Final = "harmony-gateway"
+IMAGE_BEFORE: Final = f"{IMAGE}:before"
+"""Of the commit before, made by the test that upgrades."""
+REPLICAS: Final = ("gateway-1", "gateway-2")
+REVISION: Final = "revision-under-test"
 _NEEDED: Final = ("podman", "buildah", "mmdebstrap", "unshare", "nsenter", "ip")
 
 
@@ -38,7 +43,11 @@ class Engine:
     compose_program: tuple[str, ...] = ("docker", "compose")
 
     def __init__(self, secrets: Path, published: str, begin: list[str] | None = None) -> None:
-        self._environ = {"GATEWAY_SECRETS": str(secrets), "GATEWAY_PUBLISHED": published}
+        self._environ = {
+            "GATEWAY_SECRETS": str(secrets),
+            "GATEWAY_PUBLISHED": published,
+            "GATEWAY_REVISION": REVISION,
+        }
         self._begin = begin or []
 
     def command(self, *arguments: str) -> str:
@@ -70,6 +79,27 @@ class Engine:
         self.compose("start", service)
         self.wait_until_healthy(service)
 
+    def use(self, image: str) -> None:
+        """What is created from now on is of this image of ours."""
+        self._environ["GATEWAY_IMAGE"] = image
+
+    def build(self, root: Path, image: str) -> None:
+        """Build an image of ours from another tree."""
+        dockerfile = str(root / "deploy" / "Dockerfile")
+        run([self.program, "build", "-f", dockerfile, "-t", image, str(root)], timeout_s=900)
+
+    def begin(self, service: str) -> None:
+        """Start one alone; return when it is healthy."""
+        self.compose("up", "--detach", "--no-build", "--no-deps", service)
+        self.wait_until_healthy(service)
+
+    def replace(self, *services: str) -> None:
+        """Create their containers anew, one after the other, as the page on upgrades says."""
+        recreate = ("up", "--detach", "--no-deps", "--no-build", "--force-recreate")
+        for service in services:
+            self.compose(*recreate, service)
+            self.wait_until_healthy(service)
+
     def down(self) -> None:
         """Remove containers, networks and volumes."""
         self.compose("--profile", "admin", "down", "--volumes", "--timeout", "10")
@@ -90,6 +120,17 @@ class Engine:
         """Run a command in its container, as whoever the container runs as."""
         return self.command("exec", self.container(service), *command)
 
+    def pipe(self, service: str, given: bytes, *command: str) -> bytes:
+        """The same, with what it reads; returns what it wrote."""
+        whole = [*self._begin, self.program, "exec", "-i", self.container(service), *command]
+        return pipe(whole, given, environ=self._environ)
+
+    def logs(self, service: str) -> str:
+        """What its container has printed."""
+        whole = [*self._begin, self.program, "logs", self.container(service)]
+        # A program that runs in a container as its first process writes to either stream.
+        return run(["sh", "-c", '"$@" 2>&1', "sh", *whole], environ=self._environ)
+
     def is_healthy(self, service: str) -> bool:
         """What its own check said last."""
         return bool(self.inspect(service)["State"]["Health"]["Status"] == "healthy")
@@ -99,8 +140,8 @@ class Engine:
         deadline = time.monotonic() + READY_WITHIN_S
         while not self.is_healthy(service):
             if time.monotonic() > deadline:
-                log = self.command("logs", self.container(service))
-                raise CommandFailed(f"{service} did not become healthy\n{log[-4000:]}")
+                log = self.logs(service)[-4000:]
+                raise CommandFailed(f"{service} did not become healthy\n{log}")
             time.sleep(_PAUSE_S)
 
     def left(self) -> list[str]:
@@ -124,18 +165,24 @@ class Podman(Engine):
 
     def __init__(self, secrets: Path, published: str, begin: list[str]) -> None:
         super().__init__(secrets, published, begin)
-        self._environ |= {**podman_environment(), "POSTGRES_IMAGE": stand_ins.POSTGRES}
+        self._environ |= podman_environment()
+        self._environ |= {"POSTGRES_IMAGE": stand_ins.POSTGRES, "HAPROXY_IMAGE": stand_ins.HAPROXY}
 
     @override
     def up(self) -> None:
-        self.compose("up", "--detach", "--no-build", "postgres", "simulator")
         for service in ("postgres", "simulator"):
-            self.wait_until_healthy(service)
+            self.begin(service)
         self.compose("up", "--detach", "--no-build", "--no-deps", "migrate")
         if self.command("wait", self.container("migrate")).strip() != "0":
-            raise CommandFailed(self.command("logs", self.container("migrate")))
-        self.compose("up", "--detach", "--no-build", "--no-deps", "gateway", "maintenance")
-        self.wait_until_healthy("gateway")
+            raise CommandFailed(self.logs("migrate"))
+        ours = (*REPLICAS, "maintenance", "proxy")
+        self.compose("up", "--detach", "--no-build", "--no-deps", *ours)
+        for service in (*REPLICAS, "proxy"):
+            self.wait_until_healthy(service)
+
+    @override
+    def build(self, root: Path, image: str) -> None:
+        _build_ours(root, image, self._begin)
 
     @override
     def is_healthy(self, service: str) -> bool:
@@ -184,10 +231,16 @@ def _build(begin: list[str]) -> None:
         return run([*begin, *command], environ=environ, timeout_s=900)
 
     stand_ins.make(execute)
-    python = ["--build-arg", f"PYTHON_IMAGE={stand_ins.PYTHON}"]
-    ours = ["-f", str(ROOT / "deploy" / "Dockerfile"), "-t", "harmony-gateway", str(ROOT)]
-    execute([*stand_ins.BUILD, *python, *ours])
+    _build_ours(ROOT, IMAGE, begin)
     execute(["podman", "image", "prune", "--force", "--filter", "until=24h"])
+
+
+def _build_ours(root: Path, image: str, begin: list[str]) -> None:
+    values = {"PYTHON_IMAGE": stand_ins.PYTHON, "REVISION": REVISION}
+    given = [word for name in values for word in ("--build-arg", f"{name}={values[name]}")]
+    ours = ["-f", str(root / "deploy" / "Dockerfile"), "-t", image, str(root)]
+    command = [*begin, *stand_ins.BUILD, *given, *ours]
+    run(command, environ=podman_environment(), timeout_s=900)
 
 
 @contextmanager

@@ -1,7 +1,8 @@
 """Images in the place of the official ones, for machines that reach Debian and no image registry.
 
-Debian's package tool makes a root file system; on it come Debian's Python, or the PostgreSQL of the
-`embedded` extra. So what is tested is our files, not the versions of the images they name.
+Debian's package tool makes a root file system; on it come Debian's Python, Debian's HAProxy, or the
+PostgreSQL of the `embedded` extra. So what is tested is our files, not the versions of the images
+they name.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
 
 PYTHON: Final = "localhost/stand-in/python"
 POSTGRES: Final = "localhost/stand-in/postgres"
+HAPROXY: Final = "localhost/stand-in/haproxy"
 _DEBIAN: Final = "localhost/debian"
 _FOLDER: Final = Path(__file__).parent / "stand_ins"
 _PACKAGES: Final = "python3,python3-venv,ca-certificates"
@@ -45,8 +47,9 @@ def make(execute: Callable[..., object]) -> None:
         shutil.copytree(_FOLDER, context, dirs_exist_ok=True)
         shutil.copyfile(_certificates(), context / "certificates.pem")
         _copy_postgres(context)
-        for tag, file in ((PYTHON, "python.Dockerfile"), (POSTGRES, "postgres.Dockerfile")):
-            execute([*BUILD, "-f", str(context / file), "-t", tag, name])
+        for tag in (PYTHON, POSTGRES, HAPROXY):
+            file = context / f"{tag.rpartition('/')[2]}.Dockerfile"
+            execute([*BUILD, "-f", str(file), "-t", tag, name])
 
 
 def _import_debian(execute: Callable[..., object]) -> None:

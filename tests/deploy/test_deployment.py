@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import json
 from itertools import islice
 from typing import TYPE_CHECKING
 
 import pytest
 
+from gateway import __version__
 from tests.deploy.commands import CommandFailed
+from tests.deploy.engines import REPLICAS, REVISION
 
 if TYPE_CHECKING:
     from openai import OpenAI
@@ -20,7 +23,8 @@ MODEL = "gpt-oss-20b"
 BRIEF = "[[sim think=2 say=ok]] go"
 THREE_SECONDS = "[[sim tokens_per_s=100 tokens=300 think=none]] go"
 TEN_SECONDS = "[[sim tokens_per_s=100 tokens=1000 think=none]] go"
-OURS = ("gateway", "simulator", "maintenance")
+OURS = (*REPLICAS, "simulator", "maintenance")
+LOOKS_MAX = 100
 ROLES = """
 SELECT rolname FROM pg_roles
 WHERE rolname LIKE 'harmony%' AND (rolsuper OR rolcreaterole OR rolcreatedb OR rolbypassrls)
@@ -40,19 +44,35 @@ def test_a_request_is_answered(client: OpenAI) -> None:
     assert client.responses.retrieve(response.id).output_text == "ok"
 
 
-def test_a_background_response_is_resumed_where_its_stream_broke_off(client: OpenAI) -> None:
+def test_a_background_response_is_resumed_at_the_other_replica(
+    deployment: Deployment, client: OpenAI
+) -> None:
     with client.responses.create(
         model=MODEL, input=THREE_SECONDS, background=True, stream=True
     ) as events:
         seen = list(islice(events, 6))
-    (created, *_) = seen
-    assert created.type == "response.created"
-    with client.responses.retrieve(
-        created.response.id, stream=True, starting_after=seen[-1].sequence_number
-    ) as events:
-        seen += events
+        (created, *_) = seen
+        assert created.type == "response.created"
+        # The proxy sends it to the replica that has fewer connections: the first stream is open.
+        with client.responses.retrieve(
+            created.response.id, stream=True, starting_after=seen[-1].sequence_number
+        ) as others:
+            seen += others
     assert [event.sequence_number for event in seen] == list(range(len(seen)))
     assert seen[-1].type == "response.completed"
+    served = [serving(deployment, method, created.response.id) for method in ("POST", "GET")]
+    assert sorted(served) == sorted(REPLICAS)
+
+
+def serving(deployment: Deployment, method: str, response_id: str) -> str:
+    """The replica whose log has a request with this method for the response."""
+    wanted = f'"method":"{method}"'
+    for _ in range(LOOKS_MAX):
+        for replica in REPLICAS:
+            log = deployment.engine.logs(replica).replace(": ", ":").splitlines()
+            if any(wanted in line and response_id in line for line in log):
+                return replica
+    raise AssertionError(f"no replica logged {method} for {response_id}")
 
 
 def test_a_stop_lets_streams_end_and_loses_no_background_response(
@@ -65,13 +85,15 @@ def test_a_stop_lets_streams_end_and_loses_no_background_response(
         seen_before = list(islice(events, 6))
     with client.responses.create(model=MODEL, input=THREE_SECONDS, stream=True) as events:
         seen = list(islice(events, 6))
-        with engine.begin_compose("stop", "gateway") as stopping:
+        with engine.begin_compose("stop", *REPLICAS) as stopping:
             seen += events
             assert seen[-1].type == "response.completed"
             assert stopping.wait(timeout=180) == 0
-    state = engine.inspect("gateway")["State"]
-    assert (state["Running"], state["ExitCode"]) == (False, 0)
-    engine.start("gateway")
+    for replica in REPLICAS:
+        state = engine.inspect(replica)["State"]
+        assert (state["Running"], state["ExitCode"]) == (False, 0)
+    for service in (*REPLICAS, "proxy"):
+        engine.start(service)
     (created, *_) = seen_before
     assert created.type == "response.created"
     with client.responses.retrieve(
@@ -94,7 +116,7 @@ def test_a_container_of_ours_can_do_little(deployment: Deployment, service: str)
         deployment.engine.execute(service, "touch", "/var/lib/harmony-gateway/file")
 
 
-@pytest.mark.parametrize("service", [*OURS, "postgres"])
+@pytest.mark.parametrize("service", [*OURS, "postgres", "proxy"])
 def test_a_container_is_bounded(deployment: Deployment, service: str) -> None:
     limits = deployment.engine.inspect(service)["HostConfig"]
     assert limits["Memory"] > 0
@@ -111,7 +133,7 @@ def test_what_serves_cannot_do_what_the_owner_of_the_tables_does(deployment: Dep
     asked_as = "SELECT usename FROM pg_stat_activity WHERE application_name = 'harmony-gateway'"
     assert "harmony_gateway_owner" not in asked(deployment, asked_as).split()
     with pytest.raises(CommandFailed, match="42501"):
-        deployment.engine.execute("gateway", "harmony-gateway", "tenants", "create", "other")
+        deployment.engine.execute("gateway-1", "harmony-gateway", "tenants", "create", "other")
 
 
 def test_days_of_the_log_are_made_by_the_owner(deployment: Deployment) -> None:
@@ -123,4 +145,36 @@ def test_a_backend_cannot_find_the_database(deployment: Deployment) -> None:
     look = "import socket; print(socket.gethostbyname('postgres'))"
     with pytest.raises(CommandFailed, match="gaierror"):
         deployment.engine.execute("simulator", "python", "-c", look)
-    assert deployment.engine.execute("gateway", "python", "-c", look)
+    assert deployment.engine.execute("gateway-1", "python", "-c", look)
+
+
+def test_the_image_tells_what_it_is_and_what_is_in_it(deployment: Deployment) -> None:
+    labels = deployment.engine.inspect("gateway-1")["Config"]["Labels"]
+    label = "org.opencontainers.image."
+    assert labels[f"{label}version"] == __version__
+    assert labels[f"{label}revision"] == REVISION
+    assert labels[f"{label}licenses"] == "Apache-2.0"
+    for name, component in (("gateway", "asyncpg"), ("sandbox", "numpy")):
+        text = deployment.engine.execute("gateway-1", "cat", f"/opt/{name}/sbom.cdx.json")
+        listed = json.loads(text)
+        assert listed["bomFormat"] == "CycloneDX"
+        assert component in {one["name"] for one in listed["components"]}
+
+
+def test_a_backup_is_restored_into_an_empty_cluster(deployment: Deployment, client: OpenAI) -> None:
+    """With the commands of the page."""
+    engine = deployment.engine
+    before = client.responses.create(model=MODEL, input=BRIEF)
+    superuser = ("-U", "postgres")
+    roles = engine.pipe("postgres", b"", "pg_dumpall", *superuser, "--roles-only")
+    assert b"harmony_gateway_owner" in roles
+    dump = engine.pipe("postgres", b"", "pg_dump", *superuser, "--format", "custom", "gateway")
+    engine.down()
+    engine.begin("postgres")
+    assert asked(deployment, "SELECT to_regclass('responses') IS NULL") == "t"
+    restore = ("pg_restore", *superuser, "--exit-on-error", "--dbname", "gateway")
+    engine.pipe("postgres", dump, *restore)
+    engine.up()
+    assert client.responses.retrieve(before.id).output_text == "ok"
+    after = client.responses.create(model=MODEL, input=BRIEF, previous_response_id=before.id)
+    assert after.output_text == "ok"

@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 import yaml
 
+from gateway import __version__
 from gateway.settings import load_settings
 from gateway.settings.loading import FILE_SUFFIX
 from gateway.settings.reference import rows
@@ -29,7 +30,10 @@ COMMANDS = re.findall(r"^\$ (.*)$", PAGE.replace("\\\n", " "), re.MULTILINE)
 COMPOSE: dict[str, Any] = yaml.safe_load((DEPLOY / "compose.yaml").read_text("utf-8"))
 SERVICES: dict[str, Any] = COMPOSE["services"]
 MONITORING = {name for name in SERVICES if SERVICES[name].get("profiles") == ["observability"]}
-OURS = sorted(SERVICES.keys() - {"postgres"} - MONITORING)
+OF_OTHERS = {"postgres", "proxy", *MONITORING}
+REPLICAS = ("gateway-1", "gateway-2")
+OURS = sorted(SERVICES.keys() - OF_OTHERS)
+GATEWAY = SERVICES["gateway-1"]
 BY_DIGEST = re.compile(r"[a-z/-]+:[\w.-]+@sha256:[0-9a-f]{64}")
 SECRETS_FOLDER = "/run/secrets/"
 
@@ -49,7 +53,7 @@ def test_every_stage_begins_with_an_image_by_its_digest() -> None:
     (image,) = re.findall(r"PYTHON_IMAGE=(\S+)", "\n".join(instructions("ARG")))
     assert BY_DIGEST.fullmatch(image)
     assert [line.split()[0] for line in instructions("FROM")] == ["${PYTHON_IMAGE}"] * 2
-    for name in ("postgres", *MONITORING):
+    for name in OF_OTHERS:
         (image,) = re.findall(r"\$\{[A-Z_]+_IMAGE:-(.*)\}", SERVICES[name]["image"])
         assert BY_DIGEST.fullmatch(image)
 
@@ -75,18 +79,32 @@ def test_a_build_sees_what_it_copies_and_no_more() -> None:
     assert [name for name in copied if not (ROOT / name).exists()] == []
 
 
-def test_only_the_gateway_publishes_a_port_and_it_is_the_one_it_listens_on() -> None:
+def test_the_image_has_the_version_of_the_package() -> None:
+    assert f"VERSION={__version__}" in instructions("ARG")
+
+
+def test_the_replicas_are_alike_and_behind_the_proxy() -> None:
+    first, second = (SERVICES[name] for name in REPLICAS)
+    assert first == second
+    asked = SERVICES["proxy"]["environment"]
+    assert [asked["GATEWAY_1"], asked["GATEWAY_2"]] == [f"{name}:8000" for name in REPLICAS]
+    (file,) = SERVICES["proxy"]["volumes"]
+    assert (DEPLOY / file.partition(":")[0]).is_file()
+
+
+def test_only_the_proxy_publishes_a_port_and_it_is_the_one_the_gateway_listens_on() -> None:
     published = [name for name, service in SERVICES.items() if "ports" in service]
-    assert published == ["gateway", "grafana"]
+    assert published == ["proxy", "grafana"]
     assert COMPOSE["networks"]["backends"] == {"internal": True}
     assert COMPOSE["networks"]["database"] == {"internal": True}
     assert SERVICES["simulator"]["networks"] == ["backends"]
     port = str(load_settings(environ={}).server.port)
-    (published,) = SERVICES["gateway"]["ports"]
+    (published,) = SERVICES["proxy"]["ports"]
+    assert SERVICES["proxy"]["environment"]["PORT"] == port
     assert published == f"${{GATEWAY_PUBLISHED:-127.0.0.1:{port}}}:{port}"
     assert instructions("EXPOSE") == [port]
     assert f":{port}/" in " ".join(instructions("HEALTHCHECK"))
-    assert f":{port}/readyz" in " ".join(SERVICES["gateway"]["healthcheck"]["test"])
+    assert f":{port}/readyz" in " ".join(GATEWAY["healthcheck"]["test"])
 
 
 @pytest.mark.parametrize("name", sorted(SERVICES))
@@ -124,18 +142,18 @@ def test_a_restore_waits_for_the_server() -> None:
 def test_the_page_starts_every_service_where_nothing_waits_for_health() -> None:
     (told,) = re.findall(r"Podman 4\.3 does not wait.*?\n\n", PAGE, re.DOTALL)
     started = {name for name, service in SERVICES.items() if "profiles" not in service}
-    assert {word for word in re.findall(r"`(\w+)`", told) if word in SERVICES} == started
+    assert {word for word in re.findall(r"`([\w-]+)`", told) if word in SERVICES} == started
 
 
 def test_the_gateway_has_a_place_for_large_uploads() -> None:
-    assert SERVICES["gateway"]["read_only"] is True
-    assert SERVICES["gateway"]["tmpfs"] == ["/tmp"]
+    assert GATEWAY["read_only"] is True
+    assert GATEWAY["tmpfs"] == ["/tmp"]
 
 
 def test_the_container_waits_longer_than_the_drain() -> None:
-    grace = SERVICES["gateway"]["stop_grace_period"]
-    server = load_settings(environ={}).server
-    assert int(grace.removesuffix("s")) > server.drain_notice_s + server.drain_grace_s
+    grace = GATEWAY["stop_grace_period"]
+    notice = float(GATEWAY["environment"]["GATEWAY_SERVER__DRAIN_NOTICE_S"])
+    assert int(grace.removesuffix("s")) > notice + load_settings(environ={}).server.drain_grace_s
 
 
 def test_what_watches_is_apart_and_only_grafana_is_seen_from_outside() -> None:
@@ -202,7 +220,7 @@ def test_no_service_has_a_secret_in_its_environment() -> None:
         environment = service.get("environment", {})
         read = {name: value for name, value in environment.items() if name.endswith(FILE_SUFFIX)}
         plain = environment.keys() - read.keys()
-        assert plain <= {"GATEWAY_MODELS", "GATEWAY_BACKENDS"}
+        assert plain <= {"GATEWAY_MODELS", "GATEWAY_BACKENDS", "GATEWAY_SERVER__DRAIN_NOTICE_S"}
         assert {name.removesuffix(FILE_SUFFIX) for name in read} | plain <= known
         assert sorted(read.values()) == sorted(
             SECRETS_FOLDER + secret for secret in service.get("secrets", [])
@@ -213,7 +231,7 @@ def test_the_environment_in_the_compose_file_is_valid(tmp_path: Path) -> None:
     made_secrets(tmp_path)
     environ = {
         name: value.replace(SECRETS_FOLDER, f"{tmp_path}/")
-        for name, value in SERVICES["gateway"]["environment"].items()
+        for name, value in GATEWAY["environment"].items()
     }
     settings = load_settings(environ=environ)
     assert [backend.url for backend in settings.backends] == ["http://simulator:8100"]
@@ -223,7 +241,7 @@ def test_the_environment_in_the_compose_file_is_valid(tmp_path: Path) -> None:
 
 def test_what_serves_and_what_owns_the_tables_are_different_roles(tmp_path: Path) -> None:
     secrets = made_secrets(tmp_path)
-    assert SERVICES["gateway"]["secrets"] == ["serving_url", "key_pepper"]
+    assert GATEWAY["secrets"] == ["serving_url", "key_pepper"]
     for name in ("migrate", "maintenance", "admin"):
         assert "owner_url" in SERVICES[name]["secrets"]
     for url, role in (("owner_url", "harmony_gateway_owner"), ("serving_url", "harmony_gateway")):

@@ -4,46 +4,28 @@ from __future__ import annotations
 
 import asyncio
 import re
-import shutil
-from contextlib import asynccontextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
-import httpx2
 import pytest
 from websockets.asyncio.client import connect
 
 from tests.fakes.gateway import gateway_settings, new_key, running_gateway
 from tests.fakes.http_client import http_client
 from tests.fakes.processes import reserved_port
+from tests.fakes.proxies import ROOT, nginx_with, program
 from tests.integration.api.bodies import MODEL
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
+    from collections.abc import AsyncIterator, Iterator
+    from pathlib import Path
 
     from tests.fakes.observation import Backends
     from tests.fakes.postgres import PostgresServer
 
-FILE = Path(__file__).parents[3] / "deploy" / "cells" / "nginx.conf"
-NGINX = shutil.which("nginx") or shutil.which("nginx", path="/usr/sbin")
-MAIN = """
-daemon off;
-pid {folder}/nginx.pid;
-error_log stderr warn;
-events {{}}
-http {{
-  access_log off;
-  client_body_temp_path {folder};
-  proxy_temp_path {folder};
-  fastcgi_temp_path {folder};
-  uwsgi_temp_path {folder};
-  scgi_temp_path {folder};
-  include {folder}/cells.conf;
-}}
-"""
-pytestmark = pytest.mark.skipif(NGINX is None, reason="nginx is not installed")
+FILE = ROOT / "deploy" / "cells" / "nginx.conf"
 
 
 @dataclass(frozen=True)
@@ -53,53 +35,29 @@ class Cells:
     """Of the tenant `globex`, which is in the second cell."""
 
 
-@asynccontextmanager
-async def proxied(us: str, eu: str, folder: Path) -> AsyncIterator[str]:
+@contextmanager
+def proxied(us: str, eu: str, folder: Path) -> Iterator[str]:
     """The address of an nginx with the file of deploy/cells, but for ports."""
     with reserved_port() as port:
-        async with nginx(port, us, eu, folder):
+        text = FILE.read_text("utf-8").replace("listen 80;", f"listen 127.0.0.1:{port};")
+        for number, url in (("1", us), ("2", eu)):
+            text = re.sub(
+                rf"server 10\.0\.{number}\.\d+:8000;", f"server {urlsplit(url).netloc};", text
+            )
+        with nginx_with(text, port, folder):
             yield f"http://127.0.0.1:{port}"
-
-
-@asynccontextmanager
-async def nginx(port: int, us: str, eu: str, folder: Path) -> AsyncIterator[None]:
-    text = FILE.read_text("utf-8").replace("listen 80;", f"listen 127.0.0.1:{port};")
-    for number, url in (("1", us), ("2", eu)):
-        text = re.sub(
-            rf"server 10\.0\.{number}\.\d+:8000;", f"server {urlsplit(url).netloc};", text
-        )
-    (folder / "cells.conf").write_text(text)
-    (folder / "nginx.conf").write_text(MAIN.format(folder=folder))
-    assert NGINX is not None
-    arguments = ("-p", str(folder), "-c", str(folder / "nginx.conf"), "-e", "stderr")
-    process = await asyncio.create_subprocess_exec(NGINX, *arguments)
-    try:
-        async with asyncio.timeout(30), http_client(f"http://127.0.0.1:{port}") as client:
-            while True:
-                try:
-                    await client.get("/healthz")
-                    break
-                except httpx2.TransportError:
-                    assert process.returncode is None, "it ended"
-        yield
-    finally:
-        if process.returncode is None:
-            process.terminate()
-        await process.wait()
 
 
 @pytest.fixture
 async def cells(
     postgres: PostgresServer, template: str, backends: Backends, tmp_path: Path
 ) -> AsyncIterator[Cells]:
+    program("nginx")
     names = [await postgres.create(template) for _ in range(2)]
     first, second = (gateway_settings(postgres.database_url(name), backends.urls) for name in names)
-    async with (
-        running_gateway(first) as us,
-        running_gateway(second) as eu,
-        proxied(us.url, eu.url, tmp_path) as url,
-    ):
-        yield Cells(url, await new_key(second, "globex"))
+    async with running_gateway(first) as us, running_gateway(second) as eu:
+        with proxied(us.url, eu.url, tmp_path) as url:
+            yield Cells(url, await new_key(second, "globex"))
     for name in names:
         await postgres.drop(name)
 

@@ -1,0 +1,9 @@
+# In the place of haproxy:3.2: Debian's, with the user, the file and the signal of the official image.
+FROM localhost/debian
+RUN apt-get update \
+ && apt-get install --yes --no-install-recommends haproxy \
+ && rm -rf /var/lib/apt/lists/*
+USER 99:99
+STOPSIGNAL SIGUSR1
+ENTRYPOINT ["haproxy", "-W", "-db"]
+CMD ["-f", "/usr/local/etc/haproxy/haproxy.cfg"]

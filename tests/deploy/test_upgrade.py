@@ -1,0 +1,139 @@
+"""Replicas are replaced by those of another commit, one after the other, under load."""
+
+from __future__ import annotations
+
+import asyncio
+import io
+import json
+import subprocess
+import tarfile
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import httpx2
+import pytest
+
+from tests.deploy.engines import IMAGE, IMAGE_BEFORE, REPLICAS, ROOT
+from tests.fakes.http_client import http_client
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+    from pathlib import Path
+
+    from tests.deploy.conftest import Deployment
+    from tests.deploy.engines import Engine
+
+pytestmark = pytest.mark.deploy
+
+STREAMS = 200
+BACKGROUND_EACH = 4
+"""One of so many clients has responses in the background, and resumes their streams."""
+FIFTEEN_SECONDS = "[[sim tokens_per_s=4 tokens=60 think=none]] go"
+PATIENCE_S = 120.0
+Json = dict[str, Any]
+
+
+@dataclass
+class Load:
+    """What clients saw, which ask for streams one after the other until `over` is set."""
+
+    client: httpx2.AsyncClient
+    over: asyncio.Event = field(default_factory=asyncio.Event)
+    begun: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(0))
+    streams: int = 0
+    resumed: int = 0
+    failures: list[str] = field(default_factory=list)
+
+    async def ask(self, *, background: bool) -> None:
+        """Be one client."""
+        while not self.over.is_set():
+            try:
+                events = await self._stream(background=background)
+            except (httpx2.TransportError, Refused) as error:
+                self.failures.append(repr(error))
+                continue
+            numbers = [event["sequence_number"] for event in events]
+            if numbers != list(range(len(events))):
+                self.failures.append(f"numbers of events: {numbers}")
+            elif events[-1]["type"] != "response.completed":
+                self.failures.append(f"the last event: {events[-1]}")
+            self.streams += 1
+
+    async def _stream(self, *, background: bool) -> list[Json]:
+        body = {"model": "gpt-oss-20b", "input": FIFTEEN_SECONDS, "background": background}
+        events: list[Json] = []
+        request = self.client.build_request("POST", "/v1/responses", json=body | {"stream": True})
+        async for event in self._events(request):
+            if not events:
+                self.begun.release()
+            events.append(event)
+        while background and events[-1]["type"] != "response.completed":
+            self.resumed += 1
+            path = f"/v1/responses/{events[0]['response']['id']}"
+            after = {"stream": "true", "starting_after": str(events[-1]["sequence_number"])}
+            request = self.client.build_request("GET", path, params=after)
+            events += [event async for event in self._events(request)]
+        return events
+
+    async def _events(self, request: httpx2.Request) -> AsyncIterator[Json]:
+        answer = await self.client.send(request, stream=True)
+        try:
+            if answer.status_code != 200:
+                raise Refused(f"{answer.status_code} {(await answer.aread()).decode()}")
+            async for line in answer.aiter_lines():
+                if line.startswith("data: {"):
+                    yield json.loads(line.removeprefix("data: "))
+        finally:
+            await answer.aclose()
+
+
+class Refused(Exception):
+    """An answer that is no stream."""
+
+
+def commit_before(folder: Path) -> None:
+    """The tree of the commit before this one."""
+    archive = subprocess.run(
+        ["git", "-C", str(ROOT), "archive", "HEAD~1"], capture_output=True, check=False
+    )
+    if archive.returncode != 0:
+        pytest.skip(f"no commit before this one: {archive.stderr.decode()}")
+    with tarfile.open(fileobj=io.BytesIO(archive.stdout)) as tree:
+        tree.extractall(folder, filter="data")
+
+
+def replace(engine: Engine, image: str) -> None:
+    """Have both replicas run this image."""
+    engine.use(image)
+    engine.replace(*REPLICAS)
+    wanted = engine.command("image", "inspect", "--format", "{{.Id}}", image).strip()
+    assert [engine.inspect(replica)["Image"] for replica in REPLICAS] == [wanted, wanted]
+
+
+async def test_replicas_are_replaced_under_load_and_no_stream_fails(
+    deployment: Deployment, tmp_path: Path
+) -> None:
+    """Back to the commit before, and on to this one."""
+    engine = deployment.engine
+    commit_before(tmp_path)
+    await asyncio.to_thread(engine.build, tmp_path, IMAGE_BEFORE)
+    limits = httpx2.Limits(max_connections=2 * STREAMS)
+    headers = {"authorization": f"Bearer {deployment.key}"}
+    async with http_client(
+        deployment.url, headers=headers, timeout=PATIENCE_S, limits=limits, trust_env=False
+    ) as client:
+        load = Load(client)
+        async with asyncio.TaskGroup() as group:
+            for number in range(STREAMS):
+                group.create_task(load.ask(background=number % BACKGROUND_EACH == 0))
+            for _ in range(STREAMS):
+                await load.begun.acquire()
+            try:
+                for image in (IMAGE_BEFORE, IMAGE):
+                    await asyncio.to_thread(replace, engine, image)
+            finally:
+                engine.use(IMAGE)
+                load.over.set()
+    print(f"{load.streams} streams, {load.resumed} resumed, {len(load.failures)} failed")
+    assert load.failures == []
+    assert load.resumed > 0
