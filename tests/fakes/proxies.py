@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 ROOT: Final = Path(__file__).parents[2]
 PROXIES: Final = ROOT / "deploy" / "proxies"
 _TOOLS: Final = ROOT / ".make" / "deploy" / "tools" / "bin"
-_EXAMPLES: Final = ("10.0.0.21", "10.0.0.22")
+_EXAMPLES: Final = ("192.0.2.21", "192.0.2.22")
 """Addresses of the gateways in the files, all at port 8000."""
 _NGINX_MAIN: Final = """
 daemon off;
