@@ -1170,13 +1170,27 @@ class Images(Destinations):
 
 
 class Telemetry(Section):
-    """What is told of requests, besides the log."""
+    """What is told of requests, besides the log: metrics by tenant, and traces for a collector of
+    OpenTelemetry, which OTEL_EXPORTER_OTLP_ENDPOINT names.
+    """
 
     tenant_label_max: NonNegativeInt = Field(
         0,
         description="Tenants that metrics name: those that use most, the others are `(other)`. Set "
         "it to see who uses what; each adds some ten series to every replica.",
         le=500,
+    )
+    traces: bool = Field(
+        default=False,
+        description="Whether spans are sent to a collector. Set it where there is one; it needs "
+        "the extra otel.",
+    )
+    trace_ratio: float = Field(
+        0.01,
+        ge=0,
+        le=1,
+        description="The part of requests whose spans are recorded. Raise it where there are few; "
+        "of requests with a traceparent trusted proxies decide.",
     )
 
 
