@@ -1185,7 +1185,7 @@ class Telemetry(Section):
         description="Whether spans are sent to a collector. Set it where there is one; it needs "
         "the extra otel.",
     )
-    trace_ratio: float = Field(
+    trace_share: float = Field(
         0.01,
         ge=0,
         le=1,

@@ -109,7 +109,8 @@ class OtelSpan:
 class Tracing:
     """The spans of one process, `owner`, of which it records the share `ratio`."""
 
-    def __init__(self, *, ratio: float, owner: str) -> None:
+    def __init__(self, *, ratio: float, owner: str, exporter: SpanExporter | None = None) -> None:
+        # `exporter` None: the collector that the environment names.
         self._complaints = Complaints()
         _SDK.addHandler(self._complaints)
         _SDK.propagate = False
@@ -121,7 +122,8 @@ class Tracing:
                 "service.instance.id": owner,
             }
         ).merge(OTELResourceDetector().detect())
-        processor = BatchSpanProcessor(Exporter(OTLPSpanExporter(), self._complaints))
+        sending = Exporter(exporter or OTLPSpanExporter(), self._complaints)
+        processor = BatchSpanProcessor(sending)
         self._requests = _provider(ParentBased(TraceIdRatioBased(ratio)), resource, processor)
         self._tracer = self._requests.get_tracer("gateway", __version__)
         followers = _provider(FollowsLink(), resource, processor)

@@ -242,7 +242,7 @@ def _tracing(settings: Settings, owner: str) -> Tracing | None:
             where="telemetry.traces",
             remedy=f"Install it with: {installation('otel')}",
         ) from error
-    return Tracing(ratio=settings.telemetry.trace_ratio, owner=owner)
+    return Tracing(ratio=settings.telemetry.trace_share, owner=owner)
 
 
 def _pool(settings: Settings, metrics: Metrics) -> Pool:
