@@ -61,7 +61,8 @@ if TYPE_CHECKING:
     from gateway.eventlog.journal import Journal
     from gateway.models.format import ModelFormat
     from gateway.protocol.grants import McpTool, ServerGrant
-    from gateway.tools.tool_contract import ToolSession
+    from gateway.telemetry.trace_context import SpanKind
+    from gateway.tools.tool_contract import ToolKind, ToolSession
 
     ToolWork = Coroutine[Any, Any, ToolResult | None]
 
@@ -230,9 +231,11 @@ class ToolRunner:
 
     async def _run_in_task(self, work: ToolWork) -> ToolResult | None:
         # Raises `ClaimLost`.
-        call = self._call
-        assert call is not None
-        task = self._task = self._engine.calls.start(_traced(call, work, self._hosts))
+        assert self._call is not None
+        kind, name = kind_of(self._call.name), self._call.name.removeprefix(BUILTIN_PREFIX)
+        if self._spec.principal.keeps_nothing:
+            name = kind  # users choose the names of MCP servers
+        task = self._task = self._engine.calls.start(_traced(kind, name, work, self._hosts))
         await asyncio.wait((task,))
         self._task = None
         if task.cancelled():
@@ -319,18 +322,18 @@ class ToolRunner:
         )
 
 
-async def _traced(call: ToolCall, work: ToolWork, hosts: set[str]) -> ToolResult | None:
+async def _traced(kind: ToolKind, name: str, work: ToolWork, hosts: set[str]) -> ToolResult | None:
     # Collects the hosts that the call reaches.
     REACHED.set(hosts)
     if (parent := recorded()) is None:
         return await work
-    name, is_mcp = call.name.removeprefix(BUILTIN_PREFIX), kind_of(call.name) == "mcp"
     described = {
         "gen_ai.operation.name": "execute_tool",
         "gen_ai.tool.name": name,
         "gen_ai.tool.type": "extension",
     }
-    span = parent.child(f"execute_tool {name}", "client" if is_mcp else "internal", described)
+    side: SpanKind = "client" if kind == "mcp" else "internal"
+    span = parent.child(f"execute_tool {name}", side, described)
     outcome = "cancelled"
     try:
         result = await work
