@@ -28,6 +28,7 @@ SMALL_QUEUE: Final = {
     "OTEL_BSP_SCHEDULE_DELAY": "20",
 }
 NOT_SOON: Final = {"OTEL_BSP_SCHEDULE_DELAY": "3600000"}
+LATE: Final = "the last spans were not sent in time"
 LOST: Final = "spans are lost, or may be; requests are not affected"
 
 
@@ -103,6 +104,8 @@ async def test_a_collector_that_is_down_is_told_of_once(
         environment = {"OTEL_EXPORTER_OTLP_ENDPOINT": f"http://127.0.0.1:{port}", **SMALL_QUEUE}
         lines = await _lines_of(tmp_path, database_url, backend, environment)
     assert len(_complaints(lines)) == 1
+    told = {line["event"] for line in lines if line["level"] not in {"info", "debug"}}
+    assert told - {LATE} == {LOST}
     assert lines[-1]["event"] == "stopped"
 
 
@@ -117,7 +120,7 @@ async def test_a_collector_that_does_not_answer_holds_up_nothing(
         assert at.asked() == 1
         assert at.spans() == []
     assert _complaints(lines) == ["Queue full, dropping Span."]
-    assert "the last spans were not sent in time" in {line["event"] for line in lines}
+    assert LATE in {line["event"] for line in lines}
 
 
 async def test_it_is_told_when_spans_are_sent_again(
