@@ -1170,9 +1170,7 @@ class Images(Destinations):
 
 
 class Telemetry(Section):
-    """What is told of requests, besides the log: metrics by tenant, and traces for a collector of
-    OpenTelemetry, which OTEL_EXPORTER_OTLP_ENDPOINT names.
-    """
+    """Metrics by tenant; traces for the collector that OTEL_EXPORTER_OTLP_ENDPOINT names."""
 
     tenant_label_max: NonNegativeInt = Field(
         0,
@@ -1181,16 +1179,10 @@ class Telemetry(Section):
         le=500,
     )
     traces: bool = Field(
-        default=False,
-        description="Whether spans are sent to a collector. Set it where there is one; it needs "
-        "the extra otel.",
+        default=False, description="Whether spans are sent. Set it where there is a collector."
     )
-    trace_share: float = Field(
-        0.01,
-        ge=0,
-        le=1,
-        description="The part of requests whose spans are recorded. Raise it where there are few; "
-        "of requests with a traceparent trusted proxies decide.",
+    trace_share: Annotated[float, Field(ge=0, le=1)] = Field(
+        0.01, description="The part of requests that is recorded. Raise it where there are few."
     )
 
 
